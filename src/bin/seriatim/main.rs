@@ -1,0 +1,78 @@
+//! `seriatim`: events of many producers, one at a time and in order per object, through Redis.
+#![forbid(unsafe_code)]
+
+mod check;
+mod dead;
+mod demo;
+mod emit;
+mod exit;
+mod global;
+mod inspect;
+mod stats;
+mod verify;
+mod worker;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::exit::Exit;
+use crate::global::Global;
+
+/// Serializes the events of many producers, per object, through Redis.
+///
+/// Producers emit events for objects (`work:1`); workers send the events of each object to a sink one after another, in the order
+/// they were emitted, each with an id and the id of its predecessor. Workers may crash at any moment: others go on where they were.
+#[derive(Debug, Parser)]
+#[command(name = "seriatim", version, max_term_width = 100, after_long_help = exit::HELP)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Worker(worker::Args),
+    Emit(emit::Args),
+    Verify(verify::Args),
+    Check(check::Args),
+    Stats(stats::Args),
+    Inspect(inspect::Args),
+    Dead(dead::Args),
+    Demo(demo::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(usage) => usage.exit(),
+    };
+    cli.global.init_logs();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return exit::report(&anyhow::anyhow!("cannot start the runtime: {error}")),
+    };
+    let done = runtime.block_on(run(cli));
+    // A blocking read of standard input cannot be cancelled; it must not keep a finished program alive.
+    runtime.shutdown_background();
+    match done {
+        Ok(exit) => exit.into(),
+        Err(error) => exit::report(&error),
+    }
+}
+
+async fn run(cli: Cli) -> anyhow::Result<Exit> {
+    let global = &cli.global;
+    match cli.command {
+        Command::Worker(args) => worker::run(args, global).await,
+        Command::Emit(args) => emit::run(args, global).await,
+        Command::Verify(args) => verify::run(args).await,
+        Command::Check(args) => check::run(args, global).await,
+        Command::Stats(args) => stats::run(args, global).await,
+        Command::Inspect(args) => inspect::run(args, global).await,
+        Command::Dead(args) => dead::run(args, global).await,
+        Command::Demo(args) => demo::run(args).await,
+    }
+}

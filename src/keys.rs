@@ -1,0 +1,218 @@
+//! Every Redis key, spelled in one place, for Rust and for Lua.
+//!
+//! A key is a prefix, then the name of what it belongs to, then a fixed suffix. The prefix is empty without a
+//! namespace and `{NS:p}:` with one, so that all keys of one partition share a cluster slot. Two different
+//! (kind, name) pairs never share a key: the text after the last colon tells the kind, kinds of objects and kinds
+//! of workers have different endings, and the shared keys hold no colon. A name without a namespace must
+//! not begin with `{` for the same reason; [`Keys::object`] refuses it.
+
+use crate::event::{NameError, ObjectName};
+
+/// The longest namespace, in bytes.
+pub const NAMESPACE_BYTES_MAX: usize = 64;
+
+/// What a namespace may not be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("namespace {0:?} is not 1 to {NAMESPACE_BYTES_MAX} of the characters A-Z a-z 0-9 _ . -")]
+pub struct NamespaceError(pub String);
+
+/// Spells the keys of one namespace (and partition).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Keys {
+    prefix: String,
+}
+
+/// Makes, from one list, the Rust functions that spell keys and the Lua constants the scripts spell them with.
+macro_rules! keys {
+    (
+        objects { $($(#[$odoc:meta])* $oname:ident = $osuffix:literal,)* }
+        workers { $($(#[$wdoc:meta])* $wname:ident = $wsuffix:literal,)* }
+        shared { $($(#[$sdoc:meta])* $sname:ident = $skey:literal,)* }
+    ) => {
+        impl Keys {
+            $($(#[$odoc])* pub fn $oname(&self, object: &str) -> String {
+                [&self.prefix, object, $osuffix].concat()
+            })*
+            $($(#[$wdoc])* pub fn $wname(&self, worker: &str) -> String {
+                [&self.prefix, "event.worker:", worker, $wsuffix].concat()
+            })*
+            $($(#[$sdoc])* pub fn $sname(&self) -> String {
+                [&self.prefix, $skey].concat()
+            })*
+        }
+
+        /// The suffix of every kind of object key, with the kind's name.
+        pub const OBJECT_KINDS: &[(&str, &str)] = &[$((stringify!($oname), $osuffix),)*];
+        /// The suffix of every kind of worker key, with the kind's name.
+        pub const WORKER_KINDS: &[(&str, &str)] = &[$((stringify!($wname), $wsuffix),)*];
+        /// Every shared key without its prefix, with the kind's name.
+        pub const SHARED_KINDS: &[(&str, &str)] = &[$((stringify!($sname), $skey),)*];
+
+        /// The same spelling for Lua: `KEY.of_object` and `KEY.of_worker` hold suffixes, `KEY.shared` whole keys without prefix.
+        #[cfg(feature = "worker")]
+        pub(crate) const LUA: &str = concat!(
+            "local WORKER = 'event.worker:'\n",
+            $("local ", stringify!($oname), " = '", $osuffix, "'\n",)*
+            $("local ", stringify!($wname), " = '", $wsuffix, "'\n",)*
+            $("local ", stringify!($sname), " = '", $skey, "'\n",)*
+        );
+    };
+}
+
+keys! {
+    objects {
+        /// List: queued events; pushed at the head, taken from the tail.
+        events = ":events",
+        /// String: id of the last event delivered for the object.
+        last_event_id = ":last.event.id",
+        /// String: the owner, a worker id, or `held`.
+        event_worker = ":event.worker",
+        /// String: the object's state, if the frontend keeps it here.
+        data = ":data",
+        /// List: the batch of a held object.
+        events_held = ":events.held",
+        /// String: the numbers of the held batch, and why it is held.
+        events_held_id = ":events.held.id",
+        /// Hash: results of handlers that already finished for the event at the head of the batch.
+        event_handled = ":event.handled",
+        /// Hash: schedule key to time and event.
+        events_scheduled_of = ":events.scheduled",
+    }
+    workers {
+        /// List: the objects this worker has taken off the marker list.
+        worker_object = ":object",
+        /// List: the worker's batch; the oldest event at the tail.
+        worker_event = ":event",
+        /// String: id of the batch's first event, then hand-outs, attempts and crashes where not 0.
+        worker_event_id = ":event.id",
+        /// String with a time to live: `token host pid start` of the process that runs this name.
+        worker_lease = ":lease",
+    }
+    shared {
+        /// List: the markers.
+        objects_with_events = "objects.with.events",
+        /// Sorted set: held objects by due time, ms.
+        objects_held = "objects.held",
+        /// Sorted set: objects held by a rule, all scores 0.
+        objects_paused = "objects.paused",
+        /// String: the last id given.
+        next_event_id = "next.event.id",
+        /// Hash: worker name to slots, last token, time of the last takeover.
+        event_workers = "event.workers",
+        /// Stream: dead letters.
+        events_dead = "events.dead",
+        /// Sorted set: scheduled events by time.
+        events_scheduled = "events.scheduled",
+        /// Hash: pauses and blocks.
+        event_rules = "event.rules",
+        /// Stream: finalized events, where the log is on.
+        event_log = "event.log",
+        /// Hash: schema version, partitions, replication id.
+        meta = "seriatim.meta",
+    }
+}
+
+impl Keys {
+    /// Keys without a namespace: the names of the plain algorithm, as they are.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Keys under a namespace: 1 to 64 of `A-Z a-z 0-9 _ . -`.
+    pub fn with_namespace(namespace: &str) -> Result<Self, NamespaceError> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
+        if namespace.is_empty() || namespace.len() > NAMESPACE_BYTES_MAX || !namespace.bytes().all(allowed) {
+            return Err(NamespaceError(namespace.to_owned()));
+        }
+        Ok(Self { prefix: format!("{{{namespace}:0}}:") })
+    }
+
+    /// With a namespace where one is given.
+    pub fn maybe_namespace(namespace: Option<&str>) -> Result<Self, NamespaceError> {
+        namespace.map_or_else(|| Ok(Self::new()), Self::with_namespace)
+    }
+
+    /// What every key begins with: empty, or `{NS:p}:`.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Checks an object's name for use under these keys.
+    pub fn object(&self, name: &str) -> Result<ObjectName, NameError> {
+        let name = ObjectName::new(name)?;
+        if self.prefix.is_empty() && name.as_str().starts_with('{') {
+            return Err(NameError::Brace(name.as_str().to_owned()));
+        }
+        Ok(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn every_key(keys: &Keys, name: &str, worker: bool) -> Vec<(String, String)> {
+        let mut all: Vec<_> = OBJECT_KINDS
+            .iter()
+            .map(|(kind, suffix)| (format!("{kind} {name}"), [keys.prefix(), name, suffix].concat()))
+            .collect();
+        if worker {
+            all.extend(
+                WORKER_KINDS
+                    .iter()
+                    .map(|(kind, suffix)| (format!("{kind} {name}"), [keys.prefix(), "event.worker:", name, suffix].concat())),
+            );
+        }
+        all.extend(SHARED_KINDS.iter().map(|(kind, key)| (format!("{kind}"), [keys.prefix(), key].concat())));
+        all
+    }
+
+    #[test]
+    fn keys_are_those_of_the_algorithm() {
+        let keys = Keys::new();
+        assert_eq!(keys.events("work:1"), "work:1:events");
+        assert_eq!(keys.worker_event_id("a.3"), "event.worker:a.3:event.id");
+        let keys = Keys::with_namespace("shop").expect("a valid namespace");
+        assert_eq!(keys.objects_with_events(), "{shop:0}:objects.with.events");
+    }
+
+    #[test]
+    fn a_bad_namespace_is_refused() {
+        for bad in ["", "a b", "a:b", "{a}", &"x".repeat(65)] {
+            assert!(Keys::with_namespace(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    proptest! {
+        /// No two (kind, name) pairs share a key, also for names made of the parts of other keys.
+        #[test]
+        fn no_two_kinds_share_a_key(
+            names in prop::collection::vec(
+                prop::collection::vec(
+                    prop::sample::select(vec![
+                        "a", ":", "event.worker", "events", ":events", ":events.held", ":event.id", ":object", ":lease", "{", "}", "{n:0}:",
+                        "objects.held", ":last.event.id", ".", "1",
+                    ]),
+                    1..6,
+                ).prop_map(|parts| parts.concat()),
+                1..6,
+            ),
+            worker in "[A-Za-z0-9_-]{1,8}\\.[0-9]{1,3}",
+        ) {
+            let mut seen: HashMap<String, String> = HashMap::new();
+            for (space, keys) in [("none", Keys::new()), ("n", Keys::with_namespace("n").expect("valid"))] {
+                let objects = names.iter().filter(|name| keys.object(name).is_ok()).map(|name| (name.as_str(), false));
+                for (name, is_worker) in objects.chain([(worker.as_str(), true)]) {
+                    for (what, key) in every_key(&keys, name, is_worker) {
+                        let what = format!("{space} {what}");
+                        if let Some(other) = seen.insert(key.clone(), what.clone()) {
+                            prop_assert_eq!(other, what, "both are {}", key);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What the tests share: a private Redis per test, or another one that `SERIATIM_TEST_REDIS` names.
+#![allow(dead_code)]
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client};
+use seriatim::keys::Keys;
+
+/// A Redis for one test. Its keys live in a namespace of their own, so that tests can share a server.
+pub struct Redis {
+    url: String,
+    server: Option<Server>,
+    keys: Keys,
+    namespace: String,
+}
+
+/// A `redis-server` (or `valkey-server`) of our own, on a socket in a temporary directory. It ends with the value.
+pub struct Server {
+    child: Child,
+    dir: tempfile::TempDir,
+    options: Vec<String>,
+}
+
+static TESTS: AtomicU32 = AtomicU32::new(0);
+
+fn program() -> &'static str {
+    ["redis-server", "valkey-server"]
+        .into_iter()
+        .find(|name| Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok())
+        .expect("these tests need redis-server >= 7.0 or valkey-server on the PATH; scripts/test installs one")
+}
+
+impl Server {
+    /// Starts a server with these further options, e.g. `["--maxmemory", "10mb"]`, and waits until it answers.
+    pub fn start(options: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let options = options.iter().map(|o| (*o).to_owned()).collect();
+        let child = Self::spawn(dir.path().to_path_buf(), &options);
+        Self { child, dir, options }
+    }
+
+    fn spawn(dir: PathBuf, options: &Vec<String>) -> Child {
+        let socket = dir.join("redis.sock");
+        let _ = std::fs::remove_file(&socket);
+        let child = Command::new(program())
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no", "--enable-debug-command", "yes"])
+            .arg("--unixsocket")
+            .arg(&socket)
+            .arg("--dir")
+            .arg(&dir)
+            .args(options)
+            .stdout(std::fs::File::create(dir.join("redis.log")).expect("a log file"))
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("redis-server starts");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let client = Client::open(format!("unix://{}", socket.display())).expect("a socket URL");
+        loop {
+            let answer = client.get_connection().and_then(|mut c| redis::cmd("PING").query::<String>(&mut c));
+            if answer.is_ok() {
+                return child;
+            }
+            assert!(Instant::now() < deadline, "redis-server does not answer: {answer:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The URL of its socket.
+    pub fn url(&self) -> String {
+        format!("unix://{}", self.dir.path().join("redis.sock").display())
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Starts it again with the same options and the same directory.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.child = Self::spawn(self.dir.path().to_path_buf(), &self.options);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Redis {
+    /// The Redis that `SERIATIM_TEST_REDIS` names, or else a server of this test's own.
+    pub fn start() -> Self {
+        match std::env::var("SERIATIM_TEST_REDIS") {
+            Ok(url) => Self::over(url, None),
+            Err(_) => Self::own(&[]),
+        }
+    }
+
+    /// Always a server of this test's own: for tests that kill or configure it.
+    pub fn own(options: &[&str]) -> Self {
+        let server = Server::start(options);
+        Self::over(server.url(), Some(server))
+    }
+
+    fn over(url: String, server: Option<Server>) -> Self {
+        let namespace = format!("test-{}-{}", std::process::id(), TESTS.fetch_add(1, Ordering::Relaxed));
+        let keys = Keys::with_namespace(&namespace).expect("a valid namespace");
+        Self { url, server, keys, namespace }
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The server, where it is our own.
+    pub fn server(&mut self) -> &mut Server {
+        self.server.as_mut().expect("a server of this test's own: Redis::own")
+    }
+
+    /// A connection that waits up to ten seconds for an answer.
+    pub async fn connect(&self) -> MultiplexedConnection {
+        let patience = Some(Duration::from_secs(10));
+        let config = AsyncConnectionConfig::new().set_connection_timeout(patience).set_response_timeout(patience);
+        let client = Client::open(self.url.as_str()).expect("a Redis URL");
+        client.get_multiplexed_async_connection_with_config(&config).await.expect("Redis answers")
+    }
+}
+
+/// Waits for a state: asks again every few milliseconds until `ready` answers something, and fails after `patience`.
+pub async fn until<T, F>(what: &str, patience: Duration, mut ready: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Option<T>>,
+{
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(value) = ready().await {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited {patience:?} in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+}
