@@ -10,6 +10,13 @@
 pub mod event;
 pub mod keys;
 #[cfg(feature = "worker")]
+#[doc(hidden)]
+pub mod scripts;
+#[cfg(feature = "worker")]
 pub mod sink;
+#[cfg(feature = "worker")]
+pub mod worker;
 
+#[cfg(feature = "worker")]
+pub use async_trait::async_trait;
 pub use redis;

@@ -1,0 +1,43 @@
+-- attach: a worker process takes its name.
+--
+-- Purpose   Writes a new token and keeps every unfinished batch of the name's slots where it is: advance hands it out again, with the same ids
+--           and the same prev. Objects of slots that this start does not run are held, due now. A name in use is refused.
+-- Keys      KEYS[1] event.worker:NAME:lease (string, read and write); event.workers (hash), objects.with.events (list), objects.held (zset),
+--           event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
+-- Arguments prefix; name; token (UUID); holder ("host pid start"); lease (ms); slots (1 to 1024); lease to displace ('' = none);
+--           the token this process had before ('' = none); crashes before an event is held for an operator
+-- Replies   {'attached', batches kept, objects held, names returned} | {'in_use', lease, ms left}
+-- Keeps     I1 to I4, I6
+-- Cost      O(slots)
+local name, token, holder, lease_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local slots, displace, before, crashes_max = tonumber(ARGV[6]), ARGV[7], ARGV[8], tonumber(ARGV[9])
+
+local lease = redis.call('GET', KEYS[1])
+local repeated = lease and string.sub(lease, 1, #token) == token
+if lease and not repeated and lease ~= displace then
+  return { 'in_use', lease, redis.call('PTTL', KEYS[1]) }
+end
+local slots_before, last_token = registered(name)
+local slots_all = math.max(slots, slots_before)
+check_types(name, slots_all)
+
+local now_ms = now()
+redis.call('SET', KEYS[1], token .. ' ' .. holder, 'PX', lease_ms)
+register(name, slots_all, token, now_ms)
+
+-- An unfinished batch tells of a death, unless this process itself had it (its lease lapsed) or this call was made before.
+local died = not repeated and last_token ~= before
+local kept, held = 0, 0
+local strays = each_slot(name, slots_all, function(at, slot, object, tag)
+  local first, handouts, attempts, crashes = numbers(tag or '0')
+  if slot >= slots or (tag and died and crashes + 1 >= crashes_max) then
+    hold_owned(at, object, tag, now_ms, 'slots', died, crashes_max)
+    held = held + 1
+  elseif tag then
+    if died then
+      redis.call('SET', at .. worker_event_id, tag_of(first, handouts, attempts, crashes + 1))
+    end
+    kept = kept + 1
+  end
+end)
+return { 'attached', kept, held, strays }

@@ -1,0 +1,38 @@
+-- connect: the first script on every new connection of a worker process.
+--
+-- Purpose   Notices that Redis may have lost writes (failover, restart, an emptied server) and makes sure that no id is ever given twice:
+--           where the server's replication id changed, or the counter is below the highest id the caller has seen, the counter jumps.
+-- Keys      KEYS[1] seriatim.meta (hash, read and write); next.event.id (string, read and write)
+-- Arguments prefix; replication id ('' = unknown); highest id seen by the caller (0 = none); lowest first id (0 = none); jump (ids)
+-- Replies   {'ok', changed 0|1, counter} | {'schema', version} | {'counter', value}: not a number
+-- Keeps     I5 (ids)
+-- Cost      O(1)
+local replication_id, highest, first_id, jump = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+
+local seen = redis.call('HMGET', KEYS[1], 'schema', 'replication.id')
+local value = redis.call('GET', P .. next_event_id)
+local counter = tonumber(value or '0')
+if seen[1] and seen[1] ~= '1' then
+  return { 'schema', seen[1] }
+elseif not counter then
+  return { 'counter', value }
+end
+
+local changed = replication_id ~= '' and seen[2] and seen[2] ~= replication_id
+if changed or counter < highest then
+  counter = math.max(counter, highest) + jump
+end
+if first_id > 0 and counter < first_id - 1 then
+  counter = first_id - 1
+end
+local text = string.format('%.0f', counter)
+if text ~= (value or '0') then
+  redis.call('SET', P .. next_event_id, text)
+end
+if not seen[1] then
+  redis.call('HSET', KEYS[1], 'schema', '1', 'partitions', '1')
+end
+if replication_id ~= '' and seen[2] ~= replication_id then
+  redis.call('HSET', KEYS[1], 'replication.id', replication_id)
+end
+return { 'ok', changed and 1 or 0, text }

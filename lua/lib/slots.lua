@@ -1,0 +1,74 @@
+-- slots: what attach, adopt, detach and renew share: a look at everything the slots of one name have.
+
+-- A name a worker has taken but does not own goes back to the markers, at the end that is taken next: it has waited already.
+-- Removes by value: a list may hold two names after a lost reply.
+local function stray(at, object)
+  redis.call('LREM', at .. worker_object, 1, object)
+  if object ~= '' then
+    redis.call('RPUSH', P .. objects_with_events, object)
+  end
+end
+
+-- Calls `owned(at, slot, object, tag)` for every object that a slot of `name` owns, and returns every other name its slots have taken
+-- to the markers. Answers how many names it returned. `tag` is false where the batch is empty.
+local function each_slot(name, slots, owned)
+  local strays = 0
+  for slot = 0, slots - 1 do
+    local w = name .. '.' .. slot
+    local at = P .. WORKER .. w
+    local taken = redis.call('LRANGE', at .. worker_object, 0, -1)
+    for i = #taken, 1, -1 do
+      local object = taken[i]
+      -- MGET answers nil for a key of a wrong type: nobody owns such an object.
+      if redis.call('MGET', P .. object .. event_worker)[1] == w then
+        owned(at, slot, object, redis.call('GET', at .. worker_event_id))
+      else
+        stray(at, object)
+        strays = strays + 1
+      end
+    end
+  end
+  return strays
+end
+
+-- Raises WRONGTYPE, before anything is written, where a key of a slot or a shared key has a wrong type.
+local function check_types(name, slots)
+  redis.call('LLEN', P .. objects_with_events)
+  redis.call('ZCARD', P .. objects_held)
+  redis.call('HLEN', P .. event_workers)
+  for slot = 0, slots - 1 do
+    local at = P .. WORKER .. name .. '.' .. slot
+    redis.call('LLEN', at .. worker_object)
+    redis.call('LLEN', at .. worker_event)
+    redis.call('STRLEN', at .. worker_event_id)
+  end
+end
+
+-- The registration of a name: slots, last token, time of the last takeover (ms).
+local function registered(name)
+  local value = redis.call('HGET', P .. event_workers, name)
+  local slots, token, at_ms = string.match(value or '', '^(%d+) (%S+) (%d+)$')
+  return tonumber(slots) or 0, token, tonumber(at_ms) or 0
+end
+
+local function register(name, slots, token, at_ms)
+  redis.call('HSET', P .. event_workers, name, string.format('%d %s %.0f', slots, token, at_ms))
+end
+
+-- Holds what a slot owns, due now, and counts one crash more where `died` and a batch is in flight.
+-- An event that has killed its worker `crashes_max` times waits for an operator.
+local function hold_owned(at, object, tag, now_ms, why, died, crashes_max)
+  if not tag then
+    return hold(at, object, now_ms, nil)
+  end
+  local first, handouts, attempts, crashes = numbers(tag)
+  local due = now_ms
+  if died then
+    crashes = crashes + 1
+    if crashes >= crashes_max then
+      due = 'inf'
+      why = string.format('crashes: died %d times with this event in hand', crashes)
+    end
+  end
+  hold_batch(at, object, due, held_id_of(first, handouts, attempts, crashes, why))
+end

@@ -1,0 +1,19 @@
+-- renew: a worker process keeps its name.
+--
+-- Purpose   Extends the lease, and never creates one. Returns to the markers every name that a slot has taken but does not own: a pop may
+--           answer after its slot was given something else, or its answer may be lost, and its object must not wait behind that.
+-- Keys      KEYS[1] event.worker:NAME:lease (string, read and write); event.workers (hash, read); event.worker:W:object (list),
+--           objects.with.events (list, read and write), OBJ:event.worker (string, read)
+-- Arguments prefix; name; token (UUID); lease (ms); slots (1 to 1024)
+-- Replies   {'renewed', names returned} | {'lapsed'} | {'fenced', lease}
+-- Keeps     I1, I2
+-- Cost      O(slots)
+local name, token, lease_ms, slots = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+
+local refused = fence(name, token)
+if refused then
+  return refused
+end
+redis.call('LLEN', P .. objects_with_events)
+redis.call('PEXPIRE', KEYS[1], lease_ms)
+return { 'renewed', each_slot(name, slots, function() end) }

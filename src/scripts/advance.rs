@@ -1,0 +1,246 @@
+//! The call of `advance`: results in, batches out.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use redis::Cmd;
+use redis::aio::ConnectionLike;
+
+use super::{ADVANCE, Reply, ScriptError, Tag};
+use crate::keys::Keys;
+
+/// Where the script looks first for the next object to claim; due held objects and markers take turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// Due held objects.
+    Held,
+    /// Markers.
+    Markers,
+}
+
+impl From {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Markers => "markers",
+        }
+    }
+}
+
+/// What became of the batch in a slot's hands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The object, as it stands in Redis.
+    pub object: Bytes,
+    /// The tag the batch was handed out with.
+    pub tag: Tag,
+    /// How many events, from the front, are delivered.
+    pub count: usize,
+    /// The id of the last of them; nothing where `count` is 0.
+    pub last: Option<u64>,
+    /// What follows.
+    pub then: Results,
+}
+
+/// What follows on a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Results {
+    /// All delivered: go on with the object.
+    Done,
+    /// All delivered: let other objects have a turn.
+    Yield,
+    /// The rest stays in hand under a new tag.
+    Part {
+        /// The tag of the rest.
+        next: Tag,
+    },
+    /// The rest is held.
+    Hold {
+        /// The numbers of the rest.
+        rest: Tag,
+        /// How long; nothing: until an operator releases it.
+        delay: Option<Duration>,
+        /// Why, for people: `retry: …`, `stop`.
+        why: String,
+    },
+    /// The event after the delivered ones is a dead letter.
+    Reject {
+        /// The tag of what follows it; nothing where it was the last one.
+        next: Option<Tag>,
+        /// Its id.
+        id: u64,
+        /// What is wrong with it.
+        error: String,
+        /// How often it had failed before.
+        attempts: u32,
+    },
+}
+
+/// One call.
+pub struct Advance {
+    cmd: Cmd,
+}
+
+/// The bounds of a call.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Events per batch.
+    pub batch: usize,
+    /// Bytes per batch.
+    pub batch_bytes: usize,
+    /// Bytes per reply.
+    pub reply_bytes: usize,
+    /// Slots that may claim.
+    pub claims: usize,
+    /// Markers looked at.
+    pub markers: usize,
+}
+
+impl Advance {
+    /// A call that names no slot yet.
+    pub fn new(keys: &Keys, name: &str, token: &str, bounds: Bounds, from: From) -> Self {
+        let mut cmd = ADVANCE.with_key(&keys.worker_lease(name));
+        cmd.arg(keys.prefix()).arg(name).arg(token).arg(bounds.batch).arg(bounds.batch_bytes).arg(bounds.reply_bytes);
+        cmd.arg(bounds.claims).arg(bounds.markers).arg(from.word());
+        Self { cmd }
+    }
+
+    /// Names a slot that has, as far as the caller knows, no batch.
+    pub fn free(&mut self, slot: usize) {
+        self.cmd.arg(slot).arg("free");
+    }
+
+    /// Names a slot and what became of its batch.
+    pub fn report(&mut self, slot: usize, report: &Report) {
+        let word = match report.then {
+            Results::Done => "done",
+            Results::Yield => "yield",
+            Results::Part { .. } => "part",
+            Results::Hold { .. } => "hold",
+            Results::Reject { .. } => "reject",
+        };
+        let cmd = &mut self.cmd;
+        cmd.arg(slot).arg(word).arg(&report.object[..]).arg(report.tag.to_string());
+        match report.last {
+            Some(last) => cmd.arg(last),
+            None => cmd.arg(""),
+        };
+        match &report.then {
+            Results::Done | Results::Yield => {}
+            Results::Part { next } => {
+                cmd.arg(report.count).arg(next.to_string());
+            }
+            Results::Hold { rest, delay, why } => {
+                cmd.arg(report.count);
+                match delay {
+                    Some(delay) => cmd.arg(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
+                    None => cmd.arg("inf"),
+                };
+                cmd.arg(rest.held_id(why));
+            }
+            Results::Reject { next, id, error, attempts } => {
+                cmd.arg(report.count).arg(next.map_or(String::new(), |next| next.to_string()));
+                cmd.arg(*id).arg(error.as_str()).arg(*attempts);
+            }
+        }
+    }
+}
+
+/// The reply of a call.
+#[derive(Debug)]
+pub enum Advanced {
+    /// The call was taken.
+    Ok {
+        /// When the next held object is due; nothing: none waits for a time.
+        next_due: Option<Duration>,
+        /// More can be claimed at once.
+        more: bool,
+        /// Where to claim first next time.
+        from: From,
+        /// The slots that have a batch; all others of the call are free.
+        batches: Vec<BatchReply>,
+        /// Objects that were held because one of their keys has a wrong type, and why.
+        quarantined: Vec<(String, String)>,
+    },
+    /// The lease is gone, and nobody took the name since.
+    Lapsed,
+    /// The name has another lease, or another registration.
+    Fenced {
+        /// The lease, empty if there is none.
+        lease: String,
+    },
+}
+
+/// A batch for a slot.
+pub struct BatchReply {
+    /// The slot.
+    pub slot: usize,
+    /// The object, as it stands in Redis.
+    pub object: Bytes,
+    /// The tag.
+    pub tag: Tag,
+    /// The id of the object's last delivered event.
+    pub prev: u64,
+    /// The events, oldest first.
+    pub events: Vec<Bytes>,
+}
+
+impl fmt::Debug for BatchReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let object = String::from_utf8_lossy(&self.object);
+        write!(f, "{} {object} {} after {} x{}", self.slot, self.tag, self.prev, self.events.len())
+    }
+}
+
+/// Makes the call.
+///
+/// Dropping the future does not take back a call that was sent; calling again with the same results is safe.
+pub async fn advance(conn: &mut impl ConnectionLike, call: &Advance) -> Result<Advanced, ScriptError> {
+    let mut reply = Reply::of("advance", ADVANCE.call(conn, &call.cmd).await?)?;
+    match reply.text()?.as_str() {
+        "ok" => ok(&mut reply),
+        "lapsed" => Ok(Advanced::Lapsed),
+        "fenced" => Ok(Advanced::Fenced { lease: reply.text()? }),
+        "counter" => Err(ScriptError::Counter(reply.text()?)),
+        word => Err(reply.wrong(format!("unknown status {word:?}"))),
+    }
+}
+
+fn ok(reply: &mut Reply) -> Result<Advanced, ScriptError> {
+    let due = reply.int()?;
+    let more = reply.int()? == 1;
+    let from = match reply.text()?.as_str() {
+        "held" => From::Held,
+        "markers" => From::Markers,
+        word => return Err(reply.wrong(format!("no place to claim from: {word:?}"))),
+    };
+    let mut entries = reply.array()?;
+    let mut batches = Vec::with_capacity(entries.len());
+    while entries.len() > 0 {
+        batches.push(batch(&mut entries.array()?)?);
+    }
+    let mut pairs = reply.array()?;
+    let mut quarantined = Vec::new();
+    while pairs.len() > 0 {
+        let object = String::from_utf8_lossy(&pairs.bytes()?).into_owned();
+        quarantined.push((object, String::from_utf8_lossy(&pairs.bytes()?).into_owned()));
+    }
+    let next_due = u64::try_from(due).ok().map(Duration::from_millis);
+    Ok(Advanced::Ok { next_due, more, from, batches, quarantined })
+}
+
+fn batch(entry: &mut Reply) -> Result<BatchReply, ScriptError> {
+    let (slot, object) = (entry.number()?, entry.bytes()?.into());
+    let tag = entry.text()?;
+    let tag = tag.parse().map_err(|_| entry.wrong(format!("no tag: {tag:?}")))?;
+    let prev = entry.number()?;
+    let mut events = Vec::with_capacity(entry.len());
+    while entry.len() > 0 {
+        events.push(entry.bytes()?.into());
+    }
+    if events.is_empty() {
+        return Err(entry.wrong("a batch without events"));
+    }
+    Ok(BatchReply { slot, object, tag, prev, events })
+}

@@ -1,0 +1,210 @@
+//! Calls of `connect`, `attach`, `renew`, `detach` and `adopt`: who has a name.
+
+use std::time::Duration;
+
+use redis::aio::ConnectionLike;
+
+use super::{ADOPT, ATTACH, CONNECT, DETACH, RENEW, Reply, ScriptError};
+use crate::keys::Keys;
+
+/// How far the id counter jumps where Redis may have lost ids: more than can have been given in a lost tail.
+const JUMP: u64 = 1_000_000;
+
+/// What a process knows when it makes a connection.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Seen {
+    /// The highest id it has been given; 0 = none yet.
+    pub highest: u64,
+    /// The lowest id that may be given first; 0 = no matter.
+    pub first_id: u64,
+}
+
+/// What `connect` found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connected {
+    /// The server's history is not the one known before: a failover, a restart, or another server.
+    pub changed: bool,
+    /// The counter as it is now.
+    pub counter: u64,
+}
+
+/// The first script on every new connection of a worker process.
+pub async fn connect(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    replication_id: &str,
+    seen: Seen,
+) -> Result<Connected, ScriptError> {
+    let mut cmd = CONNECT.with_key(&keys.meta());
+    cmd.arg(keys.prefix()).arg(replication_id).arg(seen.highest).arg(seen.first_id).arg(JUMP);
+    let mut reply = Reply::of("connect", CONNECT.call(conn, &cmd).await?)?;
+    match reply.text()?.as_str() {
+        "ok" => Ok(Connected { changed: reply.int()? == 1, counter: reply.number()? }),
+        "schema" => Err(ScriptError::Schema(reply.text()?)),
+        "counter" => Err(ScriptError::Counter(reply.text()?)),
+        word => Err(reply.wrong(format!("unknown status {word:?}"))),
+    }
+}
+
+/// What a process needs to take its name.
+#[derive(Debug, Clone)]
+pub struct Attach<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// A fresh token.
+    pub token: &'a str,
+    /// `host pid start` of the process.
+    pub holder: &'a str,
+    /// How long the lease holds without renewal.
+    pub lease: Duration,
+    /// How many slots the process runs.
+    pub slots: usize,
+    /// The lease to take over from, as it was read; empty: none.
+    pub displace: &'a str,
+    /// The token this process had before its lease lapsed; empty: none.
+    pub before: &'a str,
+    /// Deaths with one event in hand after which that event waits for an operator.
+    pub crashes_max: u32,
+}
+
+/// What became of an attach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Attached {
+    /// The name is ours.
+    Attached {
+        /// Unfinished batches kept for our slots.
+        kept: u64,
+        /// Objects held: their slots are not run any more, or their event has killed too many workers.
+        held: u64,
+    },
+    /// Another process has the name.
+    InUse {
+        /// The lease, as it is.
+        lease: String,
+        /// How long it still holds if it is not renewed.
+        left: Duration,
+    },
+}
+
+/// Takes a name.
+pub async fn attach(conn: &mut impl ConnectionLike, keys: &Keys, args: &Attach<'_>) -> Result<Attached, ScriptError> {
+    let mut cmd = ATTACH.with_key(&keys.worker_lease(args.name));
+    cmd.arg(keys.prefix()).arg(args.name).arg(args.token).arg(args.holder).arg(millis(args.lease)).arg(args.slots);
+    cmd.arg(args.displace).arg(args.before).arg(args.crashes_max);
+    let mut reply = Reply::of("attach", ATTACH.call(conn, &cmd).await?)?;
+    match reply.text()?.as_str() {
+        "attached" => Ok(Attached::Attached { kept: reply.count()?, held: reply.count()? }),
+        "in_use" => Ok(Attached::InUse { lease: reply.text()?, left: Duration::from_millis(reply.int()?.max(0).unsigned_abs()) }),
+        word => Err(reply.wrong(format!("unknown status {word:?}"))),
+    }
+}
+
+/// What became of a renewal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Renewed {
+    /// The lease holds for another term.
+    Renewed {
+        /// Names that slots had taken and did not own, now markers again.
+        strays: u64,
+    },
+    /// The lease is gone, and nobody took the name since.
+    Lapsed,
+    /// The name has another lease, or another registration.
+    Fenced {
+        /// The lease, empty if there is none.
+        lease: String,
+    },
+}
+
+/// Keeps a name.
+pub async fn renew(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    name: &str,
+    token: &str,
+    lease: Duration,
+    slots: usize,
+) -> Result<Renewed, ScriptError> {
+    let mut cmd = RENEW.with_key(&keys.worker_lease(name));
+    cmd.arg(keys.prefix()).arg(name).arg(token).arg(millis(lease)).arg(slots);
+    let mut reply = Reply::of("renew", RENEW.call(conn, &cmd).await?)?;
+    match reply.text()?.as_str() {
+        "renewed" => Ok(Renewed::Renewed { strays: reply.count()? }),
+        "lapsed" => Ok(Renewed::Lapsed),
+        "fenced" => Ok(Renewed::Fenced { lease: reply.text()? }),
+        word => Err(reply.wrong(format!("unknown status {word:?}"))),
+    }
+}
+
+/// What became of a detach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Detached {
+    /// The name is given back.
+    Detached {
+        /// Objects the slots still owned, now held, due at once.
+        held: u64,
+    },
+    /// There was no lease any more: it lapsed, or this call was made before.
+    Lapsed,
+    /// The name has another lease, or another registration.
+    Fenced {
+        /// The lease, empty if there is none.
+        lease: String,
+    },
+}
+
+/// Gives a name back.
+pub async fn detach(conn: &mut impl ConnectionLike, keys: &Keys, name: &str, token: &str) -> Result<Detached, ScriptError> {
+    let mut cmd = DETACH.with_key(&keys.worker_lease(name));
+    cmd.arg(keys.prefix()).arg(name).arg(token);
+    let mut reply = Reply::of("detach", DETACH.call(conn, &cmd).await?)?;
+    match reply.text()?.as_str() {
+        "detached" => Ok(Detached::Detached { held: reply.count()? }),
+        "lapsed" => Ok(Detached::Lapsed),
+        "fenced" => Ok(Detached::Fenced { lease: reply.text()? }),
+        word => Err(reply.wrong(format!("unknown status {word:?}"))),
+    }
+}
+
+/// What one sweep over names took over.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Adopted {
+    /// Where to go on; `0` = every name has been looked at.
+    pub cursor: String,
+    /// Objects now held, due at once.
+    pub held: u64,
+    /// Names that slots had taken and did not own, now markers again.
+    pub strays: u64,
+    /// The worker names from which something was taken.
+    pub names: Vec<String>,
+}
+
+/// Takes over what names without a lease have.
+pub async fn adopt(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    own: &str,
+    cursor: &str,
+    crashes_max: u32,
+    forget: Duration,
+) -> Result<Adopted, ScriptError> {
+    /// Names looked at in one call, about.
+    const NAMES: u32 = 256;
+    let mut cmd = ADOPT.with_key(&keys.event_workers());
+    cmd.arg(keys.prefix()).arg(own).arg(cursor).arg(NAMES).arg(crashes_max).arg(millis(forget));
+    let mut reply = Reply::of("adopt", ADOPT.call(conn, &cmd).await?)?;
+    match reply.text()?.as_str() {
+        "swept" => {
+            let mut adopted = Adopted { cursor: reply.text()?, held: reply.count()?, strays: reply.count()?, names: Vec::new() };
+            while reply.len() > 0 {
+                adopted.names.push(reply.text()?);
+            }
+            Ok(adopted)
+        }
+        word => Err(reply.wrong(format!("unknown status {word:?}"))),
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,166 @@
+//! The Lua scripts and their typed calls: the only place that knows what goes over the wire to them and what comes back.
+//!
+//! A script is one atomic step of the protocol, and every one may be called again when its reply was lost. Its text is the shared key
+//! names, the fragments it needs and its own file, joined once. If the process dies with a call under way, the step has happened or
+//! it has not; what follows from either is told in the header of each script.
+
+mod advance;
+mod lease;
+mod tag;
+
+use std::sync::LazyLock;
+
+use redis::aio::ConnectionLike;
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+
+pub use advance::{Advance, Advanced, BatchReply, Bounds, From, Report, Results, advance};
+pub use lease::{Adopted, Attach, Attached, Connected, Detached, Renewed, Seen, adopt, attach, connect, detach, renew};
+
+pub use tag::{Tag, TagError};
+
+use crate::keys;
+
+/// Works at `maxmemory` too: the backlog must still drain.
+const ALLOW_OOM: &str = "#!lua flags=allow-oom\n";
+const PREFIX: &str = include_str!("../../lua/lib/prefix.lua");
+const FENCE: &str = include_str!("../../lua/lib/fence.lua");
+const HOLD: &str = include_str!("../../lua/lib/hold.lua");
+const SLOTS: &str = include_str!("../../lua/lib/slots.lua");
+
+macro_rules! script {
+    ($name:ident, $file:literal $(, $fragment:ident)*) => {
+        static $name: LazyLock<Script> = LazyLock::new(|| Script::new(ALLOW_OOM, &[$($fragment,)*], include_str!($file)));
+    };
+}
+script!(CONNECT, "../../lua/connect.lua");
+script!(ATTACH, "../../lua/attach.lua", FENCE, HOLD, SLOTS);
+script!(RENEW, "../../lua/renew.lua", FENCE, HOLD, SLOTS);
+script!(DETACH, "../../lua/detach.lua", FENCE, HOLD, SLOTS);
+script!(ADOPT, "../../lua/adopt.lua", FENCE, HOLD, SLOTS);
+script!(ADVANCE, "../../lua/advance.lua", FENCE, HOLD, SLOTS);
+
+/// A call that did not give a reply of the protocol.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScriptError {
+    /// The connection failed, or Redis refused. The step may have happened; calling again is safe.
+    #[error(transparent)]
+    Redis(#[from] RedisError),
+    /// The reply is not one that the script gives: another version of it, or another program's.
+    #[error("unexpected reply of the script {script}: {what}")]
+    Protocol {
+        /// The script's name.
+        script: &'static str,
+        /// What is wrong with the reply.
+        what: String,
+    },
+    /// `next.event.id` holds something that is no counter, or the counter is at its end (2^53).
+    #[error("next.event.id holds {0:?}, which is no usable counter; put it right before workers go on")]
+    Counter(String),
+    /// The data was written by another version of this program.
+    #[error("the data has schema version {0}, this program knows version 1")]
+    Schema(String),
+}
+
+impl ScriptError {
+    /// Whether a key has a type that the protocol does not allow.
+    pub fn is_wrong_type(&self) -> bool {
+        matches!(self, Self::Redis(error) if error.code() == Some("WRONGTYPE"))
+    }
+}
+
+/// A script's text, with the means to call it.
+pub(crate) struct Script {
+    inner: redis::Script,
+}
+
+impl Script {
+    pub(crate) fn new(flags: &str, fragments: &[&str], body: &str) -> Self {
+        let text = [&[flags, keys::LUA, PREFIX], fragments, &[body]].concat().concat();
+        Self { inner: redis::Script::new(&text) }
+    }
+
+    /// Begins a call with the one key that tells Redis where the call belongs; arguments follow.
+    pub(crate) fn with_key(&self, key: &str) -> Cmd {
+        let mut cmd = redis::cmd("EVALSHA");
+        cmd.arg(self.inner.get_hash()).arg(1).arg(key);
+        cmd
+    }
+
+    /// Calls the script; loads it first where the server does not know it.
+    ///
+    /// Dropping the future does not take back a call that was sent.
+    pub(crate) async fn call(&self, conn: &mut impl ConnectionLike, cmd: &Cmd) -> Result<Value, RedisError> {
+        match conn.req_packed_command(cmd).await.and_then(Value::extract_error) {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.inner.load_async(conn).await?;
+                conn.req_packed_command(cmd).await.and_then(Value::extract_error)
+            }
+            reply => reply,
+        }
+    }
+}
+
+/// Takes a reply apart, piece by piece, from the front.
+pub(crate) struct Reply {
+    script: &'static str,
+    values: std::vec::IntoIter<Value>,
+}
+
+impl Reply {
+    /// The pieces of a reply that is an array.
+    pub(crate) fn of(script: &'static str, value: Value) -> Result<Self, ScriptError> {
+        match value {
+            Value::Array(values) => Ok(Self { script, values: values.into_iter() }),
+            other => Err(ScriptError::Protocol { script, what: format!("an array was expected, not {other:?}") }),
+        }
+    }
+
+    /// An error about this reply.
+    pub(crate) fn wrong(&self, what: impl Into<String>) -> ScriptError {
+        ScriptError::Protocol { script: self.script, what: what.into() }
+    }
+
+    fn value(&mut self) -> Result<Value, ScriptError> {
+        self.values.next().ok_or_else(|| self.wrong("it is too short"))
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<Vec<u8>, ScriptError> {
+        match self.value()? {
+            Value::BulkString(bytes) => Ok(bytes),
+            Value::SimpleString(text) => Ok(text.into_bytes()),
+            other => Err(self.wrong(format!("a string was expected, not {other:?}"))),
+        }
+    }
+
+    pub(crate) fn text(&mut self) -> Result<String, ScriptError> {
+        String::from_utf8(self.bytes()?).map_err(|error| self.wrong(error.to_string()))
+    }
+
+    pub(crate) fn int(&mut self) -> Result<i64, ScriptError> {
+        match self.value()? {
+            Value::Int(n) => Ok(n),
+            other => Err(self.wrong(format!("a whole number was expected, not {other:?}"))),
+        }
+    }
+
+    pub(crate) fn count(&mut self) -> Result<u64, ScriptError> {
+        let n = self.int()?;
+        u64::try_from(n).map_err(|_| self.wrong(format!("a count was expected, not {n}")))
+    }
+
+    pub(crate) fn number<T: std::str::FromStr>(&mut self) -> Result<T, ScriptError> {
+        let text = self.text()?;
+        text.parse().map_err(|_| self.wrong(format!("a number was expected, not {text:?}")))
+    }
+
+    pub(crate) fn array(&mut self) -> Result<Reply, ScriptError> {
+        let value = self.value()?;
+        Self::of(self.script, value)
+    }
+
+    /// How many pieces are left.
+    pub(crate) fn len(&self) -> usize {
+        self.values.len()
+    }
+}

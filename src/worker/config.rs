@@ -1,0 +1,192 @@
+//! What a worker process can be told, with units, ranges and defaults.
+
+use std::time::Duration;
+
+use crate::keys::Keys;
+
+/// The most slots a process can run.
+pub const CONCURRENCY_MAX: usize = 1024;
+/// The most events in a batch.
+pub const BATCH_MAX: usize = 1000;
+
+/// The settings of a worker process. [`Default`] gives the defaults below; [`WorkerConfig::validate`] checks the ranges.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct WorkerConfig {
+    /// The name of the process, 1 to 64 of `A-Z a-z 0-9 _ -`. A process that starts under the same name goes on with what the one before it had in
+    /// hand. Default: the host's name and 8 random hex digits.
+    pub name: String,
+    /// The keys it works on. Default: no namespace.
+    pub keys: Keys,
+    /// Slots: how many objects are delivered at the same time. 1 to 1024, default 64.
+    pub concurrency: usize,
+    /// The most events of one object handed to the sink at once. 1 to 1000, default 128.
+    pub batch: usize,
+    /// A batch takes no further event once it has this many bytes. 1 to 64 MiB, default 1 MiB.
+    pub batch_bytes: usize,
+    /// A reply of Redis takes no further batch once it has this many bytes. 1 to 512 MiB, default 8 MiB.
+    pub reply_bytes: usize,
+    /// After this many events of one object without a pause, others get a turn. 1 and up, default 1024.
+    pub turn_max: usize,
+    /// How long the name stays ours without renewal; it is renewed three times as often. What a killed process had is taken over
+    /// by others after this time. 300 ms to 1 hour, default 5 s.
+    pub lease: Duration,
+    /// The longest wait for the next marker in one command. 10 ms to 1 s, default 1 s.
+    pub block: Duration,
+    /// How often a process looks for names without a lease. 50 ms to 1 minute, default 1 s.
+    pub sweep: Duration,
+    /// How long a graceful stop lets the sink finish what is in hand. Up to 1 hour, default 25 s.
+    pub grace: Duration,
+    /// How long Redis may take to answer before the connection is given up and made anew. 100 ms to 10 minutes, default 5 s.
+    pub response_timeout: Duration,
+    /// The wait after the first failure of an event; it doubles with each further one. 1 ms to 1 day, default 100 ms.
+    pub retry_min: Duration,
+    /// The longest wait between two tries of an event. `retry_min` to 1 day, default 1 minute.
+    pub retry_max: Duration,
+    /// The longest wait between two tries of a sink that is unavailable; the first is a tenth of a second. 100 ms to 1 hour, default 5 s.
+    pub probe_max: Duration,
+    /// How many workers may die with one event in hand before it waits for an operator. 1 to 1000, default 5.
+    pub crashes_max: u32,
+    /// Take the name at once from a process that is still alive, which then stops. Default: no.
+    pub takeover: bool,
+    /// The lowest id to give, for a Redis that was emptied while no process was left that remembers the ids. 0 to 2^52, default 0: no matter.
+    pub first_id: u64,
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self {
+            name: default_name(),
+            keys: Keys::new(),
+            concurrency: 64,
+            batch: 128,
+            batch_bytes: 1024 * 1024,
+            reply_bytes: 8 * 1024 * 1024,
+            turn_max: 1024,
+            lease: Duration::from_secs(5),
+            block: Duration::from_secs(1),
+            sweep: Duration::from_secs(1),
+            grace: Duration::from_secs(25),
+            response_timeout: Duration::from_secs(5),
+            retry_min: Duration::from_millis(100),
+            retry_max: Duration::from_secs(60),
+            probe_max: Duration::from_secs(5),
+            crashes_max: 5,
+            takeover: false,
+            first_id: 0,
+        }
+    }
+}
+
+/// A setting that is out of its range.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{setting} is {value}; {range}")]
+pub struct ConfigError {
+    /// The name of the setting.
+    pub setting: &'static str,
+    /// What it was.
+    pub value: String,
+    /// What it may be.
+    pub range: &'static str,
+}
+
+impl WorkerConfig {
+    /// Checks every setting against its range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let name_byte = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
+        let name_ok = (1..=64).contains(&self.name.len()) && self.name.bytes().all(name_byte);
+        check("name", &self.name, name_ok, "it must be 1 to 64 of the characters A-Z a-z 0-9 _ -")?;
+        let (kib, mib) = (1024, 1024 * 1024);
+        check_number("concurrency", self.concurrency, 1, CONCURRENCY_MAX, "it must be 1 to 1024 slots")?;
+        check_number("batch", self.batch, 1, BATCH_MAX, "it must be 1 to 1000 events")?;
+        check_number("batch_bytes", self.batch_bytes, 1, 64 * mib, "it must be 1 to 67108864 bytes")?;
+        check_number("reply_bytes", self.reply_bytes, 1, 512 * kib * kib, "it must be 1 to 536870912 bytes")?;
+        check_number("turn_max", self.turn_max, 1, usize::MAX, "it must be at least 1 event")?;
+        check_number("crashes_max", self.crashes_max, 1, 1000, "it must be 1 to 1000 crashes")?;
+        check_number("first_id", self.first_id, 0, 1 << 52, "it must be 0 to 4503599627370496")?;
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        let (hour, day) = (s(3600), s(86400));
+        check_time("lease", self.lease, ms(300), hour, "it must be 300 ms to 1 h")?;
+        check_time("block", self.block, ms(10), s(1), "it must be 10 ms to 1 s")?;
+        check_time("sweep", self.sweep, ms(50), s(60), "it must be 50 ms to 1 min")?;
+        check_time("grace", self.grace, ms(0), hour, "it must be at most 1 h")?;
+        check_time("response_timeout", self.response_timeout, ms(100), s(600), "it must be 100 ms to 10 min")?;
+        check_time("retry_min", self.retry_min, ms(1), day, "it must be 1 ms to 24 h")?;
+        check_time("retry_max", self.retry_max, self.retry_min, day, "it must be at least retry_min and at most 24 h")?;
+        check_time("probe_max", self.probe_max, ms(100), hour, "it must be 100 ms to 1 h")
+    }
+
+    /// The wait before an event that has failed `attempts` times is tried again: doubling, capped, and spread over its upper half so that many objects
+    /// do not come back at once.
+    pub(crate) fn retry_delay(&self, attempts: u32) -> Duration {
+        let doubled = self.retry_min.saturating_mul(1 << attempts.saturating_sub(1).min(30));
+        jitter(doubled.min(self.retry_max))
+    }
+}
+
+/// Between half and all of `delay`.
+pub(crate) fn jitter(delay: Duration) -> Duration {
+    let random = uuid::Uuid::new_v4().as_u64_pair().0;
+    delay / 2 + (delay / 2).mul_f64((random >> 11) as f64 / (1u64 << 53) as f64)
+}
+
+fn check(setting: &'static str, value: &str, ok: bool, range: &'static str) -> Result<(), ConfigError> {
+    if ok { Ok(()) } else { Err(ConfigError { setting, value: format!("{value:?}"), range }) }
+}
+
+fn check_number<N: PartialOrd + ToString>(
+    setting: &'static str,
+    n: N,
+    min: N,
+    max: N,
+    range: &'static str,
+) -> Result<(), ConfigError> {
+    if n >= min && n <= max { Ok(()) } else { Err(ConfigError { setting, value: n.to_string(), range }) }
+}
+
+fn check_time(
+    setting: &'static str,
+    time: Duration,
+    min: Duration,
+    max: Duration,
+    range: &'static str,
+) -> Result<(), ConfigError> {
+    if time >= min && time <= max { Ok(()) } else { Err(ConfigError { setting, value: format!("{time:?}"), range }) }
+}
+
+fn default_name() -> String {
+    let host = super::holder::host_name();
+    let host: String = host.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).take(55).collect();
+    let random = uuid::Uuid::new_v4().simple().to_string();
+    format!("{}-{}", if host.is_empty() { "worker" } else { &host }, &random[..8])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_valid() {
+        WorkerConfig::default().validate().expect("valid");
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_named() {
+        let config = WorkerConfig { name: "a.b".to_owned(), ..WorkerConfig::default() };
+        assert_eq!(config.validate().map_err(|e| e.setting), Err("name"));
+        let config = WorkerConfig { concurrency: 0, ..WorkerConfig::default() };
+        assert_eq!(config.validate().map_err(|e| e.to_string()), Err("concurrency is 0; it must be 1 to 1024 slots".to_owned()));
+        let config = WorkerConfig { lease: Duration::from_millis(10), ..WorkerConfig::default() };
+        assert_eq!(config.validate().map_err(|e| e.setting), Err("lease"));
+    }
+
+    #[test]
+    fn waits_double_up_to_the_cap() {
+        let config = WorkerConfig::default();
+        for (attempts, ms) in [(1, 100), (2, 200), (3, 400), (20, 60_000), (u32::MAX, 60_000)] {
+            let delay = config.retry_delay(attempts);
+            let full = Duration::from_millis(ms);
+            assert!(delay <= full && delay >= full / 2, "{attempts}: {delay:?}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Connections of a worker process, each checked before its first script.
+//!
+//! A pool makes them, so that every part that needs one for itself (advance, the wait, the lease) checks one out and keeps it. No connection
+//! reconnects by itself: a new one may lead to a server that has lost writes, and must first be asked (`lua/connect.lua`).
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use deadpool_redis::{Connection, Hook, HookError, Manager, Pool, PoolError};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo as _, RedisError};
+use tracing::warn;
+
+use super::config::{WorkerConfig, jitter};
+use super::error::WorkerError;
+use crate::keys::Keys;
+use crate::scripts::{self, ScriptError, Seen};
+
+/// Advance, the wait, the lease, and one to spare.
+const CONNECTIONS: usize = 4;
+
+/// Makes connections to one Redis.
+#[derive(Clone)]
+pub(crate) struct Redis {
+    pool: Pool,
+    address: Arc<str>,
+    memory: Arc<Memory>,
+}
+
+/// What must be remembered over all connections of the process.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// The highest id seen.
+    highest: AtomicU64,
+    /// How often a connection found that Redis had another history than before.
+    changes: AtomicU64,
+}
+
+impl Redis {
+    /// Reads the settings; connects to nothing yet.
+    pub(crate) fn new(url: &str, config: &WorkerConfig) -> Result<Self, WorkerError> {
+        // The error's own text may hold the URL, and with it the password.
+        let unusable = |error: RedisError| WorkerError::Url(error.category().to_owned());
+        let info = url.into_connection_info().map_err(unusable)?;
+        let address = info.addr().to_string().into();
+        Client::open(info.clone()).map_err(unusable)?;
+        let connection = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(config.response_timeout))
+            .set_response_timeout(Some(config.response_timeout));
+        let manager = Manager::new_with_config(info, connection).map_err(unusable)?;
+        let memory = Arc::new(Memory::default());
+        let pool = Pool::builder(manager)
+            .max_size(CONNECTIONS)
+            .post_create(first_script(config.keys.clone(), config.first_id, Arc::clone(&memory)))
+            .build()
+            .map_err(|error| WorkerError::Url(error.to_string()))?;
+        Ok(Self { pool, address, memory })
+    }
+
+    /// One connection, for as long as it is kept.
+    pub(crate) async fn connect(&self) -> Result<Connection, WorkerError> {
+        match self.pool.get().await {
+            Ok(conn) => Ok(conn),
+            Err(PoolError::Backend(source) | PoolError::PostCreateHook(HookError::Backend(source))) => {
+                Err(self.unreachable(source))
+            }
+            Err(PoolError::PostCreateHook(HookError::Message(text))) => Err(WorkerError::Refused(text.into_owned())),
+            Err(other) => Err(self.unreachable(RedisError::from((ErrorKind::Client, "no connection", other.to_string())))),
+        }
+    }
+
+    /// One connection, however long it takes, unless what stands in the way is not a matter of time. Cancellation safe.
+    pub(crate) async fn reconnect(&self) -> Result<Connection, WorkerError> {
+        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+        loop {
+            match self.connect().await {
+                Err(WorkerError::Connect { source, .. }) => {
+                    warn!(address = %self.address, error = %source, "no connection to Redis, trying again");
+                    backoff.wait().await;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// The highest id ever seen goes up to this one.
+    pub(crate) fn saw(&self, id: u64) {
+        self.memory.highest.fetch_max(id, Ordering::Relaxed);
+    }
+
+    /// How often Redis was found to have another history.
+    pub(crate) fn changes(&self) -> u64 {
+        self.memory.changes.load(Ordering::Relaxed)
+    }
+
+    fn unreachable(&self, source: RedisError) -> WorkerError {
+        WorkerError::Connect { address: self.address.to_string(), source }
+    }
+}
+
+/// Gives up a connection: what was sent over it may still happen, but nothing is read from it any more.
+pub(crate) fn give_up(conn: Connection) {
+    drop(Connection::take(conn));
+}
+
+/// Whether the error says that a key has a type the protocol does not allow, or that script and program do not fit: nothing that
+/// another connection or another moment would mend.
+pub(crate) fn is_lasting(error: &ScriptError) -> bool {
+    error.is_wrong_type() || !matches!(error, ScriptError::Redis(_))
+}
+
+fn first_script(keys: Keys, first_id: u64, memory: Arc<Memory>) -> Hook {
+    Hook::async_fn(move |conn: &mut MultiplexedConnection, _| {
+        let (keys, memory) = (keys.clone(), Arc::clone(&memory));
+        Box::pin(async move {
+            let seen = Seen { highest: memory.highest.load(Ordering::Relaxed), first_id };
+            let replication_id = replication_id(conn).await.map_err(HookError::Backend)?;
+            match scripts::connect(conn, &keys, &replication_id, seen).await {
+                Ok(connected) => {
+                    if connected.changed {
+                        memory.changes.fetch_add(1, Ordering::Relaxed);
+                        warn!(
+                            counter = connected.counter,
+                            "Redis was restarted or replaced: the id counter jumped, so that no id is given twice"
+                        );
+                    }
+                    Ok(())
+                }
+                Err(ScriptError::Redis(error)) => Err(HookError::Backend(error)),
+                Err(other) => Err(HookError::message(other.to_string())),
+            }
+        })
+    })
+}
+
+/// The replication id of the server: it changes with every restart and every failover. Empty where it may not be read.
+async fn replication_id(conn: &mut impl ConnectionLike) -> Result<String, RedisError> {
+    let info: Result<String, _> = redis::cmd("INFO").arg("replication").query_async(conn).await;
+    match info {
+        Ok(info) => Ok(info.lines().find_map(|line| line.strip_prefix("master_replid:")).unwrap_or_default().trim().to_owned()),
+        Err(error) if matches!(error.kind(), ErrorKind::Server(_)) && error.code() == Some("NOPERM") => {
+            warn!("INFO is not allowed on this Redis: a failover cannot be noticed, and ids lost in it could be given again");
+            Ok(String::new())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits that double up to a limit.
+pub(crate) struct Backoff {
+    next: Duration,
+    max: Duration,
+}
+
+impl Backoff {
+    pub(crate) fn new(min: Duration, max: Duration) -> Self {
+        Self { next: min, max }
+    }
+
+    /// The next wait.
+    pub(crate) fn delay(&mut self) -> Duration {
+        let delay = jitter(self.next);
+        self.next = (self.next * 2).min(self.max);
+        delay
+    }
+
+    pub(crate) fn wait(&mut self) -> impl Future<Output = ()> + use<> {
+        tokio::time::sleep(self.delay())
+    }
+}

@@ -1,0 +1,110 @@
+//! Deliver: hands a batch to the sink and says what became of it.
+//!
+//! Whatever a sink does, including a panic, becomes an outcome. If the process dies here, the batch is still in Redis and comes again with the same ids.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+
+use crate::event::check_json;
+use crate::sink::{Batch, Context, Delivered, Sink, Stop};
+
+/// What became of the events that were offered to the sink.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// How many, from the front, are delivered.
+    pub(crate) count: usize,
+    /// Why not all of the batch.
+    pub(crate) stop: Option<Stop>,
+}
+
+/// Delivers the first `offered` events of the batch. One that is not JSON is rejected without asking the sink.
+pub(crate) async fn deliver(sink: Arc<dyn Sink>, mut batch: Batch, offered: usize, cx: Context) -> Outcome {
+    batch.payloads.truncate(offered);
+    let bad = batch.payloads.iter().enumerate().find_map(|(at, payload)| Some((at, check_json(payload).err()?)));
+    if let Some((at, _)) = bad {
+        batch.payloads.truncate(at);
+    }
+    let sound = batch.len();
+    let delivered = if sound == 0 { Delivered::all() } else { ask(&*sink, &batch, &cx).await };
+    let count = delivered.count(sound);
+    let stop = match delivered.stop {
+        Some(Stop::Unavailable { error }) => Some(Stop::Unavailable { error }),
+        // A failure needs an event that failed: after the last one there is none.
+        _ if count == sound => bad.map(|(_, error)| Stop::rejected(format!("not JSON: {error}"))),
+        stop => stop,
+    };
+    Outcome { count, stop }
+}
+
+async fn ask(sink: &dyn Sink, batch: &Batch, cx: &Context) -> Delivered {
+    match AssertUnwindSafe(sink.deliver(batch, cx)).catch_unwind().await {
+        Ok(delivered) => delivered,
+        Err(panic) => {
+            let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned()).or_else(|| panic.downcast_ref::<String>().cloned());
+            Delivered::stopped(0, Stop::transient(format!("the sink panicked: {}", text.unwrap_or_default())))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use async_trait::async_trait;
+    use bytes::Bytes;
+
+    struct Answers(fn(&Batch) -> Delivered);
+
+    #[async_trait]
+    impl Sink for Answers {
+        async fn deliver(&self, batch: &Batch, _: &Context) -> Delivered {
+            (self.0)(batch)
+        }
+    }
+
+    fn batch(events: &[&'static str]) -> Batch {
+        let object = crate::event::ObjectName::new("o").expect("valid");
+        Batch::new(object, 1, 0, events.iter().map(|e| Bytes::from_static(e.as_bytes())).collect())
+    }
+
+    async fn outcome(events: &[&'static str], offered: usize, answer: fn(&Batch) -> Delivered) -> (usize, Option<Stop>) {
+        let outcome = deliver(Arc::new(Answers(answer)), batch(events), offered, Context::detached()).await;
+        (outcome.count, outcome.stop)
+    }
+
+    #[tokio::test]
+    async fn what_is_not_json_is_rejected_behind_what_is() {
+        let (count, stop) = outcome(&["1", "{", "3"], 3, |batch| {
+            assert_eq!(batch.len(), 1);
+            Delivered::all()
+        })
+        .await;
+        assert_eq!(count, 1);
+        assert!(matches!(stop, Some(Stop::Rejected { error }) if error.starts_with("not JSON: ")));
+        let (count, stop) = outcome(&["nope"], 1, |_| unreachable!("the sink is not asked")).await;
+        assert!(count == 0 && matches!(stop, Some(Stop::Rejected { .. })));
+    }
+
+    #[tokio::test]
+    async fn only_what_is_offered_is_delivered() {
+        let (count, stop) = outcome(&["1", "2"], 1, |batch| {
+            assert_eq!(batch.len(), 1);
+            Delivered::all()
+        })
+        .await;
+        assert_eq!((count, stop), (1, None));
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_a_transient_failure() {
+        let (count, stop) = outcome(&["1"], 1, |_| panic!("boom")).await;
+        assert_eq!((count, stop), (0, Some(Stop::transient("the sink panicked: boom"))));
+    }
+
+    #[tokio::test]
+    async fn more_than_there_was_cannot_be_delivered() {
+        let (count, stop) = outcome(&["1", "2"], 2, |_| Delivered::stopped(7, Stop::transient("?"))).await;
+        assert_eq!((count, stop), (2, None));
+    }
+}

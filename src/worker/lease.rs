@@ -1,0 +1,234 @@
+//! The lease: how a process takes its name, keeps it, and gives it back.
+//!
+//! State of a name: *free* (no lease), *held* (a lease with a token). A process trusts its lease only through Redis: every script compares the token,
+//! so a process that was paused for longer than its lease finds out at its next call, whatever its own clock says. If the process dies, the lease
+//! runs out and the name's objects are adopted (`recover`), or the next process of the name attaches.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_redis::Connection;
+use redis::aio::ConnectionLike;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{debug, info, warn};
+
+use super::config::WorkerConfig;
+use super::connect::{Backoff, Redis, give_up, is_lasting};
+use super::error::WorkerError;
+use super::holder::Holder;
+use super::recover::sweep;
+use crate::keys::{Keys, SHARED_KINDS, WORKER_KINDS};
+use crate::scripts::{self, Attach, Attached, Detached, Renewed, ScriptError};
+
+/// From an attach to its end.
+#[derive(Debug, Clone)]
+pub(crate) struct Session {
+    /// The fence.
+    pub(crate) token: Arc<str>,
+    /// How often Redis had changed its history when the name was taken.
+    pub(crate) changes: u64,
+}
+
+/// What the keeper of the lease has to say.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    /// There may be something to claim.
+    Wake,
+    /// The lease is gone, and nobody took the name since.
+    Lapsed,
+    /// The name has another lease, or none and another registration.
+    Fenced(String),
+    /// The keeper cannot go on.
+    Failed(WorkerError),
+}
+
+/// Takes the name. `before` is the session that lapsed, if this is not the first one; only then a Redis that cannot be reached is waited for.
+pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<&Session>) -> Result<Session, WorkerError> {
+    let token: Arc<str> = uuid::Uuid::new_v4().to_string().into();
+    let holder = Holder::current().to_string();
+    let mut displace = String::new();
+    let mut awaited: Option<(String, Instant)> = None;
+    loop {
+        let mut conn = if before.is_some() { redis.reconnect().await? } else { redis.connect().await? };
+        let args = Attach {
+            name: &config.name,
+            token: &token,
+            holder: &holder,
+            lease: config.lease,
+            slots: config.concurrency,
+            displace: &displace,
+            before: before.map_or("", |session| &session.token),
+            crashes_max: config.crashes_max,
+        };
+        match scripts::attach(&mut conn, &config.keys, &args).await {
+            Ok(Attached::Attached { kept, held }) => {
+                info!(name = %config.name, slots = config.concurrency, kept, held, "recover: attached");
+                return Ok(Session { token, changes: redis.changes() });
+            }
+            Ok(Attached::InUse { lease, left }) => {
+                let gone = Holder::of_lease(&lease).is_some_and(|holder| holder.is_gone());
+                if config.takeover || gone {
+                    debug!(lease, gone, "recover: displacing the lease");
+                    displace = lease;
+                    continue;
+                }
+                wait_for_lease(config, lease, left, &mut awaited).await?;
+            }
+            Err(error) if error.is_wrong_type() => return Err(wrong_type(&mut conn, config, error).await),
+            Err(error) if is_lasting(&error) => return Err(error.into()),
+            // Where a Redis that once answered does not now, it is waited for; a repeated call changes nothing.
+            Err(error) if before.is_some() => {
+                warn!(%error, "recover: attach failed, trying again");
+                give_up(conn);
+                sleep(Duration::from_millis(50)).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Waits a little for a lease that is not renewed any more; refuses the name once it was renewed, because then its process lives.
+async fn wait_for_lease(
+    config: &WorkerConfig,
+    lease: String,
+    left: Duration,
+    awaited: &mut Option<(String, Instant)>,
+) -> Result<(), WorkerError> {
+    let ends = Instant::now() + left;
+    // Clocks and round trips are not exact; a renewal adds a third of a lease, at least 100 ms.
+    let slack = Duration::from_millis(80);
+    match awaited {
+        Some((seen, end)) if *seen == lease && ends <= *end + slack => {}
+        Some(_) => return Err(in_use(config, &lease)),
+        None => {
+            info!(name = %config.name, left = ?left, "recover: the name is in use, waiting for its lease to end");
+            *awaited = Some((lease, ends));
+        }
+    }
+    sleep(left.clamp(Duration::from_millis(1), Duration::from_millis(100))).await;
+    Ok(())
+}
+
+fn in_use(config: &WorkerConfig, lease: &str) -> WorkerError {
+    let (host, pid) = Holder::of_lease(lease).map_or_else(|| (lease.to_owned(), 0), |by| (by.host_name().to_owned(), by.pid()));
+    WorkerError::InUse { name: config.name.clone(), host, pid }
+}
+
+/// Renews the lease and sweeps over other names, until the lease is lost. Runs as a task of its own, so that no slow sink and no full
+/// connection can make it late.
+pub(crate) async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices: mpsc::Sender<Notice>) {
+    let mut conn: Option<Connection> = None;
+    let mut renew_at = Instant::now() + config.lease / 3;
+    let mut sweep_at = Instant::now();
+    let mut backoff = Backoff::new(Duration::from_millis(20), config.lease / 10);
+    loop {
+        sleep_until(renew_at.min(sweep_at)).await;
+        let mut open = match conn.take() {
+            Some(open) => open,
+            None => match redis.reconnect().await {
+                Ok(open) => open,
+                Err(error) => return drop(notices.send(Notice::Failed(error)).await),
+            },
+        };
+        let due = Instant::now();
+        let done = if renew_at <= due { renew(&mut open, &config, &session).await } else { Ok(None) };
+        let done = match done {
+            Ok(None) if sweep_at <= due => sweep(&mut open, &config).await.map(|found| found.then_some(Notice::Wake)),
+            done => done,
+        };
+        match done {
+            Ok(notice) => {
+                conn = Some(open);
+                backoff = Backoff::new(Duration::from_millis(20), config.lease / 10);
+                if renew_at <= due {
+                    renew_at = due + config.lease / 3;
+                }
+                if sweep_at <= due {
+                    sweep_at = due + config.sweep;
+                }
+                let is_last = matches!(notice, Some(Notice::Lapsed | Notice::Fenced(_)));
+                if let Some(notice) = notice
+                    && (notices.send(notice).await.is_err() || is_last)
+                {
+                    return;
+                }
+            }
+            Err(error) if error.is_wrong_type() => {
+                let error = wrong_type(&mut open, &config, error).await;
+                return drop(notices.send(Notice::Failed(error)).await);
+            }
+            Err(error) => {
+                warn!(%error, "the lease could not be renewed, trying again");
+                give_up(open);
+                backoff.wait().await;
+            }
+        }
+    }
+}
+
+async fn renew(conn: &mut Connection, config: &WorkerConfig, session: &Session) -> Result<Option<Notice>, ScriptError> {
+    match scripts::renew(conn, &config.keys, &config.name, &session.token, config.lease, config.concurrency).await? {
+        Renewed::Renewed { strays: 0 } => Ok(None),
+        Renewed::Renewed { strays } => {
+            debug!(strays, "recover: strays went back to the markers");
+            Ok(Some(Notice::Wake))
+        }
+        Renewed::Lapsed => Ok(Some(Notice::Lapsed)),
+        Renewed::Fenced { lease } => Ok(Some(Notice::Fenced(lease))),
+    }
+}
+
+/// Gives the name back; what the slots still own is held, due at once. Answers how many objects that were, or nothing if `deadline` passed
+/// before Redis answered.
+pub(crate) async fn detach(redis: &Redis, config: &WorkerConfig, session: &Session, deadline: Instant) -> Option<u64> {
+    let detached = tokio::time::timeout_at(deadline, async {
+        loop {
+            let Ok(mut conn) = redis.reconnect().await else { return None };
+            match scripts::detach(&mut conn, &config.keys, &config.name, &session.token).await {
+                Ok(Detached::Detached { held }) => return Some(held),
+                Ok(Detached::Lapsed | Detached::Fenced { .. }) => return Some(0),
+                Err(error) => {
+                    warn!(%error, "recover: detach failed");
+                    if is_lasting(&error) {
+                        return None;
+                    }
+                    give_up(conn);
+                }
+            }
+        }
+    });
+    detached.await.ok().flatten()
+}
+
+/// Finds the key of a wrong type that made a script fail.
+pub(crate) async fn wrong_type(conn: &mut impl ConnectionLike, config: &WorkerConfig, error: ScriptError) -> WorkerError {
+    for (key, expected) in typed_keys(&config.keys, &config.name, config.concurrency) {
+        let found: Result<String, _> = redis::cmd("TYPE").arg(&key).query_async(conn).await;
+        if let Ok(found) = found
+            && found != expected
+            && found != "none"
+        {
+            return WorkerError::WrongType { key, found, expected };
+        }
+    }
+    error.into()
+}
+
+fn typed_keys(keys: &Keys, name: &str, slots: usize) -> Vec<(String, &'static str)> {
+    let expected = |kind: &str| match kind {
+        "objects_with_events" | "worker_object" | "worker_event" => "list",
+        "objects_held" | "objects_paused" | "events_scheduled" => "zset",
+        "event_workers" | "event_rules" | "meta" => "hash",
+        "events_dead" | "event_log" => "stream",
+        _ => "string",
+    };
+    let mut all: Vec<_> = SHARED_KINDS.iter().map(|(kind, key)| ([keys.prefix(), key].concat(), expected(kind))).collect();
+    all.push((keys.worker_lease(name), "string"));
+    for slot in 0..slots {
+        for (kind, suffix) in WORKER_KINDS.iter().filter(|(kind, _)| *kind != "worker_lease") {
+            all.push((format!("{}event.worker:{name}.{slot}{suffix}", keys.prefix()), expected(kind)));
+        }
+    }
+    all
+}

@@ -1,0 +1,204 @@
+//! The worker: takes objects off the markers, owns them, and sends their events to a sink in order.
+//!
+//! Read [`Worker::run`] from top to bottom, then the modules beside it:
+//!
+//! - `lease`: takes the name, keeps it, gives it back
+//! - `serve`: one session: claim, deliver, commit
+//! - `slots`: what the process believes of its slots; every change of them
+//! - `deliver`: a batch to the sink
+//! - `wait`: blocks on the markers while there is nothing to do
+//! - `recover`: takes over from processes that are gone
+//! - `connect`: connections, each checked before its first script
+//! - `shutdown`, `config`, `error`, `holder`: what their names say
+
+mod config;
+mod connect;
+mod deliver;
+mod error;
+mod holder;
+mod lease;
+mod recover;
+mod serve;
+mod shutdown;
+mod slots;
+mod wait;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+pub use config::{BATCH_MAX, CONCURRENCY_MAX, ConfigError, WorkerConfig};
+pub use error::{StopReason, Stopped, WorkerError};
+pub use holder::Holder;
+pub use shutdown::Shutdown;
+
+use self::connect::Redis;
+use self::lease::{Session, attach, detach};
+use self::serve::{Ended, Serve};
+use crate::sink::Sink;
+
+/// How long a process that stops waits for Redis to take its name back, beyond its grace.
+const DETACH_PATIENCE: Duration = Duration::from_secs(2);
+/// The same for a stop at once.
+const DETACH_PATIENCE_AT_ONCE: Duration = Duration::from_millis(500);
+
+/// A worker process: many slots under one name.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use seriatim::sink::{self, Stop};
+/// use seriatim::worker::{Shutdown, Worker};
+///
+/// let worker = Worker::builder("redis://127.0.0.1").name("catalog-a").sink(sink::each(|event| async move {
+///     println!("{} {}", event.object, event.id);
+///     Ok::<(), Stop>(())
+/// }));
+/// let stopped = worker.build()?.run(Shutdown::new()).await?;
+/// println!("{} events delivered", stopped.delivered);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Worker {
+    redis: Redis,
+    config: Arc<WorkerConfig>,
+    sink: Arc<dyn Sink>,
+}
+
+impl Worker {
+    /// Begins to describe a worker of the Redis at `url`: `redis://[user:password@]host[:port][/db]` or `unix:///path`.
+    pub fn builder(url: impl Into<String>) -> WorkerBuilder {
+        WorkerBuilder { url: url.into(), config: WorkerConfig::default(), sink: None }
+    }
+
+    /// Takes the name and works until it is told to stop, which is the only way it ends without an error.
+    ///
+    /// A Redis that goes away while it works is waited for. Dropping the future stops everything at once, as a crash would: the name's lease
+    /// runs out, and what was in hand comes again elsewhere with the same ids.
+    ///
+    /// # Errors
+    ///
+    /// [`WorkerError::Connect`] where Redis cannot be reached at the start, [`WorkerError::InUse`] where the name has a live owner,
+    /// [`WorkerError::Fenced`] where another process took the name over, and what else stands in the way for good.
+    pub async fn run(self, shutdown: impl Into<Shutdown>) -> Result<Stopped, WorkerError> {
+        let shutdown = shutdown.into();
+        let mut delivered = 0;
+        let mut before: Option<Session> = None;
+        loop {
+            let session = tokio::select! {
+                session = attach(&self.redis, &self.config, before.as_ref()) => session?,
+                () = shutdown.stopped() => return Ok(stopped(StopReason::Graceful { held: 0 }, delivered, Instant::now())),
+            };
+            let serve = Serve::new(&self.redis, &self.config, &self.sink, &session, &mut delivered);
+            match serve.run(&shutdown).await? {
+                Ended::Finished | Ended::GraceOver => {
+                    return Ok(self.leave(&session, delivered, DETACH_PATIENCE, false).await);
+                }
+                Ended::AtOnce => return Ok(self.leave(&session, delivered, DETACH_PATIENCE_AT_ONCE, true).await),
+                Ended::Lapsed => {
+                    warn!(name = %self.config.name, "recover: the lease lapsed; dropping what was in hand and attaching again");
+                }
+                Ended::Fenced(lease) if self.redis.changes() == session.changes => {
+                    return Err(WorkerError::Fenced { name: self.config.name.clone(), lease });
+                }
+                Ended::Fenced(_) => {
+                    // Redis went back to an earlier state, which may have revived an old lease: nobody may hold it any more.
+                    warn!(name = %self.config.name, "recover: Redis has lost writes; attaching again after one lease");
+                    tokio::select! {
+                        () = tokio::time::sleep(self.config.lease) => {}
+                        () = shutdown.stopped() => {}
+                    }
+                }
+            }
+            before = Some(session);
+        }
+    }
+
+    async fn leave(&self, session: &Session, delivered: u64, patience: Duration, at_once: bool) -> Stopped {
+        let began = Instant::now();
+        let reason = match detach(&self.redis, &self.config, session, began + patience).await {
+            None => StopReason::Unreachable,
+            Some(_) if at_once => StopReason::AtOnce,
+            Some(held) => StopReason::Graceful { held },
+        };
+        info!(name = %self.config.name, ?reason, delivered, "recover: detached");
+        stopped(reason, delivered, began)
+    }
+}
+
+fn stopped(reason: StopReason, delivered: u64, began: Instant) -> Stopped {
+    Stopped { reason, delivered, took: began.elapsed() }
+}
+
+/// Describes a worker: settings with defaults, and a sink, which has none.
+#[must_use]
+pub struct WorkerBuilder {
+    url: String,
+    config: WorkerConfig,
+    sink: Option<Arc<dyn Sink>>,
+}
+
+impl WorkerBuilder {
+    /// All settings at once; the setters below change single ones.
+    pub fn config(mut self, config: WorkerConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// The name, 1 to 64 of `A-Z a-z 0-9 _ -`. Default: the host's name and 8 random hex digits.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.config.name = name.into();
+        self
+    }
+
+    /// The namespace's keys. Default: no namespace.
+    pub fn keys(mut self, keys: crate::keys::Keys) -> Self {
+        self.config.keys = keys;
+        self
+    }
+
+    /// Slots: how many objects are delivered at the same time, 1 to 1024. Default: 64.
+    pub fn concurrency(mut self, slots: usize) -> Self {
+        self.config.concurrency = slots;
+        self
+    }
+
+    /// The most events of one object handed to the sink at once, 1 to 1000. Default: 128.
+    pub fn batch(mut self, events: usize) -> Self {
+        self.config.batch = events;
+        self
+    }
+
+    /// How long the name stays ours without renewal, 300 ms to 1 hour. Default: 5 s.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.config.lease = lease;
+        self
+    }
+
+    /// How long a graceful stop lets the sink finish what is in hand, at most 1 hour. Default: 25 s.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.config.grace = grace;
+        self
+    }
+
+    /// Take the name at once from a process that is still alive, which then stops. Default: no.
+    pub fn takeover(mut self, takeover: bool) -> Self {
+        self.config.takeover = takeover;
+        self
+    }
+
+    /// Where events go.
+    pub fn sink(mut self, sink: impl Sink) -> Self {
+        self.sink = Some(Arc::new(sink));
+        self
+    }
+
+    /// Checks the settings; connects to nothing yet.
+    pub fn build(self) -> Result<Worker, WorkerError> {
+        self.config.validate()?;
+        let sink = self.sink.ok_or(WorkerError::NoSink)?;
+        let redis = Redis::new(&self.url, &self.config)?;
+        Ok(Worker { redis, config: Arc::new(self.config), sink })
+    }
+}

@@ -1,0 +1,446 @@
+//! One session of a worker process, from attach until its lease is lost or it is told to stop: claim, deliver, commit, over and over.
+//!
+//! One task owns the slots and decides; deliveries, the wait for markers and the lease run beside it and report. Nothing here outlives the
+//! session: dropping it ends every delivery, and what was in hand is still in Redis.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_redis::Connection;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use redis::aio::MultiplexedConnection;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, info, warn};
+
+use super::config::WorkerConfig;
+use super::connect::{Backoff, Redis, give_up, is_lasting};
+use super::deliver::{Outcome, deliver};
+use super::error::WorkerError;
+use super::lease::{Notice, Session, keep, wrong_type};
+use super::shutdown::Shutdown;
+use super::slots::{Policy, Slot, Step};
+use super::wait::wait;
+use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, ScriptError};
+use crate::sink::{Context, Sink, Stop};
+
+/// Calls of advance under way at once, for disjoint slots: one for Redis to work on while the answer to the other is worked on here.
+const CALLS_MAX: usize = 2;
+/// Markers looked at in one call: enough to pass over those a busy object has left, few enough to leave Redis to others.
+const MARKERS_MAX: usize = 1024;
+/// The first wait before an unavailable sink is tried again.
+const PROBE_MIN: Duration = Duration::from_millis(100);
+
+/// Why a session ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// The process was told to stop, and nothing is in hand that could still be finished.
+    Finished,
+    /// The process was told to stop, and its grace is over.
+    GraceOver,
+    /// The process was told to stop at once.
+    AtOnce,
+    /// The lease is gone, and nobody took the name since.
+    Lapsed,
+    /// The name has another lease, or none and another registration.
+    Fenced(String),
+}
+
+/// A call that came back: the slots it named, and what it brought.
+type Answered = (Vec<usize>, Result<Advanced, ScriptError>);
+
+/// Whether the sink takes events.
+enum Health {
+    Up,
+    /// Not since it said so; tried again at the time given, with one slot.
+    Down {
+        probe_at: Instant,
+        backoff: Backoff,
+        probing: bool,
+    },
+}
+
+pub(crate) struct Serve<'a> {
+    redis: &'a Redis,
+    config: Arc<WorkerConfig>,
+    sink: Arc<dyn Sink>,
+    session: &'a Session,
+    slots: Vec<Slot>,
+    delivered: &'a mut u64,
+    deliveries: JoinSet<(usize, Outcome)>,
+    cancelled: CancellationToken,
+    /// The connection for advance; none while a new one is being made.
+    conn: Option<Connection>,
+    connecting: Option<BoxFuture<'static, Result<Connection, WorkerError>>>,
+    calls: FuturesUnordered<BoxFuture<'static, Answered>>,
+    /// The wait for a marker, and the slot it is for.
+    waiting: Option<BoxFuture<'static, Result<Option<MultiplexedConnection>, WorkerError>>>,
+    wait_conn: Option<MultiplexedConnection>,
+    notices: mpsc::Receiver<Notice>,
+    keeper: AbortHandle,
+    /// A call is due although no slot has a result: something may be there to claim.
+    wake: bool,
+    wake_at: Instant,
+    from: From,
+    health: Health,
+    stopping: bool,
+}
+
+impl Drop for Serve<'_> {
+    fn drop(&mut self) {
+        self.cancelled.cancel();
+        self.keeper.abort();
+    }
+}
+
+impl<'a> Serve<'a> {
+    pub(crate) fn new(
+        redis: &'a Redis,
+        config: &Arc<WorkerConfig>,
+        sink: &Arc<dyn Sink>,
+        session: &'a Session,
+        delivered: &'a mut u64,
+    ) -> Self {
+        let (notify, notices) = mpsc::channel(16);
+        let keeper = tokio::spawn(keep(redis.clone(), Arc::clone(config), session.clone(), notify)).abort_handle();
+        Self {
+            redis,
+            config: Arc::clone(config),
+            sink: Arc::clone(sink),
+            session,
+            slots: (0..config.concurrency).map(|_| Slot::Free).collect(),
+            delivered,
+            deliveries: JoinSet::new(),
+            cancelled: CancellationToken::new(),
+            conn: None,
+            connecting: None,
+            calls: FuturesUnordered::new(),
+            waiting: None,
+            wait_conn: None,
+            notices,
+            keeper,
+            wake: true,
+            wake_at: Instant::now(),
+            from: From::Held,
+            health: Health::Up,
+            stopping: false,
+        }
+    }
+
+    /// Works until the session ends. Every turn does all that can be done at once, then waits for whatever happens next.
+    pub(crate) async fn run(mut self, shutdown: &Shutdown) -> Result<Ended, WorkerError> {
+        let mut grace_over = None;
+        loop {
+            if shutdown.is_stopping() && !self.stopping {
+                self.stopping = true;
+                grace_over = Some(Instant::now() + self.config.grace);
+                // The pop under way is given up with its connection, so that it moves no marker to a process that leaves.
+                self.waiting = None;
+            }
+            if self.stopping && self.is_idle() {
+                return Ok(Ended::Finished);
+            }
+            self.connect();
+            self.call();
+            self.wait();
+            let probe_at = self.probe_at();
+            let ended = tokio::select! {
+                biased;
+                () = shutdown.stopped_at_once() => Some(Ended::AtOnce),
+                () = shutdown.stopped(), if !self.stopping => None,
+                () = until(grace_over) => Some(Ended::GraceOver),
+                Some(notice) = self.notices.recv() => self.noticed(notice)?,
+                Some(done) = self.deliveries.join_next() => {
+                    self.outcome(done);
+                    while let Some(done) = self.deliveries.try_join_next() {
+                        self.outcome(done);
+                    }
+                    None
+                }
+                Some((asked, reply)) = self.calls.next() => self.answered(asked, reply).await?,
+                conn = ready(&mut self.connecting) => {
+                    self.connecting = None;
+                    self.conn = Some(conn?);
+                    None
+                }
+                conn = ready(&mut self.waiting) => {
+                    self.waiting = None;
+                    self.wait_conn = conn?;
+                    self.wake = true;
+                    None
+                }
+                () = sleep_until(self.wake_at) => {
+                    self.wake_at = Instant::now() + self.config.block;
+                    self.wake = true;
+                    None
+                }
+                () = until(probe_at) => {
+                    self.probe();
+                    None
+                }
+            };
+            if let Some(ended) = ended {
+                return Ok(ended);
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.slots.iter().all(|slot| matches!(slot, Slot::Free | Slot::Parked(_)))
+    }
+
+    fn connect(&mut self) {
+        if self.conn.is_none() && self.connecting.is_none() {
+            let redis = self.redis.clone();
+            self.connecting = Some(Box::pin(async move { redis.reconnect().await }));
+        }
+    }
+
+    /// Commit and claim: one call for every slot that has a result, and for every slot that is free.
+    fn call(&mut self) {
+        let Some(conn) = &self.conn else { return };
+        let reported = self.slots.iter().any(|slot| matches!(slot, Slot::Reported(_)));
+        let free = self.slots.iter().filter(|slot| matches!(slot, Slot::Free)).count();
+        if self.calls.len() >= CALLS_MAX || !(reported || self.wake && free > 0 && !self.stopping) {
+            return;
+        }
+        let claims = match self.health {
+            _ if self.stopping => 0,
+            Health::Up => self.slots.len(),
+            Health::Down { probing, .. } => usize::from(probing && !self.has_batch()),
+        };
+        let bounds = Bounds {
+            batch: self.config.batch,
+            batch_bytes: self.config.batch_bytes,
+            reply_bytes: self.config.reply_bytes,
+            claims,
+            markers: MARKERS_MAX,
+        };
+        let mut call = Advance::new(&self.config.keys, &self.config.name, &self.session.token, bounds, self.from);
+        let mut asked = Vec::with_capacity(self.slots.len());
+        for (number, slot) in self.slots.iter_mut().enumerate() {
+            match slot {
+                Slot::Reported(told) => call.report(number, &told.report),
+                Slot::Free => call.free(number),
+                Slot::Asked(_) | Slot::Delivering(_) | Slot::Parked(_) => continue,
+            }
+            *slot = std::mem::take(slot).next(Step::Ask);
+            asked.push(number);
+        }
+        self.wake = false;
+        let mut conn: MultiplexedConnection = (**conn).clone();
+        self.calls.push(Box::pin(async move { (asked, scripts::advance(&mut conn, &call).await) }));
+    }
+
+    fn has_batch(&self) -> bool {
+        self.slots.iter().any(|slot| matches!(slot, Slot::Delivering(_) | Slot::Parked(_)))
+    }
+
+    /// Waits for a marker on behalf of the last free slot; claims begin with the first, so that the two seldom meet.
+    fn wait(&mut self) {
+        let idle = !self.wake && self.calls.is_empty() && matches!(self.health, Health::Up) && !self.stopping;
+        if !idle || self.waiting.is_some() || self.conn.is_none() {
+            return;
+        }
+        let Some(slot) = self.slots.iter().rposition(|slot| matches!(slot, Slot::Free)) else { return };
+        let to = self.config.keys.worker_object(&self.worker(slot));
+        let from = self.config.keys.objects_with_events();
+        let (redis, config) = (self.redis.clone(), Arc::clone(&self.config));
+        self.waiting = Some(Box::pin(wait(redis, self.wait_conn.take(), from, to, config)));
+    }
+
+    fn worker(&self, slot: usize) -> String {
+        format!("{}.{slot}", self.config.name)
+    }
+
+    async fn answered(&mut self, asked: Vec<usize>, reply: Result<Advanced, ScriptError>) -> Result<Option<Ended>, WorkerError> {
+        match reply {
+            Ok(Advanced::Ok { next_due, more, from, batches, quarantined }) => {
+                for (object, why) in quarantined {
+                    error!(object, why, "claim: the object is held until an operator releases it");
+                }
+                self.from = from;
+                self.wake |= more;
+                let next_due = next_due.map_or(self.config.block, |due| due.min(self.config.block));
+                self.wake_at = self.wake_at.min(Instant::now() + next_due.max(Duration::from_millis(1)));
+                self.hand_out(asked, batches);
+                Ok(None)
+            }
+            Ok(Advanced::Lapsed) => Ok(Some(Ended::Lapsed)),
+            Ok(Advanced::Fenced { lease }) => Ok(Some(Ended::Fenced(lease))),
+            Err(error) => {
+                self.unanswered(&asked);
+                if error.is_wrong_type() {
+                    let mut conn = self.redis.reconnect().await?;
+                    return Err(wrong_type(&mut conn, &self.config, error).await);
+                } else if is_lasting(&error) {
+                    return Err(error.into());
+                }
+                warn!(%error, "commit: a call failed, it will be repeated");
+                if let Some(conn) = self.conn.take() {
+                    give_up(conn);
+                }
+                self.wake = true;
+                Ok(None)
+            }
+        }
+    }
+
+    fn unanswered(&mut self, asked: &[usize]) {
+        for &slot in asked {
+            self.step(slot, Step::Unanswered);
+        }
+    }
+
+    /// Commits are taken in, and every slot of the call has what the reply says.
+    fn hand_out(&mut self, asked: Vec<usize>, batches: Vec<BatchReply>) {
+        for &slot in &asked {
+            if let Slot::Asked(Some(told)) = &self.slots[slot] {
+                *self.delivered += told.report.count as u64;
+            }
+        }
+        for batch in batches {
+            let slot = batch.slot;
+            if !matches!(self.slots.get(slot), Some(Slot::Asked(_))) {
+                continue;
+            }
+            debug!(worker = slot, ?batch, "claim");
+            self.redis.saw(batch.tag.first + batch.events.len() as u64 - 1);
+            self.step(slot, Step::Answer(Some(batch)));
+            self.start(slot);
+        }
+        for slot in asked {
+            self.step(slot, Step::Answer(None));
+        }
+    }
+
+    /// Gives the slot's batch to the sink, unless it must wait because the sink is unavailable.
+    fn start(&mut self, slot: usize) {
+        let Slot::Delivering(hand) = &self.slots[slot] else { return };
+        if let Some(why) = hand.unfit() {
+            error!(object = %hand.batch.object(), why, "deliver: the object is held until an operator releases it");
+            return self.step(slot, Step::Refuse(why));
+        }
+        match &mut self.health {
+            Health::Down { probing: false, .. } => return self.step(slot, Step::Park),
+            Health::Down { probing: true, .. } if !self.deliveries.is_empty() => return self.step(slot, Step::Park),
+            _ => {}
+        }
+        let cx = Context {
+            worker: self.worker(slot).into(),
+            attempts: hand.tag.attempts,
+            crashes: hand.tag.crashes,
+            token: Arc::clone(&self.session.token),
+            cancelled: self.cancelled.clone(),
+        };
+        let (sink, batch, offered) = (Arc::clone(&self.sink), hand.batch.clone(), hand.offered());
+        self.deliveries.spawn(async move { (slot, deliver(sink, batch, offered, cx).await) });
+    }
+
+    fn outcome(&mut self, done: Result<(usize, Outcome), tokio::task::JoinError>) {
+        // A delivery catches its own panics and is aborted only with the session.
+        let Ok((slot, outcome)) = done else { return };
+        let Slot::Delivering(hand) = &self.slots[slot] else { return };
+        let object = hand.batch.object().clone();
+        match &outcome.stop {
+            Some(Stop::Transient { error, .. }) => {
+                warn!(%object, error, attempts = hand.tag.attempts + 1, "deliver: failed, again later")
+            }
+            Some(Stop::Rejected { error }) => warn!(%object, error, "deliver: rejected, a dead letter"),
+            Some(Stop::Unavailable { error }) => debug!(%object, error, "deliver: the sink is unavailable"),
+            None => debug!(%object, events = outcome.count, "deliver"),
+        }
+        self.judge_sink(&outcome);
+        let config = Arc::clone(&self.config);
+        let retry_delay = |attempts| config.retry_delay(attempts);
+        let policy = Policy { turn_max: config.turn_max, stopping: self.stopping, retry_delay: &retry_delay };
+        self.step(slot, Step::Outcome(outcome, &policy));
+    }
+
+    /// Every answer of the sink tells whether it is available.
+    fn judge_sink(&mut self, outcome: &Outcome) {
+        match (&outcome.stop, &mut self.health) {
+            (Some(Stop::Unavailable { error }), Health::Up) => {
+                warn!(error, "deliver: the sink is unavailable; nothing more is claimed until it answers");
+                let mut backoff = Backoff::new(PROBE_MIN, self.config.probe_max);
+                self.health = Health::Down { probe_at: Instant::now() + backoff.delay(), backoff, probing: false };
+                self.waiting = None;
+            }
+            (Some(Stop::Unavailable { .. }), Health::Down { probe_at, backoff, probing }) => {
+                if std::mem::take(probing) {
+                    *probe_at = Instant::now() + backoff.delay();
+                }
+            }
+            (_, Health::Up) => {}
+            (_, Health::Down { .. }) => {
+                info!("deliver: the sink is available again");
+                self.health = Health::Up;
+                self.wake = true;
+                for slot in 0..self.slots.len() {
+                    if matches!(self.slots[slot], Slot::Parked(_)) {
+                        self.step(slot, Step::Resume);
+                        self.start(slot);
+                    }
+                }
+            }
+        }
+    }
+
+    fn probe_at(&self) -> Option<Instant> {
+        match self.health {
+            Health::Down { probe_at, probing: false, .. } => Some(probe_at),
+            _ => None,
+        }
+    }
+
+    /// Tries the unavailable sink with one slot that kept its batch, or with the next one that gets one.
+    fn probe(&mut self) {
+        if let Health::Down { probing, .. } = &mut self.health {
+            *probing = true;
+        }
+        match self.slots.iter().position(|slot| matches!(slot, Slot::Parked(_))) {
+            Some(slot) => {
+                self.step(slot, Step::Resume);
+                self.start(slot);
+            }
+            None => self.wake = true,
+        }
+    }
+
+    fn noticed(&mut self, notice: Notice) -> Result<Option<Ended>, WorkerError> {
+        match notice {
+            Notice::Wake => {
+                self.wake = true;
+                Ok(None)
+            }
+            Notice::Lapsed => Ok(Some(Ended::Lapsed)),
+            Notice::Fenced(lease) => Ok(Some(Ended::Fenced(lease))),
+            Notice::Failed(error) => Err(error),
+        }
+    }
+
+    fn step(&mut self, slot: usize, step: Step<'_>) {
+        let before = std::mem::take(&mut self.slots[slot]);
+        self.slots[slot] = before.next(step);
+    }
+}
+
+/// Waits until the time; for ever where there is none.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => pending().await,
+    }
+}
+
+/// Waits for the future; for ever where there is none. It stays in its place.
+async fn ready<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => pending().await,
+    }
+}

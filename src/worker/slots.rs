@@ -1,0 +1,252 @@
+//! The slots of a process, and the one function that changes them.
+//!
+//! What is here is belief: the truth is in Redis, and every reply of `advance` puts the belief right. If the process dies, the belief dies with it.
+
+use bytes::Bytes;
+
+use super::deliver::Outcome;
+use crate::event::ObjectName;
+use crate::scripts::{BatchReply, Report, Results, Tag};
+use crate::sink::{Batch, Stop};
+
+/// Ids of one batch are this far apart: there is one partition.
+const STRIDE: u64 = 1;
+
+/// A batch in a slot's hands.
+#[derive(Debug, Clone)]
+pub(crate) struct Hand {
+    /// The object's name as it stands in Redis.
+    pub(crate) raw: Bytes,
+    /// The batch as Redis knows it.
+    pub(crate) tag: Tag,
+    /// The events.
+    pub(crate) batch: Batch,
+    /// How many events of the object were given to the slot without a pause, these included.
+    pub(crate) turn: usize,
+}
+
+impl Hand {
+    /// Takes a batch out of a reply; `turn` counts what the slot had of the object before.
+    pub(crate) fn new(reply: BatchReply, turn: usize) -> Self {
+        // A name that is not UTF-8 is never shown to a sink: see `unfit`.
+        let object = ObjectName::found(&String::from_utf8_lossy(&reply.object));
+        let turn = turn + reply.events.len();
+        let batch = Batch { object, first: reply.tag.first, prev: reply.prev, stride: STRIDE, payloads: reply.events };
+        Self { raw: reply.object, tag: reply.tag, batch, turn }
+    }
+
+    /// How many events to offer to the sink at once: an event that failed, or that may have killed its worker, is delivered alone.
+    pub(crate) fn offered(&self) -> usize {
+        if self.tag.is_suspect() { 1 } else { self.batch.len() }
+    }
+
+    /// Why the batch cannot be offered to any sink.
+    pub(crate) fn unfit(&self) -> Option<&'static str> {
+        std::str::from_utf8(&self.raw).is_err().then_some("quarantine: the object's name is not UTF-8")
+    }
+
+    fn id(&self, at: usize) -> u64 {
+        self.batch.first + at as u64 * STRIDE
+    }
+
+    fn report(&self, count: usize, then: Results) -> Report {
+        let last = count.checked_sub(1).map(|at| self.id(at));
+        Report { object: self.raw.clone(), tag: self.tag, count, last, then }
+    }
+
+    /// The whole batch, held until an operator releases it.
+    pub(crate) fn hold_for_operator(&self, why: &str) -> Report {
+        self.report(0, Results::Hold { rest: self.tag, delay: None, why: why.to_owned() })
+    }
+}
+
+/// A slot, as the process believes it to be.
+#[derive(Debug, Default)]
+pub(crate) enum Slot {
+    /// It has no batch.
+    #[default]
+    Free,
+    /// It is named in a call under way, with the result it reported, if any.
+    Asked(Option<Told>),
+    /// The sink has its batch.
+    Delivering(Hand),
+    /// It has a result for the next call.
+    Reported(Told),
+    /// It keeps its batch while the sink is unavailable.
+    Parked(Hand),
+}
+
+/// A result, and what is remembered for the batch that may follow.
+#[derive(Debug, Clone)]
+pub(crate) struct Told {
+    pub(crate) report: Report,
+    turn: usize,
+}
+
+/// What happens to a slot.
+pub(crate) enum Step<'a> {
+    /// A call names it.
+    Ask,
+    /// The call's reply gives it a batch, or none.
+    Answer(Option<BatchReply>),
+    /// The call failed: what it did is unknown.
+    Unanswered,
+    /// The sink is done.
+    Outcome(Outcome, &'a Policy<'a>),
+    /// The sink is unavailable: keep the batch.
+    Park,
+    /// Try the sink again.
+    Resume,
+    /// The batch cannot be delivered.
+    Refuse(&'static str),
+}
+
+/// What decides between the results.
+pub(crate) struct Policy<'a> {
+    /// After this many events of one object, others get a turn.
+    pub(crate) turn_max: usize,
+    /// The process is stopping: it goes on with no object.
+    pub(crate) stopping: bool,
+    /// The wait after so many failures.
+    pub(crate) retry_delay: &'a dyn Fn(u32) -> std::time::Duration,
+}
+
+impl Slot {
+    /// The one place where a slot changes. A step that does not fit the slot leaves it as it is: it speaks of something that is over.
+    pub(crate) fn next(self, step: Step<'_>) -> Self {
+        match (self, step) {
+            (Self::Free, Step::Ask) => Self::Asked(None),
+            (Self::Reported(told), Step::Ask) => Self::Asked(Some(told)),
+            (Self::Asked(_), Step::Answer(None)) => Self::Free,
+            (Self::Asked(told), Step::Answer(Some(reply))) => {
+                // The turn goes on where the same object comes back, and begins anew with another one.
+                let turn = told.filter(|told| told.report.object == reply.object).map_or(0, |told| told.turn);
+                Self::Delivering(Hand::new(reply, turn))
+            }
+            (Self::Asked(None), Step::Unanswered) => Self::Free,
+            (Self::Asked(Some(told)), Step::Unanswered) => Self::Reported(told),
+            (Self::Delivering(hand), Step::Outcome(outcome, policy)) => hand_over(hand, outcome, policy),
+            (Self::Delivering(hand), Step::Park) => Self::Parked(hand),
+            (Self::Parked(hand), Step::Resume) => Self::Delivering(hand),
+            (Self::Delivering(hand), Step::Refuse(why)) => Self::Reported(Told { report: hand.hold_for_operator(why), turn: 0 }),
+            (slot @ (Self::Free | Self::Parked(_) | Self::Delivering(_) | Self::Reported(_) | Self::Asked(_)), _) => slot,
+        }
+    }
+}
+
+/// Turns an outcome into the result the next call reports, or parks the batch.
+fn hand_over(hand: Hand, outcome: Outcome, policy: &Policy<'_>) -> Slot {
+    let (len, count, tag) = (hand.batch.len(), outcome.count, hand.tag);
+    let turn_over = policy.stopping || hand.turn >= policy.turn_max;
+    let then = match outcome.stop {
+        Some(Stop::Transient { error, retry_after }) => {
+            let rest = tag.after(count, STRIDE).failed();
+            let delay = retry_after.unwrap_or_else(|| (policy.retry_delay)(rest.attempts));
+            Results::Hold { rest, delay: Some(delay), why: format!("retry: {}", shortened(&error)) }
+        }
+        Some(Stop::Rejected { error }) => {
+            let next = (count + 1 < len).then(|| tag.after(count + 1, STRIDE));
+            let attempts = tag.after(count, STRIDE).attempts;
+            Results::Reject { next, id: hand.id(count), error: shortened(&error), attempts }
+        }
+        Some(Stop::Unavailable { .. }) if count == 0 => return Slot::Parked(hand),
+        Some(Stop::Unavailable { .. }) | None if count < len => Results::Part { next: tag.after(count, STRIDE) },
+        Some(Stop::Unavailable { .. }) => Results::Yield,
+        None if turn_over => Results::Yield,
+        None => Results::Done,
+    };
+    let turn = hand.turn - (len - count);
+    Slot::Reported(Told { report: hand.report(count, then), turn })
+}
+
+/// An error as it is kept in Redis: the first thousand bytes of it.
+fn shortened(error: &str) -> String {
+    let end = (0..=error.len().min(1000)).rev().find(|at| error.is_char_boundary(*at)).unwrap_or(0);
+    error[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const POLICY: Policy<'static> =
+        Policy { turn_max: 4, stopping: false, retry_delay: &|attempts| Duration::from_millis(attempts as u64) };
+
+    fn reply(tag: &str, events: usize) -> BatchReply {
+        let events = vec![Bytes::from_static(b"1"); events];
+        BatchReply { slot: 0, object: Bytes::from_static(b"o"), tag: tag.parse().expect("a tag"), prev: 3, events }
+    }
+
+    fn delivering(tag: &str, events: usize) -> Slot {
+        Slot::Free.next(Step::Ask).next(Step::Answer(Some(reply(tag, events))))
+    }
+
+    fn reported(slot: Slot, count: usize, stop: Option<Stop>) -> Report {
+        match slot.next(Step::Outcome(Outcome { count, stop }, &POLICY)) {
+            Slot::Reported(told) => told.report,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn all_delivered_goes_on() {
+        let report = reported(delivering("7", 2), 2, None);
+        assert_eq!((report.count, report.last, report.then), (2, Some(8), Results::Done));
+    }
+
+    #[test]
+    fn a_long_turn_yields() {
+        assert_eq!(reported(delivering("7", 4), 4, None).then, Results::Yield);
+    }
+
+    #[test]
+    fn a_failure_holds_the_rest_and_counts() {
+        let report = reported(delivering("7", 3), 1, Some(Stop::transient("down")));
+        let rest = Tag { first: 8, attempts: 1, ..Tag::default() };
+        let then = Results::Hold { rest, delay: Some(Duration::from_millis(1)), why: "retry: down".to_owned() };
+        assert_eq!((report.count, report.last, report.then), (1, Some(7), then));
+    }
+
+    #[test]
+    fn a_rejected_event_leaves_the_rest() {
+        let report = reported(delivering("7 1 2", 3), 0, Some(Stop::rejected("bad")));
+        let next = Some(Tag { first: 8, handouts: 1, ..Tag::default() });
+        assert_eq!(report.then, Results::Reject { next, id: 7, error: "bad".to_owned(), attempts: 2 });
+        assert_eq!((report.count, report.last), (0, None));
+        let report = reported(delivering("7", 1), 0, Some(Stop::rejected("bad")));
+        assert!(matches!(report.then, Results::Reject { next: None, id: 7, .. }));
+    }
+
+    #[test]
+    fn a_suspect_is_delivered_alone() {
+        let slot = delivering("7 1 0 2", 3);
+        let Slot::Delivering(hand) = &slot else { panic!() };
+        assert_eq!(hand.offered(), 1);
+        let next = Tag { first: 8, handouts: 1, attempts: 0, crashes: 1 };
+        assert_eq!(reported(slot, 1, None).then, Results::Part { next });
+    }
+
+    #[test]
+    fn an_unavailable_sink_parks_the_batch_and_counts_nothing() {
+        let unavailable = || Some(Stop::unavailable("down"));
+        let parked = delivering("7", 2).next(Step::Outcome(Outcome { count: 0, stop: unavailable() }, &POLICY));
+        assert!(matches!(&parked, Slot::Parked(hand) if hand.tag.attempts == 0));
+        assert!(matches!(parked.next(Step::Resume), Slot::Delivering(_)));
+        assert!(matches!(reported(delivering("7", 2), 1, unavailable()).then, Results::Part { next } if next.to_string() == "8"));
+    }
+
+    #[test]
+    fn a_lost_reply_keeps_the_result() {
+        let slot = delivering("7", 1).next(Step::Outcome(Outcome { count: 1, stop: None }, &POLICY));
+        let slot = slot.next(Step::Ask).next(Step::Unanswered);
+        assert!(matches!(&slot, Slot::Reported(told) if told.report.then == Results::Done));
+        assert!(matches!(Slot::Free.next(Step::Ask).next(Step::Unanswered), Slot::Free));
+    }
+
+    #[test]
+    fn errors_are_shortened_between_letters() {
+        assert_eq!(shortened(&"é".repeat(600)).len(), 1000);
+        assert_eq!(shortened(&format!("a{}", "é".repeat(600))).len(), 999);
+    }
+}
