@@ -1,12 +1,117 @@
 //! `seriatim worker`.
 
-use crate::exit::Exit;
+use std::time::Duration;
+
+use seriatim::sink::Spec;
+use seriatim::worker::{Shutdown, StopReason, Worker, WorkerConfig, WorkerError};
+use tracing::{info, warn};
+
+use crate::exit::{Exit, Failure};
 use crate::global::Global;
 
-/// (being written)
+/// Take objects that have events, and send their events to a sink, in order.
+///
+/// Start as many as you like, on as many machines: each object is worked on by one at a time. A worker that is killed is replaced by the others
+/// after its lease; started again under the same name on the same host, it goes on at once. SIGTERM or Ctrl-C finishes what is in hand and
+/// leaves the rest to others; a second one stops at once.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Where events go: stdout, file:PATH (NDJSON, one event a line), or null (consumes them)
+    #[arg(long, value_name = "SINK")]
+    sink: Spec,
+    /// The name of this worker, unique among those that run: 1 to 64 of A-Z a-z 0-9 _ - [default: the host's name and 8 hex digits]
+    #[arg(long, env = "SERIATIM_NAME", value_name = "NAME")]
+    name: Option<String>,
+    /// How many objects are worked on at the same time: 1 to 1024
+    #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().concurrency)]
+    concurrency: usize,
+    /// The most events of one object given to the sink at once: 1 to 1000
+    #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().batch)]
+    batch: usize,
+    /// After this many events of one object in a row, others get a turn
+    #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().turn_max)]
+    turn_max: usize,
+    /// After this time others take over what a killed worker had: 300ms to 1h
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
+    lease: Duration,
+    /// How long a stop waits for the sink to finish what is in hand: up to 1h
+    #[arg(long, value_name = "TIME", default_value = "25s", value_parser = time)]
+    grace: Duration,
+    /// The wait after the first failure of an event; it doubles with each further one
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = time)]
+    retry_min: Duration,
+    /// The longest wait between two tries of an event
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
+    retry_max: Duration,
+    /// Take the name at once from a worker that has it; that one stops
+    #[arg(long)]
+    takeover: bool,
+    /// The lowest id to give: for a Redis that lost its data while no worker was running
+    #[arg(long, value_name = "ID", default_value_t = 0)]
+    first_id: u64,
+}
 
-pub(crate) async fn run(_args: Args, _global: &Global) -> anyhow::Result<Exit> {
-    anyhow::bail!("not built yet")
+/// A time as people write it: 250ms, 5s, 1m 30s.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error}; write 250ms, 5s or 1m"))
+}
+
+pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
+    let mut config = WorkerConfig::default();
+    config.keys = global.keys()?;
+    config.concurrency = args.concurrency;
+    config.batch = args.batch;
+    config.turn_max = args.turn_max;
+    config.lease = args.lease;
+    config.grace = args.grace;
+    config.retry_min = args.retry_min;
+    config.retry_max = args.retry_max;
+    config.takeover = args.takeover;
+    config.first_id = args.first_id;
+    if let Some(name) = args.name {
+        config.name = name;
+    }
+    config.validate().map_err(|error| Failure::new(Exit::Input, format!("--{}", error.to_string().replacen('_', "-", 1))))?;
+    let name = config.name.clone();
+    let sink = args.sink.open().map_err(|error| Failure::new(Exit::Input, error))?;
+    let worker = Worker::builder(&global.redis).config(config).sink(sink).build().map_err(failure)?;
+    let stopped = worker.run(on_signals()?).await.map_err(failure)?;
+    if stopped.reason == StopReason::Unreachable {
+        warn!(name, "stopped without an answer from Redis; others take over when the lease ends");
+    }
+    info!(name, delivered = stopped.delivered, "stopped");
+    Ok(Exit::Done)
+}
+
+fn failure(error: WorkerError) -> anyhow::Error {
+    let exit = match &error {
+        WorkerError::Config(_) | WorkerError::Url(_) | WorkerError::NoSink => Exit::Input,
+        WorkerError::Connect { .. } => Exit::Redis,
+        _ => Exit::Worker,
+    };
+    Failure::new(exit, error)
+}
+
+/// SIGTERM or Ctrl-C stops gracefully, a second one at once.
+fn on_signals() -> anyhow::Result<Shutdown> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let shutdown = Shutdown::new();
+    let told = shutdown.clone();
+    tokio::spawn(async move {
+        for at_once in [false, true] {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+            if at_once {
+                info!("stopping at once");
+                told.stop_at_once();
+            } else {
+                info!("finishing what is in hand; a second signal stops at once");
+                told.stop();
+            }
+        }
+    });
+    Ok(shutdown)
 }
