@@ -4,9 +4,11 @@
 //!
 //! - [`event`]: names, payloads, envelopes
 //! - [`keys`]: every Redis key
+//! - [`consume`]: envelopes and the receiver's rule, for whoever gets the events
 //! - [`sink`]: where a worker sends events (feature `worker`)
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+pub mod consume;
 pub mod event;
 pub mod keys;
 #[cfg(feature = "worker")]
