@@ -1,4 +1,19 @@
 //! Where a worker sends events: the [`Sink`] trait and the sinks that come with it.
+//!
+//! - [`each`], [`batches`]: closures, called per event or per batch
+//! - [`stdout`], [`File`]: envelopes as lines, through one writer thread each
+//! - [`Null`]: takes everything and keeps nothing
+//! - [`Spec`]: the names of sinks on the command line
+//!
+//! A sink owns nothing of the protocol: what it answers is all that the worker goes by. If the process dies during a delivery, the batch
+//! comes again, with the same ids.
+
+mod closures;
+mod file;
+mod null;
+mod spec;
+mod stdout;
+mod writer;
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,6 +25,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::event::{Event, ObjectName};
 
+pub use closures::{Batches, Each, batches, each};
+pub use file::File;
+pub use null::Null;
+pub use spec::{SinkError, Spec, SpecError};
+pub use stdout::{Stdout, stdout};
+
 /// Where a worker sends events ("the backend").
 ///
 /// A sink is shared by all slots of a worker process and called concurrently, but never twice at once for one object. The future
@@ -19,6 +40,20 @@ use crate::event::{Event, ObjectName};
 pub trait Sink: Send + Sync + 'static {
     /// Sends the events of `batch`, oldest first, and answers how many, from the front, are delivered for good.
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered;
+}
+
+#[async_trait]
+impl<S: Sink + ?Sized> Sink for Arc<S> {
+    async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
+        (**self).deliver(batch, cx).await
+    }
+}
+
+#[async_trait]
+impl<S: Sink + ?Sized> Sink for Box<S> {
+    async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
+        (**self).deliver(batch, cx).await
+    }
 }
 
 /// The events of one object that a worker has in flight, oldest first.

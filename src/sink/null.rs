@@ -1,0 +1,22 @@
+//! The sink `null`: takes everything and keeps nothing.
+
+use std::sync::Once;
+
+use async_trait::async_trait;
+
+use super::{Batch, Context, Delivered, Sink};
+
+/// Counts every event as delivered and drops it: for measuring. It *consumes*: the events are gone from Redis. The first
+/// delivery of a process logs a warning that says so.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Null;
+
+static WARNED: Once = Once::new();
+
+#[async_trait]
+impl Sink for Null {
+    async fn deliver(&self, _batch: &Batch, _cx: &Context) -> Delivered {
+        WARNED.call_once(|| tracing::warn!("the sink null consumes: events are taken from Redis and dropped"));
+        Delivered::all()
+    }
+}

@@ -1,0 +1,127 @@
+//! The command line's SINK: which sinks exist by name, and how they are opened.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::{File, Null, Sink, stdout};
+
+/// A sink as the command line names it: `stdout`, `file:PATH` or `null`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Spec {
+    /// One envelope a line on standard output: [`Stdout`](super::Stdout).
+    Stdout,
+    /// One envelope a line in this file: [`File`].
+    File(PathBuf),
+    /// Nowhere; it consumes: [`Null`].
+    Null,
+}
+
+/// Why a text names no sink.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// There is no sink of this name.
+    #[error("there is no sink {0:?}; there are: stdout, file:PATH, null")]
+    Unknown(String),
+    /// `file:` names no file.
+    #[error("the sink file: needs a path, e.g. file:events.ndjson")]
+    NoPath,
+}
+
+/// Why a sink cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SinkError {
+    /// An operation on the file failed.
+    #[error("cannot {action} {}: {source}; check the path, its permissions and the disk", path.display())]
+    File {
+        /// What was tried, e.g. `open`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Another sink has the file.
+    #[error("{} is locked by another worker process; stop it, or give each process a file of its own", path.display())]
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The path names a directory, a device, a pipe or a socket.
+    #[error("{} is not a regular file; name one, or use the sink stdout and a redirection", path.display())]
+    NotAFile {
+        /// What the path is.
+        path: PathBuf,
+    },
+    /// The file ends in the middle of a line that no sink of ours wrote, so it is not cut.
+    #[error("{} ends in the middle of a line that is no envelope; name another file, or end its last line", path.display())]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The sink's thread cannot be started.
+    #[error("cannot start the sink's writer thread: {0}; check the limits on threads and memory")]
+    Thread(#[source] io::Error),
+}
+
+impl Spec {
+    /// Opens the sink. Blocks where opening a file does: for the disk, and up to 1 s for its lock.
+    pub fn open(&self) -> Result<Box<dyn Sink>, SinkError> {
+        Ok(match self {
+            Self::Stdout => Box::new(stdout()?),
+            Self::File(path) => Box::new(File::open(path)?),
+            Self::Null => Box::new(Null),
+        })
+    }
+}
+
+impl FromStr for Spec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        match text {
+            "stdout" => Ok(Self::Stdout),
+            "null" => Ok(Self::Null),
+            _ => match text.strip_prefix("file:") {
+                Some("") => Err(SpecError::NoPath),
+                Some(path) => Ok(Self::File(path.into())),
+                None => Err(SpecError::Unknown(text.to_owned())),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdout => f.write_str("stdout"),
+            Self::File(path) => write!(f, "file:{}", path.display()),
+            Self::Null => f.write_str("null"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sink_is_named_as_it_is_shown() {
+        for text in ["stdout", "null", "file:out.ndjson", "file:/a b/c:d"] {
+            assert_eq!(text.parse::<Spec>().expect("a sink").to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_sink_is_told_what_exists() {
+        assert_eq!("file:".parse::<Spec>(), Err(SpecError::NoPath));
+        for text in ["", "Stdout", "out.ndjson", "files:x"] {
+            let error = text.parse::<Spec>().expect_err("no sink").to_string();
+            assert_eq!(error, format!("there is no sink {text:?}; there are: stdout, file:PATH, null"));
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The sink `stdout`: envelopes as lines on standard output.
+//!
+//! Owns the writing, whole lines only; standard output itself is shared with the program. If the process dies in mid-write, the reader may be left
+//! with a part of a line; its event comes again.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
+
+use super::writer::{Output, Writer};
+use super::{Batch, Context, Delivered, Sink, SinkError};
+
+/// How long to wait where standard output was made non-blocking by somebody else and takes nothing now.
+const FULL_PAUSE: Duration = Duration::from_millis(1);
+
+/// Writes one envelope a line to standard output (NDJSON).
+///
+/// A batch counts as delivered once the kernel has taken its lines: what the reader of a pipe has not read when it ends is lost to it.
+/// A reader that is slow slows the worker down and blocks nothing else: the writing happens on a thread of the sink's own.
+///
+/// - **The reader is gone** (`seriatim worker --sink stdout | head`): whoever types this expects the worker to end when `head` has
+///   enough, and to keep the rest. So the batch in hand is answered `Unavailable`, and [`Stdout::closed`] fires, upon which
+///   the program should stop gracefully: no reader can come back to this pipe.
+/// - **Another error** (standard output is a file on a full disk): `Unavailable`. A line that was cut off is finished first when writing goes on, so
+///   that lines stay whole; the batch comes again, and its first lines may be there twice.
+/// - **Cancellation:** dropping `deliver` before its batch is taken up writes nothing; after that, the batch is written all the same.
+#[derive(Debug)]
+pub struct Stdout {
+    closed: CancellationToken,
+    writer: Writer,
+}
+
+/// Opens the sink `stdout`. Fails only where no thread can be started.
+pub fn stdout() -> Result<Stdout, SinkError> {
+    let closed = CancellationToken::new();
+    let lines = Lines { out: Raw, owed: Vec::new(), closed: closed.clone() };
+    let writer = Writer::start(lines).map_err(SinkError::Thread)?;
+    Ok(Stdout { closed, writer })
+}
+
+impl Stdout {
+    /// Fires once a delivery found that nobody reads standard output any more.
+    pub fn closed(&self) -> CancellationToken {
+        self.closed.clone()
+    }
+}
+
+#[async_trait]
+impl Sink for Stdout {
+    async fn deliver(&self, batch: &Batch, _cx: &Context) -> Delivered {
+        self.writer.deliver(batch).await
+    }
+}
+
+/// Standard output without the buffer of [`io::Stdout`], which would hide how much of a failed write went out.
+struct Raw;
+
+impl Write for Raw {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(io::stdout(), bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Lines<W> {
+    out: W,
+    /// The rest of a line whose beginning went out before an error.
+    owed: Vec<u8>,
+    closed: CancellationToken,
+}
+
+impl<W: Write> Lines<W> {
+    fn lines(&mut self, lines: &[u8]) -> io::Result<()> {
+        // The lock keeps the program's own prints from getting between our lines; what they left in the buffer goes first.
+        let mut lock = io::stdout().lock();
+        lock.flush()?;
+        let (sent, owed) = send(&mut self.out, &self.owed);
+        self.owed.drain(..sent);
+        owed?;
+        let (sent, done) = send(&mut self.out, lines);
+        if sent > 0 && lines[sent - 1] != b'\n' {
+            let end = lines[sent..].iter().position(|&byte| byte == b'\n').map_or(lines.len(), |at| sent + at + 1);
+            self.owed.extend_from_slice(&lines[sent..end]);
+        }
+        done
+    }
+}
+
+/// Writes everything, and answers how many bytes went out and, if not all, why.
+fn send(out: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        match out.write(&bytes[sent..]) {
+            Ok(0) => return (sent, Err(io::ErrorKind::WriteZero.into())),
+            Ok(count) => sent += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(FULL_PAUSE),
+            Err(error) => return (sent, Err(error)),
+        }
+    }
+    (sent, Ok(()))
+}
+
+impl<W: Write + Send + 'static> Output for Lines<W> {
+    fn write(&mut self, lines: &[u8]) -> Result<(), String> {
+        self.lines(lines).map_err(|error| {
+            if error.kind() == io::ErrorKind::BrokenPipe {
+                self.closed.cancel();
+                return "nobody reads standard output any more; restart the worker with a reader".to_owned();
+            }
+            format!("cannot write to standard output: {error}; it is tried again")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes `room` bytes, then answers `error`.
+    struct Narrow {
+        taken: Vec<u8>,
+        room: usize,
+        error: io::ErrorKind,
+    }
+
+    impl Write for Narrow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.room - self.taken.len());
+            if count == 0 {
+                return Err(self.error.into());
+            }
+            self.taken.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn narrow(room: usize, error: io::ErrorKind) -> Lines<Narrow> {
+        Lines { out: Narrow { taken: Vec::new(), room, error }, owed: Vec::new(), closed: CancellationToken::new() }
+    }
+
+    #[test]
+    fn lines_stay_whole_wherever_a_write_fails() {
+        for room in 0..=12 {
+            let mut lines = narrow(room, io::ErrorKind::StorageFull);
+            let fails = lines.write(b"first\nlast\n").is_err();
+            assert_eq!(fails, room < 11);
+            assert!(!lines.closed.is_cancelled());
+            lines.out.room = 1000;
+            assert_eq!(lines.write(b"first\nlast\n"), Ok(()));
+            let all = String::from_utf8(lines.out.taken).expect("text");
+            assert!(all.ends_with("first\nlast\n"), "{all:?}");
+            assert!(all.lines().all(|line| line == "first" || line == "last"), "room for {room}: {all:?}");
+        }
+    }
+
+    #[test]
+    fn an_owed_line_can_itself_be_cut_again() {
+        let mut lines = narrow(2, io::ErrorKind::StorageFull);
+        assert!(lines.write(b"first\n").is_err());
+        lines.out.room = 4;
+        assert!(lines.write(b"first\n").is_err());
+        lines.out.room = 100;
+        assert_eq!(lines.write(b"first\n"), Ok(()));
+        assert_eq!(lines.out.taken, b"first\nfirst\n");
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_is_told_apart() {
+        let mut lines = narrow(3, io::ErrorKind::BrokenPipe);
+        assert!(lines.write(b"first\n").is_err());
+        assert!(lines.closed.is_cancelled());
+    }
+}

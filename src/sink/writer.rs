@@ -1,0 +1,173 @@
+//! The writer thread that the line-writing sinks share: it owns the output, and turns what many slots deliver at once into one
+//! write.
+//!
+//! Slots hand over their batches through a bounded channel; the thread takes all that wait, writes them in one go, and answers all of
+//! them (group commit). The channel is first in, first out and the thread is alone, so lines never interleave and the batches of
+//! one object stay in order even if a delivery is dropped and repeated. If the process dies here, nothing that was not answered counts.
+
+use std::io;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Batch, Delivered, Stop};
+
+/// How many deliveries may wait for the thread; more than that wait for a place.
+const REQUESTS_MAX: usize = 1024;
+
+/// A group takes no further batch once it has this many bytes.
+const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// What a writer thread writes to.
+pub(super) trait Output: Send + 'static {
+    /// Writes whole lines for good. The error is one line for a person; the caller then counts none of the lines as written.
+    fn write(&mut self, lines: &[u8]) -> Result<(), String>;
+}
+
+/// The slots' side of a writer thread. The thread ends after the group in hand when this is dropped.
+#[derive(Debug)]
+pub(super) struct Writer {
+    requests: mpsc::Sender<Request>,
+}
+
+struct Request {
+    batch: Batch,
+    answer: oneshot::Sender<Result<(), String>>,
+}
+
+impl Writer {
+    /// Starts the thread.
+    pub(super) fn start(output: impl Output) -> io::Result<Self> {
+        let (requests, waiting) = mpsc::channel(REQUESTS_MAX);
+        std::thread::Builder::new().name("seriatim-sink".to_owned()).spawn(move || run(waiting, output))?;
+        Ok(Self { requests })
+    }
+
+    /// Waits until the batch is written for good, or has failed.
+    ///
+    /// Dropped before the thread took the batch, nothing is written; after that, all of it is written nevertheless.
+    pub(super) async fn deliver(&self, batch: &Batch) -> Delivered {
+        let (answer, answered) = oneshot::channel();
+        let request = Request { batch: batch.clone(), answer };
+        let written = match self.requests.send(request).await {
+            Ok(()) => answered.await.ok(),
+            Err(_) => None,
+        };
+        match written {
+            Some(Ok(())) => Delivered::all(),
+            Some(Err(error)) => Delivered::stopped(0, Stop::Unavailable { error }),
+            None => Delivered::stopped(0, Stop::unavailable("the sink's writer thread has ended; restart the worker")),
+        }
+    }
+}
+
+fn run(mut waiting: mpsc::Receiver<Request>, mut output: impl Output) {
+    let mut lines = Vec::new();
+    let mut answers = Vec::new();
+    while let Some(first) = waiting.blocking_recv() {
+        take(first, &mut lines, &mut answers);
+        while lines.len() < GROUP_BYTES_MAX {
+            let Ok(next) = waiting.try_recv() else { break };
+            take(next, &mut lines, &mut answers);
+        }
+        if !answers.is_empty() {
+            let written = output.write(&lines);
+            for answer in answers.drain(..) {
+                // Nobody may be there any more: the delivery was dropped while its lines were written.
+                let _ = answer.send(written.clone());
+            }
+        }
+        lines.clear();
+        lines.shrink_to(GROUP_BYTES_MAX);
+    }
+}
+
+/// Adds a batch to the group, unless nobody waits for it any more.
+fn take(request: Request, lines: &mut Vec<u8>, answers: &mut Vec<oneshot::Sender<Result<(), String>>>) {
+    if request.answer.is_closed() {
+        return;
+    }
+    for event in request.batch.events() {
+        event.write_envelope(lines);
+        lines.push(b'\n');
+    }
+    answers.push(request.answer);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::mpsc as channel;
+    use std::task::Poll;
+
+    use super::*;
+    use crate::event::ObjectName;
+
+    /// An output whose every write the test sees and answers.
+    struct Hand {
+        seen: channel::Sender<Vec<u8>>,
+        answers: channel::Receiver<Result<(), String>>,
+    }
+
+    impl Output for Hand {
+        fn write(&mut self, lines: &[u8]) -> Result<(), String> {
+            self.seen.send(lines.to_vec()).expect("the test listens");
+            self.answers.recv().expect("the test answers")
+        }
+    }
+
+    fn by_hand() -> (Writer, channel::Receiver<Vec<u8>>, channel::Sender<Result<(), String>>) {
+        let (seen, sees) = channel::channel();
+        let (answer, answers) = channel::channel();
+        (Writer::start(Hand { seen, answers }).expect("a thread"), sees, answer)
+    }
+
+    fn batch(id: u64) -> Batch {
+        Batch::new(ObjectName::new(format!("o:{id}")).expect("a name"), id, 0, vec!["1".into()])
+    }
+
+    fn line(id: u64) -> String {
+        format!("{{\"id\":{id},\"prev\":0,\"object\":\"o:{id}\",\"event\":1}}\n")
+    }
+
+    async fn polled_once<F: Future>(future: &mut std::pin::Pin<&mut F>) -> bool {
+        std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
+    }
+
+    #[tokio::test]
+    async fn all_that_wait_are_written_in_one_go_and_answered_alike() {
+        let (writer, sees, answer) = by_hand();
+        let (first, second, third) = (batch(1), batch(2), batch(3));
+        let mut one = pin!(writer.deliver(&first));
+        assert!(!polled_once(&mut one).await);
+        assert_eq!(sees.recv().expect("a write"), line(1).as_bytes());
+        // The thread is busy with the first: these two wait and make one group.
+        let (mut two, mut three) = (pin!(writer.deliver(&second)), pin!(writer.deliver(&third)));
+        assert!(!polled_once(&mut two).await && !polled_once(&mut three).await);
+        answer.send(Ok(())).expect("the thread waits");
+        assert_eq!(one.await, Delivered::all());
+        assert_eq!(sees.recv().expect("a write"), (line(2) + &line(3)).as_bytes());
+        assert!(!polled_once(&mut two).await, "delivered before the output answered");
+        answer.send(Err("full".to_owned())).expect("the thread waits");
+        let failed = Delivered::stopped(0, Stop::unavailable("full"));
+        assert_eq!((two.await, three.await), (failed.clone(), failed));
+    }
+
+    #[tokio::test]
+    async fn a_delivery_dropped_before_its_turn_is_not_written() {
+        let (writer, sees, answer) = by_hand();
+        let (first, second, third) = (batch(1), batch(2), batch(3));
+        let mut one = pin!(writer.deliver(&first));
+        assert!(!polled_once(&mut one).await);
+        assert_eq!(sees.recv().expect("a write"), line(1).as_bytes());
+        {
+            let mut dropped = pin!(writer.deliver(&second));
+            assert!(!polled_once(&mut dropped).await);
+        }
+        let mut three = pin!(writer.deliver(&third));
+        assert!(!polled_once(&mut three).await);
+        answer.send(Ok(())).expect("the thread waits");
+        assert_eq!(sees.recv().expect("a write"), line(3).as_bytes());
+        answer.send(Ok(())).expect("the thread waits");
+        assert_eq!((one.await, three.await), (Delivered::all(), Delivered::all()));
+    }
+}
