@@ -8,6 +8,10 @@
 
 use crate::event::{NameError, ObjectName};
 
+/// What the key of a worker begins with, after the prefix.
+#[cfg(feature = "worker")]
+pub(crate) const WORKER: &str = "event.worker:";
+
 /// The longest namespace, in bytes.
 pub const NAMESPACE_BYTES_MAX: usize = 64;
 

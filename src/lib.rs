@@ -5,10 +5,14 @@
 //! - [`event`]: names, payloads, envelopes
 //! - [`keys`]: every Redis key
 //! - [`consume`]: envelopes and the receiver's rule, for whoever gets the events
-//! - [`sink`]: where a worker sends events (feature `worker`)
+//! - `sink`: where a worker sends events (feature `worker`)
+//! - `worker`: claims, delivers, commits and recovers (feature `worker`)
+//! - `control`: looks at a live system: check, stats, inspect, dead letters (feature `worker`)
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod consume;
+#[cfg(feature = "worker")]
+pub mod control;
 pub mod event;
 pub mod keys;
 #[cfg(feature = "worker")]

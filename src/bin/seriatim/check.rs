@@ -1,12 +1,65 @@
 //! `seriatim check`.
 
+use std::fmt::Write as _;
+
+use seriatim::control::CheckReport;
+use seriatim::control::check::{VIOLATIONS_MAX, check_up_to};
+
 use crate::exit::Exit;
 use crate::global::Global;
+use crate::shown;
 
-/// (being written)
+/// Look for broken invariants in a live system
+///
+/// Walks over all keys while the system runs, and looks twice, atomically, before it calls anything broken. It only reads, also when
+/// Redis is out of memory. What each number means is in docs/design.md, section 5. `layout` is a key of a wrong type or form.
+/// Ends with 0 if everything holds, with 1 if something is broken.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Print one JSON object instead of lines
+    #[arg(long)]
+    json: bool,
+    /// How many violations to print one by one; all are counted
+    #[arg(long, default_value_t = VIOLATIONS_MAX, value_name = "N")]
+    limit: usize,
+}
 
-pub(crate) async fn run(_args: Args, _global: &Global) -> anyhow::Result<Exit> {
-    anyhow::bail!("not built yet")
+pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
+    let keys = global.keys()?;
+    let mut conn = global.connect().await?;
+    let report = check_up_to(&mut conn, &keys, args.limit).await.map_err(shown::failure)?;
+    let text = if args.json { serde_json::to_string(&report)? + "\n" } else { lines(&report)? };
+    shown::print(&text)?;
+    Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
+}
+
+fn lines(report: &CheckReport) -> anyhow::Result<String> {
+    let mut out = String::new();
+    for violation in &report.violations {
+        let subject = shown::shortened(&violation.subject.to_string(), 600);
+        writeln!(out, "{:<6} {subject}: {}", violation.invariant, shown::shortened(&violation.what, 2000))?;
+    }
+    let seen = &report.looked_at;
+    let not_shown = report.violations_total - report.violations.len() as u64;
+    if not_shown > 0 {
+        writeln!(out, "       and {not_shown} more (--limit)")?;
+    }
+    writeln!(out, "looked at {} workers of {} names, {} markers,", seen.workers, seen.names, seen.markers)?;
+    writeln!(
+        out,
+        "          {} objects with events, {} owned, {} held, {} delivered before",
+        seen.objects_with_events, seen.objects_owned, seen.objects_held, seen.objects_delivered
+    )?;
+    if seen.foreign > 0 {
+        writeln!(out, "          {} keys of other programs, left alone; a --namespace keeps apart", seen.foreign)?;
+    }
+    for part in report.not_readable {
+        writeln!(out, "in part:  {} {}", part.invariant, part.why)?;
+    }
+    match report.violations_total {
+        0 => writeln!(out, "clean: every invariant holds, as far as Redis can show it")?,
+        1 => writeln!(out, "broken: 1 violation")?,
+        many => writeln!(out, "broken: {many} violations")?,
+    }
+    Ok(out)
 }

@@ -8,6 +8,7 @@ mod emit;
 mod exit;
 mod global;
 mod inspect;
+mod shown;
 mod stats;
 mod verify;
 mod worker;

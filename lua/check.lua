@@ -1,0 +1,287 @@
+-- check: looks at objects, workers, worker names and the shared keys, each as it is at this one moment, and tells which
+-- invariants (docs/design.md, section 5) are broken there. Writes nothing.
+--
+-- KEYS
+--   1  event.workers   hash, read. It also routes the call; every other key is spelled from the prefix.
+-- ARGV
+--   1  prefix          what every key begins with, may be empty
+--   2… threes of       kind: `object`, `worker`, `name` or `shared`
+--                      name: the object, the worker id, the worker name; empty for `shared`
+--                      hint: how to look for what covers an object with events (I1):
+--                        covered  a marker or a worker's list had it a moment ago: do not search
+--                        unknown  do not search; a finding I1 is then only a suspicion
+--                        search   search all markers and all workers' lists
+-- Replies
+--   {'looked', findings, names}
+--     findings  flat threes: position of the subject (from 1), `I1` to `I6`, `layout` or `foreign`, text
+--     names     the objects in the lists of the workers looked at, at most 1000 of each
+-- Invariants: none are touched; I1 to I6 are read.
+-- Cost: about 15 commands per subject; with `search`, LPOS over the markers and one over the list of each registered worker.
+
+local workers_key = KEYS[1]
+local prefix = ARGV[1]
+local subjects = {}
+for at = 2, #ARGV, 3 do
+  subjects[#subjects + 1] = {kind = ARGV[at], name = ARGV[at + 1], hint = ARGV[at + 2]}
+end
+
+local NAMES_MAX = 1000
+local SLOTS_MAX = 65536
+local ID_MAX = 9007199254740991
+
+local findings, names, position = {}, {}, 0
+
+local function find(invariant, ...)
+  local text = {...}
+  for at, part in ipairs(text) do
+    if type(part) == 'number' then text[at] = string.format('%.0f', part) end
+  end
+  findings[#findings + 1] = position
+  findings[#findings + 1] = invariant
+  findings[#findings + 1] = table.concat(text)
+end
+
+-- A whole number below 2^53, or nil.
+local function whole(text)
+  if text and #text <= 16 and string.find(text, '^%d+$') then
+    local number = tonumber(text)
+    if number <= ID_MAX then return number end
+  end
+  return nil
+end
+
+local function type_of(key)
+  return redis.call('TYPE', key).ok
+end
+
+-- Whether the key is there with this type. A key of another type is a finding.
+local function expect(key, wanted)
+  local found = type_of(key)
+  if found ~= wanted and found ~= 'none' then
+    find('layout', key, ' is a ', found, ', it should be a ', wanted)
+  end
+  return found == wanted
+end
+
+-- The same for keys that belong to all: silent, for `shared` tells it once.
+local shared_types = {}
+local function shared(name, wanted)
+  local found = shared_types[name]
+  if not found then
+    found = type_of(prefix .. name)
+    shared_types[name] = found
+  end
+  return found == wanted
+end
+
+local function next_id()
+  return shared(next_event_id, 'string') and whole(redis.call('GET', prefix .. next_event_id)) or 0
+end
+
+local function slots_in(value)
+  local slots = value and whole(string.match(value, '^(%d+) %S+'))
+  if slots and slots >= 1 and slots <= SLOTS_MAX then return slots end
+  return nil
+end
+
+local function registered(worker)
+  local name, slot = string.match(worker, '^([%w_-]+)%.(%d+)$')
+  if not name or not shared(event_workers, 'hash') then return false end
+  local slots = slots_in(redis.call('HGET', workers_key, name))
+  return slots ~= nil and tonumber(slot) < slots
+end
+
+local function list_has(key, value)
+  return type_of(key) == 'list' and redis.call('LPOS', key, value) ~= false
+end
+
+-- Whether a marker or the list of a registered worker has the object. Markers are pushed at the head, where LPOS begins.
+local function covered(object)
+  if shared(objects_with_events, 'list') and redis.call('LPOS', prefix .. objects_with_events, object) then return true end
+  if not shared(event_workers, 'hash') then return false end
+  local all = redis.call('HGETALL', workers_key)
+  for at = 1, #all, 2 do
+    for slot = 0, (slots_in(all[at + 1]) or 0) - 1 do
+      local worker = all[at] .. '.' .. string.format('%.0f', slot)
+      if list_has(prefix .. WORKER .. worker .. worker_object, object) then return true end
+    end
+  end
+  return false
+end
+
+-- The ids of a batch against those around it (I5).
+local function check_ids(where, first, count, last)
+  local given = next_id()
+  if last and first <= last then
+    find('I5', where, ' begins with id ', first, ', but id ', last, ' of the object is delivered already')
+  end
+  if first + count - 1 > given then
+    find('I5', where, ' has ids up to ', first + count - 1, ', but ', next_event_id, ' is ', given, ': ids would be given twice')
+  end
+end
+
+local function last_of(object)
+  local key = prefix .. object .. last_event_id
+  return type_of(key) == 'string' and whole(redis.call('GET', key)) or nil
+end
+
+-- I2: the owner against the worker's list and the sets of held objects. Answers whether the owner's list has the object.
+local function check_owner(object, owner, in_held, in_paused)
+  if owner == 'held' then
+    if not in_held and not in_paused then
+      find('I2', 'is held, but is neither in ', objects_held, ' nor in ', objects_paused, ': nothing will release it')
+    elseif in_held and in_paused then
+      find('I2', 'is held, but is in both ', objects_held, ' and ', objects_paused)
+    end
+    return false
+  end
+  local shown = owner or 'nobody'
+  if in_held then find('I2', 'is in ', objects_held, ', but its owner is ', shown) end
+  if in_paused then find('I2', 'is in ', objects_paused, ', but its owner is ', shown) end
+  if not owner then return false end
+  if not registered(owner) then
+    find('I2', 'its owner ', owner, ' is no slot of a name in ', event_workers, ': nobody will adopt it')
+    return false
+  end
+  local list = WORKER .. owner .. worker_object
+  if list_has(prefix .. list, object) then return true end
+  find('I2', 'its owner is ', owner, ', but ', list, ' lacks it')
+  return false
+end
+
+-- I4 and I5: the held batch against its numbers and the owner.
+local function check_held(object, owner, has_batch, has_numbers, last)
+  local count = has_batch and redis.call('LLEN', prefix .. object .. events_held) or 0
+  local first
+  if has_numbers then
+    local numbers = redis.call('GET', prefix .. object .. events_held_id)
+    first = whole(string.match(numbers, '^(%d+) %d+ %d+ %d+'))
+    if not first then find('layout', prefix, object, events_held_id, ' is not four numbers and a reason') end
+  end
+  if count > 0 and owner ~= 'held' then
+    find('I4', 'has ', count, ' events in a held batch, but its owner is ', owner or 'nobody')
+  elseif count > 0 and (first or 0) == 0 and (first or not has_numbers) then
+    find('I4', 'has ', count, ' events in a held batch, but ', events_held_id, ' names no id for them')
+  elseif count == 0 and (first or 0) > 0 then
+    find('I4', events_held_id, ' names a held batch that begins with id ', first, ', but there is none')
+  end
+  if count > 0 and (first or 0) > 0 then check_ids('its held batch', first, count, last) end
+end
+
+local function check_object(subject)
+  local object = subject.name
+  local base = prefix .. object
+  local in_held = shared(objects_held, 'zset') and redis.call('ZSCORE', prefix .. objects_held, object)
+  local in_paused = shared(objects_paused, 'zset') and redis.call('ZSCORE', prefix .. objects_paused, object)
+  local queue = type_of(base .. events)
+  if prefix == '' and queue ~= 'list' and queue ~= 'none' and not in_held and not in_paused and subject.hint ~= 'covered'
+    and redis.call('EXISTS', base .. last_event_id, base .. event_worker, base .. events_held, base .. events_held_id) == 0
+    and (subject.hint ~= 'search' or not covered(object)) then
+    -- Without a namespace, another program's key may end as ours do.
+    return find('foreign', base, events, ' is a ', queue)
+  end
+  local has_queue = expect(base .. events, 'list')
+  local has_last = expect(base .. last_event_id, 'string')
+  local has_owner = expect(base .. event_worker, 'string')
+  local has_batch = expect(base .. events_held, 'list')
+  local has_numbers = expect(base .. events_held_id, 'string')
+  expect(base .. event_handled, 'hash')
+
+  local last = nil
+  if has_last then
+    last = whole(redis.call('GET', base .. last_event_id))
+    local given = next_id()
+    if not last then find('layout', base, last_event_id, ' is not an id')
+    elseif last > given then
+      find('I5', last_event_id, ' is ', last, ', but ', next_event_id, ' is ', given, ': ids would be given twice')
+    end
+  end
+  local owner = has_owner and redis.call('GET', base .. event_worker)
+  local in_hand = check_owner(object, owner, in_held, in_paused)
+  check_held(object, owner, has_batch, has_numbers, last)
+
+  if has_queue and not in_hand and not in_held and not in_paused and subject.hint ~= 'covered' then
+    if subject.hint ~= 'search' or not covered(object) then
+      find('I1', 'has ', redis.call('LLEN', base .. events), ' events queued, but no marker, no worker that has it, and is not held')
+    end
+  end
+end
+
+-- FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]: the first id, or nil where it is none.
+local function first_of(tag)
+  local count, first = 0, nil
+  for part in string.gmatch(tag, '[^ ]+') do
+    count = count + 1
+    local number = whole(part)
+    if not number then return nil end
+    first = first or number
+  end
+  return count <= 4 and first and first > 0 and first or nil
+end
+
+-- I3 and I4: the batch of a worker against its object and its tag.
+local function check_worker(subject)
+  local base = prefix .. WORKER .. subject.name
+  local has_object = expect(base .. worker_object, 'list')
+  local has_batch = expect(base .. worker_event, 'list')
+  local has_tag = expect(base .. worker_event_id, 'string')
+  local owned, seen = {}, {}
+  for _, object in ipairs(has_object and redis.call('LRANGE', base .. worker_object, 0, NAMES_MAX - 1) or {}) do
+    names[#names + 1] = object
+    local key = prefix .. object .. event_worker
+    if not seen[object] and type_of(key) == 'string' and redis.call('GET', key) == subject.name then
+      owned[#owned + 1] = object
+    end
+    seen[object] = true
+  end
+  local count = has_batch and redis.call('LLEN', base .. worker_event) or 0
+  if count > 0 and #owned == 0 then
+    find('I3', 'has a batch of ', count, ' events, but owns no object in ', WORKER, subject.name, worker_object)
+  elseif #owned > 1 then
+    find('I3', 'owns ', #owned, ' objects at once, ', owned[1], ' and ', owned[2], ' among them')
+  end
+  local first
+  if has_tag then
+    first = first_of(redis.call('GET', base .. worker_event_id))
+    if not first then find('layout', base, worker_event_id, ' is not an id and up to three counts')
+    elseif count == 0 then find('I4', worker_event_id, ' names a batch that begins with id ', first, ', but there is none') end
+  elseif count > 0 and type_of(base .. worker_event_id) == 'none' then
+    find('I4', 'has a batch of ', count, ' events, but no ', worker_event_id, ' that names its id')
+  end
+  if first and count > 0 then check_ids('its batch', first, count, #owned == 1 and last_of(owned[1]) or nil) end
+end
+
+-- I6, as far as it can be seen: the lease and the last attach name the same token.
+local function check_name(subject)
+  local value = shared(event_workers, 'hash') and redis.call('HGET', workers_key, subject.name)
+  local lease_key = prefix .. WORKER .. subject.name .. worker_lease
+  local has_lease = expect(lease_key, 'string')
+  if not value then return end
+  if not slots_in(value) then
+    return find('layout', 'its value in ', event_workers, ' is not slots, token and time')
+  end
+  local token = string.match(value, '^%d+ (%S+)')
+  local holder = has_lease and string.match(redis.call('GET', lease_key), '^(%S+)')
+  if holder and holder ~= token then
+    find('I6', 'its lease is held by token ', holder, ', but the last to attach was ', token)
+  end
+end
+
+local function check_shared()
+  expect(prefix .. objects_with_events, 'list')
+  expect(prefix .. objects_held, 'zset')
+  expect(prefix .. objects_paused, 'zset')
+  expect(prefix .. event_workers, 'hash')
+  expect(prefix .. events_dead, 'stream')
+  expect(prefix .. meta, 'hash')
+  if expect(prefix .. next_event_id, 'string') and not whole(redis.call('GET', prefix .. next_event_id)) then
+    find('layout', prefix, next_event_id, ' is not a whole number below 2^53')
+  end
+end
+
+local look = {object = check_object, worker = check_worker, name = check_name, shared = check_shared}
+for at, subject in ipairs(subjects) do
+  position = at
+  look[subject.kind](subject)
+end
+return {'looked', findings, names}

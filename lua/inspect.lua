@@ -1,0 +1,90 @@
+-- inspect: everything about one object at one moment. Writes nothing.
+--
+-- KEYS
+--   1  event.workers   hash, read. It also routes the call; every other key is spelled from the prefix.
+-- ARGV
+--   1  prefix          what every key begins with, may be empty
+--   2  object          its name
+--   3  text_bytes_max  how much of an event to show, bytes, 1 and up
+-- Replies
+--   {'inspected', field, value, field, value, …}; a field is missing where there is nothing to tell. `wrong` and `taken`
+--   may come more than once. Fields: src/control/inspect.rs.
+-- Invariants: none are touched.
+-- Cost: LPOS over the markers, one LPOS for each registered worker, and about 20 commands.
+
+local workers_key = KEYS[1]
+local prefix = ARGV[1]
+local object = ARGV[2]
+local text_bytes_max = tonumber(ARGV[3])
+
+local SLOTS_MAX = 65536
+
+local reply = {'inspected'}
+local function tell(field, value)
+  if value ~= nil and value ~= false then
+    reply[#reply + 1] = field
+    reply[#reply + 1] = type(value) == 'number' and string.format('%.0f', value) or value
+  end
+end
+
+-- Whether the key is there with this type; another type is told.
+local function expect(key, wanted)
+  local found = redis.call('TYPE', key).ok
+  if found ~= wanted and found ~= 'none' then tell('wrong', key .. ' is a ' .. found .. ', it should be a ' .. wanted) end
+  return found == wanted
+end
+
+-- How many events a list has, and its oldest, cut.
+local function tell_list(key, count_field, text_field, bytes_field)
+  if not expect(key, 'list') then return end
+  tell(count_field, redis.call('LLEN', key))
+  local oldest = redis.call('LINDEX', key, -1)
+  tell(bytes_field, #oldest)
+  tell(text_field, string.sub(oldest, 1, text_bytes_max))
+end
+
+local function string_at(key)
+  return expect(key, 'string') and redis.call('GET', key)
+end
+
+local base = prefix .. object
+local now = redis.call('TIME')
+tell('now_ms', tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000))
+tell_list(base .. events, 'queued', 'queued_text', 'queued_bytes')
+tell_list(base .. events_held, 'held', 'held_text', 'held_bytes')
+tell('held_id', string_at(base .. events_held_id))
+tell('last', string_at(base .. last_event_id))
+if expect(prefix .. objects_held, 'zset') then tell('due_ms', redis.call('ZSCORE', prefix .. objects_held, object)) end
+if expect(prefix .. objects_paused, 'zset') and redis.call('ZSCORE', prefix .. objects_paused, object) then tell('paused', 1) end
+if expect(prefix .. objects_with_events, 'list') then
+  local marker = redis.call('LPOS', prefix .. objects_with_events, object, 'RANK', -1)
+  if marker then tell('markers_before', redis.call('LLEN', prefix .. objects_with_events) - 1 - marker) end
+end
+
+local owner = string_at(base .. event_worker)
+tell('owner', owner)
+if owner and owner ~= 'held' then
+  local worker = prefix .. WORKER .. owner
+  tell_list(worker .. worker_event, 'batch', 'batch_text', 'batch_bytes')
+  tell('batch_id', string_at(worker .. worker_event_id))
+  local name = string.match(owner, '^(.+)%.%d+$') or owner
+  local lease = string_at(prefix .. WORKER .. name .. worker_lease)
+  tell('lease', lease)
+  if lease then tell('lease_ttl_ms', redis.call('PTTL', prefix .. WORKER .. name .. worker_lease)) end
+end
+
+local alive = 0
+if expect(workers_key, 'hash') then
+  local all = redis.call('HGETALL', workers_key)
+  for at = 1, #all, 2 do
+    alive = alive + redis.call('EXISTS', prefix .. WORKER .. all[at] .. worker_lease)
+    local slots = math.min(tonumber(string.match(all[at + 1], '^(%d+)')) or 0, SLOTS_MAX)
+    for slot = 0, slots - 1 do
+      local worker = all[at] .. '.' .. string.format('%.0f', slot)
+      local list = prefix .. WORKER .. worker .. worker_object
+      if redis.call('TYPE', list).ok == 'list' and redis.call('LPOS', list, object) then tell('taken', worker) end
+    end
+  end
+end
+tell('names_alive', alive)
+return reply

@@ -1,0 +1,57 @@
+//! How results are printed: to standard output, for people at a terminal 80 columns wide, without what a terminal would obey.
+
+use std::io::{ErrorKind, Write as _};
+
+use seriatim::control::ControlError;
+
+use crate::exit::{Exit, Failure};
+
+/// How wide tables are at most.
+pub(crate) const COLUMNS: u16 = 80;
+
+/// Prints and flushes. Answers false if nobody reads any more (`| head`): then it is time to end, without an error.
+pub(crate) fn print(text: &str) -> anyhow::Result<bool> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(anyhow::anyhow!("cannot write to standard output: {error}")),
+    }
+}
+
+/// Text from Redis on one line of at most this many characters: control characters are escaped, the end is cut with an ellipsis.
+pub(crate) fn shortened(text: &str, chars_max: usize) -> String {
+    let mut line = String::new();
+    let mut chars = 0;
+    for c in text.chars() {
+        let escaped: String = if c.is_control() { c.escape_default().collect() } else { c.to_string() };
+        chars += escaped.chars().count();
+        if chars > chars_max.saturating_sub(1) && line.len() + c.len_utf8() < text.len() || chars > chars_max {
+            line.push('…');
+            return line;
+        }
+        line.push_str(&escaped);
+    }
+    line
+}
+
+/// A duration for people: `850 ms`, `4.2 s`, `3 min`, `5 h`, `2 d`.
+pub(crate) fn duration(ms: u64) -> String {
+    match ms {
+        0..1000 => format!("{ms} ms"),
+        1000..60_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
+        60_000..3_600_000 => format!("{} min", ms / 60_000),
+        3_600_000..86_400_000 => format!("{} h", ms / 3_600_000),
+        _ => format!("{} d", ms / 86_400_000),
+    }
+}
+
+/// An error of the library with its exit code.
+pub(crate) fn failure(error: ControlError) -> anyhow::Error {
+    let exit = match error {
+        ControlError::Redis { .. } => Exit::Redis,
+        ControlError::Name(_) => Exit::Input,
+        _ => Exit::Broken,
+    };
+    Failure::new(exit, error)
+}

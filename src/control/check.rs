@@ -1,0 +1,375 @@
+//! The invariants of `docs/design.md`, section 5, read off a live Redis by number.
+//!
+//! The system moves while it is looked at. So the walk over the keys only finds *suspicions*; each is looked at again, alone, by a script
+//! that reads all it needs in one atomic step, and only what is broken there is reported. A violation that heals between the two is
+//! none; in a system at rest, nothing is missed.
+//!
+//! Memory: the violations reported, and 8 bytes for each marker and each object with events, up to 32 MiB of either; beyond that the check
+//! goes on and only takes longer.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use redis::aio::ConnectionLike;
+use redis::{RedisResult, Script, Value};
+
+pub use super::report::{CheckReport, Invariant, LookedAt, NOT_READABLE, NotReadable, Subject, Violation};
+use super::scan::{Scan, Seen};
+use super::{ControlError, load, names, reply, slots_in};
+use crate::keys::{self, Keys};
+
+static SCRIPT: LazyLock<Script> = LazyLock::new(|| load(include_str!("../../lua/check.lua")));
+
+/// How many violations [`check`] reports one by one; all are counted.
+pub const VIOLATIONS_MAX: usize = 100;
+
+/// How many subjects one call of the script looks at: some 10 microseconds each, in which Redis does nothing else.
+const SUBJECTS_PER_CALL: usize = 32;
+
+/// How many markers one call reads.
+const MARKERS_PER_CALL: usize = 1000;
+
+/// How much is remembered of what was seen, in entries of 8 bytes.
+const SEEN_MAX: usize = 4 << 20;
+
+/// Reads the invariants off a live Redis; reports at most [`VIOLATIONS_MAX`] one by one.
+///
+/// # Errors
+/// [`ControlError`] if Redis cannot be asked. Broken invariants and keys of wrong types are no errors: they are in the report.
+pub async fn check<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<CheckReport, ControlError> {
+    check_up_to(conn, keys, VIOLATIONS_MAX).await
+}
+
+/// The same with another limit for the violations that are reported one by one.
+///
+/// # Errors
+/// As [`check`].
+pub async fn check_up_to<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    violations_max: usize,
+) -> Result<CheckReport, ControlError> {
+    let mut walk = Walk {
+        keys,
+        conn,
+        violations_max,
+        covered: Seen::new(SEEN_MAX),
+        broken: Seen::new(SEEN_MAX),
+        slots: HashMap::new(),
+        pending: Vec::new(),
+        report: CheckReport {
+            looked_at: LookedAt::default(),
+            violations_total: 0,
+            violations: Vec::new(),
+            not_readable: NOT_READABLE,
+        },
+    };
+    walk.look_at(Kind::Shared, Vec::new()).await?;
+    // Events move from markers to workers' lists: read in this order, few objects are missed in both.
+    walk.markers().await?;
+    walk.workers().await?;
+    walk.objects().await?;
+    walk.held(keys.objects_held()).await?;
+    walk.held(keys.objects_paused()).await?;
+    walk.flush().await?;
+    Ok(walk.report)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    Object,
+    Worker,
+    Name,
+    Shared,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Object => "object",
+            Self::Worker => "worker",
+            Self::Name => "name",
+            Self::Shared => "shared",
+        }
+    }
+
+    fn subject(self, name: &[u8]) -> Subject {
+        let name = String::from_utf8_lossy(name).into_owned();
+        match self {
+            Self::Object => Subject::Object(name),
+            Self::Worker => Subject::Worker(name),
+            Self::Name => Subject::Name(name),
+            Self::Shared => Subject::Shared,
+        }
+    }
+}
+
+/// What the script says of one subject.
+struct Finding {
+    position: usize,
+    word: String,
+    what: String,
+}
+
+/// One walk over everything.
+struct Walk<'a, C> {
+    keys: &'a Keys,
+    conn: &'a mut C,
+    violations_max: usize,
+    /// Objects that had a marker or were in a registered worker's list a moment ago.
+    covered: Seen,
+    /// Subjects with a violation, so that none counts twice.
+    broken: Seen,
+    /// Registered names and their slots.
+    slots: HashMap<String, u32>,
+    /// Subjects that the next call of the script looks at.
+    pending: Vec<(Kind, Vec<u8>)>,
+    report: CheckReport,
+}
+
+impl<C: ConnectionLike> Walk<'_, C> {
+    async fn markers(&mut self) -> Result<(), ControlError> {
+        const WHAT: &str = "the markers";
+        let list = self.keys.objects_with_events();
+        let total: usize = match redis::cmd("LLEN").arg(&list).query_async(self.conn).await {
+            Ok(total) => total,
+            Err(error) if error.code() == Some("WRONGTYPE") => return Ok(()),
+            Err(error) => return Err(ControlError::redis(WHAT)(error)),
+        };
+        // A marker that moves out of sight meanwhile only makes a suspicion more.
+        for from in (0..total).step_by(MARKERS_PER_CALL) {
+            let mut ask = redis::cmd("LRANGE");
+            ask.arg(&list).arg(from).arg(from + MARKERS_PER_CALL - 1);
+            let page: Vec<Vec<u8>> = ask.query_async(self.conn).await.map_err(ControlError::redis(WHAT))?;
+            self.report.looked_at.markers += page.len() as u64;
+            for object in &page {
+                self.covered.insert(object);
+            }
+        }
+        Ok(())
+    }
+
+    async fn workers(&mut self) -> Result<(), ControlError> {
+        let mut cursor = 0;
+        loop {
+            let (next, page) = names(self.conn, self.keys, cursor).await?;
+            for (name, value) in page {
+                let slots = slots_in(&value).unwrap_or(0);
+                if self.slots.insert(name.clone(), slots).is_some() {
+                    continue;
+                }
+                self.report.looked_at.names += 1;
+                self.look_at(Kind::Name, name.clone().into_bytes()).await?;
+                for slot in 0..slots {
+                    self.report.looked_at.workers += 1;
+                    self.look_at(Kind::Worker, format!("{name}.{slot}").into_bytes()).await?;
+                }
+            }
+            cursor = next;
+            if cursor == 0 {
+                return self.flush().await;
+            }
+        }
+    }
+
+    async fn objects(&mut self) -> Result<(), ControlError> {
+        let mut scan = Scan::new(self.keys, "");
+        let mut strangers = Seen::new(SEEN_MAX);
+        while let Some(page) = scan.next(self.conn).await? {
+            let mut here = Seen::new(page.len());
+            let mut delivered = Vec::new();
+            for key in &page {
+                match classify(key) {
+                    Some(Found::Object { name, kind }) => {
+                        self.count(kind);
+                        if kind == "last_event_id" {
+                            delivered.push((name, key.as_slice()));
+                        } else if here.insert(name) {
+                            self.look_at(Kind::Object, name.to_vec()).await?;
+                        }
+                    }
+                    Some(Found::Worker { id }) if !self.is_registered(id) && strangers.insert(id) => {
+                        self.report.looked_at.workers += 1;
+                        self.look_at(Kind::Worker, id.to_vec()).await?;
+                    }
+                    Some(Found::Worker { .. }) => self.report.looked_at.keys += 1,
+                    None => {}
+                }
+            }
+            self.delivered(&delivered).await?;
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, kind: &str) {
+        let looked_at = &mut self.report.looked_at;
+        looked_at.keys += 1;
+        match kind {
+            "events" => looked_at.objects_with_events += 1,
+            "event_worker" => looked_at.objects_owned += 1,
+            "last_event_id" => looked_at.objects_delivered += 1,
+            _ => {}
+        }
+    }
+
+    fn is_registered(&self, worker: &[u8]) -> bool {
+        let Ok(worker) = std::str::from_utf8(worker) else { return false };
+        let Some((name, slot)) = worker.rsplit_once('.') else { return false };
+        let slot: Option<u32> = slot.parse().ok();
+        slot.zip(self.slots.get(name)).is_some_and(|(slot, slots)| slot < *slots)
+    }
+
+    /// Most objects have nothing but a last id: those are read many at once.
+    async fn delivered(&mut self, objects: &[(&[u8], &[u8])]) -> Result<(), ControlError> {
+        const WHAT: &str = "the last ids";
+        if objects.is_empty() {
+            return Ok(());
+        }
+        let mut ask = redis::cmd("MGET");
+        for (_, key) in objects {
+            ask.arg([self.keys.prefix().as_bytes(), key].concat());
+        }
+        ask.arg(self.keys.next_event_id());
+        let ids: Vec<Value> = ask.query_async(self.conn).await.map_err(ControlError::redis(WHAT))?;
+        let given = ids.last().and_then(reply::number).unwrap_or(0);
+        for ((object, _), id) in objects.iter().zip(&ids) {
+            // A wrong type reads as no value here; the script tells the two apart.
+            if reply::number(id).is_none_or(|id| id > given) {
+                self.look_at(Kind::Object, object.to_vec()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn held(&mut self, set: String) -> Result<(), ControlError> {
+        let mut cursor = 0_u64;
+        loop {
+            let mut ask = redis::cmd("ZSCAN");
+            ask.arg(&set).arg(cursor).arg("COUNT").arg(SUBJECTS_PER_CALL);
+            let (next, page): (u64, Vec<Vec<u8>>) = match ask.query_async(self.conn).await {
+                Ok(page) => page,
+                Err(error) if error.code() == Some("WRONGTYPE") => return Ok(()),
+                Err(error) => return Err(ControlError::redis("the held objects")(error)),
+            };
+            for member in page.chunks(2) {
+                self.report.looked_at.objects_held += 1;
+                self.look_at(Kind::Object, member[0].clone()).await?;
+            }
+            cursor = next;
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn look_at(&mut self, kind: Kind, name: Vec<u8>) -> Result<(), ControlError> {
+        self.pending.push((kind, name));
+        if self.pending.len() >= SUBJECTS_PER_CALL { self.flush().await } else { Ok(()) }
+    }
+
+    /// Looks at what is pending, then at each suspicion again, alone.
+    async fn flush(&mut self) -> Result<(), ControlError> {
+        let pending = std::mem::take(&mut self.pending);
+        if pending.is_empty() {
+            return Ok(());
+        }
+        let findings = self.look(&pending, false).await?;
+        let mut before = None;
+        for position in findings.into_iter().map(|finding| finding.position) {
+            if before.replace(position) == Some(position) {
+                continue;
+            }
+            let Some(suspect) = pending.get(position.wrapping_sub(1)) else {
+                return Err(ControlError::reply("lua/check.lua", format!("it names subject {position} of {}", pending.len())));
+            };
+            if !self.broken.contains(suspect) {
+                self.confirm(suspect).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn confirm(&mut self, suspect: &(Kind, Vec<u8>)) -> Result<(), ControlError> {
+        self.report.looked_at.suspicions += 1;
+        let findings = self.look(std::slice::from_ref(suspect), true).await?;
+        for finding in findings {
+            let invariant = match finding.word.as_str() {
+                "I1" => Invariant::I1,
+                "I2" => Invariant::I2,
+                "I3" => Invariant::I3,
+                "I4" => Invariant::I4,
+                "I5" => Invariant::I5,
+                "I6" => Invariant::I6,
+                "layout" => Invariant::Layout,
+                "foreign" => {
+                    self.report.looked_at.foreign += 1;
+                    continue;
+                }
+                other => return Err(ControlError::reply("lua/check.lua", format!("it finds {other:?}"))),
+            };
+            self.broken.insert(suspect);
+            self.report.violations_total += 1;
+            if self.report.violations.len() < self.violations_max {
+                let subject = suspect.0.subject(&suspect.1);
+                self.report.violations.push(Violation { invariant, subject, what: finding.what });
+            }
+        }
+        Ok(())
+    }
+
+    /// One call of the script. What registered workers have in their lists counts as covered from then on.
+    async fn look(&mut self, subjects: &[(Kind, Vec<u8>)], search: bool) -> Result<Vec<Finding>, ControlError> {
+        const WHAT: &str = "lua/check.lua";
+        let mut call = SCRIPT.key(self.keys.event_workers());
+        call.arg(self.keys.prefix());
+        let mut all_registered = true;
+        for (kind, name) in subjects {
+            let hint = match search {
+                true => "search",
+                false if *kind == Kind::Object && self.covered.contains(name) => "covered",
+                false => "unknown",
+            };
+            all_registered &= *kind != Kind::Worker || self.is_registered(name);
+            call.arg(kind.word()).arg(name.as_slice()).arg(hint);
+        }
+        let answer: RedisResult<Value> = call.invoke_async(self.conn).await;
+        let answer = reply::after("looked", answer.map_err(ControlError::redis(WHAT))?);
+        let answer = answer.map_err(|answer| ControlError::reply(WHAT, answer))?;
+        let [findings, names] = <[Value; 2]>::try_from(answer)
+            .map_err(|parts| ControlError::reply(WHAT, format!("{} parts after the first word", parts.len())))?;
+        for name in reply::array(names).unwrap_or_default().iter().filter_map(reply::bytes) {
+            if all_registered {
+                self.covered.insert(&name);
+            }
+        }
+        let flat = reply::array(findings).ok_or_else(|| ControlError::reply(WHAT, "no findings"))?;
+        let read = |three: &[Value]| {
+            let position = usize::try_from(reply::number(&three[0])?).ok()?;
+            Some(Finding { position, word: reply::text(&three[1])?, what: reply::text(&three[2])? })
+        };
+        let findings: Option<Vec<Finding>> = flat.chunks_exact(3).map(read).collect();
+        findings.ok_or_else(|| ControlError::reply(WHAT, "a finding is not position, word and text"))
+    }
+}
+
+/// What a key belongs to.
+enum Found<'a> {
+    Object { name: &'a [u8], kind: &'static str },
+    Worker { id: &'a [u8] },
+}
+
+/// Kinds of object keys that can break an invariant. `data` is the frontend's own.
+const OBJECT_KINDS_READ: &[&str] = &["events", "last_event_id", "event_worker", "events_held", "events_held_id", "event_handled"];
+
+fn classify(key: &[u8]) -> Option<Found<'_>> {
+    let ending = key.iter().rposition(|byte| *byte == b':')?;
+    let (name, suffix) = key.split_at(ending);
+    let kind_of = |kinds: &'static [(&'static str, &'static str)]| {
+        kinds.iter().find(|(_, ending)| ending.as_bytes() == suffix).map(|(kind, _)| *kind)
+    };
+    if let Some(kind) = kind_of(keys::OBJECT_KINDS) {
+        return OBJECT_KINDS_READ.contains(&kind).then_some(Found::Object { name, kind });
+    }
+    let id = name.strip_prefix(keys::WORKER.as_bytes())?;
+    kind_of(keys::WORKER_KINDS).filter(|kind| *kind != "worker_lease").map(|_| Found::Worker { id })
+}

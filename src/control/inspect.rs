@@ -1,0 +1,298 @@
+//! One object at one moment: where its events are, and why they wait.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use redis::aio::ConnectionLike;
+use redis::{RedisResult, Script, Value};
+use serde::Serialize;
+
+use super::{ControlError, load, reply};
+use crate::keys::Keys;
+
+static SCRIPT: LazyLock<Script> = LazyLock::new(|| load(include_str!("../../lua/inspect.lua")));
+
+/// How much of an event is read, in bytes.
+pub const TEXT_BYTES_MAX: usize = 4096;
+
+/// Where an object stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Standing {
+    /// There is no key of it.
+    Unknown,
+    /// Nothing is queued, in flight or held.
+    Idle,
+    /// A worker whose process lives owns it.
+    Owned,
+    /// A worker whose process has no lease owns it.
+    OwnerGone,
+    /// It is held.
+    Held,
+    /// A worker has taken its marker and is about to claim it.
+    Taken,
+    /// It has a marker and waits for a free worker.
+    Marked,
+    /// It has events and nothing covers them: I1 is broken.
+    Uncovered,
+}
+
+/// Where events are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Place {
+    /// In the batch of the owner.
+    Batch,
+    /// In the held batch.
+    HeldBatch,
+    /// In the queue.
+    Queue,
+}
+
+/// The event to be delivered next.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct NextEvent {
+    /// Where it is.
+    pub place: Place,
+    /// Its id; none while it is queued.
+    pub id: Option<u64>,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// It, or its first [`TEXT_BYTES_MAX`] bytes.
+    pub text: String,
+}
+
+/// How often a batch was tried.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Tries {
+    /// How often it was handed out before.
+    pub handouts: u64,
+    /// How often its delivery failed.
+    pub attempts: u64,
+    /// How often its process died with it.
+    pub crashes: u64,
+}
+
+/// What Redis has of one object at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Inspection {
+    /// Its name.
+    pub object: String,
+    /// Redis's time, ms since the epoch.
+    pub now_ms: u64,
+    /// Where it stands.
+    pub standing: Standing,
+    /// The same as a sentence, with what will happen next or what to do.
+    pub why: String,
+    /// Events in its queue.
+    pub events_queued: u64,
+    /// Events in its owner's batch.
+    pub events_in_flight: u64,
+    /// Events in its held batch.
+    pub events_held: u64,
+    /// Its owner: a worker id, or `held`.
+    pub owner: Option<String>,
+    /// Id of the last event delivered.
+    pub last_event_id: Option<u64>,
+    /// The event to be delivered next.
+    pub next_event: Option<NextEvent>,
+    /// How often the batch in flight or held was tried; none without one.
+    pub tries: Option<Tries>,
+    /// Why it is held, as it was noted.
+    pub held_why: Option<String>,
+    /// When it is due, ms since the epoch; none if it is not held, or held until an operator or a rule releases it.
+    pub due_ms: Option<u64>,
+    /// How many markers will be taken before its first one; none if it has no marker.
+    pub markers_before: Option<u64>,
+    /// Registered workers that have it in their list.
+    pub taken_by: Vec<String>,
+    /// Worker processes whose lease is there, of all names.
+    pub names_alive: u64,
+    /// Its keys of wrong types.
+    pub wrong_types: Vec<String>,
+}
+
+/// Reads everything about one object in one atomic step.
+///
+/// # Errors
+/// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked. An object that nobody has ever
+/// emitted an event for is no error: [`Standing::Unknown`].
+pub async fn inspect<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: &str) -> Result<Inspection, ControlError> {
+    const WHAT: &str = "lua/inspect.lua";
+    let object = keys.object(object)?;
+    let mut call = SCRIPT.key(keys.event_workers());
+    call.arg(keys.prefix()).arg(object.as_str()).arg(TEXT_BYTES_MAX);
+    let answer: RedisResult<Value> = call.invoke_async(conn).await;
+    let flat = reply::after("inspected", answer.map_err(ControlError::redis(WHAT))?);
+    let fields = Fields::read(&flat.map_err(|answer| ControlError::reply(WHAT, answer))?);
+    Ok(fields.inspection(keys, object.as_str()))
+}
+
+/// The fields of the reply; see `lua/inspect.lua`.
+#[derive(Default)]
+struct Fields {
+    once: HashMap<String, String>,
+    taken: Vec<String>,
+    wrong: Vec<String>,
+}
+
+impl Fields {
+    fn read(flat: &[Value]) -> Self {
+        let mut fields = Self::default();
+        for pair in flat.chunks_exact(2) {
+            let (Some(field), Some(value)) = (reply::text(&pair[0]), reply::text(&pair[1])) else { continue };
+            match field.as_str() {
+                "taken" => fields.taken.push(value),
+                "wrong" => fields.wrong.push(value),
+                _ => drop(fields.once.insert(field, value)),
+            }
+        }
+        fields
+    }
+
+    fn text(&self, field: &str) -> Option<&str> {
+        self.once.get(field).map(String::as_str)
+    }
+
+    fn number(&self, field: &str) -> Option<u64> {
+        self.text(field)?.parse().ok()
+    }
+
+    /// When a held object is due, ms; infinity until an operator releases it.
+    fn due(&self) -> Option<f64> {
+        self.text("due_ms")?.parse().ok()
+    }
+
+    fn next_event(&self) -> Option<NextEvent> {
+        let places = [
+            (Place::Batch, "batch_text", "batch_bytes", self.first("batch_id")),
+            (Place::HeldBatch, "held_text", "held_bytes", self.first("held_id")),
+            (Place::Queue, "queued_text", "queued_bytes", None),
+        ];
+        places.into_iter().find_map(|(place, text, bytes, id)| {
+            Some(NextEvent { place, id, bytes: self.number(bytes)?, text: self.text(text)?.to_owned() })
+        })
+    }
+
+    /// The first id in a batch's numbers.
+    fn first(&self, field: &str) -> Option<u64> {
+        self.text(field)?.split(' ').next()?.parse().ok().filter(|first| *first > 0)
+    }
+
+    fn tries(&self) -> Option<Tries> {
+        let numbers = self.text("batch_id").or(self.text("held_id"))?;
+        let mut counts = numbers.split(' ').skip(1).map_while(|part| part.parse().ok());
+        let mut next = || counts.next().unwrap_or(0);
+        Some(Tries { handouts: next(), attempts: next(), crashes: next() })
+    }
+
+    /// What follows the four numbers of a held batch.
+    fn held_why(&self) -> Option<String> {
+        let why = self.text("held_id")?.splitn(5, ' ').nth(4)?;
+        (!why.is_empty()).then(|| why.to_owned())
+    }
+
+    fn standing(&self) -> Standing {
+        let events = ["queued", "batch", "held"].iter().any(|place| self.number(place).is_some_and(|n| n > 0));
+        let held = self.text("due_ms").is_some() || self.text("paused").is_some();
+        match self.text("owner") {
+            Some("held") => Standing::Held,
+            None if held => Standing::Held,
+            Some(_) if self.text("lease").is_some() => Standing::Owned,
+            Some(_) => Standing::OwnerGone,
+            None if !self.taken.is_empty() => Standing::Taken,
+            None if self.text("markers_before").is_some() => Standing::Marked,
+            None if events => Standing::Uncovered,
+            None if self.text("last").is_some() || !self.wrong.is_empty() => Standing::Idle,
+            None => Standing::Unknown,
+        }
+    }
+
+    fn why(&self, standing: Standing, keys: &Keys, object: &str) -> String {
+        let owner = self.text("owner").unwrap_or("nobody");
+        let nobody = if self.number("names_alive") == Some(0) { ", but no worker process is running" } else { "" };
+        match standing {
+            Standing::Unknown => {
+                "nothing is known of it: no event was ever emitted for it under this name and namespace".to_owned()
+            }
+            Standing::Idle if self.text("last").is_none() => "it has no events".to_owned(),
+            Standing::Idle => "all its events are delivered or dead letters".to_owned(),
+            Standing::Owned => {
+                let mut lease = self.text("lease").unwrap_or_default().split(' ').skip(1);
+                let (host, pid) = (lease.next().unwrap_or("?"), lease.next().unwrap_or("?"));
+                let ttl = seconds(self.number("lease_ttl_ms").unwrap_or(0) as f64);
+                format!("worker {owner} has it: process {pid} on {host}, whose lease lasts {ttl} more unless renewed")
+            }
+            Standing::OwnerGone => {
+                format!(
+                    "its owner {owner} has no lease, so its process is gone: any worker process takes the object over{nobody}"
+                )
+            }
+            Standing::Held => self.why_held(keys, object, nobody),
+            Standing::Taken => format!("worker {} has taken its marker and is about to claim it{nobody}", self.taken.join(", ")),
+            Standing::Marked => {
+                let before = self.number("markers_before").unwrap_or(0);
+                format!("it waits for a free worker, after {before} other markers{nobody}")
+            }
+            Standing::Uncovered => format!(
+                "I1 is broken: it has events, but no marker, no owner, and is not held; LPUSH {} {} lets a worker find it",
+                keys.objects_with_events(),
+                quoted(object)
+            ),
+        }
+    }
+
+    fn why_held(&self, keys: &Keys, object: &str, nobody: &str) -> String {
+        let why = self.held_why().unwrap_or_else(|| "yield".to_owned());
+        if self.text("owner") != Some("held") {
+            return "I2 is broken: it waits among the held objects, but its owner is not `held`".to_owned();
+        }
+        let now = self.number("now_ms").unwrap_or(0) as f64;
+        match self.due() {
+            None if self.text("paused").is_some() => format!("held under a rule ({why}), until the rule is lifted"),
+            None => format!("I2 is broken: held ({why}), but in neither set of held objects, so that nothing will release it"),
+            Some(due) if due.is_infinite() => {
+                format!("held until an operator releases it ({why}); ZADD {} XX 0 {} does", keys.objects_held(), quoted(object))
+            }
+            Some(due) if due <= now => format!("held ({why}), and due now: a free worker takes it{nobody}"),
+            Some(due) => format!("held ({why}), due in {}{nobody}", seconds(due - now)),
+        }
+    }
+
+    fn inspection(self, keys: &Keys, object: &str) -> Inspection {
+        let standing = self.standing();
+        Inspection {
+            object: object.to_owned(),
+            now_ms: self.number("now_ms").unwrap_or(0),
+            standing,
+            why: self.why(standing, keys, object),
+            events_queued: self.number("queued").unwrap_or(0),
+            events_in_flight: self.number("batch").unwrap_or(0),
+            events_held: self.number("held").unwrap_or(0),
+            owner: self.text("owner").map(str::to_owned),
+            last_event_id: self.number("last"),
+            next_event: self.next_event(),
+            tries: self.tries(),
+            held_why: self.held_why(),
+            due_ms: self.due().filter(|due| due.is_finite()).map(|due| due as u64),
+            markers_before: self.number("markers_before"),
+            names_alive: self.number("names_alive").unwrap_or(0),
+            taken_by: self.taken,
+            wrong_types: self.wrong,
+        }
+    }
+}
+
+fn seconds(ms: f64) -> String {
+    format!("{:.1} s", ms / 1000.0)
+}
+
+/// An object's name as a shell takes it.
+fn quoted(object: &str) -> String {
+    format!("'{}'", object.replace('\'', r"'\''"))
+}

@@ -1,0 +1,93 @@
+//! Looks at a live system and says what is there. Nothing here writes to Redis.
+//!
+//! - [`check`](mod@check): the invariants, read off by number
+//! - [`stats`](mod@stats): workers, markers, held objects, dead letters, and with a scan the depth of every queue
+//! - [`inspect`](mod@inspect): one object: where its events are and why they wait
+//! - [`dead`]: the dead letters
+//! - `report` (private, its types are in `check`): invariants and violations
+//! - `scan` and `reply` (private): walking the key space, and reading what Redis answers
+//!
+//! Everything works in bounded steps, so that a look never holds up the workers, and in bounded memory. The futures can be dropped at
+//! any time. They need a connection of their own or a shared one, and any Redis user who may read and run scripts.
+
+pub mod check;
+pub mod dead;
+pub mod inspect;
+mod reply;
+mod report;
+mod scan;
+pub mod stats;
+
+use redis::aio::ConnectionLike;
+
+pub use self::check::{CheckReport, check};
+pub use self::dead::{DeadLetter, dead_letters};
+pub use self::inspect::{Inspection, inspect};
+pub use self::stats::{Depth, Stats, depth, stats};
+
+use crate::event::NameError;
+use crate::keys::Keys;
+
+/// Why a look at the system failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// Redis could not be asked, or refused.
+    #[error("Redis did not answer {what}: {source}")]
+    Redis {
+        /// What was being read.
+        what: &'static str,
+        /// The error of the connection or of Redis.
+        source: redis::RedisError,
+    },
+    /// Redis answered in a form that this version does not know.
+    #[error("unexpected answer to {what}: {answer}; is another version of seriatim at work on these keys?")]
+    Reply {
+        /// What was being read.
+        what: &'static str,
+        /// What is wrong with the answer.
+        answer: String,
+    },
+    /// The name given is no object's name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+}
+
+impl ControlError {
+    fn redis(what: &'static str) -> impl FnOnce(redis::RedisError) -> Self {
+        move |source| Self::Redis { what, source }
+    }
+
+    fn reply(what: &'static str, answer: impl Into<String>) -> Self {
+        Self::Reply { what, answer: answer.into() }
+    }
+}
+
+/// A script that only reads, which Redis runs at `maxmemory` and on replicas too.
+fn load(body: &str) -> redis::Script {
+    redis::Script::new(&["#!lua flags=no-writes\n", crate::keys::LUA, body].concat())
+}
+
+/// The names of `event.workers` with their values, a page at a time. A key of a wrong type has no names: `check` tells of it.
+async fn names<C: ConnectionLike>(conn: &mut C, keys: &Keys, cursor: u64) -> Result<(u64, Vec<(String, String)>), ControlError> {
+    const WHAT: &str = "the names of event.workers";
+    const PAGE: usize = 100;
+    let mut ask = redis::cmd("HSCAN");
+    ask.arg(keys.event_workers()).arg(cursor).arg("COUNT").arg(PAGE);
+    let (cursor, flat) = match ask.query_async::<(u64, Vec<Vec<u8>>)>(conn).await {
+        Ok(page) => page,
+        Err(error) if error.code() == Some("WRONGTYPE") => return Ok((0, Vec::new())),
+        Err(error) => return Err(ControlError::redis(WHAT)(error)),
+    };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((cursor, flat.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect()))
+}
+
+/// The most slots that a name is believed to have: more is a value that nobody wrote.
+const SLOTS_MAX: u32 = 65_536;
+
+/// How many slots a value of `event.workers` names, if it is one.
+fn slots_in(value: &str) -> Option<u32> {
+    let (slots, _token) = value.split_once(' ')?;
+    slots.parse().ok().filter(|slots| (1..=SLOTS_MAX).contains(slots))
+}

@@ -1,0 +1,65 @@
+//! Walking the key space in bounded steps: SCAN, and the sets that remember where we have been.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher as _, Hash, RandomState};
+
+use redis::aio::ConnectionLike;
+
+use super::ControlError;
+use crate::keys::Keys;
+
+/// How many keys Redis looks at in one step: some 100 microseconds.
+const KEYS_PER_STEP: usize = 1000;
+
+/// Walks over all keys of one namespace. Keys that are there from beginning to end are seen, some of them twice.
+pub(super) struct Scan {
+    pattern: String,
+    prefix: Vec<u8>,
+    cursor: u64,
+    done: bool,
+}
+
+impl Scan {
+    /// Keys that end in `suffix`, or all for an empty one. No prefix and no suffix holds a character that is special in a pattern.
+    pub(super) fn new(keys: &Keys, suffix: &str) -> Self {
+        let pattern = format!("{}*{suffix}", keys.prefix());
+        Self { pattern, prefix: keys.prefix().as_bytes().to_vec(), cursor: 0, done: false }
+    }
+
+    /// The next keys without their prefix, maybe none; nothing at the end.
+    pub(super) async fn next<C: ConnectionLike>(&mut self, conn: &mut C) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
+        if self.done {
+            return Ok(None);
+        }
+        let mut ask = redis::cmd("SCAN");
+        ask.arg(self.cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(KEYS_PER_STEP);
+        let (cursor, found): (u64, Vec<Vec<u8>>) = ask.query_async(conn).await.map_err(ControlError::redis("SCAN"))?;
+        self.cursor = cursor;
+        self.done = cursor == 0;
+        let ours = |key: &Vec<u8>| key.starts_with(&self.prefix) && !(self.prefix.is_empty() && key.starts_with(b"{"));
+        Ok(Some(found.into_iter().filter(ours).map(|key| key[self.prefix.len()..].to_vec()).collect()))
+    }
+}
+
+/// Remembers what was seen, 8 bytes for each up to a limit. Beyond it, it forgets to remember: callers must be right all the same.
+pub(super) struct Seen {
+    hashes: HashSet<u64>,
+    hasher: RandomState,
+    entries_max: usize,
+}
+
+impl Seen {
+    pub(super) fn new(entries_max: usize) -> Self {
+        Self { hashes: HashSet::new(), hasher: RandomState::new(), entries_max }
+    }
+
+    /// Whether this is new; adds it.
+    pub(super) fn insert(&mut self, item: impl Hash) -> bool {
+        let hash = self.hasher.hash_one(item);
+        if self.hashes.len() < self.entries_max { self.hashes.insert(hash) } else { !self.hashes.contains(&hash) }
+    }
+
+    pub(super) fn contains(&self, item: impl Hash) -> bool {
+        self.hashes.contains(&self.hasher.hash_one(item))
+    }
+}

@@ -1,0 +1,317 @@
+//! How the system is doing: [`stats`] asks a bounded number of cheap questions, [`depth`] walks over all queues.
+
+use std::collections::{BinaryHeap, HashMap};
+
+use redis::aio::ConnectionLike;
+use redis::{Pipeline, RedisResult, Value};
+use serde::Serialize;
+
+use super::scan::{Scan, Seen};
+use super::{ControlError, names, reply, slots_in};
+use crate::keys::Keys;
+
+/// How many names [`stats`] shows; the others are counted.
+pub const NAMES_MAX: usize = 1000;
+
+/// How many workers [`stats`] asks for their batches; the slots of the names beyond are not.
+pub const WORKERS_MAX: u64 = 20_000;
+
+/// How many prefixes [`depth`] tells apart; the rest is counted under an empty one.
+pub const PREFIXES_MAX: usize = 10_000;
+
+/// How many objects with events [`depth`] remembers, so that none counts twice while Redis moves its tables.
+const SEEN_MAX: usize = 4 << 20;
+
+const COMMANDS_PER_CALL: usize = 1000;
+
+/// One worker process, as Redis knows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct NameStats {
+    /// Its NAME.
+    pub name: String,
+    /// How many slots it is registered with.
+    pub slots: u32,
+    /// Whether its lease is there.
+    pub alive: bool,
+    /// How long the lease lasts if it is not renewed, ms.
+    pub lease_ttl_ms: Option<u64>,
+    /// The host of the lease's process.
+    pub host: Option<String>,
+    /// The process id on that host.
+    pub pid: Option<String>,
+    /// When the process started, as the lease says it.
+    pub process_start: Option<String>,
+    /// When others last took over from it, ms since the epoch; 0 if never.
+    pub taken_over_ms: u64,
+    /// Slots that have a batch.
+    pub slots_busy: u64,
+    /// Events in those batches.
+    pub events_in_flight: u64,
+}
+
+/// Held objects, by what they wait for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct HeldStats {
+    /// All in `objects.held`.
+    pub total: u64,
+    /// Due now: a free worker takes them.
+    pub due: u64,
+    /// Waiting for their time.
+    pub waiting: u64,
+    /// Held until an operator releases them.
+    pub until_released: u64,
+}
+
+/// What [`stats`] answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Redis's time, ms since the epoch.
+    pub now_ms: u64,
+    /// Worker processes, by NAME.
+    pub workers: Vec<NameStats>,
+    /// Names beyond [`NAMES_MAX`].
+    pub workers_not_shown: u64,
+    /// Markers: objects (some more than once) that wait for a free worker.
+    pub markers: u64,
+    /// Events in the batches of the workers shown.
+    pub events_in_flight: u64,
+    /// Objects in `objects.held`.
+    pub held: HeldStats,
+    /// Objects in `objects.paused`.
+    pub paused: u64,
+    /// Dead letters.
+    pub dead_letters: u64,
+    /// The last id given; 0 if none.
+    pub last_id: u64,
+    /// Shared keys of a wrong type, which could not be counted; `check` tells more.
+    pub unreadable: Vec<String>,
+}
+
+/// Objects of which the names begin alike.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct PrefixDepth {
+    /// The name up to its first colon; all of it if it has none.
+    pub prefix: String,
+    /// Objects with events.
+    pub objects: u64,
+    /// Their queued events.
+    pub events: u64,
+}
+
+/// One object's queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ObjectDepth {
+    /// The object.
+    pub object: String,
+    /// Its queued events.
+    pub events: u64,
+}
+
+/// What [`depth`] answers: queued events, without those in flight or held.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Depth {
+    /// Queued events of all objects.
+    pub events_queued: u64,
+    /// Objects with queued events.
+    pub objects_with_events: u64,
+    /// The same by prefix, most events first.
+    pub by_prefix: Vec<PrefixDepth>,
+    /// The objects with most events queued.
+    pub top: Vec<ObjectDepth>,
+}
+
+/// Reads the state of workers, markers, held objects and dead letters. The counts are of about the same moment, not of one.
+///
+/// Cost: a few commands, two for each name and one for each slot, pipelined; no SCAN of the keys.
+///
+/// # Errors
+/// [`ControlError`] if Redis cannot be asked. A shared key of a wrong type is no error: it is listed in `unreadable`.
+pub async fn stats<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<Stats, ControlError> {
+    let mut stats = Stats { now_ms: time_ms(conn).await?, ..Stats::default() };
+    counts(conn, keys, &mut stats).await?;
+    let mut cursor = 0;
+    loop {
+        let (next, page) = names(conn, keys, cursor).await?;
+        for (name, value) in page {
+            if stats.workers.iter().any(|shown| shown.name == name) {
+                continue;
+            }
+            if stats.workers.len() < NAMES_MAX {
+                stats.workers.push(registered(name, &value));
+            } else {
+                stats.workers_not_shown += 1;
+            }
+        }
+        cursor = next;
+        if cursor == 0 {
+            break;
+        }
+    }
+    stats.workers.sort_by(|a, b| a.name.cmp(&b.name));
+    leases(conn, keys, &mut stats.workers).await?;
+    batches(conn, keys, &mut stats.workers).await?;
+    stats.events_in_flight = stats.workers.iter().map(|name| name.events_in_flight).sum();
+    Ok(stats)
+}
+
+async fn time_ms<C: ConnectionLike>(conn: &mut C) -> Result<u64, ControlError> {
+    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(conn).await.map_err(ControlError::redis("TIME"))?;
+    Ok(seconds * 1000 + micros / 1000)
+}
+
+/// Many commands at once, each with its own answer.
+async fn ask<C: ConnectionLike>(
+    conn: &mut C,
+    what: &'static str,
+    pipe: &mut Pipeline,
+) -> Result<Vec<RedisResult<Value>>, ControlError> {
+    if pipe.is_empty() {
+        return Ok(Vec::new());
+    }
+    pipe.ignore_errors().query_async(conn).await.map_err(ControlError::redis(what))
+}
+
+async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
+    const WHAT: &str = "the counts";
+    let held = keys.objects_held();
+    let questions = [
+        ("LLEN", keys.objects_with_events(), vec![]),
+        ("ZCARD", held.clone(), vec![]),
+        ("ZCOUNT", held.clone(), vec!["-inf".to_owned(), stats.now_ms.to_string()]),
+        ("ZCOUNT", held, vec!["+inf".to_owned(), "+inf".to_owned()]),
+        ("ZCARD", keys.objects_paused(), vec![]),
+        ("XLEN", keys.events_dead(), vec![]),
+        ("GET", keys.next_event_id(), vec![]),
+    ];
+    let mut pipe = redis::pipe();
+    for (command, key, arguments) in &questions {
+        pipe.cmd(command).arg(key).arg(arguments);
+    }
+    let mut numbers = Vec::with_capacity(questions.len());
+    for ((_, key, _), answer) in questions.iter().zip(ask(conn, WHAT, &mut pipe).await?) {
+        numbers.push(match answer {
+            Ok(Value::Nil) => 0,
+            Ok(value) => reply::number(&value).unwrap_or(0),
+            Err(error) if error.code() == Some("WRONGTYPE") => {
+                if !stats.unreadable.contains(key) {
+                    stats.unreadable.push(key.clone());
+                }
+                0
+            }
+            Err(error) => return Err(ControlError::redis(WHAT)(error)),
+        });
+    }
+    let [markers, total, due, until_released, paused, dead_letters, last_id] = <[u64; 7]>::try_from(numbers)
+        .map_err(|numbers| ControlError::reply(WHAT, format!("{} answers to 7 questions", numbers.len())))?;
+    let waiting = total.saturating_sub(due).saturating_sub(until_released);
+    stats.held = HeldStats { total, due, waiting, until_released };
+    (stats.markers, stats.paused, stats.dead_letters, stats.last_id) = (markers, paused, dead_letters, last_id);
+    Ok(())
+}
+
+fn registered(name: String, value: &str) -> NameStats {
+    let taken_over_ms = value.split(' ').nth(2).and_then(|ms| ms.parse().ok()).unwrap_or(0);
+    NameStats { name, slots: slots_in(value).unwrap_or(0), taken_over_ms, ..NameStats::default() }
+}
+
+async fn leases<C: ConnectionLike>(conn: &mut C, keys: &Keys, workers: &mut [NameStats]) -> Result<(), ControlError> {
+    for some in workers.chunks_mut(COMMANDS_PER_CALL / 2) {
+        let mut pipe = redis::pipe();
+        for name in &*some {
+            let lease = keys.worker_lease(&name.name);
+            pipe.cmd("GET").arg(&lease).cmd("PTTL").arg(lease);
+        }
+        let answers = ask(conn, "the leases", &mut pipe).await?;
+        for (name, two) in some.iter_mut().zip(answers.chunks_exact(2)) {
+            let Some(lease) = two[0].as_ref().ok().and_then(reply::text) else { continue };
+            let mut parts = lease.split(' ').skip(1).map(str::to_owned);
+            name.alive = true;
+            (name.host, name.pid, name.process_start) = (parts.next(), parts.next(), parts.next());
+            name.lease_ttl_ms = two[1].as_ref().ok().and_then(reply::number);
+        }
+    }
+    Ok(())
+}
+
+async fn batches<C: ConnectionLike>(conn: &mut C, keys: &Keys, workers: &mut [NameStats]) -> Result<(), ControlError> {
+    let mut asked = 0;
+    for name in workers {
+        asked += u64::from(name.slots);
+        if asked > WORKERS_MAX {
+            return Ok(());
+        }
+        let slots: Vec<u32> = (0..name.slots).collect();
+        for some in slots.chunks(COMMANDS_PER_CALL) {
+            let mut pipe = redis::pipe();
+            for slot in some {
+                pipe.cmd("LLEN").arg(keys.worker_event(&format!("{}.{slot}", name.name)));
+            }
+            for answer in ask(conn, "the batches", &mut pipe).await? {
+                let events = answer.as_ref().ok().and_then(reply::number).unwrap_or(0);
+                name.slots_busy += u64::from(events > 0);
+                name.events_in_flight += events;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Counts the queued events of every object, by prefix, and finds the `top` longest queues.
+///
+/// Cost: SCAN over all keys and one LLEN for each object with events, in bounded steps. Memory: the prefixes (at most
+/// [`PREFIXES_MAX`]), `top` names, and 8 bytes for each object with events up to 32 MiB. Exact in a system at rest; in a live one each queue is
+/// counted at some moment of the walk.
+///
+/// # Errors
+/// [`ControlError`] if Redis cannot be asked.
+pub async fn depth<C: ConnectionLike>(conn: &mut C, keys: &Keys, top: usize) -> Result<Depth, ControlError> {
+    let suffix = keys.events("");
+    let suffix = &suffix[keys.prefix().len()..];
+    let mut scan = Scan::new(keys, suffix);
+    let mut seen = Seen::new(SEEN_MAX);
+    let mut prefixes: HashMap<String, PrefixDepth> = HashMap::new();
+    let mut longest = BinaryHeap::new();
+    let mut depth = Depth::default();
+    while let Some(mut page) = scan.next(conn).await? {
+        page.retain(|key| key.ends_with(suffix.as_bytes()) && seen.insert(key));
+        for some in page.chunks(COMMANDS_PER_CALL) {
+            let mut pipe = redis::pipe();
+            for key in some {
+                pipe.cmd("LLEN").arg([keys.prefix().as_bytes(), key].concat());
+            }
+            for (key, answer) in some.iter().zip(ask(conn, "the queues", &mut pipe).await?) {
+                // Gone meanwhile, or another program's key that ends as ours do.
+                let Some(events) = answer.as_ref().ok().and_then(reply::number).filter(|events| *events > 0) else { continue };
+                let object = String::from_utf8_lossy(&key[..key.len() - suffix.len()]).into_owned();
+                depth.events_queued += events;
+                depth.objects_with_events += 1;
+                add(&mut prefixes, &object, events);
+                longest.push((std::cmp::Reverse(events), object));
+                if longest.len() > top {
+                    longest.pop();
+                }
+            }
+        }
+    }
+    depth.by_prefix = prefixes.into_values().collect();
+    depth.by_prefix.sort_by(|a, b| b.events.cmp(&a.events).then_with(|| a.prefix.cmp(&b.prefix)));
+    let top = longest.into_sorted_vec().into_iter();
+    depth.top = top.map(|(events, object)| ObjectDepth { object, events: events.0 }).collect();
+    Ok(depth)
+}
+
+fn add(prefixes: &mut HashMap<String, PrefixDepth>, object: &str, events: u64) {
+    let prefix = object.split(':').next().unwrap_or(object);
+    let known = prefixes.contains_key(prefix) || prefixes.len() < PREFIXES_MAX;
+    let prefix = if known { prefix } else { "" };
+    let sum = prefixes.entry(prefix.to_owned()).or_default();
+    prefix.clone_into(&mut sum.prefix);
+    sum.objects += 1;
+    sum.events += events;
+}

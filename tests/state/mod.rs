@@ -1,0 +1,119 @@
+//! States of the protocol, built by plain Redis commands: what frontends and workers leave in Redis.
+#![allow(dead_code, unreachable_pub)]
+
+use redis::aio::MultiplexedConnection;
+use seriatim::keys::Keys;
+
+/// Builds states under some keys.
+pub struct State {
+    pub conn: MultiplexedConnection,
+    pub keys: Keys,
+}
+
+impl State {
+    pub fn new(conn: MultiplexedConnection, keys: Keys) -> Self {
+        Self { conn, keys }
+    }
+
+    /// One command; its answer is not looked at.
+    pub async fn run(&mut self, command: &str, arguments: &[&str]) {
+        let answer = redis::cmd(command).arg(arguments).query_async::<redis::Value>(&mut self.conn).await;
+        answer.unwrap_or_else(|error| panic!("{command} {arguments:?}: {error}"));
+    }
+
+    /// What a frontend does for one event.
+    pub async fn emit(&mut self, object: &str, event: &str) {
+        let (queue, markers) = (self.keys.events(object), self.keys.objects_with_events());
+        let mut multi = redis::pipe();
+        multi.atomic().cmd("LPUSH").arg(queue).arg(event).cmd("LPUSH").arg(markers).arg(object);
+        multi.query_async::<()>(&mut self.conn).await.expect("an emit");
+    }
+
+    /// A registered name without a lease.
+    pub async fn register(&mut self, name: &str, slots: u32) {
+        let value = format!("{slots} token-of-{name} 0");
+        self.run("HSET", &[&self.keys.event_workers(), name, &value]).await;
+    }
+
+    /// Its lease.
+    pub async fn lease(&mut self, name: &str) {
+        let value = format!("token-of-{name} host-1 4711 99");
+        self.run("SET", &[&self.keys.worker_lease(name), &value, "PX", "600000"]).await;
+    }
+
+    /// A worker that owns an object and has these events in flight, from this id on.
+    pub async fn own(&mut self, worker: &str, object: &str, first: u64, batch: &[&str]) {
+        self.run("SET", &[&self.keys.event_worker(object), worker]).await;
+        self.run("LPUSH", &[&self.keys.worker_object(worker), object]).await;
+        self.batch(worker, first, batch).await;
+    }
+
+    pub async fn batch(&mut self, worker: &str, first: u64, batch: &[&str]) {
+        let list = self.keys.worker_event(worker);
+        self.run("LPUSH", &[&[list.as_str()], batch].concat()).await;
+        self.run("SET", &[&self.keys.worker_event_id(worker), &first.to_string()]).await;
+        self.given(first + batch.len() as u64 - 1).await;
+    }
+
+    /// A held object with this batch (may be empty), due at this score.
+    pub async fn hold(&mut self, object: &str, score: &str, batch: &[&str], numbers_and_why: &str) {
+        self.run("SET", &[&self.keys.event_worker(object), "held"]).await;
+        self.run("ZADD", &[&self.keys.objects_held(), score, object]).await;
+        self.run("SET", &[&self.keys.events_held_id(object), numbers_and_why]).await;
+        if !batch.is_empty() {
+            let list = self.keys.events_held(object);
+            self.run("LPUSH", &[&[list.as_str()], batch].concat()).await;
+        }
+        let first: u64 = numbers_and_why.split(' ').next().and_then(|id| id.parse().ok()).expect("numbers");
+        self.given((first + batch.len() as u64).saturating_sub(1)).await;
+    }
+
+    /// Raises the last id given to at least this.
+    pub async fn given(&mut self, id: u64) {
+        let key = self.keys.next_event_id();
+        let now: Option<u64> = redis::cmd("GET").arg(&key).query_async(&mut self.conn).await.expect("GET");
+        if now.unwrap_or(0) < id {
+            self.run("SET", &[&key, &id.to_string()]).await;
+        }
+    }
+
+    pub async fn delivered(&mut self, object: &str, id: u64) {
+        self.run("SET", &[&self.keys.last_event_id(object), &id.to_string()]).await;
+        self.given(id).await;
+    }
+
+    pub async fn dead_letter(&mut self, dead_id: &str, object: &str, event: &[u8]) {
+        let mut add = redis::cmd("XADD");
+        add.arg(self.keys.events_dead()).arg(dead_id).arg(&["id", "12", "prev", "7", "object", object, "event"]);
+        add.arg(event).arg(&["error", "no\nway", "attempts", "3"]);
+        add.query_async::<String>(&mut self.conn).await.expect("XADD");
+    }
+
+    /// A bit of everything, as it should be: queued, taken, owned, held in every way, delivered, and a stray.
+    pub async fn clean(&mut self) {
+        self.register("a", 3).await;
+        self.lease("a").await;
+        self.register("gone", 1).await;
+        self.delivered("work:1", 7).await;
+        self.emit("work:1", "{\"n\":1}").await;
+        self.emit("work:1", "{\"n\":2}").await;
+        self.own("a.0", "work:2", 12, &["{\"n\":3}", "{\"n\":4}"]).await;
+        self.delivered("work:2", 11).await;
+        self.run("LPUSH", &[&self.keys.events("work:2"), "{}"]).await;
+        // A pop that answered late: a.0 has a second name, which it does not own.
+        self.run("LPUSH", &[&self.keys.events("work:3"), "{}"]).await;
+        self.run("LPUSH", &[&self.keys.worker_object("a.0"), "work:3"]).await;
+        self.own("gone.0", "work:4", 14, &["{}"]).await;
+        self.hold("work:5", "1", &["{\"n\":5}"], "15 1 3 0 retry: connection refused").await;
+        self.run("LPUSH", &[&self.keys.events("work:5"), "{}"]).await;
+        self.hold("work:6", "99999999999999", &["{}"], "16 0 1 0 retry: soon").await;
+        self.hold("work:7", "inf", &[], "0 0 0 0 crashes: died 5 times with this event in hand").await;
+        self.hold("work:8", "1", &[], "0 0 0 0 yield").await;
+        self.run("DEL", &[&self.keys.events_held_id("work:8")]).await;
+        self.run("SET", &[&self.keys.event_worker("work:9"), "held"]).await;
+        self.run("ZADD", &[&self.keys.objects_paused(), "0", "work:9"]).await;
+        self.delivered("bare", 16).await;
+        self.run("SET", &[&self.keys.data("work:1"), "{}"]).await;
+        self.run("LPUSH", &[&self.keys.objects_with_events(), ""]).await;
+    }
+}
