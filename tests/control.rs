@@ -1,4 +1,5 @@
 //! `control::{stats, depth, inspect, dead_letters}` and the commands that print them.
+#![cfg(feature = "cli")]
 
 mod state;
 mod support;
