@@ -7,6 +7,7 @@
 //! - [`consume`]: envelopes and the receiver's rule, for whoever gets the events
 //! - `sink`: where a worker sends events (feature `worker`)
 //! - `worker`: claims, delivers, commits and recovers (feature `worker`)
+//! - `verify`: judges what workers have put out (feature `worker`)
 //! - `control`: looks at a live system: check, stats, inspect, dead letters (feature `worker`)
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
@@ -20,6 +21,8 @@ pub mod keys;
 pub mod scripts;
 #[cfg(feature = "worker")]
 pub mod sink;
+#[cfg(feature = "worker")]
+pub mod verify;
 #[cfg(feature = "worker")]
 pub mod worker;
 

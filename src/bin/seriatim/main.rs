@@ -9,6 +9,7 @@ mod exit;
 mod global;
 mod inspect;
 mod shown;
+mod lines;
 mod stats;
 mod verify;
 mod worker;

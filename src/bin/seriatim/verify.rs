@@ -1,11 +1,144 @@
-//! `seriatim verify`.
+//! `seriatim verify`: reads files for [`seriatim::verify`] and prints its verdict.
 
-use crate::exit::Exit;
+use std::path::PathBuf;
 
-/// (being written)
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use seriatim::verify::{Judge, Kind, Report};
+
+use crate::exit::{Exit, Failure};
+use crate::lines::{Fields, Lines};
+
+/// Judge what workers wrote: is anything lost, reordered or forked?
+///
+/// Reads the outputs of any number of workers (one envelope a line, as `worker --sink file:PATH` writes them, plain or gzip). Within
+/// each file, the ids of an object must grow, or repeat what was seen; across all files, the events of an object must form
+/// one chain of id and prev that starts at 0. Give all outputs of a run together, or what the missing ones hold counts as lost.
+///
+/// Exit code 0: nothing is broken (duplicates are no fault: receivers drop them by id). 1: something is. 2: a file cannot be read.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Outputs of workers; - is standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// What was emitted, as `emit --from` reads it: every event must have come out, in this order per object. May be given
+    /// several times, in the order of emitting
+    #[arg(long, value_name = "INPUT")]
+    against: Vec<PathBuf>,
+    /// Dead letters, as `seriatim dead list --json` prints them: they need not have come out
+    #[arg(long, value_name = "FILE")]
+    dead: Vec<PathBuf>,
+    #[command(flatten)]
+    fields: Fields,
+    /// Print the verdict as one JSON document
+    #[arg(long)]
+    json: bool,
+}
 
-pub(crate) async fn run(_args: Args) -> anyhow::Result<Exit> {
-    anyhow::bail!("not built yet")
+pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
+    let json = args.json;
+    let report = tokio::task::spawn_blocking(move || judge(&args)).await??;
+    if json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print(&report);
+    }
+    Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
+}
+
+fn judge(args: &Args) -> anyhow::Result<Report> {
+    let mut judge = Judge::new();
+    for path in &args.files {
+        output(&mut judge, Lines::open(path)?)?;
+    }
+    for path in &args.dead {
+        dead(&mut judge, Lines::open(path)?)?;
+    }
+    for path in &args.against {
+        input(&mut judge, Lines::open(path)?, &args.fields)?;
+    }
+    Ok(judge.finish())
+}
+
+/// Takes one output. A file in which no line is an envelope was given by mistake.
+pub(crate) fn output(judge: &mut Judge, mut lines: Lines) -> anyhow::Result<()> {
+    let file = judge.file(lines.name());
+    let (mut good, mut bad) = (0_u64, 0_u64);
+    while let Some(line) = lines.next()? {
+        match judge.output(file, line.number, line.text, line.ended) {
+            true => good += 1,
+            false => bad += u64::from(line.ended),
+        }
+    }
+    if good == 0 && bad > 0 {
+        let name = lines.name();
+        let what = format!("{name} is not an output: no line of it is an envelope with id, prev, object and event");
+        return Err(Failure::new(Exit::Input, what));
+    }
+    Ok(())
+}
+
+fn dead(judge: &mut Judge, mut lines: Lines) -> anyhow::Result<()> {
+    let name = lines.name().to_owned();
+    let file = judge.file(&name);
+    while let Some(line) = lines.next()? {
+        if !line.text.trim_ascii().is_empty() {
+            let taken = judge.dead(file, line.number, line.text);
+            taken.map_err(|error| Failure::new(Exit::Input, format!("{name}:{}: {error}", line.number)))?;
+        }
+    }
+    Ok(())
+}
+
+fn input(judge: &mut Judge, mut lines: Lines, fields: &Fields) -> anyhow::Result<()> {
+    let name = lines.name().to_owned();
+    let file = judge.file(&name);
+    judge.against_input();
+    while let Some(line) = lines.next()? {
+        if !line.text.trim_ascii().is_empty() {
+            let read = fields.of(line.text);
+            let (object, event) =
+                read.map_err(|error| Failure::new(Exit::Input, format!("{name}:{} is no input line: {error:#}", line.number)))?;
+            judge.expect(file, line.number, &object, event);
+        }
+    }
+    Ok(())
+}
+
+/// Prints the verdict for a person.
+fn print(report: &Report) {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    let mut row = |name: &str, count: u64| {
+        table.add_row([Cell::new(name), Cell::new(count).set_alignment(CellAlignment::Right)]);
+    };
+    row("events", report.events);
+    row("objects", report.objects);
+    row("duplicates", report.duplicates);
+    if report.dead > 0 {
+        row("dead letters", report.dead);
+    }
+    for kind in Kind::ALL {
+        // Lost, reordered, forked and reused ids are what one came for: they are shown at 0, too.
+        let always = matches!(kind, Kind::Lost | Kind::Reordered | Kind::Forked | Kind::IdReused);
+        if always || report.count(kind) > 0 {
+            row(&kind.to_string(), report.count(kind));
+        }
+    }
+    println!("{}", table.trim_fmt());
+    examples(report);
+    println!("{}", if report.is_clean() { "clean" } else { "BROKEN" });
+}
+
+/// Prints the first faults of each kind, with their places.
+pub(crate) fn examples(report: &Report) {
+    for kind in Kind::ALL {
+        let mut shown = 0;
+        for example in report.examples.iter().filter(|example| example.kind == kind) {
+            println!("  {kind}: {}:{}: {}", example.file, example.line, example.what);
+            shown += 1;
+        }
+        if report.count(kind) > shown {
+            println!("  {kind}: … and {} more", report.count(kind) - shown);
+        }
+    }
 }

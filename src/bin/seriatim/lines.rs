@@ -1,0 +1,175 @@
+//! Reads NDJSON, plain or gzip, line by line with line numbers, and looks fields up by JSON pointer without decoding the rest.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read as _, stdin};
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use flate2::bufread::MultiGzDecoder;
+use serde_json::value::RawValue;
+
+use crate::exit::{Exit, Failure};
+
+/// No line is longer: a file without line breaks must not fill the memory.
+const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+const GZIP: &[u8] = &[0x1f, 0x8b];
+
+/// The lines of one file.
+pub(crate) struct Lines {
+    name: String,
+    reader: Box<dyn BufRead + Send>,
+    text: Vec<u8>,
+    number: u64,
+}
+
+/// One line.
+pub(crate) struct Line<'a> {
+    /// Counted from 1.
+    pub(crate) number: u64,
+    /// Without its line break.
+    pub(crate) text: &'a [u8],
+    /// Whether it ended in a line break; only the last line may not.
+    pub(crate) ended: bool,
+}
+
+impl Lines {
+    /// Opens a file, plain or gzip; `-` is standard input.
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+        let name = path.display().to_string();
+        let opened: anyhow::Result<Box<dyn BufRead + Send>> = if path == Path::new("-") {
+            Self::unpacked(BufReader::new(stdin()))
+        } else {
+            File::open(path)
+                .context("it cannot be opened")
+                .and_then(|file| Self::unpacked(BufReader::with_capacity(1 << 16, file)))
+        };
+        let reader = opened.map_err(|error| Failure::new(Exit::Input, format!("cannot read {name}: {error:#}")))?;
+        Ok(Self { name, reader, text: Vec::new(), number: 0 })
+    }
+
+    fn unpacked(mut reader: impl BufRead + Send + 'static) -> anyhow::Result<Box<dyn BufRead + Send>> {
+        if reader.fill_buf()?.starts_with(GZIP) {
+            return Ok(Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(reader))));
+        }
+        Ok(Box::new(reader))
+    }
+
+    /// The name to show.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The next line; `None` at the end.
+    pub(crate) fn next(&mut self) -> anyhow::Result<Option<Line<'_>>> {
+        self.text.clear();
+        let read = self.reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut self.text);
+        let name = &self.name;
+        let after = self.number;
+        let read = read.map_err(|error| Failure::new(Exit::Input, format!("cannot read {name} after line {after}: {error}")))?;
+        if read == 0 {
+            return Ok(None);
+        }
+        self.number += 1;
+        let ended = self.text.ends_with(b"\n");
+        if !ended && read as u64 == LINE_BYTES_MAX {
+            let number = self.number;
+            return Err(Failure::new(Exit::Input, format!("{name}:{number} is longer than {LINE_BYTES_MAX} bytes")));
+        }
+        let text = self.text.strip_suffix(b"\n").unwrap_or(&self.text);
+        let text = text.strip_suffix(b"\r").unwrap_or(text);
+        Ok(Some(Line { number: self.number, text, ended }))
+    }
+}
+
+/// A JSON pointer: `/event`, `/a/0/b`, or empty for the whole line.
+#[derive(Debug, Clone)]
+pub(crate) struct Pointer(Vec<String>);
+
+impl std::str::FromStr for Pointer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.is_empty() {
+            return Ok(Self(Vec::new()));
+        }
+        let Some(path) = text.strip_prefix('/') else {
+            return Err("a JSON pointer begins with a slash, e.g. /event".to_owned());
+        };
+        Ok(Self(path.split('/').map(|step| step.replace("~1", "/").replace("~0", "~")).collect()))
+    }
+}
+
+impl Pointer {
+    /// The value it points at, as it stands in the line. `None` if there is none.
+    pub(crate) fn find<'a>(&self, line: &'a [u8]) -> Result<Option<&'a RawValue>, serde_json::Error> {
+        let mut value: &'a RawValue = serde_json::from_slice(line)?;
+        for step in &self.0 {
+            let text = value.get();
+            let next = if text.starts_with('{') {
+                serde_json::from_str::<HashMap<Cow<'a, str>, &'a RawValue>>(text)?.remove(step.as_str())
+            } else if text.starts_with('[') {
+                let items: Vec<&'a RawValue> = serde_json::from_str(text)?;
+                step.parse::<usize>().ok().and_then(|at| items.get(at).copied())
+            } else {
+                None
+            };
+            match next {
+                Some(next) => value = next,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(value))
+    }
+}
+
+/// Where an input line has its object and its event.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Fields {
+    /// Where an input line has the object's name, as a JSON pointer
+    #[arg(long, default_value = "/object", value_name = "POINTER")]
+    pub(crate) object_field: Pointer,
+    /// Where an input line has the event, as a JSON pointer
+    #[arg(long, default_value = "/event", value_name = "POINTER")]
+    pub(crate) event_field: Pointer,
+}
+
+impl Fields {
+    /// The two default fields.
+    pub(crate) fn plain() -> Self {
+        Self { object_field: Pointer(vec!["object".to_owned()]), event_field: Pointer(vec!["event".to_owned()]) }
+    }
+
+    /// The object and the event of an input line.
+    pub(crate) fn of<'a>(&self, line: &'a [u8]) -> anyhow::Result<(String, &'a [u8])> {
+        let Some(object) = self.object_field.find(line).context("it is not JSON")? else {
+            bail!("it has no object at --object-field");
+        };
+        let object: String = serde_json::from_str(object.get()).context("its object is not a string")?;
+        let Some(event) = self.event_field.find(line)? else {
+            bail!("it has no event at --event-field");
+        };
+        Ok((object, event.get().as_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pointer_finds_the_bytes_as_they_stand() {
+        let line = br#"{"a":[1, {"x/y": {"n": 1.0} }],"b":null}"#;
+        let found = |pointer: &str| {
+            let pointer: Pointer = pointer.parse().expect("a pointer");
+            pointer.find(line).expect("JSON").map(|value| value.get().to_owned())
+        };
+        assert_eq!(found("/a/1/x~1y").as_deref(), Some(r#"{"n": 1.0}"#));
+        assert_eq!(found("/b").as_deref(), Some("null"));
+        assert_eq!(found("/a/2"), None);
+        assert_eq!(found("/b/c"), None);
+        assert_eq!(found("").map(|whole| whole.len()), Some(line.len()));
+        assert!("event".parse::<Pointer>().is_err());
+    }
+}

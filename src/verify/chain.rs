@@ -1,0 +1,94 @@
+//! One object's events across all files, by id: duplicates, late events, reused ids, forks, and gaps in the chain.
+
+use std::sync::Arc;
+
+use super::report::{Findings, Kind};
+use super::{Dead, Place, Sent};
+
+/// What is counted and is no fault.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    pub(super) events: u64,
+    pub(super) objects: u64,
+    pub(super) duplicates: u64,
+}
+
+/// An event whose `prev` nobody delivered.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Gap {
+    pub(super) id: u64,
+    pub(super) prev: u64,
+    pub(super) place: Place,
+}
+
+/// Finds ids that events of two objects bear.
+pub(super) fn ids_of_two_objects(sent: &[Sent], dead: &[Dead], names: &[Arc<str>], findings: &mut Findings) {
+    let sent = sent.iter().map(|sent| (sent.id, sent.object, sent.place));
+    let mut ids: Vec<_> = sent.chain(dead.iter().map(|dead| (dead.id, dead.object, dead.place))).collect();
+    ids.sort_unstable();
+    ids.dedup_by_key(|(id, object, _)| (*id, *object));
+    for same in ids.chunk_by(|a, b| a.0 == b.0).filter(|same| same.len() > 1) {
+        let (id, object, place) = same[1];
+        let [one, other] = [same[0].1, object].map(|object| &names[object as usize]);
+        findings.add(Kind::IdReused, place, || format!("id {id} belongs to an event of {one} and to one of {other}"));
+    }
+}
+
+/// Judges the sends of one object, sorted by id. Answers the gaps, one per id that is missing.
+pub(super) fn judge(name: &str, sent: &[Sent], dead: &[Dead], totals: &mut Totals, findings: &mut Findings) -> Vec<Gap> {
+    let mut gaps: Vec<Gap> = Vec::new();
+    if sent.is_empty() {
+        return gaps;
+    }
+    totals.objects += 1;
+    let is_dead = |id: u64| dead.binary_search_by_key(&id, |dead| dead.id).is_ok();
+    // The ids below the one at hand that were delivered, ascending.
+    let mut delivered: Vec<u64> = Vec::new();
+    for sends in sent.chunk_by(|a, b| a.id == b.id) {
+        one_id(name, sends, dead, totals, findings);
+        let mut prevs: Vec<(u64, Place)> = sends.iter().map(|sent| (sent.prev, sent.place)).collect();
+        prevs.sort_unstable();
+        prevs.dedup_by_key(|(prev, _)| *prev);
+        let id = sends[0].id;
+        for (prev, place) in prevs {
+            if prev != 0 && delivered.binary_search(&prev).is_err() && !is_dead(prev) {
+                gaps.push(Gap { id, prev, place });
+            }
+            // Whatever was delivered between prev and id hangs beside the chain, unless it was given up as a dead letter.
+            let beside = &delivered[delivered.partition_point(|earlier| *earlier <= prev)..];
+            if let Some(other) = beside.iter().find(|other| !is_dead(**other)) {
+                findings.add(Kind::Forked, place, || {
+                    format!("{name}: id {id} follows id {prev}, and so does id {other} or one before it")
+                });
+            }
+        }
+        delivered.push(id);
+    }
+    // Many may name one that is missing.
+    gaps.sort_unstable_by_key(|gap| (gap.prev, gap.id));
+    gaps.dedup_by_key(|gap| gap.prev);
+    gaps
+}
+
+/// Judges the sends of one id: is it one event, and did it come in time anywhere?
+fn one_id(name: &str, sends: &[Sent], dead: &[Dead], totals: &mut Totals, findings: &mut Findings) {
+    let id = sends[0].id;
+    let mut prints: Vec<_> = sends.iter().map(|sent| (sent.print, sent.place)).collect();
+    prints.sort_unstable();
+    prints.dedup_by_key(|(print, _)| *print);
+    totals.events += prints.len() as u64;
+    totals.duplicates += (sends.len() - prints.len()) as u64;
+    let first = sends[0];
+    if let Some(other) = sends.iter().find(|sent| sent.print != first.print) {
+        findings.add(Kind::IdReused, other.place, || format!("{name}: id {id} bears another event here than in another line"));
+    } else if !sends.iter().any(|sent| sent.in_time) {
+        findings.add(Kind::Reordered, first.place, || format!("{name}: id {id} comes after a higher id of its object"));
+    }
+    if let Ok(at) = dead.binary_search_by_key(&id, |dead| dead.id)
+        && dead[at].print != first.print
+    {
+        findings.add(Kind::IdReused, dead[at].place, || {
+            format!("{name}: id {id} is a dead letter and another event that was delivered")
+        });
+    }
+}

@@ -1,0 +1,271 @@
+//! Judges what came out of workers: the outputs of any number of them, and, where it is at hand, what went in.
+//!
+//! Outputs are lines with one envelope each. Two views of them are judged:
+//!
+//! - *within one file*, in the order of its lines, as a receiver of that file alone sees it: ids of an object grow, and what comes
+//!   again is a duplicate, which the receiver's rule drops. An id that comes late is only a duplicate if that event came in time
+//!   elsewhere, in this file or in another one; if not, the receiver has lost it, and it counts as reordered.
+//! - *across all files*, by id: the events of an object form one chain that starts at 0, in which `prev` names the event before.
+//!
+//! With the input beside them, the chain of each object must also be the input's lines of that object, one by one, byte for byte.
+//! Real input repeats itself, so sequences are compared, never sets. A dead letter excuses the absence of its event.
+//!
+//! Payloads are not kept: an event costs about 50 bytes, so that millions of them fit.
+
+mod align;
+mod chain;
+mod report;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher as _};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+pub use report::{Example, Kind, Report};
+
+use report::Findings;
+
+/// Ids are below this: they must survive a reader whose numbers are doubles.
+const ID_END: u64 = 1 << 53;
+
+/// One of the files that are judged, as [`Judge::file`] names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(u32);
+
+/// Where something was read: a file and a line, counted from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    file: FileId,
+    line: u32,
+}
+
+/// What is kept of an event instead of its bytes. 128 bits: two events that differ do not meet by accident.
+type Print = [u64; 2];
+
+/// One send of one event, as one line of an output shows it.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    id: u64,
+    prev: u64,
+    print: Print,
+    object: u32,
+    place: Place,
+    /// Whether the id was above all ids of the object before it in its file.
+    in_time: bool,
+}
+
+/// One dead letter.
+#[derive(Debug, Clone, Copy)]
+struct Dead {
+    id: u64,
+    print: Print,
+    object: u32,
+    place: Place,
+}
+
+/// One event of the input.
+#[derive(Debug, Clone, Copy)]
+struct Expected {
+    print: Print,
+    object: u32,
+    place: Place,
+}
+
+/// Why a line of dead letters cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeadLineError {
+    /// The line is not a JSON object with `id` and `object`.
+    #[error("this is not a dead letter as `seriatim dead list --json` prints it: {0}")]
+    NotDead(#[source] serde_json::Error),
+    /// The line has neither `event` nor `event_text`.
+    #[error("this dead letter has neither \"event\" nor \"event_text\"")]
+    NoEvent,
+}
+
+#[derive(Deserialize)]
+struct EnvelopeLine<'a> {
+    id: u64,
+    prev: u64,
+    #[serde(borrow)]
+    object: Cow<'a, str>,
+    #[serde(borrow)]
+    event: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct DeadLine<'a> {
+    id: u64,
+    #[serde(borrow)]
+    object: Cow<'a, str>,
+    #[serde(borrow, default)]
+    event: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    event_text: Option<Cow<'a, str>>,
+}
+
+/// Gathers outputs, dead letters and the input, in any order, and judges them in [`Judge::finish`].
+#[derive(Debug, Default)]
+pub struct Judge {
+    files: Vec<String>,
+    objects: HashMap<Arc<str>, u32>,
+    names: Vec<Arc<str>>,
+    /// The highest id so far of an object in one file.
+    highest: HashMap<(FileId, u32), u64>,
+    sent: Vec<Sent>,
+    dead: Vec<Dead>,
+    /// `None` without an input to hold the outputs against.
+    expected: Option<Vec<Expected>>,
+    findings: Findings,
+}
+
+impl Judge {
+    /// A judge who has seen nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Names a file whose lines follow; the name is only shown.
+    pub fn file(&mut self, name: impl Into<String>) -> FileId {
+        self.files.push(name.into());
+        FileId(u32::try_from(self.files.len() - 1).unwrap_or(u32::MAX))
+    }
+
+    /// Takes one line of an output, without its line break, and answers whether it is an envelope. Lines of one file come in
+    /// their order; `line` counts from 1. `ended` is false for a last line without a line break: a worker died while it
+    /// wrote it, so if it is no whole envelope, it is reported as torn and breaks nothing. Empty lines are skipped.
+    pub fn output(&mut self, file: FileId, line: u64, text: &[u8], ended: bool) -> bool {
+        let place = place(file, line);
+        if text.trim_ascii().is_empty() {
+            return true;
+        }
+        let envelope: EnvelopeLine<'_> = match serde_json::from_slice(text) {
+            Ok(envelope) => envelope,
+            Err(_) if !ended => {
+                self.findings.add(Kind::Torn, place, || "the last line was not written to its end".to_owned());
+                return false;
+            }
+            Err(error) => {
+                // The error counts lines from here; the file's own line stands beside it.
+                self.findings.add(Kind::Malformed, place, || format!("not an envelope: {error}").replace(" at line 1 ", " at "));
+                return false;
+            }
+        };
+        let EnvelopeLine { id, prev, object, event } = envelope;
+        if prev >= id || id >= ID_END {
+            self.findings
+                .add(Kind::Malformed, place, || format!("id {id} with prev {prev}: ids are 1 to 2^53-1, and prev is below id"));
+            return false;
+        }
+        let object = self.object(&object);
+        let highest = self.highest.entry((file, object)).or_default();
+        let in_time = id > *highest;
+        *highest = id.max(*highest);
+        self.sent.push(Sent { id, prev, print: print(event.get().as_bytes()), object, place, in_time });
+        true
+    }
+
+    /// Takes one line of `seriatim dead list --json`: its event may be absent from the outputs.
+    ///
+    /// # Errors
+    ///
+    /// If the line is not a dead letter; nothing is taken then.
+    pub fn dead(&mut self, file: FileId, line: u64, text: &[u8]) -> Result<(), DeadLineError> {
+        let dead: DeadLine<'_> = serde_json::from_slice(text).map_err(DeadLineError::NotDead)?;
+        let event = match (dead.event, &dead.event_text) {
+            (Some(event), _) => event.get(),
+            (None, Some(text)) => text,
+            (None, None) => return Err(DeadLineError::NoEvent),
+        };
+        let print = print(event.as_bytes());
+        let object = self.object(&dead.object);
+        self.dead.push(Dead { id: dead.id, print, object, place: place(file, line) });
+        Ok(())
+    }
+
+    /// From now on the outputs are held against an input, even if it turns out to be empty.
+    pub fn against_input(&mut self) {
+        self.expected.get_or_insert_default();
+    }
+
+    /// Takes one event of the input. Events of one object come in the order they were emitted.
+    pub fn expect(&mut self, file: FileId, line: u64, object: &str, event: &[u8]) {
+        let object = self.object(object);
+        let expected = Expected { print: print(event), object, place: place(file, line) };
+        self.expected.get_or_insert_default().push(expected);
+    }
+
+    /// Judges everything that was taken.
+    pub fn finish(mut self) -> Report {
+        let objects = self.names.len();
+        self.sent.sort_unstable_by_key(|sent| (sent.object, sent.id, sent.place));
+        // The last word on a dead letter that is listed twice is the same as the first.
+        self.dead.sort_unstable_by_key(|dead| (dead.object, dead.id, dead.place));
+        self.dead.dedup_by_key(|dead| (dead.object, dead.id));
+        let mut expected = self.expected.take();
+        if let Some(expected) = &mut expected {
+            expected.sort_unstable_by_key(|expected| (expected.object, expected.place));
+        }
+        let mut totals = chain::Totals::default();
+        chain::ids_of_two_objects(&self.sent, &self.dead, &self.names, &mut self.findings);
+        for object in 0..objects as u32 {
+            let sent = run(&self.sent, object, |sent| sent.object);
+            let dead = run(&self.dead, object, |dead| dead.object);
+            let name = &self.names[object as usize];
+            let missing = chain::judge(name, sent, dead, &mut totals, &mut self.findings);
+            let mut lost = 0;
+            if let Some(expected) = &expected {
+                let expected = run(expected, object, |expected| expected.object);
+                lost = align::judge(name, sent, dead, expected, &self.files, &mut self.findings);
+            }
+            // An absent event shows in the chain, as a prev that nobody delivered, and against the input: it counts once.
+            for gap in missing.into_iter().skip(lost) {
+                self.findings.add(Kind::Lost, gap.place, || {
+                    format!("{name}: id {} follows id {}, which is in no output", gap.id, gap.prev)
+                });
+            }
+        }
+        self.findings.into_report(&self.files, totals, self.dead.len() as u64)
+    }
+
+    fn object(&mut self, name: &str) -> u32 {
+        if let Some(&object) = self.objects.get(name) {
+            return object;
+        }
+        let object = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+        let name: Arc<str> = name.into();
+        self.names.push(name.clone());
+        self.objects.insert(name, object);
+        object
+    }
+}
+
+fn place(file: FileId, line: u64) -> Place {
+    Place { file, line: u32::try_from(line).unwrap_or(u32::MAX) }
+}
+
+/// The part of a slice, sorted by object, that belongs to one object.
+fn run<T>(sorted: &[T], object: u32, of: impl Fn(&T) -> u32) -> &[T] {
+    let from = sorted.partition_point(|item| of(item) < object);
+    let to = from + sorted[from..].partition_point(|item| of(item) == object);
+    &sorted[from..to]
+}
+
+/// The print of an event, the same for the event as it was emitted and as it stands in an output, where line breaks are spaces.
+fn print(event: &[u8]) -> Print {
+    let event = event.trim_ascii();
+    let one_line: Cow<'_, [u8]> = if event.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
+        event.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }).collect()
+    } else {
+        event.into()
+    };
+    [0x5e, 0xa1].map(|seed| {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u8(seed);
+        hasher.write(&one_line);
+        hasher.finish()
+    })
+}

@@ -1,0 +1,161 @@
+//! What the judge says: counts, and the first examples of each kind of fault.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::Place;
+use super::chain::Totals;
+
+/// So many examples of each kind are kept.
+const EXAMPLES_MAX: usize = 5;
+
+/// A kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Kind {
+    /// An event that no output has: the input has it, or a later event names it as its `prev`.
+    Lost,
+    /// An event that came after a later one of its object, or whose id says so against the input.
+    Reordered,
+    /// A second event after the same `prev`: the chain of an object has two branches.
+    Forked,
+    /// An id that two different events bear.
+    IdReused,
+    /// An event that the input does not have.
+    Unexpected,
+    /// A line that is not an envelope.
+    Malformed,
+    /// A last line that was not written to its end. It breaks nothing: the event was never counted as delivered.
+    Torn,
+}
+
+impl Kind {
+    /// Every kind, the gravest first.
+    pub const ALL: [Self; 7] =
+        [Self::Lost, Self::Reordered, Self::Forked, Self::IdReused, Self::Unexpected, Self::Malformed, Self::Torn];
+
+    /// Whether it makes the outputs broken.
+    pub fn breaks(self) -> bool {
+        self != Self::Torn
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lost => "lost",
+            Self::Reordered => "reordered",
+            Self::Forked => "forked",
+            Self::IdReused => "ids reused",
+            Self::Unexpected => "unexpected",
+            Self::Malformed => "malformed lines",
+            Self::Torn => "torn last lines",
+        })
+    }
+}
+
+/// One fault, and where to see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Example {
+    /// Its kind.
+    pub kind: Kind,
+    /// The file: an output, the input, or the dead letters.
+    pub file: String,
+    /// The line, counted from 1.
+    pub line: u32,
+    /// What is wrong there, in one line.
+    pub what: String,
+}
+
+/// The verdict over a set of outputs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// Different events in the outputs.
+    pub events: u64,
+    /// Objects with at least one event in the outputs.
+    pub objects: u64,
+    /// Sends beyond the first of each event. Resends are allowed: the receiver's rule drops them.
+    pub duplicates: u64,
+    /// Dead letters.
+    pub dead: u64,
+    /// See [`Kind::Lost`].
+    pub lost: u64,
+    /// See [`Kind::Reordered`].
+    pub reordered: u64,
+    /// See [`Kind::Forked`].
+    pub forked: u64,
+    /// See [`Kind::IdReused`].
+    pub ids_reused: u64,
+    /// See [`Kind::Unexpected`].
+    pub unexpected: u64,
+    /// See [`Kind::Malformed`].
+    pub malformed: u64,
+    /// See [`Kind::Torn`].
+    pub torn: u64,
+    /// The first few faults of each kind.
+    pub examples: Vec<Example>,
+}
+
+impl Report {
+    /// How many faults of a kind there are.
+    pub fn count(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::Lost => self.lost,
+            Kind::Reordered => self.reordered,
+            Kind::Forked => self.forked,
+            Kind::IdReused => self.ids_reused,
+            Kind::Unexpected => self.unexpected,
+            Kind::Malformed => self.malformed,
+            Kind::Torn => self.torn,
+        }
+    }
+
+    /// Whether nothing is broken. Duplicates and a torn last line break nothing.
+    pub fn is_clean(&self) -> bool {
+        Kind::ALL.into_iter().filter(|kind| kind.breaks()).all(|kind| self.count(kind) == 0)
+    }
+}
+
+/// Faults as they are found.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    counts: [u64; Kind::ALL.len()],
+    examples: [Vec<(Place, String)>; Kind::ALL.len()],
+}
+
+impl Findings {
+    pub(super) fn add(&mut self, kind: Kind, place: Place, what: impl FnOnce() -> String) {
+        self.counts[kind as usize] += 1;
+        let examples = &mut self.examples[kind as usize];
+        if examples.len() < EXAMPLES_MAX {
+            examples.push((place, what()));
+        }
+    }
+
+    pub(super) fn into_report(self, files: &[String], totals: Totals, dead: u64) -> Report {
+        let name = |place: Place| files.get(place.file.0 as usize).cloned().unwrap_or_default();
+        let examples = Kind::ALL
+            .into_iter()
+            .zip(self.examples)
+            .flat_map(|(kind, examples)| examples.into_iter().map(move |(place, what)| (kind, place, what)));
+        let count = |kind: Kind| self.counts[kind as usize];
+        Report {
+            events: totals.events,
+            objects: totals.objects,
+            duplicates: totals.duplicates,
+            dead,
+            lost: count(Kind::Lost),
+            reordered: count(Kind::Reordered),
+            forked: count(Kind::Forked),
+            ids_reused: count(Kind::IdReused),
+            unexpected: count(Kind::Unexpected),
+            malformed: count(Kind::Malformed),
+            torn: count(Kind::Torn),
+            examples: examples.map(|(kind, place, what)| Example { kind, file: name(place), line: place.line, what }).collect(),
+        }
+    }
+}
