@@ -89,7 +89,8 @@ fn dead(judge: &mut Judge, mut lines: Lines) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn input(judge: &mut Judge, mut lines: Lines, fields: &Fields) -> anyhow::Result<()> {
+/// Takes one input.
+pub(crate) fn input(judge: &mut Judge, mut lines: Lines, fields: &Fields) -> anyhow::Result<()> {
     let name = lines.name().to_owned();
     let file = judge.file(&name);
     judge.against_input();

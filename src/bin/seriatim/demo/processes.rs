@@ -1,0 +1,166 @@
+//! The processes of the play: workers and producers are this same program, as anyone would start it.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::{Child, ChildStdin, Command};
+
+use crate::exit::{Exit, Failure};
+
+/// The producers spread this share of the events, in percent, over this time, so that one can watch; the rest comes at once.
+const PACED_SHARE: u64 = 70;
+const PACED: Duration = Duration::from_secs(8);
+/// How often a producer is given its next lines.
+const FEED_EVERY: Duration = Duration::from_millis(10);
+
+/// A worker or a producer.
+pub(super) struct Process {
+    pub(super) name: String,
+    pub(super) child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `seriatim --redis URL ARGS…` with its log in a file of its name.
+    pub(super) fn start(name: &str, url: &str, dir: &Path, args: &[&str], stdin: Stdio) -> anyhow::Result<Self> {
+        let log = dir.join(format!("{name}.log"));
+        let open =
+            || File::options().create(true).append(true).open(&log).with_context(|| format!("cannot write {}", log.display()));
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let child = Command::new(program)
+            .args(["--redis", url, "--namespace", "demo"])
+            .args(args)
+            .env_remove("SERIATIM_REDIS")
+            .env_remove("SERIATIM_NAMESPACE")
+            .stdin(stdin)
+            .stdout(open()?)
+            .stderr(open()?)
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        Ok(Self { name: name.to_owned(), child, log })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id().unwrap_or_default()
+    }
+
+    pub(super) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = self.child.id().and_then(|pid| Pid::from_raw(pid as i32));
+        let pid = pid.ok_or_else(|| anyhow!("{} has ended already", self.name))?;
+        kill_process(pid, signal).with_context(|| format!("cannot send a signal to {}", self.name))
+    }
+
+    /// Why it should not have ended like that.
+    pub(super) fn ended_badly(&self, status: ExitStatus) -> anyhow::Error {
+        Failure::new(Exit::Broken, format!("{} ended with {status}; its log ends: {}", self.name, last_line(&self.log)))
+    }
+}
+
+/// The last line of a log that is not empty.
+pub(super) fn last_line(log: &Path) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(nothing)").to_owned()
+}
+
+/// Gives lines to the producers: at a measured pace first, and the rest at once after [`Pace::burst`].
+pub(super) struct Pace {
+    started: Instant,
+    burst: AtomicBool,
+    fed: AtomicU64,
+}
+
+impl Pace {
+    pub(super) fn start() -> Arc<Self> {
+        Arc::new(Self { started: Instant::now(), burst: AtomicBool::new(false), fed: AtomicU64::new(0) })
+    }
+
+    pub(super) fn started(&self) -> Instant {
+        self.started
+    }
+
+    pub(super) fn burst(&self) {
+        self.burst.store(true, Ordering::Relaxed);
+    }
+
+    /// Events given to all producers so far.
+    pub(super) fn fed(&self) -> u64 {
+        self.fed.load(Ordering::Relaxed)
+    }
+
+    /// Whether everything has been given that comes before the burst, of this many events in all.
+    pub(super) fn has_paced(&self, shares: &[u64]) -> bool {
+        self.fed() >= shares.iter().map(|share| share * PACED_SHARE / 100).sum()
+    }
+
+    /// How many of a producer's lines may have been given by now.
+    fn allowed(&self, share: u64) -> u64 {
+        if self.burst.load(Ordering::Relaxed) {
+            return share;
+        }
+        let part = (self.started.elapsed().as_secs_f64() / PACED.as_secs_f64()).min(1.0);
+        ((share * PACED_SHARE / 100) as f64 * part) as u64
+    }
+
+    /// Writes the lines of a file to a producer, and ends its input.
+    pub(super) async fn feed(self: Arc<Self>, path: PathBuf, share: u64, mut producer: ChildStdin) -> anyhow::Result<()> {
+        let mut lines = BufReader::new(File::open(&path)?);
+        let mut given = 0;
+        let mut text = Vec::new();
+        while given < share {
+            let allowed = self.allowed(share);
+            while given < allowed {
+                text.clear();
+                let mut count = 0;
+                while given + count < allowed && text.len() < 1 << 16 {
+                    lines.read_until(b'\n', &mut text)?;
+                    count += 1;
+                }
+                // A producer that has ended says so itself, with its exit code.
+                if producer.write_all(&text).await.is_err() {
+                    return Ok(());
+                }
+                given += count;
+                self.fed.fetch_add(count, Ordering::Relaxed);
+            }
+            tokio::time::sleep(FEED_EVERY).await;
+        }
+        Ok(())
+    }
+}
+
+/// Counts the lines of an output as it grows.
+pub(super) struct Tail {
+    pub(super) path: PathBuf,
+    offset: u64,
+    pub(super) lines: u64,
+}
+
+impl Tail {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, offset: 0, lines: 0 }
+    }
+
+    pub(super) fn read(&mut self) -> anyhow::Result<()> {
+        // The worker makes its file when it starts.
+        let Ok(mut file) = File::open(&self.path) else { return Ok(()) };
+        // A worker that starts again cuts a torn line, which was not counted: the offset never goes back over a line's end.
+        self.offset = self.offset.min(file.metadata()?.len());
+        file.seek(SeekFrom::Start(self.offset))?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        self.offset += text.len() as u64;
+        self.lines += text.iter().filter(|byte| **byte == b'\n').count() as u64;
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! A private Redis on a socket in the temporary directory.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client};
+use tokio::process::{Child, Command};
+
+use super::guard::Guard;
+use crate::exit::{Exit, Failure};
+
+/// How long the server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The oldest Redis whose scripts may run when the memory is full.
+const VERSION_MIN: (u32, u32) = (7, 0);
+
+/// The server; it ends with the guard.
+pub(super) struct Server {
+    pub(super) child: Child,
+    pub(super) url: String,
+}
+
+impl Server {
+    /// Starts a server and waits until it answers.
+    pub(super) async fn start(guard: &mut Guard) -> anyhow::Result<(Self, MultiplexedConnection)> {
+        let program = program().await?;
+        let dir = guard.dir().to_owned();
+        let socket = dir.join("redis.sock");
+        let child = Command::new(&program)
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no", "--unixsocket"])
+            .arg(&socket)
+            .arg("--dir")
+            .arg(&dir)
+            .stdin(Stdio::null())
+            .stdout(File::create(dir.join("redis.log")).context("cannot write to the temporary directory")?)
+            .stderr(Stdio::null())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start {program}"))?;
+        guard.watch(child.id().unwrap_or_default());
+        let mut server = Self { child, url: format!("unix://{}", socket.display()) };
+        let connection = server.until_it_answers(&program, &dir).await?;
+        Ok((server, connection))
+    }
+
+    async fn until_it_answers(&mut self, program: &str, dir: &Path) -> anyhow::Result<MultiplexedConnection> {
+        let client = Client::open(self.url.as_str())?;
+        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let refused = match client.get_multiplexed_async_connection_with_config(&config).await {
+                Ok(connection) => return Ok(connection),
+                Err(refused) => refused,
+            };
+            if self.child.try_wait()?.is_some() || Instant::now() > deadline {
+                let log = super::processes::last_line(&dir.join("redis.log"));
+                return Err(Failure::new(
+                    Exit::Redis,
+                    format!("the private {program} does not start: {refused}; its log ends: {log}"),
+                ));
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// The first server on the PATH that is new enough.
+async fn program() -> anyhow::Result<String> {
+    let mut found = Vec::new();
+    for name in ["redis-server", "valkey-server"] {
+        let Ok(output) = Command::new(name).arg("--version").stdin(Stdio::null()).output().await else { continue };
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        match version(&text) {
+            Some(version) if version >= VERSION_MIN => return Ok(name.to_owned()),
+            _ => found.push(text.trim().to_owned()),
+        }
+    }
+    let too_old = if found.is_empty() { String::new() } else { format!(" (found: {})", found.join("; ")) };
+    let what = "the demo needs redis-server >= 7.0 or valkey-server on the PATH; scripts/demo installs one";
+    Err(Failure::new(Exit::Redis, format!("{what}{too_old}")))
+}
+
+/// Major and minor of `Redis server v=7.0.15 sha=…`.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split_once("v=")?.1.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn versions_are_read() {
+        assert_eq!(super::version("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0"), Some((7, 0)));
+        assert_eq!(super::version("Valkey server v=8.1.1 sha=0"), Some((8, 1)));
+        assert_eq!(super::version("bash: not found"), None);
+    }
+}
