@@ -92,6 +92,8 @@ async fn play(args: Args) -> anyhow::Result<Exit> {
     print(&report, &measured);
     if args.keep.is_some() {
         println!("input, outputs and logs are in {}", home.display());
+    } else if !report.is_clean() {
+        println!("the files named above are gone; run it again with --keep DIR (and the same --seed) to look into them");
     }
     Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
 }
@@ -109,8 +111,8 @@ async fn input(args: &Args, home: PathBuf, show: &Show) -> anyhow::Result<Input>
             (generated, format!("generated with --seed {seed}"))
         }
     };
-    let (events, objects) = (show::number(input.events()), show::number(input.objects));
-    show.say(&format!("{events} events of {objects} objects, {origin}, from two producers to three workers"));
+    let (events, objects) = (show::count(input.events(), "event"), show::count(input.objects, "object"));
+    show.say(&format!("{events} of {objects}, {origin}, from two producers to three worker processes"));
     Ok(input)
 }
 
@@ -119,7 +121,7 @@ async fn act(stage: &mut Stage, input: &Input) -> anyhow::Result<Measured> {
     for name in WORKERS {
         stage.start_worker(name)?;
     }
-    stage.until_attached(&WORKERS).await?;
+    stage.until_attached().await?;
     stage.start_producers(input)?;
 
     stage.until_fed(KILL_AT).await?;
@@ -133,10 +135,11 @@ async fn act(stage: &mut Stage, input: &Input) -> anyhow::Result<Measured> {
     stage.say(&format!("killed {}, {caught}, and restarted it under its name", WORKERS[1]));
     stage.start_worker(WORKERS[1])?;
     let restart = stage.until_gone_on(caught).await?;
+    stage.until_attached().await?;
     stage.say(&format!("restarted: {restart}"));
 
     let (burst_began, burst) = stage.burst().await?;
-    stage.say(&format!("the last {} events at once", show::number(burst)));
+    stage.say(&format!("the last {} at once", show::count(burst, "event")));
     let (drained, whole) = stage.until_drained().await?;
     stage.say("everything is delivered; stopping the workers");
     stage.stop_workers().await?;
@@ -169,7 +172,7 @@ fn print(report: &Report, measured: &Measured) {
     row("objects", show::number(report.objects).to_string());
     row("events per second", format!("{at_once} in the closing burst; {overall} overall, paced to be watched"));
     row("duplicates", format!("{} (sent again after a kill; receivers drop them by id)", show::number(report.duplicates)));
-    row("takeover", format!("{takeover}; the lease is {}, by default it is 5 s", show::seconds(LEASE)));
+    row("takeover", format!("{takeover} (lease {}; the default is 5 s)", show::seconds(LEASE)));
     row("restart", restart.to_string());
     for kind in Kind::ALL {
         if matches!(kind, Kind::Lost | Kind::Reordered | Kind::Forked) || report.count(kind) > 0 {

@@ -62,6 +62,11 @@ pub(super) fn number(n: u64) -> impl Display {
     indicatif::HumanCount(n)
 }
 
+/// `1 event`, `25,000 events`.
+pub(super) fn count(n: u64, thing: &str) -> String {
+    format!("{} {thing}{}", number(n), if n == 1 { "" } else { "s" })
+}
+
 /// `2.1 s`.
 pub(super) fn seconds(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();

@@ -16,7 +16,7 @@ use super::guard::Guard;
 use super::input::Input;
 use super::processes::{Pace, Process, Tail};
 use super::server::Server;
-use super::show::{Show, number, seconds};
+use super::show::{Show, count, seconds};
 use super::watch;
 use crate::exit::{Exit, Failure};
 
@@ -58,7 +58,7 @@ pub(super) struct Caught {
 
 impl fmt::Display for Caught {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "with {} events of {} objects in hand", number(self.events), number(self.objects.len() as u64))
+        write!(f, "with {} of {} in hand", count(self.events, "event"), count(self.objects.len() as u64, "object"))
     }
 }
 
@@ -72,8 +72,15 @@ pub(super) struct WentOn {
 impl fmt::Display for WentOn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.times {
+            Some((first, _)) if self.objects == 1 => write!(f, "{} after the kill its object went on", seconds(first)),
             Some((first, last)) => {
-                write!(f, "{} after the kill, all {} objects by {}", seconds(first), self.objects, seconds(last))
+                write!(
+                    f,
+                    "{} after the kill its objects went on, all {} of them by {}",
+                    seconds(first),
+                    self.objects,
+                    seconds(last)
+                )
             }
             None => f.write_str("nothing was in hand"),
         }
@@ -127,13 +134,16 @@ impl Stage {
         self.outputs.iter().map(|tail| tail.path.clone()).collect()
     }
 
-    /// Waits until all worker processes are at work.
-    pub(super) async fn until_attached(&mut self, names: &[&str]) -> anyhow::Result<()> {
-        let leases: Vec<String> = names.iter().map(|name| self.keys.worker_lease(name)).collect();
-        while redis::cmd("EXISTS").arg(&leases).query_async::<usize>(&mut self.redis).await? < names.len() {
+    /// Waits until all worker processes are at work: each has the lease of its name, and heeds signals.
+    pub(super) async fn until_attached(&mut self) -> anyhow::Result<()> {
+        loop {
+            let names = self.workers.iter().map(|worker| worker.name.as_str());
+            let holders = watch::lease_holders(&mut self.redis, &self.keys, names).await?;
+            if self.workers.iter().zip(holders).all(|(worker, holder)| holder == Some(worker.pid())) {
+                return Ok(());
+            }
             self.tick().await?;
         }
-        Ok(())
     }
 
     /// Starts the two producers and begins to give them their lines.
@@ -152,9 +162,10 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until this many percent of the events have been given to the producers.
+    /// Waits until this many percent of the events have been given to the producers, or all that come before the burst: of a few
+    /// events, there may be none.
     pub(super) async fn until_fed(&mut self, percent: u64) -> anyhow::Result<()> {
-        while self.fed() * 100 < self.events() * percent {
+        while self.fed() * 100 < self.events() * percent && self.pace.as_ref().is_some_and(|pace| !pace.has_paced(&self.shares)) {
             self.tick().await?;
         }
         Ok(())

@@ -46,6 +46,21 @@ pub(super) async fn in_hand(
     Ok((events, objects))
 }
 
+/// The process ids that the leases of these names hold.
+pub(super) async fn lease_holders<'a>(
+    redis: &mut MultiplexedConnection,
+    keys: &Keys,
+    names: impl Iterator<Item = &'a str>,
+) -> RedisResult<Vec<Option<u32>>> {
+    let mut get = redis::cmd("MGET");
+    for name in names {
+        get.arg(keys.worker_lease(name));
+    }
+    // A lease is: token, host, process id, start of the process.
+    let leases: Vec<Option<String>> = get.query_async(redis).await?;
+    Ok(leases.into_iter().map(|lease| lease?.split(' ').nth(2)?.parse().ok()).collect())
+}
+
 /// The id of the last event delivered, of each of these objects.
 pub(super) async fn last_event_ids(
     redis: &mut MultiplexedConnection,
