@@ -3,6 +3,7 @@
 use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, pipe};
 use seriatim::keys::Keys;
+use seriatim::worker::Holder;
 
 /// How many events a worker process has in hand, and of which objects, with the id of the last event delivered.
 pub(super) async fn in_hand(
@@ -56,9 +57,8 @@ pub(super) async fn lease_holders<'a>(
     for name in names {
         get.arg(keys.worker_lease(name));
     }
-    // A lease is: token, host, process id, start of the process.
     let leases: Vec<Option<String>> = get.query_async(redis).await?;
-    Ok(leases.into_iter().map(|lease| lease?.split(' ').nth(2)?.parse().ok()).collect())
+    Ok(leases.into_iter().map(|lease| Some(Holder::of_lease(&lease?)?.pid())).collect())
 }
 
 /// The id of the last event delivered, of each of these objects.
