@@ -169,7 +169,7 @@ mod tests {
                     .map(|(kind, suffix)| (format!("{kind} {name}"), [keys.prefix(), "event.worker:", name, suffix].concat())),
             );
         }
-        all.extend(SHARED_KINDS.iter().map(|(kind, key)| (format!("{kind}"), [keys.prefix(), key].concat())));
+        all.extend(SHARED_KINDS.iter().map(|(kind, key)| ((*kind).to_owned(), [keys.prefix(), key].concat())));
         all
     }
 

@@ -1,5 +1,5 @@
 //! What the tests share: a private Redis per test, or another one that `SERIATIM_TEST_REDIS` names.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, clippy::zombie_processes)]
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

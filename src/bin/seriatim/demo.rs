@@ -75,7 +75,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         done = play(args) => done,
         stopped = stop_signal() => {
             stopped?;
-            Err(Failure::new(Exit::Broken, "the demo was stopped by a signal; its Redis, its workers and their files are gone"))
+            Err(Failure::with(Exit::Broken, "the demo was stopped by a signal; its Redis, its workers and their files are gone"))
         }
     }
 }

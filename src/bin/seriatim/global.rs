@@ -56,7 +56,7 @@ impl Global {
 
     /// The keys of the namespace.
     pub(crate) fn keys(&self) -> anyhow::Result<Keys> {
-        Keys::maybe_namespace(self.namespace.as_deref()).map_err(|error| Failure::new(Exit::Input, error))
+        Keys::maybe_namespace(self.namespace.as_deref()).map_err(|error| Failure::with(Exit::Input, error))
     }
 
     /// The Redis URL without user and password, for messages.
@@ -72,7 +72,7 @@ impl Global {
         let client = Client::open(self.redis.as_str()).map_err(|error| {
             // The error's own text may hold the URL, and with it the password.
             let kind = error.category().to_owned();
-            Failure::new(
+            Failure::with(
                 Exit::Input,
                 format!("--redis is not a Redis URL ({kind}); it looks like redis://host:6379 or unix:///path"),
             )
@@ -80,7 +80,7 @@ impl Global {
         let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
         client.get_multiplexed_async_connection_with_config(&config).await.map_err(|error| {
             let shown = self.redis_shown();
-            Failure::new(
+            Failure::with(
                 Exit::Redis,
                 format!("cannot connect to Redis at {shown}: {error}; is it running? --redis or SERIATIM_REDIS names another"),
             )

@@ -45,7 +45,7 @@ impl Lines {
                 .context("it cannot be opened")
                 .and_then(|file| Self::unpacked(BufReader::with_capacity(1 << 16, file)))
         };
-        let reader = opened.map_err(|error| Failure::new(Exit::Input, format!("cannot read {name}: {error:#}")))?;
+        let reader = opened.map_err(|error| Failure::with(Exit::Input, format!("cannot read {name}: {error:#}")))?;
         Ok(Self { name, reader, text: Vec::new(), number: 0 })
     }
 
@@ -67,7 +67,7 @@ impl Lines {
         let read = self.reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut self.text);
         let name = &self.name;
         let after = self.number;
-        let read = read.map_err(|error| Failure::new(Exit::Input, format!("cannot read {name} after line {after}: {error}")))?;
+        let read = read.map_err(|error| Failure::with(Exit::Input, format!("cannot read {name} after line {after}: {error}")))?;
         if read == 0 {
             return Ok(None);
         }
@@ -75,7 +75,7 @@ impl Lines {
         let ended = self.text.ends_with(b"\n");
         if !ended && read as u64 == LINE_BYTES_MAX {
             let number = self.number;
-            return Err(Failure::new(Exit::Input, format!("{name}:{number} is longer than {LINE_BYTES_MAX} bytes")));
+            return Err(Failure::with(Exit::Input, format!("{name}:{number} is longer than {LINE_BYTES_MAX} bytes")));
         }
         let text = self.text.strip_suffix(b"\n").unwrap_or(&self.text);
         let text = text.strip_suffix(b"\r").unwrap_or(text);

@@ -53,5 +53,5 @@ pub(crate) fn failure(error: ControlError) -> anyhow::Error {
         ControlError::Name(_) => Exit::Input,
         _ => Exit::Broken,
     };
-    Failure::new(exit, error)
+    Failure::with(exit, error)
 }

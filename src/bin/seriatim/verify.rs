@@ -72,7 +72,7 @@ pub(crate) fn output(judge: &mut Judge, mut lines: Lines) -> anyhow::Result<()> 
     if good == 0 && bad > 0 {
         let name = lines.name();
         let what = format!("{name} is not an output: no line of it is an envelope with id, prev, object and event");
-        return Err(Failure::new(Exit::Input, what));
+        return Err(Failure::with(Exit::Input, what));
     }
     Ok(())
 }
@@ -83,7 +83,7 @@ fn dead(judge: &mut Judge, mut lines: Lines) -> anyhow::Result<()> {
     while let Some(line) = lines.next()? {
         if !line.text.trim_ascii().is_empty() {
             let taken = judge.dead(file, line.number, line.text);
-            taken.map_err(|error| Failure::new(Exit::Input, format!("{name}:{}: {error}", line.number)))?;
+            taken.map_err(|error| Failure::with(Exit::Input, format!("{name}:{}: {error}", line.number)))?;
         }
     }
     Ok(())
@@ -98,7 +98,7 @@ pub(crate) fn input(judge: &mut Judge, mut lines: Lines, fields: &Fields) -> any
         if !line.text.trim_ascii().is_empty() {
             let read = fields.of(line.text);
             let (object, event) =
-                read.map_err(|error| Failure::new(Exit::Input, format!("{name}:{} is no input line: {error:#}", line.number)))?;
+                read.map_err(|error| Failure::with(Exit::Input, format!("{name}:{} is no input line: {error:#}", line.number)))?;
             judge.expect(file, line.number, &object, event);
         }
     }

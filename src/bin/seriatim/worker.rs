@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use seriatim::sink::Spec;
+use seriatim::sink::{self, Sink, Spec};
 use seriatim::worker::{Shutdown, StopReason, Worker, WorkerConfig, WorkerError};
 use tracing::{info, warn};
 
@@ -71,16 +71,33 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     if let Some(name) = args.name {
         config.name = name;
     }
-    config.validate().map_err(|error| Failure::new(Exit::Input, format!("--{}", error.to_string().replacen('_', "-", 1))))?;
+    config.validate().map_err(|error| Failure::with(Exit::Input, format!("--{}", error.to_string().replacen('_', "-", 1))))?;
     let name = config.name.clone();
-    let sink = args.sink.open().map_err(|error| Failure::new(Exit::Input, error))?;
+    let shutdown = on_signals()?;
+    let sink = open(&args.sink, &shutdown)?;
     let worker = Worker::builder(&global.redis).config(config).sink(sink).build().map_err(failure)?;
-    let stopped = worker.run(on_signals()?).await.map_err(failure)?;
+    let stopped = worker.run(shutdown).await.map_err(failure)?;
     if stopped.reason == StopReason::Unreachable {
         warn!(name, "stopped without an answer from Redis; others take over when the lease ends");
     }
     info!(name, delivered = stopped.delivered, "stopped");
     Ok(Exit::Done)
+}
+
+/// Opens the sink. A worker whose standard output nobody reads any more has nobody to work for, and stops.
+fn open(spec: &Spec, shutdown: &Shutdown) -> anyhow::Result<Box<dyn Sink>> {
+    let unopened = |error| Failure::with(Exit::Input, error);
+    if *spec != Spec::Stdout {
+        return spec.open().map_err(unopened);
+    }
+    let stdout = sink::stdout().map_err(unopened)?;
+    let (closed, shutdown) = (stdout.closed(), shutdown.clone());
+    tokio::spawn(async move {
+        closed.cancelled().await;
+        info!("nobody reads standard output any more");
+        shutdown.stop();
+    });
+    Ok(Box::new(stdout))
 }
 
 fn failure(error: WorkerError) -> anyhow::Error {
@@ -89,7 +106,7 @@ fn failure(error: WorkerError) -> anyhow::Error {
         WorkerError::Connect { .. } => Exit::Redis,
         _ => Exit::Worker,
     };
-    Failure::new(exit, error)
+    Failure::with(exit, error)
 }
 
 /// SIGTERM or Ctrl-C stops gracefully, a second one at once.

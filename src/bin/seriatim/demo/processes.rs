@@ -62,7 +62,7 @@ impl Process {
 
     /// Why it should not have ended like that.
     pub(super) fn ended_badly(&self, status: ExitStatus) -> anyhow::Error {
-        Failure::new(Exit::Broken, format!("{} ended with {status}; its log ends: {}", self.name, last_line(&self.log)))
+        Failure::with(Exit::Broken, format!("{} ended with {status}; its log ends: {}", self.name, last_line(&self.log)))
     }
 }
 

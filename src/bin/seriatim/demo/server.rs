@@ -59,7 +59,7 @@ impl Server {
             };
             if self.child.try_wait()?.is_some() || Instant::now() > deadline {
                 let log = super::processes::last_line(&dir.join("redis.log"));
-                return Err(Failure::new(
+                return Err(Failure::with(
                     Exit::Redis,
                     format!("the private {program} does not start: {refused}; its log ends: {log}"),
                 ));
@@ -82,7 +82,7 @@ async fn program() -> anyhow::Result<String> {
     }
     let too_old = if found.is_empty() { String::new() } else { format!(" (found: {})", found.join("; ")) };
     let what = "the demo needs redis-server >= 7.0 or valkey-server on the PATH; scripts/demo installs one";
-    Err(Failure::new(Exit::Redis, format!("{what}{too_old}")))
+    Err(Failure::with(Exit::Redis, format!("{what}{too_old}")))
 }
 
 /// Major and minor of `Redis server v=7.0.15 sha=…`.

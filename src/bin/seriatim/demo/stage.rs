@@ -259,7 +259,7 @@ impl Stage {
             let pid = worker.pid();
             let Ok(status) = tokio::time::timeout(STOP, worker.child.wait()).await else {
                 let what = format!("{} did not stop within {} of SIGTERM", worker.name, seconds(STOP));
-                return Err(Failure::new(Exit::Broken, what));
+                return Err(Failure::with(Exit::Broken, what));
             };
             let status = status?;
             self.guard.ended(pid);
@@ -300,14 +300,14 @@ impl Stage {
         } else if self.moved.1.elapsed() > STALL {
             let what =
                 format!("nothing moves: {fed} of {events} events emitted, {delivered} delivered; --keep DIR keeps the logs");
-            return Err(Failure::new(Exit::Broken, what));
+            return Err(Failure::with(Exit::Broken, what));
         }
         self.nobody_ended_badly()
     }
 
     fn nobody_ended_badly(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.server.child.try_wait()? {
-            return Err(Failure::new(Exit::Redis, format!("the private Redis ended with {status}")));
+            return Err(Failure::with(Exit::Redis, format!("the private Redis ended with {status}")));
         }
         for worker in &mut self.workers {
             if let Some(status) = worker.child.try_wait()? {
@@ -338,10 +338,10 @@ pub(super) fn home(keep: Option<&Path>, guard: &Guard) -> anyhow::Result<PathBuf
         std::fs::create_dir(&home).context("cannot write to the temporary directory")?;
         return Ok(home);
     };
-    let cannot = |error: std::io::Error| Failure::new(Exit::Input, format!("--keep: cannot use {}: {error}", keep.display()));
+    let cannot = |error: std::io::Error| Failure::with(Exit::Input, format!("--keep: cannot use {}: {error}", keep.display()));
     std::fs::create_dir_all(keep).map_err(cannot)?;
     if std::fs::read_dir(keep).map_err(cannot)?.next().is_some() {
-        return Err(Failure::new(Exit::Input, format!("--keep: {} is not empty; name a new directory", keep.display())));
+        return Err(Failure::with(Exit::Input, format!("--keep: {} is not empty; name a new directory", keep.display())));
     }
     keep.canonicalize().map_err(cannot)
 }
