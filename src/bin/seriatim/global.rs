@@ -15,6 +15,7 @@ use crate::exit::{Exit, Failure};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
     /// Where Redis is: redis://[user:password@]host[:port][/db] or unix:///path
     #[arg(
