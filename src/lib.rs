@@ -2,6 +2,7 @@
 //!
 //! The path of an event is *emit, claim, deliver, commit*, with *recover* beside it:
 //!
+//! - [`emit`]: events into Redis, from any number of frontends
 //! - [`event`]: names, payloads, envelopes
 //! - [`keys`]: every Redis key
 //! - [`consume`]: envelopes and the receiver's rule, for whoever gets the events
@@ -14,6 +15,7 @@
 pub mod consume;
 #[cfg(feature = "worker")]
 pub mod control;
+pub mod emit;
 pub mod event;
 pub mod keys;
 #[cfg(feature = "worker")]
@@ -28,4 +30,5 @@ pub mod worker;
 
 #[cfg(feature = "worker")]
 pub use async_trait::async_trait;
+pub use emit::{EmitError, Emitted, Emitter};
 pub use redis;

@@ -1,0 +1,250 @@
+//! The connection of an emitter: one of its own, made anew when it is gone, or one that the caller gave.
+//!
+//! An own connection is shared by all calls: each clones it, so that any number of emits are in flight without waiting for one
+//! another. It is made anew only by a call that has not sent anything yet. Nothing here sends a command twice. A failed attempt is shared by all calls
+//! that waited for it, so that a Redis that is down costs each of them one connection timeout, not one after another.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
+use redis::{
+    AsyncConnectionConfig, Client, IntoConnectionInfo as _, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError,
+    RedisResult, Value,
+};
+
+use super::error::{EmitError, Failed, read_answer};
+
+/// A peer that vanished without a word is noticed after this long without traffic, and then this often.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+/// So many bytes may gather before they are written to the socket: enough for many small emits, or a part of a chunk.
+const WRITE_BYTES: usize = 64 * 1024;
+
+/// Where transactions are sent.
+pub(super) enum Link {
+    Own(Box<Own>),
+    Given(Mutex<Box<dyn Given>>),
+}
+
+/// A caller's connection: `Clone` made usable behind a pointer.
+pub(super) trait Given: ConnectionLike + Send {
+    fn another(&self) -> Box<dyn Given>;
+}
+
+impl<C: ConnectionLike + Clone + Send + 'static> Given for C {
+    fn another(&self) -> Box<dyn Given> {
+        Box::new(self.clone())
+    }
+}
+
+impl Link {
+    /// Sends an atomic pipeline once and answers the result of each of its commands.
+    pub(super) async fn transact(&self, pipe: &Pipeline) -> Result<Vec<Value>, Failed> {
+        // What MULTI and the commands answer (OK, QUEUED) is skipped, what EXEC answers is wanted: offset and count say so.
+        let (offset, count) = (pipe.len() + 1, 1);
+        match self {
+            Self::Own(own) => {
+                let mut live = own.live().await.map_err(|source| Failed::Connect { redis: own.address(), source })?;
+                let answer = live.connection.req_packed_commands(pipe, offset, count).await;
+                let answer = read_answer(answer, pipe.len());
+                if let Err(failed) = &answer
+                    && failed.spoils_connection()
+                {
+                    own.forget(&live);
+                }
+                answer
+            }
+            Self::Given(given) => {
+                let mut given = lock(given).another();
+                read_answer(given.req_packed_commands(pipe, offset, count).await, pipe.len())
+            }
+        }
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        match self {
+            Self::Own(own) => own.usable().is_some(),
+            Self::Given(_) => true,
+        }
+    }
+}
+
+/// A connection of the emitter's own.
+pub(super) struct Own {
+    client: Client,
+    connection_timeout: Duration,
+    response_timeout: Duration,
+    live: Mutex<Option<Live>>,
+    /// Held while a connection is being made; the error is that of the last attempt, if it failed.
+    connecting: tokio::sync::Mutex<Option<RedisError>>,
+    /// How many attempts have ended.
+    attempts: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Live {
+    connection: MultiplexedConnection,
+    /// Set once the connection is known to be closed, also while nobody uses it.
+    gone: Arc<AtomicBool>,
+}
+
+impl Own {
+    /// Reads the URL; connects to nothing yet.
+    pub(super) fn new(url: &str, connection_timeout: Duration, response_timeout: Duration) -> Result<Self, EmitError> {
+        check_url(url)?;
+        // The error's own text may repeat parts of the URL, and with them the password: only its category is told.
+        let bad_url = |error: RedisError| EmitError::Url { reason: error.category().to_owned() };
+        let info = url.into_connection_info().map_err(bad_url)?;
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+        let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+        // How long written bytes may stay without an acknowledgement before the socket is given up.
+        #[cfg(target_os = "linux")]
+        let tcp = tcp.set_user_timeout(response_timeout.saturating_mul(2));
+        // Only with RESP3 does the client tell of a connection that closes while nobody uses it. Without that, the first emit
+        // after a restart of Redis would be written to a dead connection, and its outcome would be unknown.
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let client = Client::open(info.set_redis_settings(settings).set_tcp_settings(tcp)).map_err(bad_url)?;
+        Ok(Self {
+            client,
+            connection_timeout,
+            response_timeout,
+            live: Mutex::new(None),
+            connecting: tokio::sync::Mutex::new(None),
+            attempts: AtomicU64::new(0),
+        })
+    }
+
+    /// Makes the connection, if there is none.
+    pub(super) async fn connect(&self) -> Result<(), EmitError> {
+        match self.live().await {
+            Ok(_) => Ok(()),
+            Err(source) => Err(EmitError::Connect { redis: self.address(), source }),
+        }
+    }
+
+    /// Where Redis is, without user and password.
+    fn address(&self) -> String {
+        self.client.get_connection_info().addr().to_string()
+    }
+
+    fn usable(&self) -> Option<Live> {
+        lock(&self.live).as_ref().filter(|live| !live.gone.load(Ordering::Acquire)).cloned()
+    }
+
+    /// The connection; a new one where there is none or the last one is gone.
+    async fn live(&self) -> RedisResult<Live> {
+        if let Some(live) = self.usable() {
+            return Ok(live);
+        }
+        let seen = self.attempts.load(Ordering::Acquire);
+        let mut last_error = self.connecting.lock().await;
+        if let Some(live) = self.usable() {
+            return Ok(live);
+        }
+        if self.attempts.load(Ordering::Acquire) != seen
+            && let Some(error) = last_error.as_ref()
+        {
+            return Err(error.clone());
+        }
+        let attempt = self.attempt().await;
+        self.attempts.fetch_add(1, Ordering::AcqRel);
+        match attempt {
+            Ok(live) => {
+                *last_error = None;
+                *lock(&self.live) = Some(live.clone());
+                Ok(live)
+            }
+            Err(error) => {
+                *last_error = Some(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    async fn attempt(&self) -> RedisResult<Live> {
+        let gone = Arc::new(AtomicBool::new(false));
+        let sender = {
+            let gone = Arc::clone(&gone);
+            move |push: PushInfo| {
+                if push.kind == PushKind::Disconnection {
+                    gone.store(true, Ordering::Release);
+                }
+                Ok::<(), std::convert::Infallible>(())
+            }
+        };
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.connection_timeout))
+            .set_response_timeout(Some(self.response_timeout))
+            .set_write_backpressure_boundary(WRITE_BYTES)
+            .set_push_sender(sender);
+        let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
+        // The client's own timeout is given too, but a deadline around everything leaves no step out.
+        let deadline = self.connection_timeout.saturating_add(Duration::from_millis(100));
+        let connection = tokio::time::timeout(deadline, connecting)
+            .await
+            .map_err(|_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut)))??;
+        Ok(Live { connection, gone })
+    }
+
+    /// Lets go of a connection. Calls that still wait on it keep their clones until they have their answers.
+    fn forget(&self, spoilt: &Live) {
+        let mut live = lock(&self.live);
+        if live.as_ref().is_some_and(|live| Arc::ptr_eq(&live.gone, &spoilt.gone)) {
+            *live = None;
+        }
+    }
+}
+
+/// A panic while one of these locks is held leaves nothing half done behind it.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Refuses a URL whose password was not percent-encoded: what follows its `/`, `?` or `#` would be taken for something else,
+/// what stands before for a host name, and would show in errors.
+fn check_url(url: &str) -> Result<(), EmitError> {
+    let Some((scheme, rest)) = url.split_once("://") else { return Ok(()) };
+    let path = if scheme.contains("unix") { "" } else { rest.find(['/', '?', '#']).map_or("", |at| &rest[at..]) };
+    if path.contains('@') {
+        let reason = "an '@' follows a '/', '?' or '#'; in a password write them %40, %2F, %3F, %23".to_owned();
+        return Err(EmitError::Url { reason });
+    }
+    Ok(())
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            // The client's own Debug is not used: it knows the password.
+            Self::Own(own) => write!(f, "Own({})", own.address()),
+            Self::Given(_) => f.write_str("Given"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_url_is_refused_without_repeating_it() {
+        for url in [
+            "redis://:hush#hush@host",
+            "redis://u:hush/hush@host:6379",
+            "redis://u:1?hush@host",
+            "http://u:hush@host",
+            "hush",
+            "redis://u:hush@host:port",
+            "redis://u:hush@host/db",
+        ] {
+            let seconds = Duration::from_secs(1);
+            let error = match Own::new(url, seconds, seconds) {
+                Ok(_) => panic!("{url} is accepted"),
+                Err(error) => error.to_string(),
+            };
+            assert!(error.contains("not a Redis URL") && !error.contains("hush"), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Emit: the frontend's side of the path.
+//!
+//! An emit is one plain transaction, `MULTI; SET OBJ:data …; LPUSH OBJ:events main sub…; LPUSH objects.with.events OBJ; EXEC`, as a
+//! frontend in any language sends it. This module owns that transaction and what is known when it fails:
+//!
+//! - [`Emitter`]: one emit at a time, or into the caller's own transaction
+//! - `many`: many events at once, in few transactions ([`Emitter::emit_many`])
+//! - `link`: the connection
+//! - `error`: what went wrong, and whether it took effect
+//!
+//! If the process dies between sending and the answer, the transaction has taken effect as a whole or not at all; nothing is left
+//! behind that a worker or a later emit would have to clean up.
+
+mod error;
+mod link;
+mod many;
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use redis::aio::ConnectionLike;
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value};
+
+use crate::event::{EVENT_BYTES_MAX, IntoEvent, ObjectName};
+use crate::keys::{Keys, NamespaceError};
+
+pub use error::EmitError;
+use link::{Link, Own};
+pub use many::{CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX, EmitManyError, EmittedMany, ObjectFailed};
+
+/// How long an [`Emitter`] of its own connection waits for a connection, and for an answer, unless told otherwise.
+pub const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Emits events for objects.
+///
+/// Cheap to clone, and all clones share one connection: any number of emits may be in flight at once.
+///
+/// # Order
+///
+/// An emit that returned `Ok` is ordered before every emit of the same object that begins later, in whatever process. Two emits of
+/// one object that are in flight at the same time come in either order: await the first where the order matters. An emit whose outcome is
+/// [unknown](EmitError::Unknown) may still take effect later, and then stands behind events emitted after it.
+///
+/// # Cancellation
+///
+/// Dropping the future of an emit does not take back what was written: its outcome is unknown, as with [`EmitError::Unknown`].
+/// The connection stays usable, also for emits that are in flight beside it.
+///
+/// # Example
+///
+/// ```no_run
+/// # async fn run() -> Result<(), seriatim::EmitError> {
+/// use seriatim::{Emitter, event::Json};
+///
+/// let emitter = Emitter::connect("redis://127.0.0.1").await?;
+/// emitter.emit("work:1", Json::new(r#"{"type":"created"}"#)).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Emitter {
+    link: Arc<Link>,
+    keys: Keys,
+    /// The key of the markers, spelled once.
+    markers: Arc<str>,
+    event_bytes_max: usize,
+    chunk_events_max: usize,
+    chunk_bytes_max: usize,
+}
+
+/// An emit that Redis has acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Emitted {
+    /// How many events the emit queued: the main event and its subevents.
+    pub events: usize,
+    /// How many events were queued for the object just after, these included. Events that a worker has already taken do not count. A
+    /// producer that sees it grow is ahead of the workers.
+    pub queued: u64,
+}
+
+/// The settings of an [`Emitter`] with a connection of its own; made by [`Emitter::builder`].
+#[derive(Clone)]
+#[must_use = "nothing is connected before connect() is awaited"]
+pub struct EmitterBuilder {
+    url: String,
+    keys: Keys,
+    connection_timeout: Duration,
+    response_timeout: Duration,
+}
+
+impl EmitterBuilder {
+    /// How long one attempt to connect may take, name lookup and authentication included. Default: 5 s.
+    pub fn connection_timeout(mut self, timeout: Duration) -> Self {
+        self.connection_timeout = timeout;
+        self
+    }
+
+    /// How long an emit waits for its answer before its outcome counts as [unknown](EmitError::Unknown). Default: 5 s. The time it
+    /// waits behind other emits on the connection counts.
+    pub fn response_timeout(mut self, timeout: Duration) -> Self {
+        self.response_timeout = timeout;
+        self
+    }
+
+    /// Under which keys to emit. Default: those without a namespace.
+    pub fn keys(mut self, keys: Keys) -> Self {
+        self.keys = keys;
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// [`EmitError::Url`] and [`EmitError::Connect`]. The password is in neither.
+    pub async fn connect(self) -> Result<Emitter, EmitError> {
+        let own = Own::new(&self.url, self.connection_timeout, self.response_timeout)?;
+        own.connect().await?;
+        Ok(Emitter::over(Link::Own(Box::new(own))).with_keys(self.keys))
+    }
+}
+
+impl fmt::Debug for EmitterBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URL may hold a password.
+        f.debug_struct("EmitterBuilder").field("keys", &self.keys).finish_non_exhaustive()
+    }
+}
+
+impl Emitter {
+    /// Connects to Redis at `redis://[user:password@]host[:port][/db]` or `unix:///path`, with the default timeouts of 5 s;
+    /// [`builder`](Self::builder) sets others.
+    ///
+    /// A connection that is lost is made anew by the next call, before that call sends anything. A call that had sent its
+    /// transaction when the connection was lost ends with [`EmitError::Unknown`]; nothing is ever sent twice. The connection speaks RESP3 and needs
+    /// Redis 7 or Valkey.
+    pub async fn connect(url: impl Into<String>) -> Result<Self, EmitError> {
+        Self::builder(url).connect().await
+    }
+
+    /// The same with settings.
+    pub fn builder(url: impl Into<String>) -> EmitterBuilder {
+        EmitterBuilder { url: url.into(), keys: Keys::new(), connection_timeout: TIMEOUT, response_timeout: TIMEOUT }
+    }
+
+    /// Emits over a connection of the caller's: a `MultiplexedConnection`, a `ConnectionManager`, or any other that may be cloned and then
+    /// shares what is behind it. It is cloned once per call.
+    ///
+    /// Its timeouts are the caller's to set (a `MultiplexedConnection` waits 500 ms for an answer unless told otherwise), and so is making it
+    /// anew. A client that repeats commands by itself (of a cluster: set its retries to 0) breaks the promise that no emit is sent twice.
+    pub fn new<C>(connection: C) -> Self
+    where
+        C: ConnectionLike + Clone + Send + 'static,
+    {
+        Self::over(Link::Given(Mutex::new(Box::new(connection))))
+    }
+
+    fn over(link: Link) -> Self {
+        let keys = Keys::new();
+        Self {
+            link: Arc::new(link),
+            markers: keys.objects_with_events().into(),
+            keys,
+            event_bytes_max: EVENT_BYTES_MAX,
+            chunk_events_max: CHUNK_EVENTS_MAX,
+            chunk_bytes_max: CHUNK_BYTES_MAX,
+        }
+    }
+
+    /// Emits under these keys. Default: those without a namespace.
+    #[must_use]
+    pub fn with_keys(mut self, keys: Keys) -> Self {
+        self.markers = keys.objects_with_events().into();
+        self.keys = keys;
+        self
+    }
+
+    /// Emits under the keys of a namespace: 1 to 64 of `A-Z a-z 0-9 _ . -`.
+    pub fn with_namespace(self, namespace: &str) -> Result<Self, NamespaceError> {
+        Ok(self.with_keys(Keys::with_namespace(namespace)?))
+    }
+
+    /// Refuses events, subevents and data of more bytes than this. Default: 1 MiB.
+    #[must_use]
+    pub fn with_event_bytes_max(mut self, event_bytes_max: usize) -> Self {
+        self.event_bytes_max = event_bytes_max;
+        self
+    }
+
+    /// How much [`emit_many`](Self::emit_many) puts into one transaction: it is sent once it holds `events_max` events (at least
+    /// 1) or `bytes_max` bytes of names and events. Default: 1024 events, 1 MiB. Redis runs nothing else meanwhile.
+    #[must_use]
+    pub fn with_chunk(mut self, events_max: usize, bytes_max: usize) -> Self {
+        self.chunk_events_max = events_max.max(1);
+        self.chunk_bytes_max = bytes_max;
+        self
+    }
+
+    /// The keys it emits under.
+    pub fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// Whether there is a connection, as far as is known: what a health check may ask. Over a connection of the caller's always true.
+    pub fn is_connected(&self) -> bool {
+        self.link.is_connected()
+    }
+
+    /// Emits one event: `&T` of anything that serializes, or [`Json`](crate::event::Json) that is text already.
+    ///
+    /// When it returns `Ok`, the event is queued and its place in the object's order is settled.
+    pub async fn emit(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Result<Emitted, EmitError> {
+        self.event(object, event).send().await
+    }
+
+    /// Begins an emit that has subevents or data, or that goes into a transaction of the caller's.
+    ///
+    /// What is wrong with the name or an event is answered at the end, by [`Emit::send`] or [`Emit::append_to`].
+    pub fn event(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Emit<'_> {
+        let draft = self.draft(object.as_ref());
+        Emit { emitter: self, draft }.sub(event)
+    }
+
+    fn draft(&self, object: &str) -> Result<Draft, EmitError> {
+        let object = self.keys.object(object)?;
+        Ok(Draft { push: self.push(&object), object, events: 0, data: None })
+    }
+
+    /// The command that queues events of an object, still without events.
+    fn push(&self, object: &ObjectName) -> Cmd {
+        let mut push = redis::cmd("LPUSH");
+        push.arg(self.keys.events(object.as_str()));
+        push
+    }
+
+    /// The command that pushes markers, still without markers.
+    fn mark(&self) -> Cmd {
+        let mut mark = redis::cmd("LPUSH");
+        mark.arg(&*self.markers);
+        mark
+    }
+
+    /// Reads what one LPUSH answered: the length of the list, or why it failed.
+    fn pushed(&self, object: &ObjectName, answer: &Value, key: impl FnOnce() -> String) -> Result<u64, EmitError> {
+        let error = match answer {
+            Value::Int(length) => return Ok(u64::try_from(*length).unwrap_or(0)),
+            Value::ServerError(error) if error.code() == "WRONGTYPE" => {
+                return Err(EmitError::WrongType { object: object.clone(), key: key() });
+            }
+            Value::ServerError(error) => error.clone().into(),
+            _ => RedisError::from((ErrorKind::UnexpectedReturnType, "LPUSH did not answer a length")),
+        };
+        Err(EmitError::Unknown { object: object.clone(), source: error })
+    }
+}
+
+/// One emit being put together: a main event, its subevents, and the object's data. Made by [`Emitter::event`].
+#[derive(Debug)]
+#[must_use = "nothing is emitted before send() is awaited or append_to() called"]
+pub struct Emit<'a> {
+    emitter: &'a Emitter,
+    draft: Result<Draft, EmitError>,
+}
+
+#[derive(Debug)]
+struct Draft {
+    object: ObjectName,
+    push: Cmd,
+    events: usize,
+    data: Option<Bytes>,
+}
+
+impl Emit<'_> {
+    /// Adds a subevent. It gets an id of its own and follows the main event and the subevents added before; no event of another emit comes
+    /// between them.
+    #[allow(clippy::should_implement_trait)] // It is the word for it, and nothing is subtracted.
+    pub fn sub(mut self, event: impl IntoEvent) -> Self {
+        if let Ok(draft) = &mut self.draft {
+            match event.into_event(self.emitter.event_bytes_max) {
+                Ok(event) => {
+                    draft.push.arg(&event[..]);
+                    draft.events += 1;
+                }
+                Err(error) => self.draft = Err(error.into()),
+            }
+        }
+        self
+    }
+
+    /// Sets the object's state, kept at `OBJ:data`, in the same transaction. The last call counts.
+    pub fn data(mut self, data: impl IntoEvent) -> Self {
+        if let Ok(draft) = &mut self.draft {
+            match data.into_event(self.emitter.event_bytes_max) {
+                Ok(data) => draft.data = Some(data),
+                Err(error) => self.draft = Err(error.into()),
+            }
+        }
+        self
+    }
+
+    /// Sends it.
+    pub async fn send(self) -> Result<Emitted, EmitError> {
+        let emitter = self.emitter;
+        let draft = self.draft?;
+        let (object, events, with_data) = (draft.object.clone(), draft.events, draft.data.is_some());
+        let mut pipe = Pipeline::with_capacity(3);
+        pipe.atomic();
+        draft.append(emitter, &mut pipe);
+        let answers = emitter.link.transact(&pipe).await.map_err(|failed| failed.about(&object))?;
+        if let (true, Some(Value::ServerError(error))) = (with_data, answers.first()) {
+            return Err(EmitError::Unknown { object, source: error.clone().into() });
+        }
+        let at = usize::from(with_data);
+        let answer = |at: usize| answers.get(at).unwrap_or(&Value::Nil);
+        let queued = emitter.pushed(&object, answer(at), || emitter.keys.events(object.as_str()))?;
+        emitter.pushed(&object, answer(at + 1), || emitter.markers.to_string())?;
+        Ok(Emitted { events, queued })
+    }
+
+    /// Appends its commands to a pipeline of the caller's and makes that pipeline atomic, so that they take effect together with
+    /// the caller's own commands: `SET OBJ:data` if there is data, `LPUSH OBJ:events main sub…`, `LPUSH objects.with.events OBJ`. Their results are
+    /// ignored; an error among them still fails the pipeline. Sending it, and judging what an error means, is the caller's part.
+    ///
+    /// # Errors
+    ///
+    /// [`EmitError::Name`] and [`EmitError::Event`]; the pipeline is left as it was.
+    pub fn append_to(self, pipe: &mut Pipeline) -> Result<(), EmitError> {
+        let draft = self.draft?;
+        pipe.atomic();
+        draft.append(self.emitter, pipe);
+        Ok(())
+    }
+}
+
+impl Draft {
+    fn append(self, emitter: &Emitter, pipe: &mut Pipeline) {
+        if let Some(data) = &self.data {
+            pipe.cmd("SET").arg(emitter.keys.data(self.object.as_str())).arg(&data[..]).ignore();
+        }
+        pipe.add_command(self.push).ignore();
+        let mut mark = emitter.mark();
+        mark.arg(self.object.as_str());
+        pipe.add_command(mark).ignore();
+    }
+}
