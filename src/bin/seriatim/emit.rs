@@ -15,7 +15,8 @@ use tokio::sync::mpsc;
 
 use crate::exit::{Exit, Failure};
 use crate::global::Global;
-use lines::{Batch, LINES_MAX, Pointer, Read, Source};
+use crate::pointer::Pointer;
+use lines::{Batch, LINES_MAX, Read, Source};
 
 /// Emit one event, or a file of events
 ///
@@ -44,10 +45,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     from: Option<String>,
     /// Where in a line the object's name is: a JSON pointer (RFC 6901). Of members of the same name the last counts
-    #[arg(long, value_name = "POINTER", default_value = "/object", value_parser = Pointer::parse)]
+    #[arg(long, value_name = "POINTER", default_value = "/object")]
     object_field: Pointer,
     /// Where in a line the event is; '' is the whole line
-    #[arg(long, value_name = "POINTER", default_value = "/event", value_parser = Pointer::parse)]
+    #[arg(long, value_name = "POINTER", default_value = "/event")]
     event_field: Pointer,
     /// Leave out the first N lines, empty ones counted: those that are emitted already
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -60,7 +61,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         Some(from) => {
             // The file is opened first: a wrong name should not depend on a running Redis.
             let source =
-                Source::open(&from).map_err(|error| Failure::new(Exit::Input, format!("cannot read {from}: {error}")))?;
+                Source::open(&from).map_err(|error| Failure::with(Exit::Input, format!("cannot read {from}: {error}")))?;
             let emitter = connect(global, keys).await?;
             let read = lines::Plan {
                 object_field: args.object_field,
@@ -100,7 +101,7 @@ fn failure(error: EmitError) -> anyhow::Error {
         EmitError::Event(EventError::NotJson(_)) => "; in a shell, quote it: '{\"type\":\"created\"}', a string '\"created\"'",
         _ => "",
     };
-    Failure::new(exit(&error), format!("{error}{hint}"))
+    Failure::with(exit(&error), format!("{error}{hint}"))
 }
 
 fn exit(error: &EmitError) -> Exit {
@@ -202,19 +203,19 @@ impl File {
             }
             _ => format!("{name}:{line}: {why}; {done}"),
         };
-        Failure::new(exit(why), message)
+        Failure::with(exit(why), message)
     }
 
     fn bad_line(&self, line: u64, why: &str) -> anyhow::Error {
         let (name, done) = (&self.name, self.go_on(line - 1));
-        Failure::new(
+        Failure::with(
             Exit::Input,
             format!("{name}:{line}: {why}; {done} once it is corrected, or leave it out with --skip {line}"),
         )
     }
 
     fn interrupted(&self, done: u64) -> anyhow::Error {
-        Failure::new(Exit::Broken, format!("{}: interrupted; {}", self.name, self.go_on(done)))
+        Failure::with(Exit::Broken, format!("{}: interrupted; {}", self.name, self.go_on(done)))
     }
 
     /// How many lines are acknowledged, and how to go on behind them.

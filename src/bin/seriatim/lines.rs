@@ -1,7 +1,5 @@
-//! Reads NDJSON, plain or gzip, line by line with line numbers, and looks fields up by JSON pointer without decoding the rest.
+//! Reads NDJSON, plain or gzip, line by line with line numbers.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _, stdin};
 use std::path::Path;
@@ -11,6 +9,7 @@ use flate2::bufread::MultiGzDecoder;
 use serde_json::value::RawValue;
 
 use crate::exit::{Exit, Failure};
+use crate::pointer::Pointer;
 
 /// No line is longer: a file without line breaks must not fill the memory.
 const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -83,47 +82,6 @@ impl Lines {
     }
 }
 
-/// A JSON pointer: `/event`, `/a/0/b`, or empty for the whole line.
-#[derive(Debug, Clone)]
-pub(crate) struct Pointer(Vec<String>);
-
-impl std::str::FromStr for Pointer {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text.is_empty() {
-            return Ok(Self(Vec::new()));
-        }
-        let Some(path) = text.strip_prefix('/') else {
-            return Err("a JSON pointer begins with a slash, e.g. /event".to_owned());
-        };
-        Ok(Self(path.split('/').map(|step| step.replace("~1", "/").replace("~0", "~")).collect()))
-    }
-}
-
-impl Pointer {
-    /// The value it points at, as it stands in the line. `None` if there is none.
-    pub(crate) fn find<'a>(&self, line: &'a [u8]) -> Result<Option<&'a RawValue>, serde_json::Error> {
-        let mut value: &'a RawValue = serde_json::from_slice(line)?;
-        for step in &self.0 {
-            let text = value.get();
-            let next = if text.starts_with('{') {
-                serde_json::from_str::<HashMap<Cow<'a, str>, &'a RawValue>>(text)?.remove(step.as_str())
-            } else if text.starts_with('[') {
-                let items: Vec<&'a RawValue> = serde_json::from_str(text)?;
-                step.parse::<usize>().ok().and_then(|at| items.get(at).copied())
-            } else {
-                None
-            };
-            match next {
-                Some(next) => value = next,
-                None => return Ok(None),
-            }
-        }
-        Ok(Some(value))
-    }
-}
-
 /// Where an input line has its object and its event.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Fields {
@@ -138,38 +96,19 @@ pub(crate) struct Fields {
 impl Fields {
     /// The two default fields.
     pub(crate) fn plain() -> Self {
-        Self { object_field: Pointer(vec!["object".to_owned()]), event_field: Pointer(vec!["event".to_owned()]) }
+        Self { object_field: Pointer::member("object"), event_field: Pointer::member("event") }
     }
 
     /// The object and the event of an input line.
     pub(crate) fn of<'a>(&self, line: &'a [u8]) -> anyhow::Result<(String, &'a [u8])> {
-        let Some(object) = self.object_field.find(line).context("it is not JSON")? else {
+        let line: &RawValue = serde_json::from_slice(line).context("it is not JSON")?;
+        let Some(object) = self.object_field.find(line) else {
             bail!("it has no object at --object-field");
         };
         let object: String = serde_json::from_str(object.get()).context("its object is not a string")?;
-        let Some(event) = self.event_field.find(line)? else {
+        let Some(event) = self.event_field.find(line) else {
             bail!("it has no event at --event-field");
         };
         Ok((object, event.get().as_bytes()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pointer_finds_the_bytes_as_they_stand() {
-        let line = br#"{"a":[1, {"x/y": {"n": 1.0} }],"b":null}"#;
-        let found = |pointer: &str| {
-            let pointer: Pointer = pointer.parse().expect("a pointer");
-            pointer.find(line).expect("JSON").map(|value| value.get().to_owned())
-        };
-        assert_eq!(found("/a/1/x~1y").as_deref(), Some(r#"{"n": 1.0}"#));
-        assert_eq!(found("/b").as_deref(), Some("null"));
-        assert_eq!(found("/a/2"), None);
-        assert_eq!(found("/b/c"), None);
-        assert_eq!(found("").map(|whole| whole.len()), Some(line.len()));
-        assert!("event".parse::<Pointer>().is_err());
     }
 }

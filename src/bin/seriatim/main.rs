@@ -9,6 +9,7 @@ mod exit;
 mod global;
 mod inspect;
 mod lines;
+mod pointer;
 mod shown;
 mod stats;
 mod verify;

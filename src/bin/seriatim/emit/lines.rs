@@ -3,17 +3,17 @@
 //! An event's bytes are taken out of the line as they are: numbers of any size, order of members and spacing are kept. Lines are
 //! bounded, batches are bounded, and a batch from standard input is handed on as soon as no further line has arrived.
 
-use std::fmt;
 use std::io::{self, BufRead, BufReader, Read as _};
 
 use bytes::Bytes;
 use flate2::bufread::MultiGzDecoder;
 use indicatif::ProgressBar;
-use serde::de::{Deserializer as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use seriatim::event::EVENT_BYTES_MAX;
 use seriatim::keys::Keys;
 use tokio::sync::mpsc::Sender;
+
+use crate::pointer::Pointer;
 
 /// A batch has at most this many events.
 pub(super) const LINES_MAX: usize = seriatim::emit::CHUNK_EVENTS_MAX;
@@ -232,159 +232,5 @@ fn shortened(text: &str) -> String {
     match text.char_indices().nth(40) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_owned(),
-    }
-}
-
-/// A JSON pointer (RFC 6901). It finds a part of a document as text, byte for byte.
-#[derive(Debug, Clone)]
-pub(super) struct Pointer {
-    text: String,
-    tokens: Vec<String>,
-}
-
-impl Pointer {
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let Some(rest) = text.strip_prefix('/') else {
-            return match text {
-                "" => Ok(Self { text: String::new(), tokens: Vec::new() }),
-                _ => Err(format!("a JSON pointer begins with a slash: /{text}")),
-            };
-        };
-        let tokens = rest.split('/').map(|token| {
-            if token.split('~').skip(1).any(|part| !part.starts_with(['0', '1'])) {
-                return Err("in a JSON pointer, ~ is written ~0 and / is written ~1".to_owned());
-            }
-            Ok(token.replace("~1", "/").replace("~0", "~"))
-        });
-        Ok(Self { text: text.to_owned(), tokens: tokens.collect::<Result<_, _>>()? })
-    }
-
-    /// The part it points to. Of members of the same name the last counts, as with most readers of JSON.
-    fn find<'a>(&self, document: &'a RawValue) -> Option<&'a RawValue> {
-        self.tokens.iter().try_fold(document, |part, token| {
-            let mut reader = serde_json::Deserializer::from_str(part.get());
-            match part.get().as_bytes().first() {
-                Some(b'{') => reader.deserialize_map(Member(token)).ok().flatten(),
-                Some(b'[') => reader.deserialize_seq(Item(index(token)?)).ok().flatten(),
-                _ => None,
-            }
-        })
-    }
-}
-
-impl fmt::Display for Pointer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.text.is_empty() { f.write_str("''") } else { f.write_str(&self.text) }
-    }
-}
-
-/// An index as RFC 6901 writes it: without leading zeros.
-fn index(token: &str) -> Option<usize> {
-    let plain = token == "0" || !token.starts_with('0');
-    (plain && token.bytes().all(|b| b.is_ascii_digit())).then(|| token.parse().ok()).flatten()
-}
-
-struct Member<'t>(&'t str);
-
-impl<'de> Visitor<'de> for Member<'_> {
-    type Value = Option<&'de RawValue>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut found = None;
-        while let Some(same) = map.next_key_seed(Same(self.0))? {
-            if same {
-                found = Some(map.next_value()?);
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(found)
-    }
-}
-
-struct Item(usize);
-
-impl<'de> Visitor<'de> for Item {
-    type Value = Option<&'de RawValue>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an array")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        for _ in 0..self.0 {
-            if seq.next_element::<IgnoredAny>()?.is_none() {
-                return Ok(None);
-            }
-        }
-        let found = seq.next_element()?;
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(found)
-    }
-}
-
-/// Whether a member's name, as it reads without escapes, is this one.
-struct Same<'t>(&'t str);
-
-impl<'de> serde::de::DeserializeSeed<'de> for Same<'_> {
-    type Value = bool;
-
-    fn deserialize<D: serde::Deserializer<'de>>(self, name: D) -> Result<bool, D::Error> {
-        name.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for Same<'_> {
-    type Value = bool;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a name")
-    }
-
-    fn visit_str<E>(self, name: &str) -> Result<bool, E> {
-        Ok(name == self.0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn find(pointer: &str, document: &str) -> Option<String> {
-        let document = serde_json::from_str(document).expect("JSON");
-        Pointer::parse(pointer).expect("a pointer").find(document).map(|found| found.get().to_owned())
-    }
-
-    #[test]
-    fn a_part_is_found_byte_for_byte() {
-        let document =
-            r#" {"a": {"b" : [1, 2.50,  90071992547409931e0 ]}, "x/y": 1, "m~n": 2, "": 3, "\u0061\u0062": "\u00e9"} "#;
-        assert_eq!(find("/a/b/1", document).as_deref(), Some("2.50"));
-        assert_eq!(find("/a/b/2", document).as_deref(), Some("90071992547409931e0"));
-        assert_eq!(find("/a", document).as_deref(), Some(r#"{"b" : [1, 2.50,  90071992547409931e0 ]}"#));
-        assert_eq!(find("/x~1y", document).as_deref(), Some("1"));
-        assert_eq!(find("/m~0n", document).as_deref(), Some("2"));
-        assert_eq!(find("/", document).as_deref(), Some("3"));
-        assert_eq!(find("/ab", document).as_deref(), Some(r#""\u00e9""#));
-        assert_eq!(find("", document).as_deref(), Some(document.trim()));
-        for absent in ["/b", "/a/b/3", "/a/b/-", "/a/b/01", "/a/b/x", "/a/b/0/c", "/a/b/99999999999999999999"] {
-            assert_eq!(find(absent, document), None, "{absent}");
-        }
-    }
-
-    #[test]
-    fn of_members_of_one_name_the_last_counts() {
-        assert_eq!(find("/a", r#"{"a":1,"b":{"a":2},"a":3}"#).as_deref(), Some("3"));
-    }
-
-    #[test]
-    fn a_bad_pointer_is_refused() {
-        for bad in ["object", "/a~", "/a~2b"] {
-            assert!(Pointer::parse(bad).is_err(), "{bad}");
-        }
     }
 }
