@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::{ControlError, load, reply};
 use crate::keys::Keys;
+use crate::worker::Holder;
 
 static SCRIPT: LazyLock<Script> = LazyLock::new(|| load(include_str!("../../lua/inspect.lua")));
 
@@ -223,8 +224,8 @@ impl Fields {
             Standing::Idle if self.text("last").is_none() => "it has no events".to_owned(),
             Standing::Idle => "all its events are delivered or dead letters".to_owned(),
             Standing::Owned => {
-                let mut lease = self.text("lease").unwrap_or_default().split(' ').skip(1);
-                let (host, pid) = (lease.next().unwrap_or("?"), lease.next().unwrap_or("?"));
+                let holder = self.text("lease").and_then(Holder::of_lease);
+                let (host, pid) = holder.as_ref().map_or(("?", 0), |holder| (holder.host_name(), holder.pid()));
                 let ttl = seconds(self.number("lease_ttl_ms").unwrap_or(0) as f64);
                 format!("worker {owner} has it: process {pid} on {host}, whose lease lasts {ttl} more unless renewed")
             }

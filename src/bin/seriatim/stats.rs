@@ -121,7 +121,7 @@ fn lease(name: &NameStats, now_ms: u64) -> String {
 
 fn process(name: &NameStats) -> String {
     match (&name.pid, &name.host) {
-        (Some(pid), Some(host)) => shown::shortened(&format!("{pid} on {host}"), 24),
+        (Some(pid), Some(host)) => shown::shortened(&format!("{pid} on {}", host.split('/').next().unwrap_or_default()), 24),
         _ => "-".to_owned(),
     }
 }
