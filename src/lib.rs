@@ -32,3 +32,8 @@ pub mod worker;
 pub use async_trait::async_trait;
 pub use emit::{EmitError, Emitted, Emitter};
 pub use redis;
+
+/// The examples of the README compile.
+#[cfg(all(doctest, feature = "worker"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,44 @@
+//! A worker with a handler of its own: prints events, and shows what a handler can answer.
+//!
+//!     cargo run --example worker                            # in one terminal
+//!     cargo run --example emit                              # in another
+//!
+//! Ctrl-C stops it gracefully, a second one at once. `SERIATIM_REDIS` names another Redis than the one at 127.0.0.1.
+
+use anyhow::Context as _;
+use seriatim::event::Event;
+use seriatim::sink::{self, Stop};
+use seriatim::worker::{Shutdown, Worker};
+
+async fn handle(event: Event) -> Result<(), Stop> {
+    let text = std::str::from_utf8(&event.payload).map_err(Stop::rejected)?;
+    match text.trim() {
+        // Never: a dead letter, and the object's next event follows.
+        "null" => Err(Stop::rejected("there is nothing in it")),
+        // Later: the object waits with backoff, all others go on.
+        text if text.contains("\"later\"") => Err(Stop::transient("not today")),
+        text => {
+            println!("{:>6} after {:>6}  {}  {text}", event.id, event.prev, event.object);
+            Ok(())
+        }
+    }
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let url = std::env::var("SERIATIM_REDIS").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
+    let shutdown = Shutdown::new();
+    let told = shutdown.clone();
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            told.stop();
+        }
+        if tokio::signal::ctrl_c().await.is_ok() {
+            told.stop_at_once();
+        }
+    });
+    let worker = Worker::builder(url).name("example").sink(sink::each(handle)).build()?;
+    let stopped = worker.run(shutdown).await.context("the worker ended")?;
+    println!("{:?}: {} events delivered", stopped.reason, stopped.delivered);
+    Ok(())
+}
