@@ -1,0 +1,145 @@
+//! The checker: the invariants of design.md, section 5, over a state and what the test knows.
+//!
+//! What it checks is stronger where the scripts promise more. I4, I7 and the order of I5 are one statement here: what is in hand (the owner's
+//! batch or the held batch) followed by the queue is exactly the end of what was pushed, and everything before that is delivered or dead.
+
+use std::collections::BTreeMap;
+
+use seriatim::scripts::Tag;
+
+use super::state::{Name, Object, State, text};
+use super::world::{Number, World, number};
+
+/// Answers what is broken.
+pub fn check(state: &State, world: &mut World) -> Result<(), String> {
+    if let Some(strange) = state.strange.first() {
+        return Err(format!("a key of no known kind or type: {strange}"));
+    }
+    world.bury(state)?;
+    counter(state, world)?;
+    let owned = owned(state)?;
+    batches(state, &owned)?;
+    let objects = world.pushed.keys().chain(state.objects.keys()).chain(state.due.keys()).cloned();
+    for name in objects.collect::<std::collections::BTreeSet<_>>() {
+        let object = state.object(&name);
+        held(state, &name, &object)?;
+        covered(state, &name, &object)?;
+        places(state, world, &name, &object)?;
+    }
+    dead_letters(state, world)
+}
+
+fn counter(state: &State, world: &mut World) -> Result<(), String> {
+    let counter: u64 =
+        state.counter.as_deref().unwrap_or("0").parse().map_err(|_| format!("ids: the counter is {:?}", state.counter))?;
+    if counter < world.counter {
+        return Err(format!("ids: the counter went back from {} to {counter}", world.counter));
+    }
+    world.counter = counter;
+    Ok(())
+}
+
+/// I2, I6: an owner has the object in its list, and owns no other one.
+fn owned(state: &State) -> Result<BTreeMap<&str, &Name>, String> {
+    let mut owned: BTreeMap<&str, &Name> = BTreeMap::new();
+    for (name, object) in &state.objects {
+        let Some(owner) = object.owner.as_deref().filter(|owner| *owner != "held") else { continue };
+        if !state.workers.get(owner).is_some_and(|worker| worker.objects.contains(name)) {
+            return Err(format!("I2: {owner} owns {} and does not have it in its list", text(name)));
+        }
+        if let Some(other) = owned.insert(owner, name) {
+            return Err(format!("I6: {owner} owns {} and {}", text(other), text(name)));
+        }
+    }
+    Ok(owned)
+}
+
+/// I3: only an owner has a batch. A tag is there exactly where a batch is, and an owner has one between two scripts.
+fn batches(state: &State, owned: &BTreeMap<&str, &Name>) -> Result<(), String> {
+    for (w, worker) in &state.workers {
+        let owns = owned.contains_key(w.as_str());
+        if worker.batch.is_empty() == owns {
+            return Err(format!("I3: {w} owns {:?} and has a batch of {}", owned.get(w.as_str()), worker.batch.len()));
+        }
+        if worker.tag.is_some() == worker.batch.is_empty() {
+            return Err(format!("I3: {w} has a batch of {} and the tag {:?}", worker.batch.len(), worker.tag));
+        }
+    }
+    Ok(())
+}
+
+/// I2: held, and waiting for a time, and nothing held that is not.
+fn held(state: &State, name: &Name, object: &Object) -> Result<(), String> {
+    let (is_held, waits) = (object.owner.as_deref() == Some("held"), state.due.contains_key(name));
+    if is_held != waits {
+        return Err(format!("I2: {} has the owner {:?} and is in objects.held: {waits}", text(name), object.owner));
+    }
+    if !is_held && (object.held_id.is_some() || !object.held.is_empty()) {
+        return Err(format!("I3: {} is not held and has a held batch: {object:?}", text(name)));
+    }
+    let first = object.held_id.as_deref().map_or("0", |id| id.split(' ').next().unwrap_or_default());
+    if object.held.is_empty() != (first == "0") {
+        return Err(format!("I3: {} has a held batch of {} and the numbers {:?}", text(name), object.held.len(), object.held_id));
+    }
+    Ok(())
+}
+
+/// I1: what is queued is covered.
+fn covered(state: &State, name: &Name, object: &Object) -> Result<(), String> {
+    let covered = object.queue.is_empty()
+        || state.markers.contains(name)
+        || state.workers.values().any(|worker| worker.objects.contains(name))
+        || state.due.contains_key(name);
+    covered.then_some(()).ok_or_else(|| format!("I1: {} has {} events and is covered by nothing", text(name), object.queue.len()))
+}
+
+fn places(state: &State, world: &mut World, name: &Name, object: &Object) -> Result<(), String> {
+    let (batch, tag) = match object.owner.as_deref() {
+        Some("held") => (object.held.clone(), object.held_id.as_deref().map(held_tag).transpose()?),
+        Some(w) => (state.worker(w).batch, state.worker(w).tag.map(|tag| tag.parse().map_err(|_| tag)).transpose()?),
+        None => (Vec::new(), None),
+    };
+    let here: Vec<Number> = batch.iter().chain(&object.queue).map(|event| number(event)).collect();
+    let pushed = world.pushed.get(name).cloned().unwrap_or_default();
+    let gone = pushed.len().checked_sub(here.len());
+    let Some(gone) = gone.filter(|gone| pushed[*gone..] == here) else {
+        return Err(format!("I4, I7: {} was pushed {pushed:?}, there is {here:?} (in hand {})", text(name), batch.len()));
+    };
+    for (at, number) in here.iter().take(batch.len()).enumerate() {
+        world.saw(*number, tag.map_or(0, |tag| tag.first) + at as u64)?;
+    }
+    if let Some(lost) = pushed[..gone].iter().find(|number| !world.applied.contains(number) && !world.dead.contains(number)) {
+        return Err(format!("I7: event {lost} of {} is nowhere", text(name)));
+    }
+    if let Some(both) = here.iter().find(|number| world.dead.contains(number)) {
+        return Err(format!("I4: event {both} of {} is a dead letter, and not gone", text(name)));
+    }
+    let ids: Vec<u64> = pushed.iter().map_while(|number| world.id_of.get(number).copied()).collect();
+    if !ids.is_sorted() || ids.len() < gone + batch.len() || ids.last().is_some_and(|id| *id > world.counter) {
+        return Err(format!("I5: the ids of {} are {ids:?}, the counter is {}", text(name), world.counter));
+    }
+    let delivered = pushed[..gone].iter().rev().find(|number| !world.dead.contains(number));
+    let last = delivered.map(|number| world.id_of[number].to_string());
+    if object.last != last {
+        return Err(format!("I5: the last id of {} is {:?}, it should be {last:?}", text(name), object.last));
+    }
+    Ok(())
+}
+
+/// The numbers before the reason.
+pub fn held_tag(held_id: &str) -> Result<Tag, String> {
+    let numbers: Vec<&str> = held_id.splitn(5, ' ').take(4).collect();
+    numbers.join(" ").parse().map_err(|_| format!("not the numbers of a held batch: {held_id:?}"))
+}
+
+fn dead_letters(state: &State, world: &World) -> Result<(), String> {
+    for dead in &state.dead {
+        let before = &world.pushed[&dead.object][..world.place[&number(&dead.event)]];
+        let delivered = before.iter().rev().find(|number| !world.dead.contains(number));
+        let prev = delivered.map_or(0, |number| world.id_of[number]);
+        if dead.prev != prev {
+            return Err(format!("I5: a dead letter's prev should be {prev}: {dead:?}"));
+        }
+    }
+    Ok(())
+}

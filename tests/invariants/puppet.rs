@@ -1,0 +1,202 @@
+//! A worker process without a worker: beliefs about slots, and the calls that follow from them. Written apart from `src/worker`, so that a
+//! mistake there is not made twice.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use seriatim::keys::Keys;
+use seriatim::scripts::{self, Advance, Advanced, Attach, Attached, Bounds, From, Report, Results, ScriptError, Tag};
+
+use super::state::{Name, State};
+use super::world::Hand;
+
+/// Time passes in the tests by deleting a lease, never by itself.
+pub const LEASE: Duration = Duration::from_secs(3600);
+/// Crashes before an event waits for an operator: few, so that it happens.
+pub const CRASHES_MAX: u32 = 3;
+/// Bounds that bind nothing in a test that does not want it.
+pub const WIDE: Bounds = Bounds { batch: 1000, batch_bytes: 1 << 20, reply_bytes: 1 << 24, claims: 1024, markers: 4096 };
+
+/// What a process believes of a slot.
+#[derive(Debug, Clone, Default)]
+pub enum Slot {
+    #[default]
+    Free,
+    Has(Hand),
+    Told(Report),
+}
+
+pub struct Puppet {
+    pub name: String,
+    pub token: String,
+    /// The token before a lapse.
+    pub before: String,
+    pub attached: bool,
+    pub slots: Vec<Slot>,
+    pub from: From,
+}
+
+impl Puppet {
+    pub fn new(name: &str, token: &str, slots: usize) -> Self {
+        Self {
+            name: name.to_owned(),
+            token: token.to_owned(),
+            before: String::new(),
+            attached: false,
+            slots: vec![Slot::Free; slots],
+            from: From::Held,
+        }
+    }
+
+    /// A process that has its name.
+    pub async fn start(conn: &mut MultiplexedConnection, keys: &Keys, name: &str, token: &str, slots: usize) -> Self {
+        let mut puppet = Self::new(name, token, slots);
+        let attached = puppet.attach(conn, keys, "").await.expect("attach");
+        assert!(matches!(attached, Attached::Attached { .. }), "{attached:?}");
+        puppet.attached = true;
+        puppet
+    }
+
+    pub fn w(&self, slot: usize) -> String {
+        format!("{}.{slot}", self.name)
+    }
+
+    /// Takes the name. What the process believes is changed by whoever gets the answer.
+    pub async fn attach(&self, conn: &mut MultiplexedConnection, keys: &Keys, displace: &str) -> Result<Attached, ScriptError> {
+        let args = Attach {
+            name: &self.name,
+            token: &self.token,
+            holder: "host 1 1",
+            lease: LEASE,
+            slots: self.slots.len(),
+            displace,
+            before: &self.before,
+            crashes_max: CRASHES_MAX,
+        };
+        scripts::attach(conn, keys, &args).await
+    }
+
+    /// A call that names these slots, with what the process believes of each.
+    pub fn call(&self, keys: &Keys, bounds: Bounds, slots: &[usize]) -> Advance {
+        let mut call = Advance::new(keys, &self.name, &self.token, bounds, self.from);
+        for &slot in slots {
+            match &self.slots[slot] {
+                Slot::Told(report) => call.report(slot, report),
+                Slot::Free | Slot::Has(_) => call.free(slot),
+            }
+        }
+        call
+    }
+
+    /// Takes in the answer to a call that named these slots.
+    pub fn answered(&mut self, named: &[usize], reply: Advanced) -> Answer {
+        match reply {
+            Advanced::Ok { next_due, more, from, batches, quarantined } => {
+                self.from = from;
+                for &slot in named {
+                    self.slots[slot] = Slot::Free;
+                }
+                let mut given = Vec::new();
+                for batch in batches {
+                    let hand = Hand { object: batch.object, tag: batch.tag, prev: batch.prev, events: batch.events };
+                    self.slots[batch.slot] = Slot::Has(hand);
+                    given.push(batch.slot);
+                }
+                Answer::Given(Given { slots: given, next_due, more, quarantined })
+            }
+            Advanced::Lapsed => Answer::Lapsed,
+            Advanced::Fenced { .. } => Answer::Fenced,
+        }
+    }
+
+    /// Calls advance for all slots and takes in the answer; for tests in which every call is answered.
+    pub async fn advance(&mut self, conn: &mut MultiplexedConnection, keys: &Keys, bounds: Bounds) -> Given {
+        let named: Vec<usize> = (0..self.slots.len()).filter(|slot| !matches!(self.slots[*slot], Slot::Has(_))).collect();
+        let call = self.call(keys, bounds, &named);
+        let reply = scripts::advance(conn, &call).await.expect("advance");
+        match self.answered(&named, reply) {
+            Answer::Given(given) => given,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The batch in a slot's hands.
+    pub fn hand(&self, slot: usize) -> &Hand {
+        match &self.slots[slot] {
+            Slot::Has(hand) => hand,
+            other => panic!("{} has no batch: {other:?}", self.w(slot)),
+        }
+    }
+
+    /// The first `count` events of the slot's batch are delivered, and this follows.
+    pub fn tell(&mut self, slot: usize, count: usize, then: Results) {
+        let hand = self.hand(slot);
+        let last = count.checked_sub(1).map(|at| hand.tag.first + at as u64);
+        self.slots[slot] = Slot::Told(Report { object: hand.object.clone(), tag: hand.tag, count, last, then });
+    }
+
+    /// All of every batch is delivered.
+    pub fn tell_done(&mut self) {
+        for slot in 0..self.slots.len() {
+            if let Slot::Has(hand) = &self.slots[slot] {
+                let count = hand.events.len();
+                self.tell(slot, count, Results::Done);
+            }
+        }
+    }
+
+    /// The process is lapsed or gone: it forgets what it had, and how it was called.
+    pub fn forget(&mut self) {
+        self.attached = false;
+        self.slots.fill(Slot::Free);
+        self.from = From::Held;
+    }
+}
+
+/// What remains of a batch after its first `count` events.
+pub fn rest(tag: Tag, count: usize) -> Tag {
+    match count {
+        0 => tag,
+        _ => Tag { first: tag.first + count as u64, attempts: 0, crashes: tag.crashes.min(1), handouts: tag.handouts },
+    }
+}
+
+#[derive(Debug)]
+pub struct Given {
+    /// The slots that were given a batch.
+    pub slots: Vec<usize>,
+    pub next_due: Option<Duration>,
+    pub more: bool,
+    pub quarantined: Vec<(String, String)>,
+}
+
+#[derive(Debug)]
+pub enum Answer {
+    Given(Given),
+    Lapsed,
+    Fenced,
+}
+
+/// A slot has in Redis what the process was told it has (I6: it passes the fence, so nobody else owns its object).
+pub fn agrees(puppet: &Puppet, slot: usize, state: &State) -> Result<(), String> {
+    let (w, hand) = (puppet.w(slot), puppet.hand(slot));
+    let (worker, object) = (state.worker(&w), state.object(&hand.object));
+    let name: &Name = &hand.object;
+    if object.owner.as_deref() != Some(&w) {
+        return Err(format!("I6: {w} was given {name:?}, its owner is {:?}", object.owner));
+    }
+    if worker.batch != hand.events || worker.tag != Some(hand.tag.to_string()) {
+        return Err(format!(
+            "I3: {w} was given {} x{}, it has {:?} x{}",
+            hand.tag,
+            hand.events.len(),
+            worker.tag,
+            worker.batch.len()
+        ));
+    }
+    let last = object.last.unwrap_or_else(|| "0".to_owned());
+    if last != hand.prev.to_string() {
+        return Err(format!("I5: {w} was given {name:?} with prev {}, the last id is {last}", hand.prev));
+    }
+    Ok(())
+}

@@ -1,0 +1,512 @@
+//! One random schedule. Every step is made from one number, so that a schedule can be run again, and with steps left out.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use redis::aio::MultiplexedConnection;
+use seriatim::keys::Keys;
+use seriatim::scripts::{self, Advance, Attached, Bounds, Detached, From, Renewed, Results, Seen};
+
+use super::check::check;
+use super::puppet::{Answer, CRASHES_MAX, LEASE, Puppet, Slot, WIDE, agrees, rest};
+use super::state::{Name, State, text};
+use super::world::{Hand, World, payload};
+
+const NAMES: [&str; 3] = ["p", "q", "r"];
+const OBJECTS: [&[u8]; 5] = [b"a", b"work:1", b"{x}:events", b"event.worker:p.0", b"\xff %s 1"];
+const SLOTS_MAX: u64 = 3;
+const PUPPETS_MAX: usize = 5;
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// splitmix64.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    fn at(&mut self, len: usize) -> usize {
+        self.below(len.max(1) as u64) as usize
+    }
+}
+
+pub struct Run {
+    conn: MultiplexedConnection,
+    keys: Keys,
+    rng: Rng,
+    world: World,
+    state: State,
+    puppets: Vec<Puppet>,
+    tokens: u32,
+    /// Calls that were sent and come once more, or for the first time, when nobody waits for them.
+    late: Vec<Advance>,
+    /// Batches in the hands of deliveries that nobody waits for any more.
+    stale: Vec<Hand>,
+    /// What happened, a line for each step.
+    pub trace: Vec<String>,
+}
+
+impl Run {
+    pub fn new(conn: MultiplexedConnection, keys: Keys) -> Self {
+        Self {
+            conn,
+            keys,
+            rng: Rng(0),
+            world: World::default(),
+            state: State::default(),
+            puppets: Vec::new(),
+            tokens: 0,
+            late: Vec::new(),
+            stale: Vec::new(),
+            trace: Vec::new(),
+        }
+    }
+
+    /// One step, and a look at everything.
+    pub async fn step(&mut self, number: u64) -> Result<(), String> {
+        self.rng = Rng(number);
+        match self.rng.below(100) {
+            0..18 => self.emit().await,
+            18..20 => self.wake().await,
+            20..25 => self.start().await,
+            25..50 => self.advance().await?,
+            50..68 => self.deliver()?,
+            68..73 => self.pop().await,
+            73..75 => self.renew().await?,
+            75..79 => self.adopt().await,
+            79..81 => self.detach().await,
+            81..83 => self.expire().await,
+            83..86 => self.crash(),
+            86..90 => self.release().await,
+            90..95 => self.arrive_late().await,
+            95..99 => self.deliver_late()?,
+            _ => self.connect().await,
+        }
+        self.look().await
+    }
+
+    async fn look(&mut self) -> Result<(), String> {
+        self.state = State::read(&mut self.conn, self.keys.prefix()).await;
+        check(&self.state, &mut self.world)
+    }
+
+    fn say(&mut self, what: String) {
+        self.trace.push(what);
+    }
+
+    fn key(&self, object: &[u8], suffix: &str) -> Vec<u8> {
+        [self.keys.prefix().as_bytes(), object, suffix.as_bytes()].concat()
+    }
+
+    async fn emit(&mut self) {
+        let object: Name = Bytes::from_static(OBJECTS[self.rng.at(OBJECTS.len())]);
+        let count = 1 + self.rng.at(if self.rng.0.is_multiple_of(8) { 12 } else { 3 });
+        let new = self.world.push(&object, count);
+        let len = [0, 10, 60][self.rng.at(3)];
+        let events: Vec<String> = new.iter().map(|number| payload(*number, len)).collect();
+        let queue = self.key(&object, ":events");
+        let mut pipe = redis::pipe();
+        pipe.atomic().cmd("LPUSH").arg(queue).arg(&events);
+        pipe.cmd("LPUSH").arg(self.keys.objects_with_events()).arg(&object[..]);
+        let _: () = pipe.query_async(&mut self.conn).await.expect("emit");
+        self.say(format!("emit {} {new:?}", text(&object)));
+    }
+
+    async fn wake(&mut self) {
+        let end = ["LPUSH", "RPUSH"][self.rng.at(2)];
+        let _: () = redis::cmd(end).arg(self.keys.objects_with_events()).arg("").query_async(&mut self.conn).await.expect("wake");
+        self.say("wake".to_owned());
+    }
+
+    async fn start(&mut self) {
+        if self.puppets.len() >= PUPPETS_MAX {
+            let gone = self.puppets.remove(0);
+            self.say(format!("{} {} is no more", gone.name, gone.token));
+        }
+        let name = NAMES[self.rng.at(NAMES.len())];
+        let slots = 1 + self.rng.below(SLOTS_MAX) as usize;
+        self.tokens += 1;
+        self.puppets.push(Puppet::new(name, &format!("token-{:06}", self.tokens), slots));
+        self.attach(self.puppets.len() - 1).await;
+    }
+
+    async fn attach(&mut self, p: usize) {
+        let lease = self.state.leases.get(&self.puppets[p].name).cloned().unwrap_or_default();
+        let displace = if self.rng.percent(50) { lease } else { String::new() };
+        let puppet = &mut self.puppets[p];
+        let answer = puppet.attach(&mut self.conn, &self.keys, &displace).await.expect("attach");
+        let lost = self.rng.percent(15);
+        if !lost && matches!(answer, Attached::Attached { .. }) {
+            puppet.attached = true;
+        }
+        let line = format!("attach {} {} x{} displacing {displace:?}: {answer:?}", puppet.name, puppet.token, puppet.slots.len());
+        self.say(if lost { line + ", lost" } else { line });
+    }
+
+    fn bounds(&mut self) -> Bounds {
+        let rng = &mut self.rng;
+        let mut one_of = |values: [usize; 4]| values[rng.at(4)];
+        Bounds {
+            batch: one_of([1, 2, 5, 1000]),
+            batch_bytes: one_of([1, 70, 200, 1 << 20]),
+            reply_bytes: one_of([1, 70, 1 << 20, 1 << 20]),
+            claims: one_of([0, 1, 3, 1024]),
+            markers: one_of([1, 2, 8, 4096]),
+        }
+    }
+
+    async fn advance(&mut self) -> Result<(), String> {
+        if self.puppets.is_empty() {
+            return Ok(());
+        }
+        let p = self.rng.at(self.puppets.len());
+        if !self.puppets[p].attached {
+            self.attach(p).await;
+            return Ok(());
+        }
+        let mut named = Vec::new();
+        for slot in 0..self.puppets[p].slots.len() {
+            let percent = if matches!(self.puppets[p].slots[slot], Slot::Has(_)) { 4 } else { 85 };
+            if self.rng.percent(percent) {
+                named.push(slot);
+            }
+        }
+        let bounds = self.bounds();
+        if self.rng.percent(20) {
+            self.puppets[p].from = [From::Held, From::Markers][self.rng.at(2)];
+        }
+        let call = self.puppets[p].call(&self.keys, bounds, &named);
+        let who = format!("advance {} {} {named:?} {bounds:?}", self.puppets[p].name, self.puppets[p].token);
+        let fate = self.rng.below(100);
+        if fate < 8 {
+            self.say(format!("{who}: comes late"));
+            self.late.push(call);
+            return Ok(());
+        }
+        let mut reply = scripts::advance(&mut self.conn, &call).await.map_err(|error| error.to_string())?;
+        if fate < 20 {
+            self.look().await?;
+            reply = scripts::advance(&mut self.conn, &call).await.map_err(|error| error.to_string())?;
+        }
+        if self.rng.percent(20) {
+            self.late.push(call);
+        }
+        if (20..30).contains(&fate) {
+            self.say(format!("{who}: {reply:?}, lost"));
+            return Ok(());
+        }
+        self.say(format!("{who}{}: {reply:?}", if fate < 20 { ", twice" } else { "" }));
+        let answer = self.puppets[p].answered(&named, reply);
+        self.look().await?;
+        self.believe(p, &named, answer, bounds)
+    }
+
+    /// The answer is what the state says, and the process draws its conclusions.
+    fn believe(&mut self, p: usize, named: &[usize], answer: Answer, bounds: Bounds) -> Result<(), String> {
+        let puppet = &mut self.puppets[p];
+        let lease = self.state.leases.get(&puppet.name);
+        let is_ours = lease.is_some_and(|lease| lease.starts_with(&puppet.token));
+        match answer {
+            Answer::Given(given) if is_ours => {
+                for &slot in &given.slots {
+                    agrees(puppet, slot, &self.state)?;
+                }
+                let is_free = |slot: &&usize| self.state.worker(&puppet.w(**slot)).batch.is_empty();
+                let is_wide = bounds.reply_bytes == 1 << 20;
+                match named.iter().find(|slot| !given.slots.contains(slot) && !is_free(slot)) {
+                    Some(slot) if is_wide => Err(format!("{} has a batch that it was not given", puppet.w(*slot))),
+                    _ => Ok(()),
+                }
+            }
+            Answer::Lapsed if lease.is_none() => {
+                let fresh = format!("token-{:06}", self.tokens + 1);
+                self.tokens += 1;
+                puppet.before = std::mem::replace(&mut puppet.token, fresh);
+                puppet.forget();
+                Ok(())
+            }
+            Answer::Fenced if !is_ours => {
+                // Most stop; one that goes on does no harm.
+                if self.rng.percent(70) {
+                    self.puppets.remove(p);
+                }
+                Ok(())
+            }
+            other => Err(format!("I6: {} {} was answered {other:?}, the lease is {lease:?}", puppet.name, puppet.token)),
+        }
+    }
+
+    /// Some batch is sent to the receiver, wholly or in part, and the process decides what to report.
+    fn deliver(&mut self) -> Result<(), String> {
+        let all = self.puppets.iter().enumerate().flat_map(|(p, puppet)| (0..puppet.slots.len()).map(move |slot| (p, slot)));
+        let having: Vec<_> = all.filter(|(p, slot)| matches!(self.puppets[*p].slots[*slot], Slot::Has(_))).collect();
+        if having.is_empty() {
+            return Ok(());
+        }
+        let (p, slot) = having[self.rng.at(having.len())];
+        let hand = self.puppets[p].hand(slot).clone();
+        let len = hand.events.len();
+        let sent = if self.rng.percent(60) { len } else { self.rng.at(len + 1) };
+        self.world.receive(&hand, sent)?;
+        let count = if self.rng.percent(90) { sent } else { self.rng.at(sent + 1) };
+        let then = self.outcome(&hand, count);
+        let who = format!("{} {}", self.puppets[p].w(slot), self.puppets[p].token);
+        self.say(format!("deliver {who} {} {}: {sent} of {len}, says {count} {then:?}", text(&hand.object), hand.tag));
+        self.puppets[p].tell(slot, count, then);
+        if self.rng.percent(15) {
+            self.stale.push(hand);
+        }
+        Ok(())
+    }
+
+    fn outcome(&mut self, hand: &Hand, count: usize) -> Results {
+        let len = hand.events.len();
+        if count == len {
+            return if self.rng.percent(25) { Results::Yield } else { Results::Done };
+        }
+        let tag = rest(hand.tag, count);
+        let why = "retry: no".to_owned();
+        match self.rng.below(10) {
+            0..3 => Results::Part { next: tag },
+            3..5 => {
+                let next = (count + 1 < len).then(|| rest(hand.tag, count + 1));
+                Results::Reject { next, id: tag.first, error: "bad".to_owned(), attempts: tag.attempts }
+            }
+            what => {
+                let delay = [Some(Duration::ZERO), Some(Duration::ZERO), Some(LEASE), None][what as usize % 4];
+                Results::Hold { rest: seriatim::scripts::Tag { attempts: tag.attempts + 1, ..tag }, delay, why }
+            }
+        }
+    }
+
+    /// A pop for some slot of a registered name, whoever runs it now, if anyone.
+    async fn pop(&mut self) {
+        let names: Vec<String> = self.state.registry.keys().cloned().collect();
+        if names.is_empty() {
+            return;
+        }
+        let name = &names[self.rng.at(names.len())];
+        let w = format!("{name}.{}", self.rng.at(self.state.slots(name)));
+        let mut cmd = redis::cmd("LMOVE");
+        cmd.arg(self.keys.objects_with_events()).arg(self.keys.worker_object(&w)).arg("RIGHT").arg("LEFT");
+        let moved: Option<Vec<u8>> = cmd.query_async(&mut self.conn).await.expect("a pop");
+        self.say(format!("pop {w}: {:?}", moved.map(|name| text(&name.into()))));
+    }
+
+    async fn renew(&mut self) -> Result<(), String> {
+        if self.puppets.is_empty() {
+            return Ok(());
+        }
+        let p = self.rng.at(self.puppets.len());
+        let puppet = &self.puppets[p];
+        if !puppet.attached {
+            return Ok(());
+        }
+        let slots = puppet.slots.len();
+        let renewed = scripts::renew(&mut self.conn, &self.keys, &puppet.name, &puppet.token, LEASE, slots).await;
+        let renewed = renewed.map_err(|error| error.to_string())?;
+        self.say(format!("renew {} {}: {renewed:?}", self.puppets[p].name, self.puppets[p].token));
+        let answer = match renewed {
+            Renewed::Renewed { .. } => return Ok(()),
+            Renewed::Lapsed => Answer::Lapsed,
+            Renewed::Fenced { .. } => Answer::Fenced,
+        };
+        self.believe(p, &[], answer, WIDE)
+    }
+
+    async fn adopt(&mut self) {
+        let own = ["p", "q", "r", "nobody"][self.rng.at(4)];
+        let adopted = scripts::adopt(&mut self.conn, &self.keys, own, "0", CRASHES_MAX, DAY).await.expect("adopt");
+        self.say(format!("adopt by {own}: {adopted:?}"));
+    }
+
+    /// The process leaves, whatever the answer is.
+    async fn detach(&mut self) {
+        if self.puppets.is_empty() {
+            return;
+        }
+        let puppet = self.puppets.remove(self.rng.at(self.puppets.len()));
+        let mut detached = None;
+        for _ in 0..1 + self.rng.at(2) {
+            detached = Some(scripts::detach(&mut self.conn, &self.keys, &puppet.name, &puppet.token).await.expect("detach"));
+        }
+        self.say(format!("detach {} {}: {detached:?}", puppet.name, puppet.token));
+    }
+
+    /// The time of a lease is over.
+    async fn expire(&mut self) {
+        let names: Vec<String> = self.state.leases.keys().cloned().collect();
+        if !names.is_empty() {
+            let name = names[self.rng.at(names.len())].clone();
+            self.delete_lease(&name).await;
+            self.say(format!("the lease of {name} is over"));
+        }
+    }
+
+    async fn delete_lease(&mut self, name: &str) {
+        let _: () = redis::cmd("DEL").arg(self.keys.worker_lease(name)).query_async(&mut self.conn).await.expect("DEL");
+    }
+
+    /// SIGKILL. What was on its way to the receiver may still get there.
+    fn crash(&mut self) {
+        if !self.puppets.is_empty() {
+            let gone = self.puppets.remove(self.rng.at(self.puppets.len()));
+            let hands = gone.slots.into_iter().filter_map(|slot| if let Slot::Has(hand) = slot { Some(hand) } else { None });
+            self.stale.extend(hands);
+            self.say(format!("crash {} {}", gone.name, gone.token));
+        }
+    }
+
+    /// A hold is over, by its time or by an operator.
+    async fn release(&mut self) {
+        let held: Vec<Name> = self.state.due.keys().cloned().collect();
+        if !held.is_empty() {
+            let object = held[self.rng.at(held.len())].clone();
+            self.release_one(&object).await;
+            self.say(format!("release {}", text(&object)));
+        }
+    }
+
+    async fn release_one(&mut self, object: &Name) {
+        let mut cmd = redis::cmd("ZADD");
+        cmd.arg(self.keys.objects_held()).arg("XX").arg(0).arg(&object[..]);
+        let _: () = cmd.query_async(&mut self.conn).await.expect("ZADD");
+    }
+
+    async fn arrive_late(&mut self) {
+        if !self.late.is_empty() {
+            let at = self.rng.at(self.late.len());
+            let reply = scripts::advance(&mut self.conn, &self.late[at]).await;
+            self.say(format!("a late call: {reply:?}"));
+            if self.rng.percent(50) {
+                self.late.remove(at);
+            }
+        }
+    }
+
+    fn deliver_late(&mut self) -> Result<(), String> {
+        if self.stale.is_empty() {
+            return Ok(());
+        }
+        let at = self.rng.at(self.stale.len());
+        let hand = if self.rng.percent(50) { self.stale.swap_remove(at) } else { self.stale[at].clone() };
+        self.say(format!("a late delivery: {} {} x{}", text(&hand.object), hand.tag, hand.events.len()));
+        self.world.receive(&hand, hand.events.len())
+    }
+
+    async fn connect(&mut self) {
+        let replication_id = ["1st", "2nd"][self.rng.at(2)];
+        let highest = if self.rng.percent(90) { 0 } else { self.world.counter };
+        let seen = Seen { highest, first_id: self.rng.below(20) };
+        let connected = scripts::connect(&mut self.conn, &self.keys, replication_id, seen).await.expect("connect");
+        self.say(format!("connect {replication_id}: {connected:?}"));
+    }
+
+    /// Peace: the processes that still have their name go on, or all are gone and a fresh one takes over. Everything pushed comes out,
+    /// and nothing is left that should not be.
+    pub async fn drain(&mut self, fresh: bool) -> Result<(), String> {
+        self.say(format!("drain {}", if fresh { "by a fresh process" } else { "by those that live" }));
+        let state = State::read(&mut self.conn, self.keys.prefix()).await;
+        let lives = |puppet: &Puppet| {
+            let lease = state.leases.get(&puppet.name);
+            !fresh && puppet.attached && lease.is_some_and(|lease| lease.starts_with(&puppet.token))
+        };
+        self.puppets.retain(lives);
+        for name in state.leases.keys() {
+            if !self.puppets.iter().any(|puppet| puppet.name == *name) {
+                self.delete_lease(name).await;
+            }
+        }
+        if self.puppets.is_empty() {
+            self.puppets.push(Puppet::start(&mut self.conn, &self.keys, "fresh", "token-fresh", 2).await);
+        }
+        for _ in 0..100 {
+            self.look().await?;
+            if self.is_drained() {
+                return self.leave().await;
+            }
+            self.round().await?;
+        }
+        Err(format!("liveness: not drained after 100 rounds, undone {:?}: {:?}", self.world.undone(), self.state))
+    }
+
+    fn is_drained(&self) -> bool {
+        let is_idle = |puppet: &Puppet| puppet.slots.iter().all(|slot| matches!(slot, Slot::Free));
+        self.puppets.iter().all(is_idle)
+            && self.state.markers.is_empty()
+            && self.state.due.is_empty()
+            && self.state.objects.values().all(|object| object.queue.is_empty() && object.owner.is_none())
+    }
+
+    async fn round(&mut self) -> Result<(), String> {
+        for object in self.state.due.keys().cloned().collect::<Vec<_>>() {
+            self.release_one(&object).await;
+        }
+        for p in 0..self.puppets.len() {
+            let own = self.puppets[p].name.clone();
+            scripts::adopt(&mut self.conn, &self.keys, &own, "0", CRASHES_MAX, DAY).await.map_err(|error| error.to_string())?;
+            let puppet = &mut self.puppets[p];
+            for slot in 0..puppet.slots.len() {
+                if let Slot::Has(hand) = &puppet.slots[slot] {
+                    self.world.receive(hand, hand.events.len())?;
+                }
+            }
+            puppet.tell_done();
+            let (token, slots) = (puppet.token.clone(), puppet.slots.len());
+            scripts::renew(&mut self.conn, &self.keys, &own, &token, LEASE, slots).await.map_err(|error| error.to_string())?;
+            let given = puppet.advance(&mut self.conn, &self.keys, WIDE).await;
+            if !given.slots.is_empty() {
+                self.trace.push(format!("{own} {token}: {given:?}"));
+            }
+            self.look().await?;
+            for slot in given.slots {
+                agrees(&self.puppets[p], slot, &self.state)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The last ones leave, and late calls find nothing to do. Only what is meant to stay is there.
+    async fn leave(&mut self) -> Result<(), String> {
+        for puppet in std::mem::take(&mut self.puppets) {
+            let detached = scripts::detach(&mut self.conn, &self.keys, &puppet.name, &puppet.token).await;
+            match detached {
+                Ok(Detached::Detached { held: 0 }) => {}
+                other => return Err(format!("{} {} had nothing, and detached with {other:?}", puppet.name, puppet.token)),
+            }
+        }
+        for call in std::mem::take(&mut self.late) {
+            scripts::advance(&mut self.conn, &call).await.map_err(|error| error.to_string())?;
+        }
+        self.look().await?;
+        let undone = self.world.undone();
+        if !undone.is_empty() {
+            return Err(format!("I7: neither delivered nor dead: {undone:?}"));
+        }
+        let state = &self.state;
+        let only_last = |object: &super::state::Object| object.owner.is_none() && object.held_id.is_none() && object.queue.is_empty();
+        let clean = state.workers.is_empty() && state.leases.is_empty() && state.markers.is_empty() && state.due.is_empty();
+        if !clean || !state.objects.values().all(only_last) {
+            return Err(format!("something is left behind: {state:?}"));
+        }
+        Ok(())
+    }
+
+    /// Makes room for the next schedule.
+    pub async fn clear(&mut self) {
+        let _: () = redis::cmd("FLUSHDB").query_async(&mut self.conn).await.expect("FLUSHDB");
+    }
+}

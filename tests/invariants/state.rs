@@ -1,0 +1,205 @@
+//! The whole state of a namespace, read in one step and taken apart by the key names of design.md, section 3, spelled once more here so that the
+//! tests do not believe `keys.rs`.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+
+/// An object's name as it stands in Redis.
+pub type Name = Bytes;
+
+const DUMP: &str = r"
+local all = {}
+for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
+  local kind = redis.call('TYPE', key).ok
+  local value = {}
+  if kind == 'string' then
+    value = { redis.call('GET', key) }
+  elseif kind == 'list' then
+    value = redis.call('LRANGE', key, 0, -1)
+  elseif kind == 'zset' then
+    value = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  elseif kind == 'hash' then
+    value = redis.call('HGETALL', key)
+  elseif kind == 'stream' then
+    for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
+      for _, field in ipairs(entry[2]) do
+        value[#value + 1] = field
+      end
+    end
+  end
+  all[#all + 1] = { key, kind, value }
+end
+return all";
+
+/// What belongs to one object.
+#[derive(Debug, Default, Clone)]
+pub struct Object {
+    /// Oldest first.
+    pub queue: Vec<Bytes>,
+    pub last: Option<String>,
+    pub owner: Option<String>,
+    /// Oldest first.
+    pub held: Vec<Bytes>,
+    pub held_id: Option<String>,
+}
+
+/// What belongs to one worker, a slot.
+#[derive(Debug, Default, Clone)]
+pub struct Worker {
+    pub objects: Vec<Name>,
+    /// Oldest first.
+    pub batch: Vec<Bytes>,
+    pub tag: Option<String>,
+}
+
+/// A dead letter.
+#[derive(Debug, Clone)]
+pub struct Dead {
+    pub id: u64,
+    pub prev: u64,
+    pub object: Name,
+    pub event: Bytes,
+    pub error: String,
+    pub attempts: u32,
+}
+
+#[derive(Debug, Default, Clone)]
+pub struct State {
+    pub objects: BTreeMap<Name, Object>,
+    pub workers: BTreeMap<String, Worker>,
+    pub leases: BTreeMap<String, String>,
+    /// Head first: the last one is taken next.
+    pub markers: Vec<Name>,
+    /// Due times in ms, `inf` where an operator must release the object.
+    pub due: BTreeMap<Name, f64>,
+    pub counter: Option<String>,
+    pub registry: BTreeMap<String, String>,
+    pub dead: Vec<Dead>,
+    /// Keys no script should have made, and keys of a wrong type.
+    pub strange: Vec<String>,
+}
+
+impl State {
+    /// Reads everything whose key begins with `prefix`.
+    pub async fn read(conn: &mut MultiplexedConnection, prefix: &str) -> Self {
+        let all: Value = redis::cmd("EVAL_RO").arg(DUMP).arg(0).arg(prefix).query_async(conn).await.expect("the dump");
+        let mut state = Self::default();
+        for entry in array(all) {
+            let mut parts = array(entry).into_iter();
+            let (Some(key), Some(kind), Some(value)) = (parts.next(), parts.next(), parts.next()) else { panic!("a dump") };
+            let value = array(value).into_iter().map(bytes).collect();
+            state.put(&bytes(key)[prefix.len()..], &text(&bytes(kind)), value);
+        }
+        state
+    }
+
+    pub fn object(&self, name: &[u8]) -> Object {
+        self.objects.get(name).cloned().unwrap_or_default()
+    }
+
+    pub fn worker(&self, w: &str) -> Worker {
+        self.workers.get(w).cloned().unwrap_or_default()
+    }
+
+    /// How many slots a name is registered with.
+    pub fn slots(&self, name: &str) -> usize {
+        self.registry.get(name).and_then(|value| value.split(' ').next()?.parse().ok()).unwrap_or(0)
+    }
+
+    fn put(&mut self, key: &[u8], kind: &str, mut value: Vec<Bytes>) {
+        match (key, kind) {
+            (b"objects.with.events", "list") => self.markers = value,
+            (b"objects.held", "zset") => {
+                self.due = value.chunks(2).map(|pair| (pair[0].clone(), text(&pair[1]).parse().expect("a score"))).collect();
+            }
+            (b"next.event.id", "string") => self.counter = Some(text(&value[0])),
+            (b"event.workers", "hash") => {
+                self.registry = value.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect();
+            }
+            (b"events.dead", "stream") => self.dead = value.chunks(12).map(dead).collect(),
+            (b"seriatim.meta", "hash") => {}
+            _ => {
+                let strange = format!("{} is a {kind}", text(&Bytes::copy_from_slice(key)));
+                // Newest at the head: turned round, so that what comes first here is what came first.
+                value.reverse();
+                // An object may be named like a worker: the endings tell them apart.
+                let worker = key.strip_prefix(b"event.worker:").is_some_and(|rest| self.put_worker(rest, kind, &mut value));
+                if !worker && !self.put_object(key, kind, &mut value) {
+                    self.strange.push(strange);
+                }
+            }
+        }
+    }
+
+    fn put_worker(&mut self, key: &[u8], kind: &str, value: &mut Vec<Bytes>) -> bool {
+        let Some((w, suffix)) = split(key) else { return false };
+        let w = text(&w);
+        match (suffix, kind) {
+            (b":object", "list") => self.workers.entry(w).or_default().objects = std::mem::take(value),
+            (b":event", "list") => self.workers.entry(w).or_default().batch = std::mem::take(value),
+            (b":event.id", "string") => self.workers.entry(w).or_default().tag = Some(text(&value[0])),
+            (b":lease", "string") => drop(self.leases.insert(w, text(&value[0]))),
+            _ => return false,
+        }
+        true
+    }
+
+    fn put_object(&mut self, key: &[u8], kind: &str, value: &mut Vec<Bytes>) -> bool {
+        let Some((name, suffix)) = split(key) else { return false };
+        let object = self.objects.entry(name).or_default();
+        let value = std::mem::take(value);
+        match (suffix, kind) {
+            (b":events", "list") => object.queue = value,
+            (b":last.event.id", "string") => object.last = Some(text(&value[0])),
+            (b":event.worker", "string") => object.owner = Some(text(&value[0])),
+            (b":events.held", "list") => object.held = value,
+            (b":events.held.id", "string") => object.held_id = Some(text(&value[0])),
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// The name before the last colon, and the rest with the colon.
+fn split(key: &[u8]) -> Option<(Name, &[u8])> {
+    let at = key.iter().rposition(|byte| *byte == b':')?;
+    Some((Bytes::copy_from_slice(&key[..at]), &key[at..]))
+}
+
+fn dead(fields: &[Bytes]) -> Dead {
+    let field = |at: usize, name: &str| {
+        assert_eq!(text(&fields[at]), name, "a dead letter's fields");
+        fields[at + 1].clone()
+    };
+    let number = |at, name| text(&field(at, name)).parse::<u64>().expect("a number");
+    Dead {
+        id: number(0, "id"),
+        prev: number(2, "prev"),
+        object: field(4, "object"),
+        event: field(6, "event"),
+        error: text(&field(8, "error")),
+        attempts: number(10, "attempts") as u32,
+    }
+}
+
+fn array(value: Value) -> Vec<Value> {
+    match value {
+        Value::Array(values) => values,
+        other => panic!("an array was expected, not {other:?}"),
+    }
+}
+
+fn bytes(value: Value) -> Bytes {
+    match value {
+        Value::BulkString(bytes) => bytes.into(),
+        Value::SimpleString(text) => text.into(),
+        other => panic!("a string was expected, not {other:?}"),
+    }
+}
+
+pub fn text(bytes: &Bytes) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,120 @@
+//! What the tests know without asking Redis: what was pushed, which id every event got, and what the receiver made of what was sent to it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use bytes::Bytes;
+
+use super::state::{Name, State, text};
+
+/// Every event of a test has a number; its payload is the number, with spaces behind it to make it longer.
+pub type Number = u32;
+
+pub fn payload(number: Number, len: usize) -> String {
+    format!("{number:<len$}")
+}
+
+pub fn number(event: &[u8]) -> Number {
+    String::from_utf8_lossy(event).trim_end().parse().expect("the number of an event")
+}
+
+/// A batch as it was handed out.
+#[derive(Debug, Clone)]
+pub struct Hand {
+    pub object: Name,
+    pub tag: seriatim::scripts::Tag,
+    pub prev: u64,
+    pub events: Vec<Bytes>,
+}
+
+#[derive(Default)]
+pub struct World {
+    pub pushed: BTreeMap<Name, Vec<Number>>,
+    pub pushed_count: Number,
+    /// The place of an event among those of its object.
+    pub place: HashMap<Number, usize>,
+    pub id_of: HashMap<Number, u64>,
+    event_of: HashMap<u64, Number>,
+    last: HashMap<Name, u64>,
+    last_place: HashMap<Name, usize>,
+    pub applied: HashSet<Number>,
+    pub dead: HashSet<Number>,
+    pub counter: u64,
+}
+
+impl World {
+    /// The numbers of so many new events.
+    pub fn push(&mut self, object: &Name, count: usize) -> Vec<Number> {
+        let pushed = self.pushed.entry(object.clone()).or_default();
+        let new: Vec<Number> = (self.pushed_count..).take(count).collect();
+        for &number in &new {
+            self.place.insert(number, pushed.len());
+            pushed.push(number);
+        }
+        self.pushed_count += count as Number;
+        new
+    }
+
+    /// An event was seen with an id: the same one as ever, and no other event's.
+    pub fn saw(&mut self, number: Number, id: u64) -> Result<(), String> {
+        let before = *self.id_of.entry(number).or_insert(id);
+        let other = *self.event_of.entry(id).or_insert(number);
+        match (before == id, other == number) {
+            (true, true) => Ok(()),
+            (false, _) => Err(format!("ids: event {number} had id {before} and now has {id}")),
+            (_, false) => Err(format!("ids: {id} was given to event {other} and to event {number}")),
+        }
+    }
+
+    /// The receiver gets the first `count` events of a batch. Answers an error where I5 does not hold there.
+    pub fn receive(&mut self, hand: &Hand, count: usize) -> Result<(), String> {
+        let mut prev = hand.prev;
+        for (at, event) in hand.events.iter().take(count).enumerate() {
+            let id = hand.tag.first + at as u64;
+            self.receive_one(&hand.object, id, prev, number(event))?;
+            prev = id;
+        }
+        Ok(())
+    }
+
+    fn receive_one(&mut self, object: &Name, id: u64, prev: u64, number: Number) -> Result<(), String> {
+        self.saw(number, id)?;
+        let last = self.last.entry(object.clone()).or_default();
+        let about = format!("{} event {number} id {id} prev {prev} after {last}", text(object));
+        if id <= *last {
+            return Ok(());
+        } else if prev > *last {
+            return Err(format!("I5: early: {about}"));
+        }
+        let Some(&place) = self.place.get(&number) else { return Err(format!("I5: never pushed: {about}")) };
+        let next = self.last_place.get(object).map_or(0, |place| place + 1);
+        let pushed = &self.pushed[object];
+        if place < next || pushed.get(place) != Some(&number) {
+            return Err(format!("I5: out of order: {about}"));
+        }
+        if let Some(skipped) = pushed[next..place].iter().find(|number| !self.dead.contains(number)) {
+            return Err(format!("I5: event {skipped} was skipped: {about}"));
+        }
+        *last = id;
+        self.last_place.insert(object.clone(), place);
+        self.applied.insert(number);
+        Ok(())
+    }
+
+    /// What is pushed but neither applied nor a dead letter.
+    pub fn undone(&self) -> Vec<Number> {
+        (0..self.pushed_count).filter(|number| !self.applied.contains(number) && !self.dead.contains(number)).collect()
+    }
+
+    /// Takes in the dead letters.
+    pub fn bury(&mut self, state: &State) -> Result<(), String> {
+        for dead in &state.dead {
+            let number = number(&dead.event);
+            self.saw(number, dead.id)?;
+            self.dead.insert(number);
+        }
+        if self.dead.len() != state.dead.len() {
+            return Err(format!("I4: {} dead letters of {} events", state.dead.len(), self.dead.len()));
+        }
+        Ok(())
+    }
+}
