@@ -114,7 +114,7 @@ local function give(slot, object, prev, taken)
   counter = counter + #taken
   call('SET', slot.at .. worker_event_id, tag)
   entries[#entries + 1] = { slot.number, object, tag, prev, unpack(taken) }
-  slot.has, progress = true, true
+  slot.has, slot.object, progress = true, object, true
 end
 
 -- Gives the slot the batch it has: what remains of one, or all of it after a lost reply, a restart, a hold.
@@ -239,7 +239,8 @@ local function claim_taken(slot)
     local object = taken[i]
     local found = call('MGET', P .. object .. event_worker, P .. object .. last_event_id)
     progress = true
-    if object == '' or found[1] and found[1] ~= slot.w then
+    -- A name may be there twice, by two pops: the second one says nothing more.
+    if object == '' or object == slot.object or found[1] and found[1] ~= slot.w then
       call('LREM', slot.at .. worker_object, 1, object)
     elseif slot.has or claims <= 0 or reply_bytes <= 0 then
       if found[1] then

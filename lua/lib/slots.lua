@@ -17,10 +17,15 @@ local function each_slot(name, slots, owned)
     local w = name .. '.' .. slot
     local at = P .. WORKER .. w
     local taken = redis.call('LRANGE', at .. worker_object, 0, -1)
+    local had
     for i = #taken, 1, -1 do
       local object = taken[i]
+      if object == had then
+        -- Taken twice, by two pops: what covers it once is enough.
+        redis.call('LREM', at .. worker_object, 1, object)
       -- MGET answers nil for a key of a wrong type: nobody owns such an object.
-      if redis.call('MGET', P .. object .. event_worker)[1] == w then
+      elseif redis.call('MGET', P .. object .. event_worker)[1] == w then
+        had = object
         owned(at, slot, object, redis.call('GET', at .. worker_event_id))
       else
         stray(at, object)

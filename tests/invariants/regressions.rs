@@ -10,3 +10,35 @@ use super::rig::Rig;
 use super::state::Name;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Two pops for one slot, the first answer lost, brought two markers of the same object. Advance gave the slot the object for the first name,
+/// took the second one for an owned object without a batch, and held it: its batch stayed behind in `W:event` and was dropped with the next commit.
+#[tokio::test]
+async fn an_object_popped_twice_keeps_its_batch() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 1).await;
+    rig.emit(b"a", 1, 0).await;
+    rig.emit(b"a", 1, 0).await;
+    rig.pop("p.0").await.expect("a marker");
+    rig.pop("p.0").await.expect("a marker");
+    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    let state = rig.sound().await;
+    assert_eq!((state.worker("p.0").objects.len(), p.hand(0).events.len()), (1, 2));
+    rig.drain(&mut p).await;
+}
+
+/// The same two names in the list of a slot that died counted two crashes.
+#[tokio::test]
+async fn an_object_popped_twice_counts_one_crash() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 1).await;
+    rig.emit(b"a", 1, 0).await;
+    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    rig.emit(b"a", 1, 0).await;
+    rig.pop("p.0").await.expect("a marker");
+    rig.expire("p").await;
+    let again = Puppet::new("p", "token-again", 1);
+    let attached = again.attach(&mut rig.conn, &rig.keys, "").await.expect("attach");
+    assert_eq!(attached, Attached::Attached { kept: 1, held: 0 });
+    assert_eq!(rig.sound().await.worker("p.0").tag.as_deref(), Some("1 0 0 1"));
+}
