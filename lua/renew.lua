@@ -7,7 +7,7 @@
 -- Arguments prefix; name; token (UUID); lease (ms); slots (1 to 1024)
 -- Replies   {'renewed', names returned} | {'lapsed'} | {'fenced', lease}
 -- Keeps     I1, I2
--- Cost      O(slots)
+-- Cost      O(slots the name ever had)
 local name, token, lease_ms, slots = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 
 local refused = fence(name, token)
@@ -15,5 +15,7 @@ if refused then
   return refused
 end
 redis.call('LLEN', P .. objects_with_events)
+-- Every slot the name ever had, not only those this process runs: a pop of an earlier process may still answer for any of them.
+local slots_all = math.max(slots, (registered(name)))
 redis.call('PEXPIRE', KEYS[1], lease_ms)
-return { 'renewed', each_slot(name, slots, function() end) }
+return { 'renewed', each_slot(name, slots_all, function() end) }

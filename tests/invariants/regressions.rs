@@ -42,3 +42,18 @@ async fn an_object_popped_twice_counts_one_crash() {
     assert_eq!(attached, Attached::Attached { kept: 1, held: 0 });
     assert_eq!(rig.sound().await.worker("p.0").tag.as_deref(), Some("1 0 0 1"));
 }
+
+/// A process was restarted with fewer slots under its name. A pop of the one before, blocked for a slot the new one does not run, moved a marker
+/// after the attach. Renewals looked at the new process's slots only, sweeps pass over names with a lease: the object waited as long as it lived.
+#[tokio::test]
+async fn a_pop_for_a_slot_that_is_run_no_more_is_found_by_a_renewal() {
+    let mut rig = Rig::start().await;
+    rig.process("p", 3).await;
+    rig.expire("p").await;
+    let mut p = rig.process("p", 1).await;
+    rig.emit(b"a", 1, 0).await;
+    rig.pop("p.2").await.expect("a marker");
+    let renewed = scripts::renew(&mut rig.conn, &rig.keys, "p", &p.token, LEASE, 1).await.expect("renew");
+    assert_eq!(renewed, Renewed::Renewed { strays: 1 });
+    rig.drain(&mut p).await;
+}
