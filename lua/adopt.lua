@@ -2,7 +2,7 @@
 --
 -- Purpose   Holds, due now, the objects that slots of a name without a lease own, with one crash more for a batch in flight, and returns other names
 --           they had taken to the markers. Such a name stays registered and is looked at again and again, because a pop of a paused or departed
---           process may still move a marker; it is forgotten a day after its last takeover if it has nothing.
+--           process may still move a marker; it is forgotten a day after its last sign of life if it has nothing.
 -- Keys      KEYS[1] event.workers (hash, read and write); event.worker:NAME:lease (string, read), objects.with.events (list),
 --           objects.held (zset), event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
 -- Arguments prefix; own name (left alone); cursor ('0' = from the start); names to look at, about; crashes before an event is held for an
@@ -32,7 +32,8 @@ for i = 1, #found[2], 2 do
   if name ~= own and redis.call('EXISTS', P .. WORKER .. name .. worker_lease) == 0 then
     local slots, token, at_ms = registered(name)
     -- A name whose own keys have a wrong type is left to `seriatim check` and must not keep the others from being taken over.
-    if has_something(name, slots) and pcall(check_types, name, slots) then
+    local is_empty = not has_something(name, slots)
+    if not is_empty and pcall(check_types, name, slots) then
       local held = 0
       local strays = each_slot(name, slots, function(at, slot, object, tag)
         hold_owned(at, object, tag, now_ms, 'takeover', true, crashes_max)
@@ -46,7 +47,7 @@ for i = 1, #found[2], 2 do
         reply[2] = cursor
         break
       end
-    elseif token and now_ms - at_ms > forget_ms then
+    elseif is_empty and token and now_ms - at_ms > forget_ms then
       redis.call('HDEL', KEYS[1], name)
     end
   end

@@ -57,3 +57,41 @@ async fn a_pop_for_a_slot_that_is_run_no_more_is_found_by_a_renewal() {
     assert_eq!(renewed, Renewed::Renewed { strays: 1 });
     rig.drain(&mut p).await;
 }
+
+/// The time kept with a name was that of its attach. A process that had run for longer than a day and was paused with nothing in hand was
+/// forgotten by the first sweep: going on it was fenced instead of lapsed, and a marker that its pop still moved was never found.
+#[tokio::test]
+async fn a_name_is_forgotten_a_day_after_its_last_renewal() {
+    let mut rig = Rig::start().await;
+    let p = rig.process("p", 1).await;
+    let workers = rig.keys.event_workers();
+    let long_ago = format!("1 {} 1000", p.token);
+    rig.redis::<i64>("HSET", &[workers.as_bytes(), b"p", long_ago.as_bytes()]).await;
+    scripts::renew(&mut rig.conn, &rig.keys, "p", &p.token, LEASE, 1).await.expect("renew");
+    rig.expire("p").await;
+    scripts::adopt(&mut rig.conn, &rig.keys, "q", "0", CRASHES_MAX, DAY).await.expect("adopt");
+    let renewed = scripts::renew(&mut rig.conn, &rig.keys, "p", &p.token, LEASE, 1).await.expect("renew");
+    assert_eq!(renewed, Renewed::Lapsed);
+    rig.redis::<i64>("HSET", &[workers.as_bytes(), b"p", long_ago.as_bytes()]).await;
+    scripts::adopt(&mut rig.conn, &rig.keys, "q", "0", CRASHES_MAX, DAY).await.expect("adopt");
+    assert!(rig.sound().await.registry.is_empty());
+}
+
+/// A name without a lease whose own key has a wrong type is left alone by sweeps; after a day it was forgotten with all it had, so that
+/// putting the key right did not bring its objects back.
+#[tokio::test]
+async fn a_name_that_has_something_is_never_forgotten() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 2).await;
+    rig.emit(b"a", 1, 0).await;
+    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    rig.expire("p").await;
+    let wrong = rig.keys.worker_object("p.1");
+    rig.redis::<()>("SET", &[wrong.as_bytes(), b"?"]).await;
+    let workers = rig.keys.event_workers();
+    rig.redis::<i64>("HSET", &[workers.as_bytes(), b"p", b"2 token-of-p 1000"]).await;
+    scripts::adopt(&mut rig.conn, &rig.keys, "q", "0", CRASHES_MAX, DAY).await.expect("adopt");
+    rig.redis::<i64>("DEL", &[wrong.as_bytes()]).await;
+    let adopted = scripts::adopt(&mut rig.conn, &rig.keys, "q", "0", CRASHES_MAX, DAY).await.expect("adopt");
+    assert_eq!((adopted.held, adopted.names), (1, vec!["p".to_owned()]));
+}
