@@ -24,7 +24,6 @@ local name, token = ARGV[2], ARGV[3]
 local batch_max, batch_bytes, reply_bytes = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local claims, markers_max, from = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
 local SLOT_ARGS = 10
-local ID_MAX = 9007199254740991
 
 local call, try, format = redis.call, redis.pcall, string.format
 
@@ -35,7 +34,7 @@ if refused then
 end
 local now_ms = now()
 local counter_text = call('GET', P .. next_event_id) or '0'
-local counter = tonumber(counter_text)
+local counter = id_of(counter_text)
 if not counter or counter + 1024 * batch_max > ID_MAX then
   return { 'counter', counter_text }
 end
@@ -215,7 +214,7 @@ end
 
 -- Makes the slot, in whose W:object the name is, the owner of `object`, and gives it what there is. Answers 'claimed', 'empty', or 'wrong'.
 local function own(slot, object, last)
-  if last and not tonumber(last) or not last and call('EXISTS', P .. object .. last_event_id) == 1 then
+  if last and not id_of(last) or not last and call('EXISTS', P .. object .. last_event_id) == 1 then
     quarantine(slot, object, object .. last_event_id)
     return 'wrong'
   end
@@ -272,7 +271,7 @@ end
 local function claim_batch(slot, object, first, handouts, attempts, crashes)
   local batch = try('LRANGE', P .. object .. events_held, 0, -1)
   local last = try('GET', P .. object .. last_event_id)
-  local wrong = is_error(batch) and events_held or is_error(last) and last_event_id or last and not tonumber(last) and last_event_id
+  local wrong = is_error(batch) and events_held or is_error(last) and last_event_id or last and not id_of(last) and last_event_id
   if wrong or #batch == 0 then
     local why = format('quarantine: %s is a %s', object .. (wrong or events_held), call('TYPE', P .. object .. (wrong or events_held)).ok)
     call('ZADD', P .. objects_held, 'inf', object)
@@ -441,7 +440,7 @@ end
 local claims_wanted = claims > 0
 local done, failed = pcall(advance)
 trim_markers()
-if tonumber(counter_text) ~= counter then
+if id_of(counter_text) ~= counter then
   call('SET', P .. next_event_id, format('%.0f', counter))
 end
 if not done then

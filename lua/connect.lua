@@ -11,7 +11,7 @@ local replication_id, highest, first_id, jump = ARGV[2], tonumber(ARGV[3]), tonu
 
 local seen = redis.call('HMGET', KEYS[1], 'schema', 'replication.id')
 local value = redis.call('GET', P .. next_event_id)
-local counter = tonumber(value or '0')
+local counter = id_of(value or '0')
 if seen[1] and seen[1] ~= '1' then
   return { 'schema', seen[1] }
 elseif not counter then

@@ -23,6 +23,7 @@ use crate::keys;
 /// Works at `maxmemory` too: the backlog must still drain.
 const ALLOW_OOM: &str = "#!lua flags=allow-oom\n";
 const PREFIX: &str = include_str!("../../lua/lib/prefix.lua");
+const IDS: &str = include_str!("../../lua/lib/ids.lua");
 const FENCE: &str = include_str!("../../lua/lib/fence.lua");
 const HOLD: &str = include_str!("../../lua/lib/hold.lua");
 const SLOTS: &str = include_str!("../../lua/lib/slots.lua");
@@ -32,12 +33,12 @@ macro_rules! script {
         static $name: LazyLock<Script> = LazyLock::new(|| Script::new(ALLOW_OOM, &[$($fragment,)*], include_str!($file)));
     };
 }
-script!(CONNECT, "../../lua/connect.lua");
+script!(CONNECT, "../../lua/connect.lua", IDS);
 script!(ATTACH, "../../lua/attach.lua", FENCE, HOLD, SLOTS);
 script!(RENEW, "../../lua/renew.lua", FENCE, HOLD, SLOTS);
 script!(DETACH, "../../lua/detach.lua", FENCE, HOLD, SLOTS);
 script!(ADOPT, "../../lua/adopt.lua", FENCE, HOLD, SLOTS);
-script!(ADVANCE, "../../lua/advance.lua", FENCE, HOLD, SLOTS);
+script!(ADVANCE, "../../lua/advance.lua", IDS, FENCE, HOLD, SLOTS);
 
 /// A call that did not give a reply of the protocol.
 #[derive(Debug, thiserror::Error)]

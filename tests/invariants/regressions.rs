@@ -95,3 +95,35 @@ async fn a_name_that_has_something_is_never_forgotten() {
     let adopted = scripts::adopt(&mut rig.conn, &rig.keys, "q", "0", CRASHES_MAX, DAY).await.expect("adopt");
     assert_eq!((adopted.held, adopted.names), (1, vec!["p".to_owned()]));
 }
+
+/// `tonumber` takes `nan`, `1e5`, `0x10` and ` 7` for numbers. A counter `nan` gave every batch the id `nan`, and a last id `1e5` reached the
+/// worker process as a prev it could not read: the process stopped, and every other one after it.
+#[tokio::test]
+async fn what_is_no_id_is_not_taken_for_one() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 2).await;
+    let counter = rig.keys.next_event_id();
+    for bad in ["nan", "inf", "1e5", "0x10", " 7", "-1", "1.5", "", "9007199254740992"] {
+        rig.redis::<()>("SET", &[counter.as_bytes(), bad.as_bytes()]).await;
+        let call = p.call(&rig.keys, WIDE, &[0]);
+        let refused = scripts::advance(&mut rig.conn, &call).await;
+        assert!(matches!(&refused, Err(scripts::ScriptError::Counter(text)) if text == bad), "{bad:?}: {refused:?}");
+        let refused = scripts::connect(&mut rig.conn, &rig.keys, "", scripts::Seen::default()).await;
+        assert!(matches!(&refused, Err(scripts::ScriptError::Counter(text)) if text == bad), "{bad:?}: {refused:?}");
+    }
+    rig.redis::<i64>("DEL", &[counter.as_bytes()]).await;
+    let last = rig.key(b"a", ":last.event.id");
+    for bad in ["nan", "1e5", "0x10", " 7", "-1", "1.5", ""] {
+        rig.redis::<()>("SET", &[&last, bad.as_bytes()]).await;
+        rig.redis::<i64>("LPUSH", &[&rig.key(b"a", ":events"), b"0"]).await;
+        rig.redis::<i64>("LPUSH", &[rig.keys.objects_with_events().as_bytes(), b"a"]).await;
+        let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+        assert_eq!(given.quarantined.len(), 1, "{bad:?}: {given:?}");
+        assert_eq!(given.slots, [] as [usize; 0]);
+        rig.redis::<i64>(
+            "DEL",
+            &[rig.keys.objects_held().as_bytes(), &rig.key(b"a", ":event.worker"), &rig.key(b"a", ":events.held.id")],
+        )
+        .await;
+    }
+}
