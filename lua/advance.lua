@@ -307,6 +307,14 @@ local function claim_held(slot)
   if first and first ~= '0' then
     return claim_batch(slot, object, first, handouts, attempts, crashes)
   end
+  -- Without numbers there must be no batch, for it would be passed over, and the next hold would write over it.
+  if call('EXISTS', P .. object .. events_held) == 1 then
+    local wrong = object .. events_held_id
+    call('ZADD', P .. objects_held, 'inf', object)
+    quarantined[#quarantined + 1] = object
+    quarantined[#quarantined + 1] = format('quarantine: %s is a %s and tells no ids', wrong, call('TYPE', P .. wrong).ok)
+    return 'dropped'
+  end
   call('LPUSH', slot.at .. worker_object, object)
   call('ZREM', P .. objects_held, object)
   call('DEL', P .. object .. events_held_id)

@@ -127,3 +127,35 @@ async fn what_is_no_id_is_not_taken_for_one() {
         .await;
     }
 }
+
+/// A held batch whose numbers were gone, or had a wrong type, was passed over as if the object had yielded: later events overtook it, and the
+/// next hold of the object wrote over it.
+#[tokio::test]
+async fn a_held_batch_without_numbers_is_not_passed_over() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 2).await;
+    rig.emit(b"a", 1, 0).await;
+    rig.emit(b"b", 1, 0).await;
+    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    for slot in 0..2 {
+        let tag = p.hand(slot).tag;
+        p.tell(slot, 0, Results::Hold { rest: tag, delay: Some(Duration::ZERO), why: "retry: no".to_owned() });
+    }
+    p.advance(&mut rig.conn, &rig.keys, scripts::Bounds { claims: 0, ..WIDE }).await;
+    let id_of_a = rig.sound().await.object(b"a").held_id.expect("numbers");
+    let (numbers, queue) = (rig.key(b"a", ":events.held.id"), rig.key(b"a", ":events"));
+    rig.redis::<i64>("DEL", &[&numbers]).await;
+    rig.redis::<i64>("HSET", &[&numbers, b"wrong", b"type"]).await;
+    rig.redis::<i64>("LPUSH", &[&queue, b"9"]).await;
+    let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    assert_eq!((given.slots.len(), given.quarantined.len()), (1, 1), "{given:?}");
+    assert!(given.quarantined[0].1.contains("a:events.held.id is a hash"), "{given:?}");
+    let state = rig.look().await;
+    assert_eq!((state.object(b"a").held.len(), state.due[&Name::from_static(b"a")]), (1, f64::INFINITY));
+    // Put right and released by the operator, it comes first.
+    rig.redis::<()>("SET", &[&numbers, id_of_a.as_bytes()]).await;
+    rig.release(b"a").await;
+    p.tell_done();
+    let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    assert_eq!(p.hand(given.slots[0]).events, [&b"0"[..]]);
+}
