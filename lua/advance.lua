@@ -162,8 +162,10 @@ local function commit_part(slot, object, last)
     local id, why = ARGV[slot.arg + 5], ARGV[slot.arg + 6]
     local failed = bury(slot, object, prev, count, id, why, ARGV[slot.arg + 7])
     if failed then
-      -- The event stays where it is, held, rather than be lost.
-      result, rest, held_id = 'hold', 'inf', held_id_of(id, 0, 0, 0, format('quarantine: %s: %s', events_dead, failed))
+      -- The event stays where it is, held, rather than be lost. Its hand-outs are kept: no tag may come twice.
+      local _, handouts, _, crashes = numbers(ARGV[slot.arg + 1])
+      local held_why = format('quarantine: %s: %s', events_dead, failed)
+      result, rest, held_id = 'hold', 'inf', held_id_of(id, handouts, tonumber(ARGV[slot.arg + 7]), crashes, held_why)
     else
       count = count + 1
     end

@@ -159,3 +159,31 @@ async fn a_held_batch_without_numbers_is_not_passed_over() {
     let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     assert_eq!(p.hand(given.slots[0]).events, [&b"0"[..]]);
 }
+
+/// Where the dead letters could not be written, the batch was held with all its numbers set back to 0. Released, it got a tag it once had, and a
+/// late call that spoke of that hand-out would have been believed.
+#[tokio::test]
+async fn a_dead_letter_that_cannot_be_written_keeps_its_numbers() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 1).await;
+    rig.emit(b"a", 2, 0).await;
+    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    for _ in 0..2 {
+        let tag = p.hand(0).tag;
+        p.tell(0, 0, Results::Hold { rest: tag, delay: Some(Duration::ZERO), why: "retry: no".to_owned() });
+        p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    }
+    let dead = rig.keys.events_dead();
+    rig.redis::<()>("SET", &[dead.as_bytes(), b"wrong"]).await;
+    let tag = p.hand(0).tag;
+    assert_eq!(tag.handouts, 2);
+    p.tell(0, 0, Results::Reject { next: Some(rest(tag, 1)), id: tag.first, error: "bad".to_owned(), attempts: 0 });
+    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    rig.redis::<i64>("DEL", &[dead.as_bytes()]).await;
+    let state = rig.sound().await;
+    let held_id = state.object(b"a").held_id.expect("held");
+    assert_eq!(held_tag(&held_id).expect("numbers").handouts, 2, "{held_id}");
+    assert!(held_id.contains("quarantine: events.dead"), "{held_id}");
+    rig.release(b"a").await;
+    rig.drain(&mut p).await;
+}
