@@ -25,8 +25,9 @@ local now_ms = now()
 redis.call('SET', KEYS[1], token .. ' ' .. holder, 'PX', lease_ms)
 register(name, slots_all, token, now_ms)
 
--- An unfinished batch tells of a death, unless this process itself had it (its lease lapsed) or this call was made before.
-local died = not repeated and last_token ~= before
+-- An unfinished batch tells of a death, unless this process itself had it (its lease lapsed) or this call was made before, and be it
+-- that its own lease lapsed since.
+local died = not repeated and last_token ~= before and last_token ~= token
 local kept, held = 0, 0
 local strays = each_slot(name, slots_all, function(at, slot, object, tag)
   local first, handouts, attempts, crashes = numbers(tag or '0')

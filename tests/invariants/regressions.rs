@@ -187,3 +187,20 @@ async fn a_dead_letter_that_cannot_be_written_keeps_its_numbers() {
     rig.release(b"a").await;
     rig.drain(&mut p).await;
 }
+
+/// The reply to the attach after a lapse was lost, the new lease lapsed as well, and the attach was repeated: it counted a crash, although the
+/// process lived all the time.
+#[tokio::test]
+async fn an_attach_repeated_after_its_own_lease_lapsed_counts_no_crash() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 1).await;
+    rig.emit(b"a", 1, 0).await;
+    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    p.before = std::mem::replace(&mut p.token, "token-second".to_owned());
+    p.forget();
+    for _ in 0..2 {
+        rig.expire("p").await;
+        p.attach(&mut rig.conn, &rig.keys, "").await.expect("attach");
+        assert_eq!(rig.sound().await.worker("p.0").tag.as_deref(), Some("1"));
+    }
+}
