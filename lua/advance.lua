@@ -77,6 +77,8 @@ local function take(slot, object)
   if not event then
     return {}
   elseif is_error(event) then
+    -- Raises where it is the batch that has a wrong type: that is the worker's own key, not the object's.
+    call('LLEN', batch)
     return nil, object .. events
   end
   local taken, n, bytes, longest = { event }, 1, #event, #event
@@ -136,7 +138,8 @@ end
 
 -- All of the batch is delivered. Answers whether the slot goes on with its object.
 local function commit_all(slot, object, last)
-  call('DEL', slot.at .. worker_event)
+  -- Batch and tag go together: if the call fails further on, the slot is one that has nothing yet.
+  call('DEL', slot.at .. worker_event, slot.at .. worker_event_id)
   call('SET', P .. object .. last_event_id, last)
   if slot.result == 'yield' and call('EXISTS', P .. object .. events) == 1 then
     hold_now(slot, object)
@@ -180,6 +183,7 @@ local function commit_part(slot, object, last)
     hold_batch(slot.at, object, rest == 'inf' and rest or now_ms + tonumber(rest), held_id)
     return false
   elseif rest == '' then
+    call('DEL', slot.at .. worker_event_id)
     slot.prev = prev
     return true
   end
@@ -454,7 +458,9 @@ if id_of(counter_text) ~= counter then
   call('SET', P .. next_event_id, format('%.0f', counter))
 end
 if not done then
-  return type(failed) == 'table' and failed or redis.error_reply('ERR ' .. failed)
+  -- Redis makes text of an error that pcall caught; its code, e.g. WRONGTYPE, comes first.
+  local why = type(failed) == 'table' and failed.err or failed
+  return redis.error_reply(string.match(why, '^%u+ ') and why or 'ERR ' .. why)
 end
 
 if progress then

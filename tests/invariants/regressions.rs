@@ -204,3 +204,48 @@ async fn an_attach_repeated_after_its_own_lease_lapsed_counts_no_crash() {
         assert_eq!(rig.sound().await.worker("p.0").tag.as_deref(), Some("1"));
     }
 }
+
+/// A call failed on a key of a wrong type after it had committed another slot's batch: the tag stayed without its batch. From then on every
+/// sweep over the name failed, and its next process was given a batch without events and stopped.
+#[tokio::test]
+async fn a_call_that_fails_half_way_leaves_no_tag_without_a_batch() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 2).await;
+    rig.emit(b"a", 1, 0).await;
+    rig.emit(b"b", 2, 0).await;
+    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    let (a, b) = if p.hand(0).object == "a" { (0, 1) } else { (1, 0) };
+    rig.world.receive(p.hand(a), 1).expect("sound");
+    let tag = p.hand(b).tag;
+    p.tell(a, 1, Results::Done);
+    p.tell(b, 1, Results::Part { next: rest(tag, 1) });
+    let wrong = rig.keys.worker_event(&p.w(b));
+    let aside = [wrong.as_bytes(), b".aside"].concat();
+    rig.redis::<()>("RENAME", &[wrong.as_bytes(), &aside]).await;
+    rig.redis::<()>("SET", &[wrong.as_bytes(), b"wrong"]).await;
+    let call = p.call(&rig.keys, WIDE, &[a, b]);
+    let failed = scripts::advance(&mut rig.conn, &call).await.expect_err("a wrong type");
+    // It was passed on as `ERR WRONGTYPE …`, which a worker process took for a passing failure, and repeated without end.
+    assert!(failed.is_wrong_type(), "{failed}");
+    rig.redis::<()>("RENAME", &[&aside, wrong.as_bytes()]).await;
+    rig.expire("p").await;
+    let adopted = scripts::adopt(&mut rig.conn, &rig.keys, "q", "0", CRASHES_MAX, DAY).await.expect("adopt");
+    assert_eq!(adopted.held, 2);
+    let mut q = rig.process("q", 2).await;
+    rig.drain(&mut q).await;
+}
+
+/// A batch key of a wrong type made every object that its slot claimed be held for an operator, and blamed the object's queue.
+#[tokio::test]
+async fn a_wrong_type_of_a_batch_is_not_blamed_on_the_object() {
+    let mut rig = Rig::start().await;
+    let p = rig.process("p", 1).await;
+    rig.emit(b"a", 1, 0).await;
+    let wrong = rig.keys.worker_event("p.0");
+    rig.redis::<()>("SET", &[wrong.as_bytes(), b"wrong"]).await;
+    let call = p.call(&rig.keys, WIDE, &[0]);
+    let failed = scripts::advance(&mut rig.conn, &call).await.expect_err("a wrong type");
+    assert!(failed.is_wrong_type(), "{failed}");
+    rig.redis::<i64>("DEL", &[wrong.as_bytes()]).await;
+    assert!(rig.sound().await.due.is_empty());
+}
