@@ -7,9 +7,14 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bounds;
 mod check;
+mod names;
 mod puppet;
+mod quarantine;
+mod random;
 mod regressions;
 mod rig;
+mod run;
 mod state;
 mod world;

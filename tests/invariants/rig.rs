@@ -24,6 +24,12 @@ impl Rig {
         Self { conn: redis.connect().await, keys: redis.keys().clone(), world: World::default(), _redis: redis }
     }
 
+    /// Keys without a prefix, on a server of its own.
+    pub async fn without_namespace() -> Self {
+        let redis = Redis::own(&[]);
+        Self { conn: redis.connect().await, keys: Keys::new(), world: World::default(), _redis: redis }
+    }
+
     /// A process that has its name; the name is its token too.
     pub async fn process(&mut self, name: &str, slots: usize) -> Puppet {
         Puppet::start(&mut self.conn, &self.keys, name, &format!("token-of-{name}"), slots).await

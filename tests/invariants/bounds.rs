@@ -1,0 +1,297 @@
+//! What bounds a call of advance: events, bytes, claims, markers, ids. Nothing is lost, reordered or starved where a bound binds.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use seriatim::scripts::{self, Bounds, From, Results, ScriptError};
+
+use super::puppet::{Puppet, Slot, WIDE};
+use super::rig::Rig;
+
+fn bytes(puppet: &Puppet, slot: usize) -> usize {
+    puppet.hand(slot).events.iter().map(|event| event.len()).sum()
+}
+
+/// Sizes are known only after taking: where large events follow small ones, too many are taken, and put back in order.
+#[tokio::test]
+async fn events_put_back_for_their_size_keep_their_order() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 1).await;
+    for (count, len) in [(40, 2), (3, 300), (25, 2), (1, 2000), (30, 40), (2, 999), (60, 1)] {
+        rig.emit(b"a", count, len).await;
+    }
+    let bounds = Bounds { batch: 50, batch_bytes: 1000, ..WIDE };
+    while !p.advance(&mut rig.conn, &rig.keys, bounds).await.slots.is_empty() {
+        let queue = rig.sound().await.object(b"a").queue;
+        let (taken, events) = (bytes(&p, 0), &p.hand(0).events);
+        let last = events.last().expect("not empty").len();
+        assert!(taken - last < 1000, "{taken} bytes, the last event has {last}");
+        assert!(taken >= 1000 || events.len() == 50 || queue.is_empty(), "{} events of {taken} bytes", events.len());
+        rig.deliver(&mut p);
+    }
+    assert!(rig.world.undone().is_empty());
+}
+
+#[tokio::test]
+async fn a_reply_is_bounded_in_bytes_and_the_rest_comes_next() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 5).await;
+    for object in 0..5u8 {
+        rig.emit(&[b'a' + object], 4, 100).await;
+    }
+    let bounds = Bounds { batch: 2, reply_bytes: 350, ..WIDE };
+    let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    assert_eq!((given.slots.len(), given.more), (2, true));
+    rig.sound().await;
+    // Results come in, but the reply has room for two: objects whose turn it would be are held, due now, and lose nothing.
+    for _ in 0..30 {
+        rig.deliver(&mut p);
+        let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
+        rig.sound().await;
+        assert!(given.slots.len() <= 2, "{given:?}");
+        assert!(given.more || rig.world.undone().len() <= 4, "{given:?}");
+    }
+    assert!(rig.world.undone().is_empty());
+}
+
+/// After a restart, all slots have a batch, and the reply has room for one at a time.
+#[tokio::test]
+async fn batches_that_do_not_fit_into_the_reply_stay_for_the_next_call() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 3).await;
+    for object in 0..3u8 {
+        rig.emit(&[b'a' + object], 2, 100).await;
+    }
+    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    p.forget();
+    let bounds = Bounds { reply_bytes: 1, ..WIDE };
+    for slot in 0..3 {
+        let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
+        assert_eq!(given.slots, [slot]);
+        assert!(given.more);
+        rig.sound().await;
+    }
+    rig.drain(&mut p).await;
+}
+
+#[tokio::test]
+async fn markers_that_lead_nowhere_are_passed_over_within_the_bound() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 1).await;
+    let markers = rig.keys.objects_with_events();
+    for n in 0..10 {
+        rig.redis::<i64>("LPUSH", &[markers.as_bytes(), format!("nothing:{n}").as_bytes()]).await;
+    }
+    rig.emit(b"a", 1, 0).await;
+    let bounds = Bounds { markers: 4, ..WIDE };
+    for left in [7, 3] {
+        let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
+        assert_eq!((given.slots.len(), given.more, rig.sound().await.markers.len()), (0, true, left));
+    }
+    let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    assert_eq!((given.slots.len(), given.more, rig.sound().await.markers.len()), (1, false, 0));
+}
+
+/// More markers than one chunk, with the only object that has events at the very end.
+#[tokio::test]
+async fn a_long_run_of_markers_is_passed_over_in_one_call() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 2).await;
+    rig.emit(b"busy", 1, 0).await;
+    p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 1, ..WIDE }).await;
+    let markers = rig.keys.objects_with_events();
+    let many = vec![&b"busy"[..]; 3000];
+    rig.redis::<i64>("LPUSH", &[&[markers.as_bytes()][..], &many].concat()).await;
+    rig.emit(b"a", 1, 0).await;
+    let given = p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 1, ..WIDE }).await;
+    assert_eq!((given.slots.len(), given.more, rig.sound().await.markers.len()), (1, false, 0));
+}
+
+/// Objects h0 to h3 are held and due, m0 to m3 have markers.
+async fn held_and_marked(rig: &mut Rig, p: &mut Puppet) {
+    for n in 0..4 {
+        rig.emit(format!("h{n}").as_bytes(), 1, 0).await;
+    }
+    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    for slot in 0..4 {
+        let tag = p.hand(slot).tag;
+        p.tell(slot, 0, Results::Hold { rest: tag, delay: Some(Duration::ZERO), why: "retry: no".to_owned() });
+    }
+    p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 0, ..WIDE }).await;
+    for n in 0..4 {
+        rig.emit(format!("m{n}").as_bytes(), 1, 0).await;
+    }
+    rig.sound().await;
+}
+
+fn objects(p: &Puppet) -> Vec<String> {
+    let name =
+        |slot: &Slot| if let Slot::Has(hand) = slot { String::from_utf8_lossy(&hand.object).into_owned() } else { String::new() };
+    p.slots.iter().map(name).collect()
+}
+
+#[rstest]
+#[case(From::Held, ["h0", "m0", "h1", "m1"])]
+#[case(From::Markers, ["m0", "h0", "m1", "h1"])]
+#[tokio::test]
+async fn held_objects_and_markers_take_turns(#[case] from: From, #[case] expected: [&str; 4]) {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 4).await;
+    held_and_marked(&mut rig, &mut p).await;
+    p.from = from;
+    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    assert_eq!(objects(&p), expected);
+    rig.sound().await;
+}
+
+/// The same with one claim per call: the turn goes on over calls, and markers that lead nowhere do not use it up.
+#[tokio::test]
+async fn turns_go_on_over_calls() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 4).await;
+    held_and_marked(&mut rig, &mut p).await;
+    let markers = rig.keys.objects_with_events();
+    rig.redis::<i64>("RPUSH", &[markers.as_bytes(), b"nothing", b"", b"h3"]).await;
+    p.from = From::Markers;
+    for _ in 0..4 {
+        let given = p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 1, ..WIDE }).await;
+        assert_eq!((given.slots.len(), given.more), (1, true));
+    }
+    assert_eq!(objects(&p), ["m0", "h0", "m1", "h1"]);
+    // Where one side has nothing, the other goes on.
+    for _ in 0..2 {
+        rig.deliver(&mut p);
+        p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+        rig.sound().await;
+    }
+    assert!(rig.world.undone().is_empty());
+}
+
+#[tokio::test]
+async fn markers_of_one_object_give_it_to_one_slot() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 3).await;
+    for _ in 0..5 {
+        rig.emit(b"a", 1, 0).await;
+    }
+    let markers = rig.keys.objects_with_events();
+    rig.redis::<i64>("LPUSH", &[markers.as_bytes(), b"", b"", b"a"]).await;
+    let given = p.advance(&mut rig.conn, &rig.keys, Bounds { batch: 2, ..WIDE }).await;
+    assert_eq!((given.slots, given.more, p.hand(0).events.len()), (vec![0], false, 2));
+    assert!(rig.sound().await.markers.is_empty());
+}
+
+/// An object that is let go of and claimed in one call: by a yield and by a hold that is over at once.
+#[rstest]
+#[case(1, Results::Yield, "2")]
+#[case(0, Results::Hold { rest: "1 0 1".parse().expect("a tag"), delay: Some(Duration::ZERO), why: "retry: no".to_owned() }, "1 1 1")]
+#[tokio::test]
+async fn an_object_is_let_go_of_and_claimed_in_one_call(#[case] count: usize, #[case] then: Results, #[case] tag: &str) {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 2).await;
+    rig.emit(b"a", 2, 0).await;
+    let bounds = Bounds { batch: 1, ..WIDE };
+    p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    rig.world.receive(p.hand(0), count).expect("sound");
+    p.tell(0, count, then);
+    let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    assert_eq!((given.slots, p.hand(0).tag.to_string()), (vec![0], tag.to_owned()));
+    rig.sound().await;
+    rig.drain(&mut p).await;
+}
+
+/// An object that is released while one of its markers is left, and claimed by nobody.
+#[tokio::test]
+async fn a_marker_left_over_gives_nothing() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 2).await;
+    rig.emit(b"a", 1, 0).await;
+    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    let markers = rig.keys.objects_with_events();
+    rig.redis::<i64>("LPUSH", &[markers.as_bytes(), b"a", b"a"]).await;
+    rig.deliver(&mut p);
+    let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    assert_eq!((given.slots.len(), given.more), (0, false));
+    let state = rig.sound().await;
+    assert!(state.markers.is_empty() && state.workers.is_empty());
+}
+
+#[tokio::test]
+async fn batches_of_a_thousand() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 2).await;
+    rig.emit(b"a", 2500, 0).await;
+    rig.emit(b"b", 1001, 30).await;
+    let mut sizes = Vec::new();
+    loop {
+        let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+        if given.slots.is_empty() {
+            break;
+        }
+        sizes.extend(given.slots.iter().map(|slot| p.hand(*slot).events.len()));
+        rig.sound().await;
+        rig.deliver(&mut p);
+    }
+    sizes.sort_unstable();
+    assert_eq!(sizes, [1, 500, 1000, 1000, 1000]);
+    assert!(rig.world.undone().is_empty());
+}
+
+/// From 1e14, Lua's tostring would print `1e+14`.
+#[rstest]
+#[case("99999999999998")]
+#[case("1000000000000000")]
+#[case("9007199254738000")]
+#[tokio::test]
+async fn large_ids_are_written_in_full(#[case] counter: &str) {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 1).await;
+    let key = rig.keys.next_event_id();
+    rig.redis::<()>("SET", &[key.as_bytes(), counter.as_bytes()]).await;
+    rig.emit(b"a", 8, 0).await;
+    let bounds = Bounds { batch: 2, ..WIDE };
+    p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    let first = counter.parse::<u64>().expect("a number") + 1;
+    assert_eq!((p.hand(0).tag.first, p.hand(0).prev), (first, 0));
+    rig.deliver(&mut p);
+    p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    assert_eq!((p.hand(0).tag.first, p.hand(0).prev), (first + 2, first + 1));
+    let tag = p.hand(0).tag;
+    p.tell(
+        0,
+        0,
+        Results::Reject { next: Some(super::puppet::rest(tag, 1)), id: tag.first, error: "bad".to_owned(), attempts: 0 },
+    );
+    p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    rig.sound().await;
+    rig.expire("p").await;
+    let mut q = rig.process("q", 1).await;
+    scripts::adopt(&mut rig.conn, &rig.keys, "q", "0", 5, Duration::from_secs(1000)).await.expect("adopt");
+    q.advance(&mut rig.conn, &rig.keys, bounds).await;
+    assert_eq!(q.hand(0).tag.to_string(), format!("{} 1 0 1", first + 3));
+    rig.sound().await;
+    for _ in 0..4 {
+        rig.deliver(&mut q);
+        q.advance(&mut rig.conn, &rig.keys, bounds).await;
+        rig.sound().await;
+    }
+    assert!(rig.world.undone().is_empty());
+}
+
+#[tokio::test]
+async fn no_id_is_given_behind_the_last_one() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 1).await;
+    rig.emit(b"a", 2, 0).await;
+    let key = rig.keys.next_event_id();
+    let bounds = Bounds { batch: 1, ..WIDE };
+    let last_usable = (1u64 << 53) - 1 - 1024;
+    rig.redis::<()>("SET", &[key.as_bytes(), (last_usable + 1).to_string().as_bytes()]).await;
+    let before = format!("{:?}", rig.look().await);
+    let refused = scripts::advance(&mut rig.conn, &p.call(&rig.keys, bounds, &[0])).await;
+    assert!(matches!(refused, Err(ScriptError::Counter(_))), "{refused:?}");
+    assert_eq!(format!("{:?}", rig.look().await), before);
+    rig.redis::<()>("SET", &[key.as_bytes(), last_usable.to_string().as_bytes()]).await;
+    p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    assert_eq!(p.hand(0).tag.first, last_usable + 1);
+}

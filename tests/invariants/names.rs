@@ -1,0 +1,73 @@
+//! Object names of every kind go the whole path: claimed, held, dead letters, a death, a takeover, and out.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use seriatim::scripts::{self, Bounds, Results};
+
+use super::puppet::{CRASHES_MAX, WIDE, rest};
+use super::rig::Rig;
+
+const NAMES: &[&[u8]] = &[
+    b" ",
+    b"a b",
+    b"a:b:",
+    b":",
+    b":events",
+    b"a}b{c",
+    b"%",
+    b"%d %s %1",
+    b"\xff\xfe",
+    b"a\0b\r\n",
+    "é:日本".as_bytes(),
+    b"held",
+    b"inf",
+    b"-1",
+    b"0",
+    b"event.worker",
+    b"event.worker:p.0",
+    b"event.worker:p.0:object",
+    b"event.worker:p:lease",
+    b"objects.with.events",
+    b"objects.held",
+    b"next.event.id",
+    &[b'x'; 512],
+];
+
+#[rstest]
+#[tokio::test]
+async fn names_of_every_kind_go_the_whole_path(#[values(false, true)] namespace: bool) {
+    let mut rig = if namespace { Rig::start().await } else { Rig::without_namespace().await };
+    let braced: &[&[u8]] = if namespace { &[b"{", b"{x}", b"{n:0}:a"] } else { &[] };
+    let names: Vec<&[u8]> = [NAMES, braced].concat();
+    let mut p = rig.process("p", names.len()).await;
+    for name in &names {
+        rig.emit(name, 2, 0).await;
+        rig.emit(name, 1, 0).await;
+    }
+    let bounds = Bounds { batch: 2, ..WIDE };
+    p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    rig.sound().await;
+    for slot in 0..names.len() {
+        let tag = p.hand(slot).tag;
+        let then = match slot % 3 {
+            0 => Results::Hold { rest: tag, delay: Some(Duration::ZERO), why: "retry: no".to_owned() },
+            1 => Results::Hold { rest: tag, delay: None, why: "retry: no".to_owned() },
+            _ => Results::Reject { next: Some(rest(tag, 1)), id: tag.first, error: "bad".to_owned(), attempts: 0 },
+        };
+        p.tell(slot, 0, then);
+    }
+    p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    let state = rig.sound().await;
+    assert_eq!((state.dead.len(), state.due.len()), (names.len() / 3, (names.len() + 1) / 3));
+    rig.expire("p").await;
+    let mut q = rig.process("q", 3).await;
+    scripts::adopt(&mut rig.conn, &rig.keys, "q", "0", CRASHES_MAX, Duration::from_secs(1000)).await.expect("adopt");
+    let state = rig.sound().await;
+    assert_eq!(state.due.len(), names.len());
+    for name in state.due.keys() {
+        rig.release(name).await;
+    }
+    rig.drain(&mut q).await;
+    assert_eq!(rig.sound().await.objects.len(), names.len());
+}

@@ -1,0 +1,144 @@
+//! Keys of a wrong type: they stop the object they belong to, and nothing else; a shared key of a wrong type stops the call before it writes.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use seriatim::scripts::{self, Bounds, Results};
+
+use super::puppet::WIDE;
+use super::rig::Rig;
+use super::state::Name;
+
+const A: Name = Name::from_static(b"a");
+
+/// Found when the object is claimed: by its marker, or popped before. Another object is claimed in the same call.
+#[rstest]
+#[case(":events", "set")]
+#[case(":last.event.id", "set")]
+#[case(":last.event.id", "string")]
+#[tokio::test]
+async fn an_object_with_a_wrong_key_is_held_and_stops_nothing(
+    #[case] suffix: &str,
+    #[case] kind: &str,
+    #[values(false, true)] popped: bool,
+) {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 1).await;
+    rig.emit(b"a", 1, 0).await;
+    rig.emit(b"b", 1, 0).await;
+    if popped {
+        rig.pop("p.0").await.expect("a marker");
+    }
+    let (wrong, aside) = (rig.key(b"a", suffix), rig.key(b"a", ":data"));
+    let moved = suffix == ":events";
+    if moved {
+        rig.redis::<()>("RENAME", &[&wrong, &aside]).await;
+    }
+    match kind {
+        "set" => drop(rig.redis::<i64>("SADD", &[&wrong, b"x"]).await),
+        _ => rig.redis::<()>("SET", &[&wrong, b"no number"]).await,
+    }
+    let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    assert_eq!((&p.hand(0).object[..], given.next_due), (&b"b"[..], None));
+    assert_eq!(given.quarantined, [("a".to_owned(), format!("quarantine: a{suffix} is a {kind}"))]);
+    let state = rig.look().await;
+    assert_eq!((state.due[&A], state.object(b"a").owner.as_deref()), (f64::INFINITY, Some("held")));
+    assert_eq!(state.object(b"a").held_id, Some(format!("0 0 0 0 quarantine: a{suffix} is a {kind}")));
+    assert_eq!(state.worker("p.0").objects, [&b"b"[..]]);
+    // Put right and released, it goes on.
+    rig.redis::<i64>("DEL", &[&wrong]).await;
+    if moved {
+        rig.redis::<()>("RENAME", &[&aside, &wrong]).await;
+    }
+    rig.release(b"a").await;
+    rig.drain(&mut p).await;
+}
+
+/// Found when the object goes on: what was delivered is committed all the same.
+#[tokio::test]
+async fn a_queue_that_turns_wrong_in_mid_work_is_found_when_the_object_goes_on() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 2).await;
+    rig.emit(b"a", 1, 0).await;
+    rig.emit(b"b", 2, 0).await;
+    let bounds = Bounds { batch: 1, ..WIDE };
+    p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    let queue = rig.key(b"a", ":events");
+    rig.redis::<()>("SET", &[&queue, b"wrong"]).await;
+    rig.deliver(&mut p);
+    let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    assert_eq!((given.slots.len(), given.quarantined.len()), (1, 1), "{given:?}");
+    let state = rig.look().await;
+    assert_eq!((state.due[&A], state.object(b"a").last.as_deref()), (f64::INFINITY, Some("1")));
+    rig.redis::<i64>("DEL", &[&queue]).await;
+    rig.release(b"a").await;
+    rig.drain(&mut p).await;
+}
+
+/// Found when a held batch is claimed; its numbers stay.
+#[rstest]
+#[case(":events.held")]
+#[case(":last.event.id")]
+#[tokio::test]
+async fn a_held_object_with_a_wrong_key_stays_held(#[case] suffix: &str) {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 1).await;
+    rig.emit(b"a", 2, 0).await;
+    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    let rest = "1 0 1".parse().expect("a tag");
+    p.tell(0, 0, Results::Hold { rest, delay: Some(Duration::ZERO), why: "retry: no".to_owned() });
+    p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 0, ..WIDE }).await;
+    let (wrong, aside) = (rig.key(b"a", suffix), rig.key(b"a", ":data"));
+    let moved = suffix == ":events.held";
+    if moved {
+        rig.redis::<()>("RENAME", &[&wrong, &aside]).await;
+    }
+    rig.redis::<i64>("SADD", &[&wrong, b"x"]).await;
+    rig.emit(b"b", 1, 0).await;
+    let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    assert_eq!((&p.hand(0).object[..], given.quarantined.len()), (&b"b"[..], 1));
+    let state = rig.look().await;
+    let expected = format!("1 0 1 0 quarantine: a{suffix} is a set");
+    assert_eq!((state.due[&A], state.object(b"a").held_id), (f64::INFINITY, Some(expected)));
+    rig.redis::<i64>("DEL", &[&wrong]).await;
+    if moved {
+        rig.redis::<()>("RENAME", &[&aside, &wrong]).await;
+    }
+    rig.release(b"a").await;
+    rig.drain(&mut p).await;
+}
+
+/// A shared key of a wrong type fails the call before anything is written.
+#[rstest]
+#[case("next.event.id")]
+#[case("objects.with.events")]
+#[case("objects.held")]
+#[tokio::test]
+async fn a_shared_key_of_a_wrong_type_stops_the_call_before_it_writes(#[case] name: &str) {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 1).await;
+    rig.emit(b"a", 2, 0).await;
+    p.advance(&mut rig.conn, &rig.keys, Bounds { batch: 1, ..WIDE }).await;
+    rig.emit(b"b", 1, 0).await;
+    let wrong = rig.key(b"", name);
+    rig.redis::<i64>("DEL", &[&wrong]).await;
+    rig.redis::<i64>("SADD", &[&wrong, b"x"]).await;
+    rig.deliver(&mut p);
+    let before = format!("{:?}", rig.look().await);
+    let failed = scripts::advance(&mut rig.conn, &p.call(&rig.keys, WIDE, &[0])).await.expect_err("a wrong type");
+    assert!(failed.is_wrong_type(), "{failed}");
+    assert_eq!(format!("{:?}", rig.look().await), before);
+}
+
+/// `OBJ:event.worker` of a wrong type is nobody: the object is claimed as if it were free.
+#[tokio::test]
+async fn an_owner_of_a_wrong_type_is_nobody() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 1).await;
+    rig.emit(b"a", 2, 0).await;
+    let wrong = rig.key(b"a", ":event.worker");
+    rig.redis::<i64>("SADD", &[&wrong, b"x"]).await;
+    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    rig.sound().await;
+    rig.drain(&mut p).await;
+}
