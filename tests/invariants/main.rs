@@ -9,6 +9,7 @@ mod support;
 
 mod bounds;
 mod check;
+mod drain;
 mod names;
 mod puppet;
 mod quarantine;

@@ -60,6 +60,7 @@ async fn names_of_every_kind_go_the_whole_path(#[values(false, true)] namespace:
     p.advance(&mut rig.conn, &rig.keys, bounds).await;
     let state = rig.sound().await;
     assert_eq!((state.dead.len(), state.due.len()), (names.len() / 3, (names.len() + 1) / 3));
+    assert!(state.dead.iter().all(|dead| dead.error == "bad" && dead.attempts == 0), "{:?}", state.dead);
     rig.expire("p").await;
     let mut q = rig.process("q", 3).await;
     scripts::adopt(&mut rig.conn, &rig.keys, "q", "0", CRASHES_MAX, Duration::from_secs(1000)).await.expect("adopt");

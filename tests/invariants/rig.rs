@@ -52,7 +52,9 @@ impl Rig {
     /// Puts something in: a marker where no events are, a name in a list, a key of a wrong type.
     pub async fn redis<T: FromRedisValue>(&mut self, command: &str, args: &[&[u8]]) -> T {
         let mut cmd = redis::cmd(command);
-        args.iter().for_each(|arg| drop(cmd.arg(*arg)));
+        for arg in args {
+            cmd.arg(*arg);
+        }
         cmd.query_async(&mut self.conn).await.unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 

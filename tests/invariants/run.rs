@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Attached, Bounds, Detached, From, Renewed, Results, Seen};
+use seriatim::scripts::{self, Advance, Attached, Bounds, From, Renewed, Results, Seen, Tag};
 
 use super::check::check;
 use super::puppet::{Answer, CRASHES_MAX, LEASE, Puppet, Slot, WIDE, agrees, rest};
@@ -16,7 +16,7 @@ const NAMES: [&str; 3] = ["p", "q", "r"];
 const OBJECTS: [&[u8]; 5] = [b"a", b"work:1", b"{x}:events", b"event.worker:p.0", b"\xff %s 1"];
 const SLOTS_MAX: u64 = 3;
 const PUPPETS_MAX: usize = 5;
-const DAY: Duration = Duration::from_secs(24 * 3600);
+pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// splitmix64.
 pub struct Rng(pub u64);
@@ -43,16 +43,20 @@ impl Rng {
     }
 }
 
+pub(super) fn holds_lease(puppet: &Puppet, state: &State) -> bool {
+    state.leases.get(&puppet.name).is_some_and(|lease| lease.starts_with(&puppet.token))
+}
+
 pub struct Run {
-    conn: MultiplexedConnection,
-    keys: Keys,
+    pub(super) conn: MultiplexedConnection,
+    pub(super) keys: Keys,
     rng: Rng,
-    world: World,
-    state: State,
-    puppets: Vec<Puppet>,
+    pub(super) world: World,
+    pub(super) state: State,
+    pub(super) puppets: Vec<Puppet>,
     tokens: u32,
     /// Calls that were sent and come once more, or for the first time, when nobody waits for them.
-    late: Vec<Advance>,
+    pub(super) late: Vec<Advance>,
     /// Batches in the hands of deliveries that nobody waits for any more.
     stale: Vec<Hand>,
     /// What happened, a line for each step.
@@ -98,12 +102,26 @@ impl Run {
         self.look().await
     }
 
-    async fn look(&mut self) -> Result<(), String> {
+    pub(super) async fn look(&mut self) -> Result<(), String> {
         self.state = State::read(&mut self.conn, self.keys.prefix()).await;
-        check(&self.state, &mut self.world)
+        check(&self.state, &mut self.world)?;
+        self.beliefs()
     }
 
-    fn say(&mut self, what: String) {
+    /// I6, seen from the processes: what one that passes the fence was given, it has. A late call, be it its own, does not take it away.
+    fn beliefs(&self) -> Result<(), String> {
+        let passes = |puppet: &&Puppet| puppet.attached && holds_lease(puppet, &self.state);
+        for puppet in self.puppets.iter().filter(passes) {
+            for slot in 0..puppet.slots.len() {
+                if matches!(puppet.slots[slot], Slot::Has(_)) {
+                    agrees(puppet, slot, &self.state)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn say(&mut self, what: String) {
         self.trace.push(what);
     }
 
@@ -214,16 +232,13 @@ impl Run {
         self.believe(p, &named, answer, bounds)
     }
 
-    /// The answer is what the state says, and the process draws its conclusions.
+    /// The answer fits the lease, and the process draws its conclusions. What it was given, `look` has compared.
     fn believe(&mut self, p: usize, named: &[usize], answer: Answer, bounds: Bounds) -> Result<(), String> {
         let puppet = &mut self.puppets[p];
         let lease = self.state.leases.get(&puppet.name);
-        let is_ours = lease.is_some_and(|lease| lease.starts_with(&puppet.token));
+        let is_ours = holds_lease(puppet, &self.state);
         match answer {
             Answer::Given(given) if is_ours => {
-                for &slot in &given.slots {
-                    agrees(puppet, slot, &self.state)?;
-                }
                 let is_free = |slot: &&usize| self.state.worker(&puppet.w(**slot)).batch.is_empty();
                 let is_wide = bounds.reply_bytes == 1 << 20;
                 match named.iter().find(|slot| !given.slots.contains(slot) && !is_free(slot)) {
@@ -278,7 +293,6 @@ impl Run {
             return if self.rng.percent(25) { Results::Yield } else { Results::Done };
         }
         let tag = rest(hand.tag, count);
-        let why = "retry: no".to_owned();
         match self.rng.below(10) {
             0..3 => Results::Part { next: tag },
             3..5 => {
@@ -287,7 +301,9 @@ impl Run {
             }
             what => {
                 let delay = [Some(Duration::ZERO), Some(Duration::ZERO), Some(LEASE), None][what as usize % 4];
-                Results::Hold { rest: seriatim::scripts::Tag { attempts: tag.attempts + 1, ..tag }, delay, why }
+                // A failure, or a batch put aside that has not failed.
+                let failed = u32::from(self.rng.percent(60));
+                Results::Hold { rest: Tag { attempts: tag.attempts + failed, ..tag }, delay, why: "retry: no".to_owned() }
             }
         }
     }
@@ -361,7 +377,7 @@ impl Run {
         }
     }
 
-    async fn delete_lease(&mut self, name: &str) {
+    pub(super) async fn delete_lease(&mut self, name: &str) {
         let _: () = redis::cmd("DEL").arg(self.keys.worker_lease(name)).query_async(&mut self.conn).await.expect("DEL");
     }
 
@@ -385,7 +401,7 @@ impl Run {
         }
     }
 
-    async fn release_one(&mut self, object: &Name) {
+    pub(super) async fn release_one(&mut self, object: &Name) {
         let mut cmd = redis::cmd("ZADD");
         cmd.arg(self.keys.objects_held()).arg("XX").arg(0).arg(&object[..]);
         let _: () = cmd.query_async(&mut self.conn).await.expect("ZADD");
@@ -418,97 +434,6 @@ impl Run {
         let seen = Seen { highest, first_id: self.rng.below(20) };
         let connected = scripts::connect(&mut self.conn, &self.keys, replication_id, seen).await.expect("connect");
         self.say(format!("connect {replication_id}: {connected:?}"));
-    }
-
-    /// Peace: the processes that still have their name go on, or all are gone and a fresh one takes over. Everything pushed comes out,
-    /// and nothing is left that should not be.
-    pub async fn drain(&mut self, fresh: bool) -> Result<(), String> {
-        self.say(format!("drain {}", if fresh { "by a fresh process" } else { "by those that live" }));
-        let state = State::read(&mut self.conn, self.keys.prefix()).await;
-        let lives = |puppet: &Puppet| {
-            let lease = state.leases.get(&puppet.name);
-            !fresh && puppet.attached && lease.is_some_and(|lease| lease.starts_with(&puppet.token))
-        };
-        self.puppets.retain(lives);
-        for name in state.leases.keys() {
-            if !self.puppets.iter().any(|puppet| puppet.name == *name) {
-                self.delete_lease(name).await;
-            }
-        }
-        if self.puppets.is_empty() {
-            self.puppets.push(Puppet::start(&mut self.conn, &self.keys, "fresh", "token-fresh", 2).await);
-        }
-        for _ in 0..100 {
-            self.look().await?;
-            if self.is_drained() {
-                return self.leave().await;
-            }
-            self.round().await?;
-        }
-        Err(format!("liveness: not drained after 100 rounds, undone {:?}: {:?}", self.world.undone(), self.state))
-    }
-
-    fn is_drained(&self) -> bool {
-        let is_idle = |puppet: &Puppet| puppet.slots.iter().all(|slot| matches!(slot, Slot::Free));
-        self.puppets.iter().all(is_idle)
-            && self.state.markers.is_empty()
-            && self.state.due.is_empty()
-            && self.state.objects.values().all(|object| object.queue.is_empty() && object.owner.is_none())
-    }
-
-    async fn round(&mut self) -> Result<(), String> {
-        for object in self.state.due.keys().cloned().collect::<Vec<_>>() {
-            self.release_one(&object).await;
-        }
-        for p in 0..self.puppets.len() {
-            let own = self.puppets[p].name.clone();
-            scripts::adopt(&mut self.conn, &self.keys, &own, "0", CRASHES_MAX, DAY).await.map_err(|error| error.to_string())?;
-            let puppet = &mut self.puppets[p];
-            for slot in 0..puppet.slots.len() {
-                if let Slot::Has(hand) = &puppet.slots[slot] {
-                    self.world.receive(hand, hand.events.len())?;
-                }
-            }
-            puppet.tell_done();
-            let (token, slots) = (puppet.token.clone(), puppet.slots.len());
-            scripts::renew(&mut self.conn, &self.keys, &own, &token, LEASE, slots).await.map_err(|error| error.to_string())?;
-            let given = puppet.advance(&mut self.conn, &self.keys, WIDE).await;
-            if !given.slots.is_empty() {
-                self.trace.push(format!("{own} {token}: {given:?}"));
-            }
-            self.look().await?;
-            for slot in given.slots {
-                agrees(&self.puppets[p], slot, &self.state)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The last ones leave, and late calls find nothing to do. Only what is meant to stay is there.
-    async fn leave(&mut self) -> Result<(), String> {
-        for puppet in std::mem::take(&mut self.puppets) {
-            let detached = scripts::detach(&mut self.conn, &self.keys, &puppet.name, &puppet.token).await;
-            match detached {
-                Ok(Detached::Detached { held: 0 }) => {}
-                other => return Err(format!("{} {} had nothing, and detached with {other:?}", puppet.name, puppet.token)),
-            }
-        }
-        for call in std::mem::take(&mut self.late) {
-            scripts::advance(&mut self.conn, &call).await.map_err(|error| error.to_string())?;
-        }
-        self.look().await?;
-        let undone = self.world.undone();
-        if !undone.is_empty() {
-            return Err(format!("I7: neither delivered nor dead: {undone:?}"));
-        }
-        let state = &self.state;
-        let only_last =
-            |object: &super::state::Object| object.owner.is_none() && object.held_id.is_none() && object.queue.is_empty();
-        let clean = state.workers.is_empty() && state.leases.is_empty() && state.markers.is_empty() && state.due.is_empty();
-        if !clean || !state.objects.values().all(only_last) {
-            return Err(format!("something is left behind: {state:?}"));
-        }
-        Ok(())
     }
 
     /// Makes room for the next schedule.

@@ -1,0 +1,92 @@
+//! The end of a random schedule: peace, in which everything must come out.
+
+use seriatim::scripts::{self, Detached};
+
+use super::puppet::{CRASHES_MAX, LEASE, Puppet, Slot, WIDE};
+use super::run::{DAY, Run, holds_lease};
+use super::state::{Object, State};
+
+impl Run {
+    /// Peace: the processes that still have their name go on, or all are gone and a fresh one takes over. Everything pushed comes out,
+    /// and nothing is left that should not be.
+    pub async fn drain(&mut self, fresh: bool) -> Result<(), String> {
+        self.say(format!("drain {}", if fresh { "by a fresh process" } else { "by those that live" }));
+        let state = State::read(&mut self.conn, self.keys.prefix()).await;
+        self.puppets.retain(|puppet| !fresh && puppet.attached && holds_lease(puppet, &state));
+        for name in state.leases.keys() {
+            if !self.puppets.iter().any(|puppet| puppet.name == *name) {
+                self.delete_lease(name).await;
+            }
+        }
+        if self.puppets.is_empty() {
+            self.puppets.push(Puppet::start(&mut self.conn, &self.keys, "fresh", "token-fresh", 2).await);
+        }
+        for _ in 0..100 {
+            self.look().await?;
+            if self.is_drained() {
+                return self.leave().await;
+            }
+            self.round().await?;
+        }
+        Err(format!("liveness: not drained after 100 rounds, undone {:?}: {:?}", self.world.undone(), self.state))
+    }
+
+    fn is_drained(&self) -> bool {
+        let is_idle = |puppet: &Puppet| puppet.slots.iter().all(|slot| matches!(slot, Slot::Free));
+        self.puppets.iter().all(is_idle)
+            && self.state.markers.is_empty()
+            && self.state.due.is_empty()
+            && self.state.objects.values().all(|object| object.queue.is_empty() && object.owner.is_none())
+    }
+
+    async fn round(&mut self) -> Result<(), String> {
+        for object in self.state.due.keys().cloned().collect::<Vec<_>>() {
+            self.release_one(&object).await;
+        }
+        for p in 0..self.puppets.len() {
+            let own = self.puppets[p].name.clone();
+            scripts::adopt(&mut self.conn, &self.keys, &own, "0", CRASHES_MAX, DAY).await.map_err(|error| error.to_string())?;
+            let puppet = &mut self.puppets[p];
+            for slot in 0..puppet.slots.len() {
+                if let Slot::Has(hand) = &puppet.slots[slot] {
+                    self.world.receive(hand, hand.events.len())?;
+                }
+            }
+            puppet.tell_done();
+            let (token, slots) = (puppet.token.clone(), puppet.slots.len());
+            scripts::renew(&mut self.conn, &self.keys, &own, &token, LEASE, slots).await.map_err(|error| error.to_string())?;
+            let given = puppet.advance(&mut self.conn, &self.keys, WIDE).await;
+            if !given.slots.is_empty() {
+                self.trace.push(format!("{own} {token}: {given:?}"));
+            }
+            self.look().await?;
+        }
+        Ok(())
+    }
+
+    /// The last ones leave, and late calls find nothing to do. Only what is meant to stay is there.
+    async fn leave(&mut self) -> Result<(), String> {
+        for puppet in std::mem::take(&mut self.puppets) {
+            let detached = scripts::detach(&mut self.conn, &self.keys, &puppet.name, &puppet.token).await;
+            match detached {
+                Ok(Detached::Detached { held: 0 }) => {}
+                other => return Err(format!("{} {} had nothing, and detached with {other:?}", puppet.name, puppet.token)),
+            }
+        }
+        for call in std::mem::take(&mut self.late) {
+            scripts::advance(&mut self.conn, &call).await.map_err(|error| error.to_string())?;
+        }
+        self.look().await?;
+        let undone = self.world.undone();
+        if !undone.is_empty() {
+            return Err(format!("I7: neither delivered nor dead: {undone:?}"));
+        }
+        let state = &self.state;
+        let only_last = |object: &Object| object.owner.is_none() && object.held_id.is_none() && object.queue.is_empty();
+        let clean = state.workers.is_empty() && state.leases.is_empty() && state.markers.is_empty() && state.due.is_empty();
+        if !clean || !state.objects.values().all(only_last) {
+            return Err(format!("something is left behind: {state:?}"));
+        }
+        Ok(())
+    }
+}
