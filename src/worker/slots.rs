@@ -155,7 +155,9 @@ fn hand_over(hand: Hand, outcome: Outcome, policy: &Policy<'_>) -> Slot {
         None if turn_over => Results::Yield,
         None => Results::Done,
     };
-    let turn = hand.turn - (len - count);
+    // What lets go of the object ends its turn, also where the same slot gets it back in the same call.
+    let ends = matches!(then, Results::Yield | Results::Hold { .. });
+    let turn = if ends { 0 } else { hand.turn - (len - count) };
     Slot::Reported(Told { report: hand.report(count, then), turn })
 }
 
@@ -198,6 +200,14 @@ mod tests {
     #[test]
     fn a_long_turn_yields() {
         assert_eq!(reported(delivering("7", 4), 4, None).then, Results::Yield);
+    }
+
+    /// A slot that yielded and got the same object back in the same call went on counting: from then on, every batch yielded.
+    #[test]
+    fn a_turn_begins_anew_after_it_was_yielded() {
+        let yielded = delivering("7", 4).next(Step::Outcome(Outcome { count: 4, stop: None }, &POLICY));
+        let again = yielded.next(Step::Ask).next(Step::Answer(Some(reply("11 1", 2))));
+        assert_eq!(reported(again, 2, None).then, Results::Done);
     }
 
     #[test]
