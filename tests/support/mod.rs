@@ -1,6 +1,11 @@
 //! What the tests share: a private Redis per test, or another one that `SERIATIM_TEST_REDIS` names.
 #![allow(dead_code, unreachable_pub, clippy::zombie_processes)]
 
+pub mod console;
+pub mod proxy;
+pub mod recorder;
+pub mod running;
+
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};

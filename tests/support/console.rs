@@ -1,0 +1,162 @@
+//! A person at `redis-cli`: emits with a plain `MULTI`, looks at keys, and does what an operator may do.
+
+use std::time::Duration;
+
+use redis::FromRedisValue;
+use redis::aio::MultiplexedConnection;
+use seriatim::keys::Keys;
+
+use super::{Redis, until};
+
+/// As long as a test waits for a state; far more than it takes.
+pub const PATIENCE: Duration = Duration::from_secs(40);
+
+/// A connection and the keys of one test.
+#[derive(Clone)]
+pub struct Console {
+    conn: MultiplexedConnection,
+    pub keys: Keys,
+}
+
+impl Redis {
+    /// Opens a console.
+    pub async fn console(&self) -> Console {
+        Console { conn: self.connect().await, keys: self.keys().clone() }
+    }
+}
+
+impl Console {
+    /// Runs one command, given word by word.
+    pub async fn run<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        self.try_run(words).await.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// The same, where an error is an answer.
+    pub async fn try_run<T: FromRedisValue>(&self, words: &[&str]) -> Result<T, redis::RedisError> {
+        let mut cmd = redis::cmd(words[0]);
+        cmd.arg(&words[1..]);
+        cmd.query_async(&mut self.conn.clone()).await
+    }
+
+    /// `MULTI; LPUSH OBJ:events event; LPUSH objects.with.events OBJ; EXEC`.
+    pub async fn emit(&self, object: &str, event: impl AsRef<[u8]>) {
+        self.emit_all(object, [event]).await;
+    }
+
+    /// The same for each event, in one round trip.
+    pub async fn emit_all(&self, object: &str, events: impl IntoIterator<Item = impl AsRef<[u8]>>) {
+        self.try_emit_all(object, events).await.expect("emitted");
+    }
+
+    /// The same, where an error is an answer.
+    pub async fn try_emit_all(
+        &self,
+        object: &str,
+        events: impl IntoIterator<Item = impl AsRef<[u8]>>,
+    ) -> Result<(), redis::RedisError> {
+        let mut pipe = redis::pipe();
+        for event in events {
+            pipe.cmd("MULTI").ignore();
+            pipe.cmd("LPUSH").arg(self.keys.events(object)).arg(event.as_ref()).ignore();
+            pipe.cmd("LPUSH").arg(self.keys.objects_with_events()).arg(object).ignore();
+            pipe.cmd("EXEC").ignore();
+        }
+        pipe.query_async(&mut self.conn.clone()).await
+    }
+
+    /// The whole number at a key; 0 where it is absent.
+    pub async fn number(&self, key: &str) -> u64 {
+        self.run::<Option<u64>>(&["GET", key]).await.unwrap_or(0)
+    }
+
+    /// The text at a key.
+    pub async fn text(&self, key: &str) -> Option<String> {
+        self.run(&["GET", key]).await
+    }
+
+    /// The list at a key, oldest first.
+    pub async fn list(&self, key: &str) -> Vec<String> {
+        let mut list: Vec<String> = self.run(&["LRANGE", key, "0", "-1"]).await;
+        list.reverse();
+        list
+    }
+
+    /// The numbers and the reason of a held object.
+    pub async fn held_id(&self, object: &str) -> Option<String> {
+        self.text(&self.keys.events_held_id(object)).await
+    }
+
+    /// Waits until an object is held for a reason that begins so, and answers the whole value.
+    pub async fn until_held(&self, object: &str, why: &str) -> String {
+        until(&format!("{object} is held: {why}"), PATIENCE, async || {
+            let held = self.held_id(object).await?;
+            held.splitn(5, ' ').nth(4).is_some_and(|text| text.starts_with(why)).then_some(held)
+        })
+        .await
+    }
+
+    /// The due time of a held object.
+    pub async fn due(&self, object: &str) -> Option<f64> {
+        self.run(&["ZSCORE", &self.keys.objects_held(), object]).await
+    }
+
+    /// What an operator does: the held object is due now.
+    pub async fn release(&self, object: &str) {
+        let changed: u64 = self.run(&["ZADD", &self.keys.objects_held(), "XX", "CH", "0", object]).await;
+        assert_eq!(changed, 1, "{object} is held");
+    }
+
+    /// Ends the lease of a name, as time would.
+    pub async fn end_lease(&self, name: &str) {
+        let _: u64 = self.run(&["DEL", &self.keys.worker_lease(name)]).await;
+    }
+
+    /// Waits until the name has a lease, and answers it.
+    pub async fn until_lease(&self, name: &str) -> String {
+        until("the name has a lease", PATIENCE, async || self.text(&self.keys.worker_lease(name)).await).await
+    }
+
+    /// Waits until so many clients are blocked in a pop: that many processes are idle.
+    pub async fn until_idle(&self, processes: usize) {
+        until("the processes wait for markers", PATIENCE, async || {
+            let clients: String = self.run(&["CLIENT", "LIST"]).await;
+            let blocked = clients.lines().filter(|line| line.contains(" cmd=blmove ") && line.contains(" flags=b")).count();
+            (blocked == processes).then_some(())
+        })
+        .await;
+    }
+
+    /// The dead letters, each as field and value.
+    pub async fn dead(&self) -> Vec<Vec<(String, Vec<u8>)>> {
+        type Entry = (String, Vec<(String, Vec<u8>)>);
+        let dead: Vec<Entry> = self.run(&["XRANGE", &self.keys.events_dead(), "-", "+"]).await;
+        dead.into_iter().map(|(_, fields)| fields).collect()
+    }
+
+    /// The keys of the test that are there, without the prefix.
+    pub async fn left(&self) -> Vec<String> {
+        let prefix = self.keys.prefix();
+        let keys: Vec<String> = self.run(&["KEYS", &format!("{prefix}*")]).await;
+        keys.iter().filter_map(|key| key.strip_prefix(prefix)).map(str::to_owned).collect()
+    }
+
+    /// Waits until nothing is under way: no event is queued, in flight or held, no object has an owner, no marker is left.
+    pub async fn until_at_rest(&self) {
+        let mut busy = Vec::new();
+        let lasting = |key: &String| {
+            key.ends_with(":last.event.id")
+                || key.ends_with(":lease")
+                || ["next.event.id", "event.workers", "seriatim.meta", "events.dead"].contains(&key.as_str())
+        };
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while std::time::Instant::now() < deadline {
+            busy = self.left().await;
+            busy.retain(|key| !lasting(key));
+            if busy.is_empty() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+        panic!("not at rest: {busy:?}");
+    }
+}

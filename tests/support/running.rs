@@ -1,0 +1,83 @@
+//! Worker processes inside the test: started, stopped, or crashed by dropping them.
+
+use std::time::Duration;
+
+use seriatim::sink::Sink;
+use seriatim::worker::{Shutdown, StopReason, Stopped, Worker, WorkerConfig, WorkerError};
+use tokio::task::JoinHandle;
+
+use super::Redis;
+
+/// A worker process of its own name in this test's runtime.
+pub struct Running {
+    pub shutdown: Shutdown,
+    task: JoinHandle<Result<Stopped, WorkerError>>,
+}
+
+/// Settings for tests: everything is short but the lease, so that no busy machine makes one lapse. A test ends a lease itself
+/// (`Console::end_lease`), or sets a short one where time is what it is about.
+pub fn config(redis: &Redis, name: &str) -> WorkerConfig {
+    let ms = Duration::from_millis;
+    let mut config = WorkerConfig::default();
+    config.name = name.to_owned();
+    config.keys = redis.keys().clone();
+    config.concurrency = 4;
+    config.lease = Duration::from_secs(60);
+    config.block = ms(50);
+    config.sweep = ms(50);
+    config.grace = Duration::from_secs(30);
+    config.retry_min = ms(2);
+    config.retry_max = ms(20);
+    config.probe_max = ms(100);
+    config
+}
+
+/// Starts a worker process with these settings changed.
+pub fn start(redis: &Redis, name: &str, sink: &(impl Sink + Clone), change: impl FnOnce(&mut WorkerConfig)) -> Running {
+    start_at(redis.url(), redis, name, sink, change)
+}
+
+/// The same, with Redis reached by another way.
+pub fn start_at(
+    url: &str,
+    redis: &Redis,
+    name: &str,
+    sink: &(impl Sink + Clone),
+    change: impl FnOnce(&mut WorkerConfig),
+) -> Running {
+    let mut config = config(redis, name);
+    change(&mut config);
+    let worker = Worker::builder(url).config(config).sink(sink.clone()).build().expect("valid settings");
+    let shutdown = Shutdown::new();
+    let task = tokio::spawn(worker.run(shutdown.clone()));
+    Running { shutdown, task }
+}
+
+impl Running {
+    /// Stops it gracefully.
+    pub async fn stop(self) -> Stopped {
+        self.shutdown.stop();
+        self.ended().await.expect("a graceful stop")
+    }
+
+    /// Stops it gracefully, and nothing was left to hold.
+    pub async fn finish(self) {
+        assert_eq!(self.stop().await.reason, StopReason::Graceful { held: 0 });
+    }
+
+    /// Waits until it ends.
+    pub async fn ended(self) -> Result<Stopped, WorkerError> {
+        tokio::time::timeout(super::console::PATIENCE, self.task).await.expect("it ends").expect("no panic")
+    }
+
+    /// Whether it has ended.
+    pub fn is_over(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// Ends it in the middle of whatever it does, as SIGKILL would; its lease stays.
+    pub async fn crash(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+}
