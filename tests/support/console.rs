@@ -140,6 +140,13 @@ impl Console {
         keys.iter().filter_map(|key| key.strip_prefix(prefix)).map(str::to_owned).collect()
     }
 
+    /// Waits until so many ids were given, and nothing is under way.
+    pub async fn until_at_rest_after(&self, ids: u64) {
+        let key = self.keys.next_event_id();
+        until(&format!("{ids} ids are given"), PATIENCE, async || (self.number(&key).await >= ids).then_some(())).await;
+        self.until_at_rest().await;
+    }
+
     /// Waits until nothing is under way: no event is queued, in flight or held, no object has an owner, no marker is left.
     pub async fn until_at_rest(&self) {
         let mut busy = Vec::new();
