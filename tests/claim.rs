@@ -1,4 +1,5 @@
 //! Claim: how objects come to slots.
+#![cfg(feature = "worker")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Commit: results reach Redis once, in groups, and nothing that is emitted meanwhile is lost.
+#![cfg(feature = "worker")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Deliver: what becomes of the sink's answers.
+#![cfg(feature = "worker")]
 
 mod support;
 

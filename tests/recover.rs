@@ -1,4 +1,5 @@
 //! Recover: whatever dies where, the same events come again with the same ids and the same prev, and in order.
+#![cfg(feature = "worker")]
 
 mod support;
 
@@ -208,6 +209,7 @@ async fn deaths_at_any_point_lose_and_reorder_nothing() {
         until("it got some way", PATIENCE, async || (sink.applied().values().map(Vec::len).sum::<usize>() >= some).then_some(()))
             .await;
         worker.crash().await;
+        console.check().await;
         console.end_lease("w").await;
         last = sink.applied().values().map(Vec::len).sum();
     }

@@ -1,4 +1,5 @@
 //! The path from end to end, and how a worker process stops.
+#![cfg(feature = "worker")]
 
 mod support;
 

@@ -140,6 +140,13 @@ impl Console {
         keys.iter().filter_map(|key| key.strip_prefix(prefix)).map(str::to_owned).collect()
     }
 
+    /// Fails where an invariant is broken.
+    #[cfg(feature = "worker")]
+    pub async fn check(&self) {
+        let report = seriatim::control::check(&mut self.conn.clone(), &self.keys).await.expect("checked");
+        assert!(report.is_clean(), "{:#?}", report.violations);
+    }
+
     /// Waits until so many ids were given, and nothing is under way.
     pub async fn until_at_rest_after(&self, ids: u64) {
         let key = self.keys.next_event_id();

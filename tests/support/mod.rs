@@ -2,8 +2,12 @@
 #![allow(dead_code, unreachable_pub, clippy::zombie_processes)]
 
 pub mod console;
+#[cfg(feature = "cli")]
+pub mod process;
 pub mod proxy;
+#[cfg(feature = "worker")]
 pub mod recorder;
+#[cfg(feature = "worker")]
 pub mod running;
 
 use std::path::PathBuf;

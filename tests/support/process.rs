@@ -1,0 +1,152 @@
+//! Real worker processes: the program itself, which can be killed and paused.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use seriatim::consume::Envelope;
+
+use super::console::PATIENCE;
+use super::{Redis, until};
+
+/// A running `seriatim worker`.
+pub struct Process {
+    child: Child,
+    dir: tempfile::TempDir,
+}
+
+/// An event as a worker process wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sent {
+    pub object: String,
+    pub id: u64,
+    pub prev: u64,
+    pub event: String,
+}
+
+impl Process {
+    /// Starts a worker process with this sink.
+    pub fn start(redis: &Redis, name: &str, sink: &str, options: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let child = Command::new(env!("CARGO_BIN_EXE_seriatim"))
+            .args(["--redis", redis.url(), "--namespace", redis.namespace(), "--log", "debug"])
+            .args(["worker", "--name", name, "--sink", sink])
+            .args(options)
+            .env_remove("SERIATIM_REDIS")
+            .env_remove("SERIATIM_NAMESPACE")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(File::create(dir.path().join("log")).expect("a log"))
+            .spawn()
+            .expect("the program starts");
+        Self { child, dir }
+    }
+
+    /// The reading end of its standard output: as long as nobody reads it, a sink `stdout` stands still in an event that is larger than
+    /// the pipe (64 KiB).
+    pub fn stdout(&mut self) -> ChildStdout {
+        self.child.stdout.take().expect("not taken before")
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it can be reaped");
+    }
+
+    /// SIGSTOP: it stands still, and does not know.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// SIGTERM.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("the signal is sent");
+    }
+
+    /// Waits until it has ended.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let mut status = None;
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while status.is_none() {
+            assert!(std::time::Instant::now() < deadline, "it does not end: {}", self.log());
+            status = self.child.try_wait().expect("it can be asked");
+            tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+        }
+        status.expect("it ended")
+    }
+
+    /// What it logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).expect("a log")
+    }
+
+    /// Waits until it logs this.
+    pub async fn until_logged(&self, text: &str) {
+        until(&format!("{text:?} is logged"), PATIENCE, async || self.log().contains(text).then_some(())).await;
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a file sink wrote; a last line without its end does not count.
+pub fn sent_to(file: &Path) -> Vec<Sent> {
+    let bytes = std::fs::read(file).unwrap_or_default();
+    let ended = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let lines = bytes[..ended].split_inclusive(|byte| *byte == b'\n');
+    lines
+        .map(|line| {
+            let envelope = Envelope::parse(line).expect("an envelope");
+            Sent {
+                object: envelope.object.into_owned(),
+                id: envelope.id,
+                prev: envelope.prev,
+                event: envelope.event.get().to_owned(),
+            }
+        })
+        .collect()
+}
+
+/// What several files hold together, by object in the order of the ids. Fails where an id was given to two events, where a file
+/// goes back behind what it held of an object, other than to repeat it, and where an event does not name the one before it.
+pub fn merged(files: &[PathBuf]) -> HashMap<String, Vec<Sent>> {
+    let mut merged: HashMap<String, HashMap<u64, Sent>> = HashMap::new();
+    for file in files {
+        let mut seen: HashMap<String, Vec<u64>> = HashMap::new();
+        for sent in sent_to(file) {
+            let ids = seen.entry(sent.object.clone()).or_default();
+            let in_order = ids.last().is_none_or(|last| *last < sent.id) || ids.contains(&sent.id);
+            assert!(in_order, "reordered in {}: {sent:?}", file.display());
+            ids.push(sent.id);
+            let other = merged.entry(sent.object.clone()).or_default().insert(sent.id, sent.clone());
+            assert!(other.is_none_or(|other| other == sent), "an id was given twice: {sent:?}");
+        }
+    }
+    let in_order = |events: HashMap<u64, Sent>| {
+        let mut events: Vec<_> = events.into_values().collect();
+        events.sort_by_key(|sent| sent.id);
+        // Every event names the one before it.
+        events.iter().fold(0, |last, sent| {
+            assert_eq!(sent.prev, last, "{sent:?}");
+            sent.id
+        });
+        events
+    };
+    merged.into_iter().map(|(object, events)| (object, in_order(events))).collect()
+}
