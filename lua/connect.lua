@@ -4,7 +4,7 @@
 --           where the server's replication id changed, or the counter is below the highest id the caller has seen, the counter jumps.
 -- Keys      KEYS[1] seriatim.meta (hash, read and write); next.event.id (string, read and write)
 -- Arguments prefix; replication id ('' = unknown); highest id seen by the caller (0 = none); lowest first id (0 = none); jump (ids)
--- Replies   {'ok', changed 0|1, counter} | {'schema', version} | {'counter', value}: not a number
+-- Replies   {'ok', changed 0|1, counter} | {'schema', version} | {'counter', value}: next.event.id is no whole number below 2^53
 -- Keeps     I5 (ids)
 -- Cost      O(1)
 local replication_id, highest, first_id, jump = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])

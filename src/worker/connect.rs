@@ -128,11 +128,26 @@ fn first_script(keys: Keys, first_id: u64, memory: Arc<Memory>) -> Hook {
                     }
                     Ok(())
                 }
+                Err(error) if error.is_wrong_type() => Err(HookError::message(wrong_type(conn, &keys, error).await.to_string())),
                 Err(ScriptError::Redis(error)) => Err(HookError::Backend(error)),
                 Err(other) => Err(HookError::message(other.to_string())),
             }
         })
     })
+}
+
+/// Finds the key of a wrong type that made the first script fail.
+async fn wrong_type(conn: &mut impl ConnectionLike, keys: &Keys, error: ScriptError) -> WorkerError {
+    for (key, expected) in [(keys.meta(), "hash"), (keys.next_event_id(), "string")] {
+        let found: Result<String, _> = redis::cmd("TYPE").arg(&key).query_async(conn).await;
+        if let Ok(found) = found
+            && found != expected
+            && found != "none"
+        {
+            return WorkerError::WrongType { key, found, expected };
+        }
+    }
+    error.into()
 }
 
 /// The replication id of the server: it changes with every restart and every failover. Empty where it may not be read.
