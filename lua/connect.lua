@@ -4,7 +4,7 @@
 --           where the server's replication id changed, or the counter is below the highest id the caller has seen, the counter jumps.
 -- Keys      KEYS[1] seriatim.meta (hash, read and write); next.event.id (string, read and write)
 -- Arguments prefix; replication id ('' = unknown); highest id seen by the caller (0 = none); lowest first id (0 = none); jump (ids)
--- Replies   {'ok', changed 0|1, counter} | {'schema', version} | {'counter', value}: next.event.id is no whole number below 2^53
+-- Replies   {'ok', counter jumped 0|1, counter} | {'schema', version} | {'counter', value}: next.event.id is no whole number below 2^53
 -- Keeps     I5 (ids)
 -- Cost      O(1)
 local replication_id, highest, first_id, jump = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -18,8 +18,9 @@ elseif not counter then
   return { 'counter', value }
 end
 
-local changed = replication_id ~= '' and seen[2] and seen[2] ~= replication_id
-if changed or counter < highest then
+-- An emptied Redis has no replication id to compare with, but its counter tells.
+local changed = replication_id ~= '' and seen[2] and seen[2] ~= replication_id or counter < highest
+if changed then
   counter = math.max(counter, highest) + jump
 end
 if first_id > 0 and counter < first_id - 1 then

@@ -4,8 +4,8 @@
 //! reconnects by itself: a new one may lead to a server that has lost writes, and must first be asked (`lua/connect.lua`).
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::{Connection, Hook, HookError, Manager, Pool, PoolError};
@@ -36,6 +36,22 @@ pub(crate) struct Memory {
     highest: AtomicU64,
     /// How often a connection found that Redis had another history than before.
     changes: AtomicU64,
+    /// The replication id of the server that was spoken to last; empty where it is unknown.
+    replication_id: Mutex<String>,
+}
+
+impl Memory {
+    /// Takes in what a new connection found. The script tells of a change only to the first process that comes, so each process compares for itself, too.
+    fn met(&self, replication_id: String, changed: bool) {
+        let mut known = self.replication_id.lock().unwrap_or_else(PoisonError::into_inner);
+        let differs = !replication_id.is_empty() && !known.is_empty() && *known != replication_id;
+        if changed || differs {
+            self.changes.fetch_add(1, Ordering::Relaxed);
+        }
+        if !replication_id.is_empty() {
+            *known = replication_id;
+        }
+    }
 }
 
 impl Redis {
@@ -119,8 +135,8 @@ fn first_script(keys: Keys, first_id: u64, memory: Arc<Memory>) -> Hook {
             let replication_id = replication_id(conn).await.map_err(HookError::Backend)?;
             match scripts::connect(conn, &keys, &replication_id, seen).await {
                 Ok(connected) => {
+                    memory.met(replication_id, connected.changed);
                     if connected.changed {
-                        memory.changes.fetch_add(1, Ordering::Relaxed);
                         warn!(
                             counter = connected.counter,
                             "Redis was restarted or replaced: the id counter jumped, so that no id is given twice"
