@@ -45,6 +45,8 @@ pub fn start_at(
     sink: &(impl Sink + Clone),
     change: impl FnOnce(&mut WorkerConfig),
 ) -> Running {
+    // Shown for a test that fails.
+    let _ = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_test_writer().try_init();
     let mut config = config(redis, name);
     change(&mut config);
     let worker = Worker::builder(url).config(config).sink(sink.clone()).build().expect("valid settings");
