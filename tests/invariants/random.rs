@@ -11,7 +11,7 @@ use super::support::Redis;
 
 const CASES: u64 = 256;
 const STEPS_MIN: u64 = 100;
-const STEPS_MAX: u64 = 130;
+const STEPS_MAX: u64 = 120;
 /// Runs spent on making a failing schedule shorter.
 const SHRINKS: usize = 600;
 

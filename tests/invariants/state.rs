@@ -4,14 +4,18 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use redis::Value;
 use redis::aio::MultiplexedConnection;
 
 /// An object's name as it stands in Redis.
 pub type Name = Bytes;
 
+/// Answers one string, `LENGTH:BYTES` after `LENGTH:BYTES`: for every key its name, its type, how many values, and these. As a reply of many parts,
+/// taking it apart would be most of what the tests do.
 const DUMP: &str = r"
 local all = {}
+local function put(text)
+  all[#all + 1] = #text .. ':' .. text
+end
 for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
   local kind = redis.call('TYPE', key).ok
   local value = {}
@@ -30,9 +34,14 @@ for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
       end
     end
   end
-  all[#all + 1] = { key, kind, value }
+  put(key)
+  put(kind)
+  put(tostring(#value))
+  for _, part in ipairs(value) do
+    put(part)
+  end
 end
-return all";
+return table.concat(all)";
 
 /// What belongs to one object.
 #[derive(Debug, Default, Clone)]
@@ -85,13 +94,14 @@ pub struct State {
 impl State {
     /// Reads everything whose key begins with `prefix`.
     pub async fn read(conn: &mut MultiplexedConnection, prefix: &str) -> Self {
-        let all: Value = redis::cmd("EVAL_RO").arg(DUMP).arg(0).arg(prefix).query_async(conn).await.expect("the dump");
+        let all: Vec<u8> = redis::cmd("EVAL_RO").arg(DUMP).arg(0).arg(prefix).query_async(conn).await.expect("the dump");
+        let mut all = Bytes::from(all);
         let mut state = Self::default();
-        for entry in array(all) {
-            let mut parts = array(entry).into_iter();
-            let (Some(key), Some(kind), Some(value)) = (parts.next(), parts.next(), parts.next()) else { panic!("a dump") };
-            let value = array(value).into_iter().map(bytes).collect();
-            state.put(&bytes(key)[prefix.len()..], &text(&bytes(kind)), value);
+        while !all.is_empty() {
+            let (key, kind) = (part(&mut all), part(&mut all));
+            let count: usize = text(&part(&mut all)).parse().expect("how many values");
+            let value = (0..count).map(|_| part(&mut all)).collect();
+            state.put(&key[prefix.len()..], &text(&kind), value);
         }
         state
     }
@@ -185,19 +195,12 @@ fn dead(fields: &[Bytes]) -> Dead {
     }
 }
 
-fn array(value: Value) -> Vec<Value> {
-    match value {
-        Value::Array(values) => values,
-        other => panic!("an array was expected, not {other:?}"),
-    }
-}
-
-fn bytes(value: Value) -> Bytes {
-    match value {
-        Value::BulkString(bytes) => bytes.into(),
-        Value::SimpleString(text) => text.into(),
-        other => panic!("a string was expected, not {other:?}"),
-    }
+/// Takes the next `LENGTH:BYTES`.
+fn part(all: &mut Bytes) -> Bytes {
+    let colon = all.iter().position(|byte| *byte == b':').expect("a length");
+    let length: usize = text(&all.split_to(colon)).parse().expect("a length");
+    let _ = all.split_to(1);
+    all.split_to(length)
 }
 
 pub fn text(bytes: &Bytes) -> String {
