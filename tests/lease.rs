@@ -10,7 +10,7 @@ use seriatim::async_trait;
 use seriatim::sink::{Batch, Context, Delivered, Sink};
 use seriatim::worker::{Holder, StopReason, WorkerError};
 use support::console::PATIENCE;
-use support::proxy::Proxy;
+use support::proxy::{Lose, Proxy};
 use support::recorder::{Act, Gate, Recorder};
 use support::running::{start, start_at};
 use support::{Redis, until};
@@ -233,6 +233,46 @@ async fn a_process_whose_registration_is_gone_stops_and_says_why() {
     let () = pipe.query_async(&mut redis.connect().await).await.expect("deleted");
     let error = worker.ended().await.expect_err("it is fenced").to_string();
     assert_eq!(error, "fenced: the name \"w\" is no longer registered in Redis; was its data deleted?");
+}
+
+/// The answer to an attach is lost, and the call repeated: the lease already holds its token, so no death is counted.
+#[tokio::test]
+async fn a_repeated_attach_counts_no_crash() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let proxy = Proxy::before(&redis);
+    let sink = Recorder::with(|offer| if offer.before == 0 { Act::Wait(Gate::closed()) } else { Act::Send });
+    let worker = start_at(&proxy.url(), &redis, "w", &sink, |_| {});
+    console.emit("work:1", "1").await;
+    sink.until_offered(1).await;
+    proxy.lose_next(&[&Holder::current().to_string()], Lose::Reply, false);
+    console.end_lease("w").await;
+    sink.until_sent(1).await;
+    assert_eq!((proxy.lost(), sink.sent()[0].id, sink.sent()[0].crashes), (1, 1, 0));
+    worker.finish().await;
+}
+
+/// The answer to a detach is lost, and the call repeated: there is no lease any more, so there is nothing to do.
+#[tokio::test]
+async fn a_repeated_detach_is_done() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let proxy = Proxy::before(&redis);
+    let sink = Recorder::with(|_| Act::Wait(Gate::closed()));
+    let worker = start_at(&proxy.url(), &redis, "w", &sink, |config| config.grace = Duration::ZERO);
+    console.emit("work:1", "1").await;
+    sink.until_offered(1).await;
+    let token = sink.offered()[0].token.clone();
+    // Of the scripts that name the token, only detach has nothing behind it.
+    let end = format!("${}\r\n{token}\r\n", token.len());
+    proxy.lose(move |request| request.ends_with(end.as_bytes()).then_some(Lose::Reply));
+    worker.shutdown.stop();
+    proxy.until_lost(1).await;
+    proxy.lose(|_| None);
+    let stopped = worker.ended().await.expect("a graceful stop");
+    assert!(matches!(stopped.reason, StopReason::Graceful { .. }), "{stopped:?}");
+    assert_eq!(console.held_id("work:1").await.as_deref(), Some("1 0 0 0 stop"));
+    assert_eq!(console.text(&console.keys.worker_lease("w")).await, None);
 }
 
 /// Keeps the context of the one delivery it is asked for.

@@ -327,6 +327,31 @@ async fn an_event_that_kills_its_worker_is_held_for_an_operator() {
     console.until_at_rest().await;
 }
 
+/// The same, where each time another process takes over.
+#[tokio::test]
+async fn an_event_that_kills_one_worker_after_the_other_is_held_for_an_operator() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    console.emit("work:1", "1").await;
+    for name in ["a", "b", "c", "d", "e"] {
+        let sink = Recorder::with(|_| Act::Wait(Gate::closed()));
+        let worker = start(&redis, name, &sink, |_| {});
+        sink.until_offered(1).await;
+        worker.crash().await;
+        console.end_lease(name).await;
+    }
+    let sink = Recorder::new();
+    let worker = start(&redis, "f", &sink, |_| {});
+    let held = console.until_held("work:1", "crashes").await;
+    assert_eq!(held, "1 4 0 5 crashes: died 5 times with this event in hand");
+    assert_eq!((console.due("work:1").await, sink.offered()), (Some(f64::INFINITY), Vec::new()));
+    console.release("work:1").await;
+    sink.until_sent(1).await;
+    assert_eq!((sink.sent()[0].id, sink.sent()[0].crashes), (1, 5));
+    worker.finish().await;
+    console.until_at_rest().await;
+}
+
 /// Only the event in hand is suspected of a death: the ones before it clear themselves one by one.
 #[tokio::test]
 async fn a_suspect_batch_is_delivered_one_event_at_a_time() {
