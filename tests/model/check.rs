@@ -1,0 +1,71 @@
+//! Runs the checker, and says what it found.
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::time::Instant;
+
+use stateright::{Checker, HasDiscoveries, Model};
+
+/// What an exploration found.
+#[derive(Debug)]
+pub struct Verdict {
+    pub generated: usize,
+    pub unique: usize,
+    pub depth: usize,
+    /// Property and shortest trace, one step a line.
+    pub broken: Vec<(&'static str, Vec<String>)>,
+}
+
+impl Verdict {
+    pub fn breaks(&self, property: &str) -> bool {
+        self.broken.iter().any(|(name, _)| *name == property)
+    }
+
+    /// In one piece: tests run side by side.
+    fn print(&self, title: &str, begin: Instant) {
+        let Self { generated, unique, depth, broken } = self;
+        let seconds = begin.elapsed().as_secs_f64();
+        let mut text = format!("{title}: {generated} states generated, {unique} unique, depth {depth}, {seconds:.1} s\n");
+        for (property, trace) in broken {
+            text += &format!("  broken: {property}\n");
+            for (at, step) in trace.iter().enumerate() {
+                text += &format!("  {:>3}. {step}\n", at + 1);
+            }
+        }
+        println!("{text}");
+    }
+}
+
+/// A model whose properties can be looked at one at a time.
+pub trait Properties: Model + Clone + Send + Sync + 'static {
+    fn only(self, property: &'static str) -> Self;
+}
+
+/// Explores breadth first, until a property breaks or there is nothing left.
+pub fn explore<M>(title: &str, model: M, threads: usize) -> Verdict
+where
+    M: Properties,
+    M::State: Hash + Debug + Clone + PartialEq + Send + Sync,
+    M::Action: Clone + PartialEq + Debug,
+{
+    let begin = Instant::now();
+    let checker = model.clone().checker().finish_when(HasDiscoveries::AnyFailures).threads(threads).spawn_bfs().join();
+    let (generated, unique, depth) = (checker.state_count(), checker.unique_state_count(), checker.max_depth());
+    let mut broken: Vec<_> = checker.discoveries().into_keys().map(|name| (name, shortest(model.clone(), name))).collect();
+    broken.sort_by_key(|(property, trace)| (trace.len(), *property));
+    let verdict = Verdict { generated, unique, depth, broken };
+    verdict.print(title, begin);
+    verdict
+}
+
+/// The shortest trace that breaks a property; empty if there is none.
+/// The checker keeps the latest trace it comes across, and stops at once only where it looks at one property, on one thread.
+pub fn shortest<M>(model: M, property: &'static str) -> Vec<String>
+where
+    M: Properties,
+    M::State: Hash + Debug + Clone + PartialEq + Send + Sync,
+    M::Action: Clone + PartialEq + Debug,
+{
+    let checker = model.only(property).checker().spawn_bfs().join();
+    let path = checker.discovery(property);
+    path.map(|path| path.into_actions().iter().map(|action| format!("{action:?}")).collect()).unwrap_or_default()
+}

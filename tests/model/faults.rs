@@ -1,0 +1,108 @@
+//! What can go wrong. Every fault takes one from the budget, except what only time does to the dead.
+use crate::process::next_envelope;
+use crate::protocol::{Action, Fault, Protocol};
+use crate::state::*;
+
+impl Protocol {
+    pub fn fault_actions(&self, s: &State, actions: &mut Vec<Action>) {
+        for process in 0..self.bounds.processes.len() {
+            if self.may(s, Fault::Crash) && s.is_live(process) {
+                actions.push(Action::Crash { process });
+            }
+            if self.may(s, Fault::LateSend) && s.wire.is_none() && s.is_live(process) {
+                let hand = &s.processes[process].hand;
+                let slots = (0..SLOTS_EACH).filter(|&slot| hand[slot].sent < hand[slot].batch.len());
+                actions.extend(slots.map(|slot| Action::GiveUp { process, slot }));
+            }
+        }
+        for name in 0..NAMES {
+            let found = s.redis.names[name];
+            if found.lease != 0 && (!self.is_kept(s, name) || self.may(s, Fault::Pause)) {
+                actions.push(Action::Expire { name });
+            }
+            if self.may(s, Fault::GhostPop) && !s.redis.markers.is_empty() {
+                let first = name * SLOTS_EACH;
+                actions.extend((first..first + found.slots as usize).map(|w| Action::GhostPop { w }));
+            }
+        }
+        if s.late.is_some() {
+            actions.push(Action::Late { markers_first: false });
+            actions.push(Action::Late { markers_first: true });
+        }
+        if s.wire.is_some() {
+            actions.push(Action::Arrive);
+        }
+        if self.may(s, Fault::Rollback) {
+            actions.push(if s.snapshot.is_none() { Action::Snapshot } else { Action::Rollback });
+        }
+    }
+
+    pub fn fault(&self, s: &mut State, action: Action) {
+        match action {
+            Action::Crash { process } => {
+                let kept = s.processes[process];
+                // What a start under the same name finds again is in Redis; a machine remembers the highest id only while it runs.
+                s.processes[process] = Process { replication: kept.replication, ..Process::default() };
+                s.faults -= 1;
+                s.ghost.deaths += 1;
+            }
+            Action::Expire { name } => {
+                if self.is_kept(s, name) {
+                    s.faults -= 1;
+                    s.ghost.deaths += 1;
+                }
+                s.redis.names[name].lease = 0;
+            }
+            Action::GhostPop { w } => {
+                self.pop(s, w);
+                s.faults -= 1;
+            }
+            Action::Late { markers_first } => {
+                if let Some(call) = s.late.take() {
+                    // Nobody reads the reply.
+                    let _ = self.advance(s, &call, true, markers_first);
+                }
+            }
+            Action::GiveUp { process, slot } => {
+                s.wire = Some(next_envelope(&s.processes[process].hand[slot]));
+                s.faults -= 1;
+            }
+            Action::Arrive => {
+                if let Some(envelope) = s.wire.take() {
+                    self.receive(s, envelope);
+                }
+            }
+            Action::Snapshot => s.snapshot = Some(Box::new(s.redis)),
+            Action::Rollback => self.roll_back(s),
+            Action::Connect { process } => {
+                self.connect(s, s.processes[process].highest);
+                let found = &mut s.processes[process];
+                found.replication = s.replication;
+                found.mode = Mode::Lapsed;
+            }
+            other => unreachable!("{other:?} is no fault"),
+        }
+    }
+
+    /// A failover. What Redis itself lost is noted: events of which there is no trace any more, and dead letters that are no longer dead.
+    fn roll_back(&self, s: &mut State) {
+        let Some(snapshot) = s.snapshot.take() else { return };
+        for event in s.events().collect::<Vec<_>>() {
+            let applied = s.received[object_of(event)].applied & bit(event) != 0;
+            let was_dead = s.redis.objects[object_of(event)].dead & bit(event) != 0;
+            let is_dead = snapshot.objects[object_of(event)].dead & bit(event) != 0;
+            if (snapshot.places(event) == 0 && !applied) || (was_dead && !is_dead) {
+                s.ghost.excused |= wide_bit(event);
+            }
+        }
+        s.redis = *snapshot;
+        s.replication += 1;
+        s.late = None;
+        s.faults -= 1;
+        // Every process loses its connections, and with them its lease: it attaches again.
+        s.ghost.deaths += (0..PROCESSES).filter(|&process| s.is_live(process)).count() as u8;
+        for name in 0..NAMES {
+            s.ghost.newest[name] = s.redis.names[name].last_token;
+        }
+    }
+}

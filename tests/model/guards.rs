@@ -1,0 +1,172 @@
+//! Every guard matters: without it the checker finds a violation, with it, within the same bounds, none.
+use crate::check::{explore, shortest};
+use crate::protocol::{Bounds, Fault, Guards, Protocol, Special};
+
+/// Explores with and without a guard, and asserts that only its absence breaks this property.
+fn matters(guard: &str, bounds: Bounds, without: Guards, property: &str) {
+    let with = explore(&format!("with {guard}"), Protocol { bounds: bounds.clone(), ..Protocol::default() }, 1);
+    assert!(with.broken.is_empty(), "{:?}", with.broken);
+    let found = explore(&format!("without {guard}"), Protocol { bounds, guards: without, only: None }, 1);
+    assert!(found.breaks(property), "without {guard}, `{property}` should break: {:?}", found.broken);
+}
+
+/// With equal slot counts the batch check alone keeps the receiver safe; the fence shows with two processes of one NAME, with 2 and 1 slots.
+#[test]
+fn fence() {
+    let bounds = Bounds {
+        processes: vec![(0, 2), (0, 1)],
+        attached: 1,
+        faults: 1,
+        fault_kinds: &[Fault::Takeover],
+        ..Bounds::default()
+    };
+    matters("fence", bounds, Guards { fence: false, ..Guards::default() }, "I6 accepted calls come from the newest token");
+}
+
+/// A second copy of "delivered", arriving late, drops events that were never sent.
+#[test]
+fn batch_check() {
+    let bounds = Bounds { batch_max: 1, faults: 1, fault_kinds: &[Fault::RepeatedCall], ..Bounds::default() };
+    let without = Guards { batch_first: false, ..Guards::default() };
+    matters("the check of the first id", bounds.clone(), without.clone(), "a result counts once");
+    // What follows from it: an event that nobody delivered.
+    let trace = shortest(Protocol { bounds, guards: without, only: None }, "I7 nothing is lost");
+    assert!(!trace.is_empty(), "the second copy should lose an event");
+}
+
+/// A second copy of "hold", arriving after the object was handed out anew with the same first id, holds it again.
+#[test]
+fn hand_outs_of_a_batch() {
+    let bounds = Bounds {
+        events: 1,
+        faults: 1,
+        fault_kinds: &[Fault::RepeatedCall],
+        outcomes: 1,
+        outcome_kinds: &[Special::Retry, Special::Hold],
+        ..Bounds::default()
+    };
+    let without = Guards { batch_handouts: false, ..Guards::default() };
+    matters("the check of the hand-outs", bounds.clone(), without, "a result counts once");
+    let held_only = Bounds { outcome_kinds: &[Special::Hold], ..bounds };
+    matters("a hand-out more per claim", held_only, Guards { handouts: false, ..Guards::default() }, "a result counts once");
+}
+
+/// Two names in one `event.worker:W:object`, after a pop whose reply was lost: a blind pop removes the wrong one.
+#[test]
+fn remove_by_value() {
+    let bounds = Bounds {
+        objects: 2,
+        events: 1,
+        faults: 1,
+        fault_kinds: &[Fault::GhostPop],
+        outcomes: 1,
+        outcome_kinds: &[Special::Retry],
+        ..Bounds::default()
+    };
+    let without = Guards { remove_by_value: false, ..Guards::default() };
+    matters("removal by value", bounds, without, "I2 owners and held objects are where they belong");
+}
+
+/// A pop that answers after its slot was given something else must not make its object wait behind that.
+#[test]
+fn return_of_strays() {
+    let bounds = Bounds { objects: 2, events: 1, faults: 1, fault_kinds: &[Fault::GhostPop], stall: true, ..Bounds::default() };
+    let without = Guards { strays: false, ..Guards::default() };
+    matters("the return of strays", bounds.clone(), without.clone(), "L2 a slow object holds up only itself");
+    // And for a name nobody runs any more it is for ever.
+    let bounds = Bounds { stall: false, outcomes: 1, outcome_kinds: &[Special::Detach], ..bounds };
+    matters("the return of strays", bounds, without, "L1 nothing waits for ever");
+}
+
+/// The pop of a process that is gone moves a marker after the takeover.
+#[test]
+fn sweep_again() {
+    let bounds =
+        Bounds { events: 1, faults: 2, fault_kinds: &[Fault::Crash, Fault::GhostPop], ..Bounds::default() };
+    let without = Guards { resweep: false, ..Guards::default() };
+    matters("the repeated sweep", bounds.clone(), without, "L1 nothing waits for ever");
+    let bounds = Bounds { faults: 1, ..bounds };
+    matters("takeover", bounds, Guards { takeover: false, ..Guards::default() }, "L1 nothing waits for ever");
+}
+
+/// An event pushed between the look at the empty queue and the release.
+#[test]
+fn atomic_release() {
+    let without = Guards { atomic_release: false, ..Guards::default() };
+    matters("the atomic release", Bounds::default(), without, "I1 every queued event is covered");
+}
+
+/// A process that remembers rules claims what is paused, and pauses what is free.
+#[test]
+fn rules_read_by_the_script() {
+    let bounds = Bounds { events: 1, outcomes: 1, outcome_kinds: &[Special::Rule], ..Bounds::default() };
+    let without = Guards { rules_in_script: false, ..Guards::default() };
+    matters("rules read by the script", bounds, without, "a paused object is not claimed");
+}
+
+/// After a failover the old counter would give ids again that are already under way.
+#[test]
+fn counter_jump() {
+    let bounds = Bounds { objects: 2, events: 1, faults: 1, fault_kinds: &[Fault::Rollback], ..Bounds::default() };
+    let without = Guards { counter_jump: false, ..Guards::default() };
+    matters("the jump of the counter", bounds, without, "I5 no two events share an id");
+}
+
+/// A receiver never gets a dead letter: a chain through it would make every later event early.
+#[test]
+fn dead_letter_leaves_last_event_id() {
+    let bounds = Bounds { outcomes: 1, outcome_kinds: &[Special::Reject], ..Bounds::default() };
+    let without = Guards { dead_letter_leaves_last: false, ..Guards::default() };
+    matters("`a dead letter leaves last.event.id`", bounds, without, "I5 a receiver is never early");
+}
+
+#[test]
+fn owner_check() {
+    let without = Guards { owner_check: false, ..Guards::default() };
+    matters("the look at the owner", Bounds::default(), without, "I3 who owns nothing has an empty batch");
+}
+
+/// A process whose lease ended must not come back over its successor.
+#[test]
+fn renewal_never_creates_a_lease() {
+    let bounds = Bounds {
+        events: 1,
+        processes: vec![(0, 2), (0, 1)],
+        attached: 1,
+        faults: 2,
+        fault_kinds: &[Fault::Pause],
+        ..Bounds::default()
+    };
+    let without = Guards { renew_never_creates: false, ..Guards::default() };
+    matters("`renewal never creates a lease`", bounds, without, "I6 accepted calls come from the newest token");
+}
+
+/// A pop of the process before, for a slot that this one does not run: no sweep comes, because the name has a lease.
+#[test]
+fn renewal_looks_at_every_registered_slot() {
+    let bounds = Bounds {
+        events: 1,
+        processes: vec![(0, 2), (0, 1)],
+        attached: 1,
+        faults: 2,
+        fault_kinds: &[Fault::Crash, Fault::GhostPop],
+        ..Bounds::default()
+    };
+    let without = Guards { renew_every_slot: false, ..Guards::default() };
+    matters("renewal of every registered slot", bounds, without, "L1 nothing waits for ever");
+}
+
+/// A late pop of a second marker: the name of an owned object is twice in the list, and its batch would count two crashes for one death.
+#[test]
+fn owned_object_is_dealt_with_once() {
+    let bounds = Bounds {
+        processes: vec![(0, 1)],
+        attached: 1,
+        faults: 2,
+        fault_kinds: &[Fault::Crash, Fault::GhostPop],
+        crashes_max: 5,
+        ..Bounds::default()
+    };
+    let without = Guards { owned_once: false, ..Guards::default() };
+    matters("`an owned object is dealt with once`", bounds, without, "a death counts as one crash");
+}

@@ -1,0 +1,288 @@
+//! What a worker process does: which calls it may make, and what it makes of their replies.
+use crate::protocol::{Action, Fate, Fault, Protocol, Report, Special};
+use crate::state::*;
+use crate::steps::Refused;
+
+impl Protocol {
+    /// The worker that a slot of a process is.
+    pub fn worker(&self, process: usize, slot: usize) -> usize {
+        self.bounds.processes[process].0 * SLOTS_EACH + slot
+    }
+
+    pub fn object_actions(&self, s: &State, object: usize, actions: &mut Vec<Action>) {
+        let found = s.redis.objects[object];
+        match found.due {
+            Due::Later => actions.push(Action::Due { object }),
+            Due::Never => actions.push(Action::Operator { object }),
+            Due::Absent | Due::Now => {}
+        }
+        match found.rule {
+            Rule::Absent if self.may_also(s, Special::Rule) => actions.push(Action::Pause { object }),
+            Rule::Paused => actions.push(Action::Lift { object }),
+            Rule::Lifted => actions.push(Action::Wake { object }),
+            Rule::Absent => {}
+        }
+    }
+
+    pub fn process_actions(&self, s: &State, process: usize, actions: &mut Vec<Action>) {
+        let (name, slots) = self.bounds.processes[process];
+        let found = &s.processes[process];
+        for slot in 0..slots as usize {
+            if found.hand[slot].sent < found.hand[slot].batch.len() {
+                actions.push(Action::Send { process, slot });
+            }
+        }
+        if !s.is_connected(process) {
+            if s.is_live(process) {
+                actions.push(Action::Connect { process });
+            }
+            return;
+        }
+        if self.may_attach(s, process) {
+            self.fates(s, false, |fate| actions.push(Action::Attach { process, fate }));
+        }
+        if found.mode != Mode::Running {
+            return;
+        }
+        self.advance_actions(s, process, actions);
+        for slot in 0..slots as usize {
+            let hand = found.hand[slot];
+            if hand.object == 0 && !s.redis.markers.is_empty() && s.redis.slots[self.worker(process, slot)].objects.is_empty() {
+                actions.push(Action::Pop { process, slot });
+            }
+            if hand.object != 0 && hand.batch.is_empty() {
+                actions.push(Action::Release { process, slot });
+            }
+        }
+        actions.push(Action::Renew { process });
+        for other in (0..NAMES).filter(|_| self.guards.takeover) {
+            if other != name && s.redis.names[other].lease == 0 && s.redis.names[other].last_token != 0 {
+                actions.push(Action::Adopt { process, name: other });
+            }
+        }
+        if self.may_also(s, Special::Detach) {
+            self.fates(s, false, |fate| actions.push(Action::Detach { process, fate }));
+        }
+        if !self.guards.rules_in_script {
+            actions.push(Action::ReadRules { process });
+        }
+    }
+
+    /// The calls of advance that a process may make: one slot alone in every way, all slots at once in the plain ways.
+    fn advance_actions(&self, s: &State, process: usize, actions: &mut Vec<Action>) {
+        let slots = self.bounds.processes[process].1 as usize;
+        let mut call = |reports: [Option<Report>; SLOTS_EACH]| {
+            let has_result = reports.iter().any(|report| matches!(report, Some(Report::Is(_))));
+            let in_turn = s.redis.objects.iter().any(|object| object.due == Due::Now) && !s.redis.markers.is_empty();
+            for markers_first in [false, true].into_iter().take(1 + usize::from(in_turn)) {
+                self.fates(s, has_result, |fate| actions.push(Action::Advance { process, reports, fate, markers_first }));
+            }
+        };
+        let plain: Vec<_> = (0..slots).map(|slot| self.plain_report(s, process, slot)).collect();
+        for slot in 0..slots {
+            let mut reports = [None; SLOTS_EACH];
+            if let Some(report) = plain[slot] {
+                reports[slot] = Some(report);
+                call(reports);
+            }
+            self.special_reports(s, process, slot, |outcome| {
+                reports[slot] = Some(Report::Is(outcome));
+                call(reports);
+            });
+        }
+        if slots > 1 && plain.iter().all(Option::is_some) {
+            call([plain[0], plain[1]]);
+        }
+    }
+
+    /// A free slot, or a batch that has been delivered.
+    fn plain_report(&self, s: &State, process: usize, slot: usize) -> Option<Report> {
+        let hand = s.processes[process].hand[slot];
+        match hand.batch.len() {
+            0 => (hand.object == 0).then_some(Report::Free),
+            len => (hand.sent == len).then_some(Report::Is(Outcome::Done(len))),
+        }
+    }
+
+    fn special_reports(&self, s: &State, process: usize, slot: usize, mut report: impl FnMut(Outcome)) {
+        let Hand { batch, tag, sent, .. } = s.processes[process].hand[slot];
+        let len = batch.len();
+        if len == 0 {
+            return;
+        }
+        if sent == len && self.may_also(s, Special::Yield) {
+            report(Outcome::Yield(len));
+        }
+        if sent > 0 && sent < len && tag.attempts + tag.crashes > 0 {
+            report(Outcome::Part(sent));
+        }
+        if sent < len && self.may_also(s, Special::Reject) {
+            report(Outcome::Reject(sent));
+        }
+        if self.may_also(s, Special::Hold) {
+            report(Outcome::Hold(sent));
+        }
+        if self.may_also(s, Special::Retry) {
+            // A delivery that the worker believes to have failed may have arrived.
+            (sent.saturating_sub(1)..=sent).filter(|&k| k < len).for_each(|k| report(Outcome::Retry(k)));
+        }
+    }
+
+    fn fates(&self, s: &State, repeatable: bool, mut each: impl FnMut(Fate)) {
+        each(Fate::Answered);
+        if self.may(s, Fault::LostReply) {
+            each(Fate::ReplyLost);
+        }
+        if repeatable && s.late.is_none() && self.may(s, Fault::RepeatedCall) {
+            each(Fate::Repeated);
+        }
+    }
+
+    /// The process that holds the lease of a name, if it lives and knows Redis.
+    fn holder(&self, s: &State, name: usize) -> Option<usize> {
+        let holds = |&process: &usize| {
+            let found = &s.processes[process];
+            self.bounds.processes[process].0 == name
+                && found.token == s.redis.names[name].lease
+                && matches!(found.mode, Mode::Running | Mode::Attaching)
+                && s.is_connected(process)
+        };
+        (0..self.bounds.processes.len()).find(holds)
+    }
+
+    /// Whether the end of this lease would be a fault: its holder lives.
+    pub fn is_kept(&self, s: &State, name: usize) -> bool {
+        s.redis.names[name].lease != 0 && self.holder(s, name).is_some()
+    }
+
+    pub fn may_attach(&self, s: &State, process: usize) -> bool {
+        let name = self.bounds.processes[process].0;
+        let found = &s.processes[process];
+        match found.mode {
+            Mode::Attaching => true,
+            // A process that lapsed waits until there is no lease; a start also takes what a dead process left.
+            Mode::Lapsed => s.redis.names[name].lease == 0,
+            Mode::Off => !self.is_kept(s, name) || self.may(s, Fault::Takeover),
+            Mode::Running | Mode::Stopped => false,
+        }
+    }
+
+    /// Attach, from the side of the process.
+    pub fn start(&self, s: &mut State, process: usize, fate: Fate) {
+        let (name, slots) = self.bounds.processes[process];
+        let mut found = s.processes[process];
+        if found.mode == Mode::Off && self.is_kept(s, name) {
+            s.faults -= 1;
+            s.ghost.deaths += 1;
+        }
+        if found.mode != Mode::Attaching {
+            let before = if found.mode == Mode::Lapsed { found.token } else { 0 };
+            let Process { highest, rules, .. } = found;
+            let token = s.fresh_token();
+            found =
+                Process { mode: Mode::Attaching, token, before, highest, rules, replication: s.replication, ..Process::default() };
+        }
+        let displace = if self.holder(s, name) == Some(process) { 0 } else { s.redis.names[name].lease };
+        let attached = self.attach(s, name, slots, found.token, found.before, displace);
+        if fate == Fate::ReplyLost {
+            s.faults -= 1;
+        } else if attached {
+            found.mode = Mode::Running;
+            found.before = 0;
+        }
+        s.processes[process] = found;
+    }
+
+    pub fn call_advance(
+        &self,
+        s: &mut State,
+        process: usize,
+        reports: [Option<Report>; SLOTS_EACH],
+        fate: Fate,
+        markers_first: bool,
+    ) {
+        let Process { token, hand, rules, .. } = s.processes[process];
+        let name = self.bounds.processes[process].0 as u8;
+        let mut call = Call { name, token, rules, slots: Default::default() };
+        for (slot, report) in reports.into_iter().enumerate() {
+            call.slots[slot] = match report {
+                None => Named::Not,
+                Some(Report::Free) => Named::Free,
+                Some(Report::Is(outcome)) => Named::Result(hand[slot].tag, outcome),
+            };
+            let special = matches!(report, Some(Report::Is(outcome)) if !matches!(outcome, Outcome::Done(_) | Outcome::Part(_)));
+            s.outcomes -= u8::from(special);
+        }
+        s.faults -= u8::from(fate != Fate::Answered);
+        if fate == Fate::Repeated {
+            s.late = Some(call);
+        }
+        let reply = self.advance(s, &call, false, markers_first);
+        if fate == Fate::ReplyLost {
+            return;
+        }
+        match reply {
+            Err(refused) => self.refused(s, process, refused),
+            Ok(given) => {
+                let found = &mut s.processes[process];
+                for (slot, hand) in given.into_iter().enumerate().filter(|(slot, _)| reports[*slot].is_some()) {
+                    found.hand[slot] = hand;
+                    if s.ghost.given.is_some() && hand.tag.first > 0 {
+                        found.highest = found.highest.max(hand.tag.first + hand.batch.len() - 1);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A lapsed process drops what it has in hand and attaches again; a fenced one stops.
+    fn refused(&self, s: &mut State, process: usize, refused: Refused) {
+        let found = &mut s.processes[process];
+        found.hand = Default::default();
+        found.mode = match refused {
+            Refused::Lapsed => Mode::Lapsed,
+            Refused::Fenced => Mode::Stopped,
+        };
+    }
+
+    /// Renew, from the side of the process.
+    pub fn keep(&self, s: &mut State, process: usize) {
+        let (name, slots) = self.bounds.processes[process];
+        if let Err(refused) = self.renew(s, name, s.processes[process].token, slots) {
+            self.refused(s, process, refused);
+        }
+    }
+
+    /// Detach, from the side of the process. A repeated detach that finds the lease gone is done.
+    pub fn stop(&self, s: &mut State, process: usize, fate: Fate) {
+        s.outcomes = s.outcomes.saturating_sub(1);
+        let token = s.processes[process].token;
+        let _ = self.detach(s, self.bounds.processes[process].0, token);
+        if fate == Fate::ReplyLost {
+            s.faults -= 1;
+        } else {
+            s.processes[process] = Process { mode: Mode::Stopped, ..Process::default() };
+        }
+    }
+
+    pub fn pop(&self, s: &mut State, w: usize) {
+        if let Some(name) = s.redis.markers.pop() {
+            s.redis.slots[w].objects.push(name);
+        }
+    }
+
+    /// Sends the next event in hand.
+    pub fn send(&self, s: &mut State, process: usize, slot: usize) {
+        let hand = &mut s.processes[process].hand[slot];
+        let envelope = next_envelope(hand);
+        hand.sent += 1;
+        self.receive(s, envelope);
+    }
+}
+
+/// The next event in hand, as a receiver will see it.
+pub fn next_envelope(hand: &Hand) -> Envelope {
+    let id = hand.tag.first + hand.sent;
+    let prev = if hand.sent == 0 { hand.prev } else { id - 1 };
+    Envelope { id, prev, object: hand.object - 1, event: hand.batch.get(hand.sent) }
+}

@@ -1,0 +1,324 @@
+//! The model as the checker sees it: bounds, guards, actions.
+use stateright::{Model, Property};
+
+use crate::check::Properties;
+use crate::state::*;
+
+/// How far the exploration goes.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    pub objects: usize,
+    /// Events per object.
+    pub events: u8,
+    pub batch_max: u8,
+    /// Name and slots of every process that may be started.
+    pub processes: Vec<(usize, u8)>,
+    /// The first so many processes are attached from the start.
+    pub attached: usize,
+    /// All faults together, and the kinds there are.
+    pub faults: u8,
+    pub fault_kinds: &'static [Fault],
+    /// All special outcomes together, and the kinds there are.
+    pub outcomes: u8,
+    pub outcome_kinds: &'static [Special],
+    /// Crashes before an event is held for an operator.
+    pub crashes_max: u8,
+    pub jump: u8,
+    /// Also check that an object whose deliveries never end holds up only itself.
+    pub stall: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    Crash,
+    /// The lease ends while its process lives: a pause of the process, or of Redis.
+    Pause,
+    /// A process starts under a name whose process lives.
+    Takeover,
+    /// A call takes effect, and its reply is lost.
+    LostReply,
+    /// A call arrives a second time, later.
+    RepeatedCall,
+    /// A pop moves a marker although nobody waits for it any more, or its reply is lost.
+    GhostPop,
+    /// An envelope arrives after its sender has given it up.
+    LateSend,
+    /// A failover: Redis forgets its last writes.
+    Rollback,
+}
+
+/// What is neither a fault nor a plain delivery.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Special {
+    Yield,
+    Retry,
+    Reject,
+    Hold,
+    Rule,
+    Detach,
+}
+
+pub const FAULTS: &[Fault] = &[
+    Fault::Crash,
+    Fault::Pause,
+    Fault::Takeover,
+    Fault::LostReply,
+    Fault::RepeatedCall,
+    Fault::GhostPop,
+    Fault::LateSend,
+];
+pub const SPECIALS: &[Special] =
+    &[Special::Yield, Special::Retry, Special::Reject, Special::Hold, Special::Rule, Special::Detach];
+
+impl Default for Bounds {
+    /// Two names with a slot each, one object of two events, and nothing that goes wrong.
+    fn default() -> Self {
+        Self {
+            objects: 1,
+            events: 2,
+            batch_max: 2,
+            processes: vec![(0, 1), (1, 1)],
+            attached: 2,
+            faults: 0,
+            fault_kinds: FAULTS,
+            outcomes: 0,
+            outcome_kinds: SPECIALS,
+            crashes_max: 2,
+            jump: 10,
+            stall: false,
+        }
+    }
+}
+
+/// What holds the protocol together. All on, unless a test asks what happens without one.
+#[derive(Clone, Debug)]
+pub struct Guards {
+    /// A script touches nothing unless the lease holds the caller's token.
+    pub fence: bool,
+    /// A result counts only if it names the first id of the batch in flight …
+    pub batch_first: bool,
+    /// … and all its other numbers.
+    pub batch_handouts: bool,
+    /// A held batch counts one hand-out more when it is claimed.
+    pub handouts: bool,
+    /// A name is removed from `event.worker:W:object` by its value.
+    pub remove_by_value: bool,
+    /// A name that a worker has taken but does not own goes back to the markers.
+    pub strays: bool,
+    /// A name without a lease is swept again and again.
+    pub resweep: bool,
+    /// A name without a lease is taken over at all.
+    pub takeover: bool,
+    /// An empty queue releases the object in the same step.
+    pub atomic_release: bool,
+    /// Rules are read by the script.
+    pub rules_in_script: bool,
+    /// After a failover the counter jumps.
+    pub counter_jump: bool,
+    /// A dead letter leaves `last.event.id` alone.
+    pub dead_letter_leaves_last: bool,
+    /// An object that is owned or held is not claimed.
+    pub owner_check: bool,
+    /// Renewal never creates a lease.
+    pub renew_never_creates: bool,
+    /// Renewal looks at every slot registered for the name, not only at those this process runs.
+    pub renew_every_slot: bool,
+    /// An owned object whose name is twice in `event.worker:W:object` is dealt with once.
+    pub owned_once: bool,
+}
+
+impl Default for Guards {
+    fn default() -> Self {
+        Self {
+            fence: true,
+            batch_first: true,
+            batch_handouts: true,
+            handouts: true,
+            remove_by_value: true,
+            strays: true,
+            resweep: true,
+            takeover: true,
+            atomic_release: true,
+            rules_in_script: true,
+            counter_jump: true,
+            dead_letter_leaves_last: true,
+            owner_check: true,
+            renew_never_creates: true,
+            renew_every_slot: true,
+            owned_once: true,
+        }
+    }
+}
+
+/// What a call of advance says of one slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Report {
+    Free,
+    Is(Outcome),
+}
+
+/// What becomes of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    Answered,
+    ReplyLost,
+    /// Answered; a second copy arrives later.
+    Repeated,
+}
+
+/// One step. Processes, slots (within their process), workers (`w`), names and objects are indices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    Push { object: usize },
+    Pop { process: usize, slot: usize },
+    Advance { process: usize, reports: [Option<Report>; SLOTS_EACH], fate: Fate, markers_first: bool },
+    Send { process: usize, slot: usize },
+    Attach { process: usize, fate: Fate },
+    Adopt { process: usize, name: usize },
+    Detach { process: usize, fate: Fate },
+    Renew { process: usize },
+    /// Time passes until a held object is due.
+    Due { object: usize },
+    /// An operator releases a held object.
+    Operator { object: usize },
+    Pause { object: usize },
+    Lift { object: usize },
+    /// Wakes what the lifted rule holds, and deletes the rule.
+    Wake { object: usize },
+    Crash { process: usize },
+    /// A lease ends.
+    Expire { name: usize },
+    GhostPop { w: usize },
+    /// The second copy of a call arrives.
+    Late { markers_first: bool },
+    /// The sender gives up on an envelope that is under way.
+    GiveUp { process: usize, slot: usize },
+    /// The envelope arrives after all.
+    Arrive,
+    /// From here on, a failover loses what Redis writes.
+    Snapshot,
+    Rollback,
+    /// A process finds Redis again after a failover.
+    Connect { process: usize },
+    /// Only with the guard `rules_in_script` off.
+    ReadRules { process: usize },
+    /// Only with the guard `atomic_release` off.
+    Release { process: usize, slot: usize },
+}
+
+/// The protocol within bounds.
+#[derive(Clone, Debug, Default)]
+pub struct Protocol {
+    pub bounds: Bounds,
+    pub guards: Guards,
+    /// Look at this property only.
+    pub only: Option<&'static str>,
+}
+
+impl Properties for Protocol {
+    fn only(self, property: &'static str) -> Self {
+        Self { only: Some(property), ..self }
+    }
+}
+
+impl Protocol {
+    pub fn initial(&self) -> State {
+        let mut s = State { faults: self.bounds.faults, outcomes: self.bounds.outcomes, ..State::default() };
+        if self.allows(Fault::Rollback) {
+            s.ghost.given = Some(Box::new([0; IDS]));
+        }
+        for process in 0..self.bounds.attached {
+            self.start(&mut s, process, Fate::Answered);
+        }
+        s
+    }
+
+    pub fn allows(&self, fault: Fault) -> bool {
+        self.bounds.fault_kinds.contains(&fault)
+    }
+
+    pub fn may(&self, s: &State, fault: Fault) -> bool {
+        s.faults > 0 && self.allows(fault)
+    }
+
+    pub fn may_also(&self, s: &State, special: Special) -> bool {
+        s.outcomes > 0 && self.bounds.outcome_kinds.contains(&special)
+    }
+
+    /// The next state, also where it is the same.
+    pub fn apply(&self, s: &mut State, action: Action) {
+        match action {
+            Action::Push { object } => {
+                s.redis.objects[object].queue.push(event(object, s.pushed[object]));
+                s.redis.markers.push(object as u8 + 1);
+                s.pushed[object] += 1;
+            }
+            Action::Pop { process, slot } => self.pop(s, self.worker(process, slot)),
+            Action::Advance { process, reports, fate, markers_first } => {
+                self.call_advance(s, process, reports, fate, markers_first);
+            }
+            Action::Send { process, slot } => self.send(s, process, slot),
+            Action::Attach { process, fate } => self.start(s, process, fate),
+            Action::Adopt { process, name } => self.adopt(s, self.bounds.processes[process].0, name),
+            Action::Detach { process, fate } => self.stop(s, process, fate),
+            Action::Renew { process } => self.keep(s, process),
+            Action::Due { object } | Action::Operator { object } => s.redis.objects[object].due = Due::Now,
+            Action::Pause { object } => {
+                s.redis.objects[object].rule = Rule::Paused;
+                s.outcomes -= 1;
+            }
+            Action::Lift { object } => s.redis.objects[object].rule = Rule::Lifted,
+            Action::Wake { object } => {
+                let object = &mut s.redis.objects[object];
+                object.rule = Rule::Absent;
+                if std::mem::take(&mut object.paused) {
+                    object.due = Due::Now;
+                }
+            }
+            Action::ReadRules { process } => {
+                let paused = |&at: &usize| s.redis.objects[at].rule == Rule::Paused;
+                s.processes[process].rules = (0..OBJECTS).filter(paused).map(|at| 1 << at).sum();
+            }
+            Action::Release { process, slot } => {
+                let object = s.processes[process].hand[slot].object as usize - 1;
+                self.release(s, self.worker(process, slot), object);
+                s.processes[process].hand[slot] = Hand::default();
+            }
+            fault => self.fault(s, fault),
+        }
+    }
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![self.initial()]
+    }
+
+    fn actions(&self, s: &State, actions: &mut Vec<Action>) {
+        for object in 0..self.bounds.objects {
+            if s.pushed[object] < self.bounds.events {
+                actions.push(Action::Push { object });
+            }
+            self.object_actions(s, object, actions);
+        }
+        for process in 0..self.bounds.processes.len() {
+            self.process_actions(s, process, actions);
+        }
+        self.fault_actions(s, actions);
+    }
+
+    fn next_state(&self, s: &State, action: Action) -> Option<State> {
+        let mut next = s.clone();
+        self.apply(&mut next, action);
+        (next != *s).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = self.all_properties();
+        properties.retain(|property| self.only.is_none_or(|only| only == property.name));
+        properties
+    }
+}

@@ -1,0 +1,363 @@
+//! The scripts as atomic steps, under the names of the Lua files: advance, attach, adopt, detach, renew (and connect).
+use crate::protocol::Protocol;
+use crate::properties::{CLAIMED_PAUSED, ID_REUSED, RESULT_TWICE, STALE_TOKEN};
+use crate::state::*;
+
+/// What a fenced script answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    Lapsed,
+    Fenced,
+}
+
+impl Protocol {
+    fn fence(&self, s: &mut State, name: usize, token: u8) -> Option<Refused> {
+        let found = s.redis.names[name];
+        if self.guards.fence && found.lease != token {
+            let ours = found.lease == 0 && found.last_token == token;
+            return Some(if ours { Refused::Lapsed } else { Refused::Fenced });
+        }
+        if s.ghost.newest[name] != token {
+            s.ghost.broken |= STALE_TOKEN;
+        }
+        None
+    }
+
+    /// Commit and claim for the slots that the call names. Answers, per slot, the batch in flight (object 0 = the slot is free).
+    /// `again` = a second copy of the call; `markers_first` = whose turn it is, markers or held objects.
+    pub fn advance(&self, s: &mut State, call: &Call, again: bool, markers_first: bool) -> Result<[Hand; SLOTS_EACH], Refused> {
+        let name = call.name as usize;
+        if let Some(refused) = self.fence(s, name, call.token) {
+            return Err(refused);
+        }
+        let named = |slot: &usize| call.slots[*slot] != Named::Not;
+        for slot in (0..SLOTS_EACH).filter(named) {
+            let w = name * SLOTS_EACH + slot;
+            if let Named::Result(tag, outcome) = call.slots[slot]
+                && !s.redis.slots[w].batch.is_empty()
+                && self.is_meant(s.redis.slots[w].tag, tag)
+            {
+                if again {
+                    s.ghost.broken |= RESULT_TWICE;
+                }
+                self.commit(s, w, outcome);
+            }
+            self.go_on(s, w, call);
+        }
+        let mut markers_turn = markers_first;
+        for slot in (0..SLOTS_EACH).filter(named) {
+            let w = name * SLOTS_EACH + slot;
+            if s.redis.owned(w).is_none() {
+                self.claim(s, w, call, &mut markers_turn);
+            }
+        }
+        let mut reply = [Hand::default(); SLOTS_EACH];
+        for slot in (0..SLOTS_EACH).filter(named) {
+            let w = name * SLOTS_EACH + slot;
+            if let Some(object) = s.redis.owned(w) {
+                if self.guards.strays {
+                    for other in s.redis.slots[w].objects.iter().filter(|&other| other != object as u8 + 1) {
+                        self.stray(s, w, other);
+                    }
+                }
+                let Slot { batch, tag, .. } = s.redis.slots[w];
+                let prev = s.redis.objects[object].last;
+                reply[slot] = Hand { object: object as u8 + 1, batch, tag, prev, sent: 0 };
+            }
+        }
+        Ok(reply)
+    }
+
+    /// Whether a result that names `named` is about the batch `present`.
+    fn is_meant(&self, present: Tag, named: Tag) -> bool {
+        if !self.guards.batch_first {
+            return true;
+        }
+        present.first == named.first && (!self.guards.batch_handouts || present == named)
+    }
+
+    fn commit(&self, s: &mut State, w: usize, outcome: Outcome) {
+        let Some(at) = s.redis.owned(w) else { return };
+        let (Outcome::Done(k) | Outcome::Yield(k) | Outcome::Retry(k) | Outcome::Reject(k) | Outcome::Part(k) | Outcome::Hold(k)) = outcome;
+        let Slot { batch, tag, .. } = &mut s.redis.slots[w];
+        let object = &mut s.redis.objects[at];
+        let k = k.min(batch.len());
+        if k > 0 {
+            for _ in 0..k {
+                batch.pop();
+            }
+            tag.first += k;
+            object.last = tag.first - 1;
+            tag.attempts = 0;
+            tag.crashes = tag.crashes.min(1);
+        }
+        match outcome {
+            Outcome::Done(_) | Outcome::Part(_) => {}
+            Outcome::Yield(_) => self.hold_rest(s, w, at, Due::Now),
+            Outcome::Hold(_) => self.hold_rest(s, w, at, Due::Now),
+            Outcome::Retry(_) => {
+                tag.attempts += 1;
+                self.hold_rest(s, w, at, Due::Later);
+            }
+            Outcome::Reject(_) => {
+                if let Some(event) = batch.pop() {
+                    object.dead |= bit(event);
+                    if !self.guards.dead_letter_leaves_last {
+                        object.last = tag.first;
+                    }
+                    *tag = Tag { first: tag.first + 1, handouts: tag.handouts, ..Tag::default() };
+                }
+            }
+        }
+    }
+
+    /// Holds what is left of a batch; where nothing is left, neither in the batch nor in the queue, go on releases.
+    fn hold_rest(&self, s: &mut State, w: usize, object: usize, due: Due) {
+        if !s.redis.slots[w].batch.is_empty() {
+            self.hold(s, w, object, due);
+        } else if !s.redis.objects[object].queue.is_empty() {
+            self.hold(s, w, object, Due::Now);
+        }
+    }
+
+    fn go_on(&self, s: &mut State, w: usize, call: &Call) {
+        let Some(at) = s.redis.owned(w) else { return };
+        if !s.redis.slots[w].batch.is_empty() {
+            return;
+        }
+        if s.redis.objects[at].queue.is_empty() {
+            if self.guards.atomic_release {
+                self.release(s, w, at);
+            }
+        } else if self.is_paused(s, at, call) {
+            self.pause(s, w, at);
+        } else {
+            self.take(s, w, at);
+        }
+    }
+
+    /// A free slot looks at the names it has taken already, then at due held objects and markers in turn, until it owns one.
+    fn claim(&self, s: &mut State, w: usize, call: &Call, markers_turn: &mut bool) {
+        for name in s.redis.slots[w].objects.iter() {
+            self.claim_name(s, w, name, call);
+            if s.redis.owned(w).is_some() {
+                return;
+            }
+        }
+        loop {
+            let due = s.redis.objects.iter().position(|object| object.due == Due::Now);
+            match (due, s.redis.markers.is_empty()) {
+                (None, true) => return,
+                (Some(object), none) if none || !*markers_turn => {
+                    self.claim_held(s, w, object, call);
+                    *markers_turn = true;
+                }
+                _ => {
+                    let name = s.redis.markers.pop().unwrap_or_default();
+                    s.redis.slots[w].objects.push(name);
+                    self.claim_name(s, w, name, call);
+                    *markers_turn = false;
+                }
+            }
+            if s.redis.owned(w).is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Claims a name that is in `event.worker:W:object`, or drops it.
+    fn claim_name(&self, s: &mut State, w: usize, name: u8, call: &Call) {
+        let at = name as usize - 1;
+        let object = s.redis.objects[at];
+        if object.queue.is_empty() || (self.guards.owner_check && object.owner != 0) {
+            s.redis.slots[w].objects.remove(name);
+        } else if self.is_paused(s, at, call) {
+            self.pause(s, w, at);
+        } else {
+            s.redis.objects[at].owner = w as u8 + 1;
+            self.take(s, w, at);
+        }
+    }
+
+    fn claim_held(&self, s: &mut State, w: usize, at: usize, call: &Call) {
+        s.redis.objects[at].due = Due::Absent;
+        if self.is_paused(s, at, call) {
+            s.redis.objects[at].paused = true;
+            return;
+        }
+        s.redis.objects[at].owner = w as u8 + 1;
+        s.redis.slots[w].objects.push(at as u8 + 1);
+        let object = &mut s.redis.objects[at];
+        if !object.held.is_empty() {
+            let slot = &mut s.redis.slots[w];
+            slot.batch = std::mem::take(&mut object.held);
+            slot.tag = std::mem::take(&mut object.held_tag);
+            slot.tag.handouts += u8::from(self.guards.handouts);
+            if object.rule == Rule::Paused {
+                s.ghost.broken |= CLAIMED_PAUSED;
+            }
+        } else if object.queue.is_empty() {
+            self.release(s, w, at);
+        } else {
+            self.take(s, w, at);
+        }
+    }
+
+    fn is_paused(&self, s: &State, at: usize, call: &Call) -> bool {
+        if self.guards.rules_in_script { s.redis.objects[at].rule == Rule::Paused } else { call.rules & 1 << at != 0 }
+    }
+
+    /// Moves up to `batch_max` events from the queue into the batch of `w`, with fresh ids.
+    fn take(&self, s: &mut State, w: usize, at: usize) {
+        if s.redis.objects[at].rule == Rule::Paused {
+            s.ghost.broken |= CLAIMED_PAUSED;
+        }
+        let first = s.redis.next_id + 1;
+        for _ in 0..self.bounds.batch_max {
+            let Some(event) = s.redis.objects[at].queue.pop() else { break };
+            s.redis.slots[w].batch.push(event);
+            s.redis.next_id += 1;
+            let value = event | s.replication << 4;
+            if let Some(given) = &mut s.ghost.given {
+                let known = std::mem::replace(&mut given[s.redis.next_id as usize], value);
+                if known & 15 != 0 && known & 15 != event {
+                    s.ghost.broken |= ID_REUSED;
+                }
+            }
+        }
+        s.redis.slots[w].tag = Tag { first, ..Tag::default() };
+    }
+
+    /// Removes a name from `event.worker:W:object`.
+    fn forget(&self, s: &mut State, w: usize, at: usize) {
+        if self.guards.remove_by_value {
+            s.redis.slots[w].objects.remove(at as u8 + 1);
+        } else {
+            s.redis.slots[w].objects.pop();
+        }
+    }
+
+    pub fn release(&self, s: &mut State, w: usize, at: usize) {
+        s.redis.objects[at].owner = 0;
+        s.redis.slots[w].tag = Tag::default();
+        self.forget(s, w, at);
+    }
+
+    fn hold(&self, s: &mut State, w: usize, at: usize, due: Due) {
+        let object = &mut s.redis.objects[at];
+        object.due = due;
+        object.owner = HELD;
+        object.held = std::mem::take(&mut s.redis.slots[w].batch);
+        let tag = std::mem::take(&mut s.redis.slots[w].tag);
+        object.held_tag = if object.held.is_empty() { Tag::default() } else { tag };
+        self.forget(s, w, at);
+    }
+
+    /// Holds an object, with an empty batch, until its rule is lifted.
+    fn pause(&self, s: &mut State, w: usize, at: usize) {
+        self.hold(s, w, at, Due::Absent);
+        s.redis.objects[at].paused = true;
+    }
+
+    /// A name that a worker has taken but does not own goes back to the markers, at the end that is taken next.
+    fn stray(&self, s: &mut State, w: usize, name: u8) {
+        s.redis.slots[w].objects.remove(name);
+        s.redis.markers.push_oldest(name);
+    }
+
+    /// Calls `owned` for every object that a slot of a name owns, and returns every other name its slots have taken to the markers.
+    fn each_slot(&self, s: &mut State, name: usize, slots: u8, mut owned: impl FnMut(&mut State, usize, usize)) {
+        for w in name * SLOTS_EACH..name * SLOTS_EACH + slots as usize {
+            let mut seen = Short::default();
+            for taken in s.redis.slots[w].objects.iter() {
+                if s.redis.objects[taken as usize - 1].owner == w as u8 + 1 {
+                    // A list may hold the name of an owned object twice: a late pop of a second marker of it.
+                    if !self.guards.owned_once || !seen.contains(taken) {
+                        owned(s, w, taken as usize - 1);
+                    }
+                    seen.push(taken);
+                } else if self.guards.strays {
+                    self.stray(s, w, taken);
+                }
+            }
+        }
+    }
+
+    /// Holds what a slot owns, due now, and counts one crash more where `died` and a batch is in flight.
+    fn hold_owned(&self, s: &mut State, w: usize, at: usize, died: bool) {
+        let mut due = Due::Now;
+        let slot = &mut s.redis.slots[w];
+        if died && !slot.batch.is_empty() {
+            slot.tag.crashes += 1;
+            if slot.tag.crashes >= self.bounds.crashes_max {
+                due = Due::Never;
+            }
+        }
+        self.hold(s, w, at, due);
+    }
+
+    /// Answers false where the name is in use. `displace` = the lease that the caller found, and knows to be dead or wants to take over.
+    pub fn attach(&self, s: &mut State, name: usize, slots: u8, token: u8, before: u8, displace: u8) -> bool {
+        let found = s.redis.names[name];
+        let repeated = found.lease == token;
+        if found.lease != 0 && !repeated && found.lease != displace {
+            return false;
+        }
+        let died = !repeated && found.last_token != before;
+        let slots_all = slots.max(found.slots);
+        s.redis.names[name] = Name { lease: token, last_token: token, slots: slots_all, swept: false };
+        s.ghost.newest[name] = token;
+        self.each_slot(s, name, slots_all, |s, w, at| {
+            let Slot { batch, tag, .. } = &mut s.redis.slots[w];
+            let has_batch = !batch.is_empty();
+            if w % SLOTS_EACH >= slots as usize || (has_batch && died && tag.crashes + 1 >= self.bounds.crashes_max) {
+                self.hold_owned(s, w, at, died);
+            } else if has_batch && died {
+                tag.crashes += 1;
+            }
+        });
+        true
+    }
+
+    /// Takes over what a name without a lease has.
+    pub fn adopt(&self, s: &mut State, own: usize, name: usize) {
+        let found = s.redis.names[name];
+        if name == own || found.lease != 0 || found.last_token == 0 || (found.swept && !self.guards.resweep) {
+            return;
+        }
+        self.each_slot(s, name, found.slots, |s, w, at| self.hold_owned(s, w, at, true));
+        s.redis.names[name].swept = !self.guards.resweep;
+    }
+
+    pub fn detach(&self, s: &mut State, name: usize, token: u8) -> Result<(), Refused> {
+        if let Some(refused) = self.fence(s, name, token) {
+            return Err(refused);
+        }
+        let slots = s.redis.names[name].slots;
+        self.each_slot(s, name, slots, |s, w, at| self.hold_owned(s, w, at, false));
+        s.redis.names[name].lease = 0;
+        Ok(())
+    }
+
+    /// `slots` = those the process runs.
+    pub fn renew(&self, s: &mut State, name: usize, token: u8, slots: u8) -> Result<(), Refused> {
+        if !self.guards.renew_never_creates && s.redis.names[name].lease == 0 {
+            s.redis.names[name].lease = token;
+        }
+        if let Some(refused) = self.fence(s, name, token) {
+            return Err(refused);
+        }
+        let slots_all = s.redis.names[name].slots;
+        self.each_slot(s, name, if self.guards.renew_every_slot { slots_all } else { slots }, |_, _, _| {});
+        Ok(())
+    }
+
+    /// The first script on a new connection.
+    pub fn connect(&self, s: &mut State, highest: u8) {
+        let changed = s.redis.meta != s.replication;
+        if self.guards.counter_jump && (changed || s.redis.next_id < highest) {
+            s.redis.next_id = s.redis.next_id.max(highest) + self.bounds.jump;
+        }
+        s.redis.meta = s.replication;
+    }
+}
