@@ -35,9 +35,12 @@ impl Verdict {
     }
 }
 
-/// A model whose properties can be looked at one at a time.
+/// A model whose properties can be looked at one at a time, and whose steps can be told.
 pub trait Properties: Model + Clone + Send + Sync + 'static {
     fn only(self, property: &'static str) -> Self;
+
+    /// A step in words, for traces.
+    fn words(&self, before: &Self::State, action: &Self::Action) -> String;
 }
 
 /// Explores breadth first, until a property breaks or there is nothing left.
@@ -67,5 +70,6 @@ where
 {
     let checker = model.only(property).checker().spawn_bfs().join();
     let path = checker.discovery(property);
-    path.map(|path| path.into_actions().iter().map(|action| format!("{action:?}")).collect()).unwrap_or_default()
+    let steps = path.map(|path| path.into_vec()).unwrap_or_default();
+    steps.iter().filter_map(|(state, action)| action.as_ref().map(|action| checker.model().words(state, action))).collect()
 }

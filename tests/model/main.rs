@@ -8,9 +8,11 @@ mod properties;
 mod protocol;
 mod state;
 mod steps;
+mod words;
 
 mod check;
 mod guards;
+mod plain;
 
 #[test]
 fn probe() {

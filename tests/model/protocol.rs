@@ -219,6 +219,10 @@ impl Properties for Protocol {
     fn only(self, property: &'static str) -> Self {
         Self { only: Some(property), ..self }
     }
+
+    fn words(&self, _: &State, action: &Action) -> String {
+        self.in_words(*action)
+    }
 }
 
 impl Protocol {

@@ -170,7 +170,7 @@ impl Protocol {
         let at = name as usize - 1;
         let object = s.redis.objects[at];
         if object.queue.is_empty() || (self.guards.owner_check && object.owner != 0) {
-            s.redis.slots[w].objects.remove(name);
+            self.forget(s, w, at);
         } else if self.is_paused(s, at, call) {
             self.pause(s, w, at);
         } else {
@@ -261,7 +261,7 @@ impl Protocol {
 
     /// A name that a worker has taken but does not own goes back to the markers, at the end that is taken next.
     fn stray(&self, s: &mut State, w: usize, name: u8) {
-        s.redis.slots[w].objects.remove(name);
+        self.forget(s, w, name as usize - 1);
         s.redis.markers.push_oldest(name);
     }
 

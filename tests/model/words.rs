@@ -1,0 +1,63 @@
+//! Steps in words, for traces.
+use crate::protocol::{Action, Fate, Protocol, Report};
+use crate::state::{Outcome, SLOTS_EACH};
+
+impl Protocol {
+    pub fn in_words(&self, action: Action) -> String {
+        let who = |process: usize| format!("process {process} of name {}", self.bounds.processes[process].0);
+        let worker = |w: usize| format!("{}.{}", w / SLOTS_EACH, w % SLOTS_EACH);
+        match action {
+            Action::Push { object } => format!("a frontend pushes an event of object {object}"),
+            Action::Pop { process, slot } => format!("{}: the pop of worker {} moves a marker", who(process), worker(self.worker(process, slot))),
+            Action::Advance { process, reports, fate, markers_first } => {
+                let slots = reports.iter().enumerate().filter_map(|(slot, report)| report.map(|report| (slot, report)));
+                let said: Vec<_> = slots.map(|(slot, report)| format!("slot {slot} {}", report_words(report))).collect();
+                let turn = if markers_first { ", markers first" } else { "" };
+                format!("{}: advance ({}{turn}){}", who(process), said.join(", "), fate_words(fate))
+            }
+            Action::Send { process, slot } => format!("{}: the receiver gets the next event of slot {slot}", who(process)),
+            Action::Attach { process, fate } => format!("{}: attach{}", who(process), fate_words(fate)),
+            Action::Adopt { process, name } => format!("{}: adopt of name {name}", who(process)),
+            Action::Detach { process, fate } => format!("{}: detach{}", who(process), fate_words(fate)),
+            Action::Renew { process } => format!("{}: renew", who(process)),
+            Action::Due { object } => format!("held object {object} becomes due"),
+            Action::Operator { object } => format!("an operator releases object {object}"),
+            Action::Pause { object } => format!("a rule pauses object {object}"),
+            Action::Lift { object } => format!("the rule of object {object} is marked lifted"),
+            Action::Wake { object } => format!("what the rule of object {object} held is woken, and the rule deleted"),
+            Action::Crash { process } => format!("{} crashes", who(process)),
+            Action::Expire { name } => format!("the lease of name {name} ends"),
+            Action::GhostPop { w } => format!("a forgotten pop of worker {} moves a marker", worker(w)),
+            Action::Late { markers_first } => {
+                format!("the second copy of the call arrives{}", if markers_first { " (markers first)" } else { "" })
+            }
+            Action::GiveUp { process, slot } => format!("{} gives up on an event of slot {slot} that is on its way", who(process)),
+            Action::Arrive => "the event on its way arrives".into(),
+            Action::Snapshot => "Redis: from here on, writes will be lost".into(),
+            Action::Rollback => "failover: Redis is rolled back".into(),
+            Action::Connect { process } => format!("{} connects anew", who(process)),
+            Action::ReadRules { process } => format!("{} reads the rules", who(process)),
+            Action::Release { process, slot } => format!("{}: release of the object of slot {slot}", who(process)),
+        }
+    }
+}
+
+fn fate_words(fate: Fate) -> &'static str {
+    match fate {
+        Fate::Answered => "",
+        Fate::ReplyLost => ", its reply is lost",
+        Fate::Repeated => ", a second copy of it is on its way",
+    }
+}
+
+fn report_words(report: Report) -> String {
+    match report {
+        Report::Free => "free".into(),
+        Report::Is(Outcome::Done(k)) => format!("done {k}"),
+        Report::Is(Outcome::Yield(k)) => format!("yield {k}"),
+        Report::Is(Outcome::Retry(k)) => format!("retry {k}"),
+        Report::Is(Outcome::Reject(k)) => format!("reject {k}"),
+        Report::Is(Outcome::Part(k)) => format!("part {k}"),
+        Report::Is(Outcome::Hold(k)) => format!("hold {k}"),
+    }
+}
