@@ -40,22 +40,21 @@ impl Protocol {
     pub fn fault(&self, s: &mut State, action: Action) {
         match action {
             Action::Crash { process } => {
-                let kept = s.processes[process];
-                // What a start under the same name finds again is in Redis; a machine remembers the highest id only while it runs.
-                s.processes[process] = Process { replication: kept.replication, ..Process::default() };
-                s.faults -= 1;
+                // With it goes what it knew: the highest id it has seen, too.
+                s.processes[process] = Process::default();
+                s.spend_fault(true);
                 s.ghost.deaths += 1;
             }
             Action::Expire { name } => {
                 if self.is_kept(s, name) {
-                    s.faults -= 1;
+                    s.spend_fault(true);
                     s.ghost.deaths += 1;
                 }
                 s.redis.names[name].lease = 0;
             }
             Action::GhostPop { w } => {
                 self.pop(s, w);
-                s.faults -= 1;
+                s.spend_fault(true);
             }
             Action::Late { markers_first } => {
                 if let Some(call) = s.late.take() {
@@ -65,7 +64,7 @@ impl Protocol {
             }
             Action::GiveUp { process, slot } => {
                 s.wire = Some(next_envelope(&s.processes[process].hand[slot]));
-                s.faults -= 1;
+                s.spend_fault(true);
             }
             Action::Arrive => {
                 if let Some(envelope) = s.wire.take() {
@@ -98,9 +97,9 @@ impl Protocol {
         s.redis = *snapshot;
         s.replication += 1;
         s.late = None;
-        s.faults -= 1;
-        // Every process loses its connections, and with them its lease: it attaches again.
-        s.ghost.deaths += (0..PROCESSES).filter(|&process| s.is_live(process)).count() as u8;
+        s.spend_fault(true);
+        // Every process loses its connections, and with them its lease; a stop may be undone, too.
+        s.ghost.deaths += self.bounds.processes.len() as u8;
         for name in 0..NAMES {
             s.ghost.newest[name] = s.redis.names[name].last_token;
         }

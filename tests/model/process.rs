@@ -32,14 +32,17 @@ impl Protocol {
                 actions.push(Action::Send { process, slot });
             }
         }
-        if !s.is_connected(process) {
-            if s.is_live(process) {
-                actions.push(Action::Connect { process });
-            }
+        if s.is_live(process) && !s.is_connected(process) {
+            actions.push(Action::Connect { process });
             return;
         }
         if self.may_attach(s, process) {
-            self.fates(s, false, |fate| actions.push(Action::Attach { process, fate }));
+            let takes_over = found.mode == Mode::Off && self.is_kept(s, name);
+            self.fates(s, false, |fate| {
+                if fate == Fate::Answered || !takes_over || s.faults > 1 {
+                    actions.push(Action::Attach { process, fate });
+                }
+            });
         }
         if found.mode != Mode::Running {
             return;
@@ -172,23 +175,27 @@ impl Protocol {
         let (name, slots) = self.bounds.processes[process];
         let mut found = s.processes[process];
         if found.mode == Mode::Off && self.is_kept(s, name) {
-            s.faults -= 1;
+            s.spend_fault(true);
             s.ghost.deaths += 1;
+        }
+        if found.mode == Mode::Off {
+            self.connect(s, 0);
         }
         if found.mode != Mode::Attaching {
             let before = if found.mode == Mode::Lapsed { found.token } else { 0 };
+            let (token, displace) = (s.fresh_token(), s.redis.names[name].lease);
             let Process { highest, rules, .. } = found;
-            let token = s.fresh_token();
-            found =
-                Process { mode: Mode::Attaching, token, before, highest, rules, replication: s.replication, ..Process::default() };
+            found = Process { mode: Mode::Attaching, token, before, displace, highest, rules, ..Process::default() };
+            found.replication = s.replication;
         }
-        let displace = if self.holder(s, name) == Some(process) { 0 } else { s.redis.names[name].lease };
-        let attached = self.attach(s, name, slots, found.token, found.before, displace);
+        let attached = self.attach(s, name, slots, found.token, found.before, found.displace);
         if fate == Fate::ReplyLost {
-            s.faults -= 1;
+            s.spend_fault(true);
         } else if attached {
-            found.mode = Mode::Running;
-            found.before = 0;
+            found = Process { mode: Mode::Running, before: 0, displace: 0, ..found };
+        } else {
+            // In use: somebody took the name over while the first call was repeated. It waits, and begins anew.
+            found = Process { mode: Mode::Off, token: 0, before: 0, displace: 0, ..found };
         }
         s.processes[process] = found;
     }
@@ -211,14 +218,19 @@ impl Protocol {
                 Some(Report::Is(outcome)) => Named::Result(hand[slot].tag, outcome),
             };
             let special = matches!(report, Some(Report::Is(outcome)) if !matches!(outcome, Outcome::Done(_) | Outcome::Part(_)));
-            s.outcomes -= u8::from(special);
+            s.spend_outcome(special);
         }
-        s.faults -= u8::from(fate != Fate::Answered);
+        s.spend_fault(fate != Fate::Answered);
         if fate == Fate::Repeated {
             s.late = Some(call);
         }
         let reply = self.advance(s, &call, false, markers_first);
         if fate == Fate::ReplyLost {
+            if reply.is_ok() {
+                // It has reported, and only repeats itself until it gets a reply: it sends no more of this.
+                let named = (0..SLOTS_EACH).filter(|&slot| reports[slot].is_some());
+                named.for_each(|slot| s.processes[process].hand[slot].sent = hand[slot].batch.len());
+            }
             return;
         }
         match reply {
@@ -255,11 +267,11 @@ impl Protocol {
 
     /// Detach, from the side of the process. A repeated detach that finds the lease gone is done.
     pub fn stop(&self, s: &mut State, process: usize, fate: Fate) {
-        s.outcomes = s.outcomes.saturating_sub(1);
+        s.spend_outcome(true);
         let token = s.processes[process].token;
         let _ = self.detach(s, self.bounds.processes[process].0, token);
         if fate == Fate::ReplyLost {
-            s.faults -= 1;
+            s.spend_fault(true);
         } else {
             s.processes[process] = Process { mode: Mode::Stopped, ..Process::default() };
         }

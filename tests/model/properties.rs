@@ -144,7 +144,7 @@ impl Protocol {
         let mut reports = [None; SLOTS_EACH];
         for slot in 0..slots as usize {
             let mut hand = s.processes[process].hand[slot];
-            if stalled.is_some_and(|stalled| hand.object == stalled as u8 + 1) {
+            if hand.sent < hand.batch.len() && stalled.is_some_and(|stalled| hand.object == stalled as u8 + 1) {
                 continue;
             }
             while hand.sent < hand.batch.len() {

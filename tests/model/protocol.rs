@@ -115,6 +115,8 @@ pub struct Guards {
     pub rules_in_script: bool,
     /// After a failover the counter jumps.
     pub counter_jump: bool,
+    /// No two failovers jump equally far: one may undo the other's jump.
+    pub jump_differs: bool,
     /// A dead letter leaves `last.event.id` alone.
     pub dead_letter_leaves_last: bool,
     /// An object that is owned or held is not claimed.
@@ -141,6 +143,7 @@ impl Default for Guards {
             atomic_release: true,
             rules_in_script: true,
             counter_jump: true,
+            jump_differs: true,
             dead_letter_leaves_last: true,
             owner_check: true,
             renew_never_creates: true,
@@ -269,7 +272,7 @@ impl Protocol {
             Action::Due { object } | Action::Operator { object } => s.redis.objects[object].due = Due::Now,
             Action::Pause { object } => {
                 s.redis.objects[object].rule = Rule::Paused;
-                s.outcomes -= 1;
+                s.spend_outcome(true);
             }
             Action::Lift { object } => s.redis.objects[object].rule = Rule::Lifted,
             Action::Wake { object } => {

@@ -12,7 +12,7 @@ pub const PROCESSES: usize = 3;
 /// Room for events of one object in the numbering of events.
 pub const EVENTS_MAX: u8 = 4;
 /// Ids that the ghost table of given ids has room for (used with rollback only).
-pub const IDS: usize = 32;
+pub const IDS: usize = 64;
 
 /// The owner of a held object.
 pub const HELD: u8 = 15;
@@ -205,6 +205,8 @@ pub struct Process {
     pub token: u8,
     /// The token it had before it lapsed; 0 = none.
     pub before: u8,
+    /// While it attaches: the lease it displaces.
+    pub displace: u8,
     pub hand: [Hand; SLOTS_EACH],
     /// The replication id of its connections (with rollback only).
     pub replication: u8,
@@ -300,6 +302,14 @@ pub struct Ghost {
 }
 
 impl State {
+    pub fn spend_fault(&mut self, spend: bool) {
+        self.faults = self.faults.checked_sub(u8::from(spend)).expect("an action takes more faults than there are");
+    }
+
+    pub fn spend_outcome(&mut self, spend: bool) {
+        self.outcomes = self.outcomes.checked_sub(u8::from(spend)).expect("an action takes more outcomes than there are");
+    }
+
     /// A token that occurs nowhere: tokens are compared for equality only, so a forgotten one is as good as a fresh one.
     pub fn fresh_token(&self) -> u8 {
         let used = |token: u8| {

@@ -356,7 +356,9 @@ impl Protocol {
     pub fn connect(&self, s: &mut State, highest: u8) {
         let changed = s.redis.meta != s.replication;
         if self.guards.counter_jump && (changed || s.redis.next_id < highest) {
-            s.redis.next_id = s.redis.next_id.max(highest) + self.bounds.jump;
+            // The caller's random part of the jump, as a distance that no other failover chooses.
+            let random = if self.guards.jump_differs { 8 * (s.replication - 1) } else { 0 };
+            s.redis.next_id = s.redis.next_id.max(highest) + self.bounds.jump + random;
         }
         s.redis.meta = s.replication;
     }

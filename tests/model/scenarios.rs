@@ -1,0 +1,218 @@
+//! Named scenarios: paths that once were, or could have been, the end of a design. Every property is checked after every step.
+use crate::protocol::{Action, Bounds, Fate, Fault, Guards, Protocol, Report, Special};
+use crate::check::shortest;
+use crate::state::*;
+use crate::walk::{Walk, advance};
+
+fn bounds(processes: &[(usize, u8)], attached: usize) -> Bounds {
+    Bounds {
+        objects: 2,
+        processes: processes.to_vec(),
+        attached,
+        faults: 4,
+        outcomes: 4,
+        crashes_max: 5,
+        stall: true,
+        ..Bounds::default()
+    }
+}
+
+/// A process claims, and never learns it: the reply is lost. It believes its slot free, so its next call names the slot, and gets the batch.
+#[test]
+fn idle_process_after_a_lost_reply() {
+    let mut walk = Walk::begin(bounds(&[(0, 1)], 1));
+    walk.push(0).call(0, 0, Report::Free, Fate::ReplyLost);
+    assert_eq!((walk.in_hand(0, 0), walk.state.redis.owned(0)), (None, Some(0)), "owned, and the owner does not know");
+    let before = walk.state.redis;
+    walk.claim(0, 0);
+    assert_eq!((walk.in_hand(0, 0), walk.state.redis), (Some(0), before), "the same batch, and nothing changed");
+    walk.send(0, 0).report(0, 0, Outcome::Done(1));
+    assert!(walk.is_applied(0, 0));
+}
+
+/// A pop answers after its slot was given something else. Its object goes back to the markers with the next renewal, or the next call.
+#[test]
+fn stray_behind_a_busy_slot() {
+    let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));
+    walk.push(0).claim(0, 0).push(1).go(Action::GhostPop { w: 0 });
+    assert!(walk.state.redis.markers.is_empty() && walk.state.redis.slots[0].objects.contains(2), "object 1 waits behind object 0");
+    walk.go(Action::Renew { process: 0 });
+    assert!(walk.state.redis.markers.contains(2));
+    walk.claim(1, 0).send(1, 0).report(1, 0, Outcome::Done(1));
+    assert!(walk.is_applied(1, 0) && walk.in_hand(0, 0) == Some(0), "object 0 is still under way");
+}
+
+/// A process dies between its pop and its call: the name it had taken is nobody's, and goes back to the markers.
+#[test]
+fn adopt_of_a_name_taken_but_not_owned() {
+    let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));
+    walk.push(0).go(Action::Pop { process: 0, slot: 0 }).go(Action::Crash { process: 0 }).go(Action::Expire { name: 0 });
+    walk.go(Action::Adopt { process: 1, name: 0 });
+    let object = walk.state.redis.objects[0];
+    assert_eq!((object.owner, object.due), (0, Due::Absent), "not held: nobody owned it");
+    assert!(walk.state.redis.markers.contains(1));
+    walk.claim(1, 0).send(1, 0).report(1, 0, Outcome::Done(1));
+}
+
+/// A pop is still outstanding when its process detaches, and moves a marker after. The name is swept again.
+#[test]
+fn pop_outstanding_at_detach() {
+    let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));
+    walk.go(Action::Detach { process: 0, fate: Fate::Answered }).go(Action::Adopt { process: 1, name: 0 });
+    walk.push(0).go(Action::GhostPop { w: 0 });
+    assert!(walk.state.redis.markers.is_empty());
+    walk.go(Action::Adopt { process: 1, name: 0 });
+    walk.claim(1, 0).send(1, 0).report(1, 0, Outcome::Done(1));
+    assert!(walk.is_applied(0, 0));
+}
+
+/// A start with fewer slots holds, due now, what the other slots had in flight: same ids, same prev, one crash more.
+#[test]
+fn restart_with_fewer_slots() {
+    let mut walk = Walk::begin(bounds(&[(0, 2), (0, 1)], 1));
+    walk.push(0).push(1).claim(0, 0).claim(0, 1).send(0, 1);
+    let tag = walk.state.redis.slots[1].tag;
+    walk.go(Action::Crash { process: 0 }).attach(1);
+    let held = walk.state.redis.objects[1];
+    assert_eq!((held.owner, held.due, held.held_tag), (HELD, Due::Now, Tag { crashes: 1, ..tag }));
+    assert_eq!(walk.state.redis.names[0].slots, 2, "the slot count of a registered name never goes down");
+    walk.claim(1, 0).send(1, 0).report(1, 0, Outcome::Done(1));
+    assert_eq!(walk.in_hand(1, 0), Some(1));
+    walk.send(1, 0).report(1, 0, Outcome::Done(1));
+    assert_eq!(walk.state.received[1].last, tag.first, "under the id it had");
+}
+
+/// The head of a batch is dead-lettered: the rest comes with a new first id, and chains to what was delivered last.
+#[test]
+fn dead_lettered_head() {
+    let mut walk = Walk::begin(bounds(&[(0, 1)], 1));
+    walk.push(0).push(0).claim(0, 0).report(0, 0, Outcome::Reject(0));
+    let hand = walk.state.processes[0].hand[0];
+    assert_eq!((hand.tag.first, hand.prev, hand.batch), (2, 0, walk.state.redis.slots[0].batch));
+    // A call about the old batch says nothing about the rest.
+    walk.send(0, 0).report(0, 0, Outcome::Done(1));
+    assert_eq!((walk.state.received[0].last, walk.state.redis.objects[0].last), (2, 2));
+    assert_eq!(walk.state.redis.places(event(0, 0)), 1, "among the dead letters");
+}
+
+/// A second copy of "hold" arrives after the object was released and handed out anew, to the same slot, under the same first id.
+#[test]
+fn late_duplicate_of_a_hold() {
+    let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));
+    walk.push(0).claim(0, 0).call(0, 0, Report::Is(Outcome::Retry(0)), Fate::Repeated);
+    walk.go(Action::Due { object: 0 }).claim(0, 0);
+    let before = walk.state.redis;
+    walk.go(Action::Late { markers_first: false });
+    assert_eq!(walk.state.redis, before, "ignored: it names another hand-out");
+    walk.send(0, 0).report(0, 0, Outcome::Done(1));
+}
+
+/// Whenever the claim comes, before, between or after the steps of lifting, its object is claimed or woken.
+#[test]
+fn pause_lifted_while_a_claim_is_under_way() {
+    for claim_at in 0..3 {
+        let mut walk = Walk::begin(bounds(&[(0, 1)], 1));
+        walk.push(0).go(Action::Pause { object: 0 });
+        for (at, step) in [Action::Lift { object: 0 }, Action::Wake { object: 0 }].into_iter().enumerate() {
+            if claim_at == at {
+                walk.claim(0, 0);
+            }
+            walk.go(step);
+        }
+        if walk.in_hand(0, 0).is_none() {
+            walk.claim(0, 0);
+        }
+        walk.send(0, 0).report(0, 0, Outcome::Done(1));
+        assert!(walk.is_applied(0, 0), "claim at {claim_at}");
+    }
+    // A call that brings its rules along pauses what nobody will ever wake.
+    let mut walk = Walk::begin_with(bounds(&[(0, 1)], 1), Guards { rules_in_script: false, ..Guards::default() });
+    walk.push(0).go(Action::Pause { object: 0 }).go(Action::ReadRules { process: 0 });
+    walk.go(Action::Lift { object: 0 }).go(Action::Wake { object: 0 });
+    let broken = walk.try_go(advance(0, 0, Report::Free, Fate::Answered));
+    assert!(broken.contains(&"L1 nothing waits for ever"), "{broken:?}");
+}
+
+/// A paused process loses its lease, a successor takes its name: the first one may still send, and its calls are refused.
+#[test]
+fn lapsed_process_against_its_successor() {
+    let mut walk = Walk::begin(bounds(&[(0, 1), (0, 1)], 1));
+    walk.push(0).claim(0, 0).go(Action::Expire { name: 0 }).attach(1).claim(1, 0).send(1, 0);
+    walk.send(0, 0);
+    assert_eq!(walk.state.received[0].last, 1, "the late send is a duplicate");
+    let before = walk.state.redis;
+    walk.report(0, 0, Outcome::Done(1));
+    assert_eq!((walk.state.processes[0].mode, walk.state.redis), (Mode::Stopped, before), "fenced, not lapsed");
+    walk.report(1, 0, Outcome::Done(1));
+
+    // Without a successor it is lapsed, gets its batch again under the same numbers, and nobody counts a crash.
+    let mut walk = Walk::begin(bounds(&[(0, 1)], 1));
+    walk.push(0).claim(0, 0).go(Action::Expire { name: 0 }).report_refused(0);
+    walk.attach(0).claim(0, 0);
+    assert_eq!(walk.state.processes[0].hand[0].tag, Tag { first: 1, ..Tag::default() });
+    walk.send(0, 0).report(0, 0, Outcome::Done(1));
+}
+
+impl Walk {
+    /// A renewal finds the lease gone.
+    fn report_refused(&mut self, process: usize) -> &mut Self {
+        self.go(Action::Renew { process });
+        assert_eq!(self.state.processes[process].mode, Mode::Lapsed);
+        self
+    }
+}
+
+/// Found by this model. A pop of the process before moves a marker to a slot that its successor does not run. No sweep comes, because
+/// the name has a lease: renewal must look at every slot that `event.workers` registers for the name, not at those the process runs.
+#[test]
+fn pop_for_a_slot_that_the_successor_does_not_run() {
+    let path = [Action::Crash { process: 0 }, Action::Attach { process: 1, fate: Fate::Answered }, Action::Push { object: 0 }];
+    let mut walk = Walk::begin(bounds(&[(0, 2), (0, 1)], 1));
+    path.into_iter().for_each(|action| {
+        walk.go(action);
+    });
+    walk.go(Action::GhostPop { w: 1 }).go(Action::Renew { process: 1 });
+    assert!(walk.state.redis.markers.contains(1));
+
+    let without = Guards { renew_every_slot: false, ..Guards::default() };
+    let mut walk = Walk::begin_with(bounds(&[(0, 2), (0, 1)], 1), without);
+    path.into_iter().for_each(|action| {
+        walk.go(action);
+    });
+    assert!(walk.try_go(Action::GhostPop { w: 1 }).contains(&"L1 nothing waits for ever"));
+}
+
+/// Found by this model. A late pop of a second marker puts the name of an owned object into the list of its owner twice. A death is
+/// one crash all the same: a script that looks at every name of the list must deal with an owned object once.
+#[test]
+fn owned_name_twice_in_the_list() {
+    let until_crash = |guards: Guards| {
+        let mut walk = Walk::begin_with(bounds(&[(0, 1)], 1), guards);
+        walk.push(0).claim(0, 0).push(0).go(Action::GhostPop { w: 0 }).go(Action::Crash { process: 0 });
+        walk
+    };
+    let mut walk = until_crash(Guards::default());
+    walk.attach(0);
+    assert_eq!(walk.state.redis.slots[0].tag.crashes, 1);
+    let mut walk = until_crash(Guards { owned_once: false, ..Guards::default() });
+    let broken = walk.try_go(Action::Attach { process: 0, fate: Fate::Answered });
+    assert!(broken.contains(&"a death counts as one crash"), "{broken:?}");
+}
+
+/// Found by this model. A second failover undoes the jump of the first, and the process that connects first has not seen the ids given
+/// in between: a jump of the same length gives them again. Each jump needs a length of its own.
+#[test]
+fn two_failovers_that_jump_equally_far() {
+    let bounds = Bounds {
+        objects: 2,
+        events: 1,
+        faults: 2,
+        fault_kinds: &[Fault::Rollback],
+        outcome_kinds: &[Special::Yield],
+        ..Bounds::default()
+    };
+    let guards = Guards { jump_differs: false, ..Guards::default() };
+    let trace = shortest(Protocol { bounds, guards, only: None }, "I5 no two events share an id");
+    println!("two failovers that jump equally far:\n  {}", trace.join("\n  "));
+    assert!(!trace.is_empty());
+}
