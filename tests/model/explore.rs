@@ -1,0 +1,83 @@
+//! Complete explorations of the protocol with all its guards: a small one with every run of the tests, a large one on demand.
+use crate::check::{Verdict, explore};
+use crate::protocol::{Bounds, FAULTS, Fault, Protocol, SPECIALS, Special};
+
+/// Two processes of one name, with 2 and 1 slots, of which the first is attached.
+fn same_name(bounds: Bounds) -> Bounds {
+    Bounds { processes: vec![(0, 2), (0, 1)], attached: 1, ..bounds }
+}
+
+fn with_successor(bounds: Bounds) -> Bounds {
+    Bounds { processes: vec![(0, 2), (0, 1), (1, 1)], attached: 1, ..bounds }
+}
+
+fn with_failover(bounds: Bounds) -> Bounds {
+    Bounds { fault_kinds: &[Fault::Crash, Fault::LostReply, Fault::LateSend, Fault::Rollback], ..bounds }
+}
+
+/// Explores each to its end and asserts that nothing breaks. Prints what was explored.
+fn holds(explorations: Vec<(&str, Bounds)>, threads: usize) {
+    let (mut generated, mut unique) = (0, 0);
+    for (title, bounds) in explorations {
+        let Bounds { objects, events, batch_max, faults, outcomes, .. } = bounds;
+        let title = format!(
+            "{title}: {objects} objects x {events} events, batches of {batch_max}, {faults} faults, {outcomes} special outcomes"
+        );
+        let verdict: Verdict = explore(&title, Protocol { bounds, ..Protocol::default() }, threads);
+        assert!(verdict.broken.is_empty(), "{title}: {:?}", verdict.broken);
+        generated += verdict.generated;
+        unique += verdict.unique;
+    }
+    println!("in all: {generated} states generated, {unique} unique, nothing broken");
+}
+
+/// Every kind of fault and of outcome, within bounds that take seconds.
+#[test]
+fn small() {
+    let one = Bounds { faults: 1, outcomes: 1, ..Bounds::default() };
+    let two = Bounds { objects: 2, events: 1, ..one.clone() };
+    holds(
+        vec![
+            ("two names", one.clone()),
+            ("two names, two faults", Bounds { faults: 2, outcomes: 0, ..one.clone() }),
+            ("two names, two objects", Bounds { stall: true, ..two.clone() }),
+            ("two names of two slots", Bounds { processes: vec![(0, 2), (1, 2)], outcomes: 0, stall: true, ..two.clone() }),
+            ("one name, a successor", same_name(Bounds { faults: 2, outcomes: 0, ..one.clone() })),
+            ("two names, a successor", with_successor(Bounds { outcomes: 0, ..one.clone() })),
+            ("two names, single events", Bounds { batch_max: 1, ..one.clone() }),
+            ("two names, failover", with_failover(Bounds { faults: 1, outcomes: 0, ..two })),
+            ("one name, failover", with_failover(same_name(Bounds { faults: 2, outcomes: 0, events: 1, ..one }))),
+        ],
+        1,
+    );
+}
+
+/// The largest bounds that fit two hours and 8 GB, and at least ten million states. `SERIATIM_MODEL=large`, in a release build.
+#[test]
+fn large() {
+    if std::env::var("SERIATIM_MODEL").as_deref() != Ok("large") {
+        println!("SERIATIM_MODEL=large cargo test --release --test model -- --nocapture large");
+        return;
+    }
+    let all = Bounds { faults: 2, outcomes: 1, fault_kinds: FAULTS, outcome_kinds: SPECIALS, ..Bounds::default() };
+    let two = Bounds { objects: 2, ..all.clone() };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    holds(
+        vec![
+            ("two names, two objects, every fault", Bounds { outcomes: 0, stall: true, ..two.clone() }),
+            ("two names, two outcomes", Bounds { outcomes: 2, ..all.clone() }),
+            ("two names, four faults", Bounds { faults: 4, outcomes: 0, ..all.clone() }),
+            ("two names, three events", Bounds { events: 3, ..all.clone() }),
+            ("two names of two slots", Bounds { processes: vec![(0, 2), (1, 2)], events: 1, outcomes: 0, stall: true, ..two.clone() }),
+            ("two names, a successor", with_successor(all.clone())),
+            ("two names, a successor, two objects", with_successor(Bounds { events: 1, outcomes: 0, stall: true, ..two.clone() })),
+            ("two names, failovers", with_failover(Bounds { outcomes: 0, ..all.clone() })),
+            ("two names, two failovers", Bounds { events: 1, outcomes: 0, fault_kinds: &[Fault::Rollback], ..two.clone() }),
+            (
+                "two names, two objects, every fault, dead letters and retries",
+                Bounds { outcome_kinds: &[Special::Reject, Special::Retry], ..two.clone() },
+            ),
+        ],
+        threads,
+    );
+}
