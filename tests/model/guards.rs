@@ -170,3 +170,12 @@ fn owned_object_is_dealt_with_once() {
     let without = Guards { owned_once: false, ..Guards::default() };
     matters("`an owned object is dealt with once`", bounds, without, "a death counts as one crash");
 }
+
+/// Two pops of one idle slot, the first of which answers nobody, move two markers of one object: the second name is no reason to let go of
+/// what the first one brought.
+#[test]
+fn claimed_object_is_claimed_once() {
+    let bounds = Bounds { faults: 1, fault_kinds: &[Fault::GhostPop], ..Bounds::default() };
+    let without = Guards { claimed_once: false, ..Guards::default() };
+    matters("`a claimed object is claimed once`", bounds, without, "I3 who owns nothing has an empty batch");
+}

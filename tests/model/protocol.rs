@@ -127,6 +127,8 @@ pub struct Guards {
     pub renew_every_slot: bool,
     /// An owned object whose name is twice in `event.worker:W:object` is dealt with once.
     pub owned_once: bool,
+    /// A second name of an object that the same call has just claimed is dropped.
+    pub claimed_once: bool,
 }
 
 impl Default for Guards {
@@ -149,6 +151,7 @@ impl Default for Guards {
             renew_never_creates: true,
             renew_every_slot: true,
             owned_once: true,
+            claimed_once: true,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Named scenarios: paths that once were, or could have been, the end of a design. Every property is checked after every step.
-use crate::protocol::{Action, Bounds, Fate, Fault, Guards, Protocol, Report, Special};
 use crate::check::shortest;
+use crate::protocol::{Action, Bounds, Fate, Fault, Guards, Protocol, Report, Special};
 use crate::state::*;
 use crate::walk::{Walk, advance};
 
@@ -197,6 +197,29 @@ fn owned_name_twice_in_the_list() {
     let mut walk = until_crash(Guards { owned_once: false, ..Guards::default() });
     let broken = walk.try_go(Action::Attach { process: 0, fate: Fate::Answered });
     assert!(broken.contains(&"a death counts as one crash"), "{broken:?}");
+}
+
+/// Found by this model. Two markers of one object in the list of a free slot: the pop of a connection that was given up moves the first,
+/// the next pop the second. The call claims the object by the first name. A script that then takes the second for an object without
+/// events, and holds it, leaves the batch behind: another worker claims the object and overtakes it.
+#[test]
+fn two_markers_of_one_object_in_one_slot() {
+    let popped = |guards: Guards| {
+        let mut walk = Walk::begin_with(Bounds { batch_max: 1, ..bounds(&[(0, 1), (1, 1)], 2) }, guards);
+        walk.push(0).push(0).go(Action::Pop { process: 0, slot: 0 }).go(Action::GhostPop { w: 0 });
+        assert_eq!(walk.state.redis.slots[0].objects, [1, 1].into_iter().collect());
+        walk
+    };
+    let mut walk = popped(Guards::default());
+    walk.claim(0, 0).claim(1, 0);
+    assert_eq!((walk.in_hand(0, 0), walk.in_hand(1, 0)), (Some(0), None));
+    walk.send(0, 0).report(0, 0, Outcome::Done(1)).send(0, 0).report(0, 0, Outcome::Done(1));
+
+    let mut walk = popped(Guards { claimed_once: false, ..Guards::default() });
+    let claim = |process| advance(process, 0, Report::Free, Fate::Answered);
+    assert!(walk.try_go(claim(0)).contains(&"I3 who owns nothing has an empty batch"));
+    walk.try_go(claim(1));
+    assert!(walk.try_go(Action::Send { process: 1, slot: 0 }).contains(&"I5 none is skipped"), "it has overtaken the first event");
 }
 
 /// Found by this model. A second failover undoes the jump of the first, and the process that connects first has not seen the ids given

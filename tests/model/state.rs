@@ -90,6 +90,14 @@ impl Short {
     }
 }
 
+impl FromIterator<u8> for Short {
+    fn from_iter<I: IntoIterator<Item = u8>>(values: I) -> Self {
+        let mut list = Self::default();
+        values.into_iter().for_each(|value| list.push(value));
+        list
+    }
+}
+
 impl fmt::Debug for Short {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
@@ -316,7 +324,7 @@ impl State {
             let names = |redis: &Redis| redis.names.iter().any(|name| name.lease == token || name.last_token == token);
             names(&self.redis)
                 || self.snapshot.as_deref().is_some_and(names)
-                || self.processes.iter().any(|process| process.token == token || process.before == token)
+                || self.processes.iter().any(|process| [process.token, process.before, process.displace].contains(&token))
                 || self.late.is_some_and(|call| call.token == token)
                 || self.ghost.newest.contains(&token)
         };

@@ -139,10 +139,18 @@ impl Protocol {
     /// A free slot looks at the names it has taken already, then at due held objects and markers in turn, until it owns one.
     fn claim(&self, s: &mut State, w: usize, call: &Call, markers_turn: &mut bool) {
         for name in s.redis.slots[w].objects.iter() {
-            self.claim_name(s, w, name, call);
-            if s.redis.owned(w).is_some() {
+            if s.redis.owned(w).is_none() {
+                self.claim_name(s, w, name, call);
+            } else if !self.guards.claimed_once && s.redis.owned(w) == Some(name as usize - 1) {
+                // Without the guard: taken for an object whose queue was empty, and held without its batch.
+                let batch = std::mem::take(&mut s.redis.slots[w].batch);
+                self.hold(s, w, name as usize - 1, Due::Now);
+                s.redis.slots[w].batch = batch;
                 return;
             }
+        }
+        if s.redis.owned(w).is_some() {
+            return;
         }
         loop {
             let due = s.redis.objects.iter().position(|object| object.due == Due::Now);
