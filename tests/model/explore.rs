@@ -64,7 +64,8 @@ fn large() {
     let two = Bounds { objects: 2, ..all.clone() };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     // One special outcome at most, so that an exploration per kind covers all of them, in less memory.
-    let by_kind = |at| ("two names, two objects, one kind of outcome", Bounds { outcome_kinds: &SPECIALS[at..=at], ..two.clone() });
+    let by_kind =
+        |at| ("two names, two objects, one kind of outcome", Bounds { outcome_kinds: &SPECIALS[at..=at], ..two.clone() });
     holds((0..SPECIALS.len()).map(by_kind).collect(), threads);
     holds(
         vec![
@@ -72,9 +73,15 @@ fn large() {
             ("two names, two outcomes", Bounds { outcomes: 2, ..all.clone() }),
             ("two names, four faults", Bounds { faults: 4, outcomes: 0, ..all.clone() }),
             ("two names, three events", Bounds { events: 3, ..all.clone() }),
-            ("two names of two slots", Bounds { processes: vec![(0, 2), (1, 2)], events: 1, outcomes: 0, stall: true, ..two.clone() }),
+            (
+                "two names of two slots",
+                Bounds { processes: vec![(0, 2), (1, 2)], events: 1, outcomes: 0, stall: true, ..two.clone() },
+            ),
             ("two names, a successor", with_successor(all.clone())),
-            ("two names, a successor, two objects", with_successor(Bounds { events: 1, outcomes: 0, stall: true, ..two.clone() })),
+            (
+                "two names, a successor, two objects",
+                with_successor(Bounds { events: 1, outcomes: 0, stall: true, ..two.clone() }),
+            ),
             ("two names, failovers", with_failover(Bounds { outcomes: 0, ..all.clone() })),
             ("two names, two failovers", Bounds { events: 1, outcomes: 0, fault_kinds: &[Fault::Rollback], ..two.clone() }),
         ],

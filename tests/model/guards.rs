@@ -13,13 +13,8 @@ fn matters(guard: &str, bounds: Bounds, without: Guards, property: &str) {
 /// With equal slot counts the batch check alone keeps the receiver safe; the fence shows with two processes of one NAME, with 2 and 1 slots.
 #[test]
 fn fence() {
-    let bounds = Bounds {
-        processes: vec![(0, 2), (0, 1)],
-        attached: 1,
-        faults: 1,
-        fault_kinds: &[Fault::Takeover],
-        ..Bounds::default()
-    };
+    let bounds =
+        Bounds { processes: vec![(0, 2), (0, 1)], attached: 1, faults: 1, fault_kinds: &[Fault::Takeover], ..Bounds::default() };
     matters("fence", bounds, Guards { fence: false, ..Guards::default() }, "I6 accepted calls come from the newest token");
 }
 
@@ -81,8 +76,7 @@ fn return_of_strays() {
 /// The pop of a process that is gone moves a marker after the takeover.
 #[test]
 fn sweep_again() {
-    let bounds =
-        Bounds { events: 1, faults: 2, fault_kinds: &[Fault::Crash, Fault::GhostPop], ..Bounds::default() };
+    let bounds = Bounds { events: 1, faults: 2, fault_kinds: &[Fault::Crash, Fault::GhostPop], ..Bounds::default() };
     let without = Guards { resweep: false, ..Guards::default() };
     matters("the repeated sweep", bounds.clone(), without, "L1 nothing waits for ever");
     let bounds = Bounds { faults: 1, ..bounds };

@@ -223,14 +223,18 @@ impl Properties for Plain {
             At::Restart => "restart: LINDEX event.worker:W:object 0, SETNX, LINDEX event.worker:W:event 0".into(),
             At::Pop => "BRPOPLPUSH objects.with.events event.worker:W:object".into(),
             At::Own(object) => format!("SETNX {object}:event.worker W"),
-            At::Take(object) => format!("script: RPOPLPUSH {object}:events event.worker:W:event, INCR; or DEL {object}:event.worker"),
+            At::Take(object) => {
+                format!("script: RPOPLPUSH {object}:events event.worker:W:event, INCR; or DEL {object}:event.worker")
+            }
             At::Read(object, event) => format!("GET event.worker:W:event.id, GET {object}:last.event.id for event {event}"),
             At::Send(Envelope { id, prev, event, .. }) => format!("sends event {event} as id {id}, prev {prev}"),
             At::Commit(Envelope { id, object, .. }) => format!("RPOP event.worker:W:event, SET {object}:last.event.id {id}"),
             At::Forget => "RPOP event.worker:W:object".into(),
         };
         match *action {
-            Action::Push { object } => format!("a frontend pushes event {} of object {object}", event(object, before.pushed[object])),
+            Action::Push { object } => {
+                format!("a frontend pushes event {} of object {object}", event(object, before.pushed[object]))
+            }
             Action::Step { process } => format!("{}: {}", who(process), step(process)),
             Action::LostReply { process } => format!("{}: {}; the reply is lost", who(process), step(process)),
             Action::Crash { process } => format!("{} crashes", who(process)),

@@ -86,7 +86,8 @@ impl Protocol {
         for round in 0..40 {
             let before = s.clone();
             if !(0..PROCESSES).any(|process| s.is_live(process)) {
-                let Some(process) = (0..self.bounds.processes.len()).find(|&process| s.processes[process].mode == Mode::Off) else {
+                let Some(process) = (0..self.bounds.processes.len()).find(|&process| s.processes[process].mode == Mode::Off)
+                else {
                     return true;
                 };
                 self.apply(&mut s, Action::Attach { process, fate: Fate::Answered });

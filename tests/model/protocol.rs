@@ -58,15 +58,8 @@ pub enum Special {
     Detach,
 }
 
-pub const FAULTS: &[Fault] = &[
-    Fault::Crash,
-    Fault::Pause,
-    Fault::Takeover,
-    Fault::LostReply,
-    Fault::RepeatedCall,
-    Fault::GhostPop,
-    Fault::LateSend,
-];
+pub const FAULTS: &[Fault] =
+    &[Fault::Crash, Fault::Pause, Fault::Takeover, Fault::LostReply, Fault::RepeatedCall, Fault::GhostPop, Fault::LateSend];
 pub const SPECIALS: &[Special] =
     &[Special::Yield, Special::Retry, Special::Reject, Special::Hold, Special::Rule, Special::Detach];
 
@@ -175,41 +168,93 @@ pub enum Fate {
 /// One step. Processes, slots (within their process), workers (`w`), names and objects are indices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    Push { object: usize },
-    Pop { process: usize, slot: usize },
-    Advance { process: usize, reports: [Option<Report>; SLOTS_EACH], fate: Fate, markers_first: bool },
-    Send { process: usize, slot: usize },
-    Attach { process: usize, fate: Fate },
-    Adopt { process: usize, name: usize },
-    Detach { process: usize, fate: Fate },
-    Renew { process: usize },
+    Push {
+        object: usize,
+    },
+    Pop {
+        process: usize,
+        slot: usize,
+    },
+    Advance {
+        process: usize,
+        reports: [Option<Report>; SLOTS_EACH],
+        fate: Fate,
+        markers_first: bool,
+    },
+    Send {
+        process: usize,
+        slot: usize,
+    },
+    Attach {
+        process: usize,
+        fate: Fate,
+    },
+    Adopt {
+        process: usize,
+        name: usize,
+    },
+    Detach {
+        process: usize,
+        fate: Fate,
+    },
+    Renew {
+        process: usize,
+    },
     /// Time passes until a held object is due.
-    Due { object: usize },
+    Due {
+        object: usize,
+    },
     /// An operator releases a held object.
-    Operator { object: usize },
-    Pause { object: usize },
-    Lift { object: usize },
+    Operator {
+        object: usize,
+    },
+    Pause {
+        object: usize,
+    },
+    Lift {
+        object: usize,
+    },
     /// Wakes what the lifted rule holds, and deletes the rule.
-    Wake { object: usize },
-    Crash { process: usize },
+    Wake {
+        object: usize,
+    },
+    Crash {
+        process: usize,
+    },
     /// A lease ends.
-    Expire { name: usize },
-    GhostPop { w: usize },
+    Expire {
+        name: usize,
+    },
+    GhostPop {
+        w: usize,
+    },
     /// The second copy of a call arrives.
-    Late { markers_first: bool },
+    Late {
+        markers_first: bool,
+    },
     /// The sender gives up on an envelope that is under way.
-    GiveUp { process: usize, slot: usize },
+    GiveUp {
+        process: usize,
+        slot: usize,
+    },
     /// The envelope arrives after all.
     Arrive,
     /// From here on, a failover loses what Redis writes.
     Snapshot,
     Rollback,
     /// A process finds Redis again after a failover.
-    Connect { process: usize },
+    Connect {
+        process: usize,
+    },
     /// Only with the guard `rules_in_script` off.
-    ReadRules { process: usize },
+    ReadRules {
+        process: usize,
+    },
     /// Only with the guard `atomic_release` off.
-    Release { process: usize, slot: usize },
+    Release {
+        process: usize,
+        slot: usize,
+    },
 }
 
 /// The protocol within bounds.

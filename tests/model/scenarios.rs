@@ -35,7 +35,10 @@ fn idle_process_after_a_lost_reply() {
 fn stray_behind_a_busy_slot() {
     let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));
     walk.push(0).claim(0, 0).push(1).go(Action::GhostPop { w: 0 });
-    assert!(walk.state.redis.markers.is_empty() && walk.state.redis.slots[0].objects.contains(2), "object 1 waits behind object 0");
+    assert!(
+        walk.state.redis.markers.is_empty() && walk.state.redis.slots[0].objects.contains(2),
+        "object 1 waits behind object 0"
+    );
     walk.go(Action::Renew { process: 0 });
     assert!(walk.state.redis.markers.contains(2));
     walk.claim(1, 0).send(1, 0).report(1, 0, Outcome::Done(1));
@@ -219,7 +222,10 @@ fn two_markers_of_one_object_in_one_slot() {
     let claim = |process| advance(process, 0, Report::Free, Fate::Answered);
     assert!(walk.try_go(claim(0)).contains(&"I3 who owns nothing has an empty batch"));
     walk.try_go(claim(1));
-    assert!(walk.try_go(Action::Send { process: 1, slot: 0 }).contains(&"I5 none is skipped"), "it has overtaken the first event");
+    assert!(
+        walk.try_go(Action::Send { process: 1, slot: 0 }).contains(&"I5 none is skipped"),
+        "it has overtaken the first event"
+    );
 }
 
 /// Found by this model. A second failover undoes the jump of the first, and the process that connects first has not seen the ids given

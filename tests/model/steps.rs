@@ -1,6 +1,6 @@
 //! The scripts as atomic steps, under the names of the Lua files: advance, attach, adopt, detach, renew (and connect).
-use crate::protocol::Protocol;
 use crate::properties::{CLAIMED_PAUSED, ID_REUSED, RESULT_TWICE, STALE_TOKEN};
+use crate::protocol::Protocol;
 use crate::state::*;
 
 /// What a fenced script answers.
@@ -78,7 +78,8 @@ impl Protocol {
 
     fn commit(&self, s: &mut State, w: usize, outcome: Outcome) {
         let Some(at) = s.redis.owned(w) else { return };
-        let (Outcome::Done(k) | Outcome::Yield(k) | Outcome::Retry(k) | Outcome::Reject(k) | Outcome::Part(k) | Outcome::Hold(k)) = outcome;
+        let (Outcome::Done(k) | Outcome::Yield(k) | Outcome::Retry(k) | Outcome::Reject(k) | Outcome::Part(k) | Outcome::Hold(k)) =
+            outcome;
         let Slot { batch, tag, .. } = &mut s.redis.slots[w];
         let object = &mut s.redis.objects[at];
         let k = k.min(batch.len());

@@ -8,7 +8,9 @@ impl Protocol {
         let worker = |w: usize| format!("{}.{}", w / SLOTS_EACH, w % SLOTS_EACH);
         match action {
             Action::Push { object } => format!("a frontend pushes an event of object {object}"),
-            Action::Pop { process, slot } => format!("{}: the pop of worker {} moves a marker", who(process), worker(self.worker(process, slot))),
+            Action::Pop { process, slot } => {
+                format!("{}: the pop of worker {} moves a marker", who(process), worker(self.worker(process, slot)))
+            }
             Action::Advance { process, reports, fate, markers_first } => {
                 let slots = reports.iter().enumerate().filter_map(|(slot, report)| report.map(|report| (slot, report)));
                 let said: Vec<_> = slots.map(|(slot, report)| format!("slot {slot} {}", report_words(report))).collect();
@@ -31,7 +33,9 @@ impl Protocol {
             Action::Late { markers_first } => {
                 format!("the second copy of the call arrives{}", if markers_first { " (markers first)" } else { "" })
             }
-            Action::GiveUp { process, slot } => format!("{} gives up on an event of slot {slot} that is on its way", who(process)),
+            Action::GiveUp { process, slot } => {
+                format!("{} gives up on an event of slot {slot} that is on its way", who(process))
+            }
             Action::Arrive => "the event on its way arrives".into(),
             Action::Snapshot => "Redis: from here on, writes will be lost".into(),
             Action::Rollback => "failover: Redis is rolled back".into(),
