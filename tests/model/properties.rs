@@ -143,7 +143,7 @@ impl Protocol {
             self.apply(s, Action::Adopt { process, name: other });
         }
         let mut reports = [None; SLOTS_EACH];
-        for slot in 0..slots as usize {
+        for (slot, report) in reports.iter_mut().enumerate().take(slots as usize) {
             let mut hand = s.processes[process].hand[slot];
             if hand.sent < hand.batch.len() && stalled.is_some_and(|stalled| hand.object == stalled as u8 + 1) {
                 continue;
@@ -156,7 +156,7 @@ impl Protocol {
             if hand.object != 0 && hand.batch.is_empty() {
                 self.apply(s, Action::Release { process, slot });
             }
-            reports[slot] = Some(if hand.object != 0 && !hand.batch.is_empty() { done } else { Report::Free });
+            *report = Some(if hand.object != 0 && !hand.batch.is_empty() { done } else { Report::Free });
         }
         if s.processes[process].mode == Mode::Running {
             self.apply(s, Action::Advance { process, reports, fate: Fate::Answered, markers_first });
