@@ -9,6 +9,7 @@
 -- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per reply; slots that may claim (0 to 1024);
 --           markers looked at (1 to 4096); where to claim first: held | markers; then per slot, its number and a result:
 --             free                                                          no batch, as far as the caller knows
+--             look                                                          busy, but a pop for it may have moved a name: return it
 --             done   OBJECT TAG LAST                                        all delivered, LAST is the id of the last one: go on
 --             yield  OBJECT TAG LAST                                        all delivered: let other objects have a turn
 --             part   OBJECT TAG LAST COUNT NEXT                             the first COUNT are delivered; the rest, now NEXT, stays in hand
@@ -260,6 +261,16 @@ local function claim_taken(slot)
   end
 end
 
+-- A pop has answered after its slot was given something else: what it moved must not wait behind that.
+local function return_strays(slot)
+  for _, object in ipairs(call('LRANGE', slot.at .. worker_object, 0, -1)) do
+    if call('MGET', P .. object .. event_worker)[1] ~= slot.w then
+      stray(slot.at, object)
+      markers_left, progress = markers_left + 1, true
+    end
+  end
+end
+
 local due, due_at, due_end = {}, 0, false
 local function next_due()
   if due_at == #due and not due_end then
@@ -399,14 +410,18 @@ end
 
 -- THE CALL
 
-local slots, tag_keys = {}, {}
-local width = { free = 0, done = 3, yield = 3, part = 5, hold = 6, reject = 8 }
+local slots, tag_keys, looks = {}, {}, {}
+local width = { free = 0, look = 0, done = 3, yield = 3, part = 5, hold = 6, reject = 8 }
 local i = SLOT_ARGS
 while ARGV[i] do
   local w = name .. '.' .. ARGV[i]
   local slot = { number = ARGV[i], w = w, at = P .. WORKER .. w, result = ARGV[i + 1], arg = i + 2 }
-  slots[#slots + 1] = slot
-  tag_keys[#tag_keys + 1] = slot.at .. worker_event_id
+  if slot.result == 'look' then
+    looks[#looks + 1] = slot
+  else
+    slots[#slots + 1] = slot
+    tag_keys[#tag_keys + 1] = slot.at .. worker_event_id
+  end
   i = i + 2 + width[slot.result]
 end
 
@@ -430,6 +445,9 @@ local function advance()
     go_on(slot, ARGV[slot.arg])
   end
 
+  for _, slot in ipairs(looks) do
+    return_strays(slot)
+  end
   local taken_keys = {}
   for _, slot in ipairs(slots) do
     if not slot.has then

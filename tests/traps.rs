@@ -280,3 +280,45 @@ async fn data_of_another_version_is_refused() {
     assert_eq!(error.to_string(), "the data has schema version 2, this program knows version 1");
     assert_eq!(console.left().await, ["seriatim.meta"]);
 }
+
+/// A pop for slot 0 answered after advance had given the slot something else. What it had moved waited for the next renewal, a third of a lease,
+/// although another slot of the same process was free.
+#[tokio::test]
+async fn a_name_that_came_late_to_a_busy_slot_goes_to_a_free_one_at_once() {
+    use seriatim::scripts::{Advance, Advanced, Attach, Bounds, From, advance, attach};
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let keys = &console.keys;
+    let mut conn = redis.connect().await;
+    let name = Attach {
+        name: "w",
+        token: "t",
+        holder: "h 1 1",
+        lease: Duration::from_secs(60),
+        slots: 2,
+        displace: "",
+        before: "",
+        crashes_max: 5,
+    };
+    attach(&mut conn, keys, &name).await.expect("attached");
+    let bounds = Bounds { batch: 10, batch_bytes: 1000, reply_bytes: 10_000, claims: 2, markers: 10 };
+    let mut gave = Vec::new();
+    for (object, busy) in [("work:1", false), ("work:2", true)] {
+        console.emit(object, "1").await;
+        let mut call = Advance::new(keys, "w", "t", bounds, From::Markers);
+        if busy {
+            let (markers, taken) = (keys.objects_with_events(), keys.worker_object("w.0"));
+            let _: String = console.run(&["LMOVE", &markers, &taken, "RIGHT", "LEFT"]).await;
+            call.look(0);
+            call.free(1);
+        } else {
+            call.free(0);
+        }
+        match advance(&mut conn, &call).await.expect("advanced") {
+            Advanced::Ok { batches, .. } => gave.extend(batches.into_iter().map(|batch| (batch.slot, batch.object))),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(gave, [(0, "work:1".into()), (1, "work:2".into())]);
+    console.check().await;
+}

@@ -12,6 +12,8 @@ use support::running::start;
 use support::{Redis, until};
 
 const JUMP: u64 = 1_000_000;
+/// By up to so much more it jumps at random.
+const JUMP_RANDOM: u64 = 1 << 30;
 
 /// As after a failover: another server, in an earlier state that these commands make, and every connection is new. All in one step.
 async fn fail_over(redis: &Redis, earlier: &[&[&str]]) -> Console {
@@ -47,7 +49,7 @@ async fn another_replication_id_makes_the_counter_jump_once() {
     sink.applied();
     // What was taken before the connections ended has a small id; the jump is one, however many saw the change.
     let counter = console.number(&console.keys.next_event_id()).await;
-    assert!((JUMP..JUMP + 100).contains(&counter), "{counter}");
+    assert!((JUMP..JUMP + JUMP_RANDOM + 100).contains(&counter), "{counter}");
     console.until_at_rest().await;
 }
 
@@ -67,7 +69,7 @@ async fn a_counter_that_went_back_jumps_above_every_id_seen() {
     sink.until_sent(51).await;
     worker.finish().await;
     let last = sink.sent().pop().expect("an event");
-    assert_eq!((last.id, last.prev), (50 + JUMP + 1, 10));
+    assert!(last.id > 50 + JUMP && last.prev == 10, "{last:?}");
     assert_eq!(sink.applied_of("work:1").last().map(String::as_str), Some("50"), "a receiver takes it");
 }
 

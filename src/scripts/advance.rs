@@ -111,6 +111,11 @@ impl Advance {
         self.cmd.arg(slot).arg("free");
     }
 
+    /// Names a slot that is busy, but for which a pop may have moved a name.
+    pub fn look(&mut self, slot: usize) {
+        self.cmd.arg(slot).arg("look");
+    }
+
     /// Names a slot and what became of its batch.
     pub fn report(&mut self, slot: usize, report: &Report) {
         let word = match report.then {

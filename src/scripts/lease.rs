@@ -7,8 +7,10 @@ use redis::aio::ConnectionLike;
 use super::{ADOPT, ATTACH, CONNECT, DETACH, RENEW, Reply, ScriptError};
 use crate::keys::Keys;
 
-/// How far the id counter jumps where Redis may have lost ids: more than can have been given in a lost tail.
-const JUMP: u64 = 1_000_000;
+/// How far the id counter jumps at least where Redis may have lost ids: more than can have been given in a lost tail.
+const JUMP_MIN: u64 = 1_000_000;
+/// By so much more it jumps at random: a second loss may take back the first jump, and two equal jumps would give the same ids again.
+const JUMP_RANDOM: u64 = 1 << 30;
 
 /// What a process knows when it makes a connection.
 #[derive(Debug, Clone, Copy, Default)]
@@ -36,7 +38,8 @@ pub async fn connect(
     seen: Seen,
 ) -> Result<Connected, ScriptError> {
     let mut cmd = CONNECT.with_key(&keys.meta());
-    cmd.arg(keys.prefix()).arg(replication_id).arg(seen.highest).arg(seen.first_id).arg(JUMP);
+    cmd.arg(keys.prefix()).arg(replication_id).arg(seen.highest).arg(seen.first_id);
+    cmd.arg(JUMP_MIN + uuid::Uuid::new_v4().as_u64_pair().1 % JUMP_RANDOM);
     let mut reply = Reply::of("connect", CONNECT.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
         "ok" => Ok(Connected { changed: reply.int()? == 1, counter: reply.number()? }),

@@ -78,10 +78,12 @@ pub(crate) struct Serve<'a> {
     connecting: Option<BoxFuture<'static, Result<Connection, WorkerError>>>,
     calls: FuturesUnordered<BoxFuture<'static, Answered>>,
     /// The wait for a marker, and the slot it is for.
-    waiting: Option<BoxFuture<'static, Result<Option<MultiplexedConnection>, WorkerError>>>,
+    waiting: Option<(usize, BoxFuture<'static, Result<Option<MultiplexedConnection>, WorkerError>>)>,
     wait_conn: Option<MultiplexedConnection>,
     notices: mpsc::Receiver<Notice>,
     keeper: AbortHandle,
+    /// The slot a pop was for. What it moved must be looked for even if the slot is busy by now.
+    popped: Option<usize>,
     /// A call is due although no slot has a result: something may be there to claim.
     wake: bool,
     wake_at: Instant,
@@ -121,6 +123,7 @@ impl<'a> Serve<'a> {
             calls: FuturesUnordered::new(),
             waiting: None,
             wait_conn: None,
+            popped: None,
             notices,
             keeper,
             wake: true,
@@ -139,7 +142,7 @@ impl<'a> Serve<'a> {
                 self.stopping = true;
                 grace_over = Some(Instant::now() + self.config.grace);
                 // The pop under way is given up with its connection, so that it moves no marker to a process that leaves.
-                self.waiting = None;
+                self.give_up_waiting();
             }
             if self.stopping && self.is_idle() {
                 return Ok(Ended::Finished);
@@ -162,15 +165,14 @@ impl<'a> Serve<'a> {
                     None
                 }
                 Some((asked, reply)) = self.calls.next() => self.answered(asked, reply).await?,
-                conn = ready(&mut self.connecting) => {
+                conn = ready(self.connecting.as_mut()) => {
                     self.connecting = None;
                     self.conn = Some(conn?);
                     None
                 }
-                conn = ready(&mut self.waiting) => {
-                    self.waiting = None;
+                conn = ready(self.waiting.as_mut().map(|(_, pop)| pop)) => {
                     self.wait_conn = conn?;
-                    self.wake = true;
+                    self.give_up_waiting();
                     None
                 }
                 () = sleep_until(self.wake_at) => {
@@ -205,7 +207,8 @@ impl<'a> Serve<'a> {
         let Some(conn) = &self.conn else { return };
         let reported = self.slots.iter().any(|slot| matches!(slot, Slot::Reported(_)));
         let free = self.slots.iter().filter(|slot| matches!(slot, Slot::Free)).count();
-        if self.calls.len() >= CALLS_MAX || !(reported || self.wake && free > 0 && !self.stopping) {
+        let wanted = self.wake && (free > 0 || self.popped.is_some()) && !self.stopping;
+        if self.calls.len() >= CALLS_MAX || !(reported || wanted) {
             return;
         }
         let claims = match self.health {
@@ -231,6 +234,10 @@ impl<'a> Serve<'a> {
             *slot = std::mem::take(slot).next(Step::Ask);
             asked.push(number);
         }
+        if let Some(slot) = self.popped.take_if(|slot| !asked.contains(slot)) {
+            call.look(slot);
+        }
+        self.popped = None;
         self.wake = false;
         let mut conn: MultiplexedConnection = (**conn).clone();
         self.calls.push(Box::pin(async move { (asked, scripts::advance(&mut conn, &call).await) }));
@@ -250,7 +257,15 @@ impl<'a> Serve<'a> {
         let to = self.config.keys.worker_object(&self.worker(slot));
         let from = self.config.keys.objects_with_events();
         let (redis, config) = (self.redis.clone(), Arc::clone(&self.config));
-        self.waiting = Some(Box::pin(wait(redis, self.wait_conn.take(), from, to, config)));
+        self.waiting = Some((slot, Box::pin(wait(redis, self.wait_conn.take(), from, to, config))));
+    }
+
+    /// The pop is over, one way or another: whatever it did, the next call finds it.
+    fn give_up_waiting(&mut self) {
+        if let Some((slot, _)) = self.waiting.take() {
+            self.popped = Some(slot);
+            self.wake = true;
+        }
     }
 
     fn worker(&self, slot: usize) -> String {
@@ -368,7 +383,7 @@ impl<'a> Serve<'a> {
                 warn!(error, "deliver: the sink is unavailable; nothing more is claimed until it answers");
                 let mut backoff = Backoff::new(PROBE_MIN, self.config.probe_max);
                 self.health = Health::Down { probe_at: Instant::now() + backoff.delay(), backoff, probing: false };
-                self.waiting = None;
+                self.give_up_waiting();
             }
             (Some(Stop::Unavailable { .. }), Health::Down { probe_at, backoff, probing }) => {
                 if std::mem::take(probing) {
@@ -438,7 +453,7 @@ async fn until(at: Option<Instant>) {
 }
 
 /// Waits for the future; for ever where there is none. It stays in its place.
-async fn ready<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
+async fn ready<T>(future: Option<&mut BoxFuture<'static, T>>) -> T {
     match future {
         Some(future) => future.await,
         None => pending().await,

@@ -118,8 +118,15 @@ async fn pass_on(mut client: UnixStream, server: impl AsRef<Path>, shared: Arc<S
     let Ok(mut server) = UnixStream::connect(server).await else { return };
     let (mut request, mut reply) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     loop {
+        // Listening begins before the look at the flag: a close that comes in between, or in the middle of a write, is not missed.
+        let closing = shared.closing.notified();
+        tokio::pin!(closing);
+        closing.as_mut().enable();
+        if shared.closed.load(Ordering::SeqCst) {
+            return;
+        }
         tokio::select! {
-            () = shared.closing.notified() => return,
+            () = closing => return,
             Ok(n) = client.read(&mut request) => {
                 if n == 0 {
                     return;
