@@ -17,6 +17,8 @@ pub mod consume;
 pub mod control;
 pub mod emit;
 pub mod event;
+#[cfg(feature = "worker")]
+mod failpoints;
 pub mod keys;
 #[cfg(feature = "worker")]
 #[doc(hidden)]

@@ -18,27 +18,41 @@ pub use lease::{Adopted, Attach, Attached, Connected, Detached, Renewed, Seen, a
 
 pub use tag::{Tag, TagError};
 
+use crate::failpoints::around;
 use crate::keys;
 
 /// Works at `maxmemory` too: the backlog must still drain.
 const ALLOW_OOM: &str = "#!lua flags=allow-oom\n";
-const PREFIX: &str = include_str!("../../lua/lib/prefix.lua");
-const IDS: &str = include_str!("../../lua/lib/ids.lua");
-const FENCE: &str = include_str!("../../lua/lib/fence.lua");
-const HOLD: &str = include_str!("../../lua/lib/hold.lua");
-const SLOTS: &str = include_str!("../../lua/lib/slots.lua");
 
-macro_rules! script {
-    ($name:ident, $file:literal $(, $fragment:ident)*) => {
-        static $name: LazyLock<Script> = LazyLock::new(|| Script::new(ALLOW_OOM, &[$($fragment,)*], include_str!($file)));
+/// The text of a file in `lua/`.
+#[cfg(not(feature = "failpoints"))]
+macro_rules! lua {
+    ($file:literal) => {
+        include_str!(concat!("../../lua/", $file))
     };
 }
-script!(CONNECT, "../../lua/connect.lua", IDS);
-script!(ATTACH, "../../lua/attach.lua", FENCE, HOLD, SLOTS);
-script!(RENEW, "../../lua/renew.lua", FENCE, HOLD, SLOTS);
-script!(DETACH, "../../lua/detach.lua", FENCE, HOLD, SLOTS);
-script!(ADOPT, "../../lua/adopt.lua", FENCE, HOLD, SLOTS);
-script!(ADVANCE, "../../lua/advance.lua", IDS, FENCE, HOLD, SLOTS);
+
+/// The same, or what is put in its place.
+#[cfg(feature = "failpoints")]
+macro_rules! lua {
+    ($file:literal) => {
+        &crate::failpoints::lua($file, include_str!(concat!("../../lua/", $file)))
+    };
+}
+
+macro_rules! script {
+    ($name:ident, $file:literal $(, $fragment:literal)*) => {
+        static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new(ALLOW_OOM, &[lua!("lib/prefix.lua"), $(lua!($fragment)),*], lua!($file)));
+    };
+}
+
+script!(CONNECT, "connect.lua", "lib/ids.lua");
+script!(ATTACH, "attach.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
+script!(RENEW, "renew.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
+script!(DETACH, "detach.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
+script!(ADOPT, "adopt.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
+script!(ADVANCE, "advance.lua", "lib/ids.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 
 /// A call that did not give a reply of the protocol.
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +91,7 @@ pub(crate) struct Script {
 
 impl Script {
     pub(crate) fn new(flags: &str, fragments: &[&str], body: &str) -> Self {
-        let text = [&[flags, keys::LUA, PREFIX], fragments, &[body]].concat().concat();
+        let text = [&[flags, keys::LUA], fragments, &[body]].concat().concat();
         Self { inner: redis::Script::new(&text) }
     }
 
@@ -94,7 +108,7 @@ impl Script {
     pub(crate) async fn call(&self, conn: &mut impl ConnectionLike, cmd: &Cmd) -> Result<Value, RedisError> {
         match conn.req_packed_command(cmd).await.and_then(Value::extract_error) {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.inner.load_async(conn).await?;
+                around!("load", self.inner.load_async(conn)).await?;
                 conn.req_packed_command(cmd).await.and_then(Value::extract_error)
             }
             reply => reply,

@@ -15,6 +15,7 @@ use tracing::warn;
 
 use super::config::{WorkerConfig, jitter};
 use super::error::WorkerError;
+use crate::failpoints::around;
 use crate::keys::Keys;
 use crate::scripts::{self, ScriptError, Seen};
 
@@ -77,7 +78,7 @@ impl Redis {
 
     /// One connection, for as long as it is kept.
     pub(crate) async fn connect(&self) -> Result<Connection, WorkerError> {
-        match self.pool.get().await {
+        match around!("open", self.pool.get()).await {
             Ok(conn) => Ok(conn),
             Err(PoolError::Backend(source) | PoolError::PostCreateHook(HookError::Backend(source))) => {
                 Err(self.unreachable(source))
@@ -133,7 +134,7 @@ fn first_script(keys: Keys, first_id: u64, memory: Arc<Memory>) -> Hook {
         Box::pin(async move {
             let seen = Seen { highest: memory.highest.load(Ordering::Relaxed), first_id };
             let replication_id = replication_id(conn).await.map_err(HookError::Backend)?;
-            match scripts::connect(conn, &keys, &replication_id, seen).await {
+            match around!("connect", scripts::connect(conn, &keys, &replication_id, seen)).await {
                 Ok(connected) => {
                     memory.met(replication_id, connected.changed);
                     if connected.changed {
@@ -168,7 +169,9 @@ async fn wrong_type(conn: &mut impl ConnectionLike, keys: &Keys, error: ScriptEr
 
 /// The replication id of the server: it changes with every restart and every failover. Empty where it may not be read.
 async fn replication_id(conn: &mut impl ConnectionLike) -> Result<String, RedisError> {
-    let info: Result<String, _> = redis::cmd("INFO").arg("replication").query_async(conn).await;
+    let mut info = redis::cmd("INFO");
+    info.arg("replication");
+    let info: Result<String, _> = around!("info", info.query_async(conn)).await;
     match info {
         Ok(info) => Ok(info.lines().find_map(|line| line.strip_prefix("master_replid:")).unwrap_or_default().trim().to_owned()),
         Err(error) if matches!(error.kind(), ErrorKind::Server(_)) && error.code() == Some("NOPERM") => {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 
 use crate::event::check_json;
+use crate::failpoints::delivery;
 use crate::sink::{Batch, Context, Delivered, Sink, Stop};
 
 /// What became of the events that were offered to the sink.
@@ -39,7 +40,7 @@ pub(crate) async fn deliver(sink: Arc<dyn Sink>, mut batch: Batch, offered: usiz
 }
 
 async fn ask(sink: &dyn Sink, batch: &Batch, cx: &Context) -> Delivered {
-    match AssertUnwindSafe(sink.deliver(batch, cx)).catch_unwind().await {
+    match AssertUnwindSafe(delivery!(sink.deliver(batch, cx))).catch_unwind().await {
         Ok(delivered) => delivered,
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned()).or_else(|| panic.downcast_ref::<String>().cloned());

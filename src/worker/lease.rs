@@ -18,6 +18,7 @@ use super::connect::{Backoff, Redis, give_up, is_lasting};
 use super::error::WorkerError;
 use super::holder::Holder;
 use super::recover::sweep;
+use crate::failpoints::around;
 use crate::keys::{Keys, SHARED_KINDS, WORKER_KINDS};
 use crate::scripts::{self, Attach, Attached, Detached, Renewed, ScriptError};
 
@@ -61,7 +62,7 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
             before: before.map_or("", |session| &session.token),
             crashes_max: config.crashes_max,
         };
-        match scripts::attach(&mut conn, &config.keys, &args).await {
+        match around!("attach", scripts::attach(&mut conn, &config.keys, &args)).await {
             Ok(Attached::Attached { kept, held }) => {
                 info!(name = %config.name, slots = config.concurrency, kept, held, "recover: attached");
                 return Ok(Session { token, changes: redis.changes() });
@@ -168,7 +169,8 @@ pub(crate) async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Sessi
 }
 
 async fn renew(conn: &mut Connection, config: &WorkerConfig, session: &Session) -> Result<Option<Notice>, ScriptError> {
-    match scripts::renew(conn, &config.keys, &config.name, &session.token, config.lease, config.concurrency).await? {
+    let call = scripts::renew(conn, &config.keys, &config.name, &session.token, config.lease, config.concurrency);
+    match around!("renew", call).await? {
         Renewed::Renewed { strays: 0 } => Ok(None),
         Renewed::Renewed { strays } => {
             debug!(strays, "recover: strays went back to the markers");
@@ -185,7 +187,7 @@ pub(crate) async fn detach(redis: &Redis, config: &WorkerConfig, session: &Sessi
     let detached = tokio::time::timeout_at(deadline, async {
         loop {
             let Ok(mut conn) = redis.reconnect().await else { return None };
-            match scripts::detach(&mut conn, &config.keys, &config.name, &session.token).await {
+            match around!("detach", scripts::detach(&mut conn, &config.keys, &config.name, &session.token)).await {
                 Ok(Detached::Detached { held }) => return Some(held),
                 Ok(Detached::Lapsed | Detached::Fenced { .. }) => return Some(0),
                 Err(error) => {

@@ -9,6 +9,7 @@ use redis::aio::ConnectionLike;
 use tracing::info;
 
 use super::config::WorkerConfig;
+use crate::failpoints::around;
 use crate::scripts::{self, ScriptError};
 
 /// A name that has nothing and no lease is forgotten this long after its last takeover.
@@ -21,7 +22,8 @@ pub(crate) async fn sweep(conn: &mut impl ConnectionLike, config: &WorkerConfig)
     let mut cursor = "0".to_owned();
     let mut found = false;
     for _ in 0..CALLS_MAX {
-        let adopted = scripts::adopt(conn, &config.keys, &config.name, &cursor, config.crashes_max, FORGET).await?;
+        let call = scripts::adopt(conn, &config.keys, &config.name, &cursor, config.crashes_max, FORGET);
+        let adopted = around!("adopt", call).await?;
         if !adopted.names.is_empty() {
             let (names, held, strays) = (adopted.names.join(" "), adopted.held, adopted.strays);
             info!(names, held, strays, "recover: took over what names without a lease had");

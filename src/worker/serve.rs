@@ -25,6 +25,7 @@ use super::lease::{Notice, Session, keep, wrong_type};
 use super::shutdown::Shutdown;
 use super::slots::{Policy, Slot, Step};
 use super::wait::wait;
+use crate::failpoints::around;
 use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, ScriptError};
 use crate::sink::{Context, Sink, Stop};
 
@@ -240,7 +241,7 @@ impl<'a> Serve<'a> {
         self.popped = None;
         self.wake = false;
         let mut conn: MultiplexedConnection = (**conn).clone();
-        self.calls.push(Box::pin(async move { (asked, scripts::advance(&mut conn, &call).await) }));
+        self.calls.push(Box::pin(async move { (asked, around!("advance", scripts::advance(&mut conn, &call)).await) }));
     }
 
     fn has_batch(&self) -> bool {

@@ -14,6 +14,7 @@ use tracing::{debug, warn};
 use super::config::WorkerConfig;
 use super::connect::Redis;
 use super::error::WorkerError;
+use crate::failpoints::around;
 
 /// While Redis is out of memory and cannot move markers for a pop, advance looks itself, this often.
 const OOM_WAIT: Duration = Duration::from_millis(100);
@@ -37,7 +38,7 @@ pub(crate) async fn wait(
     };
     // The server answers after the block time at the latest; what is longer is a lost connection.
     conn.set_response_timeout(config.block + config.response_timeout);
-    match pop(&mut conn, &from, &to, config.block).await {
+    match around!("pop", pop(&mut conn, &from, &to, config.block)).await {
         Ok(moved) => {
             debug!(moved, "claim: pop");
             Ok(Some(conn))

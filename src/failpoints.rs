@@ -1,0 +1,170 @@
+//! Fail points: before and after every command that a worker sends to Redis, and before and after every delivery to the sink.
+//!
+//! Only the feature `failpoints`, which no release turns on, puts code here; without it the macros are the bare calls. What happens at which
+//! point is told by the variable `FAILPOINTS` as the crate `fail` reads it, e.g. `FAILPOINTS='advance.after=2*off->1*return(abort)'`
+//! in a program that calls `fail::FailScenario::setup`. The points are `open info connect load attach renew adopt advance detach pop deliver`,
+//! each with `.before` and `.after`; what they may `return` is in [`Action`].
+//!
+//! The same feature lets the scripts be read from another directory (`SERIATIM_LUA_DIR`), so that `scripts/mutants` can try
+//! changed ones without a build.
+
+/// A call to Redis with a fail point on either side: a future with the same output.
+#[cfg(not(feature = "failpoints"))]
+macro_rules! around {
+    ($point:literal, $call:expr) => {
+        $call
+    };
+}
+
+#[cfg(feature = "failpoints")]
+macro_rules! around {
+    ($point:literal, $call:expr) => {
+        $crate::failpoints::at([concat!($point, ".before"), concat!($point, ".after")], $call)
+    };
+}
+
+/// The same for a delivery.
+#[cfg(not(feature = "failpoints"))]
+macro_rules! delivery {
+    ($call:expr) => {
+        $call
+    };
+}
+
+#[cfg(feature = "failpoints")]
+macro_rules! delivery {
+    ($call:expr) => {
+        $crate::failpoints::at_delivery($call)
+    };
+}
+
+pub(crate) use {around, delivery};
+
+#[cfg(feature = "failpoints")]
+pub(crate) use on::{at, at_delivery, lua};
+
+#[cfg(feature = "failpoints")]
+mod on {
+    use std::borrow::Cow;
+    use std::io;
+    use std::time::Duration;
+
+    use redis::RedisError;
+    use tracing::warn;
+
+    use crate::sink::{Delivered, Stop};
+
+    /// Longer than a response timeout of the tests: the connection is given up.
+    const LOST: Duration = Duration::from_millis(400);
+    /// Longer than a lease of the tests.
+    const DELAY: Duration = Duration::from_millis(600);
+
+    /// What a point can be told to `return`.
+    #[derive(Debug, Clone, Copy)]
+    enum Action {
+        /// `pass`: nothing but a line in the log.
+        Pass,
+        /// `error`: the connection is gone. Before the call it never happens; after it, it has happened.
+        Error,
+        /// `lost`: silence, then a timeout. Before the call the request was lost; after it, the reply.
+        Lost,
+        /// `delay`: the process goes on later, when its lease is over.
+        Delay,
+        /// `abort`: the process dies.
+        Abort,
+        /// `unavailable`: what a sink that is down says; of a command, the same as `error`.
+        Unavailable,
+    }
+
+    impl Action {
+        fn of(word: Option<&str>) -> Option<Self> {
+            Some(match word? {
+                "pass" => Self::Pass,
+                "error" => Self::Error,
+                "lost" => Self::Lost,
+                "delay" => Self::Delay,
+                "abort" => Self::Abort,
+                "unavailable" => Self::Unavailable,
+                _ => return None,
+            })
+        }
+    }
+
+    /// What a point answers instead of going on.
+    enum Fault {
+        Io(io::ErrorKind),
+        Unavailable,
+    }
+
+    impl From<Fault> for RedisError {
+        fn from(fault: Fault) -> Self {
+            let kind = match fault {
+                Fault::Io(kind) => kind,
+                Fault::Unavailable => io::ErrorKind::ConnectionRefused,
+            };
+            io::Error::new(kind, "fail point").into()
+        }
+    }
+
+    async fn reach(point: &'static str) -> Result<(), Fault> {
+        let Some(word) = fail::eval(point, |word| word) else { return Ok(()) };
+        let Some(action) = Action::of(word.as_deref()) else {
+            warn!(point, ?word, "fail point: not an action");
+            return Ok(());
+        };
+        warn!(point, ?action, "fail point");
+        match action {
+            Action::Pass => Ok(()),
+            Action::Error => Err(Fault::Io(io::ErrorKind::ConnectionReset)),
+            Action::Lost => {
+                tokio::time::sleep(LOST).await;
+                Err(Fault::Io(io::ErrorKind::TimedOut))
+            }
+            Action::Delay => {
+                tokio::time::sleep(DELAY).await;
+                Ok(())
+            }
+            Action::Abort => std::process::abort(),
+            Action::Unavailable => Err(Fault::Unavailable),
+        }
+    }
+
+    /// See `around`.
+    pub(crate) async fn at<T, E: From<RedisError>>(
+        [before, after]: [&'static str; 2],
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        reach(before).await.map_err(RedisError::from)?;
+        let reply = call.await;
+        reach(after).await.map_err(RedisError::from)?;
+        reply
+    }
+
+    /// See `delivery`.
+    pub(crate) async fn at_delivery(call: impl Future<Output = Delivered>) -> Delivered {
+        let stopped = |fault| {
+            let stop = match fault {
+                Fault::Io(kind) => Stop::transient(format!("fail point: {kind}")),
+                Fault::Unavailable => Stop::unavailable("fail point"),
+            };
+            Delivered::stopped(0, stop)
+        };
+        if let Err(fault) = reach("deliver.before").await {
+            return stopped(fault);
+        }
+        let delivered = call.await;
+        match reach("deliver.after").await {
+            Ok(()) => delivered,
+            Err(fault) => stopped(fault),
+        }
+    }
+
+    /// The text of a script: the file in `SERIATIM_LUA_DIR` where that is set and has it, otherwise what was compiled in.
+    pub(crate) fn lua(file: &str, compiled: &'static str) -> Cow<'static, str> {
+        let there = std::env::var_os("SERIATIM_LUA_DIR").map(|dir| std::path::Path::new(&dir).join(file));
+        match there.and_then(|path| std::fs::read_to_string(path).ok()) {
+            Some(text) => Cow::Owned(text),
+            None => Cow::Borrowed(compiled),
+        }
+    }
+}
