@@ -61,8 +61,19 @@ enum Health {
     Down {
         probe_at: Instant,
         backoff: Backoff,
-        probing: bool,
+        probe: Probe,
     },
+}
+
+/// How an unavailable sink is tried.
+#[derive(Clone, Copy, PartialEq)]
+enum Probe {
+    /// Not yet again.
+    Later,
+    /// With the next batch there is.
+    Now,
+    /// With the batch of this slot. Other deliveries may be under way from before, and need never end.
+    Slot(usize),
 }
 
 pub(crate) struct Serve<'a> {
@@ -215,7 +226,7 @@ impl<'a> Serve<'a> {
         let claims = match self.health {
             _ if self.stopping => 0,
             Health::Up => self.slots.len(),
-            Health::Down { probing, .. } => usize::from(probing && !self.has_batch()),
+            Health::Down { probe, .. } => usize::from(probe == Probe::Now && !self.has_parked()),
         };
         let bounds = Bounds {
             batch: self.config.batch,
@@ -244,8 +255,8 @@ impl<'a> Serve<'a> {
         self.calls.push(Box::pin(async move { (asked, around!("advance", scripts::advance(&mut conn, &call)).await) }));
     }
 
-    fn has_batch(&self) -> bool {
-        self.slots.iter().any(|slot| matches!(slot, Slot::Delivering(_) | Slot::Parked(_)))
+    fn has_parked(&self) -> bool {
+        self.slots.iter().any(|slot| matches!(slot, Slot::Parked(_)))
     }
 
     /// Waits for a marker on behalf of the last free slot; claims begin with the first, so that the two seldom meet.
@@ -342,9 +353,9 @@ impl<'a> Serve<'a> {
             return self.step(slot, Step::Refuse(why));
         }
         match &mut self.health {
-            Health::Down { probing: false, .. } => return self.step(slot, Step::Park),
-            Health::Down { probing: true, .. } if !self.deliveries.is_empty() => return self.step(slot, Step::Park),
-            _ => {}
+            Health::Up => {}
+            Health::Down { probe: probe @ Probe::Now, .. } => *probe = Probe::Slot(slot),
+            Health::Down { .. } => return self.step(slot, Step::Park),
         }
         let cx = Context {
             worker: self.worker(slot).into(),
@@ -370,7 +381,7 @@ impl<'a> Serve<'a> {
             Some(Stop::Unavailable { error }) => debug!(%object, error, "deliver: the sink is unavailable"),
             None => debug!(%object, events = outcome.count, "deliver"),
         }
-        self.judge_sink(&outcome);
+        self.judge_sink(slot, &outcome);
         let config = Arc::clone(&self.config);
         let retry_delay = |attempts| config.retry_delay(attempts);
         let policy = Policy { turn_max: config.turn_max, stopping: self.stopping, retry_delay: &retry_delay };
@@ -378,16 +389,17 @@ impl<'a> Serve<'a> {
     }
 
     /// Every answer of the sink tells whether it is available.
-    fn judge_sink(&mut self, outcome: &Outcome) {
+    fn judge_sink(&mut self, slot: usize, outcome: &Outcome) {
         match (&outcome.stop, &mut self.health) {
             (Some(Stop::Unavailable { error }), Health::Up) => {
                 warn!(error, "deliver: the sink is unavailable; nothing more is claimed until it answers");
                 let mut backoff = Backoff::new(PROBE_MIN, self.config.probe_max);
-                self.health = Health::Down { probe_at: Instant::now() + backoff.delay(), backoff, probing: false };
+                self.health = Health::Down { probe_at: Instant::now() + backoff.delay(), backoff, probe: Probe::Later };
                 self.give_up_waiting();
             }
-            (Some(Stop::Unavailable { .. }), Health::Down { probe_at, backoff, probing }) => {
-                if std::mem::take(probing) {
+            (Some(Stop::Unavailable { .. }), Health::Down { probe_at, backoff, probe }) => {
+                if *probe == Probe::Slot(slot) {
+                    *probe = Probe::Later;
                     *probe_at = Instant::now() + backoff.delay();
                 }
             }
@@ -408,15 +420,17 @@ impl<'a> Serve<'a> {
 
     fn probe_at(&self) -> Option<Instant> {
         match self.health {
-            Health::Down { probe_at, probing: false, .. } => Some(probe_at),
-            _ => None,
+            Health::Down { probe_at, .. } => Some(probe_at),
+            Health::Up => None,
         }
     }
 
     /// Tries the unavailable sink with one slot that kept its batch, or with the next one that gets one.
     fn probe(&mut self) {
-        if let Health::Down { probing, .. } = &mut self.health {
-            *probing = true;
+        if let Health::Down { probe_at, probe, .. } = &mut self.health {
+            *probe = Probe::Now;
+            // A probe that has no answer by then is followed by one with another slot: one object may be stuck for reasons of its own.
+            *probe_at = Instant::now() + self.config.probe_max;
         }
         match self.slots.iter().position(|slot| matches!(slot, Slot::Parked(_))) {
             Some(slot) => {
