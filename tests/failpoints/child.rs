@@ -1,0 +1,99 @@
+//! A worker process for the scene: the test program once more, told what to do by variables.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use seriatim::async_trait;
+use seriatim::keys::Keys;
+use seriatim::sink::{Batch, Context, Delivered, File, Sink, Stop};
+use seriatim::worker::{Shutdown, Worker, WorkerConfig};
+
+/// Ended as it was told.
+pub const FINISHED: i32 = 0;
+/// Ended with an error of the worker, which its log tells.
+pub const FAILED: i32 = 3;
+
+/// Sends to a file, but does with some events what they say.
+struct Obedient {
+    file: File,
+    stuck: bool,
+}
+
+#[async_trait]
+impl Sink for Obedient {
+    async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
+        for (at, event) in batch.events().enumerate() {
+            let text = String::from_utf8_lossy(&event.payload).into_owned();
+            let stop = match text.rsplit(' ').next().unwrap_or_default() {
+                "retry\"" if at > 0 || cx.attempts == 0 => Stop::transient("not yet"),
+                "part\"" if at > 0 => Stop::unavailable("a pause"),
+                "reject\"" => Stop::rejected("never"),
+                "stuck\"" if self.stuck => {
+                    let _ = self.send(batch, at, cx).await;
+                    std::future::pending().await
+                }
+                _ => continue,
+            };
+            return match self.send(batch, at, cx).await {
+                sent if sent.stop().is_some() => sent,
+                _ => Delivered::stopped(at, stop),
+            };
+        }
+        self.send(batch, batch.len(), cx).await
+    }
+}
+
+impl Obedient {
+    /// Sends the first `count` events.
+    async fn send(&self, batch: &Batch, count: usize, cx: &Context) -> Delivered {
+        let Some(first) = batch.events().next().filter(|_| count > 0) else { return Delivered::all() };
+        let payloads: Vec<Bytes> = batch.events().take(count).map(|event| event.payload).collect();
+        self.file.deliver(&Batch::new(batch.object().clone(), first.id, first.prev, payloads), cx).await
+    }
+}
+
+/// Works until SIGTERM, where `SERIATIM_CHILD` says what to work on; otherwise answers at once.
+pub fn run() {
+    let Ok(told) = std::env::var("SERIATIM_CHILD") else { return };
+    let told: Vec<&str> = told.split('|').collect();
+    let [url, namespace, name, file] = told[..] else { panic!("SERIATIM_CHILD: url|namespace|name|file") };
+    tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_ansi(false).with_writer(std::io::stderr).init();
+    let _faults = fail::FailScenario::setup();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let code = runtime.block_on(async {
+        let ms = Duration::from_millis;
+        let mut config = WorkerConfig::default();
+        config.name = name.to_owned();
+        config.keys = Keys::with_namespace(namespace).expect("a namespace");
+        config.concurrency = 3;
+        config.batch = 3;
+        config.lease = ms(500);
+        config.block = ms(50);
+        config.sweep = ms(50);
+        config.grace = ms(100);
+        config.response_timeout = ms(300);
+        config.retry_min = ms(5);
+        config.retry_max = ms(50);
+        config.probe_max = ms(100);
+        let sink = Obedient { file: File::open(file).expect("a file"), stuck: name == "first" };
+        let worker = Worker::builder(url).config(config).sink(sink).build().expect("valid settings");
+        let shutdown = Shutdown::new();
+        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).expect("a handler");
+        let stop = shutdown.clone();
+        tokio::spawn(async move {
+            terminate.recv().await;
+            stop.stop();
+        });
+        match worker.run(shutdown).await {
+            Ok(stopped) => {
+                eprintln!("ended: {stopped:?}");
+                FINISHED
+            }
+            Err(error) => {
+                eprintln!("ended: {error:?}");
+                FAILED
+            }
+        }
+    });
+    std::process::exit(code)
+}

@@ -1,0 +1,77 @@
+//! The faults: a point, an action, and how many hits of the point pass before.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Every call of a worker; each has a point before and one after it.
+const CALLS: [&str; 11] = ["open", "info", "connect", "load", "attach", "renew", "adopt", "advance", "detach", "pop", "deliver"];
+const ACTIONS: [&str; 4] = ["error", "lost", "delay", "abort"];
+/// Calls that a run makes often enough, and whose later hits find it in another state.
+const REPEATED: [(&str, u32); 2] = [("advance", 3), ("deliver", 3)];
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    pub point: String,
+    pub action: String,
+    pub passed: u32,
+}
+
+impl Fault {
+    /// Each action at the first hit of each point.
+    pub fn firsts() -> Vec<Self> {
+        let mut all = Vec::new();
+        for call in CALLS {
+            let more: &[&str] = if call == "deliver" { &["unavailable", "panic"] } else { &[] };
+            for side in ["before", "after"] {
+                for action in ACTIONS.iter().chain(more) {
+                    all.push(Self { point: format!("{call}.{side}"), action: (*action).to_owned(), passed: 0 });
+                }
+            }
+        }
+        all
+    }
+
+    /// The same, and later hits of what is called over and over.
+    pub fn all() -> Vec<Self> {
+        let mut all = Self::firsts();
+        for (call, last) in REPEATED {
+            let later: Vec<_> = all.iter().filter(|fault| fault.point.starts_with(call) && fault.passed == 0).cloned().collect();
+            for passed in 1..=last {
+                all.extend(later.iter().map(|fault| Self { passed, ..fault.clone() }));
+            }
+        }
+        all
+    }
+
+    /// As the variable `FAILPOINTS` has it.
+    pub fn setting(&self) -> String {
+        let off = if self.passed > 0 { format!("{}*off->", self.passed) } else { String::new() };
+        let task = if self.action == "panic" { "panic".to_owned() } else { format!("return({})", self.action) };
+        format!("{}={off}1*{task}", self.point)
+    }
+
+    /// Whether a log tells that it happened.
+    pub fn is_in(&self, log: &str) -> bool {
+        match self.action.as_str() {
+            "panic" => log.contains(&format!("failpoint {} panic", self.point)),
+            _ => log.contains(&format!("fail point point=\"{}\" ", self.point)),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.point, self.action)?;
+        if self.passed > 0 { write!(f, "@{}", self.passed) } else { Ok(()) }
+    }
+}
+
+impl FromStr for Fault {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (point, action) = text.split_once('=').ok_or(())?;
+        let (action, passed) = action.split_once('@').unwrap_or((action, "0"));
+        Ok(Self { point: point.to_owned(), action: action.to_owned(), passed: passed.parse().map_err(|_| ())? })
+    }
+}
