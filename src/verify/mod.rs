@@ -14,6 +14,7 @@
 
 mod align;
 mod chain;
+mod history;
 mod report;
 
 use std::borrow::Cow;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+pub use history::{Faults, History, HistoryExample, HistoryKind, HistoryLineError, HistoryReport};
 pub use report::{Example, Kind, Report};
 
 use report::Findings;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
-use seriatim::verify::{Judge, Kind, Report};
+use seriatim::verify::{History, HistoryKind, HistoryReport, Judge, Kind, Report};
 
 use crate::exit::{Exit, Failure};
 use crate::lines::{Fields, Lines};
@@ -29,12 +29,22 @@ pub(crate) struct Args {
     dead: Vec<PathBuf>,
     #[command(flatten)]
     fields: Fields,
+    /// The files are a history instead: what frontends emitted and were answered, and what a receiver got, as docs/proof.md
+    /// describes it. Acknowledged events must all have been applied, in order, once each; failed ones never
+    #[arg(long, conflicts_with_all = ["against", "dead"])]
+    history: bool,
+    /// Count apart what Redis lost in the windows that the history declares, and what came again because of that
+    #[arg(long, requires = "history")]
+    lossy: bool,
     /// Print the verdict as one JSON document
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
+    if args.history {
+        return run_history(args).await;
+    }
     let json = args.json;
     let report = tokio::task::spawn_blocking(move || judge(&args)).await??;
     if json {
@@ -57,6 +67,36 @@ fn judge(args: &Args) -> anyhow::Result<Report> {
         input(&mut judge, Lines::open(path)?, &args.fields)?;
     }
     Ok(judge.finish())
+}
+
+async fn run_history(args: Args) -> anyhow::Result<Exit> {
+    let json = args.json;
+    let report = tokio::task::spawn_blocking(move || history(&args.files, args.lossy)).await??;
+    if json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print_history(&report);
+    }
+    Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
+}
+
+/// Judges a history. A last line without a line break, of a frontend that died while it wrote it, is left out.
+fn history(files: &[PathBuf], lossy: bool) -> anyhow::Result<HistoryReport> {
+    let mut history = History::new(lossy);
+    for path in files {
+        let mut lines = Lines::open(path)?;
+        let name = lines.name().to_owned();
+        let file = history.file(&name);
+        while let Some(line) = lines.next()? {
+            match history.line(file, line.number, line.text) {
+                Err(error) if line.ended => {
+                    return Err(Failure::with(Exit::Input, format!("{name}:{}: {error}", line.number)));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(history.finish())
 }
 
 /// Takes one output. A file in which no line is an envelope was given by mistake.
@@ -142,4 +182,33 @@ pub(crate) fn examples(report: &Report) {
             println!("  {kind}: … and {} more", report.count(kind) - shown);
         }
     }
+}
+
+fn print_history(report: &HistoryReport) {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    let mut row = |name: &str, count: u64| {
+        table.add_row([Cell::new(name), Cell::new(count).set_alignment(CellAlignment::Right)]);
+    };
+    row("events emitted", report.events);
+    row("  acknowledged", report.ok);
+    row("  failed", report.failed);
+    row("  unknown", report.unknown);
+    row("    of which came", report.unknown_came);
+    row("applied", report.applied);
+    row("objects", report.objects);
+    row("duplicates", report.duplicates);
+    row("dead letters", report.dead);
+    if report.lost_by_redis + report.redelivered > 0 {
+        row("lost by Redis", report.lost_by_redis);
+        row("redelivered after that", report.redelivered);
+    }
+    for kind in HistoryKind::ALL {
+        row(&kind.to_string(), report.count(kind));
+    }
+    println!("{}", table.trim_fmt());
+    for example in &report.examples {
+        println!("  {}: {}:{}: {}", example.kind, example.file, example.line, example.what);
+    }
+    println!("{}", if report.is_clean() { "clean" } else { "BROKEN" });
 }

@@ -1,0 +1,248 @@
+//! Holds what the receiver applied against what was emitted.
+
+use std::collections::{HashMap, HashSet};
+
+use super::receiver::Receiver;
+use super::report::{Findings, HistoryKind, HistoryReport};
+use super::{Emit, Emitted, History, Outcome, Place, Received, Window};
+
+/// When Redis went back, the id counter jumps by a million beyond what is known. An id that is not at least half as far above another
+/// one was not given because of that.
+const JUMP_MIN: u64 = 500_000;
+
+/// What came of one event.
+#[derive(Debug, Clone, Default)]
+struct Came {
+    /// The ids it came under, dead letters included, with the time of each.
+    ids: Vec<(u64, u64)>,
+    /// The first id under which it was applied; 0 if it never was.
+    applied: u64,
+    dead: bool,
+}
+
+/// What is known of one id.
+struct Known {
+    event: super::Print,
+    object: u32,
+    prev: u64,
+}
+
+struct Judge<'a> {
+    history: &'a History,
+    findings: Findings,
+    totals: HistoryReport,
+    came: Vec<Came>,
+    /// Ids of dead letters.
+    dead: HashSet<u64>,
+}
+
+pub(super) fn judge(mut history: History) -> HistoryReport {
+    let findings = std::mem::take(&mut history.findings);
+    let mut received = std::mem::take(&mut history.received);
+    received.sort_unstable_by_key(|received| (received.t, received.place));
+    let came = vec![Came::default(); history.emitted.len()];
+    let dead = received.iter().filter(|received| received.dead).map(|received| received.id).collect();
+    let mut judge = Judge { history: &history, findings, totals: HistoryReport::default(), came, dead };
+    judge.ids(&received);
+    let receivers = judge.play(&received);
+    for (object, receiver) in receivers.into_iter().enumerate() {
+        judge.chain(object, &receiver.applied);
+        judge.order(object, &receiver.applied);
+    }
+    judge.events();
+    judge.findings.into_report(&history.files, judge.totals)
+}
+
+impl Judge<'_> {
+    fn name(&self, object: u32) -> &str {
+        &self.history.names[object as usize]
+    }
+
+    fn emit(&self, event: Emitted) -> &Emit {
+        &self.history.emits[event.emit as usize]
+    }
+
+    /// Whether Redis may have lost something that was written between these times, and the history may be judged so.
+    fn may_be_lost(&self, from: u64, to: u64) -> bool {
+        self.history.lossy && self.history.windows.iter().any(|window| window.from <= to && from <= window.to)
+    }
+
+    /// Whether the second id may have been given because Redis had lost what was done under the first one.
+    fn may_be_again(&self, first: u64, second: u64, second_t: u64) -> bool {
+        let jumped = second - first >= JUMP_MIN;
+        self.history.lossy && jumped && self.history.windows.iter().any(|Window { to, .. }| *to <= second_t)
+    }
+
+    /// One event per id, and nothing that nobody emitted. Counts duplicates.
+    fn ids(&mut self, received: &[Received]) {
+        let mut known: HashMap<u64, Known> = HashMap::new();
+        for Received { t, id, prev, event, object, place, dead } in received.iter().copied() {
+            let first = known.entry(id).or_insert(Known { event, object, prev });
+            if first.event != event || first.object != object {
+                self.findings.add(HistoryKind::IdReused, place, || format!("id {id} belongs to another event, too"));
+                // Whose id it is cannot be said; what the event itself did is judged all the same.
+            } else if first.prev != prev && !self.dead.contains(&prev.max(first.prev)) {
+                let other = first.prev;
+                self.findings.add(HistoryKind::Forked, place, || format!("id {id} came with prev {prev}, and with prev {other}"));
+            }
+            let Some(&at) = self.history.events_by_name.get(&event) else {
+                self.findings.add(HistoryKind::Unexpected, place, || format!("id {id} bears an event that nobody emitted"));
+                continue;
+            };
+            let emitted = self.history.emitted[at as usize];
+            let emit = &self.history.emits[emitted.emit as usize];
+            if emit.object != object {
+                let [is, was] = [object, emit.object].map(|object| self.name(object).to_owned());
+                self.findings.add(HistoryKind::Unexpected, place, || {
+                    format!("id {id} came as an event of {is} and was emitted for {was}")
+                });
+            } else if t < emit.invoked {
+                self.findings.add(HistoryKind::Unexpected, place, || format!("id {id} came before it was emitted"));
+            }
+            let came = &mut self.came[at as usize];
+            if came.ids.iter().all(|(other, _)| *other != id) {
+                came.ids.push((id, t));
+            } else if !dead {
+                self.totals.duplicates += 1;
+            }
+            came.dead |= dead;
+        }
+        self.totals.dead = self.dead.len() as u64;
+    }
+
+    /// Plays the receiver over everything that came.
+    fn play(&mut self, received: &[Received]) -> Vec<Receiver> {
+        let mut receivers: Vec<Receiver> = Vec::new();
+        receivers.resize_with(self.history.names.len(), Receiver::default);
+        for received in received.iter().filter(|received| !received.dead) {
+            receivers[received.object as usize].take(*received);
+        }
+        for receiver in &mut receivers {
+            while let Some(Received { id, prev, object, place, .. }) = receiver.give_up() {
+                let name = self.name(object).to_owned();
+                self.findings.add(HistoryKind::Gap, place, || format!("{name}: id {id} follows id {prev}, which never came"));
+            }
+            self.totals.objects += u64::from(!receiver.applied.is_empty());
+            for Received { event, id, .. } in &receiver.applied {
+                if let Some(at) = self.history.events_by_name.get(event) {
+                    let came = &mut self.came[*at as usize];
+                    if came.applied == 0 {
+                        came.applied = *id;
+                        self.totals.applied += 1;
+                    }
+                }
+            }
+        }
+        receivers
+    }
+
+    /// One successor per `prev`, dead letters aside.
+    fn chain(&mut self, object: usize, applied: &[Received]) {
+        for (at, Received { t, id, prev, place, .. }) in applied.iter().copied().enumerate() {
+            let beside = applied[..at].iter().rev().take_while(|earlier| earlier.id > prev);
+            let Some(other) = beside.into_iter().find(|earlier| !self.dead.contains(&earlier.id)).map(|earlier| earlier.id)
+            else {
+                continue;
+            };
+            if !self.may_be_again(other, id, t) {
+                let name = &self.history.names[object];
+                self.findings.add(HistoryKind::Forked, place, || {
+                    format!("{name}: id {id} follows id {prev}, and so does id {other} or one before it")
+                });
+            }
+        }
+    }
+
+    /// What is applied respects the order in which emits were answered and invoked, and the order within an emit.
+    fn order(&mut self, object: usize, applied: &[Received]) {
+        let name = &self.history.names[object];
+        let mut latest: Option<(u64, u64)> = None;
+        let mut before: Option<Emitted> = None;
+        for Received { id, event, place, .. } in applied.iter().copied() {
+            let Some(&at) = self.history.events_by_name.get(&event) else { continue };
+            // Only the first time counts: what comes again under a new id comes after what it was before, too.
+            if self.came[at as usize].applied != id {
+                continue;
+            }
+            let event = self.history.emitted[at as usize];
+            let emit = self.emit(event);
+            let (invoked, done) = (emit.invoked, if emit.outcome == Outcome::Ok { emit.done } else { u64::MAX });
+            // The events of an emit come one after the other; those that did not come at all are judged elsewhere.
+            let whole = self.came[at as usize - event.sub as usize..at as usize].iter().all(|came| came.applied > 0);
+            let follows = before.is_some_and(|before| before.emit == event.emit && before.sub + 1 == event.sub);
+            match latest {
+                Some((latest_invoked, latest_id)) if done < latest_invoked => {
+                    self.findings.add(HistoryKind::Reordered, place, || {
+                        format!("{name}: id {id} was acknowledged before id {latest_id} was emitted")
+                    });
+                }
+                _ if event.sub > 0 && whole && !follows => self.findings.add(HistoryKind::Reordered, place, || {
+                    format!("{name}: id {id} is a subevent and does not follow the event before it in its emit")
+                }),
+                _ => {}
+            }
+            if latest.is_none_or(|(latest_invoked, _)| invoked > latest_invoked) {
+                latest = Some((invoked, id));
+            }
+            before = Some(event);
+        }
+    }
+
+    /// What came of each event against what its frontend was told.
+    fn events(&mut self) {
+        for (at, mut came) in std::mem::take(&mut self.came).into_iter().enumerate() {
+            let event = self.history.emitted[at];
+            let Emit { invoked, done, outcome, object } = *self.emit(event);
+            self.totals.events += 1;
+            self.again(&mut came, event.place, object);
+            let came_at_all = !came.ids.is_empty();
+            let settled = came.applied > 0 || came.dead;
+            match outcome {
+                Outcome::Ok => self.totals.ok += 1,
+                Outcome::Failed => {
+                    self.totals.failed += 1;
+                    if came_at_all {
+                        self.report(HistoryKind::Undone, event.place, object, &came, "was refused, and came");
+                    }
+                    continue;
+                }
+                Outcome::Unknown | Outcome::Open => {
+                    self.totals.unknown += 1;
+                    self.totals.unknown_came += u64::from(settled);
+                }
+            }
+            if settled || (outcome != Outcome::Ok && !came_at_all) {
+                continue;
+            }
+            let until = if outcome == Outcome::Ok { done } else { u64::MAX };
+            if self.may_be_lost(invoked, until) {
+                self.totals.lost_by_redis += u64::from(outcome == Outcome::Ok);
+            } else if came_at_all {
+                self.report(HistoryKind::Reordered, event.place, object, &came, "came only after a later event was applied");
+            } else {
+                self.report(HistoryKind::Lost, event.place, object, &came, "was acknowledged and never came");
+            }
+        }
+    }
+
+    /// One id per event.
+    fn again(&mut self, came: &mut Came, place: Place, object: u32) {
+        came.ids.sort_unstable();
+        for pair in came.ids.windows(2) {
+            let [(first, _), (second, t)] = [pair[0], pair[1]];
+            if self.may_be_again(first, second, t) {
+                self.totals.redelivered += 1;
+            } else {
+                let name = self.name(object).to_owned();
+                self.findings
+                    .add(HistoryKind::Doubled, place, || format!("{name}: one event came under id {first} and id {second}"));
+            }
+        }
+    }
+
+    fn report(&mut self, kind: HistoryKind, place: Place, object: u32, came: &Came, what: &str) {
+        let name = self.name(object).to_owned();
+        let id = came.ids.first().map(|(id, _)| format!(" (id {id})")).unwrap_or_default();
+        self.findings.add(kind, place, || format!("{name}: an event of this emit{id} {what}"));
+    }
+}

@@ -1,0 +1,253 @@
+//! Judges a history: what frontends called and were answered, and what a receiver got, in the order of one clock.
+//!
+//! Lines are JSON objects; `op` says what happened and `t` when: nanoseconds of one machine's monotonic clock, or numbers from one
+//! shared counter. Files may be given in any order, and their lines may be slightly out of order, but an emit's `invoke` stands before its result.
+//!
+//! | `op` | members | logged |
+//! |---|---|---|
+//! | `invoke` | `t emit object events` | before an emit is sent; `events` are the main event and its subevents, each named once in the whole history |
+//! | `ok`, `failed`, `unknown` | `t emit` | after it was answered: done, certainly not done, nobody knows |
+//! | `receive` | `t object id prev event` | when the receiver gets an event, before it applies its rule |
+//! | `dead` | `t object id prev event` | for every dead letter |
+//! | `redis_lost` | `from to` | Redis may have lost what was written between the two times |
+//!
+//! The receiver is played: it applies an event if `prev <= last < id`, drops it if `id <= last`, and keeps it back if `prev > last`. What it
+//! applied is then held against what was emitted. Payloads are not kept: an event costs about 200 bytes, and each time it is received 60 more.
+
+mod judge;
+mod receiver;
+mod report;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+pub use report::{Faults, HistoryExample, HistoryKind, HistoryReport};
+
+use self::report::Findings;
+use super::{FileId, Place, Print, place, print};
+
+/// Why a line is no line of a history.
+#[derive(Debug, thiserror::Error)]
+#[error("not a line of a history: {0}")]
+pub struct HistoryLineError(#[source] serde_json::Error);
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+enum Line<'a> {
+    Invoke {
+        t: u64,
+        #[serde(borrow)]
+        emit: Cow<'a, str>,
+        #[serde(borrow)]
+        object: Cow<'a, str>,
+        #[serde(borrow)]
+        events: Vec<Cow<'a, str>>,
+    },
+    Ok {
+        t: u64,
+        #[serde(borrow)]
+        emit: Cow<'a, str>,
+    },
+    Failed {
+        t: u64,
+        #[serde(borrow)]
+        emit: Cow<'a, str>,
+    },
+    Unknown {
+        t: u64,
+        #[serde(borrow)]
+        emit: Cow<'a, str>,
+    },
+    Receive {
+        t: u64,
+        #[serde(borrow, flatten)]
+        event: EventLine<'a>,
+    },
+    Dead {
+        t: u64,
+        #[serde(borrow, flatten)]
+        event: EventLine<'a>,
+    },
+    RedisLost {
+        from: u64,
+        to: u64,
+    },
+}
+
+#[derive(Debug, Deserialize)]
+struct EventLine<'a> {
+    #[serde(borrow)]
+    object: Cow<'a, str>,
+    id: u64,
+    prev: u64,
+    #[serde(borrow)]
+    event: Cow<'a, str>,
+}
+
+/// What became of an emit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// No result was logged: the frontend died, or the history ends here.
+    Open,
+    Ok,
+    Failed,
+    Unknown,
+}
+
+#[derive(Debug)]
+struct Emit {
+    object: u32,
+    invoked: u64,
+    /// When it was answered; the end of time where it was not.
+    done: u64,
+    outcome: Outcome,
+}
+
+/// One event that was emitted.
+#[derive(Debug, Clone, Copy)]
+struct Emitted {
+    emit: u32,
+    /// 0 for the main event, then the subevents. The events of one emit stand one after the other.
+    sub: u32,
+    place: Place,
+}
+
+/// An event as the receiver got it, or a dead letter.
+#[derive(Debug, Clone, Copy)]
+struct Received {
+    t: u64,
+    id: u64,
+    prev: u64,
+    event: Print,
+    object: u32,
+    place: Place,
+    dead: bool,
+}
+
+/// A time in which Redis may have lost what was written.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    from: u64,
+    to: u64,
+}
+
+/// Gathers the lines of a history, in any order of files, and judges them in [`finish`](Self::finish).
+#[derive(Debug, Default)]
+pub struct History {
+    lossy: bool,
+    files: Vec<String>,
+    objects: HashMap<Arc<str>, u32>,
+    names: Vec<Arc<str>>,
+    emits_by_name: HashMap<Print, u32>,
+    emits: Vec<Emit>,
+    events_by_name: HashMap<Print, u32>,
+    emitted: Vec<Emitted>,
+    received: Vec<Received>,
+    windows: Vec<Window>,
+    findings: Findings,
+}
+
+impl History {
+    /// A judge who has seen nothing. `lossy`: what Redis lost in the windows that the history declares is counted and is no fault; ids are still
+    /// never given twice, and nothing older is applied after something newer.
+    pub fn new(lossy: bool) -> Self {
+        Self { lossy, ..Self::default() }
+    }
+
+    /// Names a file whose lines follow; the name is only shown.
+    pub fn file(&mut self, name: impl Into<String>) -> FileId {
+        self.files.push(name.into());
+        FileId(u32::try_from(self.files.len() - 1).unwrap_or(u32::MAX))
+    }
+
+    /// Takes one line, without its line break; `line` counts from 1. Empty lines are skipped.
+    ///
+    /// # Errors
+    ///
+    /// If the line is none of those above; nothing is taken then.
+    pub fn line(&mut self, file: FileId, line: u64, text: &[u8]) -> Result<(), HistoryLineError> {
+        if text.trim_ascii().is_empty() {
+            return Ok(());
+        }
+        let place = place(file, line);
+        match serde_json::from_slice(text).map_err(HistoryLineError)? {
+            Line::Invoke { t, emit, object, events } => self.invoke(place, t, &emit, &object, &events),
+            Line::Ok { t, emit } => self.done(place, t, &emit, Outcome::Ok),
+            Line::Failed { t, emit } => self.done(place, t, &emit, Outcome::Failed),
+            Line::Unknown { t, emit } => self.done(place, t, &emit, Outcome::Unknown),
+            Line::Receive { t, event } => self.receive(place, t, &event, false),
+            Line::Dead { t, event } => self.receive(place, t, &event, true),
+            Line::RedisLost { from, to } => self.windows.push(Window { from, to }),
+        }
+        Ok(())
+    }
+
+    fn invoke(&mut self, place: Place, t: u64, name: &str, object: &str, events: &[Cow<'_, str>]) {
+        let object = self.object(object);
+        let emit = u32::try_from(self.emits.len()).unwrap_or(u32::MAX);
+        match self.emits_by_name.entry(print(name.as_bytes())) {
+            Entry::Vacant(free) => free.insert(emit),
+            Entry::Occupied(_) => {
+                return self.findings.add(HistoryKind::Malformed, place, || format!("the emit {name} was invoked before"));
+            }
+        };
+        self.emits.push(Emit { object, invoked: t, done: u64::MAX, outcome: Outcome::Open });
+        let mut sub = 0;
+        for event in events {
+            let at = u32::try_from(self.emitted.len()).unwrap_or(u32::MAX);
+            match self.events_by_name.entry(print(event.as_bytes())) {
+                Entry::Vacant(free) => {
+                    free.insert(at);
+                    self.emitted.push(Emitted { emit, sub, place });
+                    sub += 1;
+                }
+                Entry::Occupied(_) => {
+                    self.findings.add(HistoryKind::Malformed, place, || format!("the event {event} was emitted before"));
+                }
+            }
+        }
+    }
+
+    fn done(&mut self, place: Place, t: u64, name: &str, outcome: Outcome) {
+        let emit = self.emits_by_name.get(&print(name.as_bytes())).map(|at| &mut self.emits[*at as usize]);
+        match emit {
+            Some(emit) if emit.outcome == Outcome::Open && t >= emit.invoked => {
+                emit.outcome = outcome;
+                emit.done = t;
+            }
+            Some(_) => self
+                .findings
+                .add(HistoryKind::Malformed, place, || format!("the emit {name} was answered twice, or before it was invoked")),
+            None => self.findings.add(HistoryKind::Malformed, place, || format!("the emit {name} was not invoked before")),
+        }
+    }
+
+    fn receive(&mut self, place: Place, t: u64, event: &EventLine<'_>, dead: bool) {
+        let EventLine { object, id, prev, event } = event;
+        if let Err(error) = crate::consume::check_numbers(*id, *prev) {
+            return self.findings.add(HistoryKind::Malformed, place, || format!("{object}: {error}"));
+        }
+        let object = self.object(object);
+        self.received.push(Received { t, id: *id, prev: *prev, event: print(event.as_bytes()), object, place, dead });
+    }
+
+    /// Judges everything that was taken.
+    pub fn finish(self) -> HistoryReport {
+        judge::judge(self)
+    }
+
+    fn object(&mut self, name: &str) -> u32 {
+        if let Some(&object) = self.objects.get(name) {
+            return object;
+        }
+        let object = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+        let name: Arc<str> = name.into();
+        self.names.push(Arc::clone(&name));
+        self.objects.insert(name, object);
+        object
+    }
+}

@@ -1,0 +1,159 @@
+//! What is said of a history: counts, and the first examples of each kind of fault.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::Place;
+
+/// So many examples of each kind are kept.
+const EXAMPLES_MAX: usize = 5;
+
+/// A kind of fault in a history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HistoryKind {
+    /// An acknowledged event that was never applied and is no dead letter.
+    Lost,
+    /// An event of an emit that certainly was not done, and that came.
+    Undone,
+    /// One event under two ids.
+    Doubled,
+    /// Two events under one id.
+    IdReused,
+    /// An event applied in another order than that of the emits, or one that came only after a later one was applied.
+    Reordered,
+    /// A second event after the same `prev`, or an id that came with two different ones.
+    Forked,
+    /// An event whose `prev` never came: the chain has a gap, or does not start at 0.
+    Gap,
+    /// An event that nobody emitted, or for another object, or that came before it was emitted.
+    Unexpected,
+    /// A line that contradicts another one, or whose numbers cannot be an event's.
+    Malformed,
+}
+
+impl HistoryKind {
+    /// Every kind, the gravest first.
+    pub const ALL: [Self; 9] = [
+        Self::Lost,
+        Self::Undone,
+        Self::Doubled,
+        Self::IdReused,
+        Self::Reordered,
+        Self::Forked,
+        Self::Gap,
+        Self::Unexpected,
+        Self::Malformed,
+    ];
+}
+
+impl fmt::Display for HistoryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lost => "lost",
+            Self::Undone => "failed, and came",
+            Self::Doubled => "doubled",
+            Self::IdReused => "ids reused",
+            Self::Reordered => "reordered",
+            Self::Forked => "forked",
+            Self::Gap => "gaps",
+            Self::Unexpected => "unexpected",
+            Self::Malformed => "malformed",
+        })
+    }
+}
+
+/// One fault, and where to see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct HistoryExample {
+    /// Its kind.
+    pub kind: HistoryKind,
+    /// The file.
+    pub file: String,
+    /// The line, counted from 1.
+    pub line: u32,
+    /// What is wrong there, in one line.
+    pub what: String,
+}
+
+/// The verdict over a history.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct HistoryReport {
+    /// Events that were emitted, whatever became of it.
+    pub events: u64,
+    /// Events whose emit was acknowledged.
+    pub ok: u64,
+    /// Events whose emit certainly was not done.
+    pub failed: u64,
+    /// Events whose emit nobody knows about, those without any answer included.
+    pub unknown: u64,
+    /// Those of them that came.
+    pub unknown_came: u64,
+    /// Different events that the receiver applied.
+    pub applied: u64,
+    /// Objects with at least one of them.
+    pub objects: u64,
+    /// Events that the receiver got again under the same id. Its rule drops them.
+    pub duplicates: u64,
+    /// Dead letters.
+    pub dead: u64,
+    /// Acknowledged events that Redis lost in a declared window; only where the history is judged as lossy.
+    pub lost_by_redis: u64,
+    /// Events that came again under a new id because Redis had lost that they were delivered; the same.
+    pub redelivered: u64,
+    /// The faults.
+    pub faults: Faults,
+    /// The first few faults of each kind.
+    pub examples: Vec<HistoryExample>,
+}
+
+impl HistoryReport {
+    /// How many faults of a kind there are.
+    pub fn count(&self, kind: HistoryKind) -> u64 {
+        self.faults.0[kind as usize]
+    }
+
+    /// Whether nothing is broken.
+    pub fn is_clean(&self) -> bool {
+        self.faults.0.iter().all(|count| *count == 0)
+    }
+}
+
+/// Counts by kind; written as an object with a member for each.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Faults([u64; HistoryKind::ALL.len()]);
+
+impl Serialize for Faults {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(HistoryKind::ALL.into_iter().zip(&self.0))
+    }
+}
+
+/// Faults as they are found.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    counts: Faults,
+    examples: [Vec<(Place, String)>; HistoryKind::ALL.len()],
+}
+
+impl Findings {
+    pub(super) fn add(&mut self, kind: HistoryKind, place: Place, what: impl FnOnce() -> String) {
+        self.counts.0[kind as usize] += 1;
+        let examples = &mut self.examples[kind as usize];
+        if examples.len() < EXAMPLES_MAX {
+            examples.push((place, what()));
+        }
+    }
+
+    pub(super) fn into_report(self, files: &[String], totals: HistoryReport) -> HistoryReport {
+        let name = |place: Place| files.get(place.file.0 as usize).cloned().unwrap_or_default();
+        let examples = HistoryKind::ALL.into_iter().zip(self.examples).flat_map(|(kind, examples)| {
+            examples.into_iter().map(move |(place, what)| HistoryExample { kind, file: name(place), line: place.line, what })
+        });
+        HistoryReport { examples: examples.collect(), faults: self.counts, ..totals }
+    }
+}
