@@ -1,0 +1,61 @@
+//! The history that `seriatim verify --history` judges, written while it happens, with times of one clock.
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// One file, and the clock. No two times are the same.
+pub(crate) struct History {
+    began: Instant,
+    last: AtomicU64,
+    file: Mutex<BufWriter<File>>,
+}
+
+impl History {
+    pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
+        let file = Mutex::new(BufWriter::new(File::create(path)?));
+        Ok(Self { began: Instant::now(), last: AtomicU64::new(0), file })
+    }
+
+    /// Nanoseconds since the beginning.
+    pub(crate) fn now(&self) -> u64 {
+        let now = self.began.elapsed().as_nanos() as u64;
+        let last = self.last.fetch_max(now, Ordering::SeqCst);
+        if now > last { now } else { self.last.fetch_add(1, Ordering::SeqCst) + 1 }
+    }
+
+    fn write(&self, line: &Value) {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        writeln!(file, "{line}").expect("the history can be written");
+    }
+
+    pub(crate) fn invoke(&self, emit: &str, object: &str, events: &[String]) {
+        self.write(&json!({"op": "invoke", "t": self.now(), "emit": emit, "object": object, "events": events}));
+    }
+
+    /// `op` is ok, failed or unknown. The time is that of the answer, not of the writing.
+    pub(crate) fn done(&self, op: &str, emit: &str) {
+        self.write(&json!({"op": op, "t": self.now(), "emit": emit}));
+    }
+
+    /// `op` is receive or dead.
+    pub(crate) fn came(&self, op: &str, object: &str, id: u64, prev: u64, event: &str) {
+        let t = self.now();
+        self.write(&json!({"op": op, "t": t, "object": object, "id": id, "prev": prev, "event": event}));
+    }
+
+    /// Redis may have lost what was written from `before` before `t` until now.
+    pub(crate) fn redis_lost(&self, t: u64, before: Duration) {
+        let from = t.saturating_sub(before.as_nanos() as u64);
+        self.write(&json!({"op": "redis_lost", "from": from, "to": self.now()}));
+    }
+
+    pub(crate) fn flush(&self) -> anyhow::Result<()> {
+        Ok(self.file.lock().unwrap_or_else(PoisonError::into_inner).flush()?)
+    }
+}

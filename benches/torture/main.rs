@@ -1,0 +1,119 @@
+//! The fault harness: real worker processes, producers and a Redis, a schedule of faults over all of them, and the verdict.
+//!
+//!     scripts/torture [--minutes N] [--seed N] [--appendfsync everysec|always|mixed] [--keep DIR]
+//!
+//! The schedule is settled by the seed before anything starts (`plan`). Everything reaches Redis by a proxy that cuts connections (`proxy`). At the
+//! end all faults are lifted, the queues must drain within a bound, `check` must be clean, and the history of what was emitted, answered and
+//! received (`history`) is judged by `seriatim verify --history`. Ends with 1 if anything is wrong; the evidence is kept then.
+
+mod history;
+mod plan;
+mod producers;
+mod proxy;
+mod random;
+mod receiver;
+mod server;
+mod stage;
+mod workers;
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, bail, ensure};
+
+use self::plan::Appendfsync;
+use self::stage::Stage;
+
+const USAGE: &str = "torture --minutes N [--seed N] [--appendfsync everysec|always|mixed] [--workers N] [--keep DIR]";
+
+/// What the command line says.
+struct Args {
+    length: Duration,
+    seed: u64,
+    appendfsync: Appendfsync,
+    workers: usize,
+    keep: Option<PathBuf>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let Some(args) = Args::read()? else {
+        // A plain `cargo bench` comes here, too.
+        println!("usage: {USAGE}");
+        return Ok(());
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let dir = match &args.keep {
+        Some(dir) => {
+            std::fs::create_dir_all(dir)?;
+            ensure!(std::fs::read_dir(dir)?.next().is_none(), "{} is not empty", dir.display());
+            dir.canonicalize()?
+        }
+        None => tempfile::Builder::new().prefix("seriatim-torture-").tempdir()?.keep(),
+    };
+    let passed = runtime.block_on(async {
+        tokio::select! {
+            passed = torture(&args, &dir) => passed,
+            stopped = tokio::signal::ctrl_c() => { stopped?; bail!("stopped by Ctrl-C") }
+        }
+    });
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    match passed {
+        Ok(true) => {
+            if args.keep.is_none() {
+                std::fs::remove_dir_all(&dir)?;
+            }
+            println!("torture: passed, seed {}", args.seed);
+            Ok(())
+        }
+        Ok(false) => bail!("FAILED, seed {}; the evidence is in {}", args.seed, dir.display()),
+        Err(error) => Err(error.context(format!("seed {}; what there is of evidence is in {}", args.seed, dir.display()))),
+    }
+}
+
+async fn torture(args: &Args, dir: &std::path::Path) -> anyhow::Result<bool> {
+    let plan = plan::schedule(args.seed, args.length, args.appendfsync, args.workers);
+    println!("torture: seed {}, {:?}, {} faults, in {}", args.seed, args.length, plan.len(), dir.display());
+    let mut stage = Stage::set(dir, args.seed, args.workers, args.appendfsync).await?;
+    stage.play(&plan).await?;
+    let drained = stage.drain().await;
+    let clean = stage.end().await;
+    stage.print();
+    if let Err(error) = &drained {
+        println!("NOT DRAINED: {error:#}");
+    }
+    Ok(clean? && drained.is_ok())
+}
+
+impl Args {
+    fn read() -> anyhow::Result<Option<Self>> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        let mut args = Self {
+            length: Duration::ZERO,
+            seed: now.as_micros() as u64,
+            appendfsync: Appendfsync::Mixed,
+            workers: 4,
+            keep: None,
+        };
+        let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
+        while let Some(option) = words.next() {
+            let mut value = || words.next().with_context(|| format!("{option} needs a value; {USAGE}"));
+            match option.as_str() {
+                "--minutes" => args.length = Duration::from_secs_f64(value()?.parse::<f64>()? * 60.0),
+                "--seed" => args.seed = value()?.parse()?,
+                "--workers" => args.workers = value()?.parse()?,
+                "--keep" => args.keep = Some(value()?.into()),
+                "--appendfsync" => {
+                    args.appendfsync = match value()?.as_str() {
+                        "always" => Appendfsync::Always,
+                        "everysec" => Appendfsync::Everysec,
+                        "mixed" => Appendfsync::Mixed,
+                        other => bail!("--appendfsync {other}; {USAGE}"),
+                    }
+                }
+                other => bail!("{other} is no option; {USAGE}"),
+            }
+        }
+        ensure!(args.workers > 0, "--workers must be at least 1");
+        Ok((args.length > Duration::ZERO).then_some(args))
+    }
+}

@@ -1,0 +1,139 @@
+//! The schedule of faults: all of it is settled by the seed before anything starts.
+
+use std::time::Duration;
+
+use crate::random::Random;
+
+/// One fault. Workers are named by number.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Fault {
+    /// SIGKILL, and started again after a while.
+    WorkerKilled { worker: usize, down: Duration },
+    /// SIGSTOP, for longer than the lease, then SIGCONT.
+    WorkerPaused { worker: usize, time: Duration },
+    /// SIGTERM, and started again.
+    WorkerStopped { worker: usize },
+    /// SIGTERM to one worker after the other, each started again before the next.
+    RollingRestart,
+    /// SIGKILL, and started again. With `everysec` the last part of its log, `cut` back from the end, may be taken away, as a power loss does.
+    RedisKilled { down: Duration, cut: Option<Duration>, always: bool },
+    /// DEBUG SLEEP: Redis does nothing at all.
+    RedisAsleep { time: Duration },
+    /// CLIENT PAUSE: Redis takes no commands, or no writes.
+    ClientsPaused { time: Duration, all: bool },
+    /// SCRIPT FLUSH.
+    ScriptsFlushed,
+    /// maxmemory is reached, and lifted after a while.
+    OutOfMemory { time: Duration },
+    /// Some connection ends after so many further bytes of requests.
+    RequestCut { bytes: usize },
+    /// Some connection ends after so many further bytes of replies.
+    ReplyCut { bytes: usize },
+    /// Everything takes longer.
+    Latency { delay: Duration, time: Duration },
+    /// Some connection stays open, and nothing gets through any more.
+    HalfOpen,
+}
+
+/// The names of the kinds, in the order of [`Fault::kind`].
+pub(crate) const KINDS: [&str; 13] = [
+    "worker SIGKILL",
+    "worker SIGSTOP beyond its lease",
+    "worker SIGTERM",
+    "rolling restart",
+    "Redis SIGKILL",
+    "Redis DEBUG SLEEP",
+    "Redis CLIENT PAUSE",
+    "SCRIPT FLUSH",
+    "maxmemory reached",
+    "request cut",
+    "reply cut",
+    "latency",
+    "half-open",
+];
+
+/// How many of each kind in ten minutes.
+const PER_TEN_MINUTES: [u64; KINDS.len()] = [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 30, 40];
+
+impl Fault {
+    pub(crate) fn kind(&self) -> usize {
+        match self {
+            Self::WorkerKilled { .. } => 0,
+            Self::WorkerPaused { .. } => 1,
+            Self::WorkerStopped { .. } => 2,
+            Self::RollingRestart => 3,
+            Self::RedisKilled { .. } => 4,
+            Self::RedisAsleep { .. } => 5,
+            Self::ClientsPaused { .. } => 6,
+            Self::ScriptsFlushed => 7,
+            Self::OutOfMemory { .. } => 8,
+            Self::RequestCut { .. } => 9,
+            Self::ReplyCut { .. } => 10,
+            Self::Latency { .. } => 11,
+            Self::HalfOpen => 12,
+        }
+    }
+
+    fn of(kind: usize, random: &mut Random, appendfsync: Appendfsync, workers: usize) -> Self {
+        let worker = random.below(workers as u64) as usize;
+        match kind {
+            0 => {
+                // Half of them come back at once and go on; the others are taken over from.
+                let down = if random.chance(50) { Duration::ZERO } else { random.ms(200, 2500) };
+                Self::WorkerKilled { worker, down }
+            }
+            1 => Self::WorkerPaused { worker, time: random.ms(1200, 3000) },
+            2 => Self::WorkerStopped { worker },
+            3 => Self::RollingRestart,
+            4 => {
+                let always = match appendfsync {
+                    Appendfsync::Always => true,
+                    Appendfsync::Everysec => false,
+                    Appendfsync::Mixed => random.chance(50),
+                };
+                let cut = random.chance(60).then(|| random.ms(0, 1000));
+                Self::RedisKilled { down: random.ms(0, 400), cut, always }
+            }
+            5 => Self::RedisAsleep { time: random.ms(200, 2500) },
+            6 => Self::ClientsPaused { time: random.ms(200, 2500), all: random.chance(50) },
+            7 => Self::ScriptsFlushed,
+            8 => Self::OutOfMemory { time: random.ms(300, 2500) },
+            9 => Self::RequestCut { bytes: Self::some_bytes(random) },
+            10 => Self::ReplyCut { bytes: Self::some_bytes(random) },
+            11 => Self::Latency { delay: random.ms(1, 120), time: random.ms(500, 3000) },
+            _ => Self::HalfOpen,
+        }
+    }
+
+    /// Mostly within one command, sometimes far into what follows.
+    fn some_bytes(random: &mut Random) -> usize {
+        let limit = [1, 20, 200, 2_000, 20_000][random.below(5) as usize];
+        random.below(limit) as usize
+    }
+}
+
+/// When Redis makes its log durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Appendfsync {
+    Always,
+    Everysec,
+    /// One or the other, anew after each kill.
+    Mixed,
+}
+
+/// All faults, each with the time at which it comes.
+pub(crate) fn schedule(seed: u64, length: Duration, appendfsync: Appendfsync, workers: usize) -> Vec<(Duration, Fault)> {
+    let mut plan = Vec::new();
+    for (kind, count) in PER_TEN_MINUTES.into_iter().enumerate() {
+        // A sequence of its own per kind: another rate of one kind leaves the others as they are.
+        let mut random = Random::new(seed ^ (kind as u64 + 1).wrapping_mul(0xd134_2543_de82_ef95));
+        let mean_ms = 600_000 / count;
+        let mut at = random.ms(mean_ms / 10, mean_ms);
+        while at < length {
+            plan.push((at, Fault::of(kind, &mut random, appendfsync, workers)));
+            at += random.ms(mean_ms * 6 / 10, mean_ms * 14 / 10);
+        }
+    }
+    plan.sort_by_key(|(at, fault)| (*at, fault.kind()));
+    plan
+}

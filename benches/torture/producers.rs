@@ -1,0 +1,137 @@
+//! Frontends: each emits by the library, several at once over one connection, and logs what it called and what it was answered.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use seriatim::event::Json;
+use seriatim::{EmitError, Emitter};
+use tokio::task::JoinSet;
+
+use crate::history::History;
+use crate::random::Random;
+
+const PRODUCERS: usize = 3;
+/// Emits of one producer under way at once.
+const AT_ONCE: usize = 4;
+const OBJECTS: u64 = 150;
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What all of them share.
+pub(crate) struct Frontends {
+    pub(crate) url: String,
+    pub(crate) history: Arc<History>,
+    pub(crate) seed: u64,
+    pub(crate) stop: AtomicBool,
+    /// So that no name is given twice.
+    emits: AtomicU64,
+}
+
+impl Frontends {
+    pub(crate) fn new(url: String, history: Arc<History>, seed: u64) -> Arc<Self> {
+        Arc::new(Self { url, history, seed, stop: AtomicBool::new(false), emits: AtomicU64::new(0) })
+    }
+
+    /// Emits until told to stop.
+    pub(crate) async fn run(self: Arc<Self>) -> anyhow::Result<()> {
+        let mut tasks = JoinSet::new();
+        for producer in 0..PRODUCERS {
+            let emitter = Emitter::builder(&self.url).connection_timeout(TIMEOUT).response_timeout(TIMEOUT).connect().await?;
+            for lane in 0..AT_ONCE {
+                let random = Random::new(self.seed.wrapping_add((producer * AT_ONCE + lane) as u64 + 1));
+                tasks.spawn(Arc::clone(&self).lane(emitter.clone(), random));
+            }
+        }
+        tasks.spawn(Arc::clone(&self).any_language(Random::new(self.seed)));
+        while let Some(done) = tasks.join_next().await {
+            done?;
+        }
+        Ok(())
+    }
+
+    /// An object: few have many events, many have few.
+    fn object(random: &mut Random) -> String {
+        let limit = random.between(1, OBJECTS);
+        format!("object:{}", random.below(limit))
+    }
+
+    fn names(&self, events: u64) -> (String, Vec<String>) {
+        let emit = self.emits.fetch_add(1, Ordering::Relaxed).to_string();
+        let events = (0..events).map(|sub| format!("{emit}.{sub}")).collect();
+        (emit, events)
+    }
+
+    async fn lane(self: Arc<Self>, emitter: Emitter, mut random: Random) {
+        while !self.stop.load(Ordering::Relaxed) {
+            // Mostly a steady trickle; now and then as fast as it goes, so that batches build up.
+            let burst = if random.chance(5) { 20 } else { 1 };
+            let one = random.chance(50).then(|| Self::object(&mut random));
+            for _ in 0..burst {
+                let object = one.clone().unwrap_or_else(|| Self::object(&mut random));
+                if !self.emit(&emitter, &object, &mut random).await {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+            tokio::time::sleep(random.ms(50, 250)).await;
+        }
+    }
+
+    /// Emits once. Answers whether it went well.
+    async fn emit(&self, emitter: &Emitter, object: &str, random: &mut Random) -> bool {
+        let (name, events) = self.names(if random.chance(20) { random.between(2, 4) } else { 1 });
+        let mut payloads = events.iter().map(|event| {
+            let padding = if random.chance(1) { random.below(40_000) } else { random.below(100) };
+            Json::new(format!("{{\"name\":\"{event}\",\"padding\":\"{}\"}}", "x".repeat(padding as usize)))
+        });
+        let main = payloads.next().unwrap_or_else(|| Json::new("null"));
+        let mut emit = emitter.event(object, main);
+        for payload in payloads {
+            emit = emit.sub(payload);
+        }
+        if random.chance(10) {
+            emit = emit.data(Json::new("{}"));
+        }
+        self.history.invoke(&name, object, &events);
+        // One in fifty is given up in the middle: the future is dropped.
+        let patience = if random.chance(2) { random.ms(0, 3) } else { Duration::from_secs(60) };
+        let answer = tokio::time::timeout(patience, emit.send()).await;
+        let op = match &answer {
+            Ok(Ok(_)) => "ok",
+            Ok(Err(EmitError::Unknown { .. })) | Err(_) => "unknown",
+            Ok(Err(_)) => "failed",
+        };
+        self.history.done(op, &name);
+        op == "ok"
+    }
+
+    /// A frontend without the library: a plain MULTI, and now and then something that is no JSON and ends as a dead letter.
+    async fn any_language(self: Arc<Self>, mut random: Random) {
+        let mut conn: Option<MultiplexedConnection> = None;
+        while !self.stop.load(Ordering::Relaxed) {
+            tokio::time::sleep(random.ms(50, 250)).await;
+            let Some(open) = &mut conn else {
+                conn = self.connect().await;
+                continue;
+            };
+            let object = Self::object(&mut random);
+            let (name, events) = self.names(1);
+            let event = if random.chance(30) { format!("!{}", events[0]) } else { format!("{{\"name\":\"{}\"}}", events[0]) };
+            let mut pipe = redis::pipe();
+            pipe.atomic().lpush(format!("{object}:events"), event).ignore().lpush("objects.with.events", &object).ignore();
+            self.history.invoke(&name, &object, &events);
+            let answer: Result<(), _> = pipe.query_async(open).await;
+            // What exactly went wrong is the library's business; here nobody looks.
+            self.history.done(if answer.is_ok() { "ok" } else { "unknown" }, &name);
+            if answer.is_err() {
+                conn = None;
+            }
+        }
+    }
+
+    async fn connect(&self) -> Option<MultiplexedConnection> {
+        let config =
+            redis::AsyncConnectionConfig::new().set_connection_timeout(Some(TIMEOUT)).set_response_timeout(Some(TIMEOUT));
+        redis::Client::open(self.url.as_str()).ok()?.get_multiplexed_async_connection_with_config(&config).await.ok()
+    }
+}

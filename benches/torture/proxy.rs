@@ -1,0 +1,125 @@
+//! A TCP proxy before Redis that cuts connections at a chosen byte, delays them, or lets nothing through any more.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+
+/// Which way bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Request = 0,
+    Reply = 1,
+}
+
+/// What is in force. A cut or a half-open waits here until the next bytes of that way come by; their connection takes it.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    cuts: Mutex<[Vec<usize>; 2]>,
+    half_open: AtomicI64,
+    latency_ms: AtomicU64,
+    /// Connections cut and made half-open.
+    pub(crate) cut: [AtomicU64; 2],
+    pub(crate) half_opened: AtomicU64,
+    /// Half-open connections end here at last.
+    end: Notify,
+}
+
+impl Faults {
+    pub(crate) fn cut(&self, way: Way, bytes: usize) {
+        self.cuts.lock().unwrap_or_else(PoisonError::into_inner)[way as usize].push(bytes);
+    }
+
+    pub(crate) fn half_open(&self) {
+        self.half_open.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn latency(&self, delay: Duration) {
+        self.latency_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
+    }
+
+    /// No fault is in force any more.
+    pub(crate) fn lift(&self) {
+        *self.cuts.lock().unwrap_or_else(PoisonError::into_inner) = Default::default();
+        self.half_open.store(0, Ordering::SeqCst);
+        self.latency(Duration::ZERO);
+        self.end.notify_waiters();
+    }
+
+    fn take_cut(&self, way: Way) -> Option<usize> {
+        self.cuts.lock().unwrap_or_else(PoisonError::into_inner)[way as usize].pop()
+    }
+
+    fn take_half_open(&self) -> bool {
+        self.half_open.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| (left > 0).then(|| left - 1)).is_ok()
+    }
+}
+
+/// Listens on a port of its own and passes everything on to Redis. Answers the port.
+pub(crate) async fn start(redis_port: u16, faults: Arc<Faults>) -> anyhow::Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let port = listener.local_addr()?.port();
+    tokio::spawn(async move {
+        loop {
+            // Out of descriptors: whoever wanted in tries again.
+            let Ok((client, _)) = listener.accept().await else { continue };
+            tokio::spawn(serve(client, redis_port, Arc::clone(&faults)));
+        }
+    });
+    Ok(port)
+}
+
+/// One connection. Whatever ends one way ends both.
+async fn serve(client: TcpStream, redis_port: u16, faults: Arc<Faults>) {
+    let Ok(redis) = TcpStream::connect(("127.0.0.1", redis_port)).await else { return };
+    let _ = (client.set_nodelay(true), redis.set_nodelay(true));
+    let (from_client, to_client) = client.into_split();
+    let (from_redis, to_redis) = redis.into_split();
+    let stuck = Arc::new(Notify::new());
+    tokio::select! {
+        () = pump(Way::Request, from_client, to_redis, &faults, &stuck) => {}
+        () = pump(Way::Reply, from_redis, to_client, &faults, &stuck) => {}
+    }
+}
+
+async fn pump(way: Way, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, faults: &Faults, stuck: &Notify) {
+    let mut bytes = vec![0; 64 * 1024];
+    let mut left: Option<usize> = None;
+    loop {
+        let read = tokio::select! {
+            read = from.read(&mut bytes) => read,
+            // The other way is half-open: so is this one.
+            () = stuck.notified() => return faults.end.notified().await,
+        };
+        let Ok(read @ 1..) = read else { return };
+        if faults.take_half_open() {
+            faults.half_opened.fetch_add(1, Ordering::Relaxed);
+            stuck.notify_one();
+            return faults.end.notified().await;
+        }
+        if left.is_none() {
+            left = faults.take_cut(way);
+        }
+        let delay_ms = faults.latency_ms.load(Ordering::Relaxed);
+        if delay_ms > 0 {
+            tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+        }
+        let pass = left.map_or(read, |left| left.min(read));
+        if to.write_all(&bytes[..pass]).await.is_err() {
+            return;
+        }
+        if let Some(left) = &mut left {
+            *left -= pass;
+            if pass < read || *left == 0 {
+                faults.cut[way as usize].fetch_add(1, Ordering::Relaxed);
+                // What was passed on shall arrive before the end does.
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The Redis that is killed: a real server with an append-only file.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client};
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+
+use crate::history::History;
+
+/// With `everysec`, Redis may lose what it wrote in so much time before a kill.
+const MAY_LOSE: Duration = Duration::from_secs(2);
+
+pub(crate) struct Server {
+    dir: PathBuf,
+    pub(crate) port: u16,
+    child: tokio::sync::Mutex<Running>,
+    /// How long the log was, and when, over the last seconds.
+    lengths: Mutex<Vec<(Instant, u64)>>,
+}
+
+struct Running {
+    child: Child,
+    always: bool,
+}
+
+impl Server {
+    pub(crate) async fn start(dir: &Path, always: bool) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(dir)?;
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let child = spawn(dir, port, always)?;
+        let child = tokio::sync::Mutex::new(Running { child, always });
+        let server = Self { dir: dir.to_owned(), port, child, lengths: Mutex::default() };
+        server.until_up().await?;
+        Ok(server)
+    }
+
+    /// A connection past the proxy.
+    pub(crate) async fn connect(&self, patience: Duration) -> anyhow::Result<MultiplexedConnection> {
+        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(patience)).set_response_timeout(Some(patience));
+        let client = Client::open(format!("redis://127.0.0.1:{}", self.port))?;
+        Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
+    }
+
+    /// One command past the proxy.
+    pub(crate) async fn command(&self, words: &[&str]) -> anyhow::Result<()> {
+        let mut conn = self.connect(Duration::from_secs(6)).await?;
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        Ok(command.exec_async(&mut conn).await?)
+    }
+
+    async fn until_up(&self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let answer = match self.connect(Duration::from_secs(1)).await {
+                Ok(mut conn) => redis::cmd("PING").exec_async(&mut conn).await.map_err(anyhow::Error::from),
+                Err(error) => Err(error),
+            };
+            match answer {
+                Ok(()) => return Ok(()),
+                Err(error) => ensure!(Instant::now() < deadline, "Redis does not answer: {error:#}; see redis.log"),
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Writes down how long the log is; to be asked every few milliseconds.
+    pub(crate) fn note_length(&self) {
+        let Some(length) = log_of(&self.dir).and_then(|path| path.metadata().ok()).map(|found| found.len()) else { return };
+        let mut lengths = self.lengths.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        lengths.push((now, length));
+        lengths.retain(|(at, ..)| now - *at < Duration::from_secs(3));
+    }
+
+    /// SIGKILL, and a new start. Where the log was only synced every second, what may be lost is declared in the history; with `cut`, the log is cut
+    /// to what it was that long before the kill. Answers whether it was cut.
+    pub(crate) async fn kill(
+        &self,
+        down: Duration,
+        cut: Option<Duration>,
+        always: bool,
+        history: &History,
+    ) -> anyhow::Result<bool> {
+        let mut running = self.child.lock().await;
+        let (killed_at, before) = (Instant::now(), history.now());
+        running.child.kill().await?;
+        let mut was_cut = false;
+        if !running.always {
+            if let Some(length) = cut.and_then(|cut| self.length_at(killed_at - cut)) {
+                let path = log_of(&self.dir).context("Redis has no log")?;
+                std::fs::OpenOptions::new().write(true).open(path)?.set_len(length)?;
+                was_cut = true;
+            }
+            history.redis_lost(before, MAY_LOSE);
+        }
+        self.lengths.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        tokio::time::sleep(down).await;
+        *running = Running { child: spawn(&self.dir, self.port, always)?, always };
+        self.until_up().await?;
+        Ok(was_cut)
+    }
+
+    fn length_at(&self, at: Instant) -> Option<u64> {
+        let lengths = self.lengths.lock().unwrap_or_else(PoisonError::into_inner);
+        lengths.iter().rev().find(|(noted, _)| *noted <= at).map(|(_, length)| *length)
+    }
+}
+
+/// The part of the append-only file that is being written.
+fn log_of(dir: &Path) -> Option<PathBuf> {
+    let parts = std::fs::read_dir(dir.join("appendonlydir")).ok()?.flatten();
+    parts.map(|part| part.path()).find(|path| path.to_string_lossy().ends_with(".incr.aof"))
+}
+
+fn spawn(dir: &Path, port: u16, always: bool) -> anyhow::Result<Child> {
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("redis.log"))?;
+    let appendfsync = if always { "always" } else { "everysec" };
+    Command::new(program()?)
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"])
+        .args(["--appendonly", "yes", "--appendfsync", appendfsync, "--auto-aof-rewrite-percentage", "0"])
+        .args(["--enable-debug-command", "yes"])
+        .arg("--dir")
+        .arg(dir)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .kill_on_drop(true)
+        .spawn()
+        .context("cannot start redis-server")
+}
+
+fn program() -> anyhow::Result<&'static str> {
+    let is_there = |program: &&str| std::process::Command::new(program).arg("--version").output().is_ok();
+    let program = ["redis-server", "valkey-server"].into_iter().find(is_there);
+    program.context("redis-server >= 7.0 or valkey-server must be on the PATH")
+}

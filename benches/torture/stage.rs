@@ -1,0 +1,293 @@
+//! Everything that runs, from the start to the verdict.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use seriatim::control::check::check_up_to;
+use seriatim::control::dead::{PER_CALL_MAX, dead_letters};
+use seriatim::keys::Keys;
+use tokio::process::Command;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::history::History;
+use crate::plan::{Appendfsync, Fault, KINDS};
+use crate::producers::Frontends;
+use crate::proxy::{self, Faults, Way};
+use crate::receiver::Output;
+use crate::server::Server;
+use crate::workers::Workers;
+
+/// After the last fault everything must be delivered within this time.
+const DRAIN: Duration = Duration::from_secs(90);
+const PROGRAM: &str = env!("CARGO_BIN_EXE_seriatim");
+
+/// What faults act on.
+struct Scene {
+    history: Arc<History>,
+    server: Server,
+    proxied: Arc<Faults>,
+    workers: Arc<Workers>,
+    /// By kind: how many took place, and how many found nothing to act on.
+    done: [AtomicU64; KINDS.len()],
+    missed: [AtomicU64; KINDS.len()],
+    logs_cut: AtomicU64,
+    released: AtomicU64,
+}
+
+pub(crate) struct Stage {
+    dir: PathBuf,
+    lossy: bool,
+    scene: Arc<Scene>,
+    frontends: Arc<Frontends>,
+    emitting: JoinHandle<anyhow::Result<()>>,
+    /// What runs beside until the end.
+    beside: JoinSet<anyhow::Result<()>>,
+    watching: JoinHandle<anyhow::Result<()>>,
+    outputs: Arc<Mutex<Vec<Output>>>,
+    worker_count: usize,
+}
+
+impl Stage {
+    pub(crate) async fn set(dir: &Path, seed: u64, worker_count: usize, appendfsync: Appendfsync) -> anyhow::Result<Self> {
+        let history = Arc::new(History::create(&dir.join("history.ndjson"))?);
+        let server = Server::start(&dir.join("redis"), appendfsync == Appendfsync::Always).await?;
+        let proxied = Arc::new(Faults::default());
+        let port = proxy::start(server.port, Arc::clone(&proxied)).await?;
+        let url = format!("redis://127.0.0.1:{port}");
+        let workers = Workers::start(worker_count, dir, &url, Path::new(PROGRAM))?;
+        let frontends = Frontends::new(url, Arc::clone(&history), seed);
+        let scene = Arc::new(Scene {
+            history: Arc::clone(&history),
+            server,
+            proxied,
+            workers: Arc::clone(&workers),
+            done: Default::default(),
+            missed: Default::default(),
+            logs_cut: AtomicU64::new(0),
+            released: AtomicU64::new(0),
+        });
+        let emitting = tokio::spawn(Arc::clone(&frontends).run());
+        let watching = tokio::spawn(async move { workers.watch().await });
+        let mut beside = JoinSet::new();
+        beside.spawn(note_lengths(Arc::clone(&scene)));
+        beside.spawn(release(Arc::clone(&scene)));
+        let outputs = (0..worker_count).map(|worker| Output::new(Workers::output(dir, worker)));
+        let outputs = Arc::new(Mutex::new(outputs.collect()));
+        beside.spawn(receive(Arc::clone(&outputs), history));
+        Ok(Self {
+            dir: dir.to_owned(),
+            lossy: appendfsync != Appendfsync::Always,
+            scene,
+            frontends,
+            emitting,
+            beside,
+            watching,
+            outputs,
+            worker_count,
+        })
+    }
+
+    /// All faults, each at its time; waits until every one is over.
+    pub(crate) async fn play(&mut self, plan: &[(Duration, Fault)]) -> anyhow::Result<()> {
+        let began = Instant::now();
+        let mut under_way = JoinSet::new();
+        for (at, fault) in plan.iter().copied() {
+            tokio::select! {
+                () = sleep_until(began + at) => {}
+                failed = self.beside.join_next() => bail!("the harness itself failed: {failed:?}"),
+            }
+            let scene = Arc::clone(&self.scene);
+            under_way.spawn(async move { scene.act(fault).await });
+        }
+        while let Some(done) = under_way.join_next().await {
+            done??;
+        }
+        Ok(())
+    }
+
+    /// Lifts everything, stops the frontends, and waits until nothing is queued, owned or held.
+    pub(crate) async fn drain(&mut self) -> anyhow::Result<()> {
+        self.scene.proxied.lift();
+        self.scene.server.command(&["CLIENT", "UNPAUSE"]).await?;
+        self.scene.server.command(&["CONFIG", "SET", "maxmemory", "0"]).await?;
+        self.frontends.stop.store(true, Ordering::Relaxed);
+        let ended = tokio::time::timeout(Duration::from_secs(20), &mut self.emitting).await;
+        ended.context("a frontend hangs")???;
+        let deadline = Instant::now() + DRAIN;
+        let mut conn = self.scene.server.connect(Duration::from_secs(10)).await?;
+        loop {
+            let seen = check_up_to(&mut conn, &Keys::new(), 1).await?.looked_at;
+            if seen.objects_with_events + seen.objects_owned + seen.objects_held == 0 {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "after {DRAIN:?} {} objects have events, {} are owned, {} are held",
+                    seen.objects_with_events,
+                    seen.objects_owned,
+                    seen.objects_held
+                );
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Stops the workers and judges. Answers whether everything is clean.
+    pub(crate) async fn end(&mut self) -> anyhow::Result<bool> {
+        self.watching.abort();
+        let _ = (&mut self.watching).await;
+        self.scene.workers.stop_all().await?;
+        self.beside.shutdown().await;
+        receive_once(&self.outputs, &self.scene.history)?;
+        self.log_dead_letters().await?;
+        self.scene.history.flush()?;
+        let url = format!("redis://127.0.0.1:{}", self.scene.server.port);
+        let check = Command::new(PROGRAM).args(["check", "--redis", &url]).status().await?;
+        let mut verify = Command::new(PROGRAM);
+        verify.args(["verify", "--history"]).args(self.lossy.then_some("--lossy")).arg(self.dir.join("history.ndjson"));
+        let verify = verify.status().await?;
+        Ok(check.success() && verify.success() && self.panics()? == 0)
+    }
+
+    async fn log_dead_letters(&self) -> anyhow::Result<()> {
+        let mut conn = self.scene.server.connect(Duration::from_secs(10)).await?;
+        let mut after: Option<String> = None;
+        loop {
+            let page = dead_letters(&mut conn, &Keys::new(), after.as_deref(), PER_CALL_MAX).await?;
+            for letter in &page {
+                let (id, prev) = letter.id.zip(letter.prev).context("a dead letter without numbers")?;
+                let event = String::from_utf8_lossy(&letter.event);
+                self.scene.history.came("dead", &letter.object, id, prev, event.trim_start_matches('!'));
+            }
+            if page.len() < PER_CALL_MAX {
+                return Ok(());
+            }
+            after = page.into_iter().next_back().map(|letter| letter.dead_id);
+        }
+    }
+
+    fn panics(&self) -> anyhow::Result<usize> {
+        let mut panics = 0;
+        for worker in 0..self.worker_count {
+            let path = Workers::log(&self.dir, worker);
+            let log = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
+            let lines = log.lines().filter(|line| line.contains("panicked"));
+            panics += lines.inspect(|line| println!("PANIC in {}: {line}", path.display())).count();
+        }
+        Ok(panics)
+    }
+
+    /// The counts of faults by kind.
+    pub(crate) fn print(&self) {
+        let scene = &self.scene;
+        println!("faults:");
+        for (kind, name) in KINDS.into_iter().enumerate() {
+            let [done, missed] = [&scene.done, &scene.missed].map(|counts| counts[kind].load(Ordering::Relaxed));
+            let missed = if missed > 0 { format!("  ({missed} more found nothing to act on)") } else { String::new() };
+            println!("  {name:<32} {done:>6}{missed}");
+        }
+        let [requests, replies] = [0, 1].map(|way: usize| scene.proxied.cut[way].load(Ordering::Relaxed));
+        let half_open = scene.proxied.half_opened.load(Ordering::Relaxed);
+        println!("  of which connections: {requests} cut in a request, {replies} in a reply, {half_open} half-open");
+        println!("  of which logs cut at a Redis kill: {}", scene.logs_cut.load(Ordering::Relaxed));
+        println!("  objects released after 5 crashes: {}", scene.released.load(Ordering::Relaxed));
+        for (how, count) in scene.workers.ended() {
+            println!("  workers that ended by themselves, {how}: {count}");
+        }
+    }
+}
+
+impl Scene {
+    async fn act(&self, fault: Fault) -> anyhow::Result<()> {
+        let done = match fault {
+            Fault::WorkerKilled { worker, down } => self.workers.kill(worker, down).await?,
+            Fault::WorkerPaused { worker, time } => self.workers.pause(worker, time).await?,
+            Fault::WorkerStopped { worker } => self.workers.restart(worker).await?,
+            Fault::RollingRestart => self.workers.rolling_restart().await?,
+            Fault::RedisKilled { down, cut, always } => {
+                let was_cut = self.server.kill(down, cut, always, &self.history).await?;
+                self.logs_cut.fetch_add(u64::from(was_cut), Ordering::Relaxed);
+                true
+            }
+            Fault::RedisAsleep { time } => self.command(&["DEBUG", "SLEEP", &time.as_secs_f64().to_string()]).await,
+            Fault::ClientsPaused { time, all } => {
+                let mode = if all { "ALL" } else { "WRITE" };
+                self.command(&["CLIENT", "PAUSE", &time.as_millis().to_string(), mode]).await
+            }
+            Fault::ScriptsFlushed => self.command(&["SCRIPT", "FLUSH"]).await,
+            Fault::OutOfMemory { time } => {
+                let done = self.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+                sleep(time).await;
+                // A restart of Redis lifts it, too.
+                self.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+                done
+            }
+            Fault::RequestCut { bytes } => {
+                self.proxied.cut(Way::Request, bytes);
+                true
+            }
+            Fault::ReplyCut { bytes } => {
+                self.proxied.cut(Way::Reply, bytes);
+                true
+            }
+            Fault::Latency { delay, time } => {
+                self.proxied.latency(delay);
+                sleep(time).await;
+                self.proxied.latency(Duration::ZERO);
+                true
+            }
+            Fault::HalfOpen => {
+                self.proxied.half_open();
+                true
+            }
+        };
+        let counts = if done { &self.done } else { &self.missed };
+        counts[fault.kind()].fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A command that Redis may be unable to take just now.
+    async fn command(&self, words: &[&str]) -> bool {
+        self.server.command(words).await.is_ok()
+    }
+}
+
+async fn note_lengths(scene: Arc<Scene>) -> anyhow::Result<()> {
+    loop {
+        scene.server.note_length();
+        sleep(Duration::from_millis(25)).await;
+    }
+}
+
+/// Does what an operator would: an object that waits for one after 5 crashes is released.
+async fn release(scene: Arc<Scene>) -> anyhow::Result<()> {
+    loop {
+        sleep(Duration::from_millis(500)).await;
+        let Ok(mut conn) = scene.server.connect(Duration::from_secs(2)).await else { continue };
+        let held = redis::cmd("ZRANGEBYSCORE").arg("objects.held").arg("+inf").arg("+inf").to_owned();
+        let held: Vec<String> = held.query_async(&mut conn).await.unwrap_or_default();
+        for object in held {
+            let mut release = redis::cmd("ZADD");
+            release.arg("objects.held").arg("XX").arg(0).arg(&object);
+            if release.exec_async(&mut conn).await.is_ok() {
+                scene.released.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+async fn receive(outputs: Arc<Mutex<Vec<Output>>>, history: Arc<History>) -> anyhow::Result<()> {
+    loop {
+        receive_once(&outputs, &history)?;
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn receive_once(outputs: &Mutex<Vec<Output>>, history: &History) -> anyhow::Result<()> {
+    let mut outputs = outputs.lock().unwrap_or_else(PoisonError::into_inner);
+    outputs.iter_mut().try_for_each(|output| output.receive(history))
+}
