@@ -17,6 +17,8 @@ pub(crate) enum Fault {
     RollingRestart,
     /// SIGKILL, and started again. With `everysec` the last part of its log, `cut` back from the end, may be taken away, as a power loss does.
     RedisKilled { down: Duration, cut: Option<Duration>, always: bool },
+    /// SIGKILL to Redis and to all workers at once; with `cut` as above.
+    PowerLost { down: Duration, cut: Option<Duration>, always: bool },
     /// DEBUG SLEEP: Redis does nothing at all.
     RedisAsleep { time: Duration },
     /// CLIENT PAUSE: Redis takes no commands, or no writes.
@@ -36,7 +38,7 @@ pub(crate) enum Fault {
 }
 
 /// The names of the kinds, in the order of [`Fault::kind`].
-pub(crate) const KINDS: [&str; 13] = [
+pub(crate) const KINDS: [&str; 14] = [
     "worker SIGKILL",
     "worker SIGSTOP beyond its lease",
     "worker SIGTERM",
@@ -50,10 +52,11 @@ pub(crate) const KINDS: [&str; 13] = [
     "reply cut",
     "latency",
     "half-open",
+    "power lost",
 ];
 
 /// How many of each kind in ten minutes.
-const PER_TEN_MINUTES: [u64; KINDS.len()] = [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 30, 40];
+const PER_TEN_MINUTES: [u64; KINDS.len()] = [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15];
 
 impl Fault {
     pub(crate) fn kind(&self) -> usize {
@@ -71,6 +74,7 @@ impl Fault {
             Self::ReplyCut { .. } => 10,
             Self::Latency { .. } => 11,
             Self::HalfOpen => 12,
+            Self::PowerLost { .. } => 13,
         }
     }
 
@@ -85,14 +89,15 @@ impl Fault {
             1 => Self::WorkerPaused { worker, time: random.ms(1200, 3000) },
             2 => Self::WorkerStopped { worker },
             3 => Self::RollingRestart,
-            4 => {
+            4 | 13 => {
                 let always = match appendfsync {
                     Appendfsync::Always => true,
                     Appendfsync::Everysec => false,
                     Appendfsync::Mixed => random.chance(50),
                 };
                 let cut = random.chance(60).then(|| random.ms(0, 1000));
-                Self::RedisKilled { down: random.ms(0, 400), cut, always }
+                let down = random.ms(0, 400);
+                if kind == 4 { Self::RedisKilled { down, cut, always } } else { Self::PowerLost { down, cut, always } }
             }
             5 => Self::RedisAsleep { time: random.ms(200, 2500) },
             6 => Self::ClientsPaused { time: random.ms(200, 2500), all: random.chance(50) },
@@ -130,7 +135,12 @@ pub(crate) fn schedule(seed: u64, length: Duration, appendfsync: Appendfsync, wo
         let mean_ms = 600_000 / count;
         let mut at = random.ms(mean_ms / 10, mean_ms);
         while at < length {
-            plan.push((at, Fault::of(kind, &mut random, appendfsync, workers)));
+            let fault = Fault::of(kind, &mut random, appendfsync, workers);
+            plan.push((at, fault));
+            // Killed again before it is sure of what it wrote down about the first time.
+            if matches!(fault, Fault::RedisKilled { .. } | Fault::PowerLost { .. }) && random.chance(30) {
+                plan.push((at + random.ms(300, 1500), Fault::of(kind, &mut random, appendfsync, workers)));
+            }
             at += random.ms(mean_ms * 6 / 10, mean_ms * 14 / 10);
         }
     }

@@ -65,7 +65,7 @@ impl Frontends {
     async fn lane(self: Arc<Self>, emitter: Emitter, mut random: Random) {
         while !self.stop.load(Ordering::Relaxed) {
             // Mostly a steady trickle; now and then as fast as it goes, so that batches build up.
-            let burst = if random.chance(5) { 20 } else { 1 };
+            let burst = if random.chance(10) { 20 } else { 1 };
             let one = random.chance(50).then(|| Self::object(&mut random));
             for _ in 0..burst {
                 let object = one.clone().unwrap_or_else(|| Self::object(&mut random));
@@ -73,7 +73,7 @@ impl Frontends {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             }
-            tokio::time::sleep(random.ms(50, 250)).await;
+            tokio::time::sleep(random.ms(20, 120)).await;
         }
     }
 

@@ -96,11 +96,11 @@ impl Server {
             if let Some(length) = cut.and_then(|cut| self.length_at(killed_at - cut)) {
                 let path = log_of(&self.dir).context("Redis has no log")?;
                 std::fs::OpenOptions::new().write(true).open(path)?.set_len(length)?;
+                self.lengths.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, noted)| *noted <= length);
                 was_cut = true;
             }
             history.redis_lost(before, MAY_LOSE);
         }
-        self.lengths.lock().unwrap_or_else(PoisonError::into_inner).clear();
         tokio::time::sleep(down).await;
         *running = Running { child: spawn(&self.dir, self.port, always)?, always };
         self.until_up().await?;

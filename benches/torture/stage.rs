@@ -58,7 +58,10 @@ impl Stage {
         let proxied = Arc::new(Faults::default());
         let port = proxy::start(server.port, Arc::clone(&proxied)).await?;
         let url = format!("redis://127.0.0.1:{port}");
-        let workers = Workers::start(worker_count, dir, &url, Path::new(PROGRAM))?;
+        // A build while this runs must not change what runs, and the evidence is complete with it.
+        let program = dir.join("seriatim");
+        std::fs::copy(PROGRAM, &program).with_context(|| format!("cannot copy {PROGRAM}"))?;
+        let workers = Workers::start(worker_count, dir, &url, &program)?;
         let frontends = Frontends::new(url, Arc::clone(&history), seed);
         let scene = Arc::new(Scene {
             history: Arc::clone(&history),
@@ -146,8 +149,9 @@ impl Stage {
         self.log_dead_letters().await?;
         self.scene.history.flush()?;
         let url = format!("redis://127.0.0.1:{}", self.scene.server.port);
-        let check = Command::new(PROGRAM).args(["check", "--redis", &url]).status().await?;
-        let mut verify = Command::new(PROGRAM);
+        let program = self.dir.join("seriatim");
+        let check = Command::new(&program).args(["check", "--redis", &url]).status().await?;
+        let mut verify = Command::new(&program);
         verify.args(["verify", "--history"]).args(self.lossy.then_some("--lossy")).arg(self.dir.join("history.ndjson"));
         let verify = verify.status().await?;
         Ok(check.success() && verify.success() && self.panics()? == 0)
@@ -212,6 +216,12 @@ impl Scene {
                 let was_cut = self.server.kill(down, cut, always, &self.history).await?;
                 self.logs_cut.fetch_add(u64::from(was_cut), Ordering::Relaxed);
                 true
+            }
+            Fault::PowerLost { down, cut, always } => {
+                let killed = self.workers.kill_all(down);
+                let (killed, was_cut) = tokio::join!(killed, self.server.kill(down, cut, always, &self.history));
+                self.logs_cut.fetch_add(u64::from(was_cut?), Ordering::Relaxed);
+                killed?
             }
             Fault::RedisAsleep { time } => self.command(&["DEBUG", "SLEEP", &time.as_secs_f64().to_string()]).await,
             Fault::ClientsPaused { time, all } => {

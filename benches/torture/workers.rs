@@ -107,6 +107,23 @@ impl Workers {
         Ok(true)
     }
 
+    /// All that no other fault has in hand.
+    pub(crate) async fn kill_all(&self, down: Duration) -> anyhow::Result<bool> {
+        let mut killed = Vec::new();
+        for (worker, child) in self.children.iter().enumerate() {
+            if let Ok(mut child) = child.try_lock() {
+                child.kill().await?;
+                killed.push((worker, child));
+            }
+        }
+        tokio::time::sleep(down).await;
+        let any = !killed.is_empty();
+        for (worker, mut child) in killed {
+            *child = self.spawn(worker)?;
+        }
+        Ok(any)
+    }
+
     pub(crate) async fn pause(&self, worker: usize, time: Duration) -> anyhow::Result<bool> {
         let Some((_, child)) = self.idle(worker) else { return Ok(false) };
         if !signal(&child, Signal::STOP) {

@@ -112,7 +112,8 @@ impl Redis {
         self.memory.changes.load(Ordering::Relaxed)
     }
 
-    fn unreachable(&self, source: RedisError) -> WorkerError {
+    /// The error of a Redis that was lost before anything was begun.
+    pub(crate) fn unreachable(&self, source: RedisError) -> WorkerError {
         WorkerError::Connect { address: self.address.to_string(), source }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::Connection;
+use redis::ErrorKind;
 use redis::aio::ConnectionLike;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -83,6 +84,9 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
                 warn!(%error, "recover: attach failed, trying again");
                 give_up(conn);
                 sleep(Duration::from_millis(50)).await;
+            }
+            Err(ScriptError::Redis(source)) if !matches!(source.kind(), ErrorKind::Server(_)) => {
+                return Err(redis.unreachable(source));
             }
             Err(error) => return Err(error.into()),
         }
