@@ -19,6 +19,8 @@ pub(crate) enum Fault {
     RedisKilled { down: Duration, cut: Option<Duration>, always: bool },
     /// SIGKILL to Redis and to all workers at once; with `cut` as above.
     PowerLost { down: Duration, cut: Option<Duration>, always: bool },
+    /// Another process takes the worker's name over; `paused`: while the worker is stopped by SIGSTOP for that time.
+    WorkerDisplaced { worker: usize, paused: Option<Duration> },
     /// DEBUG SLEEP: Redis does nothing at all.
     RedisAsleep { time: Duration },
     /// CLIENT PAUSE: Redis takes no commands, or no writes.
@@ -38,7 +40,7 @@ pub(crate) enum Fault {
 }
 
 /// The names of the kinds, in the order of [`Fault::kind`].
-pub(crate) const KINDS: [&str; 14] = [
+pub(crate) const KINDS: [&str; 15] = [
     "worker SIGKILL",
     "worker SIGSTOP beyond its lease",
     "worker SIGTERM",
@@ -53,10 +55,11 @@ pub(crate) const KINDS: [&str; 14] = [
     "latency",
     "half-open",
     "power lost",
+    "worker displaced by --takeover",
 ];
 
 /// How many of each kind in ten minutes.
-const PER_TEN_MINUTES: [u64; KINDS.len()] = [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15];
+const PER_TEN_MINUTES: [u64; KINDS.len()] = [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40];
 
 impl Fault {
     pub(crate) fn kind(&self) -> usize {
@@ -75,6 +78,7 @@ impl Fault {
             Self::Latency { .. } => 11,
             Self::HalfOpen => 12,
             Self::PowerLost { .. } => 13,
+            Self::WorkerDisplaced { .. } => 14,
         }
     }
 
@@ -106,7 +110,8 @@ impl Fault {
             9 => Self::RequestCut { bytes: Self::some_bytes(random) },
             10 => Self::ReplyCut { bytes: Self::some_bytes(random) },
             11 => Self::Latency { delay: random.ms(1, 120), time: random.ms(500, 3000) },
-            _ => Self::HalfOpen,
+            12 => Self::HalfOpen,
+            _ => Self::WorkerDisplaced { worker, paused: random.chance(50).then(|| random.ms(300, 2500)) },
         }
     }
 

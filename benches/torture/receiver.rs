@@ -1,5 +1,6 @@
 //! The receiver: reads what all workers write, as it is written, and logs it.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::PathBuf;
@@ -10,33 +11,33 @@ use seriatim::consume::Envelope;
 
 use crate::history::History;
 
-/// One output, and how far it was read. Only whole lines count: a torn one may be cut off again.
-pub(crate) struct Output {
-    path: PathBuf,
-    read: u64,
+/// How far each output was read. Only whole lines count: a torn one may be cut off again.
+#[derive(Default)]
+pub(crate) struct Receiver {
+    read: HashMap<PathBuf, u64>,
 }
 
-impl Output {
-    pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, read: 0 }
+impl Receiver {
+    /// Logs what is new.
+    pub(crate) fn receive(&mut self, outputs: Vec<PathBuf>, history: &History) -> anyhow::Result<()> {
+        outputs.into_iter().try_for_each(|path| self.output(path, history))
     }
 
-    /// Logs what is new.
-    pub(crate) fn receive(&mut self, history: &History) -> anyhow::Result<()> {
-        let mut file = match File::open(&self.path) {
+    fn output(&mut self, path: PathBuf, history: &History) -> anyhow::Result<()> {
+        let mut file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error).context("an output cannot be read"),
         };
-        file.seek(SeekFrom::Start(self.read))?;
+        file.seek(SeekFrom::Start(self.read.get(&path).copied().unwrap_or(0)))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         for line in bytes[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            let envelope = Envelope::parse(line).with_context(|| format!("in {}", self.path.display()))?;
+            let envelope = Envelope::parse(line).with_context(|| format!("in {}", path.display()))?;
             history.came("receive", &envelope.object, envelope.id, envelope.prev, &name_of(envelope.event)?);
         }
-        self.read += whole as u64;
+        *self.read.entry(path).or_default() += whole as u64;
         Ok(())
     }
 }

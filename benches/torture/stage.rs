@@ -17,7 +17,7 @@ use crate::history::History;
 use crate::plan::{Appendfsync, Fault, KINDS};
 use crate::producers::Frontends;
 use crate::proxy::{self, Faults, Way};
-use crate::receiver::Output;
+use crate::receiver::Receiver;
 use crate::server::Server;
 use crate::workers::Workers;
 
@@ -47,7 +47,7 @@ pub(crate) struct Stage {
     /// What runs beside until the end.
     beside: JoinSet<anyhow::Result<()>>,
     watching: JoinHandle<anyhow::Result<()>>,
-    outputs: Arc<Mutex<Vec<Output>>>,
+    receiver: Arc<Mutex<Receiver>>,
     worker_count: usize,
 }
 
@@ -78,9 +78,8 @@ impl Stage {
         let mut beside = JoinSet::new();
         beside.spawn(note_lengths(Arc::clone(&scene)));
         beside.spawn(release(Arc::clone(&scene)));
-        let outputs = (0..worker_count).map(|worker| Output::new(Workers::output(dir, worker)));
-        let outputs = Arc::new(Mutex::new(outputs.collect()));
-        beside.spawn(receive(Arc::clone(&outputs), history));
+        let receiver = Arc::new(Mutex::new(Receiver::default()));
+        beside.spawn(receive(Arc::clone(&receiver), Arc::clone(&scene)));
         Ok(Self {
             dir: dir.to_owned(),
             lossy: appendfsync != Appendfsync::Always,
@@ -89,7 +88,7 @@ impl Stage {
             emitting,
             beside,
             watching,
-            outputs,
+            receiver,
             worker_count,
         })
     }
@@ -143,9 +142,9 @@ impl Stage {
     pub(crate) async fn end(&mut self) -> anyhow::Result<bool> {
         self.watching.abort();
         let _ = (&mut self.watching).await;
-        self.scene.workers.stop_all().await?;
+        let stopped = self.scene.workers.stop_all().await?;
         self.beside.shutdown().await;
-        receive_once(&self.outputs, &self.scene.history)?;
+        receive_once(&self.receiver, &self.scene)?;
         self.log_dead_letters().await?;
         self.scene.history.flush()?;
         let url = format!("redis://127.0.0.1:{}", self.scene.server.port);
@@ -154,7 +153,7 @@ impl Stage {
         let mut verify = Command::new(&program);
         verify.args(["verify", "--history"]).args(self.lossy.then_some("--lossy")).arg(self.dir.join("history.ndjson"));
         let verify = verify.status().await?;
-        Ok(check.success() && verify.success() && self.panics()? == 0)
+        Ok(stopped && check.success() && verify.success() && self.panics()? == 0)
     }
 
     async fn log_dead_letters(&self) -> anyhow::Result<()> {
@@ -210,6 +209,7 @@ impl Scene {
         let done = match fault {
             Fault::WorkerKilled { worker, down } => self.workers.kill(worker, down).await?,
             Fault::WorkerPaused { worker, time } => self.workers.pause(worker, time).await?,
+            Fault::WorkerDisplaced { worker, paused } => self.workers.displace(worker, paused).await?,
             Fault::WorkerStopped { worker } => self.workers.restart(worker).await?,
             Fault::RollingRestart => self.workers.rolling_restart().await?,
             Fault::RedisKilled { down, cut, always } => {
@@ -290,14 +290,14 @@ async fn release(scene: Arc<Scene>) -> anyhow::Result<()> {
     }
 }
 
-async fn receive(outputs: Arc<Mutex<Vec<Output>>>, history: Arc<History>) -> anyhow::Result<()> {
+async fn receive(receiver: Arc<Mutex<Receiver>>, scene: Arc<Scene>) -> anyhow::Result<()> {
     loop {
-        receive_once(&outputs, &history)?;
+        receive_once(&receiver, &scene)?;
         sleep(Duration::from_millis(20)).await;
     }
 }
 
-fn receive_once(outputs: &Mutex<Vec<Output>>, history: &History) -> anyhow::Result<()> {
-    let mut outputs = outputs.lock().unwrap_or_else(PoisonError::into_inner);
-    outputs.iter_mut().try_for_each(|output| output.receive(history))
+fn receive_once(receiver: &Mutex<Receiver>, scene: &Scene) -> anyhow::Result<()> {
+    let mut receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
+    receiver.receive(scene.workers.outputs(), &scene.history)
 }

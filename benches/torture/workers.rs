@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
@@ -16,11 +17,18 @@ pub(crate) const LEASE: Duration = Duration::from_secs(1);
 /// A stop that takes longer than its grace by so much counts as hung.
 const STOP_PATIENCE: Duration = Duration::from_secs(12);
 
+/// Slots of a worker, from start to start: the objects of slots that are no longer there must go on, too.
+const SLOTS: [&str; 5] = ["8", "3", "8", "1", "5"];
+
 pub(crate) struct Workers {
     dir: PathBuf,
     url: String,
     program: PathBuf,
     children: Vec<Mutex<Child>>,
+    /// What the workers write to, by worker; the last one is the present one.
+    outputs: Vec<StdMutex<Vec<PathBuf>>>,
+    /// So that slot counts change from start to start.
+    starts: AtomicUsize,
     /// How processes ended that nobody had told to: exit code or signal, and how often.
     ended: StdMutex<BTreeMap<String, u64>>,
 }
@@ -33,30 +41,40 @@ impl Workers {
             url: url.to_owned(),
             program: program.to_owned(),
             children: Vec::new(),
+            outputs: (0..count).map(|worker| StdMutex::new(vec![Self::output(dir, worker, 0)])).collect(),
+            starts: AtomicUsize::new(0),
             ended: StdMutex::default(),
         };
         for worker in 0..count {
-            workers.children.push(Mutex::new(workers.spawn(worker)?));
+            workers.children.push(Mutex::new(workers.spawn(worker, false)?));
         }
         Ok(Arc::new(workers))
     }
 
-    pub(crate) fn output(dir: &Path, worker: usize) -> PathBuf {
-        dir.join(format!("worker-{worker}.ndjson"))
+    fn output(dir: &Path, worker: usize, generation: usize) -> PathBuf {
+        dir.join(format!("worker-{worker}.{generation}.ndjson"))
+    }
+
+    /// Everything that workers write to, or have written to.
+    pub(crate) fn outputs(&self) -> Vec<PathBuf> {
+        self.outputs.iter().flat_map(|outputs| lock(outputs).clone()).collect()
     }
 
     pub(crate) fn log(dir: &Path, worker: usize) -> PathBuf {
         dir.join(format!("worker-{worker}.log"))
     }
 
-    fn spawn(&self, worker: usize) -> anyhow::Result<Child> {
+    fn spawn(&self, worker: usize, takeover: bool) -> anyhow::Result<Child> {
+        let output = lock(&self.outputs[worker]).last().cloned().unwrap_or_default();
+        let slots = SLOTS[self.starts.fetch_add(1, Ordering::Relaxed) % SLOTS.len()];
         let log = std::fs::OpenOptions::new().create(true).append(true).open(Self::log(&self.dir, worker))?;
         Command::new(&self.program)
             .args(["worker", "--name", &format!("torture-{worker}"), "--redis", &self.url])
             .arg("--sink")
-            .arg(format!("file:{}", Self::output(&self.dir, worker).display()))
+            .arg(format!("file:{}", output.display()))
             .args(["--lease", &format!("{}ms", LEASE.as_millis()), "--grace", "2s", "--retry-min", "20ms"])
-            .args(["--concurrency", "8", "--batch", "16", "--turn-max", "64"])
+            .args(["--concurrency", slots, "--batch", "16", "--turn-max", "64"])
+            .args(takeover.then_some("--takeover"))
             .env("SERIATIM_LOG", "info")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -74,7 +92,7 @@ impl Workers {
                 let Ok(mut child) = self.children[worker].try_lock() else { continue };
                 if let Some(status) = child.try_wait()? {
                     self.note_end(status);
-                    *child = self.spawn(worker)?;
+                    *child = self.spawn(worker, false)?;
                 }
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -86,11 +104,15 @@ impl Workers {
             Some(code) => format!("exit code {code}"),
             None => status.to_string(),
         };
-        *self.ended.lock().unwrap_or_else(PoisonError::into_inner).entry(how).or_default() += 1;
+        self.note(how);
+    }
+
+    fn note(&self, how: String) {
+        *lock(&self.ended).entry(how).or_default() += 1;
     }
 
     pub(crate) fn ended(&self) -> BTreeMap<String, u64> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.ended).clone()
     }
 
     /// This worker, or the next one that no other fault has in hand.
@@ -103,7 +125,7 @@ impl Workers {
         let Some((worker, mut child)) = self.idle(worker) else { return Ok(false) };
         child.kill().await?;
         tokio::time::sleep(down).await;
-        *child = self.spawn(worker)?;
+        *child = self.spawn(worker, false)?;
         Ok(true)
     }
 
@@ -119,7 +141,7 @@ impl Workers {
         tokio::time::sleep(down).await;
         let any = !killed.is_empty();
         for (worker, mut child) in killed {
-            *child = self.spawn(worker)?;
+            *child = self.spawn(worker, false)?;
         }
         Ok(any)
     }
@@ -134,50 +156,91 @@ impl Workers {
         Ok(true)
     }
 
+    /// Another process takes the name, while the one that has it runs, or is paused until after that. One of the two must stop; which one, Redis
+    /// decides, should it go back to an earlier state just now.
+    pub(crate) async fn displace(&self, worker: usize, paused: Option<Duration>) -> anyhow::Result<bool> {
+        let Some((worker, mut child)) = self.idle(worker) else { return Ok(false) };
+        if paused.is_some() {
+            signal(&child, Signal::STOP);
+        }
+        {
+            // The file belongs to the one that has it open.
+            let mut outputs = lock(&self.outputs[worker]);
+            let generation = outputs.len();
+            outputs.push(Self::output(&self.dir, worker, generation));
+        }
+        let mut successor = self.spawn(worker, true)?;
+        if let Some(time) = paused {
+            tokio::time::sleep(time).await;
+            signal(&child, Signal::CONT);
+        }
+        let how = tokio::select! {
+            status = child.wait() => {
+                *child = successor;
+                status?.code().map_or("displaced, killed".to_owned(), |code| format!("displaced, exit code {code}"))
+            }
+            status = successor.wait() => {
+                // The watch starts it again with the output of the successor.
+                child.kill().await?;
+                status?.code().map_or("displacing, killed".to_owned(), |code| format!("displacing, exit code {code}"))
+            }
+            () = tokio::time::sleep(STOP_PATIENCE) => {
+                child.kill().await?;
+                *child = successor;
+                "displaced, and did not stop".to_owned()
+            }
+        };
+        self.note(how);
+        Ok(true)
+    }
+
     pub(crate) async fn restart(&self, worker: usize) -> anyhow::Result<bool> {
         let Some((worker, mut child)) = self.idle(worker) else { return Ok(false) };
-        self.stop(&mut child, true).await?;
-        *child = self.spawn(worker)?;
+        self.stop(&mut child).await?;
+        *child = self.spawn(worker, false)?;
         Ok(true)
     }
 
     pub(crate) async fn rolling_restart(&self) -> anyhow::Result<bool> {
         for (worker, child) in self.children.iter().enumerate() {
             let mut child = child.lock().await;
-            self.stop(&mut child, true).await?;
-            *child = self.spawn(worker)?;
+            self.stop(&mut child).await?;
+            *child = self.spawn(worker, false)?;
         }
         Ok(true)
     }
 
-    /// SIGTERM. One that hangs is noted and killed.
-    async fn stop(&self, child: &mut Child, may_fail: bool) -> anyhow::Result<()> {
+    /// SIGTERM. One that hangs is noted and killed. Answers whether it ended well.
+    async fn stop(&self, child: &mut Child) -> anyhow::Result<bool> {
         signal(child, Signal::TERM);
         match tokio::time::timeout(STOP_PATIENCE, child.wait()).await {
-            Ok(status) => {
-                let status = status?;
-                if !status.success() && !may_fail {
-                    self.note_end(status);
-                }
-            }
+            Ok(status) => Ok(status?.success()),
             Err(_) => {
-                *self.ended.lock().unwrap_or_else(PoisonError::into_inner).entry("hung at SIGTERM".to_owned()).or_default() += 1;
+                self.note("hung at SIGTERM".to_owned());
                 child.kill().await?;
+                Ok(false)
             }
         }
-        Ok(())
     }
 
-    /// At the end: SIGTERM to all.
-    pub(crate) async fn stop_all(&self) -> anyhow::Result<()> {
-        for child in &self.children {
-            self.stop(&mut *child.lock().await, false).await?;
+    /// At the end, when no fault is in force: SIGTERM to all. Answers whether all ended well.
+    pub(crate) async fn stop_all(&self) -> anyhow::Result<bool> {
+        let mut well = true;
+        for (worker, child) in self.children.iter().enumerate() {
+            if !self.stop(&mut *child.lock().await).await? {
+                println!("WORKER {worker} did not end well; see {}", Self::log(&self.dir, worker).display());
+                well = false;
+            }
         }
-        Ok(())
+        Ok(well)
     }
 }
 
 fn signal(child: &Child, signal: Signal) -> bool {
     let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
     pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
+}
+
+fn lock<T>(mutex: &StdMutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
