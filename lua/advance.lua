@@ -52,13 +52,18 @@ local function last_of(object)
   return call('MGET', P .. object .. last_event_id)[1] or '0'
 end
 
+-- Not by string.format, which cuts a name at a NUL.
+local function quarantined_by(wrong)
+  return 'quarantine: ' .. wrong .. ' is a ' .. call('TYPE', P .. wrong).ok
+end
+
 local function hold_now(slot, object)
   hold(slot.at, object, now_ms, nil)
 end
 
 -- Holds an object the slot has, until an operator releases it, because its key `wrong` has a wrong type: that must stop nothing else.
 local function quarantine(slot, object, wrong)
-  local why = format('quarantine: %s is a %s', wrong, call('TYPE', P .. wrong).ok)
+  local why = quarantined_by(wrong)
   hold(slot.at, object, 'inf', '0 0 0 0 ' .. why)
   quarantined[#quarantined + 1] = object
   quarantined[#quarantined + 1] = why
@@ -290,7 +295,7 @@ local function claim_batch(slot, object, first, handouts, attempts, crashes)
   local last = try('GET', P .. object .. last_event_id)
   local wrong = is_error(batch) and events_held or is_error(last) and last_event_id or last and not id_of(last) and last_event_id
   if wrong or #batch == 0 then
-    local why = format('quarantine: %s is a %s', object .. (wrong or events_held), call('TYPE', P .. object .. (wrong or events_held)).ok)
+    local why = quarantined_by(object .. (wrong or events_held))
     call('ZADD', P .. objects_held, 'inf', object)
     call('SET', P .. object .. events_held_id, held_id_of(first, handouts, attempts, crashes, why))
     quarantined[#quarantined + 1] = object
@@ -326,10 +331,9 @@ local function claim_held(slot)
   end
   -- Without numbers there must be no batch, for it would be passed over, and the next hold would write over it.
   if call('EXISTS', P .. object .. events_held) == 1 then
-    local wrong = object .. events_held_id
     call('ZADD', P .. objects_held, 'inf', object)
     quarantined[#quarantined + 1] = object
-    quarantined[#quarantined + 1] = format('quarantine: %s is a %s and tells no ids', wrong, call('TYPE', P .. wrong).ok)
+    quarantined[#quarantined + 1] = quarantined_by(object .. events_held_id) .. ' and tells no ids'
     return 'dropped'
   end
   call('LPUSH', slot.at .. worker_object, object)

@@ -38,5 +38,6 @@ local function tag_of(first, handouts, attempts, crashes)
 end
 
 local function held_id_of(first, handouts, attempts, crashes, why)
-  return string.format('%s %d %d %d %s', first, handouts, attempts, crashes, why)
+  -- Not by %s, which cuts a name in it at a NUL.
+  return string.format('%s %d %d %d ', first, handouts, attempts, crashes) .. why
 end
