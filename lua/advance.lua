@@ -47,9 +47,11 @@ local function is_error(reply)
   return type(reply) == 'table' and reply.err ~= nil
 end
 
--- MGET, because it answers nil for a key of a wrong type where GET would fail.
+-- MGET, because it answers nil for a key of a wrong type where GET would fail. What is no id must not reach the caller: with the
+-- batch in hand there is nothing to hold back any more, and 0 is an id before it.
 local function last_of(object)
-  return call('MGET', P .. object .. last_event_id)[1] or '0'
+  local last = call('MGET', P .. object .. last_event_id)[1]
+  return last and id_of(last) and last or '0'
 end
 
 -- Not by string.format, which cuts a name at a NUL.
