@@ -1,0 +1,428 @@
+//! `advance`: commit, go on, claim.
+
+use super::reference::{
+    Advanced, Broken, Dead, Event, FAR, Given, ID_MAX, Key, Name, Numbers, OPERATOR, Reference, Reply, remove,
+};
+
+/// What follows on the delivered part of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Then {
+    Done,
+    Yield,
+    Part { next: Numbers },
+    Hold { rest: Numbers, delay: Delay, why: &'static str },
+    Reject { next: Option<Numbers>, id: u64, attempts: u32 },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delay {
+    Zero,
+    Far,
+    Operator,
+}
+
+/// The result of one delivery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    pub object: Name,
+    pub tag: Numbers,
+    pub count: usize,
+    pub last: Option<u64>,
+    pub then: Then,
+}
+
+#[derive(Debug, Clone)]
+pub struct Advance {
+    pub name: &'static str,
+    pub token: String,
+    pub batch: usize,
+    pub batch_bytes: usize,
+    pub reply_bytes: usize,
+    pub claims: usize,
+    pub markers: usize,
+    pub from_held: bool,
+    /// Without a result, the slot is free as far as the process knows.
+    pub slots: Vec<(usize, Option<Told>)>,
+}
+
+/// What `reject` says is wrong with the event.
+pub const ERROR: &str = "bad";
+/// What Redis says of a key of a wrong type.
+pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+struct Slot {
+    number: usize,
+    w: String,
+    /// It has a batch: it is given nothing more in this call.
+    has: bool,
+    /// What it was given new events of in this call.
+    given: Option<Name>,
+    /// What its object's next event follows on.
+    prev: u64,
+}
+
+#[derive(PartialEq)]
+enum Got {
+    Claimed,
+    Dropped,
+}
+
+struct Call<'a> {
+    state: &'a mut Reference,
+    batch: usize,
+    batch_bytes: usize,
+    reply_bytes: i64,
+    claims: usize,
+    markers: usize,
+    from_held: bool,
+    counter: u64,
+    progress: bool,
+    batches: Vec<Given>,
+    quarantined: Vec<(String, String)>,
+}
+
+impl Reference {
+    pub fn advance(&mut self, args: &Advance) -> Reply {
+        if let Some(refused) = self.fence(args.name, &args.token) {
+            return refused;
+        }
+        let counter = self.counter.unwrap_or(0);
+        match self.broken {
+            Some(Broken::Markers | Broken::Held | Broken::Counter) => return Reply::WrongType,
+            Some(Broken::CounterText) => return Reply::Counter("nan".to_owned()),
+            _ if counter + 1024 * args.batch as u64 > ID_MAX => return Reply::Counter(counter.to_string()),
+            _ => {}
+        }
+        let mut call = Call {
+            state: self,
+            batch: args.batch,
+            batch_bytes: args.batch_bytes,
+            reply_bytes: args.reply_bytes as i64,
+            claims: args.claims,
+            markers: args.markers,
+            from_held: args.from_held,
+            counter,
+            progress: false,
+            batches: Vec::new(),
+            quarantined: Vec::new(),
+        };
+        call.run(args);
+        let Call { reply_bytes, from_held, progress, batches, quarantined, .. } = call;
+        if call.counter != counter {
+            self.counter = Some(call.counter);
+        }
+        let due = self.due.values().copied().min().filter(|due| *due != OPERATOR);
+        let left = !self.markers.is_empty() || due.is_some_and(|due| due <= self.now) || reply_bytes <= 0;
+        let more = args.claims > 0 && progress && left;
+        Reply::Advanced(Advanced { due, more, from_held, batches, quarantined })
+    }
+}
+
+impl Call<'_> {
+    fn run(&mut self, args: &Advance) {
+        let mut slots = Vec::new();
+        let mut going_on = Vec::new();
+        for (at, (number, told)) in args.slots.iter().enumerate() {
+            let w = format!("{}.{number}", args.name);
+            let mut slot = Slot { number: *number, w, has: false, given: None, prev: 0 };
+            if let Some(tag) = self.state.worker(&slot.w).tag.clone() {
+                match told {
+                    // Only what names the batch in flight is believed.
+                    Some(told) if told.tag.tag() == tag => {
+                        self.progress = true;
+                        if self.commit(&mut slot, told) {
+                            going_on.push((at, told.object.clone()));
+                        }
+                    }
+                    _ => self.give_unknown(&mut slot),
+                }
+            }
+            slots.push(slot);
+        }
+        for (at, object) in going_on {
+            self.go_on(&mut slots[at], &object);
+        }
+        for slot in slots.iter_mut().filter(|slot| !slot.has) {
+            self.claim_taken(slot);
+        }
+        for slot in slots.iter_mut().filter(|slot| !slot.has) {
+            self.claim(slot);
+        }
+    }
+
+    // COMMIT
+
+    /// Answers whether the slot goes on with its object.
+    fn commit(&mut self, slot: &mut Slot, told: &Told) -> bool {
+        let (now, w, name) = (self.state.now, slot.w.as_str(), &told.object);
+        let prev_known = told.last.or(self.state.object(name).last_id()).unwrap_or(0);
+        let (mut count, mut then) = (told.count, told.then.clone());
+        if let Then::Reject { next, id, attempts } = told.then {
+            let event = self.state.worker(w).batch[count].clone();
+            if self.state.broken == Some(Broken::Dead) {
+                // Rather held in its place than lost.
+                let rest = Numbers { first: id, attempts, ..told.tag };
+                let why = format!("quarantine: events.dead: {WRONG_TYPE}");
+                self.drop_front(slot, told, count);
+                self.state.hold_batch(&slot.w, name, OPERATOR, rest.held_id(why.as_bytes()));
+                return false;
+            }
+            let (object, prev) = (name.clone(), prev_known.to_string());
+            self.state.dead.push(Dead { id, prev, object, event, error: ERROR.to_owned(), attempts });
+            count += 1;
+            then = match next {
+                Some(next) => Then::Part { next },
+                None => Then::Done,
+            };
+        }
+        self.drop_front(slot, told, count);
+        slot.prev = prev_known;
+        match then {
+            Then::Done => {
+                self.state.worker(&slot.w).tag = None;
+                true
+            }
+            Then::Yield => {
+                self.state.worker(&slot.w).tag = None;
+                let queued = self.state.object(name).queue.right().is_none_or(|queue| !queue.is_empty());
+                if queued {
+                    self.state.hold(&slot.w, name, now, None);
+                }
+                !queued
+            }
+            Then::Part { next } => {
+                self.state.worker(&slot.w).tag = Some(next.tag());
+                self.give_again(slot, name);
+                false
+            }
+            Then::Hold { rest, delay, why } => {
+                let due = match delay {
+                    Delay::Zero => now,
+                    Delay::Far => FAR + now,
+                    Delay::Operator => OPERATOR,
+                };
+                self.state.hold_batch(&slot.w, name, due, rest.held_id(why.as_bytes()));
+                false
+            }
+            Then::Reject { .. } => unreachable!("a dead letter is written, or the event is held"),
+        }
+    }
+
+    /// The first `count` events leave the batch; the last id delivered is written down.
+    fn drop_front(&mut self, slot: &Slot, told: &Told, count: usize) {
+        self.state.worker(&slot.w).batch.drain(..count);
+        if let Some(last) = told.last {
+            self.state.object(&told.object).last = Key::Right(Some(last.to_string()));
+        }
+    }
+
+    // GO ON
+
+    fn go_on(&mut self, slot: &mut Slot, name: &Name) {
+        if self.reply_bytes <= 0 {
+            let now = self.state.now;
+            return self.state.hold(&slot.w, name, now, None);
+        }
+        match self.take(slot, name) {
+            None => self.quarantine(slot, name, ":events", "hash"),
+            Some(events) if events.is_empty() => self.release(slot, name),
+            Some(events) => self.give(slot, name, slot.prev, events),
+        }
+    }
+
+    /// The batch a slot has, whatever the process knows of it.
+    fn give_unknown(&mut self, slot: &mut Slot) {
+        slot.has = true;
+        let objects = self.state.worker(&slot.w).objects.clone();
+        if let Some(name) = objects.iter().find(|name| self.state.owner(name).as_ref() == Some(&slot.w)) {
+            self.give_again(slot, name);
+        }
+    }
+
+    /// Up to a batch of the object's events, out of the queue; nothing where the queue has a wrong type.
+    fn take(&mut self, slot: &Slot, name: &Name) -> Option<Vec<Event>> {
+        let Key::Right(queue) = &mut self.state.object(name).queue else { return None };
+        let (mut count, mut bytes) = (0, 0);
+        while count < queue.len().min(self.batch) && (count == 0 || bytes < self.batch_bytes) {
+            bytes += queue[count].len();
+            count += 1;
+        }
+        let events: Vec<_> = queue.drain(..count).collect();
+        self.reply_bytes -= bytes as i64;
+        self.state.worker(&slot.w).batch.clone_from(&events);
+        Some(events)
+    }
+
+    /// New events get new ids.
+    fn give(&mut self, slot: &mut Slot, name: &Name, prev: u64, events: Vec<Event>) {
+        let tag = Numbers::of(self.counter + 1).tag();
+        self.counter += events.len() as u64;
+        self.state.worker(&slot.w).tag = Some(tag.clone());
+        self.batches.push(Given { slot: slot.number, object: name.clone(), tag, prev, events });
+        (slot.has, slot.given, self.progress) = (true, Some(name.clone()), true);
+    }
+
+    /// The batch in flight, under the ids it has; not where the reply is full.
+    fn give_again(&mut self, slot: &mut Slot, name: &Name) {
+        slot.has = true;
+        if self.reply_bytes > 0 {
+            let worker = self.state.worker(&slot.w);
+            let (tag, events) = (worker.tag.clone().expect("a batch has a tag"), worker.batch.clone());
+            let prev = self.state.object(name).last_id().unwrap_or(0);
+            self.reply_bytes -= events.iter().map(|event| event.len() as i64).sum::<i64>();
+            self.batches.push(Given { slot: slot.number, object: name.clone(), tag, prev, events });
+            self.progress = true;
+        }
+    }
+
+    fn release(&mut self, slot: &Slot, name: &Name) {
+        self.state.object(name).owner = Key::Right(None);
+        let worker = self.state.worker(&slot.w);
+        worker.tag = None;
+        remove(&mut worker.objects, name);
+    }
+
+    /// Because of a key of a wrong type the object waits for an operator.
+    fn quarantine(&mut self, slot: &Slot, name: &Name, key: &str, kind: &str) {
+        let why = [b"quarantine: ", &name[..], key.as_bytes(), b" is a ", kind.as_bytes()].concat();
+        self.state.hold(&slot.w, name, OPERATOR, Some([&b"0 0 0 0 "[..], &why].concat().into()));
+        self.tell_quarantined(name, &why);
+    }
+
+    fn tell_quarantined(&mut self, name: &Name, why: &[u8]) {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        self.quarantined.push((text(name), text(why)));
+    }
+
+    // CLAIM
+
+    /// The names in the slot's own list, oldest first.
+    fn claim_taken(&mut self, slot: &mut Slot) {
+        for name in self.state.worker(&slot.w).objects.clone().into_iter().rev() {
+            self.progress = true;
+            let owner = self.state.owner(&name);
+            let others = owner.as_ref().is_some_and(|owner| *owner != slot.w);
+            if name.is_empty() || others || slot.given.as_ref() == Some(&name) {
+                remove(&mut self.state.worker(&slot.w).objects, &name);
+            } else if slot.has || self.claims == 0 || self.reply_bytes <= 0 {
+                let now = self.state.now;
+                match owner {
+                    Some(_) => self.state.hold(&slot.w, &name, now, None),
+                    None => self.state.stray(&slot.w, name),
+                }
+            } else {
+                self.own(slot, &name);
+            }
+        }
+    }
+
+    /// Makes the slot the owner of an object that is in its list, if there are events. Answers whether it is.
+    fn own(&mut self, slot: &mut Slot, name: &Name) -> Got {
+        let Some(last) = self.state.object(name).last_id() else {
+            let kind = if self.state.object(name).last == Key::Wrong { "hash" } else { "string" };
+            self.quarantine(slot, name, ":last.event.id", kind);
+            return Got::Dropped;
+        };
+        match self.take(slot, name) {
+            None => self.quarantine(slot, name, ":events", "hash"),
+            Some(events) if events.is_empty() => self.release(slot, name),
+            Some(events) => {
+                self.state.object(name).owner = Key::Right(Some(slot.w.clone()));
+                self.give(slot, name, last, events);
+                self.claims -= 1;
+                return Got::Claimed;
+            }
+        }
+        Got::Dropped
+    }
+
+    /// Held objects and markers in turn; where one side has nothing, the other goes on. A marker that leads nowhere costs no turn.
+    fn claim(&mut self, slot: &mut Slot) {
+        let mut without = 0;
+        while without < 2 && self.claims > 0 && self.reply_bytes > 0 && !slot.has {
+            let got = if self.from_held { self.claim_held(slot) } else { self.claim_marker(slot) };
+            self.from_held = !self.from_held && got != Some(Got::Dropped);
+            without = if got.is_some() { 0 } else { without + 1 };
+        }
+    }
+
+    fn claim_marker(&mut self, slot: &mut Slot) -> Option<Got> {
+        if self.markers == 0 {
+            return None;
+        }
+        let name = self.state.markers.pop()?;
+        self.markers -= 1;
+        self.progress = true;
+        if name.is_empty() || self.state.owner(&name).is_some() {
+            return Some(Got::Dropped);
+        }
+        self.state.worker(&slot.w).objects.insert(0, name.clone());
+        Some(self.own(slot, &name))
+    }
+
+    fn claim_held(&mut self, slot: &mut Slot) -> Option<Got> {
+        let now = self.state.now;
+        let (_, name) = self.state.due.iter().map(|(name, due)| (*due, name)).filter(|(due, _)| *due <= now).min()?;
+        let name = name.clone();
+        self.progress = true;
+        if self.state.owner(&name).as_deref() != Some("held") {
+            self.state.due.remove(&name);
+            return Some(Got::Dropped);
+        }
+        let object = self.state.object(&name).clone();
+        match (Numbers::of_held(&object.held_id), &object.held) {
+            (Some(numbers), held) => Some(self.claim_batch(slot, &name, numbers, held)),
+            (None, Key::Right(held)) if held.is_empty() => {
+                self.state.due.remove(&name);
+                self.state.object(&name).held_id = Key::default();
+                self.state.worker(&slot.w).objects.insert(0, name.clone());
+                Some(self.own(slot, &name))
+            }
+            // A batch whose numbers are not known must not be passed over.
+            (None, _) => {
+                let kind = if object.held_id == Key::Wrong {
+                    "hash"
+                } else if object.held_id == Key::default() {
+                    "none"
+                } else {
+                    "string"
+                };
+                let why = [b"quarantine: ", &name[..], b":events.held.id is a ", kind.as_bytes(), b" and tells no ids"].concat();
+                self.state.due.insert(name.clone(), OPERATOR);
+                self.tell_quarantined(&name, &why);
+                Some(Got::Dropped)
+            }
+        }
+    }
+
+    /// A held batch is handed out once more.
+    fn claim_batch(&mut self, slot: &mut Slot, name: &Name, numbers: Numbers, held: &Key<Vec<Event>>) -> Got {
+        let object = self.state.object(name).clone();
+        let wrong = match held {
+            Key::Wrong => Some((":events.held", "hash")),
+            Key::Right(_) if object.last == Key::Wrong => Some((":last.event.id", "hash")),
+            Key::Right(_) if object.last_id().is_none() => Some((":last.event.id", "string")),
+            Key::Right(batch) if batch.is_empty() => Some((":events.held", "none")),
+            Key::Right(_) => None,
+        };
+        if let Some((key, kind)) = wrong {
+            let why = [b"quarantine: ", &name[..], key.as_bytes(), b" is a ", kind.as_bytes()].concat();
+            self.state.due.insert(name.clone(), OPERATOR);
+            self.state.object(name).held_id = Key::Right(Some(numbers.held_id(&why)));
+            self.tell_quarantined(name, &why);
+            return Got::Dropped;
+        }
+        self.state.due.remove(name);
+        let object = self.state.object(name);
+        let Key::Right(batch) = std::mem::take(&mut object.held) else { unreachable!("looked at above") };
+        object.held_id = Key::default();
+        object.owner = Key::Right(Some(slot.w.clone()));
+        let worker = self.state.worker(&slot.w);
+        worker.objects.insert(0, name.clone());
+        worker.batch = batch;
+        worker.tag = Some(Numbers { handouts: numbers.handouts + 1, ..numbers }.tag());
+        self.give_again(slot, name);
+        self.claims -= 1;
+        Got::Claimed
+    }
+}

@@ -1,0 +1,130 @@
+//! How often which step is chosen.
+
+use proptest::prelude::*;
+use proptest_state_machine::ReferenceStateMachine;
+
+use super::advance::Delay;
+use super::reference::{Broken, NAMES};
+use super::world::{AttachStep, Bounds, Choice, OBJECTS, Part, Step, Token, World};
+
+/// The state machine: any step can be made in any state.
+pub struct Machine;
+
+impl ReferenceStateMachine for Machine {
+    type State = World;
+    type Transition = Step;
+
+    fn init_state() -> BoxedStrategy<World> {
+        Just(World::default()).boxed()
+    }
+
+    fn transitions(_: &World) -> BoxedStrategy<Step> {
+        step().boxed()
+    }
+
+    fn apply(mut world: World, step: &Step) -> World {
+        world.apply(step);
+        world
+    }
+}
+
+/// Mostly the first one, so that there is a process that gets something done.
+fn name() -> impl Strategy<Value = usize> {
+    prop_oneof![5 => Just(0), 2 => Just(1), 1 => 0..NAMES.len()]
+}
+
+fn object() -> impl Strategy<Value = usize> {
+    prop_oneof![3 => 0..2usize, 2 => 0..OBJECTS.len()]
+}
+
+fn token() -> impl Strategy<Value = Token> {
+    prop_oneof![20 => Just(Token::Mine), 2 => Just(Token::Last), 1 => Just(Token::Older), 1 => Just(Token::Others)]
+}
+
+fn events() -> impl Strategy<Value = Vec<u16>> {
+    prop::collection::vec(prop_oneof![6 => Just(1u16), 2 => 10..60u16, 1 => Just(300u16)], 1..6)
+}
+
+fn bounds() -> impl Strategy<Value = Bounds> {
+    let batch = prop_oneof![2 => Just(1000usize), 2 => 1..5usize];
+    let batch_bytes = prop_oneof![4 => Just(1usize << 20), 1 => Just(1), 1 => Just(40)];
+    let reply_bytes = prop_oneof![6 => Just(1usize << 24), 1 => Just(1), 1 => Just(60)];
+    let claims = prop_oneof![6 => Just(1024usize), 1 => Just(0), 2 => 1..3usize];
+    let markers = prop_oneof![4 => Just(4096usize), 2 => 1..4usize];
+    (batch, batch_bytes, reply_bytes, claims, markers).prop_map(|(batch, batch_bytes, reply_bytes, claims, markers)| Bounds {
+        batch,
+        batch_bytes,
+        reply_bytes,
+        claims,
+        markers,
+    })
+}
+
+fn choice() -> impl Strategy<Value = Choice> {
+    let delay = prop_oneof![3 => Just(Delay::Zero), 2 => Just(Delay::Far), 1 => Just(Delay::Operator)];
+    prop_oneof![
+        2 => Just(Choice::Skip),
+        4 => Just(Choice::Free),
+        6 => Just(Choice::Done),
+        2 => Just(Choice::Yield),
+        2 => any::<u8>().prop_map(Choice::Part),
+        3 => (any::<u8>(), delay, any::<bool>()).prop_map(|(count, delay, failed)| Choice::Hold(count, delay, failed)),
+        2 => any::<u8>().prop_map(Choice::Reject),
+        2 => any::<u8>().prop_map(Choice::Late),
+        1 => Just(Choice::WrongTag),
+    ]
+}
+
+fn advance() -> impl Strategy<Value = Step> {
+    (name(), token(), bounds(), [choice(), choice(), choice()])
+        .prop_map(|(name, token, bounds, choices)| Step::Advance(name, token, bounds, choices))
+}
+
+fn attach() -> impl Strategy<Value = Step> {
+    let displace = prop_oneof![4 => Just(None), 2 => Just(Some(true)), 1 => Just(Some(false))];
+    let crashes_max = prop_oneof![Just(2u32), Just(5)];
+    (name(), 1..4usize, prop::bool::weighted(0.2), displace, any::<bool>(), any::<bool>(), crashes_max).prop_map(
+        |(name, slots, again, displace, before, long, crashes_max)| {
+            Step::Attach(AttachStep { name, slots, again, displace, before, long, crashes_max })
+        },
+    )
+}
+
+/// A call of a script.
+fn script() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        24 => advance(),
+        4 => attach(),
+        2 => (name(), token(), any::<bool>(), 1..4usize).prop_map(|(name, token, long, slots)| Step::Renew(name, token, long, slots)),
+        3 => (0..NAMES.len(), prop_oneof![Just(2u32), Just(5)]).prop_map(|(own, crashes_max)| Step::Adopt(own, crashes_max)),
+        1 => (name(), token()).prop_map(|(name, token)| Step::Detach(name, token)),
+        1 => (0..3u8, 0..3u8, 0..3u8).prop_map(|(id, highest, first)| Step::Connect(id, highest, first)),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let part = prop_oneof![Just(Part::Queue), Just(Part::Last), Just(Part::LastText), Just(Part::Held), Just(Part::HeldId)];
+    let broken = prop_oneof![
+        1 => Just(Broken::Markers),
+        1 => Just(Broken::Held),
+        1 => Just(Broken::Workers),
+        1 => Just(Broken::Counter),
+        1 => Just(Broken::CounterText),
+        4 => Just(Broken::Dead),
+        1 => Just(Broken::Meta),
+    ];
+    prop_oneof![
+        60 => script(),
+        20 => prop::collection::vec((object(), events()), 1..3).prop_map(Step::Emit),
+        2 => prop::option::of(object()).prop_map(Step::Marker),
+        6 => (name(), 0..3usize).prop_map(|(name, slot)| Step::Pop(name, slot)),
+        4 => name().prop_map(Step::Expire),
+        1 => (0..NAMES.len()).prop_map(Step::Day),
+        2 => object().prop_map(Step::Release),
+        2 => Just(Step::ReleaseAll),
+        2 => (object(), part).prop_map(|(object, part)| Step::Wrong(object, part)),
+        2 => object().prop_map(Step::Heal),
+        4 => any::<u8>().prop_map(Step::Late),
+        4 => (broken, script()).prop_map(|(broken, step)| Step::Broken(broken, Box::new(step))),
+    ]
+}

@@ -1,0 +1,513 @@
+//! What Redis holds, and what each step of the protocol does to it: written from `docs/design.md` and the headers of the scripts, not from the
+//! scripts, and meant to be read as their specification. `advance` has a file of its own.
+//!
+//! Time is the number of the step: a score or a time that a script took from its clock is that number, one in the far future is [`FAR`] more.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+/// An object's name, any bytes.
+pub type Name = Bytes;
+/// An event, any bytes.
+pub type Event = Bytes;
+
+/// Added to the number of the step where something is due in the far future; also how long that is, in ms.
+pub const FAR: u64 = 4_000_000_000_000;
+/// The due time of what waits for an operator.
+pub const OPERATOR: u64 = u64::MAX;
+/// The counter jumps by so much where Redis may have lost ids.
+pub const JUMP: u64 = 1_000_000;
+pub const ID_MAX: u64 = (1 << 53) - 1;
+/// The names of worker processes. The order of first registration is the order of sweeps.
+pub const NAMES: [&str; 3] = ["p", "q", "r"];
+
+/// What a key holds: absent is the empty value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Key<T> {
+    Right(T),
+    /// A hash, where the protocol wants something else.
+    Wrong,
+}
+
+impl<T: Default> Default for Key<T> {
+    fn default() -> Self {
+        Self::Right(T::default())
+    }
+}
+
+impl<T> Key<T> {
+    pub fn right(&self) -> Option<&T> {
+        match self {
+            Self::Right(value) => Some(value),
+            Self::Wrong => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Object {
+    /// Oldest first, as all events here.
+    pub queue: Key<Vec<Event>>,
+    pub last: Key<Option<String>>,
+    pub owner: Key<Option<String>>,
+    pub held: Key<Vec<Event>>,
+    pub held_id: Key<Option<Bytes>>,
+}
+
+impl Object {
+    /// The id of the last event delivered, `None` where that is not known.
+    pub fn last_id(&self) -> Option<u64> {
+        self.last.right().and_then(|last| last.as_ref().map_or(Some(0), |text| id_of(text)))
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Worker {
+    /// As in Redis: a pop puts a name in front.
+    pub objects: Vec<Name>,
+    pub batch: Vec<Event>,
+    pub tag: Option<String>,
+}
+
+/// The numbers of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Numbers {
+    pub first: u64,
+    pub handouts: u32,
+    pub attempts: u32,
+    pub crashes: u32,
+}
+
+impl Numbers {
+    pub fn of(first: u64) -> Self {
+        Self { first, handouts: 0, attempts: 0, crashes: 0 }
+    }
+
+    /// `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]`
+    pub fn tag(self) -> String {
+        let Self { first, handouts, attempts, crashes } = self;
+        match (handouts, attempts, crashes) {
+            (0, 0, 0) => format!("{first}"),
+            (_, 0, 0) => format!("{first} {handouts}"),
+            (_, _, 0) => format!("{first} {handouts} {attempts}"),
+            _ => format!("{first} {handouts} {attempts} {crashes}"),
+        }
+    }
+
+    pub fn of_tag(tag: &str) -> Self {
+        let all: Vec<u64> = tag.split(' ').map(|n| n.parse().expect("a tag")).collect();
+        let at = |n: usize| all.get(n).copied().unwrap_or(0) as u32;
+        Self { first: all[0], handouts: at(1), attempts: at(2), crashes: at(3) }
+    }
+
+    /// `FIRST HANDOUTS ATTEMPTS CRASHES WHY`
+    pub fn held_id(self, why: &[u8]) -> Bytes {
+        let Self { first, handouts, attempts, crashes } = self;
+        [format!("{first} {handouts} {attempts} {crashes} ").as_bytes(), why].concat().into()
+    }
+
+    /// The numbers of a held batch; nothing where there is none.
+    pub fn of_held(held_id: &Key<Option<Bytes>>) -> Option<Self> {
+        let text = String::from_utf8_lossy(held_id.right()?.as_ref()?).into_owned();
+        let all: Vec<u64> = text.splitn(5, ' ').take(4).map(|n| n.parse().expect("a number")).collect();
+        let numbers = Self { first: all[0], handouts: all[1] as u32, attempts: all[2] as u32, crashes: all[3] as u32 };
+        (numbers.first > 0).then_some(numbers)
+    }
+
+    /// What remains after the first `count` events.
+    pub fn after(self, count: usize) -> Self {
+        match count {
+            0 => self,
+            _ => Self { first: self.first + count as u64, attempts: 0, crashes: self.crashes.min(1), ..self },
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Registered {
+    pub slots: usize,
+    pub token: String,
+    /// The step of its last sign of life; nothing: more than a day ago.
+    pub at: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Lease {
+    pub token: String,
+    pub holder: &'static str,
+    pub ms: u64,
+}
+
+impl Lease {
+    pub fn text(&self) -> String {
+        format!("{} {}", self.token, self.holder)
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Dead {
+    pub id: u64,
+    pub prev: String,
+    pub object: Name,
+    pub event: Event,
+    pub error: String,
+    pub attempts: u32,
+}
+
+/// A shared key of a wrong type while one call is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Broken {
+    Markers,
+    Held,
+    Workers,
+    Counter,
+    /// The counter is a string, but no number.
+    CounterText,
+    Dead,
+    Meta,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// Of a plain Redis command.
+    Done,
+    Connected {
+        changed: bool,
+        counter: u64,
+    },
+    Counter(String),
+    Attached {
+        kept: u64,
+        held: u64,
+    },
+    InUse(String),
+    Renewed {
+        strays: u64,
+    },
+    Detached {
+        held: u64,
+    },
+    Swept {
+        held: u64,
+        strays: u64,
+        names: Vec<String>,
+    },
+    Advanced(Advanced),
+    Lapsed,
+    Fenced(String),
+    WrongType,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Advanced {
+    /// When the first held object is due.
+    pub due: Option<u64>,
+    pub more: bool,
+    pub from_held: bool,
+    pub batches: Vec<Given>,
+    /// The object and why, as people read them.
+    pub quarantined: Vec<(String, String)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given {
+    pub slot: usize,
+    pub object: Name,
+    pub tag: String,
+    pub prev: u64,
+    pub events: Vec<Event>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Attach {
+    pub name: &'static str,
+    pub token: String,
+    pub holder: &'static str,
+    pub lease_ms: u64,
+    pub slots: usize,
+    pub displace: String,
+    pub before: String,
+    pub crashes_max: u32,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Reference {
+    /// The number of the step.
+    pub now: u64,
+    pub objects: BTreeMap<Name, Object>,
+    pub workers: BTreeMap<String, Worker>,
+    /// As in Redis: the last one is the oldest.
+    pub markers: Vec<Name>,
+    pub due: BTreeMap<Name, u64>,
+    pub counter: Option<u64>,
+    /// In the order in which the names came.
+    pub registry: Vec<(&'static str, Registered)>,
+    pub leases: BTreeMap<&'static str, Lease>,
+    pub dead: Vec<Dead>,
+    /// Whether the schema is written down, and the replication id.
+    pub meta: Option<Option<String>>,
+    pub broken: Option<Broken>,
+}
+
+/// A whole number from 0 to 2^53 - 1.
+pub fn id_of(text: &str) -> Option<u64> {
+    let digits = !text.is_empty() && text.len() <= 16 && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten().filter(|id| *id <= ID_MAX)
+}
+
+/// Takes one occurrence out, the foremost.
+pub fn remove(list: &mut Vec<Name>, name: &Name) {
+    if let Some(at) = list.iter().position(|other| other == name) {
+        list.remove(at);
+    }
+}
+
+impl Reference {
+    pub fn object(&mut self, name: &Name) -> &mut Object {
+        self.objects.entry(name.clone()).or_default()
+    }
+
+    pub fn worker(&mut self, w: &str) -> &mut Worker {
+        self.workers.entry(w.to_owned()).or_default()
+    }
+
+    /// Who owns the object; a key of a wrong type names nobody.
+    pub fn owner(&self, name: &Name) -> Option<String> {
+        self.objects.get(name)?.owner.right()?.clone()
+    }
+
+    pub fn registered(&self, name: &str) -> Option<&Registered> {
+        self.registry.iter().find(|(other, _)| *other == name).map(|(_, registered)| registered)
+    }
+
+    fn register(&mut self, name: &'static str, slots: usize, token: &str) {
+        let value = Registered { slots, token: token.to_owned(), at: Some(self.now) };
+        match self.registry.iter_mut().find(|(other, _)| *other == name) {
+            Some((_, old)) => *old = value,
+            None => self.registry.push((name, value)),
+        }
+    }
+
+    fn is_broken(&self, keys: &[Broken]) -> bool {
+        self.broken.is_some_and(|broken| keys.contains(&broken))
+    }
+
+    /// EMIT. Where the queue has a wrong type, only the marker is pushed.
+    pub fn emit(&mut self, object: &Name, events: &[Event]) -> Reply {
+        if let Key::Right(queue) = &mut self.object(object).queue {
+            queue.extend_from_slice(events);
+        }
+        self.markers.insert(0, object.clone());
+        Reply::Done
+    }
+
+    /// WAIT. The oldest marker moves to the slot's list.
+    pub fn pop(&mut self, w: &str) -> Reply {
+        if let Some(name) = self.markers.pop() {
+            self.worker(w).objects.insert(0, name);
+        }
+        Reply::Done
+    }
+
+    /// The reply to a process whose lease is not there, or not its own.
+    pub fn fence(&self, name: &str, token: &str) -> Option<Reply> {
+        match self.leases.get(name) {
+            Some(lease) if lease.token == token => None,
+            Some(lease) => Some(Reply::Fenced(lease.text())),
+            None if self.is_broken(&[Broken::Workers]) => Some(Reply::WrongType),
+            None if self.registered(name).is_some_and(|last| last.token == token) => Some(Reply::Lapsed),
+            None => Some(Reply::Fenced(String::new())),
+        }
+    }
+
+    /// HOLD: takes the object from the worker. Without numbers the batch is empty and the reason a yield.
+    pub fn hold(&mut self, w: &str, object: &Name, due: u64, held_id: Option<Bytes>) {
+        self.due.insert(object.clone(), due);
+        let worker = self.worker(w);
+        worker.tag = None;
+        remove(&mut worker.objects, object);
+        let held = self.object(object);
+        held.owner = Key::Right(Some("held".to_owned()));
+        if held_id.is_some() {
+            held.held_id = Key::Right(held_id);
+        }
+    }
+
+    /// The batch moves to the object.
+    pub fn hold_batch(&mut self, w: &str, object: &Name, due: u64, held_id: Bytes) {
+        let batch = std::mem::take(&mut self.worker(w).batch);
+        self.object(object).held = Key::Right(batch);
+        self.hold(w, object, due, Some(held_id));
+    }
+
+    /// Holds what a slot owns, now, for a reason that lies with the process.
+    fn hold_owned(&mut self, w: &str, object: &Name, why: &str, died: bool, crashes_max: u32) {
+        let now = self.now;
+        let Some(tag) = self.worker(w).tag.clone() else { return self.hold(w, object, now, None) };
+        let mut numbers = Numbers::of_tag(&tag);
+        numbers.crashes += u32::from(died);
+        if died && numbers.crashes >= crashes_max {
+            let why = format!("crashes: died {} times with this event in hand", numbers.crashes);
+            self.hold_batch(w, object, OPERATOR, numbers.held_id(why.as_bytes()));
+        } else {
+            self.hold_batch(w, object, now, numbers.held_id(why.as_bytes()));
+        }
+    }
+
+    /// A look at all the slots of a name: what is owned is told, once, oldest first; everything else goes back to the markers, to be taken next.
+    /// Answers how many names went back.
+    fn each_slot(&mut self, name: &str, slots: usize, mut owned: impl FnMut(&mut Self, &str, usize, &Name)) -> u64 {
+        let mut strays = 0;
+        for slot in 0..slots {
+            let w = format!("{name}.{slot}");
+            let mut told = None;
+            for object in self.worker(&w).objects.clone().into_iter().rev() {
+                if told.as_ref() == Some(&object) {
+                    remove(&mut self.worker(&w).objects, &object);
+                } else if self.owner(&object).as_ref() == Some(&w) {
+                    owned(self, &w, slot, &object);
+                    told = Some(object);
+                } else {
+                    self.stray(&w, object);
+                    strays += 1;
+                }
+            }
+        }
+        strays
+    }
+
+    /// A name goes from the worker's list back to the markers; the empty one has done its work.
+    pub fn stray(&mut self, w: &str, object: Name) {
+        remove(&mut self.worker(w).objects, &object);
+        if !object.is_empty() {
+            self.markers.push(object);
+        }
+    }
+
+    pub fn attach(&mut self, args: &Attach) -> Reply {
+        let lease = self.leases.get(args.name);
+        let repeated = lease.is_some_and(|lease| lease.token == args.token);
+        if let Some(lease) = lease
+            && !repeated
+            && lease.text() != args.displace
+        {
+            return Reply::InUse(lease.text());
+        }
+        if self.is_broken(&[Broken::Markers, Broken::Held, Broken::Workers]) {
+            return Reply::WrongType;
+        }
+        let last = self.registered(args.name).cloned();
+        let slots_all = args.slots.max(last.as_ref().map_or(0, |last| last.slots));
+        // A batch tells of a death, but not where the process itself had the name last.
+        let last_token = last.map(|last| last.token).unwrap_or_default();
+        let died = !repeated && last_token != args.before && last_token != args.token;
+        self.leases.insert(args.name, Lease { token: args.token.clone(), holder: args.holder, ms: args.lease_ms });
+        self.register(args.name, slots_all, &args.token);
+        let (mut kept, mut held) = (0, 0);
+        self.each_slot(args.name, slots_all, |this, w, slot, object| {
+            let numbers = this.worker(w).tag.as_deref().map(Numbers::of_tag);
+            let killer = died && numbers.is_some_and(|numbers| numbers.crashes + 1 >= args.crashes_max);
+            if slot >= args.slots || killer {
+                this.hold_owned(w, object, "slots", died, args.crashes_max);
+                held += 1;
+            } else if let Some(mut numbers) = numbers {
+                numbers.crashes += u32::from(died);
+                this.worker(w).tag = Some(numbers.tag());
+                kept += 1;
+            }
+        });
+        Reply::Attached { kept, held }
+    }
+
+    pub fn renew(&mut self, name: &'static str, token: &str, lease_ms: u64, slots: usize) -> Reply {
+        if let Some(refused) = self.fence(name, token) {
+            return refused;
+        }
+        if self.is_broken(&[Broken::Markers, Broken::Workers]) {
+            return Reply::WrongType;
+        }
+        let slots = slots.max(self.registered(name).map_or(0, |last| last.slots));
+        self.leases.get_mut(name).expect("the fence saw it").ms = lease_ms;
+        self.register(name, slots, token);
+        Reply::Renewed { strays: self.each_slot(name, slots, |_, _, _, _| ()) }
+    }
+
+    pub fn adopt(&mut self, own: &str, crashes_max: u32) -> Reply {
+        if self.is_broken(&[Broken::Workers]) {
+            return Reply::WrongType;
+        }
+        let (mut held, mut strays, mut names) = (0, 0, Vec::new());
+        for (name, last) in self.registry.clone() {
+            if name == own || self.leases.contains_key(name) {
+                continue;
+            }
+            let has_something = (0..last.slots).any(|slot| {
+                let worker = self.worker(&format!("{name}.{slot}"));
+                !worker.objects.is_empty() || !worker.batch.is_empty()
+            });
+            // Where a shared key is broken, the name keeps what it has until that is put right.
+            if has_something && !self.is_broken(&[Broken::Markers, Broken::Held]) {
+                strays += self.each_slot(name, last.slots, |this, w, _, object| {
+                    this.hold_owned(w, object, "takeover", true, crashes_max);
+                    held += 1;
+                });
+                self.register(name, last.slots, &last.token);
+                names.push(name.to_owned());
+            } else if !has_something && last.at.is_none() {
+                self.registry.retain(|(other, _)| *other != name);
+            }
+        }
+        Reply::Swept { held, strays, names }
+    }
+
+    pub fn detach(&mut self, name: &'static str, token: &str) -> Reply {
+        if let Some(refused) = self.fence(name, token) {
+            return refused;
+        }
+        if self.is_broken(&[Broken::Markers, Broken::Held, Broken::Workers]) {
+            return Reply::WrongType;
+        }
+        let slots = self.registered(name).map_or(0, |last| last.slots);
+        let mut held = 0;
+        self.each_slot(name, slots, |this, w, _, object| {
+            this.hold_owned(w, object, "stop", false, 0);
+            held += 1;
+        });
+        self.leases.remove(name);
+        self.register(name, slots, token);
+        if held > 0 {
+            self.markers.push(Name::new());
+        }
+        Reply::Detached { held }
+    }
+
+    pub fn connect(&mut self, replication_id: &str, highest: u64, first_id: u64) -> Reply {
+        match self.broken {
+            Some(Broken::Meta | Broken::Counter) => return Reply::WrongType,
+            Some(Broken::CounterText) => return Reply::Counter("nan".to_owned()),
+            _ => {}
+        }
+        let seen = self.meta.clone().flatten();
+        let differs = !replication_id.is_empty() && seen.as_deref() != Some(replication_id);
+        let changed = differs && seen.is_some();
+        let mut counter = self.counter.unwrap_or(0);
+        if changed || counter < highest {
+            counter = counter.max(highest) + JUMP;
+        }
+        counter = counter.max(first_id.saturating_sub(1));
+        if counter > 0 {
+            self.counter = Some(counter);
+        }
+        self.meta = Some(if differs { Some(replication_id.to_owned()) } else { seen });
+        Reply::Connected { changed, counter }
+    }
+
+    /// An operator, or time: the object is due.
+    pub fn release(&mut self, object: &Name) -> Reply {
+        if let Some(due) = self.due.get_mut(object) {
+            *due = 0;
+        }
+        Reply::Done
+    }
+}

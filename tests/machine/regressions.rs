@@ -1,0 +1,58 @@
+//! Where the scripts and the reference once differed, each with its story. Both walk the same steps.
+
+use super::reference::Reply;
+use super::server::Server;
+use super::support::Redis;
+use super::world::{AttachStep, Bounds, Choice, Part, Step, Token, World};
+
+/// Bounds that bind nothing.
+const WIDE: Bounds = Bounds { batch: 1000, batch_bytes: 1 << 20, reply_bytes: 1 << 24, claims: 1024, markers: 4096 };
+const ATTACH: Step =
+    Step::Attach(AttachStep { name: 0, slots: 1, again: false, displace: None, before: false, long: true, crashes_max: 5 });
+
+fn advance(choice: Choice) -> Step {
+    Step::Advance(0, Token::Mine, WIDE, [choice, Choice::Skip, Choice::Skip])
+}
+
+/// Makes the steps in Redis and in the reference; answers the last reply.
+async fn walk(steps: &[Step]) -> Reply {
+    let redis = Redis::own(&[]);
+    let mut server = Server::empty(redis.connect().await, redis.keys().clone()).await;
+    let mut world = World::default();
+    let mut last = Reply::Done;
+    for step in steps {
+        let (broken, call, reply) = world.apply(step);
+        server.step(broken, &call, &reply, &world.state).await.unwrap_or_else(|what| panic!("{call:?}: {what}"));
+        last = reply;
+    }
+    last
+}
+
+/// `string.format` ends a text at its first NUL: the reason why an object was held named half of the object and no key.
+#[tokio::test]
+async fn a_name_with_a_nul_is_told_in_full() {
+    let odd = 4;
+    for part in [Part::Queue, Part::Last] {
+        let last = walk(&[ATTACH, Step::Emit(vec![(odd, vec![1])]), Step::Wrong(odd, part), advance(Choice::Free)]).await;
+        let Reply::Advanced(advanced) = last else { panic!("{last:?}") };
+        assert_eq!(advanced.quarantined.len(), 1, "{advanced:?}");
+        assert!(advanced.quarantined[0].0.contains('\0'), "{advanced:?}");
+    }
+}
+
+/// The last id of an object was overwritten with something that is no id while a batch of it was in flight. After a restart the batch was handed
+/// out with that as its prev, which no process could read: the process stopped with an error, and the next one under that name as well.
+#[tokio::test]
+async fn a_last_id_that_is_none_stops_no_worker() {
+    let last = walk(&[
+        Step::Emit(vec![(1, vec![1, 1])]),
+        ATTACH,
+        advance(Choice::Free),
+        Step::Wrong(1, Part::LastText),
+        advance(Choice::Free),
+        advance(Choice::Part(1)),
+        advance(Choice::Done),
+    ])
+    .await;
+    assert!(matches!(last, Reply::Advanced(_)), "{last:?}");
+}

@@ -1,0 +1,470 @@
+//! The real thing: calls go to Redis through the library, and the whole of Redis is held against the reference.
+//!
+//! Where a script takes the time from its clock, the reference has the number of the step. What was written in this step must lie between the
+//! looks before and after it; then it is replaced in Redis by what the reference has, so that the order among due objects is known.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Value, cmd};
+use seriatim::keys::Keys;
+use seriatim::scripts::{self, Advanced, Attached, Detached, From, Renewed, Report, Results, ScriptError, Seen, Tag};
+
+use super::advance::{Advance, Delay, ERROR, Then, Told};
+use super::reference::{self, Broken, Event, FAR, Given, Key, Numbers, OPERATOR, Reference, Reply};
+use super::world::{Call, Part};
+
+const DUMP: &str = r"
+local time = redis.call('TIME')
+local all = { time[1] * 1000 + math.floor(time[2] / 1000) }
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key).ok
+  local value = {}
+  if kind == 'string' then
+    value = { redis.call('GET', key) }
+  elseif kind == 'list' then
+    value = redis.call('LRANGE', key, 0, -1)
+  elseif kind == 'zset' then
+    value = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  elseif kind == 'hash' then
+    value = redis.call('HGETALL', key)
+  elseif kind == 'stream' then
+    for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
+      for _, field in ipairs(entry[2]) do
+        value[#value + 1] = field
+      end
+    end
+  end
+  all[#all + 1] = { key, kind, value, redis.call('PTTL', key) }
+end
+return all";
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// The time of a name's last sign of life that is more than a day ago.
+const LONG_AGO: u64 = 1000;
+/// How much shorter a lease may be than what was asked for: a schedule takes less than this.
+const SLACK_MS: u64 = 600_000;
+
+/// A key's type and its value; the fields of hashes and the members of sorted sets are sorted.
+pub type Dump = BTreeMap<Vec<u8>, (String, Vec<Vec<u8>>)>;
+
+pub struct Server {
+    conn: MultiplexedConnection,
+    keys: Keys,
+    /// When Redis was last looked at.
+    looked_ms: u64,
+}
+
+impl Server {
+    /// An empty Redis.
+    pub async fn empty(mut conn: MultiplexedConnection, keys: Keys) -> Self {
+        let _: () = cmd("FLUSHALL").query_async(&mut conn).await.expect("FLUSHALL");
+        let mut server = Self { conn, keys, looked_ms: 0 };
+        server.look().await;
+        server
+    }
+
+    async fn run(&mut self, command: &str, args: &[&[u8]]) -> Value {
+        let mut cmd = cmd(command);
+        for arg in args {
+            cmd.arg(*arg);
+        }
+        // A wrong type is what some schedules want.
+        cmd.query_async(&mut self.conn).await.unwrap_or(Value::Nil)
+    }
+
+    fn key(&self, object: &[u8], suffix: &str) -> Vec<u8> {
+        [self.keys.prefix().as_bytes(), object, suffix.as_bytes()].concat()
+    }
+
+    /// Makes the call, and holds the reply and everything in Redis against the reference after it.
+    pub async fn step(&mut self, broken: Option<Broken>, call: &Call, expected: &Reply, state: &Reference) -> Result<(), String> {
+        let before = self.looked_ms;
+        if let Some(broken) = broken {
+            self.break_key(broken, true).await;
+        }
+        let reply = self.call(call).await;
+        if let Some(broken) = broken {
+            self.break_key(broken, false).await;
+        }
+        let (mut dump, ttls) = self.look().await;
+        let reply = match (reply, expected) {
+            (Ok((Reply::Advanced(mut got), due)), Reply::Advanced(wanted)) => {
+                if is_due(due, wanted.due, state.now, before, self.looked_ms) {
+                    got.due = wanted.due;
+                }
+                Reply::Advanced(got)
+            }
+            (Ok((reply, _)), _) => reply,
+            (Err(error), _) => return Err(format!("the call failed: {error}; expected {expected:?}")),
+        };
+        if reply != *expected {
+            return Err(format!("the reply was\n    {reply:?}\nexpected\n    {expected:?}"));
+        }
+        let wanted = wanted(state, self.keys.prefix());
+        self.set_clock(&mut dump, state, before).await;
+        differences(&dump, &wanted)?;
+        for (name, lease) in &state.leases {
+            let left = ttls.get(self.keys.worker_lease(name).as_bytes()).copied().unwrap_or(-2);
+            if !(lease.ms as i64 - SLACK_MS as i64..=lease.ms as i64).contains(&left) {
+                return Err(format!("the lease of {name} holds for {left} ms, expected {} ms", lease.ms));
+            }
+        }
+        Ok(())
+    }
+
+    async fn break_key(&mut self, broken: Broken, is_broken: bool) {
+        let keys = &self.keys;
+        let key = match broken {
+            Broken::Markers => keys.objects_with_events(),
+            Broken::Held => keys.objects_held(),
+            Broken::Workers => keys.event_workers(),
+            Broken::Counter | Broken::CounterText => keys.next_event_id(),
+            Broken::Dead => keys.events_dead(),
+            Broken::Meta => keys.meta(),
+        };
+        let (key, aside) = (key.as_bytes(), b"aside");
+        if is_broken {
+            self.run("RENAME", &[key, aside]).await;
+            match broken {
+                Broken::CounterText => self.run("SET", &[key, b"nan"]).await,
+                _ => self.run("SADD", &[key, b"wrong"]).await,
+            };
+        } else {
+            self.run("DEL", &[key]).await;
+            self.run("RENAME", &[aside, key]).await;
+        }
+    }
+
+    /// The reply, and when the next object is due.
+    async fn call(&mut self, call: &Call) -> Result<(Reply, Option<Duration>), String> {
+        let reply = match call {
+            Call::Advance(args) => match self.advance(args).await {
+                Ok(reply) => return Ok(reply),
+                Err(error) => Err(error),
+            },
+            Call::Attach(args) => {
+                let args = scripts::Attach {
+                    name: args.name,
+                    token: &args.token,
+                    holder: args.holder,
+                    lease: Duration::from_millis(args.lease_ms),
+                    slots: args.slots,
+                    displace: &args.displace,
+                    before: &args.before,
+                    crashes_max: args.crashes_max,
+                };
+                scripts::attach(&mut self.conn, &self.keys, &args).await.map(|attached| match attached {
+                    Attached::Attached { kept, held } => Reply::Attached { kept, held },
+                    Attached::InUse { lease, .. } => Reply::InUse(lease),
+                })
+            }
+            Call::Renew { name, token, lease_ms, slots } => {
+                let lease = Duration::from_millis(*lease_ms);
+                scripts::renew(&mut self.conn, &self.keys, name, token, lease, *slots).await.map(|renewed| match renewed {
+                    Renewed::Renewed { strays } => Reply::Renewed { strays },
+                    Renewed::Lapsed => Reply::Lapsed,
+                    Renewed::Fenced { lease } => Reply::Fenced(lease),
+                })
+            }
+            Call::Adopt { own, crashes_max } => scripts::adopt(&mut self.conn, &self.keys, own, "0", *crashes_max, DAY)
+                .await
+                .map(|swept| Reply::Swept { held: swept.held, strays: swept.strays, names: swept.names }),
+            Call::Detach { name, token } => {
+                scripts::detach(&mut self.conn, &self.keys, name, token).await.map(|detached| match detached {
+                    Detached::Detached { held } => Reply::Detached { held },
+                    Detached::Lapsed => Reply::Lapsed,
+                    Detached::Fenced { lease } => Reply::Fenced(lease),
+                })
+            }
+            Call::Connect { replication_id, highest, first_id } => {
+                let seen = Seen { highest: *highest, first_id: *first_id };
+                scripts::connect(&mut self.conn, &self.keys, replication_id, seen)
+                    .await
+                    .map(|found| Reply::Connected { changed: found.changed, counter: found.counter })
+            }
+            plain => {
+                self.plain(plain).await;
+                Ok(Reply::Done)
+            }
+        };
+        match reply {
+            Ok(reply) => Ok((reply, None)),
+            Err(ScriptError::Counter(text)) => Ok((Reply::Counter(text), None)),
+            Err(error) if error.is_wrong_type() => Ok((Reply::WrongType, None)),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    async fn advance(&mut self, args: &Advance) -> Result<(Reply, Option<Duration>), ScriptError> {
+        let bounds = scripts::Bounds {
+            batch: args.batch,
+            batch_bytes: args.batch_bytes,
+            reply_bytes: args.reply_bytes,
+            claims: args.claims,
+            markers: args.markers,
+        };
+        let from = if args.from_held { From::Held } else { From::Markers };
+        let mut call = scripts::Advance::new(&self.keys, args.name, &args.token, bounds, from);
+        for (slot, told) in &args.slots {
+            match told {
+                Some(told) => call.report(*slot, &report(told)),
+                None => call.free(*slot),
+            }
+        }
+        Ok(match scripts::advance(&mut self.conn, &call).await? {
+            Advanced::Ok { next_due, more, from, batches, quarantined } => {
+                let given = batches.into_iter().map(|batch| Given {
+                    slot: batch.slot,
+                    object: batch.object,
+                    tag: batch.tag.to_string(),
+                    prev: batch.prev,
+                    events: batch.events,
+                });
+                let advanced =
+                    reference::Advanced { due: None, more, from_held: from == From::Held, batches: given.collect(), quarantined };
+                (Reply::Advanced(advanced), next_due)
+            }
+            Advanced::Lapsed => (Reply::Lapsed, None),
+            Advanced::Fenced { lease } => (Reply::Fenced(lease), None),
+        })
+    }
+
+    /// What frontends, operators and time do.
+    async fn plain(&mut self, call: &Call) {
+        let markers = self.keys.objects_with_events();
+        match call {
+            Call::Emit(pushes) => {
+                let mut pipe = redis::pipe();
+                for (object, events) in pushes {
+                    let events: Vec<&[u8]> = events.iter().map(|event| &event[..]).collect();
+                    pipe.cmd("LPUSH").arg(self.key(object, ":events")).arg(events);
+                    pipe.cmd("LPUSH").arg(&markers).arg(&object[..]);
+                }
+                // Not in a transaction, and a queue of a wrong type is what some schedules want.
+                let _ = pipe.query_async::<Value>(&mut self.conn).await;
+            }
+            Call::Marker(object) => drop(self.run("LPUSH", &[markers.as_bytes(), object]).await),
+            Call::Pop(w) => {
+                let to = self.keys.worker_object(w);
+                self.run("LMOVE", &[markers.as_bytes(), to.as_bytes(), b"RIGHT", b"LEFT"]).await;
+            }
+            Call::Expire(name) => drop(self.run("DEL", &[self.keys.worker_lease(name).as_bytes()]).await),
+            Call::Day(name) => {
+                let workers = self.keys.event_workers();
+                if let Value::BulkString(value) = self.run("HGET", &[workers.as_bytes(), name.as_bytes()]).await {
+                    let text = String::from_utf8_lossy(&value).into_owned();
+                    let (rest, _) = text.rsplit_once(' ').expect("slots, token, time");
+                    self.run("HSET", &[workers.as_bytes(), name.as_bytes(), format!("{rest} {LONG_AGO}").as_bytes()]).await;
+                }
+            }
+            Call::Release(names) => {
+                let held = self.keys.objects_held();
+                let mut args: Vec<&[u8]> = vec![held.as_bytes(), b"XX"];
+                args.extend(names.iter().flat_map(|name| [&b"0"[..], name]));
+                self.run("ZADD", &args).await;
+            }
+            Call::Wrong(object, Part::LastText) => drop(self.run("SET", &[&self.key(object, ":last.event.id"), b"1e5"]).await),
+            Call::Wrong(object, part) => {
+                let key = self.key(object, suffix(*part));
+                self.run("DEL", &[&key]).await;
+                self.run("HSET", &[&key, b"wrong", b"type"]).await;
+            }
+            Call::Heal(object) => {
+                for part in [Part::Queue, Part::Last, Part::Owner, Part::Held, Part::HeldId] {
+                    let key = self.key(object, suffix(part));
+                    if self.run("TYPE", &[&key]).await == Value::SimpleString("hash".to_owned())
+                        || part == Part::Last && self.run("GET", &[&key]).await == Value::BulkString(b"1e5".to_vec())
+                    {
+                        self.run("DEL", &[&key]).await;
+                    }
+                }
+            }
+            script => unreachable!("{script:?} is a script's"),
+        }
+    }
+
+    /// Everything in Redis, and what has a time to live.
+    async fn look(&mut self) -> (Dump, BTreeMap<Vec<u8>, i64>) {
+        let all: Vec<Value> = cmd("EVAL_RO").arg(DUMP).arg(0).query_async(&mut self.conn).await.expect("a look at Redis");
+        let mut all = all.into_iter();
+        self.looked_ms = match all.next() {
+            Some(Value::Int(ms)) => ms as u64,
+            other => panic!("a time was expected, not {other:?}"),
+        };
+        let (mut dump, mut ttls) = (Dump::new(), BTreeMap::new());
+        for entry in all {
+            let (key, kind, mut value, ttl): (Vec<u8>, String, Vec<Vec<u8>>, i64) =
+                redis::from_redis_value(entry).expect("an entry");
+            if kind == "hash" || kind == "zset" {
+                let mut pairs: Vec<_> = value.chunks(2).map(<[Vec<u8>]>::to_vec).collect();
+                pairs.sort();
+                value = pairs.concat();
+            }
+            if ttl >= 0 {
+                ttls.insert(key.clone(), ttl);
+            }
+            dump.insert(key, (kind, value));
+        }
+        (dump, ttls)
+    }
+
+    /// Times that were written in this step become those of the reference, in what was seen and in Redis.
+    async fn set_clock(&mut self, dump: &mut Dump, state: &Reference, before: u64) {
+        let during = before..=self.looked_ms;
+        let mut changes = redis::pipe();
+        let (held, workers) = (self.keys.objects_held(), self.keys.event_workers());
+        for pair in dump.get_mut(held.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+            let Some(due) = state.due.get(&pair[0][..]).copied() else { continue };
+            let was: Option<u64> = String::from_utf8_lossy(&pair[1]).parse().ok();
+            let is_new = due == state.now && was.is_some_and(|ms| during.contains(&ms))
+                || due == FAR + state.now && was.is_some_and(|ms| during.contains(&ms.saturating_sub(FAR)));
+            if is_new {
+                pair[1] = due.to_string().into_bytes();
+                changes.cmd("ZADD").arg(&held).arg("XX").arg(due).arg(&pair[0]).ignore();
+            }
+        }
+        for pair in dump.get_mut(workers.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+            let text = String::from_utf8_lossy(&pair[1]).into_owned();
+            let Some((rest, ms)) = text.rsplit_once(' ') else { continue };
+            let at = state.registered(&String::from_utf8_lossy(&pair[0])).and_then(|last| last.at);
+            if at == Some(state.now) && ms.parse().is_ok_and(|ms: u64| during.contains(&ms)) {
+                pair[1] = format!("{rest} {}", FAR + state.now).into_bytes();
+                changes.cmd("HSET").arg(&workers).arg(&pair[0]).arg(&pair[1]).ignore();
+            }
+        }
+        if !changes.is_empty() {
+            let _: () = changes.query_async(&mut self.conn).await.expect("times are written");
+        }
+    }
+}
+
+fn suffix(part: Part) -> &'static str {
+    match part {
+        Part::Queue => ":events",
+        Part::Last | Part::LastText => ":last.event.id",
+        Part::Owner => ":event.worker",
+        Part::Held => ":events.held",
+        Part::HeldId => ":events.held.id",
+    }
+}
+
+/// Whether the time to the next due object is what the reference says.
+fn is_due(got: Option<Duration>, wanted: Option<u64>, now: u64, before: u64, after: u64) -> bool {
+    let got = got.map(|left| left.as_millis() as u64);
+    match wanted {
+        None => got.is_none(),
+        Some(due) if due <= now => got == Some(0),
+        Some(due) if due == FAR + now => got == Some(FAR),
+        Some(due) => got.is_some_and(|left| (due - after..=due - before).contains(&left)),
+    }
+}
+
+fn report(told: &Told) -> Report {
+    let then = match &told.then {
+        Then::Done => Results::Done,
+        Then::Yield => Results::Yield,
+        Then::Part { next } => Results::Part { next: tag(*next) },
+        Then::Hold { rest, delay, why } => {
+            let delay = match delay {
+                Delay::Zero => Some(Duration::ZERO),
+                Delay::Far => Some(Duration::from_millis(FAR)),
+                Delay::Operator => None,
+            };
+            Results::Hold { rest: tag(*rest), delay, why: (*why).to_owned() }
+        }
+        Then::Reject { next, id, attempts } => {
+            Results::Reject { next: next.map(tag), id: *id, error: ERROR.to_owned(), attempts: *attempts }
+        }
+    };
+    Report { object: told.object.clone(), tag: tag(told.tag), count: told.count, last: told.last, then }
+}
+
+fn tag(numbers: Numbers) -> Tag {
+    let Numbers { first, handouts, attempts, crashes } = numbers;
+    Tag { first, handouts, attempts, crashes }
+}
+
+/// The reference as Redis must hold it, keys spelled as in `docs/protocol.md`.
+fn wanted(state: &Reference, prefix: &str) -> Dump {
+    let mut dump = Dump::new();
+    let text = |text: String| text.into_bytes();
+    let mut put = |name: &[u8], suffix: &str, kind: &str, value: Vec<Vec<u8>>| {
+        if !value.is_empty() {
+            dump.insert([prefix.as_bytes(), name, suffix.as_bytes()].concat(), (kind.to_owned(), value));
+        }
+    };
+    let newest_first = |events: &Vec<Event>| events.iter().rev().map(|event| event.to_vec()).collect::<Vec<_>>();
+    for (name, object) in &state.objects {
+        let mut any = |suffix: &str, kind: &str, value: Option<Vec<Vec<u8>>>| match value {
+            Some(value) => put(name, suffix, kind, value),
+            None => put(name, suffix, "hash", vec![b"wrong".to_vec(), b"type".to_vec()]),
+        };
+        let string =
+            |key: &Key<Option<String>>| key.right().map(|value| value.iter().map(|text| text.clone().into_bytes()).collect());
+        any(":events", "list", object.queue.right().map(newest_first));
+        any(":last.event.id", "string", string(&object.last));
+        any(":event.worker", "string", string(&object.owner));
+        any(":events.held", "list", object.held.right().map(newest_first));
+        any(":events.held.id", "string", object.held_id.right().map(|value| value.iter().map(|text| text.to_vec()).collect()));
+    }
+    for (w, worker) in &state.workers {
+        let name = [b"event.worker:", w.as_bytes()].concat();
+        put(&name, ":object", "list", worker.objects.iter().map(|name| name.to_vec()).collect());
+        put(&name, ":event", "list", newest_first(&worker.batch));
+        put(&name, ":event.id", "string", worker.tag.iter().map(|tag| tag.clone().into_bytes()).collect());
+    }
+    for (name, lease) in &state.leases {
+        put(format!("event.worker:{name}").as_bytes(), ":lease", "string", vec![text(lease.text())]);
+    }
+    let score = |due: u64| if due == OPERATOR { "inf".to_owned() } else { due.to_string() };
+    let due = state.due.iter().flat_map(|(name, due)| [name.to_vec(), text(score(*due))]).collect();
+    let mut registry: Vec<_> = state.registry.iter().collect();
+    registry.sort_by_key(|(name, _)| *name);
+    let registry = registry.into_iter().flat_map(|(name, last)| {
+        let at = last.at.map_or(LONG_AGO, |step| FAR + step);
+        [text((*name).to_owned()), text(format!("{} {} {at}", last.slots, last.token))]
+    });
+    let dead = state.dead.iter().flat_map(|dead| {
+        let fields: [(&str, Vec<u8>); 6] = [
+            ("id", text(dead.id.to_string())),
+            ("prev", text(dead.prev.clone())),
+            ("object", dead.object.to_vec()),
+            ("event", dead.event.to_vec()),
+            ("error", text(dead.error.clone())),
+            ("attempts", text(dead.attempts.to_string())),
+        ];
+        fields.into_iter().flat_map(|(field, value)| [text(field.to_owned()), value])
+    });
+    let meta = state.meta.iter().flat_map(|id| {
+        let mut fields = vec!["partitions", "1"];
+        fields.extend(id.iter().flat_map(|id| ["replication.id", id]));
+        fields.extend(["schema", "1"]);
+        fields.into_iter().map(|field| text(field.to_owned())).collect::<Vec<_>>()
+    });
+    put(b"objects.with.events", "", "list", state.markers.iter().map(|name| name.to_vec()).collect());
+    put(b"objects.held", "", "zset", due);
+    put(b"next.event.id", "", "string", state.counter.iter().map(|counter| text(counter.to_string())).collect());
+    put(b"event.workers", "", "hash", registry.collect());
+    put(b"events.dead", "", "stream", dead.collect());
+    put(b"seriatim.meta", "", "hash", meta.collect());
+    dump
+}
+
+fn differences(got: &Dump, wanted: &Dump) -> Result<(), String> {
+    if got == wanted {
+        return Ok(());
+    }
+    let shown = |dump: &Dump, key: &Vec<u8>| match dump.get(key) {
+        Some((kind, value)) => format!("{kind} {:?}", value.iter().map(|v| v.escape_ascii().to_string()).collect::<Vec<_>>()),
+        None => "nothing".to_owned(),
+    };
+    let mut keys: Vec<_> = got.keys().chain(wanted.keys()).filter(|key| got.get(*key) != wanted.get(*key)).collect();
+    keys.sort();
+    keys.dedup();
+    let lines = keys
+        .iter()
+        .map(|key| format!("{}: Redis has\n    {}\nexpected\n    {}", key.escape_ascii(), shown(got, key), shown(wanted, key)));
+    Err(lines.collect::<Vec<_>>().join("\n"))
+}

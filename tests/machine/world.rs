@@ -1,0 +1,398 @@
+//! Everything around Redis that a schedule needs: who has which name, what was told before, which event is next. A [`Step`] is a choice that
+//! means something in every state, so that a failing schedule can be made shorter; [`World::apply`] makes a [`Call`] of it.
+
+use std::collections::BTreeMap;
+
+use super::advance::{Advance, Delay, Then, Told};
+use super::reference::{Attach, Broken, Event, Key, NAMES, Name, Numbers, Reference, Reply};
+
+/// Names of objects that try to be taken for something else.
+pub const OBJECTS: [&[u8]; 6] = [b"a", b"b", b"a:events", b"event.worker:p.0", b"\xff{}\0", b"held"];
+
+const LEASES_MS: [u64; 2] = [3_600_000, 7_200_000];
+const CALLS_KEPT: usize = 12;
+const TOLD_KEPT: usize = 40;
+
+/// Keys of an object that can be given another type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    Queue,
+    Last,
+    /// A string, but no id.
+    LastText,
+    Owner,
+    Held,
+    HeldId,
+}
+
+/// What a slot is said to have done with its batch.
+#[derive(Debug, Clone, Copy)]
+pub enum Choice {
+    Skip,
+    Free,
+    Done,
+    Yield,
+    Part(u8),
+    Hold(u8, Delay, bool),
+    Reject(u8),
+    /// Something told before.
+    Late(u8),
+    /// A batch that never was.
+    WrongTag,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Token {
+    /// That of a process that has its name, if there is any.
+    Mine,
+    /// That of this process, whether it has its name or not.
+    Last,
+    /// That of the process before.
+    Older,
+    Others,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    pub batch: usize,
+    pub batch_bytes: usize,
+    pub reply_bytes: usize,
+    pub claims: usize,
+    pub markers: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct AttachStep {
+    pub name: usize,
+    pub slots: usize,
+    /// Not a fresh token, but the last one.
+    pub again: bool,
+    pub displace: Option<bool>,
+    pub before: bool,
+    pub long: bool,
+    pub crashes_max: u32,
+}
+
+#[derive(Debug, Clone)]
+pub enum Step {
+    Emit(Vec<(usize, Vec<u16>)>),
+    Marker(Option<usize>),
+    Pop(usize, usize),
+    Advance(usize, Token, Bounds, [Choice; 3]),
+    Attach(AttachStep),
+    Renew(usize, Token, bool, usize),
+    Adopt(usize, u32),
+    Detach(usize, Token),
+    Connect(u8, u8, u8),
+    Expire(usize),
+    Day(usize),
+    Release(usize),
+    ReleaseAll,
+    Wrong(usize, Part),
+    Heal(usize),
+    /// A call made before, once more.
+    Late(u8),
+    /// A call while a shared key has a wrong type.
+    Broken(Broken, Box<Step>),
+}
+
+/// What goes to Redis.
+#[derive(Debug, Clone)]
+pub enum Call {
+    Emit(Vec<(Name, Vec<Event>)>),
+    Marker(Name),
+    Pop(String),
+    Advance(Advance),
+    Attach(Attach),
+    Renew { name: &'static str, token: String, lease_ms: u64, slots: usize },
+    Adopt { own: &'static str, crashes_max: u32 },
+    Detach { name: &'static str, token: String },
+    Connect { replication_id: &'static str, highest: u64, first_id: u64 },
+    Expire(&'static str),
+    Day(&'static str),
+    Release(Vec<Name>),
+    Wrong(Name, Part),
+    Heal(Name),
+}
+
+#[derive(Debug, Clone, Default)]
+struct Process {
+    token: String,
+    older: String,
+    slots: usize,
+    from_markers: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct World {
+    pub state: Reference,
+    processes: BTreeMap<&'static str, Process>,
+    told: Vec<(&'static str, usize, Told)>,
+    calls: Vec<Call>,
+    events: u32,
+    tokens: u32,
+}
+
+impl World {
+    /// Makes the step: what goes to Redis, while what is broken, and what must come back.
+    pub fn apply(&mut self, step: &Step) -> (Option<Broken>, Call, Reply) {
+        self.state.now += 1;
+        let (broken, step) = match step {
+            Step::Broken(broken, step) => (Some(*broken), &**step),
+            step => (None, step),
+        };
+        let call = self.call(step);
+        self.state.broken = broken;
+        let reply = self.make(&call);
+        self.state.broken = None;
+        self.took_place(&call, &reply);
+        (broken, call, reply)
+    }
+
+    fn call(&mut self, step: &Step) -> Call {
+        match step {
+            Step::Emit(pushes) => {
+                Call::Emit(pushes.iter().map(|(at, lens)| (Name::from_static(OBJECTS[*at]), self.payloads(lens))).collect())
+            }
+            Step::Marker(at) => Call::Marker(at.map_or(Name::new(), |at| Name::from_static(OBJECTS[at]))),
+            Step::Pop(name, slot) => Call::Pop(format!("{}.{slot}", NAMES[*name])),
+            Step::Advance(name, Token::Mine, bounds, choices) => match self.alive(*name) {
+                Some(name) => self.advance(name, Token::Mine, *bounds, choices),
+                None => self.attach(AttachStep {
+                    name: *name,
+                    slots: 3,
+                    again: false,
+                    displace: None,
+                    before: false,
+                    long: true,
+                    crashes_max: 5,
+                }),
+            },
+            Step::Advance(name, token, bounds, choices) => self.advance(NAMES[*name], *token, *bounds, choices),
+            Step::Attach(attach) => self.attach(*attach),
+            Step::Renew(name, token, long, slots) => {
+                let token = self.token(NAMES[*name], *token);
+                Call::Renew { name: NAMES[*name], token, lease_ms: LEASES_MS[usize::from(*long)], slots: *slots }
+            }
+            Step::Adopt(own, crashes_max) => Call::Adopt { own: NAMES[*own], crashes_max: *crashes_max },
+            Step::Detach(name, token) => Call::Detach { name: NAMES[*name], token: self.token(NAMES[*name], *token) },
+            Step::Connect(id, highest, first) => {
+                let counter = self.state.counter.unwrap_or(0);
+                let replication_id = ["", "one", "two"][usize::from(*id)];
+                let highest = [0, counter, counter + 5][usize::from(*highest)];
+                Call::Connect { replication_id, highest, first_id: [0, counter, counter + 10][usize::from(*first)] }
+            }
+            Step::Expire(name) => Call::Expire(NAMES[*name]),
+            Step::Day(name) => Call::Day(NAMES[*name]),
+            Step::Release(at) => Call::Release(vec![Name::from_static(OBJECTS[*at])]),
+            Step::ReleaseAll => Call::Release(OBJECTS.into_iter().map(Name::from_static).collect()),
+            Step::Wrong(at, part) => Call::Wrong(Name::from_static(OBJECTS[*at]), *part),
+            Step::Heal(at) => Call::Heal(Name::from_static(OBJECTS[*at])),
+            Step::Late(at) if !self.calls.is_empty() => self.calls[usize::from(*at) % self.calls.len()].clone(),
+            Step::Late(_) => Call::Marker(Name::new()),
+            Step::Broken(_, step) => self.call(step),
+        }
+    }
+
+    fn make(&mut self, call: &Call) -> Reply {
+        let state = &mut self.state;
+        match call {
+            Call::Emit(pushes) => {
+                pushes.iter().for_each(|(object, events)| drop(state.emit(object, events)));
+                Reply::Done
+            }
+            Call::Marker(object) => {
+                state.markers.insert(0, object.clone());
+                Reply::Done
+            }
+            Call::Pop(w) => state.pop(w),
+            Call::Advance(args) => state.advance(args),
+            Call::Attach(args) => state.attach(args),
+            Call::Renew { name, token, lease_ms, slots } => state.renew(name, token, *lease_ms, *slots),
+            Call::Adopt { own, crashes_max } => state.adopt(own, *crashes_max),
+            Call::Detach { name, token } => state.detach(name, token),
+            Call::Connect { replication_id, highest, first_id } => state.connect(replication_id, *highest, *first_id),
+            Call::Expire(name) => {
+                state.leases.remove(name);
+                Reply::Done
+            }
+            Call::Day(name) => {
+                state.registry.iter_mut().filter(|(other, _)| other == name).for_each(|(_, last)| last.at = None);
+                Reply::Done
+            }
+            Call::Release(names) => {
+                names.iter().for_each(|name| drop(state.release(name)));
+                Reply::Done
+            }
+            Call::Wrong(name, part) => {
+                let object = state.object(name);
+                match part {
+                    Part::Queue => object.queue = Key::Wrong,
+                    Part::Last => object.last = Key::Wrong,
+                    Part::LastText => object.last = Key::Right(Some("1e5".to_owned())),
+                    Part::Owner => object.owner = Key::Wrong,
+                    Part::Held => object.held = Key::Wrong,
+                    Part::HeldId => object.held_id = Key::Wrong,
+                }
+                Reply::Done
+            }
+            Call::Heal(name) => {
+                let object = state.object(name);
+                if object.queue == Key::Wrong {
+                    object.queue = Key::default();
+                }
+                if object.last_id().is_none() {
+                    object.last = Key::default();
+                }
+                if object.held == Key::Wrong {
+                    object.held = Key::default();
+                }
+                if object.held_id == Key::Wrong {
+                    object.held_id = Key::default();
+                }
+                Reply::Done
+            }
+        }
+    }
+
+    fn took_place(&mut self, call: &Call, reply: &Reply) {
+        match (call, reply) {
+            (Call::Attach(args), Reply::Attached { .. }) => {
+                let process = self.processes.entry(args.name).or_default();
+                if process.token != args.token {
+                    process.older = std::mem::replace(&mut process.token, args.token.clone());
+                }
+                process.slots = args.slots;
+            }
+            (Call::Advance(args), Reply::Advanced(advanced)) => {
+                self.processes.entry(args.name).or_default().from_markers = !advanced.from_held;
+                self.told.extend(args.slots.iter().filter_map(|(slot, told)| Some((args.name, *slot, told.clone()?))));
+                self.told.drain(..self.told.len().saturating_sub(TOLD_KEPT));
+            }
+            _ => {}
+        }
+        if matches!(call, Call::Advance(_) | Call::Attach(_) | Call::Renew { .. } | Call::Adopt { .. } | Call::Detach { .. }) {
+            self.calls.push(call.clone());
+            self.calls.drain(..self.calls.len().saturating_sub(CALLS_KEPT));
+        }
+    }
+
+    /// Events that differ from all others, of these lengths.
+    fn payloads(&mut self, lens: &[u16]) -> Vec<Event> {
+        let mut next = |len: &u16| {
+            self.events += 1;
+            let mut text = self.events.to_string().into_bytes();
+            text.resize(text.len().max(usize::from(*len)), b' ');
+            text.into()
+        };
+        lens.iter().map(&mut next).collect()
+    }
+
+    fn process(&self, name: &str) -> Process {
+        self.processes.get(name).cloned().unwrap_or_default()
+    }
+
+    fn token(&self, name: &str, which: Token) -> String {
+        let token = match which {
+            Token::Mine | Token::Last => self.process(name).token,
+            Token::Older => self.process(name).older,
+            Token::Others => self.process(NAMES[usize::from(name == NAMES[0])]).token,
+        };
+        if token.is_empty() { "token-none".to_owned() } else { token }
+    }
+
+    fn attach(&mut self, step: AttachStep) -> Call {
+        let name = NAMES[step.name];
+        let process = self.process(name);
+        let token = if step.again && !process.token.is_empty() {
+            process.token.clone()
+        } else {
+            self.tokens += 1;
+            format!("token-{:04}", self.tokens)
+        };
+        let lease = self.state.leases.get(name).map(|lease| lease.text()).unwrap_or_default();
+        let displace = match step.displace {
+            Some(true) => lease,
+            Some(false) => format!("{} other 2 2", process.older),
+            None => String::new(),
+        };
+        Call::Attach(Attach {
+            name,
+            token,
+            holder: if step.long { "host 1 1" } else { "host 2 2" },
+            lease_ms: LEASES_MS[usize::from(step.long)],
+            slots: step.slots,
+            displace,
+            before: if step.before { process.token } else { String::new() },
+            crashes_max: step.crashes_max,
+        })
+    }
+
+    /// This name, or the next one that has a lease of its last process.
+    fn alive(&self, name: usize) -> Option<&'static str> {
+        let alive = |name: &&str| self.state.leases.get(*name).is_some_and(|lease| lease.token == self.process(name).token);
+        NAMES.into_iter().cycle().skip(name).take(NAMES.len()).find(alive)
+    }
+
+    fn advance(&mut self, name: &'static str, token: Token, bounds: Bounds, choices: &[Choice; 3]) -> Call {
+        let process = self.process(name);
+        let slots = (0..process.slots)
+            .zip(choices)
+            .filter(|(_, choice)| !matches!(choice, Choice::Skip))
+            .map(|(slot, choice)| (slot, self.told(name, slot, *choice)))
+            .collect();
+        let Bounds { batch, batch_bytes, reply_bytes, claims, markers } = bounds;
+        let token = self.token(name, token);
+        Call::Advance(Advance {
+            name,
+            token,
+            batch,
+            batch_bytes,
+            reply_bytes,
+            claims,
+            markers,
+            from_held: !process.from_markers,
+            slots,
+        })
+    }
+
+    fn told(&mut self, name: &'static str, slot: usize, choice: Choice) -> Option<Told> {
+        let w = format!("{name}.{slot}");
+        let worker = self.state.worker(&w).clone();
+        let owned = worker.objects.iter().find(|object| self.state.owner(object).as_ref() == Some(&w));
+        let late = |at: u8| {
+            let all: Vec<_> = self.told.iter().filter(|(n, s, _)| *n == name && *s == slot).collect();
+            Some(all.get(usize::from(at) % all.len().max(1))?.2.clone())
+        };
+        let (Some(tag), Some(object)) = (worker.tag, owned) else {
+            return if matches!(choice, Choice::Free) { None } else { late(0) };
+        };
+        let (tag, len) = (Numbers::of_tag(&tag), worker.batch.len());
+        // All of the batch, or less.
+        let (whole, less) = (|count: u8| usize::from(count) % (len + 1), |count: u8| usize::from(count) % len);
+        let (count, then) = match choice {
+            Choice::Free | Choice::Skip => return None,
+            Choice::Late(at) => return late(at),
+            Choice::Done => (len, Then::Done),
+            Choice::Yield => (len, Then::Yield),
+            Choice::Part(count) if whole(count) < len => (whole(count), Then::Part { next: tag.after(whole(count)) }),
+            Choice::Part(_) => (len, Then::Done),
+            Choice::Hold(count, delay, failed) => {
+                let mut rest = tag.after(less(count));
+                rest.attempts += u32::from(failed);
+                (less(count), Then::Hold { rest, delay, why: if failed { "retry: no" } else { "stop" } })
+            }
+            Choice::Reject(count) => {
+                let count = less(count);
+                let next = (count + 1 < len).then(|| tag.after(count + 1));
+                (count, Then::Reject { next, id: tag.first + count as u64, attempts: tag.after(count).attempts })
+            }
+            Choice::WrongTag => {
+                let tag = Numbers { handouts: tag.handouts + 1, ..tag };
+                return Some(Told { object: object.clone(), tag, count: len, last: Some(tag.first), then: Then::Done });
+            }
+        };
+        let last = count.checked_sub(1).map(|n| tag.first + n as u64);
+        Some(Told { object: object.clone(), tag, count, last, then })
+    }
+}
