@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::consume::ID_END;
+
 /// Names a batch in flight: no two hand-outs of a namespace have the same first id and number of hand-outs.
 ///
 /// In Redis it is `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]`, trailing zeros left out, and compared as text.
@@ -71,7 +73,8 @@ impl FromStr for Tag {
     fn from_str(text: &str) -> Result<Self, TagError> {
         let wrong = || TagError(text.to_owned());
         let mut parts = text.split(' ');
-        let first = parts.next().and_then(|n| n.parse().ok()).ok_or_else(wrong)?;
+        // The ids of the whole batch are computed from the first: one that is none must not get further than here.
+        let first = parts.next().and_then(|n| n.parse().ok()).filter(|first| (1..ID_END).contains(first)).ok_or_else(wrong)?;
         let mut rest = [0; 3];
         for (slot, part) in rest.iter_mut().zip(&mut parts) {
             *slot = part.parse().map_err(|_| wrong())?;
@@ -104,9 +107,10 @@ mod tests {
         assert_eq!(Tag { crashes: 0, ..tag }.after(2, 1).to_string(), "12 1");
     }
 
+    /// A tag with a first id beyond 2^53 was taken, and the ids computed from it overflowed.
     #[test]
     fn other_text_is_refused() {
-        for text in ["", "a", "1 ", "1 2 3 4 5", "-1"] {
+        for text in ["", "a", "1 ", "1 2 3 4 5", "-1", "0", "9007199254740992", "18446744073709551615"] {
             assert!(text.parse::<Tag>().is_err(), "{text:?}");
         }
     }
