@@ -490,9 +490,10 @@ impl Reference {
         }
         let seen = self.meta.clone().flatten();
         let differs = !replication_id.is_empty() && seen.as_deref() != Some(replication_id);
-        let changed = differs && seen.is_some();
         let mut counter = self.counter.unwrap_or(0);
-        if changed || counter < highest {
+        // An emptied Redis has no replication id to compare with, but its counter tells.
+        let changed = differs && seen.is_some() || counter < highest;
+        if changed {
             counter = counter.max(highest) + JUMP;
         }
         counter = counter.max(first_id.saturating_sub(1));
