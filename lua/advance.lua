@@ -273,7 +273,8 @@ local function return_strays(slot)
   for _, object in ipairs(call('LRANGE', slot.at .. worker_object, 0, -1)) do
     if call('MGET', P .. object .. event_worker)[1] ~= slot.w then
       stray(slot.at, object)
-      markers_left, progress = markers_left + 1, true
+      -- The empty name only wakes: it does not become a marker again.
+      markers_left, progress = markers_left + (object == '' and 0 or 1), true
     end
   end
 end

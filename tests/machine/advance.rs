@@ -43,6 +43,8 @@ pub struct Advance {
     pub from_held: bool,
     /// Without a result, the slot is free as far as the process knows.
     pub slots: Vec<(usize, Option<Told>)>,
+    /// Busy slots for which a pop may have moved a name.
+    pub looks: Vec<usize>,
 }
 
 /// What `reject` says is wrong with the event.
@@ -141,6 +143,9 @@ impl Call<'_> {
         }
         for (at, object) in going_on {
             self.go_on(&mut slots[at], &object);
+        }
+        for number in &args.looks {
+            self.return_strays(&format!("{}.{number}", args.name));
         }
         for slot in slots.iter_mut().filter(|slot| !slot.has) {
             self.claim_taken(slot);
@@ -292,6 +297,16 @@ impl Call<'_> {
     fn tell_quarantined(&mut self, name: &Name, why: &[u8]) {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         self.quarantined.push((text(name), text(why)));
+    }
+
+    /// What a worker has taken but does not own goes back to the markers.
+    fn return_strays(&mut self, w: &str) {
+        for name in self.state.worker(w).objects.clone() {
+            if self.state.owner(&name).as_deref() != Some(w) {
+                self.state.stray(w, name);
+                self.progress = true;
+            }
+        }
     }
 
     // CLAIM

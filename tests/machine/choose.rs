@@ -65,6 +65,7 @@ fn choice() -> impl Strategy<Value = Choice> {
     prop_oneof![
         2 => Just(Choice::Skip),
         4 => Just(Choice::Free),
+        4 => Just(Choice::Look),
         6 => Just(Choice::Done),
         2 => Just(Choice::Yield),
         2 => any::<u8>().prop_map(Choice::Part),
@@ -116,8 +117,9 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         60 => script(),
         20 => prop::collection::vec((object(), events()), 1..3).prop_map(Step::Emit),
-        2 => prop::option::of(object()).prop_map(Step::Marker),
-        6 => (name(), 0..3usize).prop_map(|(name, slot)| Step::Pop(name, slot)),
+        2 => object().prop_map(|object| Step::Marker(Some(object))),
+        2 => Just(Step::Marker(None)),
+        8 => (name(), 0..3usize).prop_map(|(name, slot)| Step::Pop(name, slot)),
         4 => name().prop_map(Step::Expire),
         1 => (0..NAMES.len()).prop_map(Step::Day),
         2 => object().prop_map(Step::Release),

@@ -56,3 +56,21 @@ async fn a_last_id_that_is_none_stops_no_worker() {
     .await;
     assert!(matches!(last, Reply::Advanced(_)), "{last:?}");
 }
+
+/// A pop moved an empty marker, which only wakes, to a slot that was busy by then. The look at that slot dropped it, and counted it as a marker that
+/// went back: a free slot of the same call looked for that one marker more, and the call failed after its commits, on `MGET` without keys.
+#[tokio::test]
+async fn an_empty_marker_popped_for_a_busy_slot_fails_no_call() {
+    let two =
+        Step::Attach(AttachStep { name: 0, slots: 2, again: false, displace: None, before: false, long: true, crashes_max: 5 });
+    let last = walk(&[
+        two,
+        Step::Emit(vec![(0, vec![1])]),
+        advance(Choice::Free),
+        Step::Marker(None),
+        Step::Pop(0, 0),
+        Step::Advance(0, Token::Mine, WIDE, [Choice::Look, Choice::Free, Choice::Skip]),
+    ])
+    .await;
+    assert!(matches!(&last, Reply::Advanced(advanced) if !advanced.more), "{last:?}");
+}

@@ -30,6 +30,8 @@ pub enum Part {
 pub enum Choice {
     Skip,
     Free,
+    /// Nothing yet, but a pop for it may have answered.
+    Look,
     Done,
     Yield,
     Part(u8),
@@ -336,9 +338,11 @@ impl World {
 
     fn advance(&mut self, name: &'static str, token: Token, bounds: Bounds, choices: &[Choice; 3]) -> Call {
         let process = self.process(name);
+        let looks =
+            (0..process.slots).zip(choices).filter(|(_, choice)| matches!(choice, Choice::Look)).map(|(slot, _)| slot).collect();
         let slots = (0..process.slots)
             .zip(choices)
-            .filter(|(_, choice)| !matches!(choice, Choice::Skip))
+            .filter(|(_, choice)| !matches!(choice, Choice::Skip | Choice::Look))
             .map(|(slot, choice)| (slot, self.told(name, slot, *choice)))
             .collect();
         let Bounds { batch, batch_bytes, reply_bytes, claims, markers } = bounds;
@@ -353,6 +357,7 @@ impl World {
             markers,
             from_held: !process.from_markers,
             slots,
+            looks,
         })
     }
 
@@ -371,7 +376,7 @@ impl World {
         // All of the batch, or less.
         let (whole, less) = (|count: u8| usize::from(count) % (len + 1), |count: u8| usize::from(count) % len);
         let (count, then) = match choice {
-            Choice::Free | Choice::Skip => return None,
+            Choice::Free | Choice::Skip | Choice::Look => return None,
             Choice::Late(at) => return late(at),
             Choice::Done => (len, Then::Done),
             Choice::Yield => (len, Then::Yield),
