@@ -43,8 +43,12 @@ local soonest = call('ZRANGE', P .. objects_held, 0, 0, 'WITHSCORES')
 local markers_left = call('LLEN', P .. objects_with_events)
 local entries, quarantined, progress = {}, {}, false
 
-local function is_error(reply)
-  return type(reply) == 'table' and reply.err ~= nil
+-- Whether the reply is an error for a key's type. Any other error is no matter of one key, and ends the call.
+local function is_wrong_type(reply)
+  if type(reply) ~= 'table' or not reply.err then
+    return false
+  end
+  return string.find(reply.err, '^WRONGTYPE') ~= nil or error(reply)
 end
 
 -- MGET, because it answers nil for a key of a wrong type where GET would fail. What is no id must not reach the caller: with the
@@ -84,7 +88,7 @@ local function take(slot, object)
   local event = try('LMOVE', queue, batch, 'RIGHT', 'LEFT')
   if not event then
     return {}
-  elseif is_error(event) then
+  elseif is_wrong_type(event) then
     -- Raises where it is the batch that has a wrong type: that is the worker's own key, not the object's.
     call('LLEN', batch)
     return nil, object .. events
@@ -161,7 +165,7 @@ end
 local function bury(slot, object, prev, count, id, why, attempts)
   local event = call('LINDEX', slot.at .. worker_event, -1 - count)
   local dead = try('XADD', P .. events_dead, '*', 'id', id, 'prev', prev, 'object', object, 'event', event, 'error', why, 'attempts', attempts)
-  return is_error(dead) and dead.err or nil
+  return type(dead) == 'table' and dead.err or nil
 end
 
 -- A part of the batch is delivered. Answers whether the slot goes on with its object because nothing of the batch remains.
@@ -296,7 +300,7 @@ end
 local function claim_batch(slot, object, first, handouts, attempts, crashes)
   local batch = try('LRANGE', P .. object .. events_held, 0, -1)
   local last = try('GET', P .. object .. last_event_id)
-  local wrong = is_error(batch) and events_held or is_error(last) and last_event_id or last and not id_of(last) and last_event_id
+  local wrong = is_wrong_type(batch) and events_held or is_wrong_type(last) and last_event_id or last and not id_of(last) and last_event_id
   if wrong or #batch == 0 then
     local why = quarantined_by(object .. (wrong or events_held))
     call('ZADD', P .. objects_held, 'inf', object)
