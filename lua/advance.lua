@@ -75,6 +75,15 @@ local function quarantine(slot, object, wrong)
   quarantined[#quarantined + 1] = why
 end
 
+-- The same for a held object whose owner's key has a wrong type: its batch and the numbers of that stay what they are.
+local function quarantine_held(slot, object)
+  quarantined[#quarantined + 1] = object
+  quarantined[#quarantined + 1] = quarantined_by(object .. event_worker)
+  call('ZADD', P .. objects_held, 'inf', object)
+  call('SET', P .. object .. event_worker, 'held')
+  call('LREM', slot.at .. worker_object, 1, object)
+end
+
 local function release(slot, object)
   call('DEL', P .. object .. event_worker, slot.at .. worker_event_id)
   call('LREM', slot.at .. worker_object, 1, object)
@@ -119,6 +128,15 @@ local function take(slot, object)
   end
   reply_bytes = reply_bytes - bytes
   return taken
+end
+
+-- Puts back what was taken, as if nothing had been.
+local function put_back(slot, object, taken)
+  for i = #taken, 1, -1 do
+    call('RPUSH', P .. object .. events, taken[i])
+    reply_bytes = reply_bytes + #taken[i]
+  end
+  call('DEL', slot.at .. worker_event)
 end
 
 -- Gives the slot what it took, under new ids.
@@ -231,7 +249,8 @@ end
 -- CLAIM
 
 -- Makes the slot, in whose W:object the name is, the owner of `object`, and gives it what there is. Answers 'claimed', 'empty', or 'wrong'.
-local function own(slot, object, last)
+-- `owner` is what the owner's key tells.
+local function own(slot, object, owner, last)
   if last and not id_of(last) or not last and call('EXISTS', P .. object .. last_event_id) == 1 then
     quarantine(slot, object, object .. last_event_id)
     return 'wrong'
@@ -242,8 +261,15 @@ local function own(slot, object, last)
     return 'wrong'
   elseif #taken == 0 then
     return 'empty'
+  elseif owner or call('SETNX', P .. object .. event_worker, slot.w) == 0 then
+    -- A key that told nobody, and yet is there, has a wrong type: nobody may pass over what is held.
+    if not owner and call('ZSCORE', P .. objects_held, object) then
+      put_back(slot, object, taken)
+      quarantine_held(slot, object)
+      return 'wrong'
+    end
+    call('SET', P .. object .. event_worker, slot.w)
   end
-  call('SET', P .. object .. event_worker, slot.w)
   give(slot, object, last or '0', taken)
   claims = claims - 1
   return 'claimed'
@@ -266,7 +292,7 @@ local function claim_taken(slot)
         stray(slot.at, object)
         markers_left = markers_left + 1
       end
-    elseif own(slot, object, found[2]) == 'empty' then
+    elseif own(slot, object, found[1], found[2]) == 'empty' then
       release(slot, object)
     end
   end
@@ -328,7 +354,10 @@ local function claim_held(slot)
   end
   progress = true
   local found = call('MGET', P .. object .. event_worker, P .. object .. last_event_id, P .. object .. events_held_id)
-  if found[1] ~= 'held' then
+  if not found[1] and call('EXISTS', P .. object .. event_worker) == 1 then
+    quarantine_held(slot, object)
+    return 'dropped'
+  elseif found[1] ~= 'held' then
     call('ZREM', P .. objects_held, object)
     return 'dropped'
   end
@@ -346,7 +375,7 @@ local function claim_held(slot)
   call('LPUSH', slot.at .. worker_object, object)
   call('ZREM', P .. objects_held, object)
   call('DEL', P .. object .. events_held_id)
-  local got = own(slot, object, found[2])
+  local got = own(slot, object, found[1], found[2])
   if got == 'empty' then
     release(slot, object)
   end
@@ -396,7 +425,7 @@ local function claim_marker(slot)
   -- What the chunk tells of an object holds for its first marker only: this call changes it.
   met[object] = true
   call('LPUSH', slot.at .. worker_object, object)
-  local got = own(slot, object, last)
+  local got = own(slot, object, owner, last)
   if got == 'empty' then
     call('LREM', slot.at .. worker_object, 1, object)
   end
