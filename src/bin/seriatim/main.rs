@@ -1,5 +1,7 @@
 //! `seriatim`: events of many producers, one at a time and in order per object, through Redis.
 #![forbid(unsafe_code)]
+// `println!` panics where nobody reads any more, `eprintln!` where standard error is closed: `shown` does neither.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod check;
 mod dead;

@@ -19,6 +19,11 @@ pub(crate) fn print(text: &str) -> anyhow::Result<bool> {
     }
 }
 
+/// Says one line on standard error. Where nobody can read it, nothing is left to be done about it.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
 /// Text from Redis on one line of at most this many characters: control characters are escaped, the end is cut with an ellipsis.
 pub(crate) fn shortened(text: &str, chars_max: usize) -> String {
     let mut line = String::new();
