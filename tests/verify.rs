@@ -264,6 +264,7 @@ fn gzip_and_other_fields_are_read() {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(chain(CLEAN).as_bytes()).expect("packed");
     let lines: String = CLEAN_INPUT.iter().map(|n| format!("{{\"x\":[\"a\"],\"y\":{{\"z\":{{\"n\":{n}}}}}}}\n")).collect();
+    let lines = format!("\u{feff}{lines}");
     let case = Case::new().output("a.gz", packed.finish().expect("packed")).option("--against", "in", lines);
     let output = case.run(&["--object-field", "/x/0", "--event-field", "/y/z"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");

@@ -17,6 +17,7 @@ use crate::exit::{Exit, Failure};
 use crate::global::Global;
 use crate::pointer::Pointer;
 use crate::shown;
+use crate::told::advice;
 use lines::{Batch, LINES_MAX, Read, Source};
 
 /// Emit one event, or a file of events
@@ -98,9 +99,11 @@ async fn connect(global: &Global, keys: seriatim::keys::Keys) -> anyhow::Result<
 /// The error of an emit, in one line with what to do, and its exit code.
 fn failure(error: EmitError) -> anyhow::Error {
     let hint = match &error {
-        EmitError::Connect { .. } => "; is it running? --redis or SERIATIM_REDIS names another",
-        EmitError::Event(EventError::NotJson(_)) => "; in a shell, quote it: '{\"type\":\"created\"}', a string '\"created\"'",
-        _ => "",
+        EmitError::Connect { source, .. } | EmitError::Refused { source, .. } => advice(source),
+        EmitError::Event(EventError::NotJson(_)) => {
+            "; in a shell, quote it: '{\"type\":\"created\"}', a string '\"created\"'".to_owned()
+        }
+        _ => String::new(),
     };
     Failure::with(exit(&error), format!("{error}{hint}"))
 }
@@ -148,6 +151,7 @@ impl File {
                     bar.set_message(format!("{done} lines"));
                 }
                 Some(Read::Bad { line, why }) => break Err(self.bad_line(line, &why)),
+                Some(Read::Broken { after, why }) => break Err(self.broken(after, done, &why)),
                 Some(Read::End { lines }) => break Ok(lines),
                 None => break Err(anyhow::anyhow!("reading {} ended without an end; {}", self.name, self.go_on(done))),
             }
@@ -216,19 +220,33 @@ impl File {
         )
     }
 
+    /// No line is at fault, so none can be left out: the file must be read again.
+    fn broken(&self, after: u64, done: u64, why: &str) -> anyhow::Error {
+        let (name, acknowledged) = (&self.name, self.acknowledged(done));
+        let next = match done {
+            0 => "emit it again once the file is whole".to_owned(),
+            done => format!("once the file is whole, go on behind them with --skip {done}"),
+        };
+        Failure::with(Exit::Input, format!("cannot read {name} after line {after}: {why}; {acknowledged}; {next}"))
+    }
+
     fn interrupted(&self, done: u64) -> anyhow::Error {
         Failure::with(Exit::Broken, format!("{}: interrupted; {}", self.name, self.go_on(done)))
     }
 
     /// How many lines are acknowledged, and how to go on behind them.
     fn go_on(&self, done: u64) -> String {
+        format!("{}; go on with --skip {done}", self.acknowledged(done))
+    }
+
+    fn acknowledged(&self, done: u64) -> String {
         let acknowledged = match done.saturating_sub(self.skip) {
             0 => "no line is acknowledged".to_owned(),
             1 => "1 line is acknowledged".to_owned(),
             count => format!("{count} lines are acknowledged"),
         };
         let range = if self.skip > 0 && done > self.skip { format!(" ({} to {done})", self.skip + 1) } else { String::new() };
-        format!("{acknowledged}{range}; go on with --skip {done}")
+        format!("{acknowledged}{range}")
     }
 }
 

@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Write as _};
 use seriatim::control::ControlError;
 
 use crate::exit::{Exit, Failure};
+use crate::told::told;
 
 /// How wide tables are at most.
 pub(crate) const COLUMNS: u16 = 80;
@@ -58,5 +59,8 @@ pub(crate) fn failure(error: ControlError) -> anyhow::Error {
         ControlError::Name(_) => Exit::Input,
         _ => Exit::Broken,
     };
-    Failure::with(exit, error)
+    match &error {
+        ControlError::Redis { what, source } => Failure::with(exit, format!("Redis did not answer {what}: {}", told(source))),
+        _ => Failure::with(exit, error),
+    }
 }
