@@ -41,6 +41,17 @@ pub(crate) fn shortened(text: &str, chars_max: usize) -> String {
     line
 }
 
+/// A name cut in the middle: what tells names of one origin apart often stands at the end.
+pub(crate) fn middle_cut(name: &str, chars_max: usize) -> String {
+    let chars: Vec<char> = name.chars().collect();
+    if chars.len() <= chars_max {
+        return shortened(name, chars_max);
+    }
+    let end = chars_max / 2;
+    let (head, tail) = (chars[..chars_max - 1 - end].iter(), chars[chars.len() - end..].iter());
+    shortened(&head.chain(&['…']).chain(tail).collect::<String>(), chars_max)
+}
+
 /// A duration for people: `850 ms`, `4.2 s`, `3 min`, `5 h`, `2 d`.
 pub(crate) fn duration(ms: u64) -> String {
     match ms {
