@@ -43,8 +43,12 @@ local soonest = call('ZRANGE', P .. objects_held, 0, 0, 'WITHSCORES')
 local markers_left = call('LLEN', P .. objects_with_events)
 local entries, quarantined, progress = {}, {}, false
 
-local function is_error(reply)
-  return type(reply) == 'table' and reply.err ~= nil
+-- Whether the reply is an error for a key's type. Any other error is no matter of one key, and ends the call.
+local function is_wrong_type(reply)
+  if type(reply) ~= 'table' or not reply.err then
+    return false
+  end
+  return string.find(reply.err, '^WRONGTYPE') ~= nil or error(reply)
 end
 
 -- MGET, because it answers nil for a key of a wrong type where GET would fail. What is no id must not reach the caller: with the
@@ -71,6 +75,15 @@ local function quarantine(slot, object, wrong)
   quarantined[#quarantined + 1] = why
 end
 
+-- The same for a held object whose owner's key has a wrong type: its batch and the numbers of that stay what they are.
+local function quarantine_held(slot, object)
+  quarantined[#quarantined + 1] = object
+  quarantined[#quarantined + 1] = quarantined_by(object .. event_worker)
+  call('ZADD', P .. objects_held, 'inf', object)
+  call('SET', P .. object .. event_worker, 'held')
+  call('LREM', slot.at .. worker_object, 1, object)
+end
+
 local function release(slot, object)
   call('DEL', P .. object .. event_worker, slot.at .. worker_event_id)
   call('LREM', slot.at .. worker_object, 1, object)
@@ -84,7 +97,7 @@ local function take(slot, object)
   local event = try('LMOVE', queue, batch, 'RIGHT', 'LEFT')
   if not event then
     return {}
-  elseif is_error(event) then
+  elseif is_wrong_type(event) then
     -- Raises where it is the batch that has a wrong type: that is the worker's own key, not the object's.
     call('LLEN', batch)
     return nil, object .. events
@@ -115,6 +128,15 @@ local function take(slot, object)
   end
   reply_bytes = reply_bytes - bytes
   return taken
+end
+
+-- Puts back what was taken, as if nothing had been.
+local function put_back(slot, object, taken)
+  for i = #taken, 1, -1 do
+    call('RPUSH', P .. object .. events, taken[i])
+    reply_bytes = reply_bytes + #taken[i]
+  end
+  call('DEL', slot.at .. worker_event)
 end
 
 -- Gives the slot what it took, under new ids.
@@ -161,7 +183,7 @@ end
 local function bury(slot, object, prev, count, id, why, attempts)
   local event = call('LINDEX', slot.at .. worker_event, -1 - count)
   local dead = try('XADD', P .. events_dead, '*', 'id', id, 'prev', prev, 'object', object, 'event', event, 'error', why, 'attempts', attempts)
-  return is_error(dead) and dead.err or nil
+  return type(dead) == 'table' and dead.err or nil
 end
 
 -- A part of the batch is delivered. Answers whether the slot goes on with its object because nothing of the batch remains.
@@ -227,7 +249,8 @@ end
 -- CLAIM
 
 -- Makes the slot, in whose W:object the name is, the owner of `object`, and gives it what there is. Answers 'claimed', 'empty', or 'wrong'.
-local function own(slot, object, last)
+-- `owner` is what the owner's key tells.
+local function own(slot, object, owner, last)
   if last and not id_of(last) or not last and call('EXISTS', P .. object .. last_event_id) == 1 then
     quarantine(slot, object, object .. last_event_id)
     return 'wrong'
@@ -238,8 +261,15 @@ local function own(slot, object, last)
     return 'wrong'
   elseif #taken == 0 then
     return 'empty'
+  elseif owner or call('SETNX', P .. object .. event_worker, slot.w) == 0 then
+    -- A key that told nobody, and yet is there, has a wrong type: nobody may pass over what is held.
+    if not owner and call('ZSCORE', P .. objects_held, object) then
+      put_back(slot, object, taken)
+      quarantine_held(slot, object)
+      return 'wrong'
+    end
+    call('SET', P .. object .. event_worker, slot.w)
   end
-  call('SET', P .. object .. event_worker, slot.w)
   give(slot, object, last or '0', taken)
   claims = claims - 1
   return 'claimed'
@@ -262,7 +292,7 @@ local function claim_taken(slot)
         stray(slot.at, object)
         markers_left = markers_left + 1
       end
-    elseif own(slot, object, found[2]) == 'empty' then
+    elseif own(slot, object, found[1], found[2]) == 'empty' then
       release(slot, object)
     end
   end
@@ -296,7 +326,7 @@ end
 local function claim_batch(slot, object, first, handouts, attempts, crashes)
   local batch = try('LRANGE', P .. object .. events_held, 0, -1)
   local last = try('GET', P .. object .. last_event_id)
-  local wrong = is_error(batch) and events_held or is_error(last) and last_event_id or last and not id_of(last) and last_event_id
+  local wrong = is_wrong_type(batch) and events_held or is_wrong_type(last) and last_event_id or last and not id_of(last) and last_event_id
   if wrong or #batch == 0 then
     local why = quarantined_by(object .. (wrong or events_held))
     call('ZADD', P .. objects_held, 'inf', object)
@@ -324,7 +354,10 @@ local function claim_held(slot)
   end
   progress = true
   local found = call('MGET', P .. object .. event_worker, P .. object .. last_event_id, P .. object .. events_held_id)
-  if found[1] ~= 'held' then
+  if not found[1] and call('EXISTS', P .. object .. event_worker) == 1 then
+    quarantine_held(slot, object)
+    return 'dropped'
+  elseif found[1] ~= 'held' then
     call('ZREM', P .. objects_held, object)
     return 'dropped'
   end
@@ -342,7 +375,7 @@ local function claim_held(slot)
   call('LPUSH', slot.at .. worker_object, object)
   call('ZREM', P .. objects_held, object)
   call('DEL', P .. object .. events_held_id)
-  local got = own(slot, object, found[2])
+  local got = own(slot, object, found[1], found[2])
   if got == 'empty' then
     release(slot, object)
   end
@@ -392,7 +425,7 @@ local function claim_marker(slot)
   -- What the chunk tells of an object holds for its first marker only: this call changes it.
   met[object] = true
   call('LPUSH', slot.at .. worker_object, object)
-  local got = own(slot, object, last)
+  local got = own(slot, object, owner, last)
   if got == 'empty' then
     call('LREM', slot.at .. worker_object, 1, object)
   end

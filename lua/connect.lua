@@ -2,13 +2,19 @@
 --
 -- Purpose   Notices that Redis may have lost writes (failover, restart, an emptied server) and makes sure that no id is ever given twice:
 --           where the server's replication id changed, or the counter is below the highest id the caller has seen, the counter jumps.
+--           Refuses a user who may not do all that the scripts do.
 -- Keys      KEYS[1] seriatim.meta (hash, read and write); next.event.id (string, read and write)
 -- Arguments prefix; replication id ('' = unknown); highest id seen by the caller (0 = none); lowest first id (0 = none); jump (ids)
 -- Replies   {'ok', counter jumped 0|1, counter} | {'schema', version} | {'counter', value}: next.event.id is no whole number below 2^53
+--           | {'denied', command}
 -- Keeps     I5 (ids)
 -- Cost      O(1)
 local replication_id, highest, first_id, jump = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 
+local denied = missing_right()
+if denied then
+  return { 'denied', denied }
+end
 local seen = redis.call('HMGET', KEYS[1], 'schema', 'replication.id')
 local value = redis.call('GET', P .. next_event_id)
 local counter = id_of(value or '0')

@@ -8,7 +8,7 @@ use seriatim::sink::Stop;
 use seriatim::worker::WorkerError;
 use support::console::{Console, PATIENCE};
 use support::recorder::{Act, Recorder};
-use support::running::start;
+use support::running::{start, start_at};
 use support::{Redis, until};
 
 async fn others_are_served(console: &Console, sink: &Recorder) {
@@ -216,4 +216,23 @@ async fn a_counter_or_meta_of_a_wrong_type_is_named() {
             assert_eq!(error, format!("the key {key} is a {told}; move it away, then start the worker again"));
         }
     }
+}
+
+/// Under a Redis user who might use LMOVE but not RPOP, events were moved into a batch that nobody knew of; without LMOVE, healthy objects were
+/// quarantined as if their type were wrong.
+#[tokio::test]
+async fn a_user_without_a_right_that_the_scripts_need_is_refused_at_the_start() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    console.emit("work:1", "1").await;
+    for command in ["lmove", "rpop", "zrange", "blmove"] {
+        let _: String =
+            console.run(&["ACL", "SETUSER", "weak", "reset", "on", ">weak", "~*", "&*", "+@all", &format!("-{command}")]).await;
+        let url = redis.url().replace("unix://", "redis+unix://") + "?user=weak&pass=weak";
+        let sink = Recorder::new();
+        let error = start_at(&url, &redis, "w", &sink, |_| {}).ended().await.expect_err("it is refused").to_string();
+        assert!(error.contains(&format!("may not use {}", command.to_uppercase())), "{error}");
+        assert!(sink.sent().is_empty());
+    }
+    console.check().await;
 }

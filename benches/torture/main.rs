@@ -17,6 +17,7 @@ mod stage;
 mod workers;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
@@ -35,13 +36,25 @@ struct Args {
     keep: Option<PathBuf>,
 }
 
-fn main() -> anyhow::Result<()> {
-    let Some(args) = Args::read()? else {
-        // A plain `cargo bench` comes here, too.
-        println!("usage: {USAGE}");
-        return Ok(());
-    };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+fn main() -> ExitCode {
+    // A plain `cargo bench` comes here, too, and asks for nothing.
+    match Args::read().and_then(|args| args.map_or_else(usage, |args| run(&args))) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("torture: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage() -> anyhow::Result<bool> {
+    println!("usage: {USAGE}");
+    Ok(true)
+}
+
+/// Runs, says how it ended and where the evidence is, and answers whether it passed.
+fn run(args: &Args) -> anyhow::Result<bool> {
     let dir = match &args.keep {
         Some(dir) => {
             std::fs::create_dir_all(dir)?;
@@ -50,24 +63,24 @@ fn main() -> anyhow::Result<()> {
         }
         None => tempfile::Builder::new().prefix("seriatim-torture-").tempdir()?.keep(),
     };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let passed = runtime.block_on(async {
         tokio::select! {
-            passed = torture(&args, &dir) => passed,
+            passed = torture(args, &dir) => passed,
             stopped = tokio::signal::ctrl_c() => { stopped?; bail!("stopped by Ctrl-C") }
         }
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
-    match passed {
-        Ok(true) => {
-            if args.keep.is_none() {
-                std::fs::remove_dir_all(&dir)?;
-            }
-            println!("torture: passed, seed {}", args.seed);
-            Ok(())
-        }
-        Ok(false) => bail!("FAILED, seed {}; the evidence is in {}", args.seed, dir.display()),
-        Err(error) => Err(error.context(format!("seed {}; what there is of evidence is in {}", args.seed, dir.display()))),
+    let seed = args.seed;
+    match &passed {
+        Ok(true) if args.keep.is_none() => std::fs::remove_dir_all(&dir)?,
+        Ok(true) => println!("torture: the history and the logs are in {}", dir.display()),
+        _ => println!("torture: FAILED with --seed {seed}; the evidence is in {}", dir.display()),
     }
+    if let Ok(true) = passed {
+        println!("torture: passed with --seed {seed}");
+    }
+    passed
 }
 
 async fn torture(args: &Args, dir: &std::path::Path) -> anyhow::Result<bool> {

@@ -21,8 +21,18 @@ pub(crate) struct Server {
     pub(crate) port: u16,
     child: tokio::sync::Mutex<Running>,
     /// How long the log was, and when, over the last seconds.
-    lengths: Mutex<Vec<(Instant, u64)>>,
+    noted: Mutex<Vec<(Instant, Log)>>,
 }
+
+/// A log, and how long it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Log {
+    path: PathBuf,
+    length: u64,
+}
+
+/// A longer log is written anew from what is there, or each start would take longer than the one before.
+const LOG_BYTES_MAX: u64 = 2 * 1024 * 1024;
 
 struct Running {
     child: Child,
@@ -35,7 +45,7 @@ impl Server {
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let child = spawn(dir, port, always)?;
         let child = tokio::sync::Mutex::new(Running { child, always });
-        let server = Self { dir: dir.to_owned(), port, child, lengths: Mutex::default() };
+        let server = Self { dir: dir.to_owned(), port, child, noted: Mutex::default() };
         server.until_up().await?;
         Ok(server)
     }
@@ -72,11 +82,19 @@ impl Server {
 
     /// Writes down how long the log is; to be asked every few milliseconds.
     pub(crate) fn note_length(&self) {
-        let Some(length) = log_of(&self.dir).and_then(|path| path.metadata().ok()).map(|found| found.len()) else { return };
-        let mut lengths = self.lengths.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(log) = log_of(&self.dir) else { return };
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        lengths.push((now, length));
-        lengths.retain(|(at, ..)| now - *at < Duration::from_secs(3));
+        noted.push((now, log));
+        noted.retain(|(at, _)| now - *at < Duration::from_secs(3));
+    }
+
+    /// Lets Redis write its log anew where it has grown long.
+    pub(crate) async fn shorten_log(&self) {
+        if log_of(&self.dir).is_some_and(|log| log.length > LOG_BYTES_MAX) {
+            // Refused while one is under way, and while Redis is down: the next time, then.
+            let _ = self.command(&["BGREWRITEAOF"]).await;
+        }
     }
 
     /// SIGKILL, and a new start. Where the log was only synced every second, what may be lost is declared in the history; with `cut`, the log is cut
@@ -93,10 +111,9 @@ impl Server {
         running.child.kill().await?;
         let mut was_cut = false;
         if !running.always {
-            if let Some(length) = cut.and_then(|cut| self.length_at(killed_at - cut)) {
-                let path = log_of(&self.dir).context("Redis has no log")?;
-                std::fs::OpenOptions::new().write(true).open(path)?.set_len(length)?;
-                self.lengths.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, noted)| *noted <= length);
+            if let Some(log) = cut.and_then(|cut| self.log_at(killed_at - cut)) {
+                std::fs::OpenOptions::new().write(true).open(&log.path)?.set_len(log.length)?;
+                self.noted.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, noted)| noted.length <= log.length);
                 was_cut = true;
             }
             history.redis_lost(before, MAY_LOSE);
@@ -107,16 +124,26 @@ impl Server {
         Ok(was_cut)
     }
 
-    fn length_at(&self, at: Instant) -> Option<u64> {
-        let lengths = self.lengths.lock().unwrap_or_else(PoisonError::into_inner);
-        lengths.iter().rev().find(|(noted, _)| *noted <= at).map(|(_, length)| *length)
+    /// The log as it was then, unless it was written anew since.
+    fn log_at(&self, at: Instant) -> Option<Log> {
+        let present = log_of(&self.dir)?;
+        let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, log) = noted.iter().rev().find(|(noted, _)| *noted <= at)?;
+        (log.path == present.path && log.length <= present.length).then(|| log.clone())
     }
 }
 
-/// The part of the append-only file that is being written.
-fn log_of(dir: &Path) -> Option<PathBuf> {
+/// The part of the append-only file that is being written, the one with the highest number, and how long it is.
+fn log_of(dir: &Path) -> Option<Log> {
     let parts = std::fs::read_dir(dir.join("appendonlydir")).ok()?.flatten();
-    parts.map(|part| part.path()).find(|path| path.to_string_lossy().ends_with(".incr.aof"))
+    let numbered = parts.filter_map(|part| {
+        let name = part.file_name().into_string().ok()?;
+        let number: u64 = name.strip_prefix("appendonly.aof.")?.strip_suffix(".incr.aof")?.parse().ok()?;
+        Some((number, part.path()))
+    });
+    let (_, path) = numbered.max()?;
+    let length = path.metadata().ok()?.len();
+    Some(Log { path, length })
 }
 
 fn spawn(dir: &Path, port: u16, always: bool) -> anyhow::Result<Child> {

@@ -77,6 +77,7 @@ impl Stage {
         let watching = tokio::spawn(async move { workers.watch().await });
         let mut beside = JoinSet::new();
         beside.spawn(note_lengths(Arc::clone(&scene)));
+        beside.spawn(shorten_log(Arc::clone(&scene)));
         beside.spawn(release(Arc::clone(&scene)));
         let receiver = Arc::new(Mutex::new(Receiver::default()));
         beside.spawn(receive(Arc::clone(&receiver), Arc::clone(&scene)));
@@ -270,6 +271,13 @@ async fn note_lengths(scene: Arc<Scene>) -> anyhow::Result<()> {
     loop {
         scene.server.note_length();
         sleep(Duration::from_millis(25)).await;
+    }
+}
+
+async fn shorten_log(scene: Arc<Scene>) -> anyhow::Result<()> {
+    loop {
+        scene.server.shorten_log().await;
+        sleep(Duration::from_secs(5)).await;
     }
 }
 

@@ -43,6 +43,7 @@ pub async fn connect(
     let mut reply = Reply::of("connect", CONNECT.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
         "ok" => Ok(Connected { changed: reply.int()? == 1, counter: reply.number()? }),
+        "denied" => Err(ScriptError::Denied(reply.text()?)),
         "schema" => Err(ScriptError::Schema(reply.text()?)),
         "counter" => Err(ScriptError::Counter(reply.text()?)),
         word => Err(reply.wrong(format!("unknown status {word:?}"))),

@@ -47,7 +47,7 @@ macro_rules! script {
     };
 }
 
-script!(CONNECT, "connect.lua", "lib/ids.lua");
+script!(CONNECT, "connect.lua", "lib/ids.lua", "lib/rights.lua");
 script!(ATTACH, "attach.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 script!(RENEW, "renew.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 script!(DETACH, "detach.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
@@ -72,6 +72,9 @@ pub enum ScriptError {
     /// `next.event.id` holds something that is no counter, or the counter is at its end (2^53).
     #[error("next.event.id holds {0:?}, which is no usable counter; put it right before workers go on")]
     Counter(String),
+    /// The Redis user may not do what the scripts do.
+    #[error("the Redis user may not use {0} on these keys; grant it what docs/protocol.md lists under Permissions")]
+    Denied(String),
     /// The data was written by another version of this program.
     #[error("the data has schema version {0}, this program knows version 1")]
     Schema(String),

@@ -138,6 +138,8 @@ fn first_script(keys: Keys, first_id: u64, memory: Arc<Memory>) -> Hook {
             match around!("connect", scripts::connect(conn, &keys, &replication_id, seen)).await {
                 Ok(connected) => {
                     memory.met(replication_id, connected.changed);
+                    // Others may have given ids up to here, or from here on. Should Redis lose that it jumped, this process still knows.
+                    memory.highest.fetch_max(connected.counter, Ordering::Relaxed);
                     if connected.changed {
                         warn!(
                             counter = connected.counter,

@@ -79,7 +79,7 @@ pub struct Stopped {
     pub reason: StopReason,
     /// How many events were delivered and committed in all.
     pub delivered: u64,
-    /// How long the stop took.
+    /// How long the stop took, from the moment it was told.
     pub took: Duration,
 }
 

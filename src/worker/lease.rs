@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use deadpool_redis::Connection;
 use redis::ErrorKind;
-use redis::aio::ConnectionLike;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, info, warn};
@@ -77,7 +76,7 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
                 }
                 wait_for_lease(config, lease, left, &mut awaited).await?;
             }
-            Err(error) if error.is_wrong_type() => return Err(wrong_type(&mut conn, config, error).await),
+            Err(error) if error.is_wrong_type() => return Err(wrong_type(redis, config, error).await),
             Err(error) if is_lasting(&error) => return Err(error.into()),
             // Where a Redis that once answered does not now, it is waited for; a repeated call changes nothing.
             Err(error) if before.is_some() => {
@@ -159,8 +158,8 @@ pub(crate) async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Sessi
                     return;
                 }
             }
-            Err(error) if error.is_wrong_type() => {
-                let error = wrong_type(&mut open, &config, error).await;
+            Err(error) if is_lasting(&error) => {
+                let error = if error.is_wrong_type() { wrong_type(&redis, &config, error).await } else { error.into() };
                 return drop(notices.send(Notice::Failed(error)).await);
             }
             Err(error) => {
@@ -207,18 +206,23 @@ pub(crate) async fn detach(redis: &Redis, config: &WorkerConfig, session: &Sessi
     detached.await.ok().flatten()
 }
 
-/// Finds the key of a wrong type that made a script fail.
-pub(crate) async fn wrong_type(conn: &mut impl ConnectionLike, config: &WorkerConfig, error: ScriptError) -> WorkerError {
-    for (key, expected) in typed_keys(&config.keys, &config.name, config.concurrency) {
-        let found: Result<String, _> = redis::cmd("TYPE").arg(&key).query_async(conn).await;
-        if let Ok(found) = found
-            && found != expected
-            && found != "none"
-        {
-            return WorkerError::WrongType { key, found, expected };
+/// Finds the key of a wrong type that made a script fail. Where Redis does not answer, the error says no more than it did.
+pub(crate) async fn wrong_type(redis: &Redis, config: &WorkerConfig, error: ScriptError) -> WorkerError {
+    let looked = tokio::time::timeout(config.response_timeout, async {
+        let mut conn = redis.connect().await.ok()?;
+        let registered: Result<Option<String>, _> =
+            redis::cmd("HGET").arg(config.keys.event_workers()).arg(&config.name).query_async(&mut conn).await;
+        // The scripts look at every slot the name ever had.
+        let slots = registered.ok().flatten().and_then(|value| value.split(' ').next()?.parse().ok()).unwrap_or(0);
+        for (key, expected) in typed_keys(&config.keys, &config.name, config.concurrency.max(slots)) {
+            let found: String = redis::cmd("TYPE").arg(&key).query_async(&mut conn).await.ok()?;
+            if found != expected && found != "none" {
+                return Some(WorkerError::WrongType { key, found, expected });
+            }
         }
-    }
-    error.into()
+        None
+    });
+    looked.await.ok().flatten().unwrap_or_else(|| error.into())
 }
 
 fn typed_keys(keys: &Keys, name: &str, slots: usize) -> Vec<(String, &'static str)> {

@@ -6,6 +6,7 @@
 //! - `serve`: one session: claim, deliver, commit
 //! - `slots`: what the process believes of its slots; every change of them
 //! - `deliver`: a batch to the sink
+//! - `health`: whether the sink takes events
 //! - `wait`: blocks on the markers while there is nothing to do
 //! - `recover`: takes over from processes that are gone
 //! - `connect`: connections, each checked before its first script
@@ -15,6 +16,7 @@ mod config;
 mod connect;
 mod deliver;
 mod error;
+mod health;
 mod holder;
 mod lease;
 mod recover;
@@ -23,6 +25,7 @@ mod shutdown;
 mod slots;
 mod wait;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,19 +86,21 @@ impl Worker {
     /// [`WorkerError::Fenced`] where another process took the name over, and what else stands in the way for good.
     pub async fn run(self, shutdown: impl Into<Shutdown>) -> Result<Stopped, WorkerError> {
         let shutdown = shutdown.into();
-        let mut delivered = 0;
+        let (mut delivered, mut stop_began) = (0, None);
         let mut before: Option<Session> = None;
         loop {
-            let session = tokio::select! {
-                session = attach(&self.redis, &self.config, before.as_ref()) => session?,
-                () = shutdown.stopped() => return Ok(stopped(StopReason::Graceful { held: 0 }, delivered, Instant::now())),
+            let session = match self.enter(before.as_ref(), &shutdown, delivered).await? {
+                ControlFlow::Continue(session) => session,
+                ControlFlow::Break(stopped) => return Ok(stopped),
             };
-            let serve = Serve::new(&self.redis, &self.config, &self.sink, &session, &mut delivered);
-            match serve.run(&shutdown).await? {
+            let serve = Serve::new(&self.redis, &self.config, &self.sink, &session, &mut delivered, &mut stop_began);
+            let ended = serve.run(&shutdown).await?;
+            let began = stop_began.unwrap_or_else(Instant::now);
+            match ended {
                 Ended::Finished | Ended::GraceOver => {
-                    return Ok(self.leave(&session, delivered, DETACH_PATIENCE, false).await);
+                    return Ok(self.leave(&session, delivered, began, DETACH_PATIENCE, false).await);
                 }
-                Ended::AtOnce => return Ok(self.leave(&session, delivered, DETACH_PATIENCE_AT_ONCE, true).await),
+                Ended::AtOnce => return Ok(self.leave(&session, delivered, began, DETACH_PATIENCE_AT_ONCE, true).await),
                 Ended::Lapsed => {
                     warn!(name = %self.config.name, "recover: the lease lapsed; dropping what was in hand and attaching again");
                 }
@@ -115,14 +120,39 @@ impl Worker {
         }
     }
 
-    async fn leave(&self, session: &Session, delivered: u64, patience: Duration, at_once: bool) -> Stopped {
+    /// Attaches. A stop that comes meanwhile waits for the answer to the call, which may have been sent: what it takes must be given back, or it
+    /// would look like a death.
+    async fn enter(
+        &self,
+        before: Option<&Session>,
+        shutdown: &Shutdown,
+        delivered: u64,
+    ) -> Result<ControlFlow<Stopped, Session>, WorkerError> {
+        let attaching = attach(&self.redis, &self.config, before);
+        tokio::pin!(attaching);
+        tokio::select! {
+            session = &mut attaching => return Ok(ControlFlow::Continue(session?)),
+            () = shutdown.stopped() => {}
+        }
         let began = Instant::now();
-        let reason = match detach(&self.redis, &self.config, session, began + patience).await {
+        Ok(ControlFlow::Break(match tokio::time::timeout(DETACH_PATIENCE, attaching).await {
+            Ok(Ok(session)) => self.leave(&session, delivered, began, DETACH_PATIENCE, false).await,
+            _ if before.is_none() => stopped(StopReason::Graceful { held: 0 }, delivered, began),
+            _ => stopped(StopReason::Unreachable, delivered, began),
+        }))
+    }
+
+    async fn leave(&self, session: &Session, delivered: u64, began: Instant, patience: Duration, at_once: bool) -> Stopped {
+        let name = &self.config.name;
+        let reason = match detach(&self.redis, &self.config, session, Instant::now() + patience).await {
             None => StopReason::Unreachable,
             Some(_) if at_once => StopReason::AtOnce,
             Some(held) => StopReason::Graceful { held },
         };
-        info!(name = %self.config.name, ?reason, delivered, "recover: detached");
+        match reason {
+            StopReason::Unreachable => warn!(%name, "recover: not detached, Redis does not answer; the lease will end by itself"),
+            _ => info!(%name, ?reason, delivered, "recover: detached"),
+        }
         stopped(reason, delivered, began)
     }
 }

@@ -13,7 +13,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use redis::aio::MultiplexedConnection;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
@@ -21,6 +21,7 @@ use super::config::WorkerConfig;
 use super::connect::{Backoff, Redis, give_up, is_lasting};
 use super::deliver::{Outcome, deliver};
 use super::error::WorkerError;
+use super::health::{Change, Health};
 use super::lease::{Notice, Session, keep, wrong_type};
 use super::shutdown::Shutdown;
 use super::slots::{Policy, Slot, Step};
@@ -33,8 +34,9 @@ use crate::sink::{Context, Sink, Stop};
 const CALLS_MAX: usize = 2;
 /// Markers looked at in one call: enough to pass over those a busy object has left, few enough to leave Redis to others.
 const MARKERS_MAX: usize = 1024;
-/// The first wait before an unavailable sink is tried again.
-const PROBE_MIN: Duration = Duration::from_millis(100);
+/// Waits before a connection whose call or pop failed is replaced: the reason may be a lasting one.
+const FAILED_MIN: Duration = Duration::from_millis(20);
+const FAILED_MAX: Duration = Duration::from_secs(1);
 
 /// Why a session ended.
 #[derive(Debug)]
@@ -54,27 +56,8 @@ pub(crate) enum Ended {
 /// A call that came back: the slots it named, and what it brought.
 type Answered = (Vec<usize>, Result<Advanced, ScriptError>);
 
-/// Whether the sink takes events.
-enum Health {
-    Up,
-    /// Not since it said so; tried again at the time given, with one slot.
-    Down {
-        probe_at: Instant,
-        backoff: Backoff,
-        probe: Probe,
-    },
-}
-
-/// How an unavailable sink is tried.
-#[derive(Clone, Copy, PartialEq)]
-enum Probe {
-    /// Not yet again.
-    Later,
-    /// With the next batch there is.
-    Now,
-    /// With the batch of this slot. Other deliveries may be under way from before, and need never end.
-    Slot(usize),
-}
+/// A wait for a marker, and the connection for the next one.
+type Pop = BoxFuture<'static, Result<Option<MultiplexedConnection>, WorkerError>>;
 
 pub(crate) struct Serve<'a> {
     redis: &'a Redis,
@@ -83,6 +66,7 @@ pub(crate) struct Serve<'a> {
     session: &'a Session,
     slots: Vec<Slot>,
     delivered: &'a mut u64,
+    stop_began: &'a mut Option<Instant>,
     deliveries: JoinSet<(usize, Outcome)>,
     cancelled: CancellationToken,
     /// The connection for advance; none while a new one is being made.
@@ -90,12 +74,16 @@ pub(crate) struct Serve<'a> {
     connecting: Option<BoxFuture<'static, Result<Connection, WorkerError>>>,
     calls: FuturesUnordered<BoxFuture<'static, Answered>>,
     /// The wait for a marker, and the slot it is for.
-    waiting: Option<(usize, BoxFuture<'static, Result<Option<MultiplexedConnection>, WorkerError>>)>,
+    waiting: Option<(usize, Pop)>,
     wait_conn: Option<MultiplexedConnection>,
     notices: mpsc::Receiver<Notice>,
     keeper: AbortHandle,
     /// The slot a pop was for. What it moved must be looked for even if the slot is busy by now.
     popped: Option<usize>,
+    /// After pops and calls that failed.
+    wait_after: Instant,
+    wait_backoff: Backoff,
+    call_backoff: Backoff,
     /// A call is due although no slot has a result: something may be there to claim.
     wake: bool,
     wake_at: Instant,
@@ -118,6 +106,7 @@ impl<'a> Serve<'a> {
         sink: &Arc<dyn Sink>,
         session: &'a Session,
         delivered: &'a mut u64,
+        stop_began: &'a mut Option<Instant>,
     ) -> Self {
         let (notify, notices) = mpsc::channel(16);
         let keeper = tokio::spawn(keep(redis.clone(), Arc::clone(config), session.clone(), notify)).abort_handle();
@@ -128,6 +117,7 @@ impl<'a> Serve<'a> {
             session,
             slots: (0..config.concurrency).map(|_| Slot::Free).collect(),
             delivered,
+            stop_began,
             deliveries: JoinSet::new(),
             cancelled: CancellationToken::new(),
             conn: None,
@@ -136,6 +126,9 @@ impl<'a> Serve<'a> {
             waiting: None,
             wait_conn: None,
             popped: None,
+            wait_after: Instant::now(),
+            wait_backoff: Backoff::new(FAILED_MIN, FAILED_MAX),
+            call_backoff: Backoff::new(FAILED_MIN, FAILED_MAX),
             notices,
             keeper,
             wake: true,
@@ -152,7 +145,8 @@ impl<'a> Serve<'a> {
         loop {
             if shutdown.is_stopping() && !self.stopping {
                 self.stopping = true;
-                grace_over = Some(Instant::now() + self.config.grace);
+                let now = *self.stop_began.get_or_insert_with(Instant::now);
+                grace_over = Some(now + self.config.grace);
                 // The pop under way is given up with its connection, so that it moves no marker to a process that leaves.
                 self.give_up_waiting();
             }
@@ -162,7 +156,7 @@ impl<'a> Serve<'a> {
             self.connect();
             self.call();
             self.wait();
-            let probe_at = self.probe_at();
+            let probe_at = self.health.probe_at();
             let ended = tokio::select! {
                 biased;
                 () = shutdown.stopped_at_once() => Some(Ended::AtOnce),
@@ -183,8 +177,7 @@ impl<'a> Serve<'a> {
                     None
                 }
                 conn = ready(self.waiting.as_mut().map(|(_, pop)| pop)) => {
-                    self.wait_conn = conn?;
-                    self.give_up_waiting();
+                    self.popped(conn?);
                     None
                 }
                 () = sleep_until(self.wake_at) => {
@@ -223,10 +216,10 @@ impl<'a> Serve<'a> {
         if self.calls.len() >= CALLS_MAX || !(reported || wanted) {
             return;
         }
-        let claims = match self.health {
-            _ if self.stopping => 0,
-            Health::Up => self.slots.len(),
-            Health::Down { probe, .. } => usize::from(probe == Probe::Now && !self.has_parked()),
+        let claims = match self.stopping {
+            true => 0,
+            false if self.health.is_up() => self.slots.len(),
+            false => usize::from(self.health.wants_batch() && !self.has_parked()),
         };
         let bounds = Bounds {
             batch: self.config.batch,
@@ -261,8 +254,8 @@ impl<'a> Serve<'a> {
 
     /// Waits for a marker on behalf of the last free slot; claims begin with the first, so that the two seldom meet.
     fn wait(&mut self) {
-        let idle = !self.wake && self.calls.is_empty() && matches!(self.health, Health::Up) && !self.stopping;
-        if !idle || self.waiting.is_some() || self.conn.is_none() {
+        let idle = !self.wake && self.calls.is_empty() && self.health.is_up() && !self.stopping;
+        if !idle || self.waiting.is_some() || self.conn.is_none() || Instant::now() < self.wait_after {
             return;
         }
         let Some(slot) = self.slots.iter().rposition(|slot| matches!(slot, Slot::Free)) else { return };
@@ -270,6 +263,15 @@ impl<'a> Serve<'a> {
         let from = self.config.keys.objects_with_events();
         let (redis, config) = (self.redis.clone(), Arc::clone(&self.config));
         self.waiting = Some((slot, Box::pin(wait(redis, self.wait_conn.take(), from, to, config))));
+    }
+
+    fn popped(&mut self, conn: Option<MultiplexedConnection>) {
+        match &conn {
+            Some(_) => self.wait_backoff = Backoff::new(FAILED_MIN, FAILED_MAX),
+            None => self.wait_after = Instant::now() + self.wait_backoff.delay(),
+        }
+        self.wait_conn = conn;
+        self.give_up_waiting();
     }
 
     /// The pop is over, one way or another: whatever it did, the next call finds it.
@@ -290,6 +292,7 @@ impl<'a> Serve<'a> {
                 for (object, why) in quarantined {
                     error!(object, why, "claim: the object is held until an operator releases it");
                 }
+                self.call_backoff = Backoff::new(FAILED_MIN, FAILED_MAX);
                 self.from = from;
                 self.wake |= more;
                 let next_due = next_due.map_or(self.config.block, |due| due.min(self.config.block));
@@ -302,14 +305,18 @@ impl<'a> Serve<'a> {
             Err(error) => {
                 self.unanswered(&asked);
                 if error.is_wrong_type() {
-                    let mut conn = self.redis.reconnect().await?;
-                    return Err(wrong_type(&mut conn, &self.config, error).await);
+                    return Err(wrong_type(self.redis, &self.config, error).await);
                 } else if is_lasting(&error) {
                     return Err(error.into());
                 }
                 warn!(%error, "commit: a call failed, it will be repeated");
                 if let Some(conn) = self.conn.take() {
                     give_up(conn);
+                    let (redis, delay) = (self.redis.clone(), self.call_backoff.delay());
+                    self.connecting = Some(Box::pin(async move {
+                        sleep(delay).await;
+                        redis.reconnect().await
+                    }));
                 }
                 self.wake = true;
                 Ok(None)
@@ -352,10 +359,8 @@ impl<'a> Serve<'a> {
             error!(object = %hand.batch.object(), why, "deliver: the object is held until an operator releases it");
             return self.step(slot, Step::Refuse(why));
         }
-        match &mut self.health {
-            Health::Up => {}
-            Health::Down { probe: probe @ Probe::Now, .. } => *probe = Probe::Slot(slot),
-            Health::Down { .. } => return self.step(slot, Step::Park),
+        if !self.health.admits(slot) {
+            return self.step(slot, Step::Park);
         }
         let cx = Context {
             worker: self.worker(slot).into(),
@@ -388,25 +393,20 @@ impl<'a> Serve<'a> {
         self.step(slot, Step::Outcome(outcome, &policy));
     }
 
-    /// Every answer of the sink tells whether it is available.
+    /// Takes in whether the sink is available.
     fn judge_sink(&mut self, slot: usize, outcome: &Outcome) {
-        match (&outcome.stop, &mut self.health) {
-            (Some(Stop::Unavailable { error }), Health::Up) => {
-                warn!(error, "deliver: the sink is unavailable; nothing more is claimed until it answers");
-                let mut backoff = Backoff::new(PROBE_MIN, self.config.probe_max);
-                self.health = Health::Down { probe_at: Instant::now() + backoff.delay(), backoff, probe: Probe::Later };
+        let unavailable = match &outcome.stop {
+            Some(Stop::Unavailable { error }) => Some(error),
+            _ => None,
+        };
+        match self.health.answered(slot, unavailable.is_none(), self.config.probe_max) {
+            Change::None => {}
+            Change::WentDown => {
+                warn!(error = unavailable, "deliver: the sink is unavailable; nothing more is claimed until it answers");
                 self.give_up_waiting();
             }
-            (Some(Stop::Unavailable { .. }), Health::Down { probe_at, backoff, probe }) => {
-                if *probe == Probe::Slot(slot) {
-                    *probe = Probe::Later;
-                    *probe_at = Instant::now() + backoff.delay();
-                }
-            }
-            (_, Health::Up) => {}
-            (_, Health::Down { .. }) => {
+            Change::CameUp => {
                 info!("deliver: the sink is available again");
-                self.health = Health::Up;
                 self.wake = true;
                 for slot in 0..self.slots.len() {
                     if matches!(self.slots[slot], Slot::Parked(_)) {
@@ -418,20 +418,9 @@ impl<'a> Serve<'a> {
         }
     }
 
-    fn probe_at(&self) -> Option<Instant> {
-        match self.health {
-            Health::Down { probe_at, .. } => Some(probe_at),
-            Health::Up => None,
-        }
-    }
-
     /// Tries the unavailable sink with one slot that kept its batch, or with the next one that gets one.
     fn probe(&mut self) {
-        if let Health::Down { probe_at, probe, .. } = &mut self.health {
-            *probe = Probe::Now;
-            // A probe that has no answer by then is followed by one with another slot: one object may be stuck for reasons of its own.
-            *probe_at = Instant::now() + self.config.probe_max;
-        }
+        self.health.begin_probe(self.config.probe_max);
         match self.slots.iter().position(|slot| matches!(slot, Slot::Parked(_))) {
             Some(slot) => {
                 self.step(slot, Step::Resume);

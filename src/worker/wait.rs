@@ -18,10 +18,9 @@ use crate::failpoints::around;
 
 /// While Redis is out of memory and cannot move markers for a pop, advance looks itself, this often.
 const OOM_WAIT: Duration = Duration::from_millis(100);
-/// The pause after a pop that failed.
-const FAILED_WAIT: Duration = Duration::from_millis(100);
 
-/// Waits until a marker was moved for `slot`, or the block time is over. Answers the connection for the next wait.
+/// Waits until a marker was moved for `slot`, or the block time is over. Answers the connection for the next wait;
+/// nothing where it failed.
 ///
 /// Dropping the future closes the connection, and with it the pop; a marker may have been moved before.
 pub(crate) async fn wait(
@@ -49,8 +48,6 @@ pub(crate) async fn wait(
         }
         Err(error) => {
             warn!(%error, "claim: the wait for markers failed, trying again");
-            drop(conn);
-            tokio::time::sleep(FAILED_WAIT).await;
             Ok(None)
         }
     }

@@ -71,7 +71,8 @@ pub fn run() {
         config.block = ms(50);
         config.sweep = ms(50);
         config.grace = ms(100);
-        config.response_timeout = ms(300);
+        // Only faults lose replies, not a busy machine.
+        config.response_timeout = Duration::from_secs(20);
         config.retry_min = ms(5);
         config.retry_max = ms(50);
         config.probe_max = ms(100);

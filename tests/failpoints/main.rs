@@ -1,7 +1,8 @@
 //! A scripted run of real worker processes, with a fault before or after every Redis command and every delivery.
 //!
 //! Each point with each action, alone: always. `SERIATIM_FAILPOINTS_PAIRS=1` runs all pairs of them, `SERIATIM_FAILPOINTS='advance.after=abort'` one
-//! run again (`POINT=ACTION[@N]`, N hits of the point pass before; two of them with a comma between make a pair).
+//! run again (`POINT=ACTION[@N]`, N hits of the point pass before; two of them with a comma between make a pair; plans may follow each
+//! other with spaces between).
 #![cfg(all(feature = "cli", feature = "failpoints"))]
 #![allow(unreachable_pub)]
 
@@ -32,7 +33,10 @@ fn worker_process() {
 #[test]
 fn no_fault_loses_reorders_or_forks_anything() {
     let plans = match (std::env::var("SERIATIM_FAILPOINTS"), std::env::var("SERIATIM_FAILPOINTS_PAIRS")) {
-        (Ok(plan), _) => vec![plan.split(',').map(|fault| fault.parse().expect("POINT=ACTION[@N]")).collect()],
+        (Ok(plans), _) => plans
+            .split_whitespace()
+            .map(|plan| plan.split(',').map(|fault| fault.parse().expect("POINT=ACTION[@N]")).collect())
+            .collect(),
         (_, Ok(_)) => pairs(),
         _ => Fault::all().into_iter().map(|fault| vec![fault]).collect(),
     };

@@ -67,6 +67,8 @@ struct Slot {
 enum Got {
     Claimed,
     Dropped,
+    /// There are no events.
+    Empty,
 }
 
 struct Call<'a> {
@@ -294,6 +296,22 @@ impl Call<'_> {
         self.tell_quarantined(name, &why);
     }
 
+    /// The key that is to tell the owner of a held object has a wrong type: its batch and its numbers stay.
+    fn quarantine_held(&mut self, slot: &Slot, name: &Name) {
+        self.state.due.insert(name.clone(), OPERATOR);
+        self.state.object(name).owner = Key::Right(Some("held".to_owned()));
+        remove(&mut self.state.worker(&slot.w).objects, name);
+        self.tell_quarantined(name, &[b"quarantine: ", &name[..], b":event.worker is a hash"].concat());
+    }
+
+    fn put_back(&mut self, slot: &Slot, name: &Name, events: Vec<Event>) {
+        self.reply_bytes += events.iter().map(|event| event.len() as i64).sum::<i64>();
+        self.state.worker(&slot.w).batch.clear();
+        if let Key::Right(queue) = &mut self.state.object(name).queue {
+            queue.splice(..0, events);
+        }
+    }
+
     fn tell_quarantined(&mut self, name: &Name, why: &[u8]) {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         self.quarantined.push((text(name), text(why)));
@@ -326,9 +344,19 @@ impl Call<'_> {
                     None => self.state.stray(&slot.w, name),
                 }
             } else {
-                self.own(slot, &name);
+                self.own_or_release(slot, &name);
             }
         }
+    }
+
+    /// An object without events has no owner, whatever its key was.
+    fn own_or_release(&mut self, slot: &mut Slot, name: &Name) -> Got {
+        let got = self.own(slot, name);
+        if got == Got::Empty {
+            self.release(slot, name);
+            return Got::Dropped;
+        }
+        got
     }
 
     /// Makes the slot the owner of an object that is in its list, if there are events. Answers whether it is.
@@ -340,7 +368,12 @@ impl Call<'_> {
         };
         match self.take(slot, name) {
             None => self.quarantine(slot, name, ":events", "hash"),
-            Some(events) if events.is_empty() => self.release(slot, name),
+            Some(events) if events.is_empty() => return Got::Empty,
+            // An owner that cannot be told is nobody, but nobody may pass over what is held.
+            Some(events) if self.state.object(name).owner == Key::Wrong && self.state.due.contains_key(name) => {
+                self.put_back(slot, name, events);
+                self.quarantine_held(slot, name);
+            }
             Some(events) => {
                 self.state.object(name).owner = Key::Right(Some(slot.w.clone()));
                 self.give(slot, name, last, events);
@@ -372,7 +405,11 @@ impl Call<'_> {
             return Some(Got::Dropped);
         }
         self.state.worker(&slot.w).objects.insert(0, name.clone());
-        Some(self.own(slot, &name))
+        let got = self.own(slot, &name);
+        if got == Got::Empty {
+            remove(&mut self.state.worker(&slot.w).objects, &name);
+        }
+        Some(if got == Got::Claimed { got } else { Got::Dropped })
     }
 
     fn claim_held(&mut self, slot: &mut Slot) -> Option<Got> {
@@ -380,7 +417,10 @@ impl Call<'_> {
         let (_, name) = self.state.due.iter().map(|(name, due)| (*due, name)).filter(|(due, _)| *due <= now).min()?;
         let name = name.clone();
         self.progress = true;
-        if self.state.owner(&name).as_deref() != Some("held") {
+        if self.state.object(&name).owner == Key::Wrong {
+            self.quarantine_held(slot, &name);
+            return Some(Got::Dropped);
+        } else if self.state.owner(&name).as_deref() != Some("held") {
             self.state.due.remove(&name);
             return Some(Got::Dropped);
         }
@@ -391,7 +431,7 @@ impl Call<'_> {
                 self.state.due.remove(&name);
                 self.state.object(&name).held_id = Key::default();
                 self.state.worker(&slot.w).objects.insert(0, name.clone());
-                Some(self.own(slot, &name))
+                Some(self.own_or_release(slot, &name))
             }
             // A batch whose numbers are not known must not be passed over.
             (None, _) => {

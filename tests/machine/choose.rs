@@ -104,7 +104,7 @@ fn script() -> impl Strategy<Value = Step> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let part = prop_oneof![Just(Part::Queue), Just(Part::Last), Just(Part::LastText), Just(Part::Held), Just(Part::HeldId)];
+    let part = prop_oneof![1 => Just(Part::Queue), 1 => Just(Part::Last), 1 => Just(Part::LastText), 1 => Just(Part::Held), 1 => Just(Part::HeldId), 3 => Just(Part::Owner)];
     let broken = prop_oneof![
         1 => Just(Broken::Markers),
         1 => Just(Broken::Held),

@@ -1,5 +1,6 @@
 //! Where the scripts and the reference once differed, each with its story. Both walk the same steps.
 
+use super::advance::Delay;
 use super::reference::Reply;
 use super::server::Server;
 use super::support::Redis;
@@ -73,4 +74,26 @@ async fn an_empty_marker_popped_for_a_busy_slot_fails_no_call() {
     ])
     .await;
     assert!(matches!(&last, Reply::Advanced(advanced) if !advanced.more), "{last:?}");
+}
+
+/// The owner's key of a held object was given another type. Its batch was then due to nobody: the first claim that met it let go of the object, and the
+/// first marker that came gave the events behind the batch to a worker, before it. The next hold wrote over it.
+#[tokio::test]
+async fn a_held_object_whose_owner_cannot_be_told_keeps_its_batch() {
+    let hold = |delay| advance(Choice::Hold(0, delay, true));
+    let held = [ATTACH, Step::Emit(vec![(0, vec![1])]), advance(Choice::Free)];
+    let claim = [Step::Wrong(0, Part::Owner), Step::Emit(vec![(0, vec![1])]), advance(Choice::Free)];
+    let release = [Step::Release(0), advance(Choice::Free)];
+    // Met as one that is due, and by a marker.
+    for delay in [Delay::Zero, Delay::Far] {
+        let mut steps = held.to_vec();
+        steps.push(match hold(delay) {
+            Step::Advance(name, token, bounds, choices) => Step::Advance(name, token, Bounds { claims: 0, ..bounds }, choices),
+            other => other,
+        });
+        steps.extend(claim.iter().chain(&release).cloned());
+        let Reply::Advanced(advanced) = walk(&steps).await else { panic!("advance") };
+        let given: Vec<_> = advanced.batches.iter().map(|batch| (batch.tag.as_str(), batch.events.len())).collect();
+        assert_eq!(given, [("1 1 1", 1)], "{delay:?}");
+    }
 }

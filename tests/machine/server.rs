@@ -288,7 +288,7 @@ impl Server {
                 self.run("HSET", &[&key, b"wrong", b"type"]).await;
             }
             Call::Heal(object) => {
-                for part in [Part::Queue, Part::Last, Part::Owner, Part::Held, Part::HeldId] {
+                for part in [Part::Queue, Part::Last, Part::Held, Part::HeldId] {
                     let key = self.key(object, suffix(part));
                     if self.run("TYPE", &[&key]).await == Value::SimpleString("hash".to_owned())
                         || part == Part::Last && self.run("GET", &[&key]).await == Value::BulkString(b"1e5".to_vec())

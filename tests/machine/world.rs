@@ -188,6 +188,8 @@ impl World {
             Step::Day(name) => Call::Day(NAMES[*name]),
             Step::Release(at) => Call::Release(vec![Name::from_static(OBJECTS[*at])]),
             Step::ReleaseAll => Call::Release(OBJECTS.into_iter().map(Name::from_static).collect()),
+            // What becomes of a batch in flight whose object's owner cannot be told is not settled.
+            Step::Wrong(at, Part::Owner) if self.is_owned(OBJECTS[*at]) => Call::Heal(Name::from_static(OBJECTS[*at])),
             Step::Wrong(at, part) => Call::Wrong(Name::from_static(OBJECTS[*at]), *part),
             Step::Heal(at) => Call::Heal(Name::from_static(OBJECTS[*at])),
             Step::Late(at) if !self.calls.is_empty() => self.calls[usize::from(*at) % self.calls.len()].clone(),
@@ -328,6 +330,10 @@ impl World {
             before: if step.before { process.token } else { String::new() },
             crashes_max: step.crashes_max,
         })
+    }
+
+    fn is_owned(&self, object: &'static [u8]) -> bool {
+        self.state.owner(&Name::from_static(object)).is_some_and(|owner| owner != "held")
     }
 
     /// This name, or the next one that has a lease of its last process.

@@ -1,0 +1,90 @@
+//! Guards of the scripts that no schedule of real processes needs, because others stand before them: each is asked directly.
+#![cfg(feature = "worker")]
+
+mod state;
+mod support;
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use seriatim::control;
+use seriatim::keys::Keys;
+use seriatim::scripts::{self, Advance, Advanced, Attach, Attached, Bounds, From, Renewed, Report, Results, Tag};
+use state::State;
+use support::Redis;
+
+const LEASE: Duration = Duration::from_secs(600);
+const BOUNDS: Bounds = Bounds { batch: 10, batch_bytes: 1 << 20, reply_bytes: 1 << 20, claims: 10, markers: 100 };
+
+async fn attach(conn: &mut MultiplexedConnection, keys: &Keys, token: &str, displace: &str) -> Attached {
+    let args = Attach { name: "w", token, holder: "host 1 1", lease: LEASE, slots: 2, displace, before: "", crashes_max: 5 };
+    scripts::attach(conn, keys, &args).await.expect("an answer")
+}
+
+/// The name was taken over, and then its new owner's lease ended too: that is not a lapse of the first one.
+#[tokio::test]
+async fn a_process_that_was_taken_over_is_fenced_even_when_its_successor_is_gone() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    attach(&mut conn, keys, "token-1", "").await;
+    let attached = attach(&mut conn, keys, "token-2", "token-1 host 1 1").await;
+    assert!(matches!(attached, Attached::Attached { .. }), "{attached:?}");
+    redis.console().await.end_lease("w").await;
+    let first = scripts::renew(&mut conn, keys, "w", "token-1", LEASE, 2).await.expect("an answer");
+    assert_eq!(first, Renewed::Fenced { lease: String::new() });
+    let second = scripts::renew(&mut conn, keys, "w", "token-2", LEASE, 2).await.expect("an answer");
+    assert_eq!(second, Renewed::Lapsed);
+}
+
+/// Only the lease that was read is displaced: meanwhile another process may have attached.
+#[tokio::test]
+async fn a_lease_that_was_not_seen_is_not_displaced() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    attach(&mut conn, keys, "token-1", "").await;
+    let third = attach(&mut conn, keys, "token-3", "token-0 host 1 1").await;
+    assert!(matches!(&third, Attached::InUse { lease, .. } if lease == "token-1 host 1 1"), "{third:?}");
+}
+
+/// A worker that owns `work:1`, behind which its list has a name that it does not own. New names come before the others, so this takes a
+/// hand at the keys; the one that is let go of is the one that was meant all the same.
+async fn with_a_name_behind(redis: &Redis) -> (State, Report) {
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    attach(&mut conn, keys, "token-1", "").await;
+    let mut state = State::new(conn, keys.clone());
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    state.run("LPUSH", &[&keys.events("work:2"), "2"]).await;
+    state.run("RPUSH", &[&keys.worker_object("w.0"), "work:2"]).await;
+    let tag = Tag { first: 1, ..Tag::default() };
+    (state, Report { object: "work:1".into(), tag, count: 1, last: Some(1), then: Results::Done })
+}
+
+/// Reports for slot 0, and answers the objects and their owners.
+async fn told(state: &mut State, report: &Report) -> [Option<String>; 2] {
+    let keys = state.keys.clone();
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
+    call.report(0, report);
+    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    assert!(matches!(answer, Advanced::Ok { .. }), "{answer:?}");
+    let checked = control::check(&mut state.conn, &keys).await.expect("checked");
+    assert!(checked.is_clean(), "{:#?}", checked.violations);
+    let mut owners = redis::cmd("MGET");
+    owners.arg(keys.event_worker("work:1")).arg(keys.event_worker("work:2"));
+    owners.query_async(&mut state.conn).await.expect("owners")
+}
+
+#[tokio::test]
+async fn an_object_is_released_by_its_name() {
+    let redis = Redis::start();
+    let (mut state, report) = with_a_name_behind(&redis).await;
+    assert_eq!(told(&mut state, &report).await, [None, Some("w.0".to_owned())]);
+}
+
+#[tokio::test]
+async fn an_object_is_held_by_its_name() {
+    let redis = Redis::start();
+    let (mut state, report) = with_a_name_behind(&redis).await;
+    let then = Results::Hold { rest: report.tag.failed(), delay: Some(LEASE), why: "retry: down".to_owned() };
+    let report = Report { count: 0, last: None, then, ..report };
+    assert_eq!(told(&mut state, &report).await, [Some("held".to_owned()), Some("w.0".to_owned())]);
+}
