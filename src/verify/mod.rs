@@ -30,7 +30,7 @@ pub use report::{Example, Kind, Report};
 
 use report::Findings;
 
-use crate::consume::{Envelope, EnvelopeError};
+use crate::consume::{self, Envelope, EnvelopeError, Verdict};
 
 /// One of the files that are judged, as [`Judge::file`] names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -153,7 +153,8 @@ impl Judge {
         };
         let object = self.object(&object);
         let highest = self.highest.entry((file, object)).or_default();
-        let in_time = id > *highest;
+        // By the receiver's own rule: what it drops as a duplicate did not come in time here.
+        let in_time = consume::judge(*highest, id, prev) != Ok(Verdict::Duplicate);
         *highest = id.max(*highest);
         self.sent.push(Sent { id, prev, print: print(event.get().as_bytes()), object, place, in_time });
         true

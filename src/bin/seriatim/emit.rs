@@ -98,14 +98,18 @@ async fn connect(global: &Global, keys: seriatim::keys::Keys) -> anyhow::Result<
 
 /// The error of an emit, in one line with what to do, and its exit code.
 fn failure(error: EmitError) -> anyhow::Error {
-    let hint = match &error {
+    Failure::with(exit(&error), format!("{error}{}", hint(&error)))
+}
+
+/// What to do, to stand behind the error.
+fn hint(error: &EmitError) -> String {
+    match error {
         EmitError::Connect { source, .. } | EmitError::Refused { source, .. } => advice(source),
         EmitError::Event(EventError::NotJson(_)) => {
             "; in a shell, quote it: '{\"type\":\"created\"}', a string '\"created\"'".to_owned()
         }
         _ => String::new(),
-    };
-    Failure::with(exit(&error), format!("{error}{hint}"))
+    }
 }
 
 fn exit(error: &EmitError) -> Exit {
@@ -207,7 +211,7 @@ impl File {
             EmitError::WrongType { .. } => {
                 format!("{name}:{line}: {why}; lines {line} to {last} are queued, but no worker is told; {}", self.go_on(last))
             }
-            _ => format!("{name}:{line}: {why}; {done}"),
+            _ => format!("{name}:{line}: {why}{}; {done}", hint(why)),
         };
         Failure::with(exit(why), message)
     }
