@@ -6,7 +6,8 @@ mod support;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use support::Redis;
+use support::console::PATIENCE;
+use support::{Redis, until};
 
 /// One way to call each command that talks to Redis.
 const COMMANDS: [&[&str]; 6] =
@@ -114,4 +115,57 @@ fn a_log_filter_that_is_none_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("--log"), "{output:?}");
     }
+}
+
+/// The lines of docs/protocol.md, "Permissions", for this namespace: the words after `ACL SETUSER`.
+fn permissions(prefix: &str) -> Vec<Vec<String>> {
+    let lines = include_str!("../docs/protocol.md").lines();
+    let rules = lines.filter_map(|line| line.strip_prefix("    ACL SETUSER "));
+    rules.map(|rules| rules.replace("{shop:0}:", prefix).split(' ').map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn the_permissions_in_the_document_name_every_command_of_the_scripts() {
+    let rules = permissions("");
+    let worker = rules.iter().find(|rules| rules[0] == "worker").expect("a line for the worker");
+    let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+    let files = [lua.clone(), lua.join("lib")].into_iter().flat_map(|dir| std::fs::read_dir(dir).expect("scripts"));
+    let mut commands = 0;
+    for path in files.map(|file| file.expect("a script").path()) {
+        // These two are an operator's, who may run all commands that read.
+        if path.extension().is_none_or(|end| end != "lua") || path.ends_with("check.lua") || path.ends_with("inspect.lua") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("text");
+        for rest in ["call('", "try('"].into_iter().flat_map(|call| text.split(call).skip(1)) {
+            let command = rest.split('\'').next().unwrap_or_default().to_lowercase();
+            assert!(worker.contains(&format!("+{command}")), "{} uses {command}", path.display());
+            commands += 1;
+        }
+    }
+    assert!(commands > 50, "only {commands} were found");
+}
+
+#[tokio::test]
+async fn the_permissions_in_the_document_are_enough() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    for rules in permissions(redis.keys().prefix()) {
+        let words: Vec<&str> = ["ACL", "SETUSER"].into_iter().chain(rules.iter().map(String::as_str)).collect();
+        console.run::<String>(&words).await;
+    }
+    let url = |user: &str| format!("{}?user={user}&pass=PASSWORD", redis.url());
+    let namespace = ["--namespace", redis.namespace()];
+    let emit = run(&url("frontend"), &[&namespace[..], &["emit", "x", "1", "2", "--data", "{}"]].concat());
+    assert_eq!(emit.status.code(), Some(0), "{emit:?}");
+    let mut worker = program(&["--redis", &url("worker"), "--log", "off"]);
+    let mut worker = worker.args(namespace).args(["worker", "--sink", "null", "--name", "w"]).spawn().expect("the program runs");
+    let delivered = redis.keys().last_event_id("x");
+    until("both events are delivered", PATIENCE, async || (console.number(&delivered).await == 2).then_some(())).await;
+    for command in [&["check"][..], &["stats", "--scan"], &["inspect", "x"], &["dead", "list"]] {
+        let output = run(&url("operator"), &[&namespace[..], command].concat());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    let stop = Command::new("kill").args(["-TERM", &worker.id().to_string()]).status().expect("kill runs");
+    assert!(stop.success() && worker.wait().expect("it ends").success());
 }
