@@ -75,8 +75,12 @@ local function quarantine(slot, object, wrong)
   quarantined[#quarantined + 1] = why
 end
 
+-- Objects this call has dealt with: what a chunk of markers was told of them before does not hold any more.
+local met = {}
+
 -- The same for a held object whose owner's key has a wrong type: its batch and the numbers of that stay what they are.
 local function quarantine_held(slot, object)
+  met[object] = true
   quarantined[#quarantined + 1] = object
   quarantined[#quarantined + 1] = quarantined_by(object .. event_worker)
   call('ZADD', P .. objects_held, 'inf', object)
@@ -413,7 +417,6 @@ local function next_marker()
   return object, owner, last
 end
 
-local met = {}
 -- Claims the object of one marker. Answers 'claimed', 'dropped', or nil where there is no marker to look at.
 local function claim_marker(slot)
   local object, owner, last = next_marker()
@@ -422,7 +425,6 @@ local function claim_marker(slot)
   elseif object == '' or owner or met[object] then
     return 'dropped'
   end
-  -- What the chunk tells of an object holds for its first marker only: this call changes it.
   met[object] = true
   call('LPUSH', slot.at .. worker_object, object)
   local got = own(slot, object, owner, last)

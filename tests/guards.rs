@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use seriatim::control;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Advanced, Attach, Attached, Bounds, From, Renewed, Report, Results, Tag};
+use seriatim::scripts::{self, Advance, Advanced, Attach, Attached, Bounds, Detached, From, Renewed, Report, Results, Seen, Tag};
 use state::State;
 use support::Redis;
 
@@ -44,6 +44,40 @@ async fn a_lease_that_was_not_seen_is_not_displaced() {
     attach(&mut conn, keys, "token-1", "").await;
     let third = attach(&mut conn, keys, "token-3", "token-0 host 1 1").await;
     assert!(matches!(&third, Attached::InUse { lease, .. } if lease == "token-1 host 1 1"), "{third:?}");
+}
+
+/// A process that was taken over and stops gives back nothing that is not its own.
+#[tokio::test]
+async fn a_fenced_process_gives_back_nothing() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    attach(&mut conn, keys, "token-1", "").await;
+    attach(&mut conn, keys, "token-2", "token-1 host 1 1").await;
+    let lease = "token-2 host 1 1".to_owned();
+    let detached = scripts::detach(&mut conn, keys, "w", "token-1").await.expect("an answer");
+    assert_eq!(detached, Detached::Fenced { lease: lease.clone() });
+    assert_eq!(redis.console().await.text(&keys.worker_lease("w")).await, Some(lease));
+}
+
+/// A Redis that was emptied knows nothing; the process has seen more ids than any jump is long.
+#[tokio::test]
+async fn the_counter_jumps_beyond_every_id_seen() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    let seen = Seen { highest: 50_000_000, first_id: 0 };
+    let connected = scripts::connect(&mut conn, keys, "replication-1", seen).await.expect("an answer");
+    assert!(connected.changed && connected.counter > seen.highest, "{connected:?}");
+}
+
+/// An unknown replication id is no other one: the counter stays where it is.
+#[tokio::test]
+async fn an_unknown_replication_id_changes_nothing() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    for replication_id in ["replication-1", "", "replication-1"] {
+        let connected = scripts::connect(&mut conn, keys, replication_id, Seen::default()).await.expect("an answer");
+        assert_eq!((connected.changed, connected.counter), (false, 0));
+    }
 }
 
 /// A worker that owns `work:1`, behind which its list has a name that it does not own. New names come before the others, so this takes a

@@ -182,3 +182,26 @@ impl Reply {
         self.values.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    /// A command that a script uses and `rights` does not ask for could fail in the middle of a script.
+    #[test]
+    fn rights_asks_for_every_command_the_scripts_use() {
+        let rights = include_str!("../../lua/lib/rights.lua");
+        let lua = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+        let scripts = ["connect", "attach", "renew", "detach", "adopt", "advance", "lib/hold", "lib/slots", "lib/fence"];
+        let mut asked = 0;
+        for script in scripts {
+            let text = std::fs::read_to_string(lua.join(format!("{script}.lua"))).expect("a script");
+            for call in ["call('", "try('"] {
+                for (at, _) in text.match_indices(call) {
+                    let command = text[at + call.len()..].split('\'').next().unwrap_or_default();
+                    assert!(rights.contains(&format!("'{command}'")), "{script}.lua uses {command}");
+                    asked += 1;
+                }
+            }
+        }
+        assert!(asked > 80, "{asked} calls were found");
+    }
+}
