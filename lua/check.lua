@@ -1,5 +1,5 @@
 -- check: looks at objects, workers, worker names and the shared keys, each as it is at this one moment, and tells which
--- invariants (docs/design.md, section 5) are broken there. Writes nothing.
+-- invariants ("Invariants" in docs/design.md) are broken there. Writes nothing.
 --
 -- KEYS
 --   1  event.workers   hash, read. It also routes the call; every other key is spelled from the prefix.
@@ -16,7 +16,8 @@
 --     findings  flat threes: position of the subject (from 1), `I1` to `I6`, `layout` or `foreign`, text
 --     names     the objects in the lists of the workers looked at, at most 1000 of each
 -- Invariants: none are touched; I1 to I6 are read.
--- Cost: about 15 commands per subject; with `search`, LPOS over the markers and one over the list of each registered worker.
+-- Cost: about 15 commands per subject; with `search`, LPOS over the markers and one over the list of each registered worker;
+--       a name without a lease whose lists are all empty costs two EXISTS.
 
 local workers_key = KEYS[1]
 local prefix = ARGV[1]
@@ -27,6 +28,7 @@ end
 
 local NAMES_MAX = 1000
 local SLOTS_MAX = 65536
+local EXISTS_MAX = 1024 -- keys in one command: unpack has its limit
 local ID_MAX = 9007199254740991
 
 local findings, names, position = {}, {}, 0
@@ -95,15 +97,30 @@ local function list_has(key, value)
   return type_of(key) == 'list' and redis.call('LPOS', key, value) ~= false
 end
 
+-- The lists of a name's workers that may have an object: none where the name has no lease and all of them are empty, so that many departed
+-- names cost one command each.
+local function lists_of(name, slots)
+  local lists = {}
+  for slot = 0, slots - 1 do
+    lists[#lists + 1] = prefix .. WORKER .. name .. '.' .. string.format('%.0f', slot) .. worker_object
+  end
+  if redis.call('EXISTS', prefix .. WORKER .. name .. worker_lease) == 0 then
+    for from = 1, #lists, EXISTS_MAX do
+      if redis.call('EXISTS', unpack(lists, from, math.min(from + EXISTS_MAX - 1, #lists))) > 0 then return lists end
+    end
+    return {}
+  end
+  return lists
+end
+
 -- Whether a marker or the list of a registered worker has the object. Markers are pushed at the head, where LPOS begins.
 local function covered(object)
   if shared(objects_with_events, 'list') and redis.call('LPOS', prefix .. objects_with_events, object) then return true end
   if not shared(event_workers, 'hash') then return false end
   local all = redis.call('HGETALL', workers_key)
   for at = 1, #all, 2 do
-    for slot = 0, (slots_in(all[at + 1]) or 0) - 1 do
-      local worker = all[at] .. '.' .. string.format('%.0f', slot)
-      if list_has(prefix .. WORKER .. worker .. worker_object, object) then return true end
+    for _, list in ipairs(lists_of(all[at], slots_in(all[at + 1]) or 0)) do
+      if list_has(list, object) then return true end
     end
   end
   return false

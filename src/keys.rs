@@ -52,7 +52,8 @@ macro_rules! keys {
         /// Every shared key without its prefix, with the kind's name.
         pub const SHARED_KINDS: &[(&str, &str)] = &[$((stringify!($sname), $skey),)*];
 
-        /// The same spelling for Lua: `KEY.of_object` and `KEY.of_worker` hold suffixes, `KEY.shared` whole keys without prefix.
+        /// The same spelling for Lua, one local for each kind, with its name: `events` and `worker_event` hold what follows the object
+        /// or the worker id, `objects_held` a whole key without prefix; `WORKER` is what keys of workers begin with.
         #[cfg(feature = "worker")]
         pub(crate) const LUA: &str = concat!(
             "local WORKER = 'event.worker:'\n",
@@ -101,7 +102,7 @@ keys! {
         objects_paused = "objects.paused",
         /// String: the last id given.
         next_event_id = "next.event.id",
-        /// Hash: worker name to slots, last token, time of the last takeover.
+        /// Hash: worker name to slots, last token, last sign of life in ms since the epoch.
         event_workers = "event.workers",
         /// Stream: dead letters.
         events_dead = "events.dead",

@@ -25,6 +25,8 @@ pub mod keys;
 pub mod scripts;
 #[cfg(feature = "worker")]
 pub mod sink;
+#[doc(hidden)]
+pub mod url;
 #[cfg(feature = "worker")]
 pub mod verify;
 #[cfg(feature = "worker")]

@@ -111,6 +111,22 @@ async fn inspect_says_where_an_object_stands_and_why() {
     }
 }
 
+/// An object that a departed name has taken is found, among many names that have nothing.
+#[tokio::test]
+async fn departed_names_are_looked_through() {
+    let (redis, mut state) = clean().await;
+    for n in 0..8 {
+        state.register(&format!("departed-{n}"), 1100).await;
+    }
+    let keys = state.keys.clone();
+    state.run("LPUSH", &[&keys.worker_object("departed-7.1099"), "far"]).await;
+    state.run("LPUSH", &[&keys.events("far"), "{}"]).await;
+    let seen = inspect(&mut state.conn, &keys, "far").await.expect("an inspection");
+    assert_eq!((seen.standing, seen.taken_by), (Standing::Taken, vec!["departed-7.1099".to_owned()]));
+    let output = seriatim(&redis, &["check"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+}
+
 #[tokio::test]
 async fn inspect_shows_the_next_event_and_its_tries() {
     let (_redis, mut state) = clean().await;
@@ -220,10 +236,14 @@ async fn check_ends_with_0_or_1() {
 #[tokio::test]
 async fn stats_print_tables_that_fit_and_stable_json() {
     let (redis, mut state) = clean().await;
-    state.register(&"n".repeat(64), 100).await;
+    let names = state.keys.event_workers();
+    state.run("HSET", &[&names, &"n".repeat(64), "100 token 1"]).await;
     state.emit(&"long-".repeat(100), "{}").await;
     let printed = text(&seriatim(&redis, &["stats", "--scan"]));
     assert_fits(&printed);
+    let names = printed.lines().filter(|line| line.contains("nnnn")).count();
+    assert_eq!(names, 1, "a long name stays in one line: {printed}");
+    assert!(printed.contains("none, last seen ") && printed.contains(" left: 4711 on host-1"), "{printed}");
     for line in
         ["markers       4", "held          4 objects: 2 due, 1 waiting, 1 until released", "queued        6 events of 5 objects"]
     {

@@ -200,6 +200,55 @@ fn a_dead_letter_that_is_not_json_is_read() {
 }
 
 #[test]
+fn a_dead_letter_that_is_not_text_is_read() {
+    let lines = r#"{"id":null,"prev":null,"object":"","event_text":"","error":"","attempts":null}
+{"id":5,"prev":2,"object":"a","event_hex":"ff00","error":"not JSON","attempts":0}"#;
+    let case = || Case::new().output("a", chain(&[(1, 0), (2, 1), (6, 2)]));
+    assert_eq!(case().option("--dead", "dead", lines).finds(&[], 0)["dead"], 1);
+    for bad in ["ff0", "zz", "+f"] {
+        let output = case().option("--dead", "dead", lines.replace("ff00", bad)).run(&[]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+    }
+}
+
+#[test]
+fn without_any_event_there_is_no_verdict() {
+    let case = || Case::new().output("a", "").output("b", "\n");
+    let output = case().run(&[]);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no event"), "{output:?}");
+    // Where none is expected, none is right.
+    let output = case().option("--against", "in", "").run(&[]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(output.stdout.ends_with(b"clean: no events\n"), "{output:?}");
+}
+
+#[test]
+fn standard_input_is_read_once() {
+    let output = Case::new().output("a", chain(CLEAN)).run(&["-", "--against", "-"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("only once"), "{output:?}");
+}
+
+#[test]
+fn an_output_that_is_closed_or_full_is_no_panic() {
+    let case = Case::new().output("a", chain(CLEAN));
+    let program = || {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        program.arg("verify").args(&case.args);
+        program
+    };
+    let full = fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+    let output = program().stdout(full).output().expect("seriatim runs");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write to standard output"), "{output:?}");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let output = program().stdout(writer).output().expect("seriatim runs");
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
+}
+
+#[test]
 fn a_torn_last_line_is_told_and_breaks_nothing() {
     let torn = [chain(&CLEAN[..2]), "{\"id\":5,\"prev\":2,\"obj".to_owned()].concat();
     Case::new().output("a", torn).output("b", chain(&CLEAN[2..])).finds(&[("torn", 1)], 0);
@@ -215,6 +264,7 @@ fn gzip_and_other_fields_are_read() {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(chain(CLEAN).as_bytes()).expect("packed");
     let lines: String = CLEAN_INPUT.iter().map(|n| format!("{{\"x\":[\"a\"],\"y\":{{\"z\":{{\"n\":{n}}}}}}}\n")).collect();
+    let lines = format!("\u{feff}{lines}");
     let case = Case::new().output("a.gz", packed.finish().expect("packed")).option("--against", "in", lines);
     let output = case.run(&["--object-field", "/x/0", "--event-field", "/y/z"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");

@@ -1,4 +1,4 @@
-//! The invariants of `docs/design.md`, section 5, read off a live Redis by number.
+//! The invariants ("Invariants" in `docs/design.md`), read off a live Redis by number.
 //!
 //! The system moves while it is looked at. So the walk over the keys only finds *suspicions*; each is looked at again, alone, by a script
 //! that reads all it needs in one atomic step, and only what is broken there is reported. A violation that heals between the two is

@@ -22,7 +22,7 @@ pub enum Invariant {
     I6,
     /// Nothing acknowledged is lost while Redis keeps its writes.
     I7,
-    /// None of the seven: a key has another type or form than section 3 gives it.
+    /// None of the seven: a key has another type or form than `docs/protocol.md` gives it.
     #[serde(rename = "layout")]
     Layout,
 }

@@ -42,8 +42,8 @@ pub struct NameStats {
     pub pid: Option<String>,
     /// When the process started, as the lease says it.
     pub process_start: Option<String>,
-    /// When others last took over from it, ms since the epoch; 0 if never.
-    pub taken_over_ms: u64,
+    /// Its last sign of life (it attached, renewed its lease, was taken over from, or detached), ms since the epoch; 0 if unknown.
+    pub last_seen_ms: u64,
     /// Slots that have a batch.
     pub slots_busy: u64,
     /// Events in those batches.
@@ -216,8 +216,8 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
 }
 
 fn registered(name: String, value: &str) -> NameStats {
-    let taken_over_ms = value.split(' ').nth(2).and_then(|ms| ms.parse().ok()).unwrap_or(0);
-    NameStats { name, slots: slots_in(value).unwrap_or(0), taken_over_ms, ..NameStats::default() }
+    let last_seen_ms = value.split(' ').nth(2).and_then(|ms| ms.parse().ok()).unwrap_or(0);
+    NameStats { name, slots: slots_in(value).unwrap_or(0), last_seen_ms, ..NameStats::default() }
 }
 
 async fn leases<C: ConnectionLike>(conn: &mut C, keys: &Keys, workers: &mut [NameStats]) -> Result<(), ControlError> {

@@ -22,7 +22,9 @@ pub enum EmitError {
     #[error(transparent)]
     Event(#[from] EventError),
     /// What was given to connect to is not a Redis URL. The URL itself is not repeated, for it may hold a password.
-    #[error("this is not a Redis URL: {reason}; it looks like redis://[user:password@]host[:port][/db] or unix:///path")]
+    #[error(
+        "this is not a Redis URL that works here: {reason}; it looks like redis://[user:password@]host[:port][/db] or unix:///path"
+    )]
     Url {
         /// What is wrong with it.
         reason: String,

@@ -30,8 +30,7 @@ pub use report::{Example, Kind, Report};
 
 use report::Findings;
 
-/// Ids are below this: they must survive a reader whose numbers are doubles.
-const ID_END: u64 = 1 << 53;
+use crate::consume::{self, Envelope, EnvelopeError, Verdict};
 
 /// One of the files that are judged, as [`Judge::file`] names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -83,30 +82,26 @@ pub enum DeadLineError {
     /// The line is not a JSON object with `id` and `object`.
     #[error("this is not a dead letter as `seriatim dead list --json` prints it: {0}")]
     NotDead(#[source] serde_json::Error),
-    /// The line has neither `event` nor `event_text`.
-    #[error("this dead letter has neither \"event\" nor \"event_text\"")]
+    /// The line has none of `event`, `event_text` and `event_hex`.
+    #[error("this dead letter has none of \"event\", \"event_text\" and \"event_hex\"")]
     NoEvent,
-}
-
-#[derive(Deserialize)]
-struct EnvelopeLine<'a> {
-    id: u64,
-    prev: u64,
-    #[serde(borrow)]
-    object: Cow<'a, str>,
-    #[serde(borrow)]
-    event: &'a RawValue,
+    /// `event_hex` is not an even number of hex digits.
+    #[error("the \"event_hex\" of this dead letter is not pairs of hex digits")]
+    NotHex,
 }
 
 #[derive(Deserialize)]
 struct DeadLine<'a> {
-    id: u64,
+    /// `null` where another program added the entry.
+    id: Option<u64>,
     #[serde(borrow)]
     object: Cow<'a, str>,
     #[serde(borrow, default)]
     event: Option<&'a RawValue>,
     #[serde(borrow, default)]
     event_text: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    event_hex: Option<Cow<'a, str>>,
 }
 
 /// Gathers outputs, dead letters and the input, in any order, and judges them in [`Judge::finish`].
@@ -144,47 +139,45 @@ impl Judge {
         if text.trim_ascii().is_empty() {
             return true;
         }
-        let envelope: EnvelopeLine<'_> = match serde_json::from_slice(text) {
+        let Envelope { id, prev, object, event } = match Envelope::parse(text) {
             Ok(envelope) => envelope,
-            Err(_) if !ended => {
+            Err(EnvelopeError::Json(_) | EnvelopeError::Missing(_)) if !ended => {
                 self.findings.add(Kind::Torn, place, || "the last line was not written to its end".to_owned());
                 return false;
             }
             Err(error) => {
                 // The error counts lines from here; the file's own line stands beside it.
-                self.findings.add(Kind::Malformed, place, || format!("not an envelope: {error}").replace(" at line 1 ", " at "));
+                self.findings.add(Kind::Malformed, place, || error.to_string().replace(" at line 1 ", " at "));
                 return false;
             }
         };
-        let EnvelopeLine { id, prev, object, event } = envelope;
-        if prev >= id || id >= ID_END {
-            self.findings
-                .add(Kind::Malformed, place, || format!("id {id} with prev {prev}: ids are 1 to 2^53-1, and prev is below id"));
-            return false;
-        }
         let object = self.object(&object);
         let highest = self.highest.entry((file, object)).or_default();
-        let in_time = id > *highest;
+        // By the receiver's own rule: what it drops as a duplicate did not come in time here.
+        let in_time = consume::judge(*highest, id, prev) != Ok(Verdict::Duplicate);
         *highest = id.max(*highest);
         self.sent.push(Sent { id, prev, print: print(event.get().as_bytes()), object, place, in_time });
         true
     }
 
-    /// Takes one line of `seriatim dead list --json`: its event may be absent from the outputs.
+    /// Takes one line of `seriatim dead list --json`: its event may be absent from the outputs. A letter whose id is `null`, which another
+    /// program has added, excuses nothing.
     ///
     /// # Errors
     ///
     /// If the line is not a dead letter; nothing is taken then.
     pub fn dead(&mut self, file: FileId, line: u64, text: &[u8]) -> Result<(), DeadLineError> {
         let dead: DeadLine<'_> = serde_json::from_slice(text).map_err(DeadLineError::NotDead)?;
-        let event = match (dead.event, &dead.event_text) {
-            (Some(event), _) => event.get(),
-            (None, Some(text)) => text,
-            (None, None) => return Err(DeadLineError::NoEvent),
+        let print = match (dead.event, &dead.event_text, &dead.event_hex) {
+            (Some(event), _, _) => print(event.get().as_bytes()),
+            (None, Some(text), _) => print(text.as_bytes()),
+            (None, None, Some(hex)) => print(&unhex(hex).ok_or(DeadLineError::NotHex)?),
+            (None, None, None) => return Err(DeadLineError::NoEvent),
         };
-        let print = print(event.as_bytes());
-        let object = self.object(&dead.object);
-        self.dead.push(Dead { id: dead.id, print, object, place: place(file, line) });
+        if let Some(id) = dead.id {
+            let object = self.object(&dead.object);
+            self.dead.push(Dead { id, print, object, place: place(file, line) });
+        }
         Ok(())
     }
 
@@ -254,6 +247,13 @@ fn run<T>(sorted: &[T], object: u32, of: impl Fn(&T) -> u32) -> &[T] {
     let from = sorted.partition_point(|item| of(item) < object);
     let to = from + sorted[from..].partition_point(|item| of(item) == object);
     &sorted[from..to]
+}
+
+/// The bytes that pairs of hex digits stand for.
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |digit: &u8| char::from(*digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let pairs = text.as_bytes().chunks(2);
+    pairs.map(|pair| if let [high, low] = pair { Some(digit(high)? << 4 | digit(low)?) } else { None }).collect()
 }
 
 /// The print of an event, the same for the event as it was emitted and as it stands in an output, where line breaks are spaces.

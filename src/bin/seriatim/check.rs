@@ -12,7 +12,7 @@ use crate::shown;
 /// Look for broken invariants in a live system
 ///
 /// Walks over all keys while the system runs, and looks twice, atomically, before it calls anything broken. It only reads, also when
-/// Redis is out of memory. What each number means is in docs/design.md, section 5. `layout` is a key of a wrong type or form.
+/// Redis is out of memory. What each number means is under "Invariants" in docs/design.md. `layout` is a key of a wrong type or form.
 /// Ends with 0 if everything holds, with 1 if something is broken.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

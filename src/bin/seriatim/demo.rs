@@ -10,6 +10,7 @@ mod show;
 mod stage;
 mod watch;
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use self::show::Show;
 use self::stage::{Stage, WentOn};
 use crate::exit::{Exit, Failure};
 use crate::lines::{Fields, Lines};
-use crate::verify;
+use crate::{shown, verify};
 
 /// A worker that is gone for good is missed after so long. The default of `seriatim worker` is 5 s.
 const LEASE: Duration = Duration::from_secs(2);
@@ -89,12 +90,13 @@ async fn play(args: Args) -> anyhow::Result<Exit> {
     let measured = act(&mut stage, &input).await?;
     let (outputs, producers) = (stage.outputs(), input.producers.clone());
     let report = tokio::task::spawn_blocking(move || judge(&outputs, &producers)).await??;
-    print(&report, &measured);
+    let mut out = told(&report, &measured)?;
     if args.keep.is_some() {
-        println!("input, outputs and logs are in {}", home.display());
+        writeln!(out, "input, outputs and logs are in {}", home.display())?;
     } else if !report.is_clean() {
-        println!("the files named above are gone; run it again with --keep DIR (and the same --seed) to look into them");
+        writeln!(out, "the files named above are gone; run it again with --keep DIR (and the same --seed) to look into them")?;
     }
+    shown::print(&out)?;
     Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
 }
 
@@ -159,7 +161,7 @@ fn judge(outputs: &[PathBuf], producers: &[PathBuf]) -> anyhow::Result<Report> {
 }
 
 /// The report.
-fn print(report: &Report, measured: &Measured) {
+fn told(report: &Report, measured: &Measured) -> anyhow::Result<String> {
     let rate = |events: u64, time: Duration| show::number((events as f64 / time.as_secs_f64().max(0.001)) as u64);
     let Measured { whole, burst: (burst, burst_time), takeover, restart } = measured;
     let (overall, at_once) = (rate(report.events, *whole), rate(*burst, *burst_time));
@@ -179,8 +181,9 @@ fn print(report: &Report, measured: &Measured) {
             row(&kind.to_string(), show::number(report.count(kind)).to_string());
         }
     }
-    println!("{}", table.trim_fmt());
-    verify::examples(report);
+    let mut out = table.trim_fmt() + "\n";
+    verify::examples(report, &mut out)?;
+    Ok(out)
 }
 
 /// Ctrl-C, `kill`, or the terminal closed.

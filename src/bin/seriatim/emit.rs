@@ -16,6 +16,8 @@ use tokio::sync::mpsc;
 use crate::exit::{Exit, Failure};
 use crate::global::Global;
 use crate::pointer::Pointer;
+use crate::shown;
+use crate::told::advice;
 use lines::{Batch, LINES_MAX, Read, Source};
 
 /// Emit one event, or a file of events
@@ -96,12 +98,18 @@ async fn connect(global: &Global, keys: seriatim::keys::Keys) -> anyhow::Result<
 
 /// The error of an emit, in one line with what to do, and its exit code.
 fn failure(error: EmitError) -> anyhow::Error {
-    let hint = match &error {
-        EmitError::Connect { .. } => "; is it running? --redis or SERIATIM_REDIS names another",
-        EmitError::Event(EventError::NotJson(_)) => "; in a shell, quote it: '{\"type\":\"created\"}', a string '\"created\"'",
-        _ => "",
-    };
-    Failure::with(exit(&error), format!("{error}{hint}"))
+    Failure::with(exit(&error), format!("{error}{}", hint(&error)))
+}
+
+/// What to do, to stand behind the error.
+fn hint(error: &EmitError) -> String {
+    match error {
+        EmitError::Connect { source, .. } | EmitError::Refused { source, .. } => advice(source),
+        EmitError::Event(EventError::NotJson(_)) => {
+            "; in a shell, quote it: '{\"type\":\"created\"}', a string '\"created\"'".to_owned()
+        }
+        _ => String::new(),
+    }
 }
 
 fn exit(error: &EmitError) -> Exit {
@@ -147,6 +155,7 @@ impl File {
                     bar.set_message(format!("{done} lines"));
                 }
                 Some(Read::Bad { line, why }) => break Err(self.bad_line(line, &why)),
+                Some(Read::Broken { after, why }) => break Err(self.broken(after, done, &why)),
                 Some(Read::End { lines }) => break Ok(lines),
                 None => break Err(anyhow::anyhow!("reading {} ended without an end; {}", self.name, self.go_on(done))),
             }
@@ -154,10 +163,11 @@ impl File {
         bar.finish_and_clear();
         let lines = outcome?;
         if lines <= self.skip && self.skip > 0 {
-            eprintln!("seriatim: {} has {lines} lines, all skipped", self.name);
+            shown::say(&format!("seriatim: {} has {lines} lines, all skipped", self.name));
         } else {
             let (name, events, seconds) = (&self.name, self.events, started.elapsed().as_secs_f64());
-            eprintln!("seriatim: {events} events of {name} are acknowledged, all lines up to {lines} are done, {seconds:.1} s");
+            let done = format!("{events} events of {name} are acknowledged, all lines up to {lines} are done, {seconds:.1} s");
+            shown::say(&format!("seriatim: {done}"));
         }
         Ok(Exit::Done)
     }
@@ -201,7 +211,7 @@ impl File {
             EmitError::WrongType { .. } => {
                 format!("{name}:{line}: {why}; lines {line} to {last} are queued, but no worker is told; {}", self.go_on(last))
             }
-            _ => format!("{name}:{line}: {why}; {done}"),
+            _ => format!("{name}:{line}: {why}{}; {done}", hint(why)),
         };
         Failure::with(exit(why), message)
     }
@@ -214,19 +224,33 @@ impl File {
         )
     }
 
+    /// No line is at fault, so none can be left out: the file must be read again.
+    fn broken(&self, after: u64, done: u64, why: &str) -> anyhow::Error {
+        let (name, acknowledged) = (&self.name, self.acknowledged(done));
+        let next = match done {
+            0 => "emit it again once the file is whole".to_owned(),
+            done => format!("once the file is whole, go on behind them with --skip {done}"),
+        };
+        Failure::with(Exit::Input, format!("cannot read {name} after line {after}: {why}; {acknowledged}; {next}"))
+    }
+
     fn interrupted(&self, done: u64) -> anyhow::Error {
         Failure::with(Exit::Broken, format!("{}: interrupted; {}", self.name, self.go_on(done)))
     }
 
     /// How many lines are acknowledged, and how to go on behind them.
     fn go_on(&self, done: u64) -> String {
+        format!("{}; go on with --skip {done}", self.acknowledged(done))
+    }
+
+    fn acknowledged(&self, done: u64) -> String {
         let acknowledged = match done.saturating_sub(self.skip) {
             0 => "no line is acknowledged".to_owned(),
             1 => "1 line is acknowledged".to_owned(),
             count => format!("{count} lines are acknowledged"),
         };
         let range = if self.skip > 0 && done > self.skip { format!(" ({} to {done})", self.skip + 1) } else { String::new() };
-        format!("{acknowledged}{range}; go on with --skip {done}")
+        format!("{acknowledged}{range}")
     }
 }
 
@@ -241,7 +265,7 @@ fn pin_interrupt() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
         let _ = sender.send(());
         // A second one does not wait for an answer of Redis.
         if tokio::signal::ctrl_c().await.is_ok() {
-            eprintln!("seriatim: interrupted twice; the outcome of the last lines is unknown");
+            shown::say("seriatim: interrupted twice; the outcome of the last lines is unknown");
             std::process::exit(Exit::Unknown as i32);
         }
     });

@@ -56,6 +56,6 @@ impl std::error::Error for Failure {}
 /// Prints the error in one line on standard error and answers its exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     let line = format!("{error:#}").replace(['\r', '\n'], " ");
-    eprintln!("seriatim: {line}");
+    crate::shown::say(&format!("seriatim: {line}"));
     error.downcast_ref::<Failure>().map_or(Exit::Broken, |failure| failure.exit).into()
 }

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo as _};
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo};
 use seriatim::keys::Keys;
+use seriatim::url::connection_info;
 use tracing_subscriber::EnvFilter;
 
 use crate::exit::{Exit, Failure};
+use crate::told::told;
 
 /// How long a command of ours waits for a connection and for one answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -31,7 +33,7 @@ pub(crate) struct Global {
     #[arg(long, global = true, env = "SERIATIM_NAMESPACE", value_name = "NAME")]
     pub(crate) namespace: Option<String>,
     /// How much to log on standard error: error, warn, info, debug, trace, or a tracing filter
-    #[arg(long, global = true, env = "SERIATIM_LOG", default_value = "info", value_name = "FILTER")]
+    #[arg(long, global = true, env = "SERIATIM_LOG", default_value = "info", value_name = "FILTER", value_parser = filter)]
     pub(crate) log: String,
     /// How log lines are written
     #[arg(long, global = true, value_enum, default_value = "text", value_name = "FORMAT")]
@@ -44,11 +46,24 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// A filter as `tracing-subscriber` reads it. A bare word would pass there as the name of a module: here it must be a level.
+fn filter(text: &str) -> Result<String, String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let is_level = |word: &str| word.is_empty() || LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
+    let bare = text.split(',').map(str::trim).find(|part| !part.contains(['=', '[', ']', '{', '}']) && !is_level(part));
+    if let Some(word) = bare {
+        return Err(format!("{word:?} is no level; write one of {}, or MODULE=LEVEL", LEVELS.join(", ")));
+    }
+    EnvFilter::try_new(text).map_err(|error| format!("{error}; write info, or MODULE=LEVEL,MODULE=LEVEL"))?;
+    Ok(text.to_owned())
+}
+
 impl Global {
     /// Logs go to standard error: standard output belongs to results.
     pub(crate) fn init_logs(&self) {
         let filter = EnvFilter::try_new(&self.log).unwrap_or_else(|_| EnvFilter::new("info"));
-        let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        // A log line that cannot be written is no reason to panic.
+        let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
         match self.log_format {
             LogFormat::Text => logs.with_ansi(std::io::stderr().is_terminal()).init(),
             LogFormat::Json => logs.json().init(),
@@ -60,31 +75,33 @@ impl Global {
         Keys::maybe_namespace(self.namespace.as_deref()).map_err(|error| Failure::with(Exit::Input, error))
     }
 
-    /// The Redis URL without user and password, for messages.
-    pub(crate) fn redis_shown(&self) -> String {
-        match self.redis.as_str().into_connection_info() {
-            Ok(info) => info.addr().to_string(),
-            Err(_) => "the URL given".to_owned(),
-        }
+    /// The Redis URL, read: checked before anything else is begun.
+    pub(crate) fn connection_info(&self) -> anyhow::Result<ConnectionInfo> {
+        connection_info(&self.redis).map_err(|error| Failure::with(Exit::Input, format!("--redis: {error}")))
     }
 
     /// One connection, for commands that ask and answer.
     pub(crate) async fn connect(&self) -> anyhow::Result<MultiplexedConnection> {
-        let client = Client::open(self.redis.as_str()).map_err(|error| {
-            // The error's own text may hold the URL, and with it the password.
-            let kind = error.category().to_owned();
-            Failure::with(
-                Exit::Input,
-                format!("--redis is not a Redis URL ({kind}); it looks like redis://host:6379 or unix:///path"),
-            )
-        })?;
+        let info = self.connection_info()?;
+        let address = info.addr().to_string();
+        let failed = |error| Failure::with(Exit::Redis, format!("cannot connect to Redis at {address}: {}", told(&error)));
         let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
-        client.get_multiplexed_async_connection_with_config(&config).await.map_err(|error| {
-            let shown = self.redis_shown();
-            Failure::with(
-                Exit::Redis,
-                format!("cannot connect to Redis at {shown}: {error}; is it running? --redis or SERIATIM_REDIS names another"),
-            )
-        })
+        let client = Client::open(info).map_err(&failed)?;
+        client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_is_levels_and_modules_with_levels() {
+        for good in ["info", "WARN", "seriatim=debug", "info,redis=off", "", "[span{a=1}]=trace"] {
+            assert_eq!(filter(good).as_deref(), Ok(good));
+        }
+        for bad in ["verbose", "info,verbose", "foo=bar=baz", "seriatim=loud"] {
+            assert!(filter(bad).is_err(), "{bad}");
+        }
     }
 }

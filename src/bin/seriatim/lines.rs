@@ -1,7 +1,7 @@
-//! Reads NDJSON, plain or gzip, line by line with line numbers.
+//! Reads NDJSON, plain or gzip, line by line with line numbers; what `emit/lines.rs`, which reads in batches, shares with it.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read as _, stdin};
+use std::io::{self, BufRead, BufReader, Read as _, stdin};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -12,13 +12,52 @@ use crate::exit::{Exit, Failure};
 use crate::pointer::Pointer;
 
 /// No line is longer: a file without line breaks must not fill the memory.
-const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
-const GZIP: &[u8] = &[0x1f, 0x8b];
+pub(crate) const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+const BUFFER_BYTES: usize = 64 * 1024;
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// An input that can tell whether the next line is here already.
+pub(crate) trait Buffered: BufRead {
+    fn has_line(&self) -> bool;
+}
+
+impl<R: io::Read> Buffered for BufReader<R> {
+    fn has_line(&self) -> bool {
+        self.buffer().contains(&b'\n')
+    }
+}
+
+/// The text behind an input: gzip, in any number of members, is known by its first two bytes.
+pub(crate) fn unpack(mut input: impl io::Read + Send + 'static) -> io::Result<Box<dyn Buffered + Send>> {
+    let mut start = Vec::with_capacity(GZIP_MAGIC.len());
+    (&mut input).take(GZIP_MAGIC.len() as u64).read_to_end(&mut start)?;
+    let gzip = start == GZIP_MAGIC;
+    let input = io::Cursor::new(start).chain(input);
+    Ok(if gzip {
+        let packed = BufReader::with_capacity(BUFFER_BYTES, input);
+        Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(packed)))
+    } else {
+        Box::new(BufReader::with_capacity(BUFFER_BYTES, input))
+    })
+}
+
+/// Why a file cannot be read on.
+pub(crate) fn unreadable(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the gzip data ends too early".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// A line without the byte order mark that some programs put before the first.
+pub(crate) fn without_mark(number: u64, text: &[u8]) -> &[u8] {
+    if number == 1 { text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text) } else { text }
+}
 
 /// The lines of one file.
 pub(crate) struct Lines {
     name: String,
-    reader: Box<dyn BufRead + Send>,
+    reader: Box<dyn Buffered + Send>,
     text: Vec<u8>,
     number: u64,
 }
@@ -37,22 +76,9 @@ impl Lines {
     /// Opens a file, plain or gzip; `-` is standard input.
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         let name = path.display().to_string();
-        let opened: anyhow::Result<Box<dyn BufRead + Send>> = if path == Path::new("-") {
-            Self::unpacked(BufReader::new(stdin()))
-        } else {
-            File::open(path)
-                .context("it cannot be opened")
-                .and_then(|file| Self::unpacked(BufReader::with_capacity(1 << 16, file)))
-        };
-        let reader = opened.map_err(|error| Failure::with(Exit::Input, format!("cannot read {name}: {error:#}")))?;
+        let opened = if path == Path::new("-") { unpack(stdin()) } else { File::open(path).and_then(unpack) };
+        let reader = opened.map_err(|error| Failure::with(Exit::Input, format!("cannot read {name}: {}", unreadable(&error))))?;
         Ok(Self { name, reader, text: Vec::new(), number: 0 })
-    }
-
-    fn unpacked(mut reader: impl BufRead + Send + 'static) -> anyhow::Result<Box<dyn BufRead + Send>> {
-        if reader.fill_buf()?.starts_with(GZIP) {
-            return Ok(Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(reader))));
-        }
-        Ok(Box::new(reader))
     }
 
     /// The name to show.
@@ -66,7 +92,9 @@ impl Lines {
         let read = self.reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut self.text);
         let name = &self.name;
         let after = self.number;
-        let read = read.map_err(|error| Failure::with(Exit::Input, format!("cannot read {name} after line {after}: {error}")))?;
+        let read = read.map_err(|error| {
+            Failure::with(Exit::Input, format!("cannot read {name} after line {after}: {}", unreadable(&error)))
+        })?;
         if read == 0 {
             return Ok(None);
         }
@@ -77,7 +105,7 @@ impl Lines {
             return Err(Failure::with(Exit::Input, format!("{name}:{number} is longer than {LINE_BYTES_MAX} bytes")));
         }
         let text = self.text.strip_suffix(b"\n").unwrap_or(&self.text);
-        let text = text.strip_suffix(b"\r").unwrap_or(text);
+        let text = without_mark(self.number, text.strip_suffix(b"\r").unwrap_or(text));
         Ok(Some(Line { number: self.number, text, ended }))
     }
 }

@@ -1,5 +1,7 @@
 //! `seriatim`: events of many producers, one at a time and in order per object, through Redis.
 #![forbid(unsafe_code)]
+// `println!` panics where nobody reads any more, `eprintln!` where standard error is closed: `shown` does neither.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod check;
 mod dead;
@@ -12,12 +14,14 @@ mod lines;
 mod pointer;
 mod shown;
 mod stats;
+mod told;
 mod verify;
 mod worker;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::builder::{OsStr, Resettable};
+use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::exit::Exit;
 use crate::global::Global;
@@ -48,7 +52,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match parse() {
         Ok(cli) => cli,
         Err(usage) => usage.exit(),
     };
@@ -64,6 +68,15 @@ fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(error) => exit::report(&error),
     }
+}
+
+/// Reads the command line. A variable of the environment that is empty counts as unset.
+fn parse() -> Result<Cli, clap::Error> {
+    let is_empty = |arg: &Arg| arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
+    let unset = |arg: Arg| if is_empty(&arg) { arg.env(Resettable::<OsStr>::Reset) } else { arg };
+    let mut command = Cli::command().mut_args(unset).mut_subcommands(|command| command.mut_args(unset));
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 async fn run(cli: Cli) -> anyhow::Result<Exit> {

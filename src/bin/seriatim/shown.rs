@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Write as _};
 use seriatim::control::ControlError;
 
 use crate::exit::{Exit, Failure};
+use crate::told::told;
 
 /// How wide tables are at most.
 pub(crate) const COLUMNS: u16 = 80;
@@ -17,6 +18,11 @@ pub(crate) fn print(text: &str) -> anyhow::Result<bool> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(anyhow::anyhow!("cannot write to standard output: {error}")),
     }
+}
+
+/// Says one line on standard error. Where nobody can read it, nothing is left to be done about it.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
 /// Text from Redis on one line of at most this many characters: control characters are escaped, the end is cut with an ellipsis.
@@ -33,6 +39,17 @@ pub(crate) fn shortened(text: &str, chars_max: usize) -> String {
         line.push_str(&escaped);
     }
     line
+}
+
+/// A name cut in the middle: what tells names of one origin apart often stands at the end.
+pub(crate) fn middle_cut(name: &str, chars_max: usize) -> String {
+    let chars: Vec<char> = name.chars().collect();
+    if chars.len() <= chars_max {
+        return shortened(name, chars_max);
+    }
+    let end = chars_max / 2;
+    let (head, tail) = (chars[..chars_max - 1 - end].iter(), chars[chars.len() - end..].iter());
+    shortened(&head.chain(&['…']).chain(tail).collect::<String>(), chars_max)
 }
 
 /// A duration for people: `850 ms`, `4.2 s`, `3 min`, `5 h`, `2 d`.
@@ -53,5 +70,8 @@ pub(crate) fn failure(error: ControlError) -> anyhow::Error {
         ControlError::Name(_) => Exit::Input,
         _ => Exit::Broken,
     };
-    Failure::with(exit, error)
+    match &error {
+        ControlError::Redis { what, source } => Failure::with(exit, format!("Redis did not answer {what}: {}", told(source))),
+        _ => Failure::with(exit, error),
+    }
 }

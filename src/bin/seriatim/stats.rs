@@ -11,6 +11,10 @@ use crate::exit::Exit;
 use crate::global::Global;
 use crate::shown;
 
+/// So much of a name is shown, so that a row stays a line; `--json` has all of it.
+const NAME_CHARS: usize = 22;
+const LEASE_CHARS: usize = 28;
+
 /// Show workers, markers, held objects and dead letters
 ///
 /// Cheap at any size: a bounded number of questions to Redis. With --scan it walks over all keys and adds how many events are queued.
@@ -57,11 +61,11 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
     if stats.workers.is_empty() {
         writeln!(out, "no worker process has run here\n")?;
     } else {
-        let mut names = table(&["worker", "slots", "busy", "in flight", "lease", "process"], 1..4);
+        let mut names = table(&["worker", "slots", "busy", "in flight", "lease"], 1..4);
         for name in &stats.workers {
             let numbers = [u64::from(name.slots), name.slots_busy, name.events_in_flight].map(|n| n.to_string());
             let [slots, busy, in_flight] = numbers;
-            names.add_row([name.name.clone(), slots, busy, in_flight, lease(name, stats.now_ms), process(name)]);
+            names.add_row([shown::middle_cut(&name.name, NAME_CHARS), slots, busy, in_flight, lease(name, stats.now_ms)]);
         }
         writeln!(out, "{}\n", trimmed(&names))?;
     }
@@ -110,19 +114,20 @@ fn depths(out: &mut String, queues: &Depth, top: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The lease and who holds it, or how long ago the name was last seen.
 fn lease(name: &NameStats, now_ms: u64) -> String {
-    match (name.lease_ttl_ms, name.taken_over_ms) {
+    let left = match (name.lease_ttl_ms, name.last_seen_ms) {
         (Some(ttl), _) => format!("{} left", shown::duration(ttl)),
         (None, _) if name.alive => "never ends".to_owned(),
-        (None, 0) => "none".to_owned(),
-        (None, at) => format!("none, adopted {} ago", shown::duration(now_ms.saturating_sub(at))),
-    }
-}
-
-fn process(name: &NameStats) -> String {
+        (None, 0) => return "none".to_owned(),
+        (None, at) => return format!("none, last seen {} ago", shown::duration(now_ms.saturating_sub(at))),
+    };
     match (&name.pid, &name.host) {
-        (Some(pid), Some(host)) => shown::shortened(&format!("{pid} on {}", host.split('/').next().unwrap_or_default()), 24),
-        _ => "-".to_owned(),
+        (Some(pid), Some(host)) => {
+            let host = host.split('/').next().unwrap_or_default();
+            shown::shortened(&format!("{left}: {pid} on {host}"), LEASE_CHARS)
+        }
+        _ => left,
     }
 }
 

@@ -1,12 +1,14 @@
 //! `seriatim verify`: reads files for [`seriatim::verify`] and prints its verdict.
 
-use std::path::PathBuf;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use seriatim::verify::{History, HistoryKind, HistoryReport, Judge, Kind, Report};
 
 use crate::exit::{Exit, Failure};
 use crate::lines::{Fields, Lines};
+use crate::shown;
 
 /// Judge what workers wrote: is anything lost, reordered or forked?
 ///
@@ -14,7 +16,7 @@ use crate::lines::{Fields, Lines};
 /// each file, the ids of an object must grow, or repeat what was seen; across all files, the events of an object must form
 /// one chain of id and prev that starts at 0. Give all outputs of a run together, or what the missing ones hold counts as lost.
 ///
-/// Exit code 0: nothing is broken (duplicates are no fault: receivers drop them by id). 1: something is. 2: a file cannot be read.
+/// Exit code 0: nothing is broken (duplicates are no fault: receivers drop them by id). 1: something is. 2: a file cannot be read, or there is no event to judge.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Outputs of workers; - is standard input
@@ -42,16 +44,22 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
+    let files = [&args.files, &args.against, &args.dead].into_iter().flatten();
+    if files.filter(|path| path.as_path() == Path::new("-")).count() > 1 {
+        return Err(Failure::with(Exit::Input, "standard input (-) can be read only once; name files for the others"));
+    }
     if args.history {
         return run_history(args).await;
     }
-    let json = args.json;
+    let (json, alone) = (args.json, args.against.is_empty() && args.dead.is_empty());
     let report = tokio::task::spawn_blocking(move || judge(&args)).await??;
-    if json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print(&report);
+    if report.events == 0 && report.is_clean() && alone {
+        let what =
+            "there is no event in these files, so nothing can be judged; with --against INPUT it is judged what is missing";
+        return Err(Failure::with(Exit::Input, what));
     }
+    let text = if json { serde_json::to_string(&report)? + "\n" } else { verdict(&report)? };
+    shown::print(&text)?;
     Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
 }
 
@@ -72,11 +80,8 @@ fn judge(args: &Args) -> anyhow::Result<Report> {
 async fn run_history(args: Args) -> anyhow::Result<Exit> {
     let json = args.json;
     let report = tokio::task::spawn_blocking(move || history(&args.files, args.lossy)).await??;
-    if json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print_history(&report);
-    }
+    let text = if json { serde_json::to_string(&report)? + "\n" } else { history_verdict(&report)? };
+    shown::print(&text)?;
     Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
 }
 
@@ -145,8 +150,8 @@ pub(crate) fn input(judge: &mut Judge, mut lines: Lines, fields: &Fields) -> any
     Ok(())
 }
 
-/// Prints the verdict for a person.
-fn print(report: &Report) {
+/// The verdict for a person.
+fn verdict(report: &Report) -> anyhow::Result<String> {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     let mut row = |name: &str, count: u64| {
@@ -165,26 +170,32 @@ fn print(report: &Report) {
             row(&kind.to_string(), report.count(kind));
         }
     }
-    println!("{}", table.trim_fmt());
-    examples(report);
-    println!("{}", if report.is_clean() { "clean" } else { "BROKEN" });
+    let mut out = table.trim_fmt() + "\n";
+    examples(report, &mut out)?;
+    out.push_str(match (report.is_clean(), report.events) {
+        (true, 0) => "clean: no events\n",
+        (true, _) => "clean\n",
+        (false, _) => "BROKEN\n",
+    });
+    Ok(out)
 }
 
-/// Prints the first faults of each kind, with their places.
-pub(crate) fn examples(report: &Report) {
+/// The first faults of each kind, with their places.
+pub(crate) fn examples(report: &Report, out: &mut String) -> anyhow::Result<()> {
     for kind in Kind::ALL {
         let mut shown = 0;
         for example in report.examples.iter().filter(|example| example.kind == kind) {
-            println!("  {kind}: {}:{}: {}", example.file, example.line, example.what);
+            writeln!(out, "  {kind}: {}:{}: {}", example.file, example.line, example.what)?;
             shown += 1;
         }
         if report.count(kind) > shown {
-            println!("  {kind}: … and {} more", report.count(kind) - shown);
+            writeln!(out, "  {kind}: … and {} more", report.count(kind) - shown)?;
         }
     }
+    Ok(())
 }
 
-fn print_history(report: &HistoryReport) {
+fn history_verdict(report: &HistoryReport) -> anyhow::Result<String> {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     let mut row = |name: &str, count: u64| {
@@ -206,9 +217,10 @@ fn print_history(report: &HistoryReport) {
     for kind in HistoryKind::ALL {
         row(&kind.to_string(), report.count(kind));
     }
-    println!("{}", table.trim_fmt());
+    let mut out = table.trim_fmt() + "\n";
     for example in &report.examples {
-        println!("  {}: {}:{}: {}", example.kind, example.file, example.line, example.what);
+        writeln!(out, "  {}: {}:{}: {}", example.kind, example.file, example.line, example.what)?;
     }
-    println!("{}", if report.is_clean() { "clean" } else { "BROKEN" });
+    out.push_str(if report.is_clean() { "clean\n" } else { "BROKEN\n" });
+    Ok(out)
 }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use seriatim::scripts::ScriptError;
 use seriatim::sink::{self, Sink, Spec};
-use seriatim::worker::{Shutdown, StopReason, Worker, WorkerConfig, WorkerError};
+use seriatim::worker::{ConfigError, Shutdown, StopReason, Worker, WorkerConfig, WorkerError};
 use tracing::{info, warn};
 
 use crate::exit::{Exit, Failure};
 use crate::global::Global;
+use crate::told::{advice, told};
 
 /// Take objects that have events, and send their events to a sink, in order.
 ///
@@ -71,7 +73,13 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     if let Some(name) = args.name {
         config.name = name;
     }
-    config.validate().map_err(|error| Failure::with(Exit::Input, format!("--{}", error.to_string().replacen('_', "-", 1))))?;
+    config.validate().map_err(|ConfigError { setting, value, range }| {
+        // A range may name another setting.
+        let (setting, range) = (setting.replace('_', "-"), range.replace("retry_min", "--retry-min"));
+        Failure::with(Exit::Input, format!("--{setting} is {value}; {range}"))
+    })?;
+    // Before the sink is opened, which may create a file.
+    global.connection_info()?;
     let name = config.name.clone();
     let shutdown = on_signals()?;
     let sink = open(&args.sink, &shutdown)?;
@@ -106,7 +114,13 @@ fn failure(error: WorkerError) -> anyhow::Error {
         WorkerError::Connect { .. } => Exit::Redis,
         _ => Exit::Worker,
     };
-    Failure::with(exit, error)
+    match &error {
+        WorkerError::Connect { address, source } => {
+            Failure::with(exit, format!("cannot connect to Redis at {address}: {}", told(source)))
+        }
+        WorkerError::Script(ScriptError::Redis(source)) => Failure::with(exit, format!("{error}{}", advice(source))),
+        _ => Failure::with(exit, error),
+    }
 }
 
 /// SIGTERM or Ctrl-C stops gracefully, a second one at once.

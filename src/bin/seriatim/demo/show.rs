@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
+use crate::shown;
+
 /// Without a terminal there are no bars, but a line now and then.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
@@ -36,7 +38,7 @@ impl Show {
         if self.terminal {
             let _ = self.bars.println(what);
         } else {
-            eprintln!("{what}");
+            shown::say(what);
         }
     }
 
@@ -47,7 +49,7 @@ impl Show {
         }
         if !self.terminal && self.last_line.elapsed() >= LINE_EVERY {
             self.last_line = Instant::now();
-            eprintln!("  emitted {}, delivered {} of {}", number(emitted), number(delivered), number(events));
+            shown::say(&format!("  emitted {}, delivered {} of {}", number(emitted), number(delivered), number(events)));
         }
     }
 

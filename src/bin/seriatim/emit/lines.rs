@@ -3,26 +3,22 @@
 //! An event's bytes are taken out of the line as they are: numbers of any size, order of members and spacing are kept. Lines are
 //! bounded, batches are bounded, and a batch from standard input is handed on as soon as no further line has arrived.
 
-use std::io::{self, BufRead, BufReader, Read as _};
+use std::io::{self, BufRead as _, Read as _};
 
 use bytes::Bytes;
-use flate2::bufread::MultiGzDecoder;
 use indicatif::ProgressBar;
 use serde_json::value::RawValue;
 use seriatim::event::EVENT_BYTES_MAX;
 use seriatim::keys::Keys;
 use tokio::sync::mpsc::Sender;
 
+use crate::lines::{Buffered, LINE_BYTES_MAX, unpack, unreadable, without_mark};
 use crate::pointer::Pointer;
 
 /// A batch has at most this many events.
 pub(super) const LINES_MAX: usize = seriatim::emit::CHUNK_EVENTS_MAX;
 /// A batch is handed on once its names and events have this many bytes.
 const BATCH_BYTES_MAX: usize = seriatim::emit::CHUNK_BYTES_MAX;
-/// The longest line: room for the largest event and for much around it. What is longer is hardly a file of lines.
-const LINE_BYTES_MAX: usize = 16 * EVENT_BYTES_MAX;
-const BUFFER_BYTES: usize = 64 * 1024;
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// What the reader hands on.
 #[derive(Debug)]
@@ -31,6 +27,11 @@ pub(super) enum Read {
     /// This line cannot be emitted; all before it were handed on.
     Bad {
         line: u64,
+        why: String,
+    },
+    /// The file cannot be read beyond this line; all up to it were handed on.
+    Broken {
+        after: u64,
         why: String,
     },
     /// The end of the file, which has this many lines.
@@ -104,7 +105,7 @@ impl Plan {
         let mut reader = Lines { number: 0, batch: Batch::default(), bytes: 0 };
         let end = match unpack(bar.wrap_read(source.input)) {
             Ok(mut input) => self.read_lines(&mut *input, source.trickles, &mut reader, sender),
-            Err(error) => Some(Read::Bad { line: 1, why: unreadable(&error) }),
+            Err(error) => Some(Read::Broken { after: 0, why: unreadable(&error) }),
         };
         if reader.hand_on(sender)
             && let Some(end) = end
@@ -125,20 +126,19 @@ impl Plan {
             let line = lines.number + 1;
             // A line left out is not looked at, so that a bad one can be left out whatever is wrong with it.
             let read = match line > self.skip {
-                true => (&mut *input).take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut text),
+                true => (&mut *input).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut text),
                 false => input.skip_until(b'\n'),
             };
             match read {
                 Ok(0) => return Some(Read::End { lines: lines.number }),
-                Ok(_) if text.len() > LINE_BYTES_MAX => {
+                Ok(_) if text.len() as u64 > LINE_BYTES_MAX => {
                     return Some(Read::Bad { line, why: format!("the line has more than {LINE_BYTES_MAX} bytes") });
                 }
                 Ok(_) => {}
-                Err(error) => return Some(Read::Bad { line, why: unreadable(&error) }),
+                Err(error) => return Some(Read::Broken { after: lines.number, why: unreadable(&error) }),
             }
             if line > self.skip {
-                let text = if line == 1 { text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text) } else { &text };
-                match self.line(text) {
+                match self.line(without_mark(line, &text)) {
                     Ok(None) => {}
                     Ok(Some((object, event))) => {
                         lines.bytes += object.len() + event.len();
@@ -186,38 +186,6 @@ impl Lines {
         }
         self.bytes = 0;
         sender.blocking_send(Read::Batch(std::mem::take(&mut self.batch))).is_ok()
-    }
-}
-
-/// An input that can tell whether the next line is here already.
-trait Buffered: BufRead {
-    fn has_line(&self) -> bool;
-}
-
-impl<R: io::Read> Buffered for BufReader<R> {
-    fn has_line(&self) -> bool {
-        self.buffer().contains(&b'\n')
-    }
-}
-
-/// The text behind an input: gzip, in any number of members, is known by its first two bytes.
-fn unpack(mut input: impl io::Read + 'static) -> io::Result<Box<dyn Buffered>> {
-    let mut start = Vec::with_capacity(GZIP_MAGIC.len());
-    (&mut input).take(GZIP_MAGIC.len() as u64).read_to_end(&mut start)?;
-    let gzip = start == GZIP_MAGIC;
-    let input = io::Cursor::new(start).chain(input);
-    Ok(if gzip {
-        let packed = BufReader::with_capacity(BUFFER_BYTES, input);
-        Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(packed)))
-    } else {
-        Box::new(BufReader::with_capacity(BUFFER_BYTES, input))
-    })
-}
-
-fn unreadable(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => "the gzip data ends too early".to_owned(),
-        _ => format!("cannot read on: {error}"),
     }
 }
 

@@ -1,0 +1,61 @@
+//! Redis URLs: reading one without ever repeating it, for it may hold a password.
+
+use redis::{ConnectionInfo, IntoConnectionInfo as _, RedisError};
+
+/// What is wrong with a URL.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this is not a Redis URL that works here: {reason}; it looks like redis://[user:password@]host[:port][/db] or unix:///path"
+)]
+pub struct UrlError {
+    /// The reason, without any part of the URL.
+    pub reason: String,
+}
+
+/// Refuses what cannot be a URL of ours: one with TLS, and one whose password was not percent-encoded. What follows a `/`, `?` or
+/// `#` in such a password would be taken for something else, what stands before for a host name, and would show in errors.
+pub fn check_url(url: &str) -> Result<(), UrlError> {
+    let refused = |reason: &str| Err(UrlError { reason: reason.to_owned() });
+    let Some((scheme, rest)) = url.split_once("://") else { return Ok(()) };
+    if matches!(scheme, "rediss" | "valkeys") {
+        return refused("TLS (rediss://) is not built in yet, use redis:// through a tunnel such as stunnel");
+    }
+    let path = if scheme.contains("unix") { "" } else { rest.find(['/', '?', '#']).map_or("", |at| &rest[at..]) };
+    if path.contains('@') {
+        return refused("an '@' follows a '/', '?' or '#'; in a password write them %40, %2F, %3F, %23");
+    }
+    Ok(())
+}
+
+/// Reads a URL. The error tells no part of it.
+pub fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
+    check_url(url)?;
+    // The error's own text may repeat parts of the URL, and with them the password: only its category is told.
+    url.into_connection_info().map_err(|error: RedisError| UrlError { reason: error.category().to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_url_is_refused_without_repeating_it() {
+        for url in [
+            "redis://:hush#hush@host",
+            "redis://u:hush/hush@host:6379",
+            "redis://u:1?hush@host",
+            "rediss://u:hush@host",
+            "http://u:hush@host",
+            "hush",
+            "redis://u:hush@host:port",
+            "redis://u:hush@host/db",
+        ] {
+            let error = connection_info(url).map(|_| ()).expect_err(url).to_string();
+            assert!(error.contains("not a Redis URL") && !error.contains("hush"), "{url}: {error}");
+            assert_eq!(error.contains("TLS"), url.starts_with("rediss:"), "{error}");
+        }
+        for url in ["redis://u:p%40@host:6379/3", "unix:///a@b/redis.sock", "redis://host"] {
+            connection_info(url).expect(url);
+        }
+    }
+}

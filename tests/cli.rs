@@ -1,0 +1,171 @@
+//! What all commands share: the options, the environment, and what they say when Redis does not let them in.
+#![cfg(feature = "cli")]
+
+mod support;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use support::console::PATIENCE;
+use support::{Redis, until};
+
+/// One way to call each command that talks to Redis.
+const COMMANDS: [&[&str]; 6] =
+    [&["check"], &["stats"], &["inspect", "x"], &["dead", "list"], &["emit", "x", "1"], &["worker", "--sink", "null"]];
+
+fn program(args: &[&str]) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    program.args(args);
+    for name in ["SERIATIM_REDIS", "SERIATIM_NAMESPACE", "SERIATIM_LOG", "SERIATIM_NAME"] {
+        program.env_remove(name);
+    }
+    program
+}
+
+fn run(url: &str, args: &[&str]) -> Output {
+    program(&["--redis", url, "--log", "off"]).args(args).output().expect("the program runs")
+}
+
+/// The one line on standard error, after the exit code has been checked.
+#[track_caller]
+fn stderr(output: &Output, exit: i32) -> String {
+    let text = String::from_utf8(output.stderr.clone()).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(exit), "{text}");
+    assert_eq!(text.lines().count(), 1, "one line: {text}");
+    text
+}
+
+#[test]
+fn each_command_says_what_to_do_when_redis_does_not_let_it_in() {
+    let redis = Redis::own(&[]);
+    let client = redis::Client::open(redis.url()).expect("a Redis URL");
+    let mut connection = client.get_connection().expect("Redis answers");
+    let mut acl = |rules: &[&str]| redis::cmd("ACL").arg("SETUSER").arg(rules).exec(&mut connection).expect("ACL SETUSER");
+    acl(&["low", "on", ">hush", "~*", "+ping", "+multi", "+exec"]);
+    acl(&["default", "off"]);
+    let url = redis.url();
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let nobody = format!("unix://{}", dir.path().join("nobody.sock").display());
+    let wrong = format!("{url}?user=low&pass=hushed");
+    let low = format!("{url}?user=low&pass=hush");
+    for (url, advice) in [
+        (&nobody, "is it running? --redis or SERIATIM_REDIS names another"),
+        (&wrong, "check user and password in --redis"),
+        (&url.to_owned(), "check user and password in --redis"),
+        (&low, "the user lacks +"),
+    ] {
+        for command in COMMANDS {
+            let message = stderr(&run(url, command), 3);
+            assert!(message.contains(advice) && !message.contains("hush"), "{command:?} with {url}: {message}");
+        }
+    }
+}
+
+#[test]
+fn a_url_that_cannot_be_used_is_not_repeated() {
+    for (url, why) in [
+        ("redis://u:12?hush@host", "%3F"),
+        ("redis://u:12#hush@host", "%23"),
+        ("redis://u:12/hush@host", "%2F"),
+        ("rediss://u:hush@host", "TLS"),
+        ("hush", "redis://"),
+    ] {
+        for command in COMMANDS {
+            let message = stderr(&run(url, command), 2);
+            assert!(message.contains(why) && !message.contains("hush"), "{command:?} with {url}: {message}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_opened_for_a_worker_that_cannot_start() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("out");
+    let sink = format!("file:{}", file.display());
+    for (url, option, why) in [
+        ("rediss://host", "--retry-min=1s", "TLS"),
+        ("redis://host", "--retry-min=0s", "--retry-min is 0ns; it must be 1 ms to 24 h"),
+        ("redis://host", "--retry-max=1ms", "--retry-max is 1ms; it must be at least --retry-min"),
+        ("redis://host", "--turn-max=0", "--turn-max is 0; "),
+    ] {
+        let message = stderr(&run(url, &["worker", "--sink", &sink, option]), 2);
+        assert!(message.contains(why), "{message}");
+        assert!(!Path::new(&file).exists(), "{message}");
+    }
+}
+
+#[test]
+fn an_empty_variable_counts_as_unset() {
+    let redis = Redis::start();
+    let output = program(&["stats", "--redis", redis.url()]).env("SERIATIM_NAMESPACE", "").env("SERIATIM_LOG", "").output();
+    let output = output.expect("the program runs");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let worker =
+        program(&["worker", "--sink", "file:/no/such/directory/out"]).env("SERIATIM_REDIS", "").env("SERIATIM_NAME", "").output();
+    let message = stderr(&worker.expect("the program runs"), 2);
+    assert!(message.contains("/no/such/directory"), "{message}");
+    // What is written on the command line is meant.
+    stderr(&run(redis.url(), &["stats", "--namespace", ""]), 2);
+}
+
+#[test]
+fn a_log_filter_that_is_none_is_refused() {
+    for bad in ["verbose", "foo=bar=baz"] {
+        let output = program(&["stats", "--log", bad]).output().expect("the program runs");
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--log"), "{output:?}");
+    }
+}
+
+/// The lines of docs/protocol.md, "Permissions", for this namespace: the words after `ACL SETUSER`.
+fn permissions(prefix: &str) -> Vec<Vec<String>> {
+    let lines = include_str!("../docs/protocol.md").lines();
+    let rules = lines.filter_map(|line| line.strip_prefix("    ACL SETUSER "));
+    rules.map(|rules| rules.replace("{shop:0}:", prefix).split(' ').map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn the_permissions_in_the_document_name_every_command_of_the_scripts() {
+    let rules = permissions("");
+    let worker = rules.iter().find(|rules| rules[0] == "worker").expect("a line for the worker");
+    let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+    let files = [lua.clone(), lua.join("lib")].into_iter().flat_map(|dir| std::fs::read_dir(dir).expect("scripts"));
+    let mut commands = 0;
+    for path in files.map(|file| file.expect("a script").path()) {
+        // These two are an operator's, who may run all commands that read.
+        if path.extension().is_none_or(|end| end != "lua") || path.ends_with("check.lua") || path.ends_with("inspect.lua") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("text");
+        for rest in ["call('", "try('"].into_iter().flat_map(|call| text.split(call).skip(1)) {
+            let command = rest.split('\'').next().unwrap_or_default().to_lowercase();
+            assert!(worker.contains(&format!("+{command}")), "{} uses {command}", path.display());
+            commands += 1;
+        }
+    }
+    assert!(commands > 50, "only {commands} were found");
+}
+
+#[tokio::test]
+async fn the_permissions_in_the_document_are_enough() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    for rules in permissions(redis.keys().prefix()) {
+        let words: Vec<&str> = ["ACL", "SETUSER"].into_iter().chain(rules.iter().map(String::as_str)).collect();
+        console.run::<String>(&words).await;
+    }
+    let url = |user: &str| format!("{}?user={user}&pass=PASSWORD", redis.url());
+    let namespace = ["--namespace", redis.namespace()];
+    let emit = run(&url("frontend"), &[&namespace[..], &["emit", "x", "1", "2", "--data", "{}"]].concat());
+    assert_eq!(emit.status.code(), Some(0), "{emit:?}");
+    let mut worker = program(&["--redis", &url("worker"), "--log", "off"]);
+    let mut worker = worker.args(namespace).args(["worker", "--sink", "null", "--name", "w"]).spawn().expect("the program runs");
+    let delivered = redis.keys().last_event_id("x");
+    until("both events are delivered", PATIENCE, async || (console.number(&delivered).await == 2).then_some(())).await;
+    for command in [&["check"][..], &["stats", "--scan"], &["inspect", "x"], &["dead", "list"]] {
+        let output = run(&url("operator"), &[&namespace[..], command].concat());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    let stop = Command::new("kill").args(["-TERM", &worker.id().to_string()]).status().expect("kill runs");
+    assert!(stop.success() && worker.wait().expect("it ends").success());
+}
