@@ -49,7 +49,7 @@ local function check_types(name, slots)
   end
 end
 
--- The registration of a name: slots, last token, time of the last takeover (ms).
+-- The registration of a name: slots, last token, last sign of life (ms).
 local function registered(name)
   local value = redis.call('HGET', P .. event_workers, name)
   local slots, token, at_ms = string.match(value or '', '^(%d+) (%S+) (%d+)$')

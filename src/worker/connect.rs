@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use deadpool_redis::{Connection, Hook, HookError, Manager, Pool, PoolError};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo as _, RedisError};
+use redis::{AsyncConnectionConfig, Client, ErrorKind, RedisError};
 use tracing::warn;
 
 use super::config::{WorkerConfig, jitter};
@@ -60,7 +60,7 @@ impl Redis {
     pub(crate) fn new(url: &str, config: &WorkerConfig) -> Result<Self, WorkerError> {
         // The error's own text may hold the URL, and with it the password.
         let unusable = |error: RedisError| WorkerError::Url(error.category().to_owned());
-        let info = url.into_connection_info().map_err(unusable)?;
+        let info = crate::url::connection_info(url).map_err(|error| WorkerError::Url(error.reason))?;
         let address = info.addr().to_string().into();
         Client::open(info.clone()).map_err(unusable)?;
         let connection = AsyncConnectionConfig::new()
