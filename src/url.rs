@@ -1,6 +1,12 @@
-//! Redis URLs: reading one without ever repeating it, for it may hold a password.
+//! Redis URLs: reading one without ever repeating it, for it may hold a password; and how sockets behave that are opened by one.
 
+use std::time::Duration;
+
+use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{ConnectionInfo, IntoConnectionInfo as _, RedisError};
+
+/// A peer that vanished without a word is noticed after this long without traffic, and then this often.
+const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// What is wrong with a URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +38,15 @@ pub fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
     check_url(url)?;
     // The error's own text may repeat parts of the URL, and with them the password: only its category is told.
     url.into_connection_info().map_err(|error: RedisError| UrlError { reason: error.category().to_owned() })
+}
+
+/// A socket that sends at once what is written, and notices a peer that is gone: for bytes that nobody acknowledges, after twice the response timeout.
+pub fn tcp_settings(response_timeout: Duration) -> TcpSettings {
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    #[cfg(target_os = "linux")]
+    let tcp = tcp.set_user_timeout(response_timeout.saturating_mul(2));
+    tcp
 }
 
 #[cfg(test)]

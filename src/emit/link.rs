@@ -9,14 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{AsyncConnectionConfig, Client, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value};
 
 use super::error::{EmitError, Failed, read_answer};
-use crate::url::connection_info;
+use crate::url::{connection_info, tcp_settings};
 
-/// A peer that vanished without a word is noticed after this long without traffic, and then this often.
-const KEEPALIVE: Duration = Duration::from_secs(15);
 /// So many bytes may gather before they are written to the socket: enough for many small emits, or a part of a chunk.
 const WRITE_BYTES: usize = 64 * 1024;
 
@@ -94,11 +91,7 @@ impl Own {
         let info = connection_info(url).map_err(|error| EmitError::Url { reason: error.reason })?;
         // Nor here is the error's own text told: it may repeat parts of the URL.
         let bad_url = |error: RedisError| EmitError::Url { reason: error.category().to_owned() };
-        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
-        let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
-        // How long written bytes may stay without an acknowledgement before the socket is given up.
-        #[cfg(target_os = "linux")]
-        let tcp = tcp.set_user_timeout(response_timeout.saturating_mul(2));
+        let tcp = tcp_settings(response_timeout);
         // Only with RESP3 does the client tell of a connection that closes while nobody uses it. Without that, the first emit
         // after a restart of Redis would be written to a dead connection, and its outcome would be unknown.
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);

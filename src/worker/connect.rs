@@ -18,6 +18,7 @@ use super::error::WorkerError;
 use crate::failpoints::around;
 use crate::keys::Keys;
 use crate::scripts::{self, ScriptError, Seen};
+use crate::url::{connection_info, tcp_settings};
 
 /// Advance, the wait, the lease, and one to spare.
 const CONNECTIONS: usize = 4;
@@ -60,7 +61,8 @@ impl Redis {
     pub(crate) fn new(url: &str, config: &WorkerConfig) -> Result<Self, WorkerError> {
         // The error's own text may hold the URL, and with it the password.
         let unusable = |error: RedisError| WorkerError::Url(error.category().to_owned());
-        let info = crate::url::connection_info(url).map_err(|error| WorkerError::Url(error.reason))?;
+        let info = connection_info(url).map_err(|error| WorkerError::Url(error.reason))?;
+        let info = info.set_tcp_settings(tcp_settings(config.response_timeout));
         let address = info.addr().to_string().into();
         Client::open(info.clone()).map_err(unusable)?;
         let connection = AsyncConnectionConfig::new()
