@@ -218,6 +218,26 @@ async fn a_counter_or_meta_of_a_wrong_type_is_named() {
     }
 }
 
+/// The worker looked for the key over a new connection, whose first script failed on that key too: it ended with a bare WRONGTYPE.
+#[tokio::test]
+async fn a_counter_that_becomes_a_wrong_type_under_load_is_named() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let worker = start(&redis, "w", &Recorder::new(), |_| {});
+    for event in ["1", "2"] {
+        console.emit("work:1", event).await;
+        console.until_at_rest().await;
+    }
+    let key = console.keys.next_event_id();
+    let mut pipe = redis::pipe();
+    pipe.atomic().cmd("DEL").arg(&key).cmd("LPUSH").arg(&key).arg("wrong");
+    let () = pipe.query_async(&mut redis.connect().await).await.expect("set");
+    console.emit("work:1", "3").await;
+    let error = worker.ended().await.expect_err("a wrong type").to_string();
+    assert_eq!(error, format!("the key {key} is a list, not a string; move it away, then start the worker again"));
+    assert_eq!(console.list(&console.keys.events("work:1")).await, ["3"]);
+}
+
 /// Under a Redis user who might use LMOVE but not RPOP, events were moved into a batch that nobody knew of; without LMOVE, healthy objects were
 /// quarantined as if their type were wrong.
 #[tokio::test]

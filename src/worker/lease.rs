@@ -209,7 +209,12 @@ pub(crate) async fn detach(redis: &Redis, config: &WorkerConfig, session: &Sessi
 /// Finds the key of a wrong type that made a script fail. Where Redis does not answer, the error says no more than it did.
 pub(crate) async fn wrong_type(redis: &Redis, config: &WorkerConfig, error: ScriptError) -> WorkerError {
     let looked = tokio::time::timeout(config.response_timeout, async {
-        let mut conn = redis.connect().await.ok()?;
+        let mut conn = match redis.connect().await {
+            Ok(conn) => conn,
+            // The first script on the new connection met the same key, and names it.
+            Err(refused @ WorkerError::Refused(_)) => return Some(refused),
+            Err(_) => return None,
+        };
         let registered: Result<Option<String>, _> =
             redis::cmd("HGET").arg(config.keys.event_workers()).arg(&config.name).query_async(&mut conn).await;
         // The scripts look at every slot the name ever had.
