@@ -122,3 +122,70 @@ async fn an_object_is_held_by_its_name() {
     let report = Report { count: 0, last: None, then, ..report };
     assert_eq!(told(&mut state, &report).await, [Some("held".to_owned()), Some("w.0".to_owned())]);
 }
+
+/// A key of a wrong type under an owner's name says that nobody owns the object: its name is a stray, and renewal goes on.
+#[tokio::test]
+async fn a_name_whose_owner_has_a_wrong_type_is_a_stray() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    attach(&mut conn, keys, "token-1", "").await;
+    let mut state = State::new(conn, keys.clone());
+    state.run("LPUSH", &[&keys.event_worker("work:1"), "wrong"]).await;
+    state.run("LPUSH", &[&keys.worker_object("w.0"), "work:1"]).await;
+    let renewed = scripts::renew(&mut state.conn, keys, "w", "token-1", LEASE, 2).await.expect("an answer");
+    assert_eq!(renewed, Renewed::Renewed { strays: 1 });
+    assert_eq!(redis.console().await.list(&keys.objects_with_events()).await, ["work:1"]);
+}
+
+/// A key of a wrong type is found before anything is given back: half a detach would leave objects held by a process that still delivers them.
+#[tokio::test]
+async fn a_detach_that_meets_a_wrong_type_changes_nothing() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    attach(&mut conn, keys, "token-1", "").await;
+    let mut state = State::new(conn, keys.clone());
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    state.run("SET", &[&keys.worker_object("w.1"), "wrong"]).await;
+    let refused = scripts::detach(&mut state.conn, keys, "w", "token-1").await.expect_err("a wrong type");
+    assert!(refused.is_wrong_type(), "{refused}");
+    let console = redis.console().await;
+    assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
+    assert_eq!(console.list(&keys.worker_event("w.0")).await, ["1"]);
+    assert!(console.text(&keys.worker_lease("w")).await.is_some());
+}
+
+/// What a process gives back is due at once, but the others wait for markers: the empty name wakes one of them.
+#[tokio::test]
+async fn a_detach_that_gives_something_back_wakes_a_worker() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    let console = redis.console().await;
+    for (held, markers) in [(0, vec![]), (1, vec![""])] {
+        attach(&mut conn, keys, "token-1", "").await;
+        let mut state = State::new(conn.clone(), keys.clone());
+        if held == 1 {
+            state.own("w.0", "work:1", 1, &["1"]).await;
+        }
+        let detached = scripts::detach(&mut state.conn, keys, "w", "token-1").await.expect("an answer");
+        assert_eq!(detached, Detached::Detached { held });
+        assert_eq!(console.list(&keys.objects_with_events()).await, markers);
+    }
+}
+
+/// A pop has moved a marker, and by now its slot may claim nothing: the marker goes back, or its events would wait for a renewal.
+#[tokio::test]
+async fn a_name_that_may_not_be_claimed_becomes_a_marker_again() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    attach(&mut conn, keys, "token-1", "").await;
+    let mut state = State::new(conn, keys.clone());
+    state.emit("work:1", "1").await;
+    state.run("LMOVE", &[&keys.objects_with_events(), &keys.worker_object("w.0"), "RIGHT", "LEFT"]).await;
+    let mut call = Advance::new(keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, From::Held);
+    call.free(0);
+    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    assert!(matches!(&answer, Advanced::Ok { batches, .. } if batches.is_empty()), "{answer:?}");
+    let console = redis.console().await;
+    assert_eq!(console.list(&keys.objects_with_events()).await, ["work:1"]);
+    assert_eq!(console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
+}
