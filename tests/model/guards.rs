@@ -6,7 +6,7 @@ use crate::protocol::{Bounds, Fault, Guards, Protocol, Special};
 fn matters(guard: &str, bounds: Bounds, without: Guards, property: &str) {
     let with = explore(&format!("with {guard}"), Protocol { bounds: bounds.clone(), ..Protocol::default() }, 1);
     assert!(with.broken.is_empty(), "{:?}", with.broken);
-    let found = explore(&format!("without {guard}"), Protocol { bounds, guards: without, only: None }, 1);
+    let found = explore(&format!("without {guard}"), Protocol { bounds, guards: without, ..Protocol::default() }, 1);
     assert!(found.breaks(property), "without {guard}, `{property}` should break: {:?}", found.broken);
 }
 
@@ -25,7 +25,7 @@ fn batch_check() {
     let without = Guards { batch_first: false, ..Guards::default() };
     matters("the check of the first id", bounds.clone(), without.clone(), "a result counts once");
     // What follows from it: an event that nobody delivered.
-    let trace = shortest(Protocol { bounds, guards: without, only: None }, "I7 nothing is lost");
+    let trace = shortest(Protocol { bounds, guards: without, ..Protocol::default() }, "I7 nothing is lost");
     assert!(!trace.is_empty(), "the second copy should lose an event");
 }
 

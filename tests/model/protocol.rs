@@ -1,4 +1,7 @@
 //! The model as the checker sees it: bounds, guards, actions.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use stateright::{Model, Property};
 
 use crate::check::Properties;
@@ -264,6 +267,27 @@ pub struct Protocol {
     pub guards: Guards,
     /// Look at this property only.
     pub only: Option<&'static str>,
+    pub allowed: Arc<Allowed>,
+}
+
+/// What a failover may do to events, counted over all steps that were explored.
+#[derive(Debug, Default)]
+pub struct Allowed {
+    /// Events lost because Redis lost them.
+    pub lost: AtomicU64,
+    /// Events applied again under a new id because Redis forgot their delivery.
+    pub redelivered: AtomicU64,
+}
+
+impl Allowed {
+    fn count(&self, before: &State, after: &State) {
+        let lost = after.ghost.excused & !before.ghost.excused;
+        self.lost.fetch_add(lost.count_ones().into(), Ordering::Relaxed);
+        for (before, after) in before.received.iter().zip(&after.received) {
+            let again = after.last != before.last && after.applied == before.applied;
+            self.redelivered.fetch_add(again.into(), Ordering::Relaxed);
+        }
+    }
 }
 
 impl Properties for Protocol {
@@ -368,6 +392,7 @@ impl Model for Protocol {
     fn next_state(&self, s: &State, action: Action) -> Option<State> {
         let mut next = s.clone();
         self.apply(&mut next, action);
+        self.allowed.count(s, &next);
         (next != *s).then_some(next)
     }
 

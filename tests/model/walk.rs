@@ -17,7 +17,7 @@ impl Walk {
     }
 
     pub fn begin_with(bounds: Bounds, guards: Guards) -> Self {
-        let protocol = Protocol { bounds, guards, only: None };
+        let protocol = Protocol { bounds, guards, ..Protocol::default() };
         Self { state: protocol.initial(), protocol, steps: Vec::new() }
     }
 
