@@ -504,9 +504,7 @@ local function advance()
     end
   end
   for _, slot in ipairs(slots) do
-    if not slot.has then
-      claim(slot)
-    end
+    claim(slot)
   end
 end
 

@@ -203,3 +203,153 @@ async fn a_result_of_an_earlier_hand_out_is_ignored() {
     assert_eq!(console.list(&keys.worker_event(w)).await, ["1"]);
     assert_eq!(console.text(&keys.last_event_id("work:1")).await, None);
 }
+
+/// An attached process with two slots, and what is to be done to Redis before it calls.
+async fn attached(redis: &Redis) -> State {
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    attach(&mut conn, keys, "token-1", "").await;
+    State::new(conn, keys.clone())
+}
+
+/// A call for free slots 0 and 1 within these bounds.
+async fn ask(state: &mut State, bounds: Bounds) -> Result<Advanced, scripts::ScriptError> {
+    let keys = state.keys.clone();
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, From::Markers);
+    call.free(0);
+    call.free(1);
+    scripts::advance(&mut state.conn, &call).await
+}
+
+/// The objects of the batches that a call gave.
+fn objects(answer: &Advanced) -> Vec<&str> {
+    let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
+    batches.iter().map(|batch| std::str::from_utf8(&batch.object).expect("a name")).collect()
+}
+
+/// Moves the oldest marker into the slot's list, as a pop does.
+async fn pop(state: &mut State, worker: &str) {
+    let (markers, taken) = (state.keys.objects_with_events(), state.keys.worker_object(worker));
+    state.run("LMOVE", &[&markers, &taken, "RIGHT", "LEFT"]).await;
+}
+
+/// The empty name only wakes: even where somebody has pushed events without a name, it is no object.
+#[tokio::test]
+async fn the_empty_name_is_no_object() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.emit("", "1").await;
+    state.emit("", "2").await;
+    pop(&mut state, "w.0").await;
+    let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+    assert_eq!(objects(&answer), Vec::<&str>::new());
+    let console = redis.console().await;
+    let left = [console.list(&state.keys.objects_with_events()).await, console.list(&state.keys.worker_object("w.0")).await];
+    assert_eq!(left, [Vec::<String>::new(), Vec::new()]);
+    assert_eq!(console.list(&state.keys.events("")).await, ["1", "2"]);
+}
+
+/// Two pops have filled one slot's list: the slot takes one object, and the other one is there for others.
+#[tokio::test]
+async fn a_slot_takes_one_of_two_names() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.emit("work:1", "1").await;
+    state.emit("work:2", "1").await;
+    pop(&mut state, "w.0").await;
+    pop(&mut state, "w.0").await;
+    let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:1", "work:2"]);
+    let console = redis.console().await;
+    assert_eq!(console.text(&state.keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
+    assert_eq!(console.text(&state.keys.event_worker("work:2")).await.as_deref(), Some("w.1"));
+    console.check().await;
+}
+
+/// The reply is full before the second slot's turn: the name in its list is there for others.
+#[tokio::test]
+async fn a_name_for_which_the_reply_has_no_room_becomes_a_marker_again() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.emit("work:1", "1").await;
+    state.emit("work:2", "1").await;
+    pop(&mut state, "w.0").await;
+    pop(&mut state, "w.1").await;
+    let answer = ask(&mut state, Bounds { reply_bytes: 1, ..BOUNDS }).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:1"]);
+    let console = redis.console().await;
+    assert_eq!(console.list(&state.keys.objects_with_events()).await, ["work:2"]);
+    console.check().await;
+}
+
+/// A call failed after it had taken a batch away: its slot owns an object without a batch. Where it may claim nothing, the object is held for
+/// others; as a marker of an object that has an owner it would be dropped.
+#[tokio::test]
+async fn an_owned_object_that_may_not_be_claimed_is_held() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.run("SET", &[&state.keys.event_worker("work:1"), "w.0"]).await;
+    state.run("LPUSH", &[&state.keys.worker_object("w.0"), "work:1"]).await;
+    state.run("LPUSH", &[&state.keys.events("work:1"), "1"]).await;
+    let answer = ask(&mut state, Bounds { claims: 0, ..BOUNDS }).await.expect("an answer");
+    assert_eq!(objects(&answer), Vec::<&str>::new());
+    let console = redis.console().await;
+    assert_eq!(console.text(&state.keys.event_worker("work:1")).await.as_deref(), Some("held"));
+    console.check().await;
+}
+
+/// A name in `objects.held` whose object is not held, left by hand or by another program: it would be due for ever.
+#[tokio::test]
+async fn a_due_name_that_is_not_held_is_dropped() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    state.run("LPUSH", &[&state.keys.events("work:2"), "2"]).await;
+    state.run("ZADD", &[&state.keys.objects_held(), "0", "work:1", "0", "work:2"]).await;
+    let keys = state.keys.clone();
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
+    call.free(1);
+    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    assert_eq!(objects(&answer), Vec::<&str>::new());
+    let console = redis.console().await;
+    assert_eq!(console.run::<u64>(&["ZCARD", &keys.objects_held()]).await, 0);
+    assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
+}
+
+/// The second slot's batch key has a wrong type: the call fails, and what it had given the first slot until then was given.
+#[tokio::test]
+async fn a_call_that_fails_half_way_writes_down_what_it_did() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    for object in ["work:1", "work:2", "work:3"] {
+        state.emit(object, "1").await;
+    }
+    state.run("SET", &[&state.keys.worker_event("w.1"), "wrong"]).await;
+    ask(&mut state, BOUNDS).await.expect_err("a wrong type");
+    let console = redis.console().await;
+    assert_eq!(console.number(&state.keys.next_event_id()).await, 1);
+    assert_eq!(console.list(&state.keys.objects_with_events()).await, ["work:3"]);
+    assert_eq!(console.list(&state.keys.worker_object("w.1")).await, ["work:2"]);
+    assert_eq!(console.list(&state.keys.worker_event("w.0")).await, ["1"]);
+}
+
+/// The last event of a batch becomes a dead letter, and then the call fails on a key of another slot: nothing is in flight, and no tag tells of it.
+#[tokio::test]
+async fn a_call_that_fails_behind_a_dead_letter_leaves_no_tag() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    state.own("w.1", "work:2", 2, &["2"]).await;
+    state.run("DEL", &[&state.keys.worker_event("w.1")]).await;
+    state.run("SET", &[&state.keys.worker_event("w.1"), "wrong"]).await;
+    let keys = state.keys.clone();
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
+    let [first, second] = [1, 2].map(|first| Tag { first, ..Tag::default() });
+    let then = Results::Reject { next: None, id: 1, error: "no".to_owned(), attempts: 1 };
+    call.report(0, &Report { object: "work:1".into(), tag: first, count: 0, last: None, then });
+    let then = Results::Part { next: Tag { first: 3, ..Tag::default() } };
+    call.report(1, &Report { object: "work:2".into(), tag: second, count: 1, last: Some(2), then });
+    scripts::advance(&mut state.conn, &call).await.expect_err("a wrong type");
+    let console = redis.console().await;
+    assert_eq!(console.dead().await.len(), 1);
+    assert_eq!(console.text(&keys.worker_event_id("w.0")).await, None);
+}
