@@ -226,6 +226,9 @@ mod tests {
         assert_eq!((report.count, report.last), (0, None));
         let report = reported(delivering("7", 1), 0, Some(Stop::rejected("bad")));
         assert!(matches!(report.then, Results::Reject { next: None, id: 7, .. }));
+        let report = reported(delivering("7", 4), 2, Some(Stop::rejected("bad")));
+        let next = Some(Tag { first: 10, ..Tag::default() });
+        assert_eq!(report.then, Results::Reject { next, id: 9, error: "bad".to_owned(), attempts: 0 });
     }
 
     #[test]
@@ -252,6 +255,77 @@ mod tests {
         let slot = slot.next(Step::Ask).next(Step::Unanswered);
         assert!(matches!(&slot, Slot::Reported(told) if told.report.then == Results::Done));
         assert!(matches!(Slot::Free.next(Step::Ask).next(Step::Unanswered), Slot::Free));
+    }
+
+    /// Every step meets every slot: the steps that fit change it, all others leave it as it is.
+    #[test]
+    fn only_steps_that_fit_change_a_slot() {
+        let slots: [fn() -> Slot; 6] = [
+            || Slot::Free,
+            || Slot::Free.next(Step::Ask),
+            || delivering("7", 2),
+            || delivering("7", 2).next(Step::Park),
+            || delivering("7", 2).next(Step::Outcome(Outcome { count: 2, stop: None }, &POLICY)),
+            || delivering("7", 2).next(Step::Outcome(Outcome { count: 2, stop: None }, &POLICY)).next(Step::Ask),
+        ];
+        let steps: [fn() -> Step<'static>; 8] = [
+            || Step::Ask,
+            || Step::Answer(None),
+            || Step::Answer(Some(reply("9", 1))),
+            || Step::Unanswered,
+            || Step::Outcome(Outcome { count: 2, stop: None }, &POLICY),
+            || Step::Park,
+            || Step::Resume,
+            || Step::Refuse("no"),
+        ];
+        let kind = |slot: Slot| match slot {
+            Slot::Free => "free",
+            Slot::Asked(None) => "asked",
+            Slot::Asked(Some(_)) => "told",
+            Slot::Delivering(hand) if hand.tag.first == 9 => "new",
+            Slot::Delivering(_) => "has",
+            Slot::Parked(_) => "parked",
+            Slot::Reported(_) => "result",
+        };
+        // In the order of the slots above: what each of the steps makes of it.
+        let expected = [
+            ["asked", "free", "free", "free", "free", "free", "free", "free"],
+            ["asked", "free", "new", "free", "asked", "asked", "asked", "asked"],
+            ["has", "has", "has", "has", "result", "parked", "has", "result"],
+            ["parked", "parked", "parked", "parked", "parked", "parked", "has", "parked"],
+            ["told", "result", "result", "result", "result", "result", "result", "result"],
+            ["told", "free", "new", "result", "told", "told", "told", "told"],
+        ];
+        let found = slots.map(|slot| steps.map(|step| kind(slot().next(step()))));
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_turn_begins_anew_with_another_object() {
+        let told = delivering("7", 3).next(Step::Outcome(Outcome { count: 3, stop: None }, &POLICY));
+        let other = BatchReply { object: Bytes::from_static(b"other"), ..reply("10", 3) };
+        let slot = told.next(Step::Ask).next(Step::Answer(Some(other)));
+        assert_eq!(reported(slot, 3, None).then, Results::Done);
+    }
+
+    #[test]
+    fn a_process_that_stops_goes_on_with_nothing() {
+        let policy = Policy { stopping: true, ..POLICY };
+        let slot = delivering("7", 1).next(Step::Outcome(Outcome { count: 1, stop: None }, &policy));
+        assert!(matches!(slot, Slot::Reported(told) if told.report.then == Results::Yield));
+    }
+
+    #[test]
+    fn what_cannot_be_offered_waits_for_an_operator() {
+        let slot = Slot::Free.next(Step::Ask);
+        let slot = slot.next(Step::Answer(Some(BatchReply { object: Bytes::from_static(b"\xff"), ..reply("7 1 2", 1) })));
+        let Slot::Delivering(hand) = &slot else { panic!("{slot:?}") };
+        let why = hand.unfit().expect("not UTF-8");
+        let Slot::Reported(told) = slot.next(Step::Refuse(why)) else { panic!("no result") };
+        let rest = Tag { first: 7, handouts: 1, attempts: 2, ..Tag::default() };
+        assert_eq!(told.report.then, Results::Hold { rest, delay: None, why: why.to_owned() });
+        let Slot::Delivering(sound) = delivering("7", 1) else { panic!("no batch") };
+        assert_eq!(sound.unfit(), None);
     }
 
     #[test]
