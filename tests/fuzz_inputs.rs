@@ -2,17 +2,16 @@
 //! keeps its promise. A failure prints the shortest input found. The same properties run without an end under `fuzz/`.
 #![allow(unreachable_pub)]
 
-use std::time::Duration;
+#[path = "support/replies.rs"]
+mod replies;
 
-use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::sample::select;
-use redis::aio::ConnectionLike;
-use redis::{Cmd, Pipeline, RedisFuture, Value};
+use redis::Value;
+use replies::every_call;
 use seriatim::consume::Envelope;
 use seriatim::event::{EVENT_BYTES_MAX, Event, EventError, IntoEvent, Json, NAME_BYTES_MAX, ObjectName};
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, From, Seen};
 
 /// Pieces that names and keys are made of, and bytes that no name has.
 fn name_bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -186,45 +185,4 @@ fn reply() -> impl Strategy<Value = Value> {
     let begun = (word, prop::collection::vec(tree(), 0..6))
         .prop_map(|(word, rest)| Value::Array([vec![Value::BulkString(word.into())], rest].concat()));
     prop_oneof![1 => tree(), 2 => changed, 2 => begun]
-}
-
-/// Answers everything with the same value.
-struct Same(Value);
-
-impl ConnectionLike for Same {
-    fn req_packed_command<'a>(&'a mut self, _: &'a Cmd) -> RedisFuture<'a, Value> {
-        let value = self.0.clone();
-        Box::pin(async move { Ok(value) })
-    }
-
-    fn req_packed_commands<'a>(&'a mut self, _: &'a Pipeline, _: usize, count: usize) -> RedisFuture<'a, Vec<Value>> {
-        let values = vec![self.0.clone(); count];
-        Box::pin(async move { Ok(values) })
-    }
-
-    fn get_db(&self) -> i64 {
-        0
-    }
-}
-
-async fn every_call(reply: Value) {
-    let (mut conn, keys, lease) = (Same(reply), Keys::new(), Duration::from_secs(1));
-    let bounds = Bounds { batch: 1, batch_bytes: 1, reply_bytes: 1, claims: 1, markers: 1 };
-    let mut call = Advance::new(&keys, "w", "token", bounds, From::Held);
-    call.free(0);
-    if let Ok(Advanced::Ok { batches, .. }) = scripts::advance(&mut conn, &call).await {
-        for batch in batches {
-            assert!(!batch.events.is_empty());
-            // What a process computes from it stays a number that is an id.
-            let rest = batch.tag.after(batch.events.len(), 1).failed();
-            assert!(rest.first > batch.tag.first);
-            let _: Bytes = batch.object;
-        }
-    }
-    let args = Attach { name: "w", token: "t", holder: "h 1 1", lease, slots: 1, displace: "", before: "", crashes_max: 5 };
-    let _ = scripts::attach(&mut conn, &keys, &args).await;
-    let _ = scripts::renew(&mut conn, &keys, "w", "t", lease, 1).await;
-    let _ = scripts::detach(&mut conn, &keys, "w", "t").await;
-    let _ = scripts::adopt(&mut conn, &keys, "w", "0", 5, lease).await;
-    let _ = scripts::connect(&mut conn, &keys, "id", Seen::default()).await;
 }

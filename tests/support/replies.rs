@@ -1,0 +1,51 @@
+//! A Redis that answers every call with one value, whatever that is: for the tests, and for `fuzz/`.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use redis::aio::ConnectionLike;
+use redis::{Cmd, Pipeline, RedisFuture, Value};
+use seriatim::keys::Keys;
+use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, From, Seen};
+
+/// Answers everything with the same value.
+struct Same(Value);
+
+impl ConnectionLike for Same {
+    fn req_packed_command<'a>(&'a mut self, _: &'a Cmd) -> RedisFuture<'a, Value> {
+        let value = self.0.clone();
+        Box::pin(async move { Ok(value) })
+    }
+
+    fn req_packed_commands<'a>(&'a mut self, _: &'a Pipeline, _: usize, count: usize) -> RedisFuture<'a, Vec<Value>> {
+        let values = vec![self.0.clone(); count];
+        Box::pin(async move { Ok(values) })
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+}
+
+/// Calls every script over such a connection: whatever the reply, nothing panics, and what is taken can be worked with.
+pub async fn every_call(reply: Value) {
+    let (mut conn, keys, lease) = (Same(reply), Keys::new(), Duration::from_secs(1));
+    let bounds = Bounds { batch: 1, batch_bytes: 1, reply_bytes: 1, claims: 1, markers: 1 };
+    let mut call = Advance::new(&keys, "w", "token", bounds, From::Held);
+    call.free(0);
+    if let Ok(Advanced::Ok { batches, .. }) = scripts::advance(&mut conn, &call).await {
+        for batch in batches {
+            assert!(!batch.events.is_empty());
+            // What a process computes from it stays a number that is an id.
+            let rest = batch.tag.after(batch.events.len(), 1).failed();
+            assert!(rest.first > batch.tag.first);
+            let _: Bytes = batch.object;
+        }
+    }
+    let args = Attach { name: "w", token: "t", holder: "h 1 1", lease, slots: 1, displace: "", before: "", crashes_max: 5 };
+    let _ = scripts::attach(&mut conn, &keys, &args).await;
+    let _ = scripts::renew(&mut conn, &keys, "w", "t", lease, 1).await;
+    let _ = scripts::detach(&mut conn, &keys, "w", "t").await;
+    let _ = scripts::adopt(&mut conn, &keys, "w", "0", 5, lease).await;
+    let _ = scripts::connect(&mut conn, &keys, "id", Seen::default()).await;
+}
