@@ -2,10 +2,8 @@
 //!
 //! The play is written here, top to bottom: what happens when. `demo/stage.rs` has the actors.
 
-mod guard;
 mod input;
 mod processes;
-mod server;
 mod show;
 mod stage;
 mod watch;
@@ -16,14 +14,15 @@ use std::time::Duration;
 
 use comfy_table::{Table, presets};
 use seriatim::verify::{Judge, Kind, Report};
-use tokio::signal::unix::{SignalKind, signal};
 
-use self::guard::Guard;
 use self::input::Input;
 use self::show::Show;
 use self::stage::{Stage, WentOn};
 use crate::exit::{Exit, Failure};
 use crate::lines::{Fields, Lines};
+use crate::private::Guard;
+use crate::random::fresh_seed;
+use crate::stop::stop_signal;
 use crate::{shown, verify};
 
 /// A worker that is gone for good is missed after so long. The default of `seriatim worker` is 5 s.
@@ -108,7 +107,7 @@ async fn input(args: &Args, home: PathBuf, show: &Show) -> anyhow::Result<Input>
             (tokio::task::spawn_blocking(move || input::from_file(&path, &fields, &home)).await??, origin)
         }
         None => {
-            let (events, seed) = (args.events, args.seed.unwrap_or_else(input::fresh_seed));
+            let (events, seed) = (args.events, args.seed.unwrap_or_else(fresh_seed));
             let generated = tokio::task::spawn_blocking(move || input::generated(events, seed, &home)).await??;
             (generated, format!("generated with --seed {seed}"))
         }
@@ -184,16 +183,4 @@ fn told(report: &Report, measured: &Measured) -> anyhow::Result<String> {
     let mut out = table.trim_fmt() + "\n";
     verify::examples(report, &mut out)?;
     Ok(out)
-}
-
-/// Ctrl-C, `kill`, or the terminal closed.
-async fn stop_signal() -> anyhow::Result<()> {
-    let [mut interrupt, mut terminate, mut hangup] =
-        [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?];
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-        _ = hangup.recv() => {}
-    }
-    Ok(())
 }

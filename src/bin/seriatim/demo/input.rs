@@ -5,12 +5,12 @@ use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 
 use crate::exit::{Exit, Failure};
 use crate::lines::{Fields, Lines};
+use crate::random::Random;
 
 /// So many objects can be drawn; of 25,000 draws about 2,000 different ones come up.
 const OBJECTS: usize = 2_200;
@@ -99,7 +99,7 @@ pub(super) fn from_file(path: &Path, fields: &Fields, dir: &Path) -> anyhow::Res
 /// Generates events of skewed objects: the n-th most frequent one comes up 1/n as often as the first.
 pub(super) fn generated(events: u64, seed: u64, dir: &Path) -> anyhow::Result<Input> {
     let mut split = Split::into(dir)?;
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut shares: Vec<f64> = Vec::with_capacity(OBJECTS);
     let mut sum = 0.0;
     for rank in 1..=OBJECTS {
@@ -117,30 +117,6 @@ pub(super) fn generated(events: u64, seed: u64, dir: &Path) -> anyhow::Result<In
         split.push(&object, event.as_bytes())?;
     }
     split.done()
-}
-
-/// A seed that is not the last one.
-pub(super) fn fresh_seed() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Random(now.as_nanos() as u64).next() % 1_000_000
-}
-
-/// SplitMix64: small, and the same on every machine.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// From 0 to below 1.
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::exit::{Exit, Failure};
+use crate::private::last_line;
 
 /// The producers spread this share of the events, in percent, over this time, so that one can watch; the rest comes at once.
 const PACED_SHARE: u64 = 70;
@@ -64,13 +65,6 @@ impl Process {
     pub(super) fn ended_badly(&self, status: ExitStatus) -> anyhow::Error {
         Failure::with(Exit::Broken, format!("{} ended with {status}; its log ends: {}", self.name, last_line(&self.log)))
     }
-}
-
-/// The last line of a log that is not empty.
-pub(super) fn last_line(log: &Path) -> String {
-    let text = std::fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(nothing)").to_owned()
 }
 
 /// Gives lines to the producers: at a measured pace first, and the rest at once after [`Pace::burst`].

@@ -12,13 +12,12 @@ use rustix::process::Signal;
 use seriatim::keys::Keys;
 use tokio::task::JoinHandle;
 
-use super::guard::Guard;
 use super::input::Input;
 use super::processes::{Pace, Process, Tail};
-use super::server::Server;
 use super::show::{Show, count, seconds};
 use super::watch;
 use crate::exit::{Exit, Failure};
+use crate::private::{Guard, Listen, Server};
 
 /// How often one looks.
 const TICK: Duration = Duration::from_millis(5);
@@ -91,7 +90,7 @@ impl Stage {
     /// Starts Redis.
     pub(super) async fn set(guard: Guard, home: PathBuf, lease: Duration, show: Show) -> anyhow::Result<Self> {
         let mut guard = guard;
-        let (server, redis) = Server::start(&mut guard).await?;
+        let (server, redis) = Server::start(&mut guard, Listen::Socket).await?;
         Ok(Self {
             home,
             lease,

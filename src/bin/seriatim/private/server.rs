@@ -1,6 +1,7 @@
-//! A private Redis on a socket in the temporary directory.
+//! A private Redis, on a socket in the temporary directory or on a port of the loopback interface.
 
 use std::fs::File;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -18,20 +19,35 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The oldest Redis whose scripts may run when the memory is full.
 const VERSION_MIN: (u32, u32) = (7, 0);
 
+/// Where a private server listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listen {
+    /// On a socket in the temporary directory.
+    Socket,
+    /// On a free port of the loopback interface too: for measuring what most users have.
+    Loopback,
+}
+
 /// The server; it ends with the guard.
-pub(super) struct Server {
-    pub(super) child: Child,
-    pub(super) url: String,
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    pub(crate) url: String,
 }
 
 impl Server {
     /// Starts a server and waits until it answers.
-    pub(super) async fn start(guard: &mut Guard) -> anyhow::Result<(Self, MultiplexedConnection)> {
+    pub(crate) async fn start(guard: &mut Guard, listen: Listen) -> anyhow::Result<(Self, MultiplexedConnection)> {
         let program = program().await?;
         let dir = guard.dir().to_owned();
         let socket = dir.join("redis.sock");
+        let port = match listen {
+            Listen::Socket => 0,
+            // Free a moment ago. Should somebody else have taken it since, the server says so and does not start.
+            Listen::Loopback => TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).context("no free port")?.port(),
+        };
         let child = Command::new(&program)
-            .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no", "--unixsocket"])
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+            .args(["--save", "", "--appendonly", "no", "--daemonize", "no", "--unixsocket"])
             .arg(&socket)
             .arg("--dir")
             .arg(&dir)
@@ -43,7 +59,11 @@ impl Server {
             .spawn()
             .with_context(|| format!("cannot start {program}"))?;
         guard.watch(child.id().unwrap_or_default());
-        let mut server = Self { child, url: format!("unix://{}", socket.display()) };
+        let url = match listen {
+            Listen::Socket => format!("unix://{}", socket.display()),
+            Listen::Loopback => format!("redis://127.0.0.1:{port}"),
+        };
+        let mut server = Self { child, url };
         let connection = server.until_it_answers(&program, &dir).await?;
         Ok((server, connection))
     }
@@ -58,7 +78,7 @@ impl Server {
                 Err(refused) => refused,
             };
             if self.child.try_wait()?.is_some() || Instant::now() > deadline {
-                let log = super::processes::last_line(&dir.join("redis.log"));
+                let log = last_line(&dir.join("redis.log"));
                 return Err(Failure::with(
                     Exit::Redis,
                     format!("the private {program} does not start: {refused}; its log ends: {log}"),
@@ -67,6 +87,13 @@ impl Server {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
+}
+
+/// The last line of a log that is not empty.
+pub(crate) fn last_line(log: &Path) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(nothing)").to_owned()
 }
 
 /// The first server on the PATH that is new enough.
@@ -81,7 +108,7 @@ async fn program() -> anyhow::Result<String> {
         }
     }
     let too_old = if found.is_empty() { String::new() } else { format!(" (found: {})", found.join("; ")) };
-    let what = "the demo needs redis-server >= 7.0 or valkey-server on the PATH; scripts/demo installs one";
+    let what = "this needs redis-server >= 7.0 or valkey-server on the PATH; scripts/demo installs one";
     Err(Failure::with(Exit::Redis, format!("{what}{too_old}")))
 }
 

@@ -27,16 +27,16 @@ rm -rf -- "$1"
 "#;
 
 /// Owns the temporary directory and watches over the processes. Dropping it ends them and removes the directory.
-pub(super) struct Guard {
+pub(crate) struct Guard {
     dir: TempDir,
     shell: Child,
 }
 
 impl Guard {
-    pub(super) fn start() -> anyhow::Result<Self> {
+    pub(crate) fn start() -> anyhow::Result<Self> {
         let dir = temporary_dir().context("cannot make a temporary directory")?;
         let shell = Command::new("/bin/sh")
-            .args(["-c", SCRIPT, "seriatim-demo"])
+            .args(["-c", SCRIPT, "seriatim-private"])
             .arg(dir.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -48,17 +48,17 @@ impl Guard {
         Ok(Self { dir, shell })
     }
 
-    pub(super) fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
     /// From now on the process ends with us.
-    pub(super) fn watch(&mut self, pid: u32) {
+    pub(crate) fn watch(&mut self, pid: u32) {
         self.tell("start", pid);
     }
 
     /// The process has ended and its id may be given to another one.
-    pub(super) fn ended(&mut self, pid: u32) {
+    pub(crate) fn ended(&mut self, pid: u32) {
         self.tell("end", pid);
     }
 
@@ -79,6 +79,6 @@ impl Drop for Guard {
 
 /// The path of a socket has at most about 100 bytes, so a long TMPDIR will not do.
 fn temporary_dir() -> std::io::Result<TempDir> {
-    let dirs = tempfile::Builder::new().prefix("seriatim-demo-").to_owned();
+    let dirs = tempfile::Builder::new().prefix("seriatim-").to_owned();
     if std::env::temp_dir().as_os_str().len() > 60 { dirs.tempdir_in("/tmp") } else { dirs.tempdir() }
 }
