@@ -32,9 +32,9 @@ pub(crate) struct Global {
     /// Keep all keys under {NAMESPACE:0}: so that several systems can share one Redis
     #[arg(long, global = true, env = "SERIATIM_NAMESPACE", value_name = "NAME")]
     pub(crate) namespace: Option<String>,
-    /// How much to log on standard error: error, warn, info, debug, trace, or a tracing filter
-    #[arg(long, global = true, env = "SERIATIM_LOG", default_value = "info", value_name = "FILTER", value_parser = filter)]
-    pub(crate) log: String,
+    /// How much to log on standard error: error, warn, info, debug, trace, or a tracing filter [default: info; bench: warn]
+    #[arg(long, global = true, env = "SERIATIM_LOG", value_name = "FILTER", value_parser = filter)]
+    pub(crate) log: Option<String>,
     /// How log lines are written
     #[arg(long, global = true, value_enum, default_value = "text", value_name = "FORMAT")]
     pub(crate) log_format: LogFormat,
@@ -60,8 +60,8 @@ fn filter(text: &str) -> Result<String, String> {
 
 impl Global {
     /// Logs go to standard error: standard output belongs to results.
-    pub(crate) fn init_logs(&self) {
-        let filter = EnvFilter::try_new(&self.log).unwrap_or_else(|_| EnvFilter::new("info"));
+    pub(crate) fn init_logs(&self, default: &str) {
+        let filter = EnvFilter::try_new(self.log.as_deref().unwrap_or(default)).unwrap_or_else(|_| EnvFilter::new(default));
         // A log line that cannot be written is no reason to panic.
         let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
         match self.log_format {

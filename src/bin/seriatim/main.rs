@@ -3,6 +3,7 @@
 // `println!` panics where nobody reads any more, `eprintln!` where standard error is closed: `shown` does neither.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod bench;
 mod check;
 mod dead;
 mod demo;
@@ -52,6 +53,7 @@ enum Command {
     Inspect(inspect::Args),
     Dead(dead::Args),
     Demo(demo::Args),
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -59,7 +61,8 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(usage) => usage.exit(),
     };
-    cli.global.init_logs();
+    // A worker that is measured says nothing of its coming and going.
+    cli.global.init_logs(if matches!(cli.command, Command::Bench(_)) { "warn" } else { "info" });
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return exit::report(&anyhow::anyhow!("cannot start the runtime: {error}")),
@@ -93,5 +96,6 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Inspect(args) => inspect::run(args, global).await,
         Command::Dead(args) => dead::run(args, global).await,
         Command::Demo(args) => demo::run(args).await,
+        Command::Bench(args) => bench::run(args, global).await,
     }
 }

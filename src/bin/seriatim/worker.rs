@@ -108,7 +108,7 @@ fn open(spec: &Spec, shutdown: &Shutdown) -> anyhow::Result<Box<dyn Sink>> {
     Ok(Box::new(stdout))
 }
 
-fn failure(error: WorkerError) -> anyhow::Error {
+pub(crate) fn failure(error: WorkerError) -> anyhow::Error {
     let exit = match &error {
         WorkerError::Config(_) | WorkerError::Url(_) | WorkerError::NoSink => Exit::Input,
         WorkerError::Connect { .. } => Exit::Redis,

@@ -1,0 +1,253 @@
+//! The phases: the same for every system, so that none is measured in a way of its own.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::figures::{Figure, Samples, percentile};
+use super::pace::Schedule;
+use super::place::{PATIENCE, Place};
+use super::redis_info::Info;
+use super::system::{Consumers, Producer, System};
+use super::tally::Tally;
+use super::workload::{Chain, Workload};
+
+/// How long the latency is measured in one repetition.
+const LATENCY_TIME: Duration = Duration::from_secs(3);
+/// The first event of the latency phase is due so long after everything is ready.
+const LEAD: Duration = Duration::from_millis(50);
+
+/// What to measure with.
+pub(super) struct Phases {
+    pub(super) place: Place,
+    pub(super) load: Arc<Workload>,
+    /// The order that one producer of all events gives, and the one that `producers` of them do.
+    pub(super) of_one: Arc<Chain>,
+    pub(super) of_many: Arc<Chain>,
+    pub(super) producers: usize,
+    pub(super) per_second: u32,
+    pub(super) wanted: Wanted,
+}
+
+/// Which figures are asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) enqueue: bool,
+    pub(super) drain: bool,
+    pub(super) both: bool,
+    pub(super) latency: bool,
+    pub(super) memory: bool,
+}
+
+/// Processor time of Redis and time on the clock, from a moment on.
+struct Meter {
+    cpu_s: f64,
+    began: Instant,
+}
+
+impl Meter {
+    async fn start(place: &Place) -> anyhow::Result<Self> {
+        let cpu_s = Info::ask(&place.conn).await?.cpu_s();
+        Ok(Self { cpu_s, began: Instant::now() })
+    }
+
+    /// Adds events per second, and microseconds of processor time per event, since the start.
+    async fn add(
+        &self,
+        phases: &Phases,
+        out: &mut Samples,
+        figures: (Figure, Figure),
+        system: &'static str,
+    ) -> anyhow::Result<()> {
+        let (took, events) = (self.began.elapsed().as_secs_f64(), phases.load.events() as f64);
+        let cpu_s = Info::ask(&phases.place.conn).await?.cpu_s() - self.cpu_s;
+        out.add(figures.0, system, events / took);
+        out.add(figures.1, system, cpu_s / events * 1e6);
+        Ok(())
+    }
+}
+
+impl Phases {
+    /// Enqueue in bulk, then drain; memory before, between and after.
+    pub(super) async fn bulk<S: System>(&self, system: &S, out: &mut Samples) -> anyhow::Result<()> {
+        let wanted = self.wanted;
+        if !(wanted.enqueue || wanted.drain || wanted.memory) {
+            return Ok(());
+        }
+        self.begin(system).await?;
+        let empty = self.memory_bytes().await?;
+        let mut producer = system.producer().await?;
+        let meter = Meter::start(&self.place).await?;
+        producer.push_all(&self.load).await?;
+        if wanted.enqueue {
+            meter.add(self, out, (Figure::EnqueueBulk, Figure::EnqueueBulkCpu), S::NAME).await?;
+        }
+        drop(producer);
+        if wanted.memory {
+            let bytes = self.memory_bytes().await? - empty;
+            out.add(Figure::BytesQueued, S::NAME, bytes / self.load.events() as f64);
+        }
+        if wanted.drain || wanted.memory && S::KEEPS_OBJECTS {
+            let figures = wanted.drain.then_some((Figure::DrainBulk, Figure::DrainBulkCpu));
+            self.drain(system, &self.of_one, figures, out).await?;
+        }
+        if wanted.memory && S::KEEPS_OBJECTS {
+            let bytes = self.memory_bytes().await? - empty;
+            out.add(Figure::BytesIdle, S::NAME, bytes / self.load.objects_used() as f64);
+        }
+        Ok(())
+    }
+
+    /// Enqueue one by one, many at a time, then drain.
+    pub(super) async fn single<S: System>(&self, system: &S, out: &mut Samples) -> anyhow::Result<()> {
+        if !(self.wanted.enqueue || self.wanted.drain) {
+            return Ok(());
+        }
+        self.begin(system).await?;
+        let producer = system.producer().await?;
+        let meter = Meter::start(&self.place).await?;
+        self.push_singly(&producer).await?;
+        if self.wanted.enqueue {
+            meter.add(self, out, (Figure::EnqueueSingle, Figure::EnqueueSingleCpu), S::NAME).await?;
+        }
+        if self.wanted.drain {
+            let figures = Some((Figure::DrainSingle, Figure::DrainSingleCpu));
+            self.drain(system, &self.of_many, figures, out).await?;
+        }
+        Ok(())
+    }
+
+    /// Enqueue one by one while consumers drain, until all is delivered.
+    pub(super) async fn both<S: System>(&self, system: &S, out: &mut Samples) -> anyhow::Result<()> {
+        if !self.wanted.both {
+            return Ok(());
+        }
+        self.begin(system).await?;
+        let producer = system.producer().await?;
+        let tally = Tally::new(&self.load, &self.of_many, self.load.events(), false);
+        let mut consumers = system.consume(&tally).await?;
+        let meter = Meter::start(&self.place).await?;
+        tokio::select! {
+            error = consumers.failed() => return Err(error),
+            pushed = self.push_singly(&producer) => pushed?,
+        }
+        until_committed(&mut consumers, &tally, S::NAME).await?;
+        meter.add(self, out, (Figure::Both, Figure::BothCpu), S::NAME).await?;
+        consumers.stop().await?;
+        tally.check(S::NAME)
+    }
+
+    /// From the moment at which an event was due to be emitted to its arrival.
+    pub(super) async fn latency<S: System>(&self, system: &S, out: &mut Samples) -> anyhow::Result<()> {
+        if !self.wanted.latency {
+            return Ok(());
+        }
+        self.begin(system).await?;
+        let events = (LATENCY_TIME.as_secs_f64() * f64::from(self.per_second)) as usize;
+        let events = events.clamp(1, self.load.events());
+        let producer = system.producer().await?;
+        let tally = Tally::new(&self.load, &self.of_many, events, true);
+        let mut consumers = system.consume(&tally).await?;
+        let mut pushing = JoinSet::new();
+        let mut turns = Vec::with_capacity(self.producers);
+        for _ in 0..self.producers {
+            let (sender, mut receiver) = mpsc::unbounded_channel();
+            let (mut producer, load) = (producer.clone(), Arc::clone(&self.load));
+            turns.push(sender);
+            pushing.spawn(async move {
+                while let Some(event) = receiver.recv().await {
+                    producer.push(&load, event).await?;
+                }
+                anyhow::Ok(())
+            });
+        }
+        let schedule = Schedule { begin: Instant::now() + LEAD, per_second: self.per_second };
+        let telling = schedule.tell(events, turns);
+        tokio::select! {
+            error = consumers.failed() => return Err(error),
+            pushed = all(&mut pushing) => pushed?,
+        }
+        until_committed(&mut consumers, &tally, S::NAME).await?;
+        consumers.stop().await?;
+        tally.check(S::NAME)?;
+        let late = telling.join().map_err(|_| anyhow!("the thread that paces the emits broke"))?;
+        let ms = |event| Some(tally.arrived(event)?.saturating_duration_since(schedule.due(event)).as_secs_f64() * 1e3);
+        let took: Vec<f64> = (0..events).filter_map(ms).collect();
+        out.add(Figure::LatencyP50, S::NAME, percentile(&took, 50.0).context("nothing was measured")?);
+        out.add(Figure::LatencyP99, S::NAME, percentile(&took, 99.0).context("nothing was measured")?);
+        out.add(Figure::LateP99, S::NAME, percentile(&late, 99.0).context("nothing was measured")? * 1e3);
+        Ok(())
+    }
+
+    async fn begin<S: System>(&self, system: &S) -> anyhow::Result<()> {
+        self.place.clean().await?;
+        system.prepare().await
+    }
+
+    async fn drain<S: System>(
+        &self,
+        system: &S,
+        chain: &Arc<Chain>,
+        figures: Option<(Figure, Figure)>,
+        out: &mut Samples,
+    ) -> anyhow::Result<()> {
+        let tally = Tally::new(&self.load, chain, self.load.events(), false);
+        let mut meter = Meter::start(&self.place).await?;
+        let mut consumers = system.consume(&tally).await?;
+        meter.began = consumers.ready_at();
+        until_committed(&mut consumers, &tally, S::NAME).await?;
+        if let Some(figures) = figures {
+            meter.add(self, out, figures, S::NAME).await?;
+        }
+        consumers.stop().await?;
+        tally.check(S::NAME)
+    }
+
+    /// Each producer awaits one event before it emits its next one.
+    async fn push_singly<P: Producer>(&self, producer: &P) -> anyhow::Result<()> {
+        let mut pushing = JoinSet::new();
+        for first in 0..self.producers {
+            let (mut producer, load, step) = (producer.clone(), Arc::clone(&self.load), self.producers);
+            pushing.spawn(async move {
+                for event in (first..load.events()).step_by(step) {
+                    producer.push(&load, event).await?;
+                }
+                anyhow::Ok(())
+            });
+        }
+        all(&mut pushing).await
+    }
+
+    /// Buffers of connections that were just closed are freed when Redis notices.
+    async fn memory_bytes(&self) -> anyhow::Result<f64> {
+        if !self.wanted.memory {
+            return Ok(f64::NAN);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Ok(Info::ask(&self.place.conn).await?.memory_bytes())
+    }
+}
+
+/// Waits for all of them, or for the first that fails.
+async fn all(tasks: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    Ok(())
+}
+
+/// Waits until everything is delivered, and what was delivered is written down.
+async fn until_committed<C: Consumers>(consumers: &mut C, tally: &Tally, system: &str) -> anyhow::Result<()> {
+    tokio::select! {
+        error = consumers.failed() => return Err(error),
+        delivered = tally.until_all(system) => delivered?,
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while !consumers.is_committed().await? {
+        anyhow::ensure!(Instant::now() < deadline, "{system}: all is delivered, but not committed after {PATIENCE:?}");
+    }
+    Ok(())
+}

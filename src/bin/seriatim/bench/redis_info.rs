@@ -1,0 +1,56 @@
+//! What Redis says of itself: processor time and memory.
+
+use redis::aio::MultiplexedConnection;
+
+use super::place::lost;
+
+/// An answer to INFO.
+pub(super) struct Info(String);
+
+impl Info {
+    pub(super) async fn ask(conn: &MultiplexedConnection) -> anyhow::Result<Self> {
+        let mut info = redis::cmd("INFO");
+        info.arg("server").arg("cpu").arg("memory");
+        Ok(Self(info.query_async(&mut conn.clone()).await.map_err(lost("INFO"))?))
+    }
+
+    pub(super) fn text(&self, field: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.split_once(':').filter(|(name, _)| *name == field)).map(|(_, value)| value.trim())
+    }
+
+    pub(super) fn number(&self, field: &str) -> Option<f64> {
+        self.text(field)?.parse().ok()
+    }
+
+    /// The version, of Redis or of Valkey.
+    pub(super) fn version(&self) -> &str {
+        self.text("valkey_version").or_else(|| self.text("redis_version")).unwrap_or("?")
+    }
+
+    /// Processor time that the thread which runs commands has used, in seconds; that of the whole process where it is not told apart.
+    pub(super) fn cpu_s(&self) -> f64 {
+        let both = |user: &str, sys: &str| Some(self.number(user)? + self.number(sys)?);
+        both("used_cpu_user_main_thread", "used_cpu_sys_main_thread")
+            .or_else(|| both("used_cpu_user", "used_cpu_sys"))
+            .unwrap_or(f64::NAN)
+    }
+
+    /// Memory in use but for the buffers of connections, in bytes.
+    pub(super) fn memory_bytes(&self) -> f64 {
+        self.number("used_memory").unwrap_or(f64::NAN) - self.number("mem_clients_normal").unwrap_or(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_by_their_whole_name() {
+        let text = "# CPU\r\nused_cpu_sys:1.5\r\nused_cpu_user:2.5\r\nused_memory:1000\r\nmem_clients_normal:100\r\nredis_version:7.0.15\r\n";
+        let mut info = Info(text.to_owned());
+        assert_eq!((info.cpu_s(), info.memory_bytes(), info.version()), (4.0, 900.0, "7.0.15"));
+        info.0 += "used_cpu_sys_main_thread:0.5\r\nused_cpu_user_main_thread:0.25\r\n";
+        assert_eq!(info.cpu_s(), 0.75);
+    }
+}
