@@ -10,8 +10,15 @@ use support::console::PATIENCE;
 use support::{Redis, until};
 
 /// One way to call each command that talks to Redis.
-const COMMANDS: [&[&str]; 6] =
-    [&["check"], &["stats"], &["inspect", "x"], &["dead", "list"], &["emit", "x", "1"], &["worker", "--sink", "null"]];
+const COMMANDS: [&[&str]; 7] = [
+    &["check"],
+    &["stats"],
+    &["inspect", "x"],
+    &["dead", "list"],
+    &["emit", "x", "1"],
+    &["worker", "--sink", "null"],
+    &["bench"],
+];
 
 fn program(args: &[&str]) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));

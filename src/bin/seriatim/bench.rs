@@ -81,10 +81,10 @@ pub(crate) struct Args {
     /// How many single emits are in flight at a time: 1 to 10000
     #[arg(long, value_name = "N", default_value_t = 64)]
     producers: usize,
-    /// How many worker processes' worth of workers drain: 1 to 64
+    /// How many workers drain, each with its own slots and name as if it were a process: 1 to 64
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: usize,
-    /// How many objects each of them works on at the same time: 1 to 1024
+    /// How many objects each worker works on at the same time: 1 to 1024
     #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().concurrency)]
     concurrency: usize,
     /// The most events of one object given to the sink at once: 1 to 1000

@@ -7,6 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, Pipeline, RedisError, Value};
 use seriatim::keys::Keys;
 use seriatim::url::tcp_settings;
+use tokio::task::JoinSet;
 
 use crate::exit::{Exit, Failure};
 use crate::told::told;
@@ -163,21 +164,18 @@ pub(super) async fn pipelined(
     what: &'static str,
     mut add: impl FnMut(&mut Pipeline, usize),
 ) -> anyhow::Result<()> {
-    let mut under_way: Option<tokio::task::JoinHandle<anyhow::Result<()>>> = None;
+    let mut under_way: JoinSet<anyhow::Result<()>> = JoinSet::new();
     for first in (0..events).step_by(depth) {
         let last = events.min(first + depth);
         let mut pipe = Pipeline::with_capacity(last - first);
         for event in first..last {
             add(&mut pipe, event);
         }
-        if let Some(before) = under_way.take() {
-            before.await??;
+        if let Some(before) = under_way.join_next().await {
+            before??;
         }
         let mut conn = conn.clone();
-        under_way = Some(tokio::spawn(async move { send(&mut conn, &pipe, what).await.map(|_| ()) }));
+        under_way.spawn(async move { send(&mut conn, &pipe, what).await.map(|_| ()) });
     }
-    match under_way {
-        Some(last) => last.await?,
-        None => Ok(()),
-    }
+    under_way.join_next().await.map_or(Ok(()), |last| last?)
 }

@@ -15,6 +15,7 @@ use super::place::{Place, lost, pipelined, send};
 use super::system::{Consumers, Producer, System};
 use super::tally::Tally;
 use super::workload::Workload;
+use crate::random::Random;
 
 /// How many streams; at most so many consumers can work at a time.
 pub(super) const PARTITIONS: usize = 16;
@@ -114,11 +115,11 @@ impl Producer for Adds {
     }
 }
 
-/// FNV-1a, as good as any for names.
+/// FNV-1a, and then mixed: names that differ only at their end would share partitions otherwise.
 fn partition(object: &[u8]) -> usize {
     let hash =
         object.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
-    ((hash >> 32) as usize) % PARTITIONS
+    (Random::new(hash).next() % PARTITIONS as u64) as usize
 }
 
 /// Reads one partition, until it fails.
