@@ -1,0 +1,182 @@
+//! Measures single pieces of the path, against a private Redis: for whoever changes one of them.
+//!
+//!     cargo bench --bench pieces [-- envelope|advance|emit]
+//!
+//! `seriatim bench` measures the whole.
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use redis::aio::MultiplexedConnection;
+use seriatim::Emitter;
+use seriatim::event::{Event, Json, ObjectName};
+use seriatim::keys::Keys;
+use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results};
+use tokio::runtime::Runtime;
+
+const PAYLOAD_BYTES: usize = 200;
+const NAME: &str = "w";
+const TOKEN: &str = "token-1";
+
+fn payload() -> String {
+    let frame = r#"{"text":""}"#.len();
+    format!(r#"{{"text":"{}"}}"#, "x".repeat(PAYLOAD_BYTES - frame))
+}
+
+fn envelope(c: &mut Criterion) {
+    let object = ObjectName::new("work:1").expect("a name");
+    let event = Event { id: 12_345, prev: 12_340, object, payload: payload().into() };
+    let mut out = Vec::new();
+    c.bench_function("envelope", |b| {
+        b.iter(|| {
+            out.clear();
+            black_box(&event).write_envelope(&mut out);
+            black_box(&out);
+        });
+    });
+}
+
+/// One call that commits a batch of every slot and takes the next one, with the queues filled again between calls.
+fn advance(c: &mut Criterion) {
+    let runtime = Runtime::new().expect("a runtime");
+    let redis = support::Redis::own(&[]);
+    let mut group = c.benchmark_group("advance");
+    group.sample_size(10).measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(500));
+    for slots in [1, 16, 64, 128] {
+        for batch in [1, 16, 128] {
+            group.throughput(Throughput::Elements((slots * batch) as u64));
+            group.bench_function(BenchmarkId::from_parameter(format!("{slots} x {batch}")), |b| {
+                b.iter_custom(|calls| {
+                    runtime.block_on(async {
+                        let mut slots = Slots::attach(redis.connect().await, redis.keys().clone(), slots, batch).await;
+                        let mut took = Duration::ZERO;
+                        for _ in 0..calls {
+                            slots.fill().await;
+                            took += slots.call().await;
+                        }
+                        took
+                    })
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+/// A process whose slots all have a batch of an object of their own.
+struct Slots {
+    conn: MultiplexedConnection,
+    keys: Keys,
+    batch: usize,
+    in_flight: Vec<Option<BatchReply>>,
+}
+
+impl Slots {
+    async fn attach(mut conn: MultiplexedConnection, keys: Keys, slots: usize, batch: usize) -> Self {
+        redis::cmd("FLUSHALL").exec_async(&mut conn).await.expect("FLUSHALL");
+        let lease = Duration::from_secs(600);
+        let args =
+            Attach { name: NAME, token: TOKEN, holder: "host 1 1", lease, slots, displace: "", before: "", crashes_max: 5 };
+        scripts::attach(&mut conn, &keys, &args).await.expect("attached");
+        let mut slots = Self { conn, keys, batch, in_flight: (0..slots).map(|_| None).collect() };
+        slots.fill().await;
+        slots.mark().await;
+        slots.call().await;
+        slots
+    }
+
+    /// A batch more for each object.
+    async fn fill(&mut self) {
+        let events = vec![payload(); self.batch];
+        let mut pipe = redis::pipe();
+        for object in 0..self.in_flight.len() {
+            pipe.cmd("LPUSH").arg(self.keys.events(&format!("work:{object}"))).arg(&events).ignore();
+        }
+        pipe.exec_async(&mut self.conn).await.expect("LPUSH");
+    }
+
+    async fn mark(&mut self) {
+        let objects: Vec<_> = (0..self.in_flight.len()).map(|object| format!("work:{object}")).collect();
+        let mut mark = redis::cmd("LPUSH");
+        mark.arg(self.keys.objects_with_events()).arg(objects);
+        mark.exec_async(&mut self.conn).await.expect("LPUSH");
+    }
+
+    /// One call for all slots, put together and read as a worker does it.
+    async fn call(&mut self) -> Duration {
+        let slots = self.in_flight.len();
+        let bounds = Bounds { batch: self.batch, batch_bytes: 1 << 20, reply_bytes: 8 << 20, claims: slots, markers: 1024 };
+        let began = Instant::now();
+        let mut call = Advance::new(&self.keys, NAME, TOKEN, bounds, From::Markers);
+        for (slot, batch) in self.in_flight.iter_mut().enumerate() {
+            match batch.take() {
+                None => call.free(slot),
+                Some(BatchReply { object, tag, events, .. }) => {
+                    let last = Some(tag.first + events.len() as u64 - 1);
+                    call.report(slot, &Report { object, tag, count: events.len(), last, then: Results::Done });
+                }
+            }
+        }
+        let reply = scripts::advance(&mut self.conn, &call).await.expect("an answer");
+        let took = began.elapsed();
+        let Advanced::Ok { batches, .. } = reply else { panic!("{reply:?}") };
+        assert_eq!(batches.iter().map(|batch| batch.events.len()).sum::<usize>(), slots * self.batch);
+        for batch in batches {
+            let slot = batch.slot;
+            self.in_flight[slot] = Some(batch);
+        }
+        took
+    }
+}
+
+fn emit(c: &mut Criterion) {
+    let runtime = Runtime::new().expect("a runtime");
+    let redis = support::Redis::own(&[]);
+    let emitter = runtime.block_on(Emitter::connect(redis.url())).expect("connected");
+    let mut conn = runtime.block_on(redis.connect());
+    let mut empty = async || redis::cmd("FLUSHALL").exec_async(&mut conn).await.expect("FLUSHALL");
+    let event = payload();
+    let mut group = c.benchmark_group("emit");
+    group.sample_size(20).measurement_time(Duration::from_secs(3));
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("single", |b| {
+        b.iter_custom(|emits| {
+            runtime.block_on(async {
+                empty().await;
+                let began = Instant::now();
+                for _ in 0..emits {
+                    emitter.emit("work:1", Json::new(event.clone())).await.expect("emitted");
+                }
+                began.elapsed()
+            })
+        });
+    });
+    for objects in [1, 1000] {
+        const EVENTS: usize = 10_000;
+        group.throughput(Throughput::Elements(EVENTS as u64));
+        group.bench_function(BenchmarkId::new("many", format!("{EVENTS} of {objects} objects")), |b| {
+            let names: Vec<_> = (0..objects).map(|object| format!("work:{object}")).collect();
+            b.iter_custom(|rounds| {
+                runtime.block_on(async {
+                    let mut took = Duration::ZERO;
+                    for _ in 0..rounds {
+                        empty().await;
+                        let events = (0..EVENTS).map(|n| (&names[n % objects], Json::new(event.clone())));
+                        let began = Instant::now();
+                        emitter.emit_many(events).await.expect("emitted");
+                        took += began.elapsed();
+                    }
+                    took
+                })
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(pieces, envelope, advance, emit);
+criterion_main!(pieces);
