@@ -42,7 +42,7 @@ use self::redis_info::Info;
 use self::report::Report;
 use self::seriatim::Seriatim;
 use self::streams::Streams;
-use self::workload::{EVENTS_MAX, PAYLOAD_MIN, Skew, Workload};
+use self::workload::{Chain, EVENTS_MAX, PAYLOAD_MIN, Skew, Workload};
 use crate::exit::{Exit, Failure};
 use crate::global::Global;
 use crate::private::{Guard, Listen, Server};
@@ -58,7 +58,7 @@ use crate::stop::stop_signal;
 ///
 /// It works under a namespace of its own (bench- and 8 hex digits, or --namespace NAME, which must be empty), touches nothing else, and deletes
 /// what it wrote, also after Ctrl-C. Memory and processor time are those of the whole server: others that use it disturb them, and it disturbs
-/// others. With --private it starts a redis-server of its own on the loopback interface and uses no namespace, so that bytes per event are
+/// others. The Redis user must be allowed every command on these keys. With --private it starts a redis-server of its own on the loopback interface and uses no namespace, so that bytes per event are
 /// those of the plain keys.
 #[derive(Debug, clap::Args, Serialize)]
 pub(crate) struct Args {
@@ -189,12 +189,12 @@ fn left_behind(place: &Place, why: &str) -> String {
 async fn measure(args: &Args, config: WorkerConfig, place: &Place) -> anyhow::Result<String> {
     let progress = Progress::new(args);
     progress.say(&args.told(place));
-    let load = args.workload().await?;
+    let (load, of_one, of_many) = args.workload().await?;
     let phases = Phases {
         place: place.clone(),
-        of_one: Arc::new(load.chain(1)),
-        of_many: Arc::new(load.chain(args.producers)),
-        load,
+        load: Arc::new(load),
+        of_one: Arc::new(of_one),
+        of_many: Arc::new(of_many),
         producers: args.producers,
         per_second: args.rate,
         wanted: args.wanted(),
@@ -266,11 +266,16 @@ impl Args {
         }
     }
 
-    async fn workload(&self) -> anyhow::Result<Arc<Workload>> {
-        let (payload, skew, seed) = (self.payload, self.skew, self.seed.unwrap_or_default());
+    /// The events, and the orders that one producer and many give them.
+    async fn workload(&self) -> anyhow::Result<(Workload, Chain, Chain)> {
+        let (payload, skew, seed, producers) = (self.payload, self.skew, self.seed.unwrap_or_default(), self.producers);
         let (events, objects) = (u32::try_from(self.events)?, u32::try_from(self.objects)?);
-        let load = tokio::task::spawn_blocking(move || Workload::new(events, objects, payload, skew, seed));
-        Ok(Arc::new(load.await?))
+        let made = tokio::task::spawn_blocking(move || {
+            let load = Workload::new(events, objects, payload, skew, seed);
+            let chains = (load.chain(1), load.chain(producers));
+            (load, chains.0, chains.1)
+        });
+        Ok(made.await?)
     }
 
     fn told(&self, place: &Place) -> String {

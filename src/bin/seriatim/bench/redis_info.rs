@@ -35,9 +35,10 @@ impl Info {
             .unwrap_or(f64::NAN)
     }
 
-    /// Memory in use but for the buffers of connections, in bytes.
+    /// Memory in use but for the buffers of connections and the texts of scripts, in bytes.
     pub(super) fn memory_bytes(&self) -> f64 {
-        self.number("used_memory").unwrap_or(f64::NAN) - self.number("mem_clients_normal").unwrap_or(0.0)
+        let beside = ["mem_clients_normal", "used_memory_scripts_eval"].map(|field| self.number(field).unwrap_or(0.0));
+        self.number("used_memory").unwrap_or(f64::NAN) - beside.iter().sum::<f64>()
     }
 }
 
