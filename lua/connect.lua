@@ -1,10 +1,13 @@
 -- connect: the first script on every new connection of a worker process.
 --
 -- Purpose   Notices that Redis may have lost writes (failover, restart, an emptied server) and makes sure that no id is ever given twice:
---           where the server's replication id changed, or the counter is below the highest id the caller has seen, the counter jumps.
+--           where the server's replication id changed, or the counter is below the highest id the caller has seen, the counter jumps to
+--           the time in microseconds. As long as fewer than a million ids a second are given, that is beyond every id given after
+--           an earlier jump, also where Redis has lost that jump and nobody remembers those ids.
 --           Refuses a user who may not do all that the scripts do.
 -- Keys      KEYS[1] seriatim.meta (hash, read and write); next.event.id (string, read and write)
--- Arguments prefix; replication id ('' = unknown); highest id seen by the caller (0 = none); lowest first id (0 = none); jump (ids)
+-- Arguments prefix; replication id ('' = unknown); highest id seen by the caller (0 = none); lowest first id (0 = none); jump where the
+--           counter is ahead of the time (ids)
 -- Replies   {'ok', counter jumped 0|1, counter} | {'schema', version} | {'counter', value}: next.event.id is no whole number below 2^53
 --           | {'denied', command}
 -- Keeps     I5 (ids)
@@ -27,7 +30,9 @@ end
 -- An emptied Redis has no replication id to compare with, but its counter tells.
 local changed = replication_id ~= '' and seen[2] and seen[2] ~= replication_id or counter < highest
 if changed then
-  counter = math.max(counter, highest) + jump
+  local time, known = redis.call('TIME'), math.max(counter, highest)
+  local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
+  counter = now_us > known and now_us or known + jump
 end
 if first_id > 0 and counter < first_id - 1 then
   counter = first_id - 1

@@ -7,9 +7,10 @@ use redis::aio::ConnectionLike;
 use super::{ADOPT, ATTACH, CONNECT, DETACH, RENEW, Reply, ScriptError};
 use crate::keys::Keys;
 
-/// How far the id counter jumps at least where Redis may have lost ids: more than can have been given in a lost tail.
+/// How far the id counter jumps at least where Redis may have lost ids and the counter is ahead of the time, because the first id was chosen so: more
+/// than can have been given in a lost tail.
 const JUMP_MIN: u64 = 1_000_000;
-/// By so much more it jumps at random: a second loss may take back the first jump, and two equal jumps would give the same ids again.
+/// By so much more it then jumps at random: a second loss may take back the first jump, and two equal jumps would give the same ids again.
 const JUMP_RANDOM: u64 = 1 << 30;
 
 /// What a process knows when it makes a connection.

@@ -16,7 +16,7 @@ pub type Event = Bytes;
 pub const FAR: u64 = 4_000_000_000_000;
 /// The due time of what waits for an operator.
 pub const OPERATOR: u64 = u64::MAX;
-/// The counter jumps by so much where Redis may have lost ids.
+/// The counter jumps by so much where Redis may have lost ids: a stand-in for the jump to the time.
 pub const JUMP: u64 = 1_000_000;
 pub const ID_MAX: u64 = (1 << 53) - 1;
 /// The names of worker processes. The order of first registration is the order of sweeps.

@@ -40,8 +40,6 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
 end
 return all";
 
-/// The counter jumps by less than so many ids more than it must.
-const JUMP_RANDOM: u64 = 1 << 30;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// The time of a name's last sign of life that is more than a day ago.
 const LONG_AGO: u64 = 1000;
@@ -98,9 +96,9 @@ impl Server {
                 }
                 Reply::Advanced(got)
             }
-            // The counter jumps by a random number of ids beyond the least: the reference has the least, and Redis is given that too.
+            // The counter jumps to the time: the reference has its own, and Redis is given that too.
             (Ok((Reply::Connected { changed: true, counter }, _)), Reply::Connected { changed: true, counter: least })
-                if (*least..*least + JUMP_RANDOM).contains(&counter) =>
+                if (before * 1000..(self.looked_ms + 1) * 1000).contains(&counter) =>
             {
                 let key = self.keys.next_event_id();
                 if let Some((_, value)) = dump.get_mut(key.as_bytes())

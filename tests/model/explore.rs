@@ -90,9 +90,15 @@ fn large() {
             ("two names, three outcomes", Bounds { outcomes: 3, ..all.clone() }),
             ("two names, five faults", Bounds { faults: 5, outcomes: 0, ..all.clone() }),
             ("two names, three events", Bounds { events: 3, ..all.clone() }),
-            ("two names of two slots", Bounds { processes: vec![(0, 2), (1, 2)], outcomes: 0, stall: true, ..two.clone() }),
+            (
+                "two names of two slots",
+                Bounds { processes: vec![(0, 2), (1, 2)], events: 1, outcomes: 0, stall: true, ..two.clone() },
+            ),
             ("two names, a successor", with_successor(all.clone())),
-            ("two names, a successor, two objects", with_successor(Bounds { outcomes: 0, stall: true, ..two.clone() })),
+            (
+                "two names, a successor, two objects",
+                with_successor(Bounds { events: 1, outcomes: 0, stall: true, ..two.clone() }),
+            ),
             ("two names, failovers", with_failover(Bounds { outcomes: 0, ..all.clone() })),
             ("two names, two objects, a failover", with_failover(Bounds { faults: 1, outcomes: 0, ..two.clone() })),
             ("two names, two failovers", Bounds { events: 1, outcomes: 0, fault_kinds: &[Fault::Rollback], ..two.clone() }),

@@ -1,6 +1,6 @@
 //! Every guard matters: without it the checker finds a violation, with it, within the same bounds, none.
 use crate::check::{explore, shortest};
-use crate::protocol::{Bounds, Fault, Guards, Protocol, Special};
+use crate::protocol::{Bounds, Fault, Guards, Jump, Protocol, Special};
 
 /// Explores with and without a guard, and asserts that only its absence breaks this property.
 fn matters(guard: &str, bounds: Bounds, without: Guards, property: &str) {
@@ -102,8 +102,18 @@ fn rules_read_by_the_script() {
 #[test]
 fn counter_jump() {
     let bounds = Bounds { objects: 2, events: 1, faults: 1, fault_kinds: &[Fault::Rollback], ..Bounds::default() };
-    let without = Guards { counter_jump: false, ..Guards::default() };
+    let without = Guards { jump: Jump::Nowhere, ..Guards::default() };
     matters("the jump of the counter", bounds, without, "I5 no two events share an id");
+}
+
+/// A second failover may take back the first one's jump: a shorter jump then leads to ids below those that receivers have.
+#[test]
+fn jump_to_the_time() {
+    let bounds = Bounds { objects: 2, events: 1, faults: 2, fault_kinds: &[Fault::Rollback], ..Bounds::default() };
+    let equal = Guards { jump: Jump::AsFar, ..Guards::default() };
+    matters("a jump that is no other's", bounds.clone(), equal, "I5 no two events share an id");
+    let random = Guards { jump: Jump::AtRandom, ..Guards::default() };
+    matters("a jump to the time", Bounds { objects: 1, events: 2, ..bounds }, random, "L1 nothing waits for ever");
 }
 
 /// A receiver never gets a dead letter: a chain through it would make every later event early.

@@ -26,7 +26,6 @@ pub struct Bounds {
     pub outcome_kinds: &'static [Special],
     /// Crashes before an event is held for an operator.
     pub crashes_max: u8,
-    pub jump: u8,
     /// Also check that an object whose deliveries never end holds up only itself.
     pub stall: bool,
 }
@@ -80,10 +79,21 @@ impl Default for Bounds {
             outcomes: 0,
             outcome_kinds: SPECIALS,
             crashes_max: 2,
-            jump: 10,
             stall: false,
         }
     }
+}
+
+/// Where the counter jumps to after a failover, from what Redis and the process know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Jump {
+    Nowhere,
+    /// Always equally far.
+    AsFar,
+    /// By a distance that differs from all others: the second one may be the shorter one.
+    AtRandom,
+    /// Beyond every id ever given: time has passed since, and ids are given more slowly than it does.
+    ToTheTime,
 }
 
 /// What holds the protocol together. All on, unless a test asks what happens without one.
@@ -109,10 +119,8 @@ pub struct Guards {
     pub atomic_release: bool,
     /// Rules are read by the script.
     pub rules_in_script: bool,
-    /// After a failover the counter jumps.
-    pub counter_jump: bool,
-    /// No two failovers jump equally far: one may undo the other's jump.
-    pub jump_differs: bool,
+    /// Where the counter jumps to after a failover.
+    pub jump: Jump,
     /// A dead letter leaves `last.event.id` alone.
     pub dead_letter_leaves_last: bool,
     /// An object that is owned or held is not claimed.
@@ -140,8 +148,7 @@ impl Default for Guards {
             takeover: true,
             atomic_release: true,
             rules_in_script: true,
-            counter_jump: true,
-            jump_differs: true,
+            jump: Jump::ToTheTime,
             dead_letter_leaves_last: true,
             owner_check: true,
             renew_never_creates: true,

@@ -1,5 +1,5 @@
 //! Named scenarios: paths that once were, or could have been, the end of a design. Every property is checked after every step.
-use crate::protocol::{Action, Bounds, Fate, Fault, Guards, Report};
+use crate::protocol::{Action, Bounds, Fate, Fault, Guards, Jump, Report};
 use crate::state::*;
 use crate::walk::{Walk, advance};
 
@@ -228,7 +228,7 @@ fn two_markers_of_one_object_in_one_slot() {
 }
 
 /// Found by this model. A second failover undoes the jump of the first, and the process that connects first has not seen the ids given
-/// in between: a jump of the same length gives them again. Each jump needs a length of its own.
+/// in between: a jump of the same length gives them again.
 #[test]
 fn two_failovers_that_jump_equally_far() {
     let first_id_after_both = |guards: Guards| {
@@ -240,6 +240,6 @@ fn two_failovers_that_jump_equally_far() {
         walk.try_go(advance(1, 0, Report::Free, Fate::Answered))
     };
     assert!(first_id_after_both(Guards::default()).is_empty());
-    let broken = first_id_after_both(Guards { jump_differs: false, ..Guards::default() });
+    let broken = first_id_after_both(Guards { jump: Jump::AsFar, ..Guards::default() });
     assert!(broken.contains(&"I5 no two events share an id"), "{broken:?}");
 }

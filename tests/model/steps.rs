@@ -1,7 +1,10 @@
 //! The scripts as atomic steps, under the names of the Lua files: advance, attach, adopt, detach, renew (and connect).
 use crate::properties::{CLAIMED_PAUSED, ID_REUSED, RESULT_TWICE, STALE_TOKEN};
-use crate::protocol::Protocol;
+use crate::protocol::{Jump, Protocol};
 use crate::state::*;
+
+/// More ids than are given between two failovers.
+const JUMP: u8 = 16;
 
 /// What a fenced script answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -364,10 +367,14 @@ impl Protocol {
     /// The first script on a new connection.
     pub fn connect(&self, s: &mut State, highest: u8) {
         let changed = s.redis.meta != s.replication;
-        if self.guards.counter_jump && (changed || s.redis.next_id < highest) {
-            // The caller's random part of the jump, as a distance that no other failover chooses.
-            let random = if self.guards.jump_differs { 8 * (s.replication - 1) } else { 0 };
-            s.redis.next_id = s.redis.next_id.max(highest) + self.bounds.jump + random;
+        if changed || s.redis.next_id < highest {
+            let known = s.redis.next_id.max(highest);
+            s.redis.next_id = match self.guards.jump {
+                Jump::Nowhere => s.redis.next_id,
+                Jump::AsFar => known + JUMP,
+                Jump::AtRandom => known + 2 * JUMP / s.replication.max(1),
+                Jump::ToTheTime => known.max(JUMP * s.replication),
+            };
         }
         s.redis.meta = s.replication;
     }

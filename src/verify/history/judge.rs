@@ -6,9 +6,9 @@ use super::receiver::Receiver;
 use super::report::{Findings, HistoryKind, HistoryReport};
 use super::{Emit, Emitted, History, Outcome, Place, Received, Window};
 
-/// When Redis went back, the id counter jumps by a million beyond what is known. An id that is not at least half as far above another
-/// one was not given because of that.
-const JUMP_MIN: u64 = 500_000;
+/// When Redis went back, the id counter jumps to the time in microseconds. An id that is less than 10 ms above another one, sooner than
+/// any Redis comes back, was not given because of that.
+const JUMP_MIN: u64 = 10_000;
 
 /// What came of one event.
 #[derive(Debug, Clone, Default)]
