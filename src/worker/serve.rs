@@ -34,6 +34,8 @@ use crate::sink::{Context, Sink, Stop};
 const CALLS_MAX: usize = 2;
 /// Markers looked at in one call: enough to pass over those a busy object has left, few enough to leave Redis to others.
 const MARKERS_MAX: usize = 1024;
+/// Free slots named in a call beside those with results, at least: naming more than can be given something costs Redis time for nothing.
+const NAMED_MIN: usize = 4;
 /// Waits before a connection whose call or pop failed is replaced: the reason may be a lasting one.
 const FAILED_MIN: Duration = Duration::from_millis(20);
 const FAILED_MAX: Duration = Duration::from_secs(1);
@@ -87,6 +89,11 @@ pub(crate) struct Serve<'a> {
     /// A call is due although no slot has a result: something may be there to claim.
     wake: bool,
     wake_at: Instant,
+    /// How many free slots a call may name: twice as many after each call that found something for all of them.
+    named_max: usize,
+    /// From then on, the next call names all of them, so that a batch the process does not know of is found: after an attach, a lost reply,
+    /// and now and then.
+    name_all_at: Instant,
     from: From,
     health: Health,
     stopping: bool,
@@ -133,6 +140,8 @@ impl<'a> Serve<'a> {
             keeper,
             wake: true,
             wake_at: Instant::now(),
+            named_max: NAMED_MIN,
+            name_all_at: Instant::now(),
             from: From::Held,
             health: Health::Up,
             stopping: false,
@@ -207,7 +216,7 @@ impl<'a> Serve<'a> {
         }
     }
 
-    /// Commit and claim: one call for every slot that has a result, and for every slot that is free.
+    /// Commit and claim: one call for every slot that has a result, and where there may be something to claim for free ones too.
     fn call(&mut self) {
         let Some(conn) = &self.conn else { return };
         let reported = self.slots.iter().any(|slot| matches!(slot, Slot::Reported(_)));
@@ -216,6 +225,7 @@ impl<'a> Serve<'a> {
         if self.calls.len() >= CALLS_MAX || !(reported || wanted) {
             return;
         }
+        let mut conn: MultiplexedConnection = (**conn).clone();
         let claims = match self.stopping {
             true => 0,
             false if self.health.is_up() => self.slots.len(),
@@ -230,11 +240,15 @@ impl<'a> Serve<'a> {
         };
         let mut call = Advance::new(&self.config.keys, &self.config.name, &self.session.token, bounds, self.from);
         let mut asked = Vec::with_capacity(self.slots.len());
+        let mut names_left = if wanted { self.names() } else { 0 };
         for (number, slot) in self.slots.iter_mut().enumerate() {
             match slot {
                 Slot::Reported(told) => call.report(number, &told.report),
-                Slot::Free => call.free(number),
-                Slot::Asked(_) | Slot::Delivering(_) | Slot::Parked(_) => continue,
+                Slot::Free if names_left > 0 || (wanted && self.popped == Some(number)) => {
+                    names_left = names_left.saturating_sub(1);
+                    call.free(number);
+                }
+                Slot::Free | Slot::Asked(_) | Slot::Delivering(_) | Slot::Parked(_) => continue,
             }
             *slot = std::mem::take(slot).next(Step::Ask);
             asked.push(number);
@@ -243,8 +257,7 @@ impl<'a> Serve<'a> {
             call.look(slot);
         }
         self.popped = None;
-        self.wake = false;
-        let mut conn: MultiplexedConnection = (**conn).clone();
+        self.wake &= !wanted;
         self.calls.push(Box::pin(async move { (asked, around!("advance", scripts::advance(&mut conn, &call)).await) }));
     }
 
@@ -295,6 +308,7 @@ impl<'a> Serve<'a> {
                 self.call_backoff = Backoff::new(FAILED_MIN, FAILED_MAX);
                 self.from = from;
                 self.wake |= more;
+                self.named_max = self.names_after(&asked, &batches);
                 let next_due = next_due.map_or(self.config.block, |due| due.min(self.config.block));
                 self.wake_at = self.wake_at.min(Instant::now() + next_due.max(Duration::from_millis(1)));
                 self.hand_out(asked, batches);
@@ -324,7 +338,30 @@ impl<'a> Serve<'a> {
         }
     }
 
+    /// How many free slots the call that is made now names.
+    fn names(&mut self) -> usize {
+        let now = Instant::now();
+        if now < self.name_all_at {
+            return self.named_max;
+        }
+        self.name_all_at = now + self.config.block;
+        self.slots.len()
+    }
+
+    /// How many free slots the next call may name, after what this one found for those it named.
+    fn names_after(&self, asked: &[usize], batches: &[BatchReply]) -> usize {
+        let was_free = |slot: usize| matches!(self.slots.get(slot), Some(Slot::Asked(None)));
+        let named = asked.iter().filter(|slot| was_free(**slot)).count();
+        let given = batches.iter().filter(|batch| was_free(batch.slot)).count();
+        match named {
+            0 => self.named_max,
+            _ if given == named => (2 * named).max(NAMED_MIN),
+            _ => given.max(NAMED_MIN),
+        }
+    }
+
     fn unanswered(&mut self, asked: &[usize]) {
+        self.name_all_at = Instant::now();
         for &slot in asked {
             self.step(slot, Step::Unanswered);
         }
