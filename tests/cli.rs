@@ -136,7 +136,8 @@ fn the_permissions_in_the_document_name_every_command_of_the_scripts() {
     let rules = permissions("");
     let worker = rules.iter().find(|rules| rules[0] == "worker").expect("a line for the worker");
     let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
-    let files = [lua.clone(), lua.join("lib")].into_iter().flat_map(|dir| std::fs::read_dir(dir).expect("scripts"));
+    let files =
+        [lua.clone(), lua.join("lib"), lua.join("advance")].into_iter().flat_map(|dir| std::fs::read_dir(dir).expect("scripts"));
     let mut commands = 0;
     for path in files.map(|file| file.expect("a script").path()) {
         // These two are an operator's, who may run all commands that read.

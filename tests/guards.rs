@@ -327,9 +327,11 @@ async fn a_call_that_fails_half_way_writes_down_what_it_did() {
     ask(&mut state, BOUNDS).await.expect_err("a wrong type");
     let console = redis.console().await;
     assert_eq!(console.number(&state.keys.next_event_id()).await, 1);
-    assert_eq!(console.list(&state.keys.objects_with_events()).await, ["work:3"]);
-    assert_eq!(console.list(&state.keys.worker_object("w.1")).await, ["work:2"]);
+    let markers: Vec<_> = console.list(&state.keys.objects_with_events()).await;
+    assert_eq!(markers, ["work:2", "work:3"]);
     assert_eq!(console.list(&state.keys.worker_event("w.0")).await, ["1"]);
+    assert_eq!(console.text(&state.keys.worker_event_id("w.0")).await.as_deref(), Some("1"));
+    assert_eq!(console.text(&state.keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
 }
 
 /// The last event of a batch becomes a dead letter, and then the call fails on a key of another slot: nothing is in flight, and no tag tells of it.

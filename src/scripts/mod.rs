@@ -52,7 +52,18 @@ script!(ATTACH, "attach.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 script!(RENEW, "renew.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 script!(DETACH, "detach.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 script!(ADOPT, "adopt.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
-script!(ADVANCE, "advance.lua", "lib/ids.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
+script!(
+    ADVANCE,
+    "advance/call.lua",
+    "lib/ids.lua",
+    "lib/fence.lua",
+    "lib/hold.lua",
+    "lib/slots.lua",
+    "advance.lua",
+    "advance/batch.lua",
+    "advance/commit.lua",
+    "advance/claim.lua"
+);
 
 /// A call that did not give a reply of the protocol.
 #[derive(Debug, thiserror::Error)]
@@ -191,8 +202,9 @@ mod tests {
         let rights = include_str!("../../lua/lib/rights.lua");
         let lua = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
         let scripts = ["connect", "attach", "renew", "detach", "adopt", "advance", "lib/hold", "lib/slots", "lib/fence"];
+        let parts = ["advance/batch", "advance/commit", "advance/claim", "advance/call"];
         let mut asked = 0;
-        for script in scripts {
+        for script in scripts.into_iter().chain(parts) {
             let text = std::fs::read_to_string(lua.join(format!("{script}.lua"))).expect("a script");
             for call in ["call('", "try('"] {
                 for (at, _) in text.match_indices(call) {

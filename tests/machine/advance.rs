@@ -81,6 +81,8 @@ struct Call<'a> {
     from_held: bool,
     counter: u64,
     progress: bool,
+    /// Slots that have claimed an object and its first event, and what its events follow on.
+    claimed: Vec<(usize, String, Name, u64)>,
     batches: Vec<Given>,
     quarantined: Vec<(String, String)>,
 }
@@ -107,6 +109,7 @@ impl Reference {
             from_held: args.from_held,
             counter,
             progress: false,
+            claimed: Vec::new(),
             batches: Vec::new(),
             quarantined: Vec::new(),
         };
@@ -155,6 +158,7 @@ impl Call<'_> {
         for slot in slots.iter_mut().filter(|slot| !slot.has) {
             self.claim(slot);
         }
+        self.fill();
     }
 
     // COMMIT
@@ -230,10 +234,13 @@ impl Call<'_> {
             let now = self.state.now;
             return self.state.hold(&slot.w, name, now, None);
         }
-        match self.take(slot, name) {
+        match self.take(&slot.w, name, self.batch) {
             None => self.quarantine(slot, name, ":events", "hash"),
             Some(events) if events.is_empty() => self.release(slot, name),
-            Some(events) => self.give(slot, name, slot.prev, events),
+            Some(_) => {
+                (slot.has, slot.given) = (true, Some(name.clone()));
+                self.give(slot.number, &slot.w, name, slot.prev);
+            }
         }
     }
 
@@ -246,27 +253,40 @@ impl Call<'_> {
         }
     }
 
-    /// Up to a batch of the object's events, out of the queue; nothing where the queue has a wrong type.
-    fn take(&mut self, slot: &Slot, name: &Name) -> Option<Vec<Event>> {
+    /// Moves events of the object into the worker's batch, up to this many in it; nothing where the queue has a wrong type. Answers the batch.
+    fn take(&mut self, w: &str, name: &Name, count_max: usize) -> Option<Vec<Event>> {
+        let mut batch = std::mem::take(&mut self.state.worker(w).batch);
         let Key::Right(queue) = &mut self.state.object(name).queue else { return None };
-        let (mut count, mut bytes) = (0, 0);
-        while count < queue.len().min(self.batch) && (count == 0 || bytes < self.batch_bytes) {
-            bytes += queue[count].len();
-            count += 1;
+        let mut bytes: usize = batch.iter().map(|event| event.len()).sum();
+        while !queue.is_empty() && batch.len() < count_max && (batch.is_empty() || bytes < self.batch_bytes) {
+            let event = queue.remove(0);
+            bytes += event.len();
+            self.reply_bytes -= event.len() as i64;
+            batch.push(event);
         }
-        let events: Vec<_> = queue.drain(..count).collect();
-        self.reply_bytes -= bytes as i64;
-        self.state.worker(&slot.w).batch.clone_from(&events);
-        Some(events)
+        self.state.worker(w).batch.clone_from(&batch);
+        Some(batch)
     }
 
-    /// New events get new ids.
-    fn give(&mut self, slot: &mut Slot, name: &Name, prev: u64, events: Vec<Event>) {
+    /// The events of the worker's batch get new ids.
+    fn give(&mut self, number: usize, w: &str, name: &Name, prev: u64) {
         let tag = Numbers::of(self.counter + 1).tag();
+        let worker = self.state.worker(w);
+        worker.tag = Some(tag.clone());
+        let events = worker.batch.clone();
         self.counter += events.len() as u64;
-        self.state.worker(&slot.w).tag = Some(tag.clone());
-        self.batches.push(Given { slot: slot.number, object: name.clone(), tag, prev, events });
-        (slot.has, slot.given, self.progress) = (true, Some(name.clone()), true);
+        self.batches.push(Given { slot: number, object: name.clone(), tag, prev, events });
+        self.progress = true;
+    }
+
+    /// Who has claimed gets what else there is, and ids.
+    fn fill(&mut self) {
+        for (number, w, name, prev) in std::mem::take(&mut self.claimed) {
+            if self.reply_bytes > 0 {
+                let _ = self.take(&w, &name, self.batch);
+            }
+            self.give(number, &w, &name, prev);
+        }
     }
 
     /// The batch in flight, under the ids it has; not where the reply is full.
@@ -366,7 +386,7 @@ impl Call<'_> {
             self.quarantine(slot, name, ":last.event.id", kind);
             return Got::Dropped;
         };
-        match self.take(slot, name) {
+        match self.take(&slot.w, name, 1) {
             None => self.quarantine(slot, name, ":events", "hash"),
             Some(events) if events.is_empty() => return Got::Empty,
             // An owner that cannot be told is nobody, but nobody may pass over what is held.
@@ -374,9 +394,10 @@ impl Call<'_> {
                 self.put_back(slot, name, events);
                 self.quarantine_held(slot, name);
             }
-            Some(events) => {
+            Some(_) => {
                 self.state.object(name).owner = Key::Right(Some(slot.w.clone()));
-                self.give(slot, name, last, events);
+                self.claimed.push((slot.number, slot.w.clone(), name.clone(), last));
+                (slot.has, slot.given, self.progress) = (true, Some(name.clone()), true);
                 self.claims -= 1;
                 return Got::Claimed;
             }
