@@ -115,6 +115,26 @@ async fn an_object_is_released_by_its_name() {
     assert_eq!(told(&mut state, &report).await, [None, Some("w.0".to_owned())]);
 }
 
+/// The same where another slot of the call goes on with more of its object.
+#[tokio::test]
+async fn an_object_is_released_by_its_name_while_another_one_goes_on() {
+    let redis = Redis::start();
+    let (mut state, report) = with_a_name_behind(&redis).await;
+    let keys = state.keys.clone();
+    state.own("w.1", "work:3", 2, &["3"]).await;
+    state.run("LPUSH", &[&keys.events("work:3"), "4"]).await;
+    let other = Report { object: "work:3".into(), tag: Tag { first: 2, ..Tag::default() }, last: Some(2), ..report.clone() };
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
+    call.report(0, &report);
+    call.report(1, &other);
+    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:3", "work:2"]);
+    let console = redis.console().await;
+    assert_eq!(console.text(&keys.event_worker("work:1")).await, None);
+    assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:2"]);
+    console.check().await;
+}
+
 #[tokio::test]
 async fn an_object_is_held_by_its_name() {
     let redis = Redis::start();
