@@ -104,8 +104,12 @@ local function hold_now(slot, object)
   hold(slot.at, object, now_ms, nil)
 end
 
+-- Objects this call has held until an operator releases them: they are not due any more, though it may have read before that they are.
+local put_aside = {}
+
 -- Holds an object the slot has, until an operator releases it, because its key `wrong` has a wrong type: that must stop nothing else.
 local function quarantine(slot, object, wrong)
+  put_aside[object] = true
   local why = quarantined_by(wrong)
   hold(slot.at, object, 'inf', '0 0 0 0 ' .. why)
   quarantined[#quarantined + 1] = object

@@ -5,7 +5,7 @@ local met = {}
 
 -- Holds a held object whose owner's key has a wrong type, until an operator releases it: its batch and the numbers of that stay what they are.
 local function quarantine_held(slot, object)
-  met[object] = true
+  met[object], put_aside[object] = true, true
   quarantined[#quarantined + 1] = object
   quarantined[#quarantined + 1] = quarantined_by(object .. event_worker)
   call('ZADD', P .. objects_held, 'inf', object)
@@ -103,14 +103,13 @@ end
 
 local due, due_at, due_end = {}, 0, false
 local function next_due()
-  if due_at == #due and not due_end then
-    due, due_at = call('ZRANGE', P .. objects_held, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, claims), 0
-    due_end = #due == 0
-  end
-  if due_end then
-    return nil
-  end
-  due_at = due_at + 1
+  repeat
+    if due_at == #due and not due_end then
+      due, due_at = call('ZRANGE', P .. objects_held, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, claims), 0
+      due_end = #due == 0
+    end
+    due_at = due_end and 0 or due_at + 1
+  until due_end or not put_aside[due[due_at]]
   return due[due_at]
 end
 

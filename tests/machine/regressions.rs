@@ -97,3 +97,30 @@ async fn a_held_object_whose_owner_cannot_be_told_keeps_its_batch() {
         assert_eq!(given, [("1 1 1", 1)], "{delay:?}");
     }
 }
+
+/// A call had read which held objects are due, then met a marker of one of them, whose owner's key had a wrong type, and put it aside for an operator. It
+/// came to it again among those that were due, and handed out its batch all the same.
+#[tokio::test]
+async fn what_a_call_puts_aside_it_does_not_hand_out() {
+    let nothing = |step| match step {
+        Step::Advance(name, token, bounds, choices) => Step::Advance(name, token, Bounds { claims: 0, ..bounds }, choices),
+        other => other,
+    };
+    let (a, b) = (0, 1);
+    let last = walk(&[
+        ATTACH,
+        Step::Wrong(a, Part::Queue),
+        Step::Marker(Some(a)),
+        advance(Choice::Free),
+        Step::Emit(vec![(b, vec![1])]),
+        advance(Choice::Free),
+        nothing(advance(Choice::Hold(0, Delay::Zero, true))),
+        Step::ReleaseAll,
+        Step::Emit(vec![(b, vec![1])]),
+        Step::Wrong(b, Part::Owner),
+        advance(Choice::Free),
+    ])
+    .await;
+    let Reply::Advanced(advanced) = last else { panic!("{last:?}") };
+    assert_eq!((advanced.batches.len(), advanced.quarantined.len()), (0, 2), "{advanced:?}");
+}
