@@ -375,3 +375,17 @@ async fn a_call_that_fails_behind_a_dead_letter_leaves_no_tag() {
     assert_eq!(console.dead().await.len(), 1);
     assert_eq!(console.text(&keys.worker_event_id("w.0")).await, None);
 }
+
+/// A process whose lease has ended sweeps before it has noticed: what it has itself is not what a dead one has left.
+#[tokio::test]
+async fn a_sweep_leaves_the_own_name_alone() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let keys = state.keys.clone();
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    redis.console().await.end_lease("w").await;
+    for (own, held) in [("w", 0), ("other", 1)] {
+        let adopted = scripts::adopt(&mut state.conn, &keys, own, "0", 5, LEASE).await.expect("an answer");
+        assert_eq!(adopted.held, held, "for {own}");
+    }
+}
