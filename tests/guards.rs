@@ -252,6 +252,39 @@ async fn pop(state: &mut State, worker: &str) {
     state.run("LMOVE", &[&markers, &taken, "RIGHT", "LEFT"]).await;
 }
 
+/// A call failed after it had taken a batch away, and no event has come since: the slot owns an object that has nothing. It lets go of it, or
+/// whatever is pushed later would wait behind an owner that does nothing.
+#[tokio::test]
+async fn an_owned_object_without_events_is_let_go_of() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.run("SET", &[&state.keys.event_worker("work:1"), "w.0"]).await;
+    state.run("LPUSH", &[&state.keys.worker_object("w.0"), "work:1"]).await;
+    let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+    assert_eq!(objects(&answer), Vec::<&str>::new());
+    let console = redis.console().await;
+    assert_eq!(console.text(&state.keys.event_worker("work:1")).await, None);
+    assert_eq!(console.list(&state.keys.worker_object("w.0")).await, Vec::<String>::new());
+    state.emit("work:1", "1").await;
+    assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), ["work:1"]);
+    console.check().await;
+}
+
+/// A reply was lost, and a pop has moved another name into the slot's list since: the batch is of the object that the slot owns.
+#[tokio::test]
+async fn a_lost_batch_is_of_the_object_the_slot_owns() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    state.emit("work:2", "1").await;
+    pop(&mut state, "w.0").await;
+    let keys = state.keys.clone();
+    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, From::Markers);
+    call.free(0);
+    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:1"]);
+}
+
 /// The empty name only wakes: even where somebody has pushed events without a name, it is no object.
 #[tokio::test]
 async fn the_empty_name_is_no_object() {
