@@ -107,6 +107,8 @@ async fn a_ghost_pop_of_a_departed_process_is_found() {
             console.end_lease(departed).await;
         }
     }
+    // Their own pops are over: the ones below are the only ones that wait.
+    console.until_idle(0).await;
     for departed in ["left", "died"] {
         let mut ghost = redis.connect().await;
         let keys = console.keys.clone();
