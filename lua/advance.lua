@@ -20,10 +20,11 @@
 --             slot = {number, object, tag, prev, event…}, oldest event first; a slot that is not mentioned is free
 --           | {'lapsed'} | {'fenced', lease} | {'counter', value}: next.event.id is not a number or at its end
 -- Keeps     I1 to I6
--- Cost      per batch about 5 commands, per claim about 6; bounded by slots, events, bytes and markers
-local name, token = ARGV[2], ARGV[3]
-local batch_max, batch_bytes, reply_bytes = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local claims, markers_max, from = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
+-- Cost      per call about 20 commands, per claim 2, per batch of more than one event 2 or more; bounded by slots, events, bytes and markers
+local args = ARGV
+local name, token = args[2], args[3]
+local batch_max, batch_bytes, reply_bytes = tonumber(args[4]), tonumber(args[5]), tonumber(args[6])
+local claims, markers_max, from = tonumber(args[7]), tonumber(args[8]), args[9]
 local SLOT_ARGS = 10
 
 local call, try, format = redis.call, redis.pcall, string.format
@@ -44,34 +45,32 @@ local markers_left = call('LLEN', P .. objects_with_events)
 local entries, quarantined, progress = {}, {}, false
 
 -- The number as text: an id, or how many. What Redis makes of a number itself takes longer; %d alone may be short of 2^53.
-local texts = {}
 local function text_of(number)
-  local text = texts[number] or format(number < 2147483648 and '%d' or '%.0f', number)
-  texts[number] = text
-  return text
+  return format(number < 2147483648 and '%d' or '%.0f', number)
 end
 
 -- Writes that wait until all slots have come this far, so that one command does them for all of them. They cannot fail: neither command
 -- minds what type a key had. Who reads such a key writes them down first.
-local to_set, to_delete = {}, {}
+local to_set, to_set_n, to_delete, to_delete_n = {}, 0, {}, 0
 
 local function set_later(key, value)
-  local n = #to_set
-  to_set[n + 1], to_set[n + 2] = key, value
+  to_set[to_set_n + 1], to_set[to_set_n + 2] = key, value
+  to_set_n = to_set_n + 2
 end
 
 local function delete_later(key)
-  to_delete[#to_delete + 1] = key
+  to_delete_n = to_delete_n + 1
+  to_delete[to_delete_n] = key
 end
 
 local function write_down()
-  if #to_delete > 0 then
-    call('DEL', unpack(to_delete))
-    to_delete = {}
+  if to_delete_n > 0 then
+    call('DEL', unpack(to_delete, 1, to_delete_n))
+    to_delete_n = 0
   end
-  if #to_set > 0 then
-    call('MSET', unpack(to_set))
-    to_set = {}
+  if to_set_n > 0 then
+    call('MSET', unpack(to_set, 1, to_set_n))
+    to_set_n = 0
   end
 end
 
@@ -95,13 +94,20 @@ local function quarantined_by(wrong)
   return 'quarantine: ' .. wrong .. ' is a ' .. call('TYPE', P .. wrong).ok
 end
 
--- The worker's id, which is what an owner's key holds.
-local function w_of(slot)
-  return name .. '.' .. slot.number
+-- The slot has nothing more of its object. The name stays in its list until the slot's next object takes its place there, or the call ends:
+-- as the last of the list, for all that came later are before it.
+local function leave(slot, object)
+  delete_later(P .. object .. event_worker)
+  slot.left = object
+end
+
+-- What the keys of the slot begin with.
+local function at_of(slot)
+  return P .. WORKER .. slot.w
 end
 
 local function hold_now(slot, object)
-  hold(slot.at, object, now_ms, nil)
+  hold(at_of(slot), object, now_ms, nil)
 end
 
 -- Objects this call has held until an operator releases them: they are not due any more, though it may have read before that they are.
@@ -111,7 +117,7 @@ local put_aside = {}
 local function quarantine(slot, object, wrong)
   put_aside[object] = true
   local why = quarantined_by(wrong)
-  hold(slot.at, object, 'inf', '0 0 0 0 ' .. why)
+  hold(at_of(slot), object, 'inf', '0 0 0 0 ' .. why)
   quarantined[#quarantined + 1] = object
   quarantined[#quarantined + 1] = why
 end

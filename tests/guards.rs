@@ -70,6 +70,16 @@ async fn the_counter_jumps_beyond_every_id_seen() {
     assert!(connected.changed && connected.counter > seen.highest, "{connected:?}");
 }
 
+/// Whoever comes first says which version the data has.
+#[tokio::test]
+async fn the_version_is_written_down() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    scripts::connect(&mut conn, keys, "replication-1", Seen::default()).await.expect("an answer");
+    let version: String = redis.console().await.run(&["HGET", &keys.meta(), "schema"]).await;
+    assert_eq!(version, "1");
+}
+
 /// An unknown replication id is no other one: the counter stays where it is.
 #[tokio::test]
 async fn an_unknown_replication_id_changes_nothing() {
@@ -90,8 +100,13 @@ async fn with_a_name_behind(redis: &Redis) -> (State, Report) {
     state.own("w.0", "work:1", 1, &["1"]).await;
     state.run("LPUSH", &[&keys.events("work:2"), "2"]).await;
     state.run("RPUSH", &[&keys.worker_object("w.0"), "work:2"]).await;
-    let tag = Tag { first: 1, ..Tag::default() };
-    (state, Report { object: "work:1".into(), tag, count: 1, last: Some(1), then: Results::Done })
+    (state, done("work:1", 1))
+}
+
+/// A batch of one event of which all is delivered.
+fn done(object: &'static str, id: u64) -> Report {
+    let tag = Tag { first: id, ..Tag::default() };
+    Report { object: object.into(), tag, count: 1, last: Some(id), then: Results::Done }
 }
 
 /// Reports for slot 0, and answers the objects and their owners.
@@ -112,7 +127,51 @@ async fn told(state: &mut State, report: &Report) -> [Option<String>; 2] {
 async fn an_object_is_released_by_its_name() {
     let redis = Redis::start();
     let (mut state, report) = with_a_name_behind(&redis).await;
-    assert_eq!(told(&mut state, &report).await, [None, Some("w.0".to_owned())]);
+    assert_eq!(told(&mut state, &report).await, [None, None]);
+    assert_eq!(redis.console().await.list(&state.keys.worker_object("w.0")).await, ["work:2"]);
+    assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), ["work:2"]);
+}
+
+/// Its next object takes its place at the end of the list that was pushed first. What a pop has moved there meanwhile stays before that, for the next look.
+#[tokio::test]
+async fn the_next_object_takes_the_place_of_the_one_that_was_left() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    state.emit("work:2", "1").await;
+    pop(&mut state, "w.0").await;
+    state.emit("work:3", "1").await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    let report = done("work:1", 1);
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Markers);
+    call.report(0, &report);
+    assert_eq!(objects(&scripts::advance(&mut state.conn, &call).await.expect("an answer")), ["work:3"]);
+    assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:3", "work:2"]);
+    console.check().await;
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Markers);
+    call.look(0);
+    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:3"]);
+    assert_eq!(console.list(&keys.objects_with_events()).await, ["work:2"]);
+    console.check().await;
+}
+
+/// A slot reports while a pop for it is over: what the pop moved is a marker again, what the slot has just left is not.
+#[tokio::test]
+async fn a_look_at_a_slot_that_reports_returns_only_what_was_popped() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    state.emit("work:2", "1").await;
+    pop(&mut state, "w.0").await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, From::Markers);
+    call.report(0, &done("work:1", 1));
+    call.look(0);
+    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    assert_eq!(console.list(&keys.objects_with_events()).await, ["work:2"]);
+    assert_eq!(console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
+    console.check().await;
 }
 
 /// The same where another slot of the call goes on with more of its object.
@@ -128,7 +187,7 @@ async fn an_object_is_released_by_its_name_while_another_one_goes_on() {
     call.report(0, &report);
     call.report(1, &other);
     let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
-    assert_eq!(objects(&answer), ["work:3", "work:2"]);
+    assert_eq!(objects(&answer), ["work:3"]);
     let console = redis.console().await;
     assert_eq!(console.text(&keys.event_worker("work:1")).await, None);
     assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:2"]);
@@ -318,6 +377,69 @@ async fn a_slot_takes_one_of_two_names() {
     console.check().await;
 }
 
+/// Two pops have moved the same name, for two slots: one of them gets the object.
+#[tokio::test]
+async fn of_two_slots_with_one_name_the_first_gets_the_object() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.emit("work:1", "1").await;
+    state.emit("work:1", "2").await;
+    pop(&mut state, "w.0").await;
+    pop(&mut state, "w.1").await;
+    let answer = ask(&mut state, Bounds { batch: 1, ..BOUNDS }).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:1"]);
+    let console = redis.console().await;
+    assert_eq!(console.text(&state.keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
+    assert_eq!(console.list(&state.keys.events("work:1")).await, ["2"]);
+    console.check().await;
+}
+
+/// The slot's list has a wrong type: the call fails, and the object that was to take the place of the one before is as it was.
+#[tokio::test]
+async fn what_cannot_be_listed_is_as_it_was() {
+    for held in [false, true] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        state.own("w.0", "work:1", 1, &["1"]).await;
+        state.run("SET", &[&state.keys.worker_object("w.0"), "wrong"]).await;
+        match held {
+            false => state.emit("work:2", "2").await,
+            true => state.hold("work:2", "1", &["2"], "2 0 1 0 retry: down").await,
+        }
+        let keys = state.keys.clone();
+        let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Markers);
+        call.report(0, &done("work:1", 1));
+        scripts::advance(&mut state.conn, &call).await.expect_err("a wrong type");
+        let console = redis.console().await;
+        let (queue, batch) = (keys.events("work:2"), keys.events_held("work:2"));
+        assert_eq!([console.list(&queue).await, console.list(&batch).await].concat(), ["2"]);
+        assert_eq!(console.list(&keys.worker_event("w.0")).await, Vec::<String>::new());
+        let there = if held {
+            console.run::<u64>(&["ZCARD", &keys.objects_held()]).await
+        } else {
+            console.list(&keys.objects_with_events()).await.len() as u64
+        };
+        assert_eq!(there, 1, "held: {held}");
+    }
+}
+
+/// A due held object is put aside, for nobody can tell its owner. The marker of it that the call has read leads nowhere from then on.
+#[tokio::test]
+async fn what_was_put_aside_is_told_once() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.emit("work:1", "1").await;
+    state.hold("work:2", "1", &["2"], "2 0 1 0 retry: down").await;
+    let owner = state.keys.event_worker("work:2");
+    state.run("DEL", &[&owner]).await;
+    state.run("LPUSH", &[&owner, "wrong"]).await;
+    state.emit("work:2", "3").await;
+    let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:1"]);
+    let Advanced::Ok { quarantined, .. } = answer else { panic!("{answer:?}") };
+    assert_eq!(quarantined.len(), 1, "{quarantined:?}");
+}
+
 /// The reply is full before the second slot's turn: the name in its list is there for others.
 #[tokio::test]
 async fn a_name_for_which_the_reply_has_no_room_becomes_a_marker_again() {
@@ -407,6 +529,21 @@ async fn a_call_that_fails_behind_a_dead_letter_leaves_no_tag() {
     let console = redis.console().await;
     assert_eq!(console.dead().await.len(), 1);
     assert_eq!(console.text(&keys.worker_event_id("w.0")).await, None);
+}
+
+/// A name whose slots were taken over lives for a day from then on: a pop of its process may still move a marker.
+#[tokio::test]
+async fn a_takeover_is_a_sign_of_life() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    console.end_lease("w").await;
+    let _: u64 = console.run(&["HSET", &keys.event_workers(), "w", "2 token-1 7"]).await;
+    scripts::adopt(&mut state.conn, &keys, "other", "0", 5, LEASE).await.expect("an answer");
+    let registered: String = console.run(&["HGET", &keys.event_workers(), "w"]).await;
+    let at_ms: u64 = registered.strip_prefix("2 token-1 ").and_then(|at| at.parse().ok()).expect("a time");
+    assert!(at_ms > 7, "{registered}");
 }
 
 /// A process whose lease has ended sweeps before it has noticed: what it has itself is not what a dead one has left.

@@ -4,12 +4,12 @@ local EVENTS_FROM = 5
 -- Moves the first event of `object` into the slot's empty batch. Answers the entry, still without tag and prev, or nil where there is no event, or
 -- false and the key of a wrong type.
 local function take_first(slot, object)
-  local event = try('LMOVE', P .. object .. events, slot.at .. worker_event, 'RIGHT', 'LEFT')
+  local event = try('LMOVE', P .. object .. events, slot.batch, 'RIGHT', 'LEFT')
   if not event then
     return nil
   elseif is_wrong_type(event) then
     -- Raises where it is the batch that has a wrong type: that is the worker's own key, not the object's.
-    call('LLEN', slot.at .. worker_event)
+    call('LLEN', slot.batch)
     return false, object .. events
   end
   reply_bytes = reply_bytes - #event
@@ -18,7 +18,7 @@ end
 
 -- Moves what else there is, up to a batch. Both keys are lists: the first event went from one to the other.
 local function take_more(slot, entry)
-  local queue, batch = P .. entry[2] .. events, slot.at .. worker_event
+  local queue, batch = P .. entry[2] .. events, slot.batch
   local n, bytes = 1, #entry[EVENTS_FROM]
   local longest = math.max(bytes, 1)
   while n < batch_max and bytes < batch_bytes do
@@ -64,14 +64,14 @@ local function put_back(slot, object, entry)
     call('RPUSH', P .. object .. events, entry[i])
     reply_bytes = reply_bytes + #entry[i]
   end
-  call('DEL', slot.at .. worker_event)
+  call('DEL', slot.batch)
 end
 
 -- Gives the slot what it took, under new ids.
 local function give(slot, prev, entry)
   local tag = text_of(counter + 1)
   counter = counter + #entry - EVENTS_FROM + 1
-  set_later(slot.at .. worker_event_id, tag)
+  set_later(slot.tag, tag)
   entry[3], entry[4] = tag, prev
   entries[#entries + 1] = entry
   slot.has, slot.object, progress = true, entry[2], true
@@ -83,7 +83,7 @@ local function give_again(slot, object, tag)
   if reply_bytes <= 0 then
     return
   end
-  local batch = call('LRANGE', slot.at .. worker_event, 0, -1)
+  local batch = call('LRANGE', slot.batch, 0, -1)
   local entry = { slot.number, object, tag, last_of(object) }
   for i = #batch, 1, -1 do
     reply_bytes = reply_bytes - #batch[i]
@@ -96,8 +96,8 @@ end
 -- The batch of a slot whose result, if any, speaks of another one.
 local function give_unknown(slot, tag)
   slot.has = true
-  for _, object in ipairs(call('LRANGE', slot.at .. worker_object, 0, -1)) do
-    if call('MGET', P .. object .. event_worker)[1] == w_of(slot) then
+  for _, object in ipairs(call('LRANGE', slot.list, 0, -1)) do
+    if call('MGET', P .. object .. event_worker)[1] == slot.w then
       return give_again(slot, object, tag)
     end
   end

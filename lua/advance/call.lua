@@ -1,45 +1,57 @@
 -- call: what the call names, in which order it is dealt with, and the reply.
-local slots, tag_keys, looks = {}, {}, {}
+local slots, tag_keys, looks, n_slots = {}, {}, {}, 0
 local width = { free = 0, look = 0, done = 3, yield = 3, part = 5, hold = 6, reject = 8 }
-local at = P .. WORKER .. name .. '.'
+local at = P .. WORKER
 local i = SLOT_ARGS
-while ARGV[i] do
-  local number, result = ARGV[i], ARGV[i + 1]
-  local slot = { number = number, at = at .. number, result = result, arg = i + 2 }
+while args[i] do
+  local number, result = args[i], args[i + 1]
+  local w = name .. '.' .. number
+  local keys = at .. w
+  -- With all of its fields, so that the table does not grow later.
+  local slot = {
+    number = number, w = w, list = keys .. worker_object, batch = keys .. worker_event, tag = keys .. worker_event_id, result = result,
+    arg = i + 2, has = false, untagged = false, object = false, left = false, prev = false,
+  }
   if result == 'look' then
     looks[#looks + 1] = slot
   else
-    slots[#slots + 1] = slot
-    tag_keys[#tag_keys + 1] = slot.at .. worker_event_id
+    n_slots = n_slots + 1
+    slots[n_slots], tag_keys[n_slots] = slot, slot.tag
   end
   i = i + 2 + width[result]
 end
 
--- A pop has moved names into the lists of these slots.
+-- Free slots, for which a pop may have moved names into their lists. In those of slots that have just left an object there is one name at least.
 local function claim_what_was_popped()
-  local lists = {}
+  local free_slots, lists = {}, {}
   for _, slot in ipairs(slots) do
-    if not slot.has then
-      lists[#lists + 1] = slot.at .. worker_object
+    if not slot.has and not slot.left then
+      free_slots[#free_slots + 1], lists[#lists + 1] = slot, slot.list
     end
   end
   if #lists > 0 and call('EXISTS', unpack(lists)) > 0 then
-    for _, slot in ipairs(slots) do
-      if not slot.has then
-        claim_taken(slot)
-      end
+    for _, slot in ipairs(free_slots) do
+      claim_taken(slot)
     end
   end
 end
 
 local function advance()
   go_on(commit(slots, #tag_keys > 0 and call('MGET', unpack(tag_keys)) or {}))
-  for _, slot in ipairs(looks) do
-    return_strays(slot)
+  for _, look in ipairs(looks) do
+    return_strays(look, slots)
   end
+  local without = 0
+  for _, slot in ipairs(slots) do
+    without = without + (slot.has and 0 or 1)
+  end
+  claims = math.min(claims, without)
   claim_what_was_popped()
   for _, slot in ipairs(slots) do
     claim(slot)
+    if slot.left then
+      call('LREM', slot.list, '1', slot.left)
+    end
   end
 end
 
@@ -50,7 +62,7 @@ fill()
 trim_markers()
 for _, slot in ipairs(slots) do
   if slot.untagged and not slot.has then
-    delete_later(slot.at .. worker_event_id)
+    delete_later(slot.tag)
   end
 end
 if id_of(counter_text) ~= counter then

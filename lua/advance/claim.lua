@@ -1,28 +1,30 @@
 -- claim: free slots get objects: first of the names in their own lists, then of due held objects and markers in turn.
 
--- Objects this call has dealt with: what a chunk of markers was told of them before does not hold any more.
-local met = {}
-
 -- Holds a held object whose owner's key has a wrong type, until an operator releases it: its batch and the numbers of that stay what they are.
 local function quarantine_held(slot, object)
-  met[object], put_aside[object] = true, true
+  put_aside[object] = true
   quarantined[#quarantined + 1] = object
   quarantined[#quarantined + 1] = quarantined_by(object .. event_worker)
   call('ZADD', P .. objects_held, 'inf', object)
   call('SET', P .. object .. event_worker, 'held')
-  call('LREM', slot.at .. worker_object, '1', object)
+  call('LREM', slot.list, '1', object)
+end
+
+-- Puts the object into the slot's list, in the place of the one it has left. Answers the error where that cannot be done.
+local function enlist(slot, object)
+  local put = slot.left and try('LSET', slot.list, '-1', object) or try('LPUSH', slot.list, object)
+  if type(put) == 'table' and put.err then
+    return put
+  end
+  slot.left = false
 end
 
 -- Slots that have claimed an object and its first event: more of them, and ids, they get together.
-local claimed = {}
+local claimed, claimed_queues, claimed_entries = {}, {}, {}
 
 -- Makes the slot the owner of `object` and takes its first event. Answers 'claimed', 'empty', or 'wrong'.
 -- `owner` and `last` are what its keys tell; `sound` that where they tell nothing, there is nothing; `named` that the slot's list has the name.
 local function own(slot, object, owner, last, sound, named)
-  if last and not id_of(last) or not last and not sound and call('EXISTS', P .. object .. last_event_id) == 1 then
-    quarantine(slot, object, object .. last_event_id)
-    return 'wrong'
-  end
   local entry, wrong = take_first(slot, object)
   if wrong then
     quarantine(slot, object, wrong)
@@ -30,18 +32,26 @@ local function own(slot, object, owner, last, sound, named)
   elseif not entry then
     return 'empty'
   end
+  if last and not id_of(last) or not last and not sound and call('EXISTS', P .. object .. last_event_id) == 1 then
+    put_back(slot, object, entry)
+    quarantine(slot, object, object .. last_event_id)
+    return 'wrong'
+  end
   -- A key that told nobody, and yet is there, has a wrong type: nobody may pass over what is held.
   if not owner and not sound and call('EXISTS', P .. object .. event_worker) == 1 and call('ZSCORE', P .. objects_held, object) then
     put_back(slot, object, entry)
     quarantine_held(slot, object)
     return 'wrong'
   end
-  if not named then
-    call('LPUSH', slot.at .. worker_object, object)
+  local failed = not named and enlist(slot, object)
+  if failed then
+    put_back(slot, object, entry)
+    error(failed)
   end
-  set_later(P .. object .. event_worker, w_of(slot))
+  set_later(P .. object .. event_worker, slot.w)
   entry[4] = last or '0'
-  claimed[#claimed + 1] = { slot, entry }
+  local n = #claimed + 1
+  claimed[n], claimed_queues[n], claimed_entries[n] = slot, P .. object .. events, entry
   claims, slot.has, slot.object, progress = claims - 1, true, object, true
   return 'claimed'
 end
@@ -49,41 +59,36 @@ end
 -- Gives the slots that have claimed what else there is, and ids. Where objects have one event each, as is the rule while nothing has piled up, one
 -- look tells.
 local function fill()
-  local queues = {}
-  for n, one in ipairs(claimed) do
-    queues[n] = P .. one[2][2] .. events
-  end
-  local some_left = #queues > 0 and call('EXISTS', unpack(queues)) > 0
-  for _, one in ipairs(claimed) do
-    local slot, entry = one[1], one[2]
+  local some_left = #claimed > 0 and call('EXISTS', unpack(claimed_queues)) > 0
+  for n, slot in ipairs(claimed) do
+    local entry = claimed_entries[n]
     if some_left and reply_bytes > 0 then
       take_more(slot, entry)
     end
     give(slot, entry[4], entry)
   end
-  claimed = {}
 end
 
 -- The names in the slot's own W:object: moved there by a pop, or left there by a lost reply.
 local function claim_taken(slot)
-  local w, taken = w_of(slot), call('LRANGE', slot.at .. worker_object, 0, -1)
+  local w, taken = slot.w, call('LRANGE', slot.list, 0, -1)
   for i = #taken, 1, -1 do
     local object = taken[i]
     local found = call('MGET', P .. object .. event_worker, P .. object .. last_event_id)
     progress = true
     -- A name may be there twice, by two pops: the second one says nothing more.
     if object == '' or object == slot.object or found[1] and found[1] ~= w then
-      call('LREM', slot.at .. worker_object, '1', object)
+      call('LREM', slot.list, '1', object)
     elseif slot.has or claims <= 0 or reply_bytes <= 0 then
       if found[1] then
         hold_now(slot, object)
       else
-        stray(slot.at, object)
+        stray(at_of(slot), object)
         markers_left = markers_left + 1
       end
     elseif own(slot, object, found[1], found[2], false, true) == 'empty' then
       call('DEL', P .. object .. event_worker)
-      call('LREM', slot.at .. worker_object, '1', object)
+      call('LREM', slot.list, '1', object)
     end
     -- Another slot's list may have the same name.
     write_down()
@@ -91,10 +96,13 @@ local function claim_taken(slot)
 end
 
 -- A pop has answered after its slot was given something else: what it moved must not wait behind that.
-local function return_strays(slot)
-  for _, object in ipairs(call('LRANGE', slot.at .. worker_object, 0, -1)) do
-    if call('MGET', P .. object .. event_worker)[1] ~= w_of(slot) then
-      stray(slot.at, object)
+local function return_strays(slot, slots)
+  for _, other in ipairs(slots) do
+    slot.left = slot.left or other.number == slot.number and other.left
+  end
+  for _, object in ipairs(call('LRANGE', slot.list, 0, -1)) do
+    if object ~= slot.left and call('MGET', P .. object .. event_worker)[1] ~= slot.w then
+      stray(at_of(slot), object)
       -- The empty name only wakes: it does not become a marker again.
       markers_left, progress = markers_left + (object == '' and 0 or 1), true
     end
@@ -127,11 +135,14 @@ local function claim_batch(slot, object, first, handouts, attempts, crashes)
     return 'dropped'
   end
   local tag = tag_of(first, handouts + 1, tonumber(attempts), tonumber(crashes))
-  call('LPUSH', slot.at .. worker_object, object)
+  local failed = enlist(slot, object)
+  if failed then
+    error(failed)
+  end
   call('ZREM', P .. objects_held, object)
-  call('RENAME', P .. object .. events_held, slot.at .. worker_event)
+  call('RENAME', P .. object .. events_held, slot.batch)
   call('DEL', P .. object .. events_held_id)
-  call('MSET', P .. object .. event_worker, w_of(slot), slot.at .. worker_event_id, tag)
+  call('MSET', P .. object .. event_worker, slot.w, slot.tag, tag)
   give_again(slot, object, tag)
   claims = claims - 1
   return 'claimed'
@@ -174,10 +185,12 @@ local function claim_held(slot)
   return got == 'claimed' and got or 'dropped'
 end
 
--- The markers are read in chunks from the tail and trimmed by as many as were used.
-local chunk, chunk_at, chunk_size, used = {}, 0, 0, 0
--- What the keys of the objects in the chunk tell, and whether where they tell nothing, there is nothing.
-local chunk_owner, chunk_last, chunk_sound = {}, {}, false
+-- The markers are read in chunks from the tail and trimmed by as many as were used. Of a chunk, only objects that nobody owns lead anywhere,
+-- each of them once: who they are, how many markers come before, and their last ids.
+local chunk_size, chunk_read, used = 0, 0, 0
+local free, free_at, before, last_ids, sound = {}, 0, {}, {}, false
+-- Asked about once in a call. The empty name only wakes.
+local seen = { [''] = true }
 
 local function trim_markers()
   if used > 0 then
@@ -187,59 +200,95 @@ local function trim_markers()
   end
 end
 
--- Asks for the owner and the last id of every object in the chunk, once each.
-local function look_at_chunk()
-  local keys, objects = {}, {}
-  chunk_owner, chunk_last = {}, {}
-  for _, object in ipairs(chunk) do
-    if chunk_owner[object] == nil then
-      chunk_owner[object] = false
-      local n = #objects + 1
-      objects[n], keys[2 * n - 1], keys[2 * n] = object, P .. object .. event_worker, P .. object .. last_event_id
+-- Leaves those that nobody owns. Answers whether nobody's key is there: MGET tells nothing of a key of a wrong type either.
+local function keep_free(objects, places, owner_keys)
+  local owned = #objects > 0 and call('EXISTS', unpack(owner_keys)) or 0
+  if owned == 0 then
+    free, before = objects, places
+    return true
+  end
+  for n, owner in ipairs(call('MGET', unpack(owner_keys))) do
+    if owner then
+      owned = owned - 1
+    else
+      free[#free + 1], before[#before + 1] = objects[n], places[n]
     end
   end
-  local found, untold = call('MGET', unpack(keys)), {}
-  for n, object in ipairs(objects) do
-    local owner, last = found[2 * n - 1], found[2 * n]
-    chunk_owner[object], chunk_last[object] = owner, last
-    if not owner then
-      untold[#untold + 1] = keys[2 * n - 1]
-      untold[#untold + 1] = not last and keys[2 * n] or nil
-    end
-  end
-  -- MGET tells nothing of a key of a wrong type either.
-  chunk_sound = #untold == 0 or call('EXISTS', unpack(untold)) == 0
+  return owned == 0
 end
 
-local function next_marker()
-  if chunk_at == 0 then
-    trim_markers()
-    -- A run of markers that lead nowhere is passed over in larger and larger strides.
-    chunk_size = math.min(math.max(chunk_size * 2, claims), 512, markers_max, markers_left)
-    if chunk_size <= 0 then
-      return nil
-    end
-    chunk = call('LRANGE', P .. objects_with_events, -chunk_size, -1)
-    chunk_at = #chunk
-    look_at_chunk()
+-- Whether any of those that nobody owns has events. Asked only where markers before have led nowhere: it costs what it spares elsewhere.
+local function any_events()
+  local queues = {}
+  for n, object in ipairs(free) do
+    queues[n] = P .. object .. events
   end
-  local object = chunk[chunk_at]
-  chunk_at, markers_max = chunk_at - 1, markers_max - 1
-  return object
+  return #queues > 0 and call('EXISTS', unpack(queues)) > 0
 end
 
--- Claims the object of one marker. Answers 'claimed', 'dropped', or nil where there is no marker to look at.
+-- The last ids of those that nobody owns. Answers whether every key that told nothing is not there.
+local function ask_last_ids()
+  local keys, untold = {}, {}
+  for n, object in ipairs(free) do
+    keys[n] = P .. object .. last_event_id
+  end
+  last_ids = #keys > 0 and call('MGET', unpack(keys)) or {}
+  for n, last in ipairs(last_ids) do
+    untold[#untold + 1] = not last and keys[n] or nil
+  end
+  return #untold == 0 or call('EXISTS', unpack(untold)) == 0
+end
+
+-- Reads the next chunk, once the one before is used up. Answers whether there is one.
+local function read_chunk()
+  trim_markers()
+  chunk_read, free, free_at, before = 0, {}, 0, {}
+  -- A run of markers that lead nowhere is passed over in larger and larger strides.
+  chunk_size = math.min(math.max(chunk_size * 2, claims), 512, markers_max, markers_left)
+  if chunk_size <= 0 then
+    return false
+  end
+  local chunk = call('LRANGE', P .. objects_with_events, -chunk_size, -1)
+  chunk_read = #chunk
+  markers_max = markers_max - chunk_read
+  local objects, places, owner_keys, n = {}, {}, {}, 0
+  for i = chunk_read, 1, -1 do
+    local object = chunk[i]
+    if not seen[object] then
+      seen[object] = true
+      n = n + 1
+      objects[n], places[n], owner_keys[n] = object, chunk_read - i, P .. object .. event_worker
+    end
+  end
+  local none_untold = keep_free(objects, places, owner_keys)
+  if chunk_size > claims and not any_events() then
+    free = {}
+  end
+  sound = ask_last_ids() and none_untold
+  return true
+end
+
+-- Claims the object of the next marker that leads to one. Answers 'claimed', 'dropped', or nil where there is no marker to look at.
 local function claim_marker(slot)
-  local object, got = next_marker(), nil
-  if not object then
-    return nil
-  elseif object ~= '' and not chunk_owner[object] and not met[object] then
-    met[object] = true
-    got = own(slot, object, false, chunk_last[object], chunk_sound, false)
-  end
-  -- Only now: a marker is there until something else covers its object.
-  used = used + 1
-  return got == 'claimed' and got or 'dropped'
+  local looked = used < chunk_read
+  repeat
+    while free_at < #free do
+      free_at = free_at + 1
+      local object = free[free_at]
+      -- What a chunk was told of an object before it was put aside does not hold any more.
+      if not put_aside[object] then
+        used = before[free_at]
+        local got = own(slot, object, false, last_ids[free_at], sound, false)
+        -- Only now: a marker is there until something else covers its object.
+        used = used + 1
+        return got == 'claimed' and got or 'dropped'
+      end
+    end
+    used = chunk_read
+    local read = read_chunk()
+    looked = looked or read
+  until not read
+  return looked and 'dropped' or nil
 end
 
 -- Held objects and markers in turn, one and one; where one side has nothing, the other goes on.
@@ -248,7 +297,7 @@ local function claim(slot)
   while without < 2 and claims > 0 and reply_bytes > 0 and not slot.has do
     local got
     if from == 'held' then
-      got, from = claim_held(slot), 'markers'
+      got, from = not due_end and claim_held(slot), 'markers'
     else
       got = claim_marker(slot)
       -- A marker that led nowhere does not use up the turn of the markers.

@@ -3,7 +3,7 @@
 -- All of the batch is delivered. Answers whether the slot goes on with its object.
 local function commit_all(slot, object, last)
   -- Batch and tag go together: if the call fails further on, the slot is one that has nothing yet.
-  delete_later(slot.at .. worker_event)
+  delete_later(slot.batch)
   slot.untagged = true
   set_later(P .. object .. last_event_id, last)
   if slot.result == 'yield' and call('EXISTS', P .. object .. events) == 1 then
@@ -16,58 +16,59 @@ end
 
 -- Writes the event behind the first `count` of the batch to the dead letters. Answers the error where that cannot be done.
 local function bury(slot, object, prev, count, id, why, attempts)
-  local event = call('LINDEX', slot.at .. worker_event, -1 - count)
+  local event = call('LINDEX', slot.batch, -1 - count)
   local dead = try('XADD', P .. events_dead, '*', 'id', id, 'prev', prev, 'object', object, 'event', event, 'error', why, 'attempts', attempts)
   return type(dead) == 'table' and dead.err or nil
 end
 
 -- A part of the batch is delivered. Answers whether the slot goes on with its object because nothing of the batch remains.
 local function commit_part(slot, object, last)
-  local result, count, rest = slot.result, tonumber(ARGV[slot.arg + 3]), ARGV[slot.arg + 4]
-  local held_id = ARGV[slot.arg + 5]
+  local result, count, rest = slot.result, tonumber(args[slot.arg + 3]), args[slot.arg + 4]
+  local held_id = args[slot.arg + 5]
   local prev = last ~= '' and last or last_of(object)
   if result == 'reject' then
-    local id, why = ARGV[slot.arg + 5], ARGV[slot.arg + 6]
-    local failed = bury(slot, object, prev, count, id, why, ARGV[slot.arg + 7])
+    local id, why = args[slot.arg + 5], args[slot.arg + 6]
+    local failed = bury(slot, object, prev, count, id, why, args[slot.arg + 7])
     if failed then
       -- The event stays where it is, held, rather than be lost. Its hand-outs are kept: no tag may come twice.
-      local _, handouts, _, crashes = numbers(ARGV[slot.arg + 1])
+      local _, handouts, _, crashes = numbers(args[slot.arg + 1])
       local held_why = format('quarantine: %s: %s', events_dead, failed)
-      result, rest, held_id = 'hold', 'inf', held_id_of(id, handouts, tonumber(ARGV[slot.arg + 7]), crashes, held_why)
+      result, rest, held_id = 'hold', 'inf', held_id_of(id, handouts, tonumber(args[slot.arg + 7]), crashes, held_why)
     else
       count = count + 1
     end
   end
   if count > 0 then
-    call('LTRIM', slot.at .. worker_event, 0, -1 - count)
+    call('LTRIM', slot.batch, 0, -1 - count)
   end
   if last ~= '' then
     call('SET', P .. object .. last_event_id, last)
   end
   if result == 'hold' then
-    hold_batch(slot.at, object, rest == 'inf' and rest or now_ms + tonumber(rest), held_id)
+    hold_batch(at_of(slot), object, rest == 'inf' and rest or now_ms + tonumber(rest), held_id)
     return false
   elseif rest == '' then
-    call('DEL', slot.at .. worker_event_id)
+    call('DEL', slot.tag)
     slot.prev = prev
     return true
   end
-  call('SET', slot.at .. worker_event_id, rest)
+  call('SET', slot.tag, rest)
   give_again(slot, object, rest)
   return false
 end
 
 -- Takes in the results. Answers the slots that go on with their objects.
 local function commit(slots, tags)
-  local going_on = {}
+  local going_on, n_going_on = {}, 0
   for n, slot in ipairs(slots) do
     local tag = tags[n]
-    if tag and slot.result ~= 'free' and ARGV[slot.arg + 1] == tag then
-      local object, last = ARGV[slot.arg], ARGV[slot.arg + 2]
+    if tag and slot.result ~= 'free' and args[slot.arg + 1] == tag then
+      local object, last = args[slot.arg], args[slot.arg + 2]
       local all = slot.result == 'done' or slot.result == 'yield'
       progress = true
       if all and commit_all(slot, object, last) or not all and commit_part(slot, object, last) then
-        going_on[#going_on + 1] = slot
+        n_going_on = n_going_on + 1
+        going_on[n_going_on] = slot
       end
     elseif tag then
       give_unknown(slot, tag)
@@ -83,8 +84,7 @@ local function go_on_with_more(slot, object)
   elseif wrong then
     quarantine(slot, object, wrong)
   else
-    call('LREM', slot.at .. worker_object, '1', object)
-    delete_later(P .. object .. event_worker)
+    leave(slot, object)
   end
 end
 
@@ -92,7 +92,7 @@ end
 local function go_on(slots)
   local queues = {}
   for n, slot in ipairs(slots) do
-    queues[n] = P .. ARGV[slot.arg] .. events
+    queues[n] = P .. args[slot.arg] .. events
   end
   -- One look tells whether all of them have come to their end, as is the rule where objects have few events each.
   local some_left = #queues > 0 and call('EXISTS', unpack(queues)) > 0
@@ -100,14 +100,13 @@ local function go_on(slots)
     write_down()
   end
   for _, slot in ipairs(slots) do
-    local object = ARGV[slot.arg]
+    local object = args[slot.arg]
     if reply_bytes <= 0 then
       hold_now(slot, object)
     elseif some_left then
       go_on_with_more(slot, object)
     else
-      call('LREM', slot.at .. worker_object, '1', object)
-      delete_later(P .. object .. event_worker)
+      leave(slot, object)
     end
   end
   write_down()

@@ -8,7 +8,7 @@ local function missing_right()
     { 'DEL', key }, { 'EXISTS', key }, { 'GET', key }, { 'HDEL', key, 'f' }, { 'HGET', key, 'f' }, { 'HLEN', key },
     { 'HMGET', key, 'f' }, { 'HSCAN', key, '0' }, { 'HSET', key, 'f', 'v' }, { 'LINDEX', key, '0' }, { 'LLEN', key },
     { 'LMOVE', other, key, 'RIGHT', 'LEFT' }, { 'LPUSH', key, 'v' }, { 'LRANGE', key, '0', '0' }, { 'LREM', key, '1', 'v' },
-    { 'LTRIM', key, '0', '0' }, { 'MGET', key }, { 'MSET', key, 'v' }, { 'PEXPIRE', key, '1' }, { 'PTTL', key },
+    { 'LSET', key, '0', 'v' }, { 'LTRIM', key, '0', '0' }, { 'MGET', key }, { 'MSET', key, 'v' }, { 'PEXPIRE', key, '1' }, { 'PTTL', key },
     { 'RENAME', key, other }, { 'RPOP', key, '1' }, { 'RPUSH', key, 'v' }, { 'SET', key, 'v' }, { 'STRLEN', key }, { 'TIME' },
     { 'TYPE', key }, { 'XADD', key, '*', 'f', 'v' }, { 'ZADD', key, '0', 'm' }, { 'ZCARD', key },
     { 'ZRANGE', key, '0', '0' }, { 'ZREM', key, 'm' }, { 'ZSCORE', key, 'm' },

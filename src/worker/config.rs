@@ -18,7 +18,7 @@ pub struct WorkerConfig {
     pub name: String,
     /// The keys it works on. Default: no namespace.
     pub keys: Keys,
-    /// Slots: how many objects are delivered at the same time. 1 to 1024, default 64.
+    /// Slots: how many objects are delivered at the same time. 1 to 1024, default 128.
     pub concurrency: usize,
     /// The most events of one object handed to the sink at once. 1 to 1000, default 128.
     pub batch: usize,
@@ -58,7 +58,7 @@ impl Default for WorkerConfig {
         Self {
             name: default_name(),
             keys: Keys::new(),
-            concurrency: 64,
+            concurrency: 128,
             batch: 128,
             batch_bytes: 1024 * 1024,
             reply_bytes: 8 * 1024 * 1024,

@@ -163,7 +163,7 @@ impl<'a> Serve<'a> {
                 return Ok(Ended::Finished);
             }
             self.connect();
-            self.call();
+            while self.call() {}
             self.wait();
             let probe_at = self.health.probe_at();
             let ended = tokio::select! {
@@ -216,14 +216,15 @@ impl<'a> Serve<'a> {
         }
     }
 
-    /// Commit and claim: one call for every slot that has a result, and where there may be something to claim for free ones too.
-    fn call(&mut self) {
-        let Some(conn) = &self.conn else { return };
+    /// Commit and claim: one call for slots that have a result, and where there may be something to claim for free ones too. Answers whether
+    /// there was one to make.
+    fn call(&mut self) -> bool {
+        let Some(conn) = &self.conn else { return false };
         let reported = self.slots.iter().any(|slot| matches!(slot, Slot::Reported(_)));
         let free = self.slots.iter().filter(|slot| matches!(slot, Slot::Free)).count();
         let wanted = self.wake && (free > 0 || self.popped.is_some()) && !self.stopping;
         if self.calls.len() >= CALLS_MAX || !(reported || wanted) {
-            return;
+            return false;
         }
         let mut conn: MultiplexedConnection = (**conn).clone();
         let claims = match self.stopping {
@@ -239,12 +240,16 @@ impl<'a> Serve<'a> {
             markers: MARKERS_MAX,
         };
         let mut call = Advance::new(&self.config.keys, &self.config.name, &self.session.token, bounds, self.from);
-        let mut asked = Vec::with_capacity(self.slots.len());
-        let mut names_left = if wanted { self.names() } else { 0 };
+        let all = wanted && self.names_all();
+        let mut names_left = if all { self.slots.len() } else { self.named_max };
+        // Unless all are to be named, half of the slots: Redis has the other half to work on while the answer is worked on here.
+        let asked_max = if all { self.slots.len() } else { self.slots.len().div_ceil(CALLS_MAX) };
+        let mut asked = Vec::with_capacity(asked_max);
         for (number, slot) in self.slots.iter_mut().enumerate() {
             match slot {
+                _ if asked.len() == asked_max => break,
                 Slot::Reported(told) => call.report(number, &told.report),
-                Slot::Free if names_left > 0 || (wanted && self.popped == Some(number)) => {
+                Slot::Free if wanted && (names_left > 0 || self.popped == Some(number)) => {
                     names_left = names_left.saturating_sub(1);
                     call.free(number);
                 }
@@ -253,12 +258,15 @@ impl<'a> Serve<'a> {
             *slot = std::mem::take(slot).next(Step::Ask);
             asked.push(number);
         }
-        if let Some(slot) = self.popped.take_if(|slot| !asked.contains(slot)) {
+        // What the pop moved is looked for by itself where its slot is busy.
+        if let Some(slot) =
+            self.popped.take().filter(|slot| !(asked.contains(slot) && matches!(self.slots[*slot], Slot::Asked(None))))
+        {
             call.look(slot);
         }
-        self.popped = None;
         self.wake &= !wanted;
         self.calls.push(Box::pin(async move { (asked, around!("advance", scripts::advance(&mut conn, &call)).await) }));
+        true
     }
 
     fn has_parked(&self) -> bool {
@@ -338,14 +346,14 @@ impl<'a> Serve<'a> {
         }
     }
 
-    /// How many free slots the call that is made now names.
-    fn names(&mut self) -> usize {
+    /// Whether the call that is made now names all free slots.
+    fn names_all(&mut self) -> bool {
         let now = Instant::now();
-        if now < self.name_all_at {
-            return self.named_max;
+        let all = now >= self.name_all_at;
+        if all {
+            self.name_all_at = now + self.config.block;
         }
-        self.name_all_at = now + self.config.block;
-        self.slots.len()
+        all
     }
 
     /// How many free slots the next call may name, after what this one found for those it named.

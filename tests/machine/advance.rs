@@ -59,6 +59,8 @@ struct Slot {
     has: bool,
     /// What it was given new events of in this call.
     given: Option<Name>,
+    /// It has left an object in this call: the next one takes that one's place at the end of its list.
+    left: bool,
     /// What its object's next event follows on.
     prev: u64,
 }
@@ -131,7 +133,7 @@ impl Call<'_> {
         let mut going_on = Vec::new();
         for (at, (number, told)) in args.slots.iter().enumerate() {
             let w = format!("{}.{number}", args.name);
-            let mut slot = Slot { number: *number, w, has: false, given: None, prev: 0 };
+            let mut slot = Slot { number: *number, w, has: false, given: None, left: false, prev: 0 };
             if let Some(tag) = self.state.worker(&slot.w).tag.clone() {
                 match told {
                     // Only what names the batch in flight is believed.
@@ -152,7 +154,7 @@ impl Call<'_> {
         for number in &args.looks {
             self.return_strays(&format!("{}.{number}", args.name));
         }
-        for slot in slots.iter_mut().filter(|slot| !slot.has) {
+        for slot in slots.iter_mut().filter(|slot| !slot.has && !slot.left) {
             self.claim_taken(slot);
         }
         for slot in slots.iter_mut().filter(|slot| !slot.has) {
@@ -236,7 +238,10 @@ impl Call<'_> {
         }
         match self.take(&slot.w, name, self.batch) {
             None => self.quarantine(slot, name, ":events", "hash"),
-            Some(events) if events.is_empty() => self.release(slot, name),
+            Some(events) if events.is_empty() => {
+                self.release(slot, name);
+                slot.left = true;
+            }
             Some(_) => {
                 (slot.has, slot.given) = (true, Some(name.clone()));
                 self.give(slot.number, &slot.w, name, slot.prev);
@@ -364,37 +369,42 @@ impl Call<'_> {
                     None => self.state.stray(&slot.w, name),
                 }
             } else {
-                self.own_or_release(slot, &name);
+                let got = self.own(slot, &name, true);
+                if got == Got::Empty {
+                    self.release(slot, &name);
+                }
             }
         }
     }
 
-    /// An object without events has no owner, whatever its key was.
-    fn own_or_release(&mut self, slot: &mut Slot, name: &Name) -> Got {
-        let got = self.own(slot, name);
-        if got == Got::Empty {
-            self.release(slot, name);
-            return Got::Dropped;
-        }
-        got
+    /// New names come first, but for the one that takes the place of an object the slot has left.
+    fn enlist(&mut self, slot: &mut Slot, name: &Name) {
+        let names = &mut self.state.worker(&slot.w).objects;
+        let at = if slot.left { names.len() } else { 0 };
+        names.insert(at, name.clone());
+        slot.left = false;
     }
 
-    /// Makes the slot the owner of an object that is in its list, if there are events. Answers whether it is.
-    fn own(&mut self, slot: &mut Slot, name: &Name) -> Got {
-        let Some(last) = self.state.object(name).last_id() else {
-            let kind = if self.state.object(name).last == Key::Wrong { "hash" } else { "string" };
-            self.quarantine(slot, name, ":last.event.id", kind);
-            return Got::Dropped;
-        };
+    /// Makes the slot the owner of the object, if there are events. Answers whether it is. `named`: its list has the name.
+    fn own(&mut self, slot: &mut Slot, name: &Name, named: bool) -> Got {
         match self.take(&slot.w, name, 1) {
             None => self.quarantine(slot, name, ":events", "hash"),
             Some(events) if events.is_empty() => return Got::Empty,
+            Some(events) if self.state.object(name).last_id().is_none() => {
+                self.put_back(slot, name, events);
+                let kind = if self.state.object(name).last == Key::Wrong { "hash" } else { "string" };
+                self.quarantine(slot, name, ":last.event.id", kind);
+            }
             // An owner that cannot be told is nobody, but nobody may pass over what is held.
             Some(events) if self.state.object(name).owner == Key::Wrong && self.state.due.contains_key(name) => {
                 self.put_back(slot, name, events);
                 self.quarantine_held(slot, name);
             }
             Some(_) => {
+                let last = self.state.object(name).last_id().unwrap_or(0);
+                if !named {
+                    self.enlist(slot, name);
+                }
                 self.state.object(name).owner = Key::Right(Some(slot.w.clone()));
                 self.claimed.push((slot.number, slot.w.clone(), name.clone(), last));
                 (slot.has, slot.given, self.progress) = (true, Some(name.clone()), true);
@@ -425,11 +435,7 @@ impl Call<'_> {
         if name.is_empty() || self.state.owner(&name).is_some() {
             return Some(Got::Dropped);
         }
-        self.state.worker(&slot.w).objects.insert(0, name.clone());
-        let got = self.own(slot, &name);
-        if got == Got::Empty {
-            remove(&mut self.state.worker(&slot.w).objects, &name);
-        }
+        let got = self.own(slot, &name, false);
         Some(if got == Got::Claimed { got } else { Got::Dropped })
     }
 
@@ -451,8 +457,11 @@ impl Call<'_> {
             (None, Key::Right(held)) if held.is_empty() => {
                 self.state.due.remove(&name);
                 self.state.object(&name).held_id = Key::default();
-                self.state.worker(&slot.w).objects.insert(0, name.clone());
-                Some(self.own_or_release(slot, &name))
+                let got = self.own(slot, &name, false);
+                if got == Got::Empty {
+                    self.state.object(&name).owner = Key::Right(None);
+                }
+                Some(if got == Got::Claimed { got } else { Got::Dropped })
             }
             // A batch whose numbers are not known must not be passed over.
             (None, _) => {
@@ -493,8 +502,8 @@ impl Call<'_> {
         let Key::Right(batch) = std::mem::take(&mut object.held) else { unreachable!("looked at above") };
         object.held_id = Key::default();
         object.owner = Key::Right(Some(slot.w.clone()));
+        self.enlist(slot, name);
         let worker = self.state.worker(&slot.w);
-        worker.objects.insert(0, name.clone());
         worker.batch = batch;
         worker.tag = Some(Numbers { handouts: numbers.handouts + 1, ..numbers }.tag());
         self.give_again(slot, name);

@@ -8,8 +8,12 @@ use super::world::{AttachStep, Bounds, Choice, Part, Step, Token, World};
 
 /// Bounds that bind nothing.
 const WIDE: Bounds = Bounds { batch: 1000, batch_bytes: 1 << 20, reply_bytes: 1 << 24, claims: 1024, markers: 4096 };
-const ATTACH: Step =
-    Step::Attach(AttachStep { name: 0, slots: 1, again: false, displace: None, before: false, long: true, crashes_max: 5 });
+const ATTACH: Step = attach(1);
+const TWO_SLOTS: Step = attach(2);
+
+const fn attach(slots: usize) -> Step {
+    Step::Attach(AttachStep { name: 0, slots, again: false, displace: None, before: false, long: true, crashes_max: 5 })
+}
 
 fn advance(choice: Choice) -> Step {
     Step::Advance(0, Token::Mine, WIDE, [choice, Choice::Skip, Choice::Skip])
@@ -62,10 +66,8 @@ async fn a_last_id_that_is_none_stops_no_worker() {
 /// went back: a free slot of the same call looked for that one marker more, and the call failed after its commits, on `MGET` without keys.
 #[tokio::test]
 async fn an_empty_marker_popped_for_a_busy_slot_fails_no_call() {
-    let two =
-        Step::Attach(AttachStep { name: 0, slots: 2, again: false, displace: None, before: false, long: true, crashes_max: 5 });
     let last = walk(&[
-        two,
+        TWO_SLOTS,
         Step::Emit(vec![(0, vec![1])]),
         advance(Choice::Free),
         Step::Marker(None),
@@ -108,7 +110,7 @@ async fn what_a_call_puts_aside_it_does_not_hand_out() {
     };
     let (a, b) = (0, 1);
     let last = walk(&[
-        ATTACH,
+        TWO_SLOTS,
         Step::Wrong(a, Part::Queue),
         Step::Marker(Some(a)),
         advance(Choice::Free),
@@ -118,7 +120,8 @@ async fn what_a_call_puts_aside_it_does_not_hand_out() {
         Step::ReleaseAll,
         Step::Emit(vec![(b, vec![1])]),
         Step::Wrong(b, Part::Owner),
-        advance(Choice::Free),
+        // Two slots, so that it reads of both that they are due.
+        Step::Advance(0, Token::Mine, WIDE, [Choice::Free, Choice::Free, Choice::Skip]),
     ])
     .await;
     let Reply::Advanced(advanced) = last else { panic!("{last:?}") };
