@@ -242,7 +242,8 @@ local function claim_marker(slot)
   return got == 'claimed' and got or 'dropped'
 end
 
--- Held objects and markers in turn, one and one; where one side has nothing, the other goes on.
+-- Held objects and markers in turn, one and one; where one side has nothing, the other goes on. Markers left that this call may not look at
+-- are not nothing: their turn goes on with the next call, or an object behind the many that busy ones leave would wait for turns of all of those.
 local function claim(slot)
   local without = 0
   while without < 2 and claims > 0 and reply_bytes > 0 and not slot.has do
@@ -251,6 +252,9 @@ local function claim(slot)
       got, from = claim_held(slot), 'markers'
     else
       got = claim_marker(slot)
+      if not got and markers_left > 0 then
+        return
+      end
       -- A marker that led nowhere does not use up the turn of the markers.
       from = got == 'dropped' and 'markers' or 'held'
     end

@@ -405,11 +405,15 @@ impl Call<'_> {
         Got::Dropped
     }
 
-    /// Held objects and markers in turn; where one side has nothing, the other goes on. A marker that leads nowhere costs no turn.
+    /// Held objects and markers in turn; where one side has nothing, the other goes on. A marker that leads nowhere costs no turn, nor do those
+    /// that the call may not look at any more.
     fn claim(&mut self, slot: &mut Slot) {
         let mut without = 0;
         while without < 2 && self.claims > 0 && self.reply_bytes > 0 && !slot.has {
             let got = if self.from_held { self.claim_held(slot) } else { self.claim_marker(slot) };
+            if !self.from_held && got.is_none() && !self.state.markers.is_empty() {
+                return;
+            }
             self.from_held = !self.from_held && got != Some(Got::Dropped);
             without = if got.is_some() { 0 } else { without + 1 };
         }
