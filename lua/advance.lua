@@ -7,7 +7,8 @@
 --           objects.held (zset), events.dead (stream, written), event.worker:W:* of the slots named, and of the objects they have or get
 --           OBJ:events, OBJ:last.event.id, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
 -- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per reply; slots that may claim (0 to 1024);
---           markers looked at (1 to 4096); where to claim first: held | markers; then per slot, its number and a result:
+--           markers looked at (1 to 4096); where to claim first: held | markers; ms after which the last id of a released object is forgotten
+--           (0: never); then per slot, its number and a result:
 --             free                                                          no batch, as far as the caller knows
 --             look                                                          busy, but a pop for it may have moved a name: return it
 --             done   OBJECT TAG LAST                                        all delivered, LAST is the id of the last one: go on
@@ -23,8 +24,8 @@
 -- Cost      per batch about 5 commands, per claim about 6; bounded by slots, events, bytes and markers
 local name, token = ARGV[2], ARGV[3]
 local batch_max, batch_bytes, reply_bytes = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local claims, markers_max, from = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
-local SLOT_ARGS = 10
+local claims, markers_max, from, forget_ms = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9], tonumber(ARGV[10])
+local SLOT_ARGS = 11
 
 local call, try, format = redis.call, redis.pcall, string.format
 
@@ -52,8 +53,8 @@ local function text_of(number)
 end
 
 -- Writes that wait until all slots have come this far, so that one command does them for all of them. They cannot fail: neither command
--- minds what type a key had. Who reads such a key writes them down first.
-local to_set, to_delete = {}, {}
+-- minds what type a key had. Who reads such a key writes them down first. What is set has no time to live: that comes after it.
+local to_set, to_delete, to_expire = {}, {}, {}
 
 local function set_later(key, value)
   local n = #to_set
@@ -73,6 +74,25 @@ local function write_down()
     call('MSET', unpack(to_set))
     to_set = {}
   end
+  if #to_expire > 0 then
+    for _, key in ipairs(to_expire) do
+      call('PEXPIRE', key, forget_ms)
+    end
+    to_expire = {}
+  end
+end
+
+-- Nobody has the object any more, and it has no events: only its last id remains.
+local function forget_later(object)
+  if forget_ms > 0 then
+    to_expire[#to_expire + 1] = P .. object .. last_event_id
+  end
+end
+
+local function release(slot, object)
+  call('LREM', slot.at .. worker_object, '1', object)
+  delete_later(P .. object .. event_worker)
+  forget_later(object)
 end
 
 -- Whether the reply is an error for a key's type. Any other error is no matter of one key, and ends the call.

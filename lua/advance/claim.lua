@@ -40,6 +40,10 @@ local function own(slot, object, owner, last, sound, named)
     call('LPUSH', slot.at .. worker_object, object)
   end
   set_later(P .. object .. event_worker, w_of(slot))
+  if last and forget_ms > 0 then
+    -- Set anew it has no time to live: it must not be forgotten while events that follow on it are in flight.
+    set_later(P .. object .. last_event_id, last)
+  end
   entry[4] = last or '0'
   claimed[#claimed + 1] = { slot, entry }
   claims, slot.has, slot.object, progress = claims - 1, true, object, true
@@ -82,8 +86,7 @@ local function claim_taken(slot)
         markers_left = markers_left + 1
       end
     elseif own(slot, object, found[1], found[2], false, true) == 'empty' then
-      call('DEL', P .. object .. event_worker)
-      call('LREM', slot.at .. worker_object, '1', object)
+      release(slot, object)
     end
     -- Another slot's list may have the same name.
     write_down()
@@ -170,6 +173,7 @@ local function claim_held(slot)
   end
   if got == 'empty' then
     call('DEL', P .. object .. event_worker)
+    forget_later(object)
   end
   return got == 'claimed' and got or 'dropped'
 end

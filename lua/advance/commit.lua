@@ -83,8 +83,7 @@ local function go_on_with_more(slot, object)
   elseif wrong then
     quarantine(slot, object, wrong)
   else
-    call('LREM', slot.at .. worker_object, '1', object)
-    delete_later(P .. object .. event_worker)
+    release(slot, object)
   end
 end
 
@@ -106,8 +105,7 @@ local function go_on(slots)
     elseif some_left then
       go_on_with_more(slot, object)
     else
-      call('LREM', slot.at .. worker_object, '1', object)
-      delete_later(P .. object .. event_worker)
+      release(slot, object)
     end
   end
   write_down()

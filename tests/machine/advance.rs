@@ -40,6 +40,8 @@ pub struct Advance {
     pub reply_bytes: usize,
     pub claims: usize,
     pub markers: usize,
+    /// 0: never.
+    pub forget_ms: u64,
     pub from_held: bool,
     /// Without a result, the slot is free as far as the process knows.
     pub slots: Vec<(usize, Option<Told>)>,
@@ -78,6 +80,7 @@ struct Call<'a> {
     reply_bytes: i64,
     claims: usize,
     markers: usize,
+    forget_ms: u64,
     from_held: bool,
     counter: u64,
     progress: bool,
@@ -106,6 +109,7 @@ impl Reference {
             reply_bytes: args.reply_bytes as i64,
             claims: args.claims,
             markers: args.markers,
+            forget_ms: args.forget_ms,
             from_held: args.from_held,
             counter,
             progress: false,
@@ -223,7 +227,8 @@ impl Call<'_> {
     fn drop_front(&mut self, slot: &Slot, told: &Told, count: usize) {
         self.state.worker(&slot.w).batch.drain(..count);
         if let Some(last) = told.last {
-            self.state.object(&told.object).last = Key::Right(Some(last.to_string()));
+            let object = self.state.object(&told.object);
+            (object.last, object.fades) = (Key::Right(Some(last.to_string())), None);
         }
     }
 
@@ -302,8 +307,14 @@ impl Call<'_> {
         }
     }
 
+    /// From now on only the last id remains, for a while or for ever.
     fn release(&mut self, slot: &Slot, name: &Name) {
-        self.state.object(name).owner = Key::Right(None);
+        let forget_ms = self.forget_ms;
+        let object = self.state.object(name);
+        object.owner = Key::Right(None);
+        if forget_ms > 0 && object.last != Key::default() {
+            object.fades = Some(forget_ms);
+        }
         let worker = self.state.worker(&slot.w);
         worker.tag = None;
         remove(&mut worker.objects, name);
@@ -395,7 +406,12 @@ impl Call<'_> {
                 self.quarantine_held(slot, name);
             }
             Some(_) => {
-                self.state.object(name).owner = Key::Right(Some(slot.w.clone()));
+                let forgets = self.forget_ms > 0;
+                let object = self.state.object(name);
+                object.owner = Key::Right(Some(slot.w.clone()));
+                if forgets {
+                    object.fades = None;
+                }
                 self.claimed.push((slot.number, slot.w.clone(), name.clone(), last));
                 (slot.has, slot.given, self.progress) = (true, Some(name.clone()), true);
                 self.claims -= 1;

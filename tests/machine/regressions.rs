@@ -7,7 +7,8 @@ use super::support::Redis;
 use super::world::{AttachStep, Bounds, Choice, Part, Step, Token, World};
 
 /// Bounds that bind nothing.
-const WIDE: Bounds = Bounds { batch: 1000, batch_bytes: 1 << 20, reply_bytes: 1 << 24, claims: 1024, markers: 4096 };
+const WIDE: Bounds =
+    Bounds { batch: 1000, batch_bytes: 1 << 20, reply_bytes: 1 << 24, claims: 1024, markers: 4096, forget: false };
 const ATTACH: Step =
     Step::Attach(AttachStep { name: 0, slots: 1, again: false, displace: None, before: false, long: true, crashes_max: 5 });
 
