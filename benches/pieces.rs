@@ -109,7 +109,14 @@ impl Slots {
     /// One call for all slots, put together and read as a worker does it.
     async fn call(&mut self) -> Duration {
         let slots = self.in_flight.len();
-        let bounds = Bounds { batch: self.batch, batch_bytes: 1 << 20, reply_bytes: 8 << 20, claims: slots, markers: 1024 };
+        let bounds = Bounds {
+            batch: self.batch,
+            batch_bytes: 1 << 20,
+            reply_bytes: 8 << 20,
+            claims: slots,
+            markers: 1024,
+            forget_after: None,
+        };
         let began = Instant::now();
         let mut call = Advance::new(&self.keys, NAME, TOKEN, bounds, From::Markers);
         for (slot, batch) in self.in_flight.iter_mut().enumerate() {

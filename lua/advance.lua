@@ -7,7 +7,8 @@
 --           objects.held (zset), events.dead (stream, written), event.worker:W:* of the slots named, and of the objects they have or get
 --           OBJ:events, OBJ:last.event.id, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
 -- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per reply; slots that may claim (0 to 1024);
---           markers looked at (1 to 4096); where to claim first: held | markers; then per slot, its number and a result:
+--           markers looked at (1 to 4096); where to claim first: held | markers; ms after which the last id of a released object is forgotten
+--           (0: never); then per slot, its number and a result:
 --             free                                                          no batch, as far as the caller knows
 --             look                                                          busy, but a pop for it may have moved a name: return it
 --             done   OBJECT TAG LAST                                        all delivered, LAST is the id of the last one: go on
@@ -24,8 +25,8 @@
 local args = ARGV
 local name, token = args[2], args[3]
 local batch_max, batch_bytes, reply_bytes = tonumber(args[4]), tonumber(args[5]), tonumber(args[6])
-local claims, markers_max, from = tonumber(args[7]), tonumber(args[8]), args[9]
-local SLOT_ARGS = 10
+local claims, markers_max, from, forget_ms = tonumber(args[7]), tonumber(args[8]), args[9], tonumber(args[10])
+local SLOT_ARGS = 11
 
 local call, try, format = redis.call, redis.pcall, string.format
 
@@ -50,8 +51,8 @@ local function text_of(number)
 end
 
 -- Writes that wait until all slots have come this far, so that one command does them for all of them. They cannot fail: neither command
--- minds what type a key had. Who reads such a key writes them down first.
-local to_set, to_set_n, to_delete, to_delete_n = {}, 0, {}, 0
+-- minds what type a key had. Who reads such a key writes them down first. What is set has no time to live: that comes after it.
+local to_set, to_set_n, to_delete, to_delete_n, to_expire = {}, 0, {}, 0, {}
 
 local function set_later(key, value)
   to_set[to_set_n + 1], to_set[to_set_n + 2] = key, value
@@ -71,6 +72,19 @@ local function write_down()
   if to_set_n > 0 then
     call('MSET', unpack(to_set, 1, to_set_n))
     to_set_n = 0
+  end
+  if #to_expire > 0 then
+    for _, key in ipairs(to_expire) do
+      call('PEXPIRE', key, forget_ms)
+    end
+    to_expire = {}
+  end
+end
+
+-- Nobody has the object any more, and it has no events: only its last id remains.
+local function forget_later(object)
+  if forget_ms > 0 then
+    to_expire[#to_expire + 1] = P .. object .. last_event_id
   end
 end
 
@@ -98,6 +112,7 @@ end
 -- as the last of the list, for all that came later are before it.
 local function leave(slot, object)
   delete_later(P .. object .. event_worker)
+  forget_later(object)
   slot.left = object
 end
 

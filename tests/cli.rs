@@ -10,11 +10,12 @@ use support::console::PATIENCE;
 use support::{Redis, until};
 
 /// One way to call each command that talks to Redis.
-const COMMANDS: [&[&str]; 7] = [
+const COMMANDS: [&[&str]; 8] = [
     &["check"],
     &["stats"],
     &["inspect", "x"],
     &["dead", "list"],
+    &["forget", "x"],
     &["emit", "x", "1"],
     &["worker", "--sink", "null"],
     &["bench"],

@@ -192,10 +192,19 @@ fn what_is_allowed_is_no_fault() {
 #[case::answered_twice(Recorded::sound().with(done("failed", 200, "e1")), &[("malformed", 1)])]
 #[case::answered_and_never_invoked(Recorded::sound().with(done("ok", 200, "e11")), &[("malformed", 1)])]
 fn a_planted_fault_is_found(#[case] recorded: Recorded, #[case] faults: &[(&str, u64)]) {
-    recorded.finds(faults, &[]);
+    recorded.finds(faults, &["--never-forgotten"]);
     // Without a window, being lossy excuses nothing; and a window far away does not either.
-    recorded.finds(faults, &["--lossy"]);
-    recorded.with(redis_lost(5000, 6000)).finds(faults, &["--lossy"]);
+    recorded.finds(faults, &["--lossy", "--never-forgotten"]);
+    recorded.with(redis_lost(5000, 6000)).finds(faults, &["--lossy", "--never-forgotten"]);
+}
+
+/// Where objects are forgotten, a chain may begin anew. What follows on an event from before that is forked all the same.
+#[test]
+fn a_chain_begins_anew_where_its_object_was_forgotten() {
+    let verdict = Recorded::sound().set("x5", "prev", 0).finds(&[], &[]);
+    assert_eq!(verdict["anew"], 1);
+    assert_eq!(Recorded::sound().finds(&[], &[])["anew"], 0);
+    Recorded::sound().set("x5", "prev", 0).set("x7", "prev", 4).finds(&[("forked", 1)], &[]);
 }
 
 #[test]

@@ -303,7 +303,7 @@ async fn a_name_that_came_late_to_a_busy_slot_goes_to_a_free_one_at_once() {
         crashes_max: 5,
     };
     attach(&mut conn, keys, &name).await.expect("attached");
-    let bounds = Bounds { batch: 10, batch_bytes: 1000, reply_bytes: 10_000, claims: 2, markers: 10 };
+    let bounds = Bounds { batch: 10, batch_bytes: 1000, reply_bytes: 10_000, claims: 2, markers: 10, forget_after: None };
     let mut gave = Vec::new();
     for (object, busy) in [("work:1", false), ("work:2", true)] {
         console.emit(object, "1").await;

@@ -123,13 +123,24 @@ fn a_late_send_is_a_duplicate_only_if_its_event_came_in_time_elsewhere() {
 #[case::starts_elsewhere(&[(3, 2), (5, 3)], &[("lost", 1)])]
 #[case::swapped(&[(1, 0), (5, 2), (2, 1), (6, 5)], &[("reordered", 1)])]
 #[case::forked(&[(1, 0), (2, 1), (5, 1), (6, 5)], &[("forked", 1)])]
-#[case::starts_twice(&[(1, 0), (2, 1), (5, 0), (6, 5)], &[("forked", 1)])]
+#[case::starts_twice_and_goes_on_from_before(&[(1, 0), (2, 1), (5, 0), (6, 2)], &[("forked", 1)])]
+#[case::starts_twice_with_one_event(&[(1, 0), (2, 1), (2, 0)], &[("forked", 1)])]
 #[case::two_prevs(&[(1, 0), (2, 1), (5, 2), (5, 1)], &[("forked", 1)])]
 #[case::prev_not_below_id(&[(1, 0), (2, 2)], &[("malformed", 1)])]
 #[case::id_zero(&[(1, 0), (0, 0)], &[("malformed", 1)])]
 #[case::id_too_high(&[(1, 0), (1 << 53, 1)], &[("malformed", 1)])]
 fn a_broken_chain_is_found_without_the_input(#[case] chain_of: &[(u64, u64)], #[case] faults: &[(&str, u64)]) {
     Case::new().output("a", chain(chain_of)).finds(faults, 1);
+}
+
+/// A forgotten object's next event has `prev` 0: counted, and no fault, unless nobody forgets.
+#[test]
+fn a_chain_begins_anew_where_its_object_was_forgotten() {
+    let case = Case::new().output("a", chain(&[(1, 0), (2, 1), (5, 0), (6, 5)]));
+    assert_eq!(case.finds(&[], 0)["anew"], 1);
+    let shown = String::from_utf8(case.run(&[]).stdout).expect("text");
+    assert!(shown.contains("begun anew") && shown.ends_with("clean\n"), "{shown}");
+    assert_eq!(case.run(&["--never-forgotten"]).status.code(), Some(1));
 }
 
 #[rstest]

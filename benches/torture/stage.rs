@@ -152,7 +152,10 @@ impl Stage {
         let program = self.dir.join("seriatim");
         let check = Command::new(&program).args(["check", "--redis", &url]).status().await?;
         let mut verify = Command::new(&program);
-        verify.args(["verify", "--history"]).args(self.lossy.then_some("--lossy")).arg(self.dir.join("history.ndjson"));
+        verify
+            .args(["verify", "--history", "--never-forgotten"])
+            .args(self.lossy.then_some("--lossy"))
+            .arg(self.dir.join("history.ndjson"));
         let verify = verify.status().await?;
         Ok(stopped && check.success() && verify.success() && self.panics()? == 0)
     }

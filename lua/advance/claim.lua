@@ -49,6 +49,10 @@ local function own(slot, object, owner, last, sound, named)
     error(failed)
   end
   set_later(P .. object .. event_worker, slot.w)
+  if last and forget_ms > 0 then
+    -- Set anew it has no time to live: it must not be forgotten while events that follow on it are in flight.
+    set_later(P .. object .. last_event_id, last)
+  end
   entry[4] = last or '0'
   local n = #claimed + 1
   claimed[n], claimed_queues[n], claimed_entries[n] = slot, P .. object .. events, entry
@@ -87,8 +91,9 @@ local function claim_taken(slot)
         markers_left = markers_left + 1
       end
     elseif own(slot, object, found[1], found[2], false, true) == 'empty' then
-      call('DEL', P .. object .. event_worker)
       call('LREM', slot.list, '1', object)
+      delete_later(P .. object .. event_worker)
+      forget_later(object)
     end
     -- Another slot's list may have the same name.
     write_down()
@@ -181,6 +186,7 @@ local function claim_held(slot)
   end
   if got == 'empty' then
     call('DEL', P .. object .. event_worker)
+    forget_later(object)
   end
   return got == 'claimed' and got or 'dropped'
 end
@@ -291,7 +297,8 @@ local function claim_marker(slot)
   return looked and 'dropped' or nil
 end
 
--- Held objects and markers in turn, one and one; where one side has nothing, the other goes on.
+-- Held objects and markers in turn, one and one; where one side has nothing, the other goes on. Markers left that this call may not look at
+-- are not nothing: their turn goes on with the next call, or an object behind the many that busy ones leave would wait for turns of all of those.
 local function claim(slot)
   local without = 0
   while without < 2 and claims > 0 and reply_bytes > 0 and not slot.has do
@@ -300,6 +307,9 @@ local function claim(slot)
       got, from = not due_end and claim_held(slot), 'markers'
     else
       got = claim_marker(slot)
+      if not got and markers_left > 0 then
+        return
+      end
       -- A marker that led nowhere does not use up the turn of the markers.
       from = got == 'dropped' and 'markers' or 'held'
     end

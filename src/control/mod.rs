@@ -1,9 +1,10 @@
-//! Looks at a live system and says what is there. Nothing here writes to Redis.
+//! Looks at a live system and says what is there. Nothing here writes to Redis but [`forget`](mod@forget).
 //!
 //! - [`check`](mod@check): the invariants, read off by number
 //! - [`stats`](mod@stats): workers, markers, held objects, dead letters, and with a scan the depth of every queue
 //! - [`inspect`](mod@inspect): one object: where its events are and why they wait
 //! - [`dead`]: the dead letters
+//! - [`forget`](mod@forget): lets go of what remains of idle objects
 //! - `report` (private, its types are in `check`): invariants and violations
 //! - `scan` and `reply` (private): walking the key space, and reading what Redis answers
 //!
@@ -12,6 +13,7 @@
 
 pub mod check;
 pub mod dead;
+pub mod forget;
 pub mod inspect;
 mod reply;
 mod report;
@@ -22,6 +24,7 @@ use redis::aio::ConnectionLike;
 
 pub use self::check::{CheckReport, check};
 pub use self::dead::{DeadLetter, dead_letters};
+pub use self::forget::{Forgot, forget};
 pub use self::inspect::{Inspection, inspect};
 pub use self::stats::{Depth, Stats, depth, stats};
 

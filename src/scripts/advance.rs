@@ -95,6 +95,8 @@ pub struct Bounds {
     pub claims: usize,
     /// Markers looked at.
     pub markers: usize,
+    /// How long the last id of an object is kept after a slot has released it; nothing: for ever.
+    pub forget_after: Option<Duration>,
 }
 
 impl Advance {
@@ -103,6 +105,7 @@ impl Advance {
         let mut cmd = ADVANCE.with_key(&keys.worker_lease(name));
         cmd.arg(keys.prefix()).arg(name).arg(token).arg(bounds.batch).arg(bounds.batch_bytes).arg(bounds.reply_bytes);
         cmd.arg(bounds.claims).arg(bounds.markers).arg(from.word());
+        cmd.arg(bounds.forget_after.map_or(0, |after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)));
         Self { cmd }
     }
 

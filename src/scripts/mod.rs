@@ -5,6 +5,7 @@
 //! it has not; what follows from either is told in the header of each script.
 
 mod advance;
+mod forget;
 mod lease;
 mod tag;
 
@@ -14,6 +15,7 @@ use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
 pub use advance::{Advance, Advanced, BatchReply, Bounds, From, Report, Results, advance};
+pub use forget::{Forgot, OBJECTS_MAX, forget};
 pub use lease::{Adopted, Attach, Attached, Connected, Detached, Renewed, Seen, adopt, attach, connect, detach, renew};
 
 pub use tag::{Tag, TagError};
@@ -52,6 +54,7 @@ script!(ATTACH, "attach.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 script!(RENEW, "renew.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 script!(DETACH, "detach.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 script!(ADOPT, "adopt.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
+script!(FORGET, "forget.lua");
 script!(
     ADVANCE,
     "advance/call.lua",

@@ -11,6 +11,7 @@ pub(super) struct Totals {
     pub(super) events: u64,
     pub(super) objects: u64,
     pub(super) duplicates: u64,
+    pub(super) anew: u64,
 }
 
 /// An event whose `prev` nobody delivered.
@@ -35,7 +36,14 @@ pub(super) fn ids_of_two_objects(sent: &[Sent], dead: &[Dead], names: &[Arc<str>
 }
 
 /// Judges the sends of one object, sorted by id. Answers the gaps, one per id that is missing.
-pub(super) fn judge(name: &str, sent: &[Sent], dead: &[Dead], totals: &mut Totals, findings: &mut Findings) -> Vec<Gap> {
+pub(super) fn judge(
+    name: &str,
+    sent: &[Sent],
+    dead: &[Dead],
+    never_forgotten: bool,
+    totals: &mut Totals,
+    findings: &mut Findings,
+) -> Vec<Gap> {
     let mut gaps: Vec<Gap> = Vec::new();
     if sent.is_empty() {
         return gaps;
@@ -49,14 +57,18 @@ pub(super) fn judge(name: &str, sent: &[Sent], dead: &[Dead], totals: &mut Total
         let mut prevs: Vec<(u64, Place)> = sends.iter().map(|sent| (sent.prev, sent.place)).collect();
         prevs.sort_unstable();
         prevs.dedup_by_key(|(prev, _)| *prev);
-        let id = sends[0].id;
+        let (id, has_one_prev) = (sends[0].id, prevs.len() == 1);
         for (prev, place) in prevs {
             if prev != 0 && delivered.binary_search(&prev).is_err() && !is_dead(prev) {
                 gaps.push(Gap { id, prev, place });
             }
             // Whatever was delivered between prev and id hangs beside the chain, unless it was given up as a dead letter.
             let beside = &delivered[delivered.partition_point(|earlier| *earlier <= prev)..];
-            if let Some(other) = beside.iter().find(|other| !is_dead(**other)) {
+            let Some(other) = beside.iter().find(|other| !is_dead(**other)) else { continue };
+            // A forgotten object begins anew; the same event does not also follow on another one.
+            if prev == 0 && has_one_prev && !never_forgotten {
+                totals.anew += 1;
+            } else {
                 findings.add(Kind::Forked, place, || {
                     format!("{name}: id {id} follows id {prev}, and so does id {other} or one before it")
                 });

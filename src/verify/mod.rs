@@ -5,7 +5,8 @@
 //! - *within one file*, in the order of its lines, as a receiver of that file alone sees it: ids of an object grow, and what comes
 //!   again is a duplicate, which the receiver's rule drops. An id that comes late is only a duplicate if that event came in time
 //!   elsewhere, in this file or in another one; if not, the receiver has lost it, and it counts as reordered.
-//! - *across all files*, by id: the events of an object form one chain that starts at 0, in which `prev` names the event before.
+//! - *across all files*, by id: the events of an object form one chain that starts at 0, in which `prev` names the event before. Where an object
+//!   was forgotten, its chain begins anew with `prev` 0; that is counted, and no fault unless told so.
 //!
 //! With the input beside them, the chain of each object must also be the input's lines of that object, one by one, byte for byte.
 //! Real input repeats itself, so sequences are compared, never sets. A dead letter excuses the absence of its event.
@@ -117,6 +118,7 @@ pub struct Judge {
     /// `None` without an input to hold the outputs against.
     expected: Option<Vec<Expected>>,
     findings: Findings,
+    never_forgotten: bool,
 }
 
 impl Judge {
@@ -181,6 +183,11 @@ impl Judge {
         Ok(())
     }
 
+    /// No object was ever forgotten: an event with `prev` 0 after others of its object is no new beginning, but a fork.
+    pub fn never_forgotten(&mut self) {
+        self.never_forgotten = true;
+    }
+
     /// From now on the outputs are held against an input, even if it turns out to be empty.
     pub fn against_input(&mut self) {
         self.expected.get_or_insert_default();
@@ -210,7 +217,7 @@ impl Judge {
             let sent = run(&self.sent, object, |sent| sent.object);
             let dead = run(&self.dead, object, |dead| dead.object);
             let name = &self.names[object as usize];
-            let missing = chain::judge(name, sent, dead, &mut totals, &mut self.findings);
+            let missing = chain::judge(name, sent, dead, self.never_forgotten, &mut totals, &mut self.findings);
             let mut lost = 0;
             if let Some(expected) = &expected {
                 let expected = run(expected, object, |expected| expected.object);

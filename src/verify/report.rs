@@ -19,7 +19,7 @@ pub enum Kind {
     Lost,
     /// An event that came after a later one of its object, or whose id says so against the input.
     Reordered,
-    /// A second event after the same `prev`: the chain of an object has two branches.
+    /// A second event after the same `prev`, unless that is 0: the chain of an object has two branches.
     Forked,
     /// An id that two different events bear.
     IdReused,
@@ -80,6 +80,8 @@ pub struct Report {
     pub objects: u64,
     /// Sends beyond the first of each event. Resends are allowed: the receiver's rule drops them.
     pub duplicates: u64,
+    /// How often the chain of an object began anew, with `prev` 0, because the object had been forgotten. No fault, where anybody forgets objects.
+    pub anew: u64,
     /// Dead letters.
     pub dead: u64,
     /// See [`Kind::Lost`].
@@ -114,7 +116,7 @@ impl Report {
         }
     }
 
-    /// Whether nothing is broken. Duplicates and a torn last line break nothing.
+    /// Whether nothing is broken. Duplicates, a chain that begins anew and a torn last line break nothing.
     pub fn is_clean(&self) -> bool {
         Kind::ALL.into_iter().filter(|kind| kind.breaks()).all(|kind| self.count(kind) == 0)
     }
@@ -147,6 +149,7 @@ impl Findings {
             events: totals.events,
             objects: totals.objects,
             duplicates: totals.duplicates,
+            anew: totals.anew,
             dead,
             lost: count(Kind::Lost),
             reordered: count(Kind::Reordered),

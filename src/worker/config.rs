@@ -47,6 +47,9 @@ pub struct WorkerConfig {
     pub probe_max: Duration,
     /// How many workers may die with one event in hand before it waits for an operator. 1 to 1000, default 5.
     pub crashes_max: u32,
+    /// How long the last id of an object is kept after its last event was delivered. After that, its next event has `prev` 0: see
+    /// [`forget`](mod@crate::control::forget). All workers should have the same. 1 s to 10 years, default: for ever.
+    pub forget_after: Option<Duration>,
     /// Take the name at once from a process that is still alive, which then stops. Default: no.
     pub takeover: bool,
     /// The lowest id to give, for a Redis that was emptied while no process was left that remembers the ids. 0 to 2^52, default 0: no matter.
@@ -72,6 +75,7 @@ impl Default for WorkerConfig {
             retry_max: Duration::from_secs(60),
             probe_max: Duration::from_secs(5),
             crashes_max: 5,
+            forget_after: None,
             takeover: false,
             first_id: 0,
         }
@@ -113,7 +117,9 @@ impl WorkerConfig {
         check_time("response_timeout", self.response_timeout, ms(100), s(600), "it must be 100 ms to 10 min")?;
         check_time("retry_min", self.retry_min, ms(1), day, "it must be 1 ms to 24 h")?;
         check_time("retry_max", self.retry_max, self.retry_min, day, "it must be at least retry_min and at most 24 h")?;
-        check_time("probe_max", self.probe_max, ms(100), hour, "it must be 100 ms to 1 h")
+        check_time("probe_max", self.probe_max, ms(100), hour, "it must be 100 ms to 1 h")?;
+        let ten_years = 10 * 366 * day;
+        self.forget_after.map_or(Ok(()), |after| check_time("forget_after", after, s(1), ten_years, "it must be 1 s to 10 years"))
     }
 
     /// The wait before an event that has failed `attempts` times is tried again: doubling, capped, and spread over its upper half so that many objects

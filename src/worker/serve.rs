@@ -238,6 +238,7 @@ impl<'a> Serve<'a> {
             reply_bytes: self.config.reply_bytes,
             claims,
             markers: MARKERS_MAX,
+            forget_after: self.config.forget_after,
         };
         let mut call = Advance::new(&self.config.keys, &self.config.name, &self.session.token, bounds, self.from);
         let all = wanted && self.names_all();

@@ -304,6 +304,7 @@ impl<'a> Scene<'a> {
     /// Nothing lost, reordered or forked; the invariants hold; the dead letter is the one that was rejected.
     async fn judge(mut self) -> Result<Figures, String> {
         let mut judge = Judge::new();
+        judge.never_forgotten();
         let input = judge.file("input");
         for (line, (object, event)) in
             self.emitted.iter().flat_map(|(object, events)| events.iter().map(move |event| (object, event))).enumerate()

@@ -169,6 +169,26 @@ async fn turns_go_on_over_calls() {
     assert!(rig.world.undone().is_empty());
 }
 
+/// More markers of busy objects than one call looks at stand before another one: until they are dropped, no busy object has a further turn.
+#[tokio::test]
+async fn a_turn_of_the_markers_goes_on_with_the_next_call() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 4).await;
+    held_and_marked(&mut rig, &mut p).await;
+    let markers = rig.keys.objects_with_events();
+    rig.redis::<i64>("RPUSH", &[markers.as_bytes(), b"h2", b"h3", b"h2", b"h3"]).await;
+    let bounds = Bounds { markers: 2, ..WIDE };
+    p.from = From::Held;
+    let mut given = Vec::new();
+    for _ in 0..3 {
+        given.push(p.advance(&mut rig.conn, &rig.keys, bounds).await);
+        rig.sound().await;
+    }
+    let slots: Vec<_> = given.iter().map(|given| (given.slots.len(), given.more)).collect();
+    assert_eq!(slots, [(1, true), (0, true), (3, true)]);
+    assert_eq!(objects(&p), ["h0", "m0", "h1", "m1"]);
+}
+
 #[tokio::test]
 async fn markers_of_one_object_give_it_to_one_slot() {
     let mut rig = Rig::start().await;

@@ -15,7 +15,8 @@ pub const LEASE: Duration = Duration::from_secs(3600);
 /// Crashes before an event waits for an operator: few, so that it happens.
 pub const CRASHES_MAX: u32 = 3;
 /// Bounds that bind nothing in a test that does not want it.
-pub const WIDE: Bounds = Bounds { batch: 1000, batch_bytes: 1 << 20, reply_bytes: 1 << 24, claims: 1024, markers: 4096 };
+pub const WIDE: Bounds =
+    Bounds { batch: 1000, batch_bytes: 1 << 20, reply_bytes: 1 << 24, claims: 1024, markers: 4096, forget_after: None };
 
 /// What a process believes of a slot.
 #[derive(Debug, Clone, Default)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Attached, Bounds, From, Renewed, Results, Seen, Tag};
+use seriatim::scripts::{self, Advance, Attached, Bounds, Forgot, From, Renewed, Results, Seen, Tag};
 
 use super::check::check;
 use super::puppet::{Answer, CRASHES_MAX, LEASE, Puppet, Slot, WIDE, agrees, rest};
@@ -87,7 +87,8 @@ impl Run {
             18..20 => self.wake().await,
             20..25 => self.start().await,
             25..50 => self.advance().await?,
-            50..68 => self.deliver()?,
+            50..66 => self.deliver()?,
+            66..68 => self.forget().await,
             68..73 => self.pop().await,
             73..75 => self.renew().await?,
             75..79 => self.adopt().await,
@@ -183,6 +184,8 @@ impl Run {
             reply_bytes: one_of([1, 70, 1 << 20, 1 << 20]),
             claims: one_of([0, 1, 3, 1024]),
             markers: one_of([1, 2, 8, 4096]),
+            // No schedule takes as long.
+            forget_after: [None, Some(DAY)][one_of([0, 0, 0, 1])],
         }
     }
 
@@ -405,6 +408,16 @@ impl Run {
         let mut cmd = redis::cmd("ZADD");
         cmd.arg(self.keys.objects_held()).arg("XX").arg(0).arg(&object[..]);
         let _: () = cmd.query_async(&mut self.conn).await.expect("ZADD");
+    }
+
+    /// An operator forgets an object, if it is idle.
+    async fn forget(&mut self) {
+        let object = OBJECTS[self.rng.at(OBJECTS.len())];
+        let forgot = scripts::forget(&mut self.conn, &self.keys, &[object]).await.expect("forget").remove(0);
+        self.say(format!("forget {}: {forgot:?}", text(&Name::from_static(object))));
+        if let Forgot::Forgotten { last_event_id } = forgot {
+            self.world.forgotten.insert(last_event_id.parse().expect("an id"));
+        }
     }
 
     async fn arrive_late(&mut self) {

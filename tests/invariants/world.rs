@@ -39,6 +39,8 @@ pub struct World {
     pub applied: HashSet<Number>,
     pub dead: HashSet<Number>,
     pub counter: u64,
+    /// Last ids that were forgotten.
+    pub forgotten: HashSet<u64>,
 }
 
 impl World {

@@ -40,6 +40,8 @@ pub struct Advance {
     pub reply_bytes: usize,
     pub claims: usize,
     pub markers: usize,
+    /// 0: never.
+    pub forget_ms: u64,
     pub from_held: bool,
     /// Without a result, the slot is free as far as the process knows.
     pub slots: Vec<(usize, Option<Told>)>,
@@ -80,6 +82,7 @@ struct Call<'a> {
     reply_bytes: i64,
     claims: usize,
     markers: usize,
+    forget_ms: u64,
     from_held: bool,
     counter: u64,
     progress: bool,
@@ -108,6 +111,7 @@ impl Reference {
             reply_bytes: args.reply_bytes as i64,
             claims: args.claims,
             markers: args.markers,
+            forget_ms: args.forget_ms,
             from_held: args.from_held,
             counter,
             progress: false,
@@ -225,7 +229,8 @@ impl Call<'_> {
     fn drop_front(&mut self, slot: &Slot, told: &Told, count: usize) {
         self.state.worker(&slot.w).batch.drain(..count);
         if let Some(last) = told.last {
-            self.state.object(&told.object).last = Key::Right(Some(last.to_string()));
+            let object = self.state.object(&told.object);
+            (object.last, object.fades) = (Key::Right(Some(last.to_string())), None);
         }
     }
 
@@ -307,11 +312,22 @@ impl Call<'_> {
         }
     }
 
+    /// From now on only the last id remains, for a while or for ever.
     fn release(&mut self, slot: &Slot, name: &Name) {
-        self.state.object(name).owner = Key::Right(None);
+        self.forget_later(name);
         let worker = self.state.worker(&slot.w);
         worker.tag = None;
         remove(&mut worker.objects, name);
+    }
+
+    /// Nobody has the object any more, and it has no events.
+    fn forget_later(&mut self, name: &Name) {
+        let forget_ms = self.forget_ms;
+        let object = self.state.object(name);
+        object.owner = Key::Right(None);
+        if forget_ms > 0 && object.last != Key::default() {
+            object.fades = Some(forget_ms);
+        }
     }
 
     /// Because of a key of a wrong type the object waits for an operator.
@@ -405,7 +421,12 @@ impl Call<'_> {
                 if !named {
                     self.enlist(slot, name);
                 }
-                self.state.object(name).owner = Key::Right(Some(slot.w.clone()));
+                let forgets = self.forget_ms > 0;
+                let object = self.state.object(name);
+                object.owner = Key::Right(Some(slot.w.clone()));
+                if forgets {
+                    object.fades = None;
+                }
                 self.claimed.push((slot.number, slot.w.clone(), name.clone(), last));
                 (slot.has, slot.given, self.progress) = (true, Some(name.clone()), true);
                 self.claims -= 1;
@@ -415,11 +436,15 @@ impl Call<'_> {
         Got::Dropped
     }
 
-    /// Held objects and markers in turn; where one side has nothing, the other goes on. A marker that leads nowhere costs no turn.
+    /// Held objects and markers in turn; where one side has nothing, the other goes on. A marker that leads nowhere costs no turn, nor do those
+    /// that the call may not look at any more.
     fn claim(&mut self, slot: &mut Slot) {
         let mut without = 0;
         while without < 2 && self.claims > 0 && self.reply_bytes > 0 && !slot.has {
             let got = if self.from_held { self.claim_held(slot) } else { self.claim_marker(slot) };
+            if !self.from_held && got.is_none() && !self.state.markers.is_empty() {
+                return;
+            }
             self.from_held = !self.from_held && got != Some(Got::Dropped);
             without = if got.is_some() { 0 } else { without + 1 };
         }
@@ -459,7 +484,7 @@ impl Call<'_> {
                 self.state.object(&name).held_id = Key::default();
                 let got = self.own(slot, &name, false);
                 if got == Got::Empty {
-                    self.state.object(&name).owner = Key::Right(None);
+                    self.forget_later(&name);
                 }
                 Some(if got == Got::Claimed { got } else { Got::Dropped })
             }

@@ -51,13 +51,17 @@ fn bounds() -> impl Strategy<Value = Bounds> {
     let reply_bytes = prop_oneof![6 => Just(1usize << 24), 1 => Just(1), 1 => Just(60)];
     let claims = prop_oneof![6 => Just(1024usize), 1 => Just(0), 2 => 1..3usize];
     let markers = prop_oneof![4 => Just(4096usize), 2 => 1..4usize];
-    (batch, batch_bytes, reply_bytes, claims, markers).prop_map(|(batch, batch_bytes, reply_bytes, claims, markers)| Bounds {
-        batch,
-        batch_bytes,
-        reply_bytes,
-        claims,
-        markers,
-    })
+    let forget = any::<bool>();
+    (batch, batch_bytes, reply_bytes, claims, markers, forget).prop_map(
+        |(batch, batch_bytes, reply_bytes, claims, markers, forget)| Bounds {
+            batch,
+            batch_bytes,
+            reply_bytes,
+            claims,
+            markers,
+            forget,
+        },
+    )
 }
 
 fn choice() -> impl Strategy<Value = Choice> {
@@ -99,6 +103,7 @@ fn script() -> impl Strategy<Value = Step> {
         2 => (name(), token(), any::<bool>(), 1..4usize).prop_map(|(name, token, long, slots)| Step::Renew(name, token, long, slots)),
         3 => (0..NAMES.len(), prop_oneof![Just(2u32), Just(5)]).prop_map(|(own, crashes_max)| Step::Adopt(own, crashes_max)),
         1 => (name(), token()).prop_map(|(name, token)| Step::Detach(name, token)),
+        2 => prop::collection::vec(object(), 1..4).prop_map(Step::Forget),
         1 => (0..3u8, 0..3u8, 0..3u8).prop_map(|(id, highest, first)| Step::Connect(id, highest, first)),
     ]
 }
@@ -124,6 +129,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..NAMES.len()).prop_map(Step::Day),
         2 => object().prop_map(Step::Release),
         2 => Just(Step::ReleaseAll),
+        2 => object().prop_map(Step::Fade),
         2 => (object(), part).prop_map(|(object, part)| Step::Wrong(object, part)),
         2 => object().prop_map(Step::Heal),
         4 => any::<u8>().prop_map(Step::Late),

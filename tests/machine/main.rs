@@ -32,7 +32,7 @@ use world::{Call, Step, World};
 
 const STEPS: u64 = 5_000;
 /// Without these a run proves little.
-const SEEN: [&str; 24] = [
+const SEEN: [&str; 25] = [
     "Adopt -> Swept",
     "Advance -> Advanced",
     "Advance -> Counter",
@@ -43,6 +43,7 @@ const SEEN: [&str; 24] = [
     "Attach -> InUse",
     "Connect -> Connected",
     "Detach -> Detached",
+    "Forget -> Forgot",
     "Renew -> Renewed",
     "Renew -> Fenced",
     "Renew -> Lapsed",

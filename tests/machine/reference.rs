@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use seriatim::scripts::Forgot;
 
 /// An object's name, any bytes.
 pub type Name = Bytes;
@@ -50,6 +51,8 @@ pub struct Object {
     /// Oldest first, as all events here.
     pub queue: Key<Vec<Event>>,
     pub last: Key<Option<String>>,
+    /// The time to live of the last id, ms.
+    pub fades: Option<u64>,
     pub owner: Key<Option<String>>,
     pub held: Key<Vec<Event>>,
     pub held_id: Key<Option<Bytes>>,
@@ -194,6 +197,7 @@ pub enum Reply {
         names: Vec<String>,
     },
     Advanced(Advanced),
+    Forgot(Vec<Forgot>),
     Lapsed,
     Fenced(String),
     WrongType,
@@ -510,5 +514,35 @@ impl Reference {
             *due = 0;
         }
         Reply::Done
+    }
+
+    /// FORGET. Each object by itself: what is not idle stays.
+    pub fn forget(&mut self, names: &[Name]) -> Reply {
+        let all: Option<Vec<_>> = names.iter().map(|name| self.forget_one(name)).collect();
+        all.map_or(Reply::WrongType, Reply::Forgot)
+    }
+
+    /// Nothing where it cannot be told whether the object is held.
+    fn forget_one(&mut self, name: &Name) -> Option<Forgot> {
+        let (is_due, is_broken) = (self.due.contains_key(name), self.is_broken(&[Broken::Held]));
+        let object = self.object(name);
+        let key = |suffix: &str| format!("{}{suffix}", String::from_utf8_lossy(name));
+        let (Key::Right(queue), Key::Right(owner), Key::Right(last)) = (&object.queue, &object.owner, &object.last) else {
+            let wrong = [(object.queue == Key::Wrong, ":events"), (object.owner == Key::Wrong, ":event.worker")];
+            let suffix = wrong.iter().find(|(is_wrong, _)| *is_wrong).map_or(":last.event.id", |(_, suffix)| suffix);
+            return Some(Forgot::Wrong { key: key(suffix) });
+        };
+        match owner {
+            Some(owner) if owner != "held" => return Some(Forgot::Owned { owner: owner.clone() }),
+            Some(_) => return Some(Forgot::Held),
+            None if object.held != Key::default() || object.held_id != Key::default() => return Some(Forgot::Held),
+            None if is_broken => return None,
+            None if is_due => return Some(Forgot::Held),
+            None if !queue.is_empty() => return Some(Forgot::Queued { events: queue.len() as u64 }),
+            None => {}
+        }
+        let Some(last_event_id) = last.clone() else { return Some(Forgot::Unknown) };
+        (object.last, object.fades) = (Key::default(), None);
+        Some(Forgot::Forgotten { last_event_id })
     }
 }

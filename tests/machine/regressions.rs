@@ -7,7 +7,8 @@ use super::support::Redis;
 use super::world::{AttachStep, Bounds, Choice, Part, Step, Token, World};
 
 /// Bounds that bind nothing.
-const WIDE: Bounds = Bounds { batch: 1000, batch_bytes: 1 << 20, reply_bytes: 1 << 24, claims: 1024, markers: 4096 };
+const WIDE: Bounds =
+    Bounds { batch: 1000, batch_bytes: 1 << 20, reply_bytes: 1 << 24, claims: 1024, markers: 4096, forget: false };
 const ATTACH: Step = attach(1);
 const TWO_SLOTS: Step = attach(2);
 

@@ -118,10 +118,15 @@ impl Server {
         let wanted = wanted(state, self.keys.prefix());
         self.set_clock(&mut dump, state, before).await;
         differences(&dump, &wanted)?;
-        for (name, lease) in &state.leases {
-            let left = ttls.get(self.keys.worker_lease(name).as_bytes()).copied().unwrap_or(-2);
-            if !(lease.ms as i64 - SLACK_MS as i64..=lease.ms as i64).contains(&left) {
-                return Err(format!("the lease of {name} holds for {left} ms, expected {} ms", lease.ms));
+        let leases = state.leases.iter().map(|(name, lease)| (self.keys.worker_lease(name).into_bytes(), lease.ms));
+        let fading = state.objects.iter().filter_map(|(name, object)| Some((self.key(name, ":last.event.id"), object.fades?)));
+        let lives: BTreeMap<_, _> = leases.chain(fading).collect();
+        for key in lives.keys().chain(ttls.keys()) {
+            let (wanted, left) = (lives.get(key).copied(), ttls.get(key).copied());
+            let agree = wanted.zip(left).is_some_and(|(ms, left)| (ms as i64 - SLACK_MS as i64..=ms as i64).contains(&left));
+            if !agree {
+                let key = String::from_utf8_lossy(key);
+                return Err(format!("{key} lives for {left:?} ms, expected {wanted:?} ms"));
             }
         }
         Ok(())
@@ -197,6 +202,10 @@ impl Server {
                     .await
                     .map(|found| Reply::Connected { changed: found.changed, counter: found.counter })
             }
+            Call::Forget(names) => {
+                let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
+                scripts::forget(&mut self.conn, &self.keys, &names).await.map(Reply::Forgot)
+            }
             plain => {
                 self.plain(plain).await;
                 Ok(Reply::Done)
@@ -217,6 +226,7 @@ impl Server {
             reply_bytes: args.reply_bytes,
             claims: args.claims,
             markers: args.markers,
+            forget_after: (args.forget_ms > 0).then(|| Duration::from_millis(args.forget_ms)),
         };
         let from = if args.from_held { From::Held } else { From::Markers };
         let mut call = scripts::Advance::new(&self.keys, args.name, &args.token, bounds, from);
@@ -278,6 +288,12 @@ impl Server {
                 let mut args: Vec<&[u8]> = vec![held.as_bytes(), b"XX"];
                 args.extend(names.iter().flat_map(|name| [&b"0"[..], name]));
                 self.run("ZADD", &args).await;
+            }
+            Call::Fade(object) => {
+                let key = self.key(object, ":last.event.id");
+                if matches!(self.run("PTTL", &[&key]).await, Value::Int(1..)) {
+                    self.run("DEL", &[&key]).await;
+                }
             }
             Call::Wrong(object, Part::LastText) => drop(self.run("SET", &[&self.key(object, ":last.event.id"), b"1e5"]).await),
             Call::Wrong(object, part) => {

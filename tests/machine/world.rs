@@ -9,6 +9,8 @@ use super::reference::{Attach, Broken, Event, Key, NAMES, Name, Numbers, Referen
 /// Names of objects that try to be taken for something else.
 pub const OBJECTS: [&[u8]; 6] = [b"a", b"b", b"a:events", b"event.worker:p.0", b"\xff{}\0", b"held"];
 
+/// The last id of a released object is kept so long, where it is forgotten at all.
+const FORGET_MS: u64 = 3_600_000;
 const LEASES_MS: [u64; 2] = [3_600_000, 7_200_000];
 const CALLS_KEPT: usize = 12;
 const TOLD_KEPT: usize = 40;
@@ -61,6 +63,7 @@ pub struct Bounds {
     pub reply_bytes: usize,
     pub claims: usize,
     pub markers: usize,
+    pub forget: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -90,6 +93,10 @@ pub enum Step {
     Day(usize),
     Release(usize),
     ReleaseAll,
+    /// An operator forgets these.
+    Forget(Vec<usize>),
+    /// Time passes until what is to be forgotten is.
+    Fade(usize),
     Wrong(usize, Part),
     Heal(usize),
     /// A call made before, once more.
@@ -113,6 +120,8 @@ pub enum Call {
     Expire(&'static str),
     Day(&'static str),
     Release(Vec<Name>),
+    Forget(Vec<Name>),
+    Fade(Name),
     Wrong(Name, Part),
     Heal(Name),
 }
@@ -188,6 +197,8 @@ impl World {
             Step::Day(name) => Call::Day(NAMES[*name]),
             Step::Release(at) => Call::Release(vec![Name::from_static(OBJECTS[*at])]),
             Step::ReleaseAll => Call::Release(OBJECTS.into_iter().map(Name::from_static).collect()),
+            Step::Forget(all) => Call::Forget(all.iter().map(|at| Name::from_static(OBJECTS[*at])).collect()),
+            Step::Fade(at) => Call::Fade(Name::from_static(OBJECTS[*at])),
             // What becomes of a batch in flight whose object's owner cannot be told is not settled.
             Step::Wrong(at, Part::Owner) if self.is_owned(OBJECTS[*at]) => Call::Heal(Name::from_static(OBJECTS[*at])),
             Step::Wrong(at, part) => Call::Wrong(Name::from_static(OBJECTS[*at]), *part),
@@ -228,8 +239,19 @@ impl World {
                 names.iter().for_each(|name| drop(state.release(name)));
                 Reply::Done
             }
+            Call::Forget(names) => state.forget(names),
+            Call::Fade(name) => {
+                let object = state.object(name);
+                if object.fades.take().is_some() {
+                    object.last = Key::default();
+                }
+                Reply::Done
+            }
             Call::Wrong(name, part) => {
                 let object = state.object(name);
+                if matches!(part, Part::Last | Part::LastText) {
+                    object.fades = None;
+                }
                 match part {
                     Part::Queue => object.queue = Key::Wrong,
                     Part::Last => object.last = Key::Wrong,
@@ -246,7 +268,7 @@ impl World {
                     object.queue = Key::default();
                 }
                 if object.last_id().is_none() {
-                    object.last = Key::default();
+                    (object.last, object.fades) = (Key::default(), None);
                 }
                 if object.held == Key::Wrong {
                     object.held = Key::default();
@@ -351,7 +373,7 @@ impl World {
             .filter(|(_, choice)| !matches!(choice, Choice::Skip | Choice::Look))
             .map(|(slot, choice)| (slot, self.told(name, slot, *choice)))
             .collect();
-        let Bounds { batch, batch_bytes, reply_bytes, claims, markers } = bounds;
+        let Bounds { batch, batch_bytes, reply_bytes, claims, markers, forget } = bounds;
         let token = self.token(name, token);
         Call::Advance(Advance {
             name,
@@ -361,6 +383,7 @@ impl World {
             reply_bytes,
             claims,
             markers,
+            forget_ms: if forget { FORGET_MS } else { 0 },
             from_held: !process.from_markers,
             slots,
             looks,

@@ -2,7 +2,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::check::{Verdict, explore};
-use crate::protocol::{Bounds, FAULTS, Fault, Protocol, SPECIALS};
+use crate::protocol::{Bounds, FAULTS, Fault, Protocol, SPECIALS, Special};
 
 /// Two processes of one name, with 2 and 1 slots, of which the first is attached.
 fn same_name(bounds: Bounds) -> Bounds {
@@ -62,6 +62,10 @@ fn small() {
             ("two names, a successor", with_successor(Bounds { outcomes: 0, ..one.clone() })),
             ("two names, single events", Bounds { batch_max: 1, ..one.clone() }),
             ("two names, failover", with_failover(Bounds { faults: 1, outcomes: 0, ..two })),
+            (
+                "two names, failover, forgotten",
+                Bounds { fault_kinds: &[Fault::Rollback], outcome_kinds: &[Special::Forget], ..one.clone() },
+            ),
             ("one name, failover", with_failover(same_name(Bounds { faults: 2, outcomes: 0, events: 1, ..one }))),
         ],
         1,

@@ -22,6 +22,10 @@ impl Protocol {
             Rule::Lifted => actions.push(Action::Wake { object }),
             Rule::Absent => {}
         }
+        let is_idle = found.owner == 0 && found.queue.is_empty() && found.due == Due::Absent && !found.paused;
+        if is_idle && found.last != 0 && self.may_also(s, Special::Forget) {
+            actions.push(Action::Forget { object });
+        }
     }
 
     pub fn process_actions(&self, s: &State, process: usize, actions: &mut Vec<Action>) {

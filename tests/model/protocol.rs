@@ -58,12 +58,14 @@ pub enum Special {
     Hold,
     Rule,
     Detach,
+    /// An idle object is forgotten: by an operator, or because its time is over.
+    Forget,
 }
 
 pub const FAULTS: &[Fault] =
     &[Fault::Crash, Fault::Pause, Fault::Takeover, Fault::LostReply, Fault::RepeatedCall, Fault::GhostPop, Fault::LateSend];
 pub const SPECIALS: &[Special] =
-    &[Special::Yield, Special::Retry, Special::Reject, Special::Hold, Special::Rule, Special::Detach];
+    &[Special::Yield, Special::Retry, Special::Reject, Special::Hold, Special::Rule, Special::Detach, Special::Forget];
 
 impl Default for Bounds {
     /// Two names with a slot each, one object of two events, and nothing that goes wrong.
@@ -218,6 +220,10 @@ pub enum Action {
     Operator {
         object: usize,
     },
+    /// Its last id goes.
+    Forget {
+        object: usize,
+    },
     Pause {
         object: usize,
     },
@@ -349,6 +355,10 @@ impl Protocol {
             Action::Detach { process, fate } => self.stop(s, process, fate),
             Action::Renew { process } => self.keep(s, process),
             Action::Due { object } | Action::Operator { object } => s.redis.objects[object].due = Due::Now,
+            Action::Forget { object } => {
+                s.redis.objects[object].last = 0;
+                s.spend_outcome(true);
+            }
             Action::Pause { object } => {
                 s.redis.objects[object].rule = Rule::Paused;
                 s.spend_outcome(true);

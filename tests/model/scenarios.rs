@@ -243,3 +243,17 @@ fn two_failovers_that_jump_equally_far() {
     let broken = first_id_after_both(Guards { jump: Jump::AsFar, ..Guards::default() });
     assert!(broken.contains(&"I5 no two events share an id"), "{broken:?}");
 }
+
+/// A forgotten object begins anew, with `prev` 0: the receiver that remembers it applies its next event, and drops what was sent before and comes late.
+#[test]
+fn forgotten_and_emitted_again() {
+    let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));
+    walk.push(0).claim(0, 0).go(Action::GiveUp { process: 0, slot: 0 }).go(Action::Crash { process: 0 });
+    walk.go(Action::Expire { name: 0 }).go(Action::Adopt { process: 1, name: 0 });
+    walk.claim(1, 0).send(1, 0).report(1, 0, Outcome::Done(1)).go(Action::Forget { object: 0 });
+    assert_eq!((walk.state.redis.objects[0].last, walk.state.received[0].last), (0, 1));
+    walk.push(0).claim(1, 0);
+    assert_eq!(walk.state.processes[1].hand[0].prev, 0);
+    walk.send(1, 0).go(Action::Arrive).report(1, 0, Outcome::Done(1));
+    assert_eq!(walk.state.received[0].last, 2, "the late send is a duplicate");
+}

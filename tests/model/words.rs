@@ -24,6 +24,7 @@ impl Protocol {
             Action::Renew { process } => format!("{}: renew", who(process)),
             Action::Due { object } => format!("held object {object} becomes due"),
             Action::Operator { object } => format!("an operator releases object {object}"),
+            Action::Forget { object } => format!("idle object {object} is forgotten"),
             Action::Pause { object } => format!("a rule pauses object {object}"),
             Action::Lift { object } => format!("the rule of object {object} is marked lifted"),
             Action::Wake { object } => format!("what the rule of object {object} held is woken, and the rule deleted"),

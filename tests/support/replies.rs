@@ -30,7 +30,7 @@ impl ConnectionLike for Same {
 /// Calls every script over such a connection: whatever the reply, nothing panics, and what is taken can be worked with.
 pub async fn every_call(reply: Value) {
     let (mut conn, keys, lease) = (Same(reply), Keys::new(), Duration::from_secs(1));
-    let bounds = Bounds { batch: 1, batch_bytes: 1, reply_bytes: 1, claims: 1, markers: 1 };
+    let bounds = Bounds { batch: 1, batch_bytes: 1, reply_bytes: 1, claims: 1, markers: 1, forget_after: None };
     let mut call = Advance::new(&keys, "w", "token", bounds, From::Held);
     call.free(0);
     if let Ok(Advanced::Ok { batches, .. }) = scripts::advance(&mut conn, &call).await {

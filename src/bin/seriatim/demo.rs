@@ -150,6 +150,7 @@ async fn act(stage: &mut Stage, input: &Input) -> anyhow::Result<Measured> {
 /// Judges the outputs as `seriatim verify --against` does.
 fn judge(outputs: &[PathBuf], producers: &[PathBuf]) -> anyhow::Result<Report> {
     let mut judge = Judge::new();
+    judge.never_forgotten();
     for output in outputs {
         verify::output(&mut judge, Lines::open(output)?)?;
     }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 pub(crate) const HELP: &str = "\
 Exit codes:
   0  done
-  1  something is broken (check, verify, demo, bench), or an unexpected error
+  1  something is broken (check, verify, demo, bench) or was kept (forget), or an unexpected error
   2  bad usage or bad input
   3  Redis cannot be reached, or refuses
   4  a worker cannot start or go on: its name is in use, or it was fenced

@@ -9,6 +9,7 @@ mod dead;
 mod demo;
 mod emit;
 mod exit;
+mod forget;
 mod global;
 mod inspect;
 mod lines;
@@ -52,6 +53,7 @@ enum Command {
     Stats(stats::Args),
     Inspect(inspect::Args),
     Dead(dead::Args),
+    Forget(forget::Args),
     Demo(demo::Args),
     Bench(bench::Args),
 }
@@ -95,6 +97,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Stats(args) => stats::run(args, global).await,
         Command::Inspect(args) => inspect::run(args, global).await,
         Command::Dead(args) => dead::run(args, global).await,
+        Command::Forget(args) => forget::run(args, global).await,
         Command::Demo(args) => demo::run(args).await,
         Command::Bench(args) => bench::run(args, global).await,
     }

@@ -38,6 +38,10 @@ pub(crate) struct Args {
     /// Count apart what Redis lost in the windows that the history declares, and what came again because of that
     #[arg(long, requires = "history")]
     lossy: bool,
+    /// No object was ever forgotten (`seriatim forget`, `worker --forget-after`): a chain that begins anew, with prev 0, is forked. Without
+    /// this it is counted, and no fault
+    #[arg(long)]
+    never_forgotten: bool,
     /// Print the verdict as one JSON document
     #[arg(long)]
     json: bool,
@@ -65,6 +69,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
 
 fn judge(args: &Args) -> anyhow::Result<Report> {
     let mut judge = Judge::new();
+    if args.never_forgotten {
+        judge.never_forgotten();
+    }
     for path in &args.files {
         output(&mut judge, Lines::open(path)?)?;
     }
@@ -79,16 +86,19 @@ fn judge(args: &Args) -> anyhow::Result<Report> {
 
 async fn run_history(args: Args) -> anyhow::Result<Exit> {
     let json = args.json;
-    let report = tokio::task::spawn_blocking(move || history(&args.files, args.lossy)).await??;
+    let report = tokio::task::spawn_blocking(move || history(&args)).await??;
     let text = if json { serde_json::to_string(&report)? + "\n" } else { history_verdict(&report)? };
     shown::print(&text)?;
     Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
 }
 
 /// Judges a history. A last line without a line break, of a frontend that died while it wrote it, is left out.
-fn history(files: &[PathBuf], lossy: bool) -> anyhow::Result<HistoryReport> {
-    let mut history = History::new(lossy);
-    for path in files {
+fn history(args: &Args) -> anyhow::Result<HistoryReport> {
+    let mut history = History::new(args.lossy);
+    if args.never_forgotten {
+        history.never_forgotten();
+    }
+    for path in &args.files {
         let mut lines = Lines::open(path)?;
         let name = lines.name().to_owned();
         let file = history.file(&name);
@@ -160,6 +170,9 @@ fn verdict(report: &Report) -> anyhow::Result<String> {
     row("events", report.events);
     row("objects", report.objects);
     row("duplicates", report.duplicates);
+    if report.anew > 0 {
+        row("begun anew", report.anew);
+    }
     if report.dead > 0 {
         row("dead letters", report.dead);
     }
@@ -209,6 +222,9 @@ fn history_verdict(report: &HistoryReport) -> anyhow::Result<String> {
     row("applied", report.applied);
     row("objects", report.objects);
     row("duplicates", report.duplicates);
+    if report.anew > 0 {
+        row("begun anew", report.anew);
+    }
     row("dead letters", report.dead);
     if report.lost_by_redis + report.redelivered > 0 {
         row("lost by Redis", report.lost_by_redis);

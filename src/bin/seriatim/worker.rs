@@ -45,6 +45,9 @@ pub(crate) struct Args {
     /// The longest wait between two tries of an event
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     retry_max: Duration,
+    /// Forget an object so long after its last event: 1s to 10years. Its next event then has "prev" 0 [default: never]
+    #[arg(long, env = "SERIATIM_FORGET_AFTER", value_name = "TIME", value_parser = time)]
+    forget_after: Option<Duration>,
     /// Take the name at once from a worker that has it; that one stops
     #[arg(long)]
     takeover: bool,
@@ -68,6 +71,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     config.grace = args.grace;
     config.retry_min = args.retry_min;
     config.retry_max = args.retry_max;
+    config.forget_after = args.forget_after;
     config.takeover = args.takeover;
     config.first_id = args.first_id;
     if let Some(name) = args.name {

@@ -136,7 +136,7 @@ impl Judge<'_> {
         receivers
     }
 
-    /// One successor per `prev`, dead letters aside.
+    /// One successor per `prev`, dead letters aside; after 0, one each time the object was forgotten.
     fn chain(&mut self, object: usize, applied: &[Received]) {
         for (at, Received { t, id, prev, place, .. }) in applied.iter().copied().enumerate() {
             let beside = applied[..at].iter().rev().take_while(|earlier| earlier.id > prev);
@@ -144,7 +144,12 @@ impl Judge<'_> {
             else {
                 continue;
             };
-            if !self.may_be_again(other, id, t) {
+            if self.may_be_again(other, id, t) {
+                continue;
+            }
+            if prev == 0 && !self.history.never_forgotten {
+                self.totals.anew += 1;
+            } else {
                 let name = &self.history.names[object];
                 self.findings.add(HistoryKind::Forked, place, || {
                     format!("{name}: id {id} follows id {prev}, and so does id {other} or one before it")

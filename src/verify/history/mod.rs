@@ -139,6 +139,7 @@ struct Window {
 #[derive(Debug, Default)]
 pub struct History {
     lossy: bool,
+    never_forgotten: bool,
     files: Vec<String>,
     objects: HashMap<Arc<str>, u32>,
     names: Vec<Arc<str>>,
@@ -156,6 +157,11 @@ impl History {
     /// never given twice, and nothing older is applied after something newer.
     pub fn new(lossy: bool) -> Self {
         Self { lossy, ..Self::default() }
+    }
+
+    /// No object was ever forgotten: an event with `prev` 0 after others of its object is no new beginning, but a fork.
+    pub fn never_forgotten(&mut self) {
+        self.never_forgotten = true;
     }
 
     /// Names a file whose lines follow; the name is only shown.

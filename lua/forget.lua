@@ -1,0 +1,58 @@
+-- forget: the last ids of idle objects go, and with them all that remains of these objects.
+--
+-- Purpose   Deletes OBJ:last.event.id of every object named that is idle: it has no events, no owner, is not held, and no reserved key speaks of
+--           it. All others stay as they are. A marker, or a name in a worker's list, without events leads nowhere and keeps nothing.
+-- Keys      KEYS[1] objects.held (zset, read); objects.paused (zset, read); of the objects OBJ:last.event.id (string, read and deleted),
+--           OBJ:event.worker (string, read), OBJ:events (list, read), and whether OBJ:events.held, OBJ:events.held.id, OBJ:event.handled or
+--           OBJ:events.scheduled are there
+-- Arguments prefix; objects (1 to 1000)
+-- Replies   {'looked', word, detail, …}, a pair for each object:
+--             forgotten LAST | unknown '' | queued EVENTS | owned W | held '' | reserved KEY | wrong KEY
+--           A marker may be all there is of an `unknown` one. `wrong` names a key of a wrong type.
+-- Keeps     I1 to I6: ids go on from next.event.id, so that the object's next one is above all its ids before, and its `prev`, 0, is early for nobody
+-- Cost      about 13 commands per object
+local objects = { unpack(ARGV, 2) }
+
+local function is_there(key)
+  return redis.call('EXISTS', key) == 1
+end
+
+-- What keeps the object, and more about that; nothing where it is idle.
+local function kept_by(object)
+  local base = P .. object
+  for _, part in ipairs({ { events, 'list' }, { event_worker, 'string' }, { last_event_id, 'string' } }) do
+    local kind = redis.call('TYPE', base .. part[1]).ok
+    if kind ~= part[2] and kind ~= 'none' then
+      return 'wrong', object .. part[1]
+    end
+  end
+  local owner = redis.call('GET', base .. event_worker)
+  if owner and owner ~= 'held' then
+    return 'owned', owner
+  elseif owner or is_there(base .. events_held) or is_there(base .. events_held_id) then
+    return 'held', ''
+  -- One of these of a wrong type fails here, for the first idle object: before anything is deleted.
+  elseif redis.call('ZSCORE', P .. objects_held, object) or redis.call('ZSCORE', P .. objects_paused, object) then
+    return 'held', ''
+  elseif is_there(base .. events) then
+    return 'queued', redis.call('LLEN', base .. events)
+  end
+  for _, suffix in ipairs({ event_handled, events_scheduled_of }) do
+    if is_there(base .. suffix) then
+      return 'reserved', object .. suffix
+    end
+  end
+end
+
+local reply = { 'looked' }
+for _, object in ipairs(objects) do
+  local word, detail = kept_by(object)
+  if not word then
+    local last = redis.call('GET', P .. object .. last_event_id)
+    word, detail = last and 'forgotten' or 'unknown', last or ''
+    redis.call('DEL', P .. object .. last_event_id)
+  end
+  reply[#reply + 1] = word
+  reply[#reply + 1] = detail
+end
+return reply

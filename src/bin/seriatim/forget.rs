@@ -1,0 +1,124 @@
+//! `seriatim forget`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use redis::aio::MultiplexedConnection;
+use serde::Serialize;
+use seriatim::control::{Forgot, forget};
+use seriatim::event::ObjectName;
+use seriatim::keys::Keys;
+
+use crate::exit::{Exit, Failure};
+use crate::global::Global;
+use crate::lines::Lines;
+use crate::shown;
+
+/// So many objects are forgotten in one call.
+const PER_CALL: usize = 1000;
+
+/// Forget idle objects: drop the id of their last event, which is all that remains of them
+///
+/// An object that has events, an owner, or is held stays as it is, and the reason is printed. The next event of a forgotten object has "prev" 0. A
+/// receiver that remembers the object applies it all the same, because its id is above all ids before, but can no longer tell whether it has
+/// missed one; a receiver that has forgotten the object starts anew. `seriatim worker --forget-after` forgets by itself. Ends with 0 if nothing
+/// remains of any of the objects, with 1 if one of them was kept.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The objects, e.g. work:1; - reads names from standard input, one a line
+    #[arg(required = true, value_name = "OBJECT")]
+    objects: Vec<String>,
+    /// Print one JSON object a line instead
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
+    let keys = global.keys()?;
+    // A bad name is told before anything is asked of Redis.
+    for object in args.objects.iter().filter(|object| *object != "-") {
+        keys.object(object).map_err(|error| shown::failure(error.into()))?;
+    }
+    let mut calls = Calls { conn: global.connect().await?, keys, json: args.json, names: Vec::new(), all_gone: true };
+    for object in args.objects {
+        if object != "-" {
+            calls.take(object).await?;
+            continue;
+        }
+        let mut lines = Lines::open(Path::new("-"))?;
+        while let Some(line) = lines.next()? {
+            if line.text.is_empty() {
+                continue;
+            }
+            let name = ObjectName::from_bytes(line.text).and_then(|name| calls.keys.object(name.as_str()));
+            match name {
+                Ok(name) => calls.take(name.as_str().to_owned()).await?,
+                Err(error) => {
+                    // Those before it are dealt with.
+                    let number = line.number;
+                    calls.make().await?;
+                    return Err(Failure::with(Exit::Input, format!("line {number} of standard input: {error}")));
+                }
+            }
+        }
+    }
+    calls.make().await?;
+    Ok(if calls.all_gone { Exit::Done } else { Exit::Broken })
+}
+
+struct Calls {
+    conn: MultiplexedConnection,
+    keys: Keys,
+    json: bool,
+    names: Vec<String>,
+    all_gone: bool,
+}
+
+/// One line of `--json`.
+#[derive(Serialize)]
+struct Line<'a> {
+    object: &'a str,
+    #[serde(flatten)]
+    forgot: &'a Forgot,
+}
+
+impl Calls {
+    async fn take(&mut self, name: String) -> anyhow::Result<()> {
+        self.names.push(name);
+        if self.names.len() < PER_CALL { Ok(()) } else { self.make().await }
+    }
+
+    /// Forgets what was gathered.
+    async fn make(&mut self) -> anyhow::Result<()> {
+        let names = std::mem::take(&mut self.names);
+        if names.is_empty() {
+            return Ok(());
+        }
+        let all = forget(&mut self.conn, &self.keys, &names).await.map_err(shown::failure)?;
+        let mut out = String::new();
+        for (object, forgot) in names.iter().zip(&all) {
+            self.all_gone &= forgot.is_gone();
+            match self.json {
+                true => writeln!(out, "{}", serde_json::to_string(&Line { object, forgot })?)?,
+                false => writeln!(out, "{}  {}", shown::shortened(object, 512), said(forgot))?,
+            }
+        }
+        // Where nobody reads, the objects are forgotten all the same: that is what was asked for.
+        shown::print(&out)?;
+        Ok(())
+    }
+}
+
+fn said(forgot: &Forgot) -> String {
+    let key = |key: &str| shown::shortened(key, 600);
+    match forgot {
+        Forgot::Forgotten { last_event_id } => format!("forgotten, its last id was {}", shown::shortened(last_event_id, 40)),
+        Forgot::Unknown => "nothing is known of it".to_owned(),
+        Forgot::Queued { events } => format!("kept: {events} of its events are queued"),
+        Forgot::Owned { owner } => format!("kept: worker {} has it", shown::shortened(owner, 100)),
+        Forgot::Held => "kept: it is held; seriatim inspect says why".to_owned(),
+        Forgot::Reserved { key: name } => format!("kept: there is {}", key(name)),
+        Forgot::Wrong { key: name } => format!("kept: {} has a wrong type", key(name)),
+        _ => "kept".to_owned(),
+    }
+}
