@@ -89,15 +89,26 @@ fn nothing_is_opened_for_a_worker_that_cannot_start() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("out");
     let sink = format!("file:{}", file.display());
-    for (url, option, why) in [
-        ("rediss://host", "--retry-min=1s", "TLS"),
-        ("redis://host", "--retry-min=0s", "--retry-min is 0ns; it must be 1 ms to 24 h"),
-        ("redis://host", "--retry-max=1ms", "--retry-max is 1ms; it must be at least --retry-min"),
-        ("redis://host", "--turn-max=0", "--turn-max is 0; "),
-    ] {
+    for (url, option, why) in [("rediss://host", "--retry=minute", "TLS"), ("redis://host", "--turn-max=0", "--turn-max is 0; ")]
+    {
         let message = stderr(&run(url, &["worker", "--sink", &sink, option]), 2);
         assert!(message.contains(why), "{message}");
         assert!(!Path::new(&file).exists(), "{message}");
+    }
+}
+
+#[test]
+fn a_retry_policy_that_is_none_is_refused_with_the_reason() {
+    for (options, why) in [
+        (&["--retry=fixed:0s"][..], "a wait must be 1 ms to 24 h"),
+        (&["--retry=hourly"], "is no retry policy"),
+        (&["--retry-type=moved"], "write TYPE=POLICY"),
+        (&["--retry-type=moved=fixed:1s,attempts=3"], "go together"),
+        (&["--retry-type=moved=minute", "--retry-type=moved=scheduler"], "--retry-type moved is given twice"),
+    ] {
+        let output = run("redis://host", &[&["worker", "--sink", "null"], options].concat());
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && message.contains(why), "{options:?}: {message}");
     }
 }
 

@@ -70,7 +70,7 @@ fn choice() -> impl Strategy<Value = Choice> {
         2 => Just(Choice::Yield),
         2 => any::<u8>().prop_map(Choice::Part),
         3 => (any::<u8>(), delay, any::<bool>()).prop_map(|(count, delay, failed)| Choice::Hold(count, delay, failed)),
-        2 => any::<u8>().prop_map(Choice::Reject),
+        3 => (any::<u8>(), prop::bool::weighted(0.3)).prop_map(|(count, complete)| Choice::Reject(count, complete)),
         2 => any::<u8>().prop_map(Choice::Late),
         1 => Just(Choice::WrongTag),
     ]
@@ -112,6 +112,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Broken::Counter),
         1 => Just(Broken::CounterText),
         4 => Just(Broken::Dead),
+        2 => Just(Broken::Log),
         1 => Just(Broken::Meta),
     ];
     prop_oneof![

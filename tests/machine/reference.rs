@@ -165,6 +165,7 @@ pub enum Broken {
     /// The counter is a string, but no number.
     CounterText,
     Dead,
+    Log,
     Meta,
 }
 
@@ -245,6 +246,8 @@ pub struct Reference {
     pub registry: Vec<(&'static str, Registered)>,
     pub leases: BTreeMap<&'static str, Lease>,
     pub dead: Vec<Dead>,
+    /// Events completed with errors.
+    pub log: Vec<Dead>,
     /// Whether the schema is written down, and the replication id.
     pub meta: Option<Option<String>>,
     pub broken: Option<Broken>,

@@ -12,7 +12,7 @@ use seriatim::keys::Keys;
 use seriatim::scripts::{self, Advanced, Attached, Detached, From, Renewed, Report, Results, ScriptError, Seen, Tag};
 
 use super::advance::{Advance, Delay, ERROR, Then, Told};
-use super::reference::{self, Broken, Event, FAR, Given, Key, Numbers, OPERATOR, Reference, Reply};
+use super::reference::{self, Broken, Dead, Event, FAR, Given, Key, Numbers, OPERATOR, Reference, Reply};
 use super::world::{Call, Part};
 
 const DUMP: &str = r"
@@ -135,6 +135,7 @@ impl Server {
             Broken::Workers => keys.event_workers(),
             Broken::Counter | Broken::CounterText => keys.next_event_id(),
             Broken::Dead => keys.events_dead(),
+            Broken::Log => keys.event_log(),
             Broken::Meta => keys.meta(),
         };
         let (key, aside) = (key.as_bytes(), b"aside");
@@ -388,8 +389,13 @@ fn report(told: &Told) -> Report {
             };
             Results::Hold { rest: tag(*rest), delay, why: (*why).to_owned() }
         }
-        Then::Reject { next, id, attempts } => {
-            Results::Reject { next: next.map(tag), id: *id, error: ERROR.to_owned(), attempts: *attempts }
+        Then::Reject { next, id, attempts, complete } => {
+            let (next, id, error, attempts) = (next.map(tag), *id, ERROR.to_owned(), *attempts);
+            if *complete {
+                Results::Complete { next, id, error, attempts }
+            } else {
+                Results::Reject { next, id, error, attempts }
+            }
         }
     };
     Report { object: told.object.clone(), tag: tag(told.tag), count: told.count, last: told.last, then }
@@ -440,7 +446,7 @@ fn wanted(state: &Reference, prefix: &str) -> Dump {
         let at = last.at.map_or(LONG_AGO, |step| FAR + step);
         [text((*name).to_owned()), text(format!("{} {} {at}", last.slots, last.token))]
     });
-    let dead = state.dead.iter().flat_map(|dead| {
+    let letter = |dead: &Dead| {
         let fields: [(&str, Vec<u8>); 6] = [
             ("id", text(dead.id.to_string())),
             ("prev", text(dead.prev.clone())),
@@ -449,8 +455,11 @@ fn wanted(state: &Reference, prefix: &str) -> Dump {
             ("error", text(dead.error.clone())),
             ("attempts", text(dead.attempts.to_string())),
         ];
-        fields.into_iter().flat_map(|(field, value)| [text(field.to_owned()), value])
-    });
+        fields.into_iter().flat_map(|(field, value)| [text(field.to_owned()), value]).collect::<Vec<_>>()
+    };
+    let dead = state.dead.iter().flat_map(letter);
+    let status = ["status", "completed_with_errors"].map(|word| text(word.to_owned()));
+    let log = state.log.iter().flat_map(|entry| status.iter().cloned().chain(letter(entry)));
     let meta = state.meta.iter().flat_map(|id| {
         let mut fields = vec!["partitions", "1"];
         fields.extend(id.iter().flat_map(|id| ["replication.id", id]));
@@ -462,6 +471,7 @@ fn wanted(state: &Reference, prefix: &str) -> Dump {
     put(b"next.event.id", "", "string", state.counter.iter().map(|counter| text(counter.to_string())).collect());
     put(b"event.workers", "", "hash", registry.collect());
     put(b"events.dead", "", "stream", dead.collect());
+    put(b"event.log", "", "stream", log.collect());
     put(b"seriatim.meta", "", "hash", meta.collect());
     dump
 }

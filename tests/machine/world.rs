@@ -36,7 +36,8 @@ pub enum Choice {
     Yield,
     Part(u8),
     Hold(u8, Delay, bool),
-    Reject(u8),
+    /// A dead letter; or else completed with errors.
+    Reject(u8, bool),
     /// Something told before.
     Late(u8),
     /// A batch that never was.
@@ -393,10 +394,10 @@ impl World {
                 rest.attempts += u32::from(failed);
                 (less(count), Then::Hold { rest, delay, why: if failed { "retry: no" } else { "stop" } })
             }
-            Choice::Reject(count) => {
+            Choice::Reject(count, complete) => {
                 let count = less(count);
                 let next = (count + 1 < len).then(|| tag.after(count + 1));
-                (count, Then::Reject { next, id: tag.first + count as u64, attempts: tag.after(count).attempts })
+                (count, Then::Reject { next, id: tag.first + count as u64, attempts: tag.after(count).attempts, complete })
             }
             Choice::WrongTag => {
                 let tag = Numbers { handouts: tag.handouts + 1, ..tag };
