@@ -192,6 +192,7 @@ async fn a_wrong_type_is_a_finding() {
         (keys.event_workers(), "hash"),
         (keys.events_dead(), "stream"),
         (keys.event_log(), "stream"),
+        (keys.operator_actions(), "stream"),
         (keys.meta(), "hash"),
     ];
     for (key, right) in &kinds {

@@ -338,3 +338,29 @@ async fn the_log_keeps_about_the_last_thousand() {
     let kept: usize = console.run(&["XLEN", &console.keys.event_log()]).await;
     assert!((1000..1200).contains(&kept), "{kept}");
 }
+
+/// The table at the end of docs/outcomes.md: what it says proves a sentence is there.
+#[test]
+fn every_test_that_the_document_names_is_there() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let document = std::fs::read_to_string(root.join("docs/outcomes.md")).expect("the document");
+    let (_, table) = document.split_once("\n## What proves it\n").expect("the table");
+    let mut named = 0;
+    for row in table.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | ")).skip(1) {
+        // `FILE`: `test`, `test`; `FILE`: …
+        for of_file in row.1.split("; ") {
+            let mut names = of_file.split('`').skip(1).step_by(2);
+            let path = root.join(names.next().expect("a file"));
+            let files = match path.is_dir() {
+                true => std::fs::read_dir(&path).expect("a folder").map(|file| file.expect("a file").path()).collect(),
+                false => vec![path],
+            };
+            let text: String = files.iter().map(|file| std::fs::read_to_string(file).expect("a test")).collect();
+            for name in names {
+                assert!(text.contains(&format!("fn {name}(")), "{name} is not in {files:?}");
+                named += 1;
+            }
+        }
+    }
+    assert!(named > 30, "only {named} are named");
+}

@@ -191,9 +191,11 @@ impl Call<'_> {
                 self.state.hold_batch(&slot.w, name, OPERATOR, rest.held_id(why.as_bytes()));
                 return false;
             }
-            let (object, prev) = (name.clone(), prev_known.to_string());
-            let kept = if complete { &mut self.state.log } else { &mut self.state.dead };
-            kept.push(Dead { id, prev, object, event, error: ERROR.to_owned(), attempts });
+            let (prev, error) = (prev_known.to_string(), ERROR.into());
+            match complete {
+                false => drop(self.state.bury(id, prev, name, event, error, attempts)),
+                true => self.state.log.push(Dead { serial: 0, id, prev, object: name.clone(), event, error, attempts }),
+            }
             count += 1;
             then = match next {
                 Some(next) => Then::Part { next },

@@ -91,6 +91,15 @@ fn attach() -> impl Strategy<Value = Step> {
     )
 }
 
+/// What an operator does.
+fn operator() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (prop::bool::weighted(0.7), prop::collection::vec(any::<u8>(), 1..4)).prop_map(|(retry, at)| Step::Settle(retry, at)),
+        2 => object().prop_map(Step::SetFree),
+        4 => (object(), prop::option::of(prop::bool::weighted(0.7))).prop_map(|(object, right)| Step::Skip(object, right)),
+    ]
+}
+
 /// A call of a script.
 fn script() -> impl Strategy<Value = Step> {
     prop_oneof![
@@ -100,6 +109,7 @@ fn script() -> impl Strategy<Value = Step> {
         3 => (0..NAMES.len(), prop_oneof![Just(2u32), Just(5)]).prop_map(|(own, crashes_max)| Step::Adopt(own, crashes_max)),
         1 => (name(), token()).prop_map(|(name, token)| Step::Detach(name, token)),
         1 => (0..3u8, 0..3u8, 0..3u8).prop_map(|(id, highest, first)| Step::Connect(id, highest, first)),
+        4 => operator(),
     ]
 }
 
@@ -113,6 +123,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Broken::CounterText),
         4 => Just(Broken::Dead),
         2 => Just(Broken::Log),
+        1 => Just(Broken::Actions),
         1 => Just(Broken::Meta),
     ];
     prop_oneof![

@@ -9,6 +9,7 @@ mod support;
 
 mod advance;
 mod choose;
+mod operator;
 mod reference;
 mod regressions;
 mod server;
@@ -32,7 +33,7 @@ use world::{Call, Step, World};
 
 const STEPS: u64 = 5_000;
 /// Without these a run proves little.
-const SEEN: [&str; 24] = [
+const SEEN: [&str; 33] = [
     "Adopt -> Swept",
     "Advance -> Advanced",
     "Advance -> Counter",
@@ -57,6 +58,15 @@ const SEEN: [&str; 24] = [
     "batch given, 2 numbers",
     "batch given, 4 numbers",
     "with a broken key: Dead",
+    "with a broken key: Log",
+    "Settle -> Settled",
+    "Settle -> WrongType",
+    "SetFree -> Released",
+    "SetFree -> NotHeld",
+    "Skip -> Skipped",
+    "Skip -> NotHeld",
+    "Skip -> NoBatch",
+    "Skip -> OtherHead",
 ];
 const STEPS_OF_A_SCHEDULE: std::ops::Range<usize> = 60..120;
 

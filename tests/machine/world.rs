@@ -91,6 +91,11 @@ pub enum Step {
     Day(usize),
     Release(usize),
     ReleaseAll,
+    /// An operator retries, or else drops, some of the dead letters there ever were.
+    Settle(bool, Vec<u8>),
+    SetFree(usize),
+    /// Of the object's head event: whichever it is, the right id, or a wrong one.
+    Skip(usize, Option<bool>),
     Wrong(usize, Part),
     Heal(usize),
     /// A call made before, once more.
@@ -114,6 +119,9 @@ pub enum Call {
     Expire(&'static str),
     Day(&'static str),
     Release(Vec<Name>),
+    Settle { retry: bool, serials: Vec<u64> },
+    SetFree(Name),
+    Skip(Name, Option<u64>),
     Wrong(Name, Part),
     Heal(Name),
 }
@@ -189,6 +197,16 @@ impl World {
             Step::Day(name) => Call::Day(NAMES[*name]),
             Step::Release(at) => Call::Release(vec![Name::from_static(OBJECTS[*at])]),
             Step::ReleaseAll => Call::Release(OBJECTS.into_iter().map(Name::from_static).collect()),
+            Step::Settle(retry, chosen) => {
+                let serials = chosen.iter().map(|at| u64::from(*at) % (self.state.buried + 1) + 1).collect();
+                Call::Settle { retry: *retry, serials }
+            }
+            Step::SetFree(at) => Call::SetFree(Name::from_static(OBJECTS[*at])),
+            Step::Skip(at, right) => {
+                let object = Name::from_static(OBJECTS[*at]);
+                let first = Numbers::of_held(&self.state.object(&object).held_id).map_or(1, |numbers| numbers.first);
+                Call::Skip(object, right.map(|right| if right { first } else { first + 1 }))
+            }
             // What becomes of a batch in flight whose object's owner cannot be told is not settled.
             Step::Wrong(at, Part::Owner) if self.is_owned(OBJECTS[*at]) => Call::Heal(Name::from_static(OBJECTS[*at])),
             Step::Wrong(at, part) => Call::Wrong(Name::from_static(OBJECTS[*at]), *part),
@@ -229,6 +247,9 @@ impl World {
                 names.iter().for_each(|name| drop(state.release(name)));
                 Reply::Done
             }
+            Call::Settle { retry, serials } => state.settle(*retry, serials),
+            Call::SetFree(name) => state.set_free(name),
+            Call::Skip(name, expected) => state.skip(name, *expected),
             Call::Wrong(name, part) => {
                 let object = state.object(name);
                 match part {
@@ -276,7 +297,9 @@ impl World {
             }
             _ => {}
         }
-        if matches!(call, Call::Advance(_) | Call::Attach(_) | Call::Renew { .. } | Call::Adopt { .. } | Call::Detach { .. }) {
+        let is_process =
+            matches!(call, Call::Advance(_) | Call::Attach(_) | Call::Renew { .. } | Call::Adopt { .. } | Call::Detach { .. });
+        if is_process || matches!(call, Call::Settle { .. } | Call::SetFree(_) | Call::Skip(..)) {
             self.calls.push(call.clone());
             self.calls.drain(..self.calls.len().saturating_sub(CALLS_KEPT));
         }

@@ -58,12 +58,23 @@ pub enum Special {
     Hold,
     Rule,
     Detach,
+    /// Attempts are used up, and an operator is waited for.
+    Wait,
+    /// An operator sends the head event of a held object to the dead letters.
+    Skip,
+    /// An operator makes a new event of a dead letter.
+    Again,
+    /// An operator drops a dead letter.
+    Drop,
 }
 
 pub const FAULTS: &[Fault] =
     &[Fault::Crash, Fault::Pause, Fault::Takeover, Fault::LostReply, Fault::RepeatedCall, Fault::GhostPop, Fault::LateSend];
 pub const SPECIALS: &[Special] =
     &[Special::Yield, Special::Retry, Special::Reject, Special::Hold, Special::Rule, Special::Detach];
+
+/// What leads to an operator, and what he does.
+pub const OPERATOR: &[Special] = &[Special::Retry, Special::Reject, Special::Wait, Special::Skip, Special::Again, Special::Drop];
 
 impl Default for Bounds {
     /// Two names with a slot each, one object of two events, and nothing that goes wrong.
@@ -123,6 +134,10 @@ pub struct Guards {
     pub jump: Jump,
     /// A dead letter leaves `last.event.id` alone.
     pub dead_letter_leaves_last: bool,
+    /// A dead letter that is made a new event gets a marker …
+    pub again_with_marker: bool,
+    /// … and comes behind all others of its object.
+    pub again_at_the_end: bool,
     /// An object that is owned or held is not claimed.
     pub owner_check: bool,
     /// Renewal never creates a lease.
@@ -150,6 +165,8 @@ impl Default for Guards {
             rules_in_script: true,
             jump: Jump::ToTheTime,
             dead_letter_leaves_last: true,
+            again_with_marker: true,
+            again_at_the_end: true,
             owner_check: true,
             renew_never_creates: true,
             renew_every_slot: true,
@@ -216,6 +233,18 @@ pub enum Action {
     },
     /// An operator releases a held object.
     Operator {
+        object: usize,
+    },
+    /// An operator sends the head event of a held object to the dead letters.
+    Skip {
+        object: usize,
+    },
+    /// An operator makes a new event of the first dead letter of an object.
+    Again {
+        object: usize,
+    },
+    /// An operator drops it.
+    Drop {
         object: usize,
     },
     Pause {
@@ -349,6 +378,9 @@ impl Protocol {
             Action::Detach { process, fate } => self.stop(s, process, fate),
             Action::Renew { process } => self.keep(s, process),
             Action::Due { object } | Action::Operator { object } => s.redis.objects[object].due = Due::Now,
+            Action::Skip { object } => self.skip(s, object),
+            Action::Again { object } => self.again(s, object),
+            Action::Drop { object } => self.drop_dead(s, object),
             Action::Pause { object } => {
                 s.redis.objects[object].rule = Rule::Paused;
                 s.spend_outcome(true);
