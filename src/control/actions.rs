@@ -67,7 +67,7 @@ fn action(action_id: String, fields: &[(String, Value)]) -> Action {
             "who" => action.who = text.unwrap_or_default(),
             "why" => action.why = text.unwrap_or_default(),
             "object" => action.object = text.unwrap_or_default(),
-            "id" => action.id = reply::number(value),
+            "id" => action.id = reply::number(value).filter(|id| *id > 0),
             "dead_id" => action.dead_id = text,
             "error" => action.error = text.filter(|error| !error.is_empty()),
             "event" => action.event = text,

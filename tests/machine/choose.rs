@@ -96,7 +96,7 @@ fn operator() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (prop::bool::weighted(0.7), prop::collection::vec(any::<u8>(), 1..4)).prop_map(|(retry, at)| Step::Settle(retry, at)),
         2 => object().prop_map(Step::SetFree),
-        4 => (object(), prop::option::of(prop::bool::weighted(0.7))).prop_map(|(object, right)| Step::Skip(object, right)),
+        6 => (object(), prop::option::of(any::<bool>())).prop_map(|(object, right)| Step::Skip(object, right)),
     ]
 }
 
@@ -120,7 +120,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Broken::Held),
         1 => Just(Broken::Workers),
         1 => Just(Broken::Counter),
-        1 => Just(Broken::CounterText),
+        2 => Just(Broken::CounterText),
         4 => Just(Broken::Dead),
         2 => Just(Broken::Log),
         1 => Just(Broken::Actions),
@@ -139,6 +139,6 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (object(), part).prop_map(|(object, part)| Step::Wrong(object, part)),
         2 => object().prop_map(Step::Heal),
         4 => any::<u8>().prop_map(Step::Late),
-        4 => (broken, script()).prop_map(|(broken, step)| Step::Broken(broken, Box::new(step))),
+        5 => (broken, script()).prop_map(|(broken, step)| Step::Broken(broken, Box::new(step))),
     ]
 }

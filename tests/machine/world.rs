@@ -203,7 +203,13 @@ impl World {
             }
             Step::SetFree(at) => Call::SetFree(Name::from_static(OBJECTS[*at])),
             Step::Skip(at, right) => {
-                let object = Name::from_static(OBJECTS[*at]);
+                // Mostly one that has something to skip.
+                let has_batch = |name: &&Name| self.state.objects[*name].held.right().is_some_and(|batch| !batch.is_empty());
+                let held: Vec<&Name> = self.state.due.keys().filter(has_batch).collect();
+                let object = match held.get(at % held.len().max(1)) {
+                    Some(name) if at % 3 < 2 => (*name).clone(),
+                    _ => Name::from_static(OBJECTS[*at]),
+                };
                 let first = Numbers::of_held(&self.state.object(&object).held_id).map_or(1, |numbers| numbers.first);
                 Call::Skip(object, right.map(|right| if right { first } else { first + 1 }))
             }

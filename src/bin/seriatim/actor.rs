@@ -22,7 +22,7 @@ pub(crate) struct ActorWithReason {
     #[command(flatten)]
     actor: Actor,
     /// Why; `seriatim actions` shows it
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
 }
 
