@@ -103,7 +103,7 @@ pub async fn dead_letter<C: ConnectionLike>(
 }
 
 /// Retries or drops these dead letters, and answers what became of each, in order. A retried event is pushed as a new one, at the end of its
-/// object's queue: it gets a new id. What was done is kept in the [actions](super::actions), of a drop with the event.
+/// object's queue: it gets a new id. What was done is kept in the [actions](mod@super::actions), of a drop with the event.
 ///
 /// Each dead letter is settled in one atomic step, [`PER_CALL_MAX`] of them in one call. Calling again is safe, also after the future was dropped or
 /// a reply was lost: what is done already is [`Settled::Gone`].

@@ -85,7 +85,7 @@ pub async fn held<C: ConnectionLike>(
 }
 
 /// Makes a held object due at once, whatever it waits for, and wakes a worker. Its attempts and crashes stay counted. What was done is kept in the
-/// [actions](super::actions).
+/// [actions](mod@super::actions).
 ///
 /// Calling again is safe. After a lost reply it may release the object once more, if it has failed again meanwhile.
 ///
@@ -98,7 +98,7 @@ pub async fn release<C: ConnectionLike>(conn: &mut C, keys: &Keys, by: By<'_>, o
 
 /// Sends the event at the head of a held object to the dead letters; the object is due at once and goes on with what follows, `prev` being the last
 /// event delivered. With `id`, only if that is the event's id: what an operator has looked at may be over meanwhile. What was done is kept in the
-/// [actions](super::actions).
+/// [actions](mod@super::actions).
 ///
 /// With an `id`, calling again is safe; without, it may skip the next event.
 ///
