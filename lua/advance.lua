@@ -4,7 +4,7 @@
 --           Repeating a call changes nothing: a result that names another batch than the one in flight is ignored, and a slot that still has
 --           a batch gets that batch.
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read); event.workers (hash, read), next.event.id (string), objects.with.events (list),
---           objects.held (zset), events.dead (stream, written), event.worker:W:* of the slots named, and of the objects they have or get
+--           objects.held (zset), events.dead and event.log (streams, written), event.worker:W:* of the slots named, and of the objects they have or get
 --           OBJ:events, OBJ:last.event.id, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
 -- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per reply; slots that may claim (0 to 1024);
 --           markers looked at (1 to 4096); where to claim first: held | markers; ms after which the last id of a released object is forgotten
@@ -16,6 +16,7 @@
 --             part   OBJECT TAG LAST COUNT NEXT                             the first COUNT are delivered; the rest, now NEXT, stays in hand
 --             hold   OBJECT TAG LAST COUNT DELAY_MS|inf HELD_ID             the first COUNT are delivered; hold the rest
 --             reject OBJECT TAG LAST COUNT NEXT ID ERROR ATTEMPTS           the first COUNT are delivered; the one after them, ID, is a dead letter
+--             complete, with the same arguments                             the same, but that one is completed with errors: the log keeps it
 --           TAG is the tag of the batch in flight as the reply gave it, NEXT the tag of what remains ('' = nothing), LAST '' where COUNT is 0.
 -- Replies   {'ok', ms to the next due time | -1, more 0|1, where to claim first next time, {slot…}, {quarantined: object, why, …}}
 --             slot = {number, object, tag, prev, event…}, oldest event first; a slot that is not mentioned is free

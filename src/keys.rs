@@ -110,8 +110,10 @@ keys! {
         events_scheduled = "events.scheduled",
         /// Hash: pauses and blocks.
         event_rules = "event.rules",
-        /// Stream: finalized events, where the log is on.
+        /// Stream: events that completed with errors, about the last thousand.
         event_log = "event.log",
+        /// Stream: what operators did, about the last thousand actions.
+        operator_actions = "operator.actions",
         /// Hash: schema version, partitions, replication id.
         meta = "seriatim.meta",
     }

@@ -191,6 +191,8 @@ async fn a_wrong_type_is_a_finding() {
         (keys.next_event_id(), "string"),
         (keys.event_workers(), "hash"),
         (keys.events_dead(), "stream"),
+        (keys.event_log(), "stream"),
+        (keys.operator_actions(), "stream"),
         (keys.meta(), "hash"),
     ];
     for (key, right) in &kinds {

@@ -10,12 +10,16 @@ use support::console::PATIENCE;
 use support::{Redis, until};
 
 /// One way to call each command that talks to Redis.
-const COMMANDS: [&[&str]; 8] = [
+const COMMANDS: [&[&str]; 12] = [
     &["check"],
     &["stats"],
     &["inspect", "x"],
     &["dead", "list"],
     &["forget", "x"],
+    &["dead", "retry", "1-1"],
+    &["held", "list"],
+    &["held", "release", "x"],
+    &["actions"],
     &["emit", "x", "1"],
     &["worker", "--sink", "null"],
     &["bench"],
@@ -90,15 +94,26 @@ fn nothing_is_opened_for_a_worker_that_cannot_start() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("out");
     let sink = format!("file:{}", file.display());
-    for (url, option, why) in [
-        ("rediss://host", "--retry-min=1s", "TLS"),
-        ("redis://host", "--retry-min=0s", "--retry-min is 0ns; it must be 1 ms to 24 h"),
-        ("redis://host", "--retry-max=1ms", "--retry-max is 1ms; it must be at least --retry-min"),
-        ("redis://host", "--turn-max=0", "--turn-max is 0; "),
-    ] {
+    for (url, option, why) in [("rediss://host", "--retry=minute", "TLS"), ("redis://host", "--turn-max=0", "--turn-max is 0; ")]
+    {
         let message = stderr(&run(url, &["worker", "--sink", &sink, option]), 2);
         assert!(message.contains(why), "{message}");
         assert!(!Path::new(&file).exists(), "{message}");
+    }
+}
+
+#[test]
+fn a_retry_policy_that_is_none_is_refused_with_the_reason() {
+    for (options, why) in [
+        (&["--retry=fixed:0s"][..], "a wait must be 1 ms to 24 h"),
+        (&["--retry=hourly"], "is no retry policy"),
+        (&["--retry-type=moved"], "write TYPE=POLICY"),
+        (&["--retry-type=moved=fixed:1s,attempts=3"], "go together"),
+        (&["--retry-type=moved=minute", "--retry-type=moved=scheduler"], "--retry-type moved is given twice"),
+    ] {
+        let output = run("redis://host", &[&["worker", "--sink", "null"], options].concat());
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && message.contains(why), "{options:?}: {message}");
     }
 }
 
@@ -153,6 +168,18 @@ fn the_permissions_in_the_document_name_every_command_of_the_scripts() {
         }
     }
     assert!(commands > 50, "only {commands} were found");
+    let operator = rules.iter().find(|rules| rules[0] == "operator").expect("a line for the operator");
+    // `+@read` has these.
+    let reads = ["lindex", "llen", "mget", "type", "xrange", "zcount", "zrange", "zrank", "zscore"];
+    for file in std::fs::read_dir(lua.join("operator")).expect("scripts") {
+        let path = file.expect("a script").path();
+        let text = std::fs::read_to_string(&path).expect("text");
+        for rest in text.split("call('").skip(1) {
+            let command = rest.split('\'').next().unwrap_or_default().to_lowercase();
+            let allowed = reads.contains(&command.as_str()) || operator.contains(&format!("+{command}"));
+            assert!(allowed, "{} uses {command}", path.display());
+        }
+    }
 }
 
 #[tokio::test]
@@ -174,6 +201,31 @@ async fn the_permissions_in_the_document_are_enough() {
     for command in [&["check"][..], &["stats", "--scan"], &["inspect", "x"], &["dead", "list"]] {
         let output = run(&url("operator"), &[&namespace[..], command].concat());
         assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    for n in 1..=3 {
+        let dead = [&redis.keys().events_dead(), &format!("1-{n}"), "object", "x", "event", "3", "id", "1"];
+        console.run::<String>(&[&["XADD"], &dead[..]].concat()).await;
+    }
+    for words in [
+        ["ZADD", &redis.keys().objects_held(), "inf", "held"],
+        ["MSET", &redis.keys().event_worker("held"), "held", ""],
+        ["RPUSH", &redis.keys().events_held("held"), "1", "2"],
+        ["MSET", &redis.keys().events_held_id("held"), "1 0 1 0 attempts: x", ""],
+    ] {
+        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        console.run::<redis::Value>(&words).await;
+    }
+    for command in [
+        &["dead", "show", "1-1"][..],
+        &["dead", "retry", "1-1"],
+        &["dead", "drop", "1-2", "--reason", "no"],
+        &["dead", "retry", "--all"],
+        &["held", "list"],
+        &["held", "skip", "held"],
+        &["actions"],
+    ] {
+        let output = run(&url("operator"), &[&namespace[..], command].concat());
+        assert_eq!(output.status.code(), Some(0), "{command:?}: {output:?}");
     }
     let stop = Command::new("kill").args(["-TERM", &worker.id().to_string()]).status().expect("kill runs");
     assert!(stop.success() && worker.wait().expect("it ends").success());

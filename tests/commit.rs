@@ -171,8 +171,7 @@ async fn a_repeated_result_of_an_earlier_hand_out_is_ignored() {
     let second = Recorder::with(move |_| Act::Wait(held_up.clone()));
     let proxy = Proxy::before(&redis);
     let away = start_at(&proxy.url(), &redis, "away", &first, |config| {
-        config.retry_min = Duration::from_secs(3600);
-        config.retry_max = Duration::from_secs(3600);
+        config.retry = "fixed:1h".parse().expect("a policy");
     });
     console.emit("warm:up", "0").await;
     console.until_held("warm:up", "retry").await;

@@ -98,7 +98,7 @@ async fn inspect_says_where_an_object_stands_and_why() {
         ("work:4", Standing::OwnerGone, "owner gone.0 has no lease"),
         ("work:5", Standing::Held, "(retry: connection refused), and due now"),
         ("work:6", Standing::Held, "(retry: soon), due in "),
-        ("work:7", Standing::Held, "XX 0 'work:7' does"),
+        ("work:7", Standing::Held, "`seriatim held release 'work:7'` does"),
         ("work:8", Standing::Held, "(yield), and due now"),
         ("work:9", Standing::Held, "under a rule"),
         ("bare", Standing::Idle, "all its events are delivered"),
@@ -277,7 +277,15 @@ async fn inspect_prints_lines_and_json() {
 fn without_a_redis_each_command_ends_with_3_and_one_line() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let url = format!("unix://{}", dir.path().join("nobody.sock").display());
-    for arguments in [&["check"][..], &["stats"], &["inspect", "x"], &["dead", "list"]] {
+    for arguments in [
+        &["check"][..],
+        &["stats"],
+        &["inspect", "x"],
+        &["dead", "list"],
+        &["dead", "retry", "1-1"],
+        &["held", "skip", "x"],
+        &["actions"],
+    ] {
         let output = Command::new(env!("CARGO_BIN_EXE_seriatim")).args(["--redis", &url]).args(arguments).output();
         let output = output.expect("the program runs");
         let line = String::from_utf8_lossy(&output.stderr);

@@ -49,8 +49,7 @@ async fn while_an_object_waits_its_slot_serves_others() {
     });
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = 1;
-        config.retry_min = Duration::from_secs(3600);
-        config.retry_max = Duration::from_secs(3600);
+        config.retry = "fixed:1h".parse().expect("a policy");
     });
     console.emit_all("bad", ["1", "2"]).await;
     let held = console.until_held("bad", "retry: connection refused").await;
@@ -82,8 +81,7 @@ async fn the_wait_doubles_and_a_sink_may_name_its_own() {
         _ => Act::Stop(Stop::transient("down")),
     });
     let worker = start(&redis, "w", &sink, |config| {
-        config.retry_min = Duration::from_secs(100);
-        config.retry_max = Duration::from_secs(1000);
+        config.retry = "exponential:100s..1000s".parse().expect("a policy");
     });
     let wait_s = async |object: &str, tries: usize| {
         console.until_held(object, "").await;
@@ -117,8 +115,7 @@ async fn a_part_of_a_batch_is_delivered_and_the_rest_comes_again() {
     });
     console.emit_all("work:1", ["1", "2", "3", "4", "5"]).await;
     let worker = start(&redis, "w", &sink, |config| {
-        config.retry_min = Duration::from_secs(3600);
-        config.retry_max = Duration::from_secs(3600);
+        config.retry = "fixed:1h".parse().expect("a policy");
     });
     let held = console.until_held("work:1", "retry").await;
     assert_eq!(held, "3 0 1 0 retry: down");
@@ -274,8 +271,7 @@ async fn a_panic_of_the_sink_is_a_transient_failure() {
         _ => Act::Send,
     });
     let worker = start(&redis, "w", &sink, |config| {
-        config.retry_min = Duration::from_secs(3600);
-        config.retry_max = Duration::from_secs(3600);
+        config.retry = "fixed:1h".parse().expect("a policy");
     });
     console.emit_all("bad", ["1", "2"]).await;
     assert_eq!(console.until_held("bad", "retry").await, "1 0 1 0 retry: the sink panicked: boom");

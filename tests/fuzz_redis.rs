@@ -274,7 +274,7 @@ fn right_type(kind: &str) -> &'static str {
         "events" | "events_held" | "worker_object" | "worker_event" | "objects_with_events" => "list",
         "event_handled" | "events_scheduled_of" | "event_workers" | "event_rules" | "meta" => "hash",
         "objects_held" | "objects_paused" | "events_scheduled" => "zset",
-        "events_dead" | "event_log" => "stream",
+        "events_dead" | "event_log" | "operator_actions" => "stream",
         _ => "string",
     }
 }

@@ -72,7 +72,7 @@ impl Workers {
             .args(["worker", "--name", &format!("torture-{worker}"), "--redis", &self.url])
             .arg("--sink")
             .arg(format!("file:{}", output.display()))
-            .args(["--lease", &format!("{}ms", LEASE.as_millis()), "--grace", "2s", "--retry-min", "20ms"])
+            .args(["--lease", &format!("{}ms", LEASE.as_millis()), "--grace", "2s", "--retry", "exponential:20ms..1m"])
             .args(["--concurrency", slots, "--batch", "16", "--turn-max", "64"])
             .args(takeover.then_some("--takeover"))
             .env("SERIATIM_LOG", "info")

@@ -1,6 +1,6 @@
 -- call: what the call names, in which order it is dealt with, and the reply.
 local slots, tag_keys, looks, n_slots = {}, {}, {}, 0
-local width = { free = 0, look = 0, done = 3, yield = 3, part = 5, hold = 6, reject = 8 }
+local width = { free = 0, look = 0, done = 3, yield = 3, part = 5, hold = 6, reject = 8, complete = 8 }
 local at = P .. WORKER
 local i = SLOT_ARGS
 while args[i] do

@@ -14,11 +14,18 @@ local function commit_all(slot, object, last)
   return true
 end
 
--- Writes the event behind the first `count` of the batch to the dead letters. Answers the error where that cannot be done.
+-- Writes the event behind the first `count` of the batch to the dead letters, or to the log where it is completed with errors. Answers the error
+-- where that cannot be done.
 local function bury(slot, object, prev, count, id, why, attempts)
   local event = call('LINDEX', slot.batch, -1 - count)
-  local dead = try('XADD', P .. events_dead, '*', 'id', id, 'prev', prev, 'object', object, 'event', event, 'error', why, 'attempts', attempts)
-  return type(dead) == 'table' and dead.err or nil
+  local fields = { 'id', id, 'prev', prev, 'object', object, 'event', event, 'error', why, 'attempts', attempts }
+  local kept
+  if slot.result == 'complete' then
+    kept = try('XADD', P .. event_log, 'MAXLEN', '~', '1000', '*', 'status', 'completed_with_errors', unpack(fields))
+  else
+    kept = try('XADD', P .. events_dead, '*', unpack(fields))
+  end
+  return type(kept) == 'table' and kept.err or nil
 end
 
 -- A part of the batch is delivered. Answers whether the slot goes on with its object because nothing of the batch remains.
@@ -26,13 +33,13 @@ local function commit_part(slot, object, last)
   local result, count, rest = slot.result, tonumber(args[slot.arg + 3]), args[slot.arg + 4]
   local held_id = args[slot.arg + 5]
   local prev = last ~= '' and last or last_of(object)
-  if result == 'reject' then
+  if result == 'reject' or result == 'complete' then
     local id, why = args[slot.arg + 5], args[slot.arg + 6]
     local failed = bury(slot, object, prev, count, id, why, args[slot.arg + 7])
     if failed then
       -- The event stays where it is, held, rather than be lost. Its hand-outs are kept: no tag may come twice.
       local _, handouts, _, crashes = numbers(args[slot.arg + 1])
-      local held_why = format('quarantine: %s: %s', events_dead, failed)
+      local held_why = format('quarantine: %s: %s', result == 'complete' and event_log or events_dead, failed)
       result, rest, held_id = 'hold', 'inf', held_id_of(id, handouts, tonumber(args[slot.arg + 7]), crashes, held_why)
     else
       count = count + 1

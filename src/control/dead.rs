@@ -1,4 +1,4 @@
-//! Dead letters: events that a sink rejected, or that are not JSON, in the order they were given up.
+//! Dead letters: events that were given up, with the reason, in the order they were. They are read, retried as new events, or dropped.
 
 use redis::aio::ConnectionLike;
 use redis::{RedisResult, Value};
@@ -8,9 +8,11 @@ use serde_json::value::RawValue;
 
 use super::{ControlError, reply};
 use crate::keys::Keys;
+use crate::scripts::operator;
+pub use crate::scripts::operator::{By, Settle, Settled};
 
 /// How many dead letters one call reads at most; events may be large.
-pub const PER_CALL_MAX: usize = 32;
+pub const PER_CALL_MAX: usize = operator::DEAD_PER_CALL_MAX;
 
 /// One dead letter. A field that an entry lacks, because another program added it, is `None` or empty.
 ///
@@ -32,7 +34,7 @@ pub struct DeadLetter {
     pub event: Vec<u8>,
     /// Why it was given up.
     pub error: String,
-    /// How often its delivery had failed before.
+    /// How often its delivery failed; a rejection is no failure.
     pub attempts: Option<u64>,
 }
 
@@ -69,20 +71,140 @@ pub async fn dead_letters<C: ConnectionLike>(
     after: Option<&str>,
     count: usize,
 ) -> Result<Vec<DeadLetter>, ControlError> {
+    let from = behind(after)?.unwrap_or_else(|| "-".to_owned());
+    read(conn, keys, "XRANGE", [&from, "+"], count).await
+}
+
+/// The same newest first: those that come before the one named, from the end without one.
+///
+/// # Errors
+/// As [`dead_letters`].
+pub async fn newest_dead_letters<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    before: Option<&str>,
+    count: usize,
+) -> Result<Vec<DeadLetter>, ControlError> {
+    let from = behind(before)?.unwrap_or_else(|| "+".to_owned());
+    read(conn, keys, "XREVRANGE", [&from, "-"], count).await
+}
+
+/// Reads one dead letter; nothing where it is not there.
+///
+/// # Errors
+/// As [`dead_letters`], and [`ControlError::DeadId`] for what is no id.
+pub async fn dead_letter<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    dead_id: &str,
+) -> Result<Option<DeadLetter>, ControlError> {
+    check_id(dead_id)?;
+    Ok(read(conn, keys, "XRANGE", [dead_id, dead_id], 1).await?.pop())
+}
+
+/// Retries or drops these dead letters, and answers what became of each, in order. A retried event is pushed as a new one, at the end of its
+/// object's queue: it gets a new id. What was done is kept in the [actions](mod@super::actions), of a drop with the event.
+///
+/// Each dead letter is settled in one atomic step, [`PER_CALL_MAX`] of them in one call. Calling again is safe, also after the future was dropped or
+/// a reply was lost: what is done already is [`Settled::Gone`].
+///
+/// # Errors
+/// [`ControlError::DeadId`] for what is no id, before anything is done; others if Redis cannot be asked or does not allow it.
+pub async fn settle<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    by: By<'_>,
+    settle: Settle,
+    dead_ids: &[impl AsRef<str>],
+) -> Result<Vec<Settled>, ControlError> {
+    dead_ids.iter().try_for_each(|dead_id| check_id(dead_id.as_ref()))?;
+    let mut settled = Vec::with_capacity(dead_ids.len());
+    for some in dead_ids.chunks(PER_CALL_MAX) {
+        settled.extend(operator::dead(conn, keys, by, settle, some).await?);
+    }
+    Ok(settled)
+}
+
+/// What became of all dead letters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SettledAll {
+    /// How many were retried or dropped.
+    pub done: u64,
+    /// How many stay, because they cannot be read or the queue of their object has a wrong type.
+    pub left: u64,
+}
+
+/// Retries or drops all dead letters, or all of one object, that are there when it begins, oldest first, in steps of [`PER_CALL_MAX`]. An
+/// event that is retried and given up again meanwhile is not retried once more.
+///
+/// Calling again is safe, and goes on where the first call ended.
+///
+/// # Errors
+/// As [`settle`]. What was done until then is done.
+pub async fn settle_all<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    by: By<'_>,
+    settle: Settle,
+    object: Option<&str>,
+) -> Result<SettledAll, ControlError> {
+    let mut all = SettledAll::default();
+    let Some(last) = newest_dead_letters(conn, keys, None, 1).await?.pop() else { return Ok(all) };
+    let mut from = "-".to_owned();
+    loop {
+        let page = read(conn, keys, "XRANGE", [&from, &last.dead_id], PER_CALL_MAX).await?;
+        let Some(end) = page.last() else { return Ok(all) };
+        from = format!("({}", end.dead_id);
+        let meant = page.iter().filter(|letter| object.is_none_or(|object| letter.object == object));
+        let dead_ids: Vec<&str> = meant.map(|letter| letter.dead_id.as_str()).collect();
+        if !dead_ids.is_empty() {
+            for settled in operator::dead(conn, keys, by, settle, &dead_ids).await? {
+                match settled {
+                    Settled::Retried | Settled::Dropped => all.done += 1,
+                    Settled::Unreadable | Settled::WrongType => all.left += 1,
+                    Settled::Gone => {}
+                }
+            }
+        }
+        if page.len() < PER_CALL_MAX {
+            return Ok(all);
+        }
+    }
+}
+
+fn check_id(dead_id: &str) -> Result<(), ControlError> {
+    let is_number = |part: &str| part.parse::<u64>().is_ok() && part.bytes().all(|byte| byte.is_ascii_digit());
+    match dead_id.split_once('-') {
+        Some((ms, n)) if is_number(ms) && is_number(n) => Ok(()),
+        _ => Err(ControlError::DeadId(dead_id.to_owned())),
+    }
+}
+
+/// Where a page begins that comes behind this entry.
+fn behind(dead_id: Option<&str>) -> Result<Option<String>, ControlError> {
+    dead_id.map(|dead_id| check_id(dead_id).map(|()| format!("({dead_id}"))).transpose()
+}
+
+async fn read<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    command: &str,
+    bounds: [&str; 2],
+    count: usize,
+) -> Result<Vec<DeadLetter>, ControlError> {
     const WHAT: &str = "events.dead";
-    let from = after.map_or_else(|| "-".to_owned(), |dead_id| format!("({dead_id}"));
-    let mut ask = redis::cmd("XRANGE");
-    ask.arg(keys.events_dead()).arg(from).arg("+").arg("COUNT").arg(count.min(PER_CALL_MAX));
+    let mut ask = redis::cmd(command);
+    ask.arg(keys.events_dead()).arg(&bounds[..]).arg("COUNT").arg(count.min(PER_CALL_MAX));
     let answer: RedisResult<Value> = ask.query_async(conn).await;
-    let entries = reply::array(answer.map_err(ControlError::redis(WHAT))?);
-    let letters: Option<Vec<DeadLetter>> = entries.and_then(|entries| entries.into_iter().map(letter).collect());
+    let entries = reply::entries(answer.map_err(ControlError::redis(WHAT))?);
+    let letters = entries.and_then(|entries| entries.into_iter().map(|(dead_id, fields)| letter(dead_id, fields)).collect());
     letters.ok_or_else(|| ControlError::reply(WHAT, "an entry is not an id and its fields"))
 }
 
-fn letter(entry: Value) -> Option<DeadLetter> {
-    let [dead_id, fields] = <[Value; 2]>::try_from(reply::array(entry)?).ok()?;
+fn letter(dead_id: String, fields: Vec<(String, Value)>) -> Option<DeadLetter> {
     let mut letter = DeadLetter {
-        dead_id: reply::text(&dead_id)?,
+        dead_id,
         id: None,
         prev: None,
         object: String::new(),
@@ -90,9 +212,8 @@ fn letter(entry: Value) -> Option<DeadLetter> {
         error: String::new(),
         attempts: None,
     };
-    for pair in reply::array(fields)?.chunks_exact(2) {
-        let value = &pair[1];
-        match reply::text(&pair[0])?.as_str() {
+    for (field, value) in &fields {
+        match field.as_str() {
             "id" => letter.id = reply::number(value),
             "prev" => letter.prev = reply::number(value),
             "object" => letter.object = reply::text(value)?,

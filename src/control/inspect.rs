@@ -234,7 +234,7 @@ impl Fields {
                     "its owner {owner} has no lease, so its process is gone: any worker process takes the object over{nobody}"
                 )
             }
-            Standing::Held => self.why_held(keys, object, nobody),
+            Standing::Held => self.why_held(object, nobody),
             Standing::Taken => format!("worker {} has taken its marker and is about to claim it{nobody}", self.taken.join(", ")),
             Standing::Marked => {
                 let before = self.number("markers_before").unwrap_or(0);
@@ -248,7 +248,7 @@ impl Fields {
         }
     }
 
-    fn why_held(&self, keys: &Keys, object: &str, nobody: &str) -> String {
+    fn why_held(&self, object: &str, nobody: &str) -> String {
         let why = self.held_why().unwrap_or_else(|| "yield".to_owned());
         if self.text("owner") != Some("held") {
             return "I2 is broken: it waits among the held objects, but its owner is not `held`".to_owned();
@@ -258,7 +258,7 @@ impl Fields {
             None if self.text("paused").is_some() => format!("held under a rule ({why}), until the rule is lifted"),
             None => format!("I2 is broken: held ({why}), but in neither set of held objects, so that nothing will release it"),
             Some(due) if due.is_infinite() => {
-                format!("held until an operator releases it ({why}); ZADD {} XX 0 {} does", keys.objects_held(), quoted(object))
+                format!("held until an operator releases it ({why}); `seriatim held release {}` does", quoted(object))
             }
             Some(due) if due <= now => format!("held ({why}), and due now: a free worker takes it{nobody}"),
             Some(due) => format!("held ({why}), due in {}{nobody}", seconds(due - now)),

@@ -1,19 +1,26 @@
-//! Looks at a live system and says what is there. Nothing here writes to Redis but [`forget`](mod@forget).
+//! Looks at a live system and says what is there, and does what an operator may do.
 //!
 //! - [`check`](mod@check): the invariants, read off by number
 //! - [`stats`](mod@stats): workers, markers, held objects, dead letters, and with a scan the depth of every queue
 //! - [`inspect`](mod@inspect): one object: where its events are and why they wait
-//! - [`dead`]: the dead letters
+//! - [`dead`]: the dead letters: read, retried, dropped
+//! - [`held`](mod@held): the held objects: why they wait, released, rid of their head event
+//! - [`actions`](mod@actions): what operators did
 //! - [`forget`](mod@forget): lets go of what remains of idle objects
 //! - `report` (private, its types are in `check`): invariants and violations
 //! - `scan` and `reply` (private): walking the key space, and reading what Redis answers
 //!
+//! Only retrying, dropping, releasing and skipping write to Redis; they need the rights that `docs/protocol.md` lists for them. Each of these is one
+//! atomic script, and is kept with who did it and why.
+//!
 //! Everything works in bounded steps, so that a look never holds up the workers, and in bounded memory. The futures can be dropped at
 //! any time. They need a connection of their own or a shared one, and any Redis user who may read and run scripts.
 
+pub mod actions;
 pub mod check;
 pub mod dead;
 pub mod forget;
+pub mod held;
 pub mod inspect;
 mod reply;
 mod report;
@@ -22,16 +29,20 @@ pub mod stats;
 
 use redis::aio::ConnectionLike;
 
+pub use self::actions::{Action, actions};
 pub use self::check::{CheckReport, check};
 pub use self::dead::{DeadLetter, dead_letters};
 pub use self::forget::{Forgot, forget};
+pub use self::held::{HeldObject, HeldPage, held};
 pub use self::inspect::{Inspection, inspect};
 pub use self::stats::{Depth, Stats, depth, stats};
 
 use crate::event::NameError;
 use crate::keys::Keys;
+use crate::scripts::ScriptError;
+pub use crate::scripts::operator::By;
 
-/// Why a look at the system failed.
+/// Why a look at the system, or an action of an operator, failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
@@ -54,6 +65,33 @@ pub enum ControlError {
     /// The name given is no object's name.
     #[error(transparent)]
     Name(#[from] NameError),
+    /// What was given is no id of a dead letter.
+    #[error("{0:?} is no id of a dead letter; `seriatim dead list` shows them, they are like 1767225600000-0")]
+    DeadId(String),
+    /// The Redis user may not do what the action needs; nothing was done.
+    #[error(
+        "the Redis user may not use {0} on these keys, nothing was done; docs/protocol.md, \"Permissions\", lists what an operator needs"
+    )]
+    Denied(String),
+    /// A key has a type that the protocol does not allow; nothing was done.
+    #[error("{key} is a {found}, which it must not be; nothing was done, `seriatim check` tells more")]
+    WrongType {
+        /// The key.
+        key: String,
+        /// Its type.
+        found: String,
+    },
+}
+
+impl From<ScriptError> for ControlError {
+    fn from(error: ScriptError) -> Self {
+        match error {
+            ScriptError::Redis(source) => Self::Redis { what: "a script", source },
+            ScriptError::Denied(command) => Self::Denied(command),
+            ScriptError::WrongType { key, found } => Self::WrongType { key, found },
+            other => Self::Reply { what: "a script", answer: other.to_string() },
+        }
+    }
 }
 
 impl ControlError {

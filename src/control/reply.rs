@@ -34,6 +34,23 @@ pub(super) fn array(value: Value) -> Option<Vec<Value>> {
     }
 }
 
+/// An entry of a stream: its id and its fields.
+pub(super) type Entry = (String, Vec<(String, Value)>);
+
+/// The entries of a stream as `XRANGE` answers them.
+pub(super) fn entries(value: Value) -> Option<Vec<Entry>> {
+    let entry = |entry: Value| {
+        let [id, flat] = <[Value; 2]>::try_from(array(entry)?).ok()?;
+        let mut flat = array(flat)?.into_iter();
+        let mut fields = Vec::with_capacity(flat.len() / 2);
+        while let (Some(field), Some(value)) = (flat.next(), flat.next()) {
+            fields.push((text(&field)?, value));
+        }
+        Some((text(&id)?, fields))
+    };
+    array(value)?.into_iter().map(entry).collect()
+}
+
 /// The items of an array whose first is this word, without it.
 pub(super) fn after(status: &str, value: Value) -> Result<Vec<Value>, String> {
     let mut items = array(value).ok_or("no array")?.into_iter();

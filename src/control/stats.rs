@@ -160,7 +160,11 @@ pub async fn stats<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<Stats
     Ok(stats)
 }
 
-async fn time_ms<C: ConnectionLike>(conn: &mut C) -> Result<u64, ControlError> {
+/// Redis's time, ms since the epoch.
+///
+/// # Errors
+/// [`ControlError`] if Redis cannot be asked.
+pub async fn time_ms<C: ConnectionLike>(conn: &mut C) -> Result<u64, ControlError> {
     let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(conn).await.map_err(ControlError::redis("TIME"))?;
     Ok(seconds * 1000 + micros / 1000)
 }

@@ -72,7 +72,18 @@ pub enum Results {
         id: u64,
         /// What is wrong with it.
         error: String,
-        /// How often it had failed before.
+        /// How often its delivery has failed; the rejection itself is no failure.
+        attempts: u32,
+    },
+    /// The event after the delivered ones is over, with errors.
+    Complete {
+        /// The tag of what follows it; nothing where it was the last one.
+        next: Option<Tag>,
+        /// Its id.
+        id: u64,
+        /// How it failed at last.
+        error: String,
+        /// How often its delivery has failed.
         attempts: u32,
     },
 }
@@ -127,6 +138,7 @@ impl Advance {
             Results::Part { .. } => "part",
             Results::Hold { .. } => "hold",
             Results::Reject { .. } => "reject",
+            Results::Complete { .. } => "complete",
         };
         let cmd = &mut self.cmd;
         cmd.arg(slot).arg(word).arg(&report.object[..]).arg(report.tag.to_string());
@@ -147,7 +159,7 @@ impl Advance {
                 };
                 cmd.arg(rest.held_id(why));
             }
-            Results::Reject { next, id, error, attempts } => {
+            Results::Reject { next, id, error, attempts } | Results::Complete { next, id, error, attempts } => {
                 cmd.arg(report.count).arg(next.map_or(String::new(), |next| next.to_string()));
                 cmd.arg(*id).arg(error.as_str()).arg(*attempts);
             }

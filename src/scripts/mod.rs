@@ -7,6 +7,7 @@
 mod advance;
 mod forget;
 mod lease;
+pub mod operator;
 mod tag;
 
 use std::sync::LazyLock;
@@ -23,8 +24,10 @@ pub use tag::{Tag, TagError};
 use crate::failpoints::around;
 use crate::keys;
 
-/// Works at `maxmemory` too: the backlog must still drain.
+/// Works at `maxmemory` too: the backlog must still drain, and an operator still decide.
 const ALLOW_OOM: &str = "#!lua flags=allow-oom\n";
+/// Only reads: Redis runs it at `maxmemory` and on replicas too.
+const NO_WRITES: &str = "#!lua flags=no-writes\n";
 
 /// The text of a file in `lua/`.
 #[cfg(not(feature = "failpoints"))]
@@ -44,8 +47,11 @@ macro_rules! lua {
 
 macro_rules! script {
     ($name:ident, $file:literal $(, $fragment:literal)*) => {
+        script!(ALLOW_OOM, $name, $file $(, $fragment)*);
+    };
+    ($flags:ident, $name:ident, $file:literal $(, $fragment:literal)*) => {
         static $name: LazyLock<Script> =
-            LazyLock::new(|| Script::new(ALLOW_OOM, &[lua!("lib/prefix.lua"), $(lua!($fragment)),*], lua!($file)));
+            LazyLock::new(|| Script::new($flags, &[lua!("lib/prefix.lua"), $(lua!($fragment)),*], lua!($file)));
     };
 }
 
@@ -68,6 +74,11 @@ script!(
     "advance/claim.lua"
 );
 
+script!(DEAD, "operator/dead.lua", "operator/actions.lua");
+script!(RELEASE, "operator/release.lua", "operator/actions.lua");
+script!(SKIP, "operator/skip.lua", "lib/ids.lua", "lib/hold.lua", "operator/actions.lua");
+script!(NO_WRITES, HELD, "operator/held.lua");
+
 /// A call that did not give a reply of the protocol.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -89,6 +100,14 @@ pub enum ScriptError {
     /// The Redis user may not do what the scripts do.
     #[error("the Redis user may not use {0} on these keys; grant it what docs/protocol.md lists under Permissions")]
     Denied(String),
+    /// A key has a type that the protocol does not allow; nothing was done.
+    #[error("{key} is a {found}, which it must not be; nothing was done: `seriatim check` tells more")]
+    WrongType {
+        /// The key.
+        key: String,
+        /// Its type.
+        found: String,
+    },
     /// The data was written by another version of this program.
     #[error("the data has schema version {0}, this program knows version 1")]
     Schema(String),
@@ -97,7 +116,7 @@ pub enum ScriptError {
 impl ScriptError {
     /// Whether a key has a type that the protocol does not allow.
     pub fn is_wrong_type(&self) -> bool {
-        matches!(self, Self::Redis(error) if error.code() == Some("WRONGTYPE"))
+        matches!(self, Self::WrongType { .. }) || matches!(self, Self::Redis(error) if error.code() == Some("WRONGTYPE"))
     }
 }
 
@@ -169,6 +188,11 @@ impl Reply {
         String::from_utf8(self.bytes()?).map_err(|error| self.wrong(error.to_string()))
     }
 
+    /// Text for people; bytes that are not UTF-8 become U+FFFD.
+    pub(crate) fn lossy(&mut self) -> Result<String, ScriptError> {
+        Ok(String::from_utf8_lossy(&self.bytes()?).into_owned())
+    }
+
     pub(crate) fn int(&mut self) -> Result<i64, ScriptError> {
         match self.value()? {
             Value::Int(n) => Ok(n),
@@ -218,5 +242,22 @@ mod tests {
             }
         }
         assert!(asked > 80, "{asked} calls were found");
+    }
+
+    /// The same for what an operator does.
+    #[test]
+    fn actions_asks_for_every_command_an_operator_uses() {
+        let lua = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("lua/operator");
+        let read = |script: &str| std::fs::read_to_string(lua.join(format!("{script}.lua"))).expect("a script");
+        let actions = read("actions");
+        let mut asked = 0;
+        for text in ["actions", "dead", "release", "skip"].map(read) {
+            for rest in text.split("call('").skip(1) {
+                let command = rest.split('\'').next().unwrap_or_default();
+                assert!(actions.contains(&format!("{{ '{command}', key")), "{command} is not asked for");
+                asked += 1;
+            }
+        }
+        assert!(asked >= 20, "{asked} calls were found");
     }
 }

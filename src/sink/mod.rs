@@ -157,11 +157,12 @@ impl Delivered {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stop {
-    /// This event, again later, with the same id and the same `prev`. The object waits with backoff, all others go on.
+    /// This event, again later, with the same id and the same `prev`. The object waits as its [retry policy](crate::worker::RetryPolicy) says, all
+    /// others go on; where the event's attempts are used up, the policy says what becomes of it.
     Transient {
         /// What went wrong; kept with the object while it waits.
         error: String,
-        /// Wait this long instead of the configured backoff.
+        /// Wait this long instead of the policy's backoff; it is no attempt more.
         retry_after: Option<Duration>,
     },
     /// This event, never: it goes to the dead letters and the object's next event follows.

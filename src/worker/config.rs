@@ -1,7 +1,9 @@
 //! What a worker process can be told, with units, ranges and defaults.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::retry::{self, RetryPolicy};
 use crate::keys::Keys;
 
 /// The most slots a process can run.
@@ -39,10 +41,10 @@ pub struct WorkerConfig {
     pub grace: Duration,
     /// How long Redis may take to answer before the connection is given up and made anew. 100 ms to 10 minutes, default 5 s.
     pub response_timeout: Duration,
-    /// The wait after the first failure of an event; it doubles with each further one. 1 ms to 1 day, default 100 ms.
-    pub retry_min: Duration,
-    /// The longest wait between two tries of an event. `retry_min` to 1 day, default 1 minute.
-    pub retry_max: Duration,
+    /// What follows when an event fails. Default: again after 100 ms, doubling to 1 minute with jitter, for ever.
+    pub retry: RetryPolicy,
+    /// The same for events of some types: an event's type is its top-level member `type`, where that is a string. Default: none.
+    pub retry_types: BTreeMap<String, RetryPolicy>,
     /// The longest wait between two tries of a sink that is unavailable; the first is a tenth of a second. 100 ms to 1 hour, default 5 s.
     pub probe_max: Duration,
     /// How many workers may die with one event in hand before it waits for an operator. 1 to 1000, default 5.
@@ -71,8 +73,8 @@ impl Default for WorkerConfig {
             sweep: Duration::from_secs(1),
             grace: Duration::from_secs(25),
             response_timeout: Duration::from_secs(5),
-            retry_min: Duration::from_millis(100),
-            retry_max: Duration::from_secs(60),
+            retry: RetryPolicy::default(),
+            retry_types: BTreeMap::new(),
             probe_max: Duration::from_secs(5),
             crashes_max: 5,
             forget_after: None,
@@ -109,24 +111,27 @@ impl WorkerConfig {
         check_number("crashes_max", self.crashes_max, 1, 1000, "it must be 1 to 1000 crashes")?;
         check_number("first_id", self.first_id, 0, 1 << 52, "it must be 0 to 4503599627370496")?;
         let (ms, s) = (Duration::from_millis, Duration::from_secs);
-        let (hour, day) = (s(3600), s(86400));
+        let hour = s(3600);
         check_time("lease", self.lease, ms(300), hour, "it must be 300 ms to 1 h")?;
         check_time("block", self.block, ms(10), s(1), "it must be 10 ms to 1 s")?;
         check_time("sweep", self.sweep, ms(50), s(60), "it must be 50 ms to 1 min")?;
         check_time("grace", self.grace, ms(0), hour, "it must be at most 1 h")?;
         check_time("response_timeout", self.response_timeout, ms(100), s(600), "it must be 100 ms to 10 min")?;
-        check_time("retry_min", self.retry_min, ms(1), day, "it must be 1 ms to 24 h")?;
-        check_time("retry_max", self.retry_max, self.retry_min, day, "it must be at least retry_min and at most 24 h")?;
         check_time("probe_max", self.probe_max, ms(100), hour, "it must be 100 ms to 1 h")?;
-        let ten_years = 10 * 366 * day;
-        self.forget_after.map_or(Ok(()), |after| check_time("forget_after", after, s(1), ten_years, "it must be 1 s to 10 years"))
+        let forget_after = self.forget_after.unwrap_or(hour);
+        check_time("forget_after", forget_after, s(1), 10 * 366 * 24 * hour, "it must be 1 s to 10 years")?;
+        let retry = |setting, policy: &RetryPolicy| {
+            policy.validate().map_err(|range| ConfigError { setting, value: policy.to_string(), range })
+        };
+        retry("retry", &self.retry)?;
+        self.retry_types.values().try_for_each(|policy| retry("retry_types", policy))
     }
 
-    /// The wait before an event that has failed `attempts` times is tried again: doubling, capped, and spread over its upper half so that many objects
-    /// do not come back at once.
-    pub(crate) fn retry_delay(&self, attempts: u32) -> Duration {
-        let doubled = self.retry_min.saturating_mul(1 << attempts.saturating_sub(1).min(30));
-        jitter(doubled.min(self.retry_max))
+    /// What follows when this event fails.
+    pub(crate) fn retry_of(&self, payload: &[u8]) -> RetryPolicy {
+        let of_type = || self.retry_types.get(&retry::type_of(payload)?);
+        let found = if self.retry_types.is_empty() { None } else { of_type() };
+        found.copied().unwrap_or(self.retry)
     }
 }
 
@@ -170,6 +175,7 @@ fn default_name() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::retry::Backoff;
 
     #[test]
     fn the_defaults_are_valid() {
@@ -187,12 +193,23 @@ mod tests {
     }
 
     #[test]
-    fn waits_double_up_to_the_cap() {
-        let config = WorkerConfig::default();
-        for (attempts, ms) in [(1, 100), (2, 200), (3, 400), (20, 60_000), (u32::MAX, 60_000)] {
-            let delay = config.retry_delay(attempts);
-            let full = Duration::from_millis(ms);
-            assert!(delay <= full && delay >= full / 2, "{attempts}: {delay:?}");
-        }
+    fn a_policy_out_of_its_range_is_named() {
+        let mut config = WorkerConfig::default();
+        config.retry_types.insert("moved".to_owned(), "fixed:1s".parse().expect("a policy"));
+        config.validate().expect("valid");
+        config.retry = RetryPolicy { backoff: Backoff::Fixed(Duration::ZERO), limit: None };
+        let told = config.validate().map_err(|error| error.to_string());
+        assert_eq!(told, Err("retry is fixed:0s; a wait must be 1 ms to 24 h".to_owned()));
+        config.retry_types.insert("moved".to_owned(), std::mem::take(&mut config.retry));
+        assert_eq!(config.validate().map_err(|error| error.setting), Err("retry_types"));
+    }
+
+    #[test]
+    fn a_type_may_have_a_policy_of_its_own() {
+        let mut config = WorkerConfig::default();
+        let moved = br#"{"type":"moved"}"#;
+        assert_eq!(config.retry_of(moved), RetryPolicy::default());
+        config.retry_types.insert("moved".to_owned(), RetryPolicy::MINUTE);
+        assert_eq!((config.retry_of(moved), config.retry_of(b"{}")), (RetryPolicy::MINUTE, RetryPolicy::default()));
     }
 }

@@ -235,7 +235,7 @@ fn typed_keys(keys: &Keys, name: &str, slots: usize) -> Vec<(String, &'static st
         "objects_with_events" | "worker_object" | "worker_event" => "list",
         "objects_held" | "objects_paused" | "events_scheduled" => "zset",
         "event_workers" | "event_rules" | "meta" => "hash",
-        "events_dead" | "event_log" => "stream",
+        "events_dead" | "event_log" | "operator_actions" => "stream",
         _ => "string",
     };
     let mut all: Vec<_> = SHARED_KINDS.iter().map(|(kind, key)| ([keys.prefix(), key].concat(), expected(kind))).collect();

@@ -8,6 +8,7 @@
 //! - `deliver`: a batch to the sink
 //! - `health`: whether the sink takes events
 //! - `wait`: blocks on the markers while there is nothing to do
+//! - `retry`: what follows when an event fails
 //! - `recover`: takes over from processes that are gone
 //! - `connect`: connections, each checked before its first script
 //! - `shutdown`, `config`, `error`, `holder`: what their names say
@@ -20,6 +21,7 @@ mod health;
 mod holder;
 mod lease;
 mod recover;
+mod retry;
 mod serve;
 mod shutdown;
 mod slots;
@@ -35,6 +37,7 @@ use tracing::{info, warn};
 pub use config::{BATCH_MAX, CONCURRENCY_MAX, ConfigError, WorkerConfig};
 pub use error::{StopReason, Stopped, WorkerError};
 pub use holder::Holder;
+pub use retry::{Backoff, Limit, RetryError, RetryPolicy, UsedUp};
 pub use shutdown::Shutdown;
 
 use self::connect::Redis;
@@ -209,6 +212,18 @@ impl WorkerBuilder {
     /// How long a graceful stop lets the sink finish what is in hand, at most 1 hour. Default: 25 s.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.config.grace = grace;
+        self
+    }
+
+    /// What follows when an event fails. Default: again after 100 ms, doubling to 1 minute with jitter, for ever.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.config.retry = policy;
+        self
+    }
+
+    /// The same for events of one type: those whose top-level member `type` is this string.
+    pub fn retry_type(mut self, event_type: impl Into<String>, policy: RetryPolicy) -> Self {
+        self.config.retry_types.insert(event_type.into(), policy);
         self
     }
 

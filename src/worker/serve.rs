@@ -26,8 +26,9 @@ use super::lease::{Notice, Session, keep, wrong_type};
 use super::shutdown::Shutdown;
 use super::slots::{Policy, Slot, Step};
 use super::wait::wait;
+use crate::event::ObjectName;
 use crate::failpoints::around;
-use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, ScriptError};
+use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report, Results, ScriptError};
 use crate::sink::{Context, Sink, Stop};
 
 /// Calls of advance under way at once, for disjoint slots: one for Redis to work on while the answer to the other is worked on here.
@@ -424,19 +425,16 @@ impl<'a> Serve<'a> {
         let Ok((slot, outcome)) = done else { return };
         let Slot::Delivering(hand) = &self.slots[slot] else { return };
         let object = hand.batch.object().clone();
-        match &outcome.stop {
-            Some(Stop::Transient { error, .. }) => {
-                warn!(%object, error, attempts = hand.tag.attempts + 1, "deliver: failed, again later")
-            }
-            Some(Stop::Rejected { error }) => warn!(%object, error, "deliver: rejected, a dead letter"),
-            Some(Stop::Unavailable { error }) => debug!(%object, error, "deliver: the sink is unavailable"),
-            None => debug!(%object, events = outcome.count, "deliver"),
+        if let Some(Stop::Unavailable { error }) = &outcome.stop {
+            debug!(%object, error, "deliver: the sink is unavailable");
         }
         self.judge_sink(slot, &outcome);
         let config = Arc::clone(&self.config);
-        let retry_delay = |attempts| config.retry_delay(attempts);
-        let policy = Policy { turn_max: config.turn_max, stopping: self.stopping, retry_delay: &retry_delay };
+        let policy = Policy { turn_max: config.turn_max, stopping: self.stopping, retry_of: &|payload| config.retry_of(payload) };
         self.step(slot, Step::Outcome(outcome, &policy));
+        if let Slot::Reported(told) = &self.slots[slot] {
+            tell(&object, &told.report);
+        }
     }
 
     /// Takes in whether the sink is available.
@@ -491,6 +489,21 @@ impl<'a> Serve<'a> {
     fn step(&mut self, slot: usize, step: Step<'_>) {
         let before = std::mem::take(&mut self.slots[slot]);
         self.slots[slot] = before.next(step);
+    }
+}
+
+/// Logs what becomes of a batch.
+fn tell(object: &ObjectName, report: &Report) {
+    match &report.then {
+        Results::Hold { rest, delay: Some(delay), why } => {
+            warn!(%object, id = rest.first, why, attempts = rest.attempts, ?delay, "deliver: failed, again later");
+        }
+        Results::Hold { rest, delay: None, why } => {
+            error!(%object, id = rest.first, why, "deliver: the object is held until an operator releases it or skips the event");
+        }
+        Results::Reject { id, error, attempts, .. } => warn!(%object, id, error, attempts, "deliver: a dead letter"),
+        Results::Complete { id, error, attempts, .. } => warn!(%object, id, error, attempts, "deliver: completed with errors"),
+        Results::Done | Results::Yield | Results::Part { .. } => debug!(%object, events = report.count, "deliver"),
     }
 }
 

@@ -2,9 +2,12 @@
 //!
 //! What is here is belief: the truth is in Redis, and every reply of `advance` puts the belief right. If the process dies, the belief dies with it.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use super::deliver::Outcome;
+use super::retry::{RetryPolicy, UsedUp};
 use crate::event::ObjectName;
 use crate::scripts::{BatchReply, Report, Results, Tag};
 use crate::sink::{Batch, Stop};
@@ -47,6 +50,11 @@ impl Hand {
 
     fn id(&self, at: usize) -> u64 {
         self.batch.first + at as u64 * STRIDE
+    }
+
+    /// The tag of what follows the event behind the first `count`; nothing where that is the last one.
+    fn behind(&self, count: usize) -> Option<Tag> {
+        (count + 1 < self.batch.len()).then(|| self.tag.after(count + 1, STRIDE))
     }
 
     fn report(&self, count: usize, then: Results) -> Report {
@@ -107,8 +115,8 @@ pub(crate) struct Policy<'a> {
     pub(crate) turn_max: usize,
     /// The process is stopping: it goes on with no object.
     pub(crate) stopping: bool,
-    /// The wait after so many failures.
-    pub(crate) retry_delay: &'a dyn Fn(u32) -> std::time::Duration,
+    /// What follows when an event with this payload fails.
+    pub(crate) retry_of: &'a dyn Fn(&[u8]) -> RetryPolicy,
 }
 
 impl Slot {
@@ -140,14 +148,12 @@ fn hand_over(hand: Hand, outcome: Outcome, policy: &Policy<'_>) -> Slot {
     let turn_over = policy.stopping || hand.turn >= policy.turn_max;
     let then = match outcome.stop {
         Some(Stop::Transient { error, retry_after }) => {
-            let rest = tag.after(count, STRIDE).failed();
-            let delay = retry_after.unwrap_or_else(|| (policy.retry_delay)(rest.attempts));
-            Results::Hold { rest, delay: Some(delay), why: format!("retry: {}", shortened(&error)) }
+            let payload = hand.batch.payloads.get(count).map_or(&[][..], |payload| payload);
+            failed(&hand, count, shortened(&error), retry_after, (policy.retry_of)(payload))
         }
         Some(Stop::Rejected { error }) => {
-            let next = (count + 1 < len).then(|| tag.after(count + 1, STRIDE));
             let attempts = tag.after(count, STRIDE).attempts;
-            Results::Reject { next, id: hand.id(count), error: shortened(&error), attempts }
+            Results::Reject { next: hand.behind(count), id: hand.id(count), error: shortened(&error), attempts }
         }
         Some(Stop::Unavailable { .. }) if count == 0 => return Slot::Parked(hand),
         Some(Stop::Unavailable { .. }) | None if count < len => Results::Part { next: tag.after(count, STRIDE) },
@@ -161,6 +167,23 @@ fn hand_over(hand: Hand, outcome: Outcome, policy: &Policy<'_>) -> Slot {
     Slot::Reported(Told { report: hand.report(count, then), turn })
 }
 
+/// The event behind the first `count` has failed: it is tried again later, unless its attempts are used up.
+fn failed(hand: &Hand, count: usize, error: String, retry_after: Option<Duration>, retry: RetryPolicy) -> Results {
+    let rest = hand.tag.after(count, STRIDE).failed();
+    let (next, id, attempts) = (hand.behind(count), hand.id(count), rest.attempts);
+    match retry.used_up(attempts) {
+        None => {
+            let delay = retry_after.unwrap_or_else(|| retry.backoff.wait(attempts));
+            Results::Hold { rest, delay: Some(delay), why: format!("retry: {error}") }
+        }
+        Some(UsedUp::Hold) => {
+            Results::Hold { rest, delay: None, why: format!("attempts: failed {attempts} times, at last: {error}") }
+        }
+        Some(UsedUp::DeadLetter) => Results::Reject { next, id, error, attempts },
+        Some(UsedUp::CompleteWithErrors) => Results::Complete { next, id, error, attempts },
+    }
+}
+
 /// An error as it is kept in Redis: the first thousand bytes of it.
 fn shortened(error: &str) -> String {
     let end = (0..=error.len().min(1000)).rev().find(|at| error.is_char_boundary(*at)).unwrap_or(0);
@@ -170,10 +193,10 @@ fn shortened(error: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use crate::worker::retry::{Backoff, Limit};
 
-    const POLICY: Policy<'static> =
-        Policy { turn_max: 4, stopping: false, retry_delay: &|attempts| Duration::from_millis(attempts as u64) };
+    const RETRY: RetryPolicy = RetryPolicy { backoff: Backoff::Fixed(Duration::from_millis(1)), limit: None };
+    const POLICY: Policy<'static> = Policy { turn_max: 4, stopping: false, retry_of: &|_| RETRY };
 
     fn reply(tag: &str, events: usize) -> BatchReply {
         let events = vec![Bytes::from_static(b"1"); events];
@@ -216,6 +239,48 @@ mod tests {
         let rest = Tag { first: 8, attempts: 1, ..Tag::default() };
         let then = Results::Hold { rest, delay: Some(Duration::from_millis(1)), why: "retry: down".to_owned() };
         assert_eq!((report.count, report.last, report.then), (1, Some(7), then));
+    }
+
+    /// The limit counts the attempt that has just failed; a wait that the sink names is no attempt more.
+    #[test]
+    fn the_last_attempt_is_followed_by_what_the_policy_says() {
+        let last = |then: UsedUp, tag: &str, count: usize| {
+            let retry_of = |_: &[u8]| RetryPolicy { limit: Some(Limit { attempts: 3, then }), ..RETRY };
+            let stop = Stop::Transient { error: "down".to_owned(), retry_after: Some(Duration::from_secs(9)) };
+            let policy = Policy { retry_of: &retry_of, ..POLICY };
+            match delivering(tag, 3).next(Step::Outcome(Outcome { count, stop: Some(stop) }, &policy)) {
+                Slot::Reported(told) => told.report.then,
+                other => panic!("{other:?}"),
+            }
+        };
+        let rest = Tag { first: 7, handouts: 2, attempts: 2, crashes: 0 };
+        let again = Results::Hold { rest, delay: Some(Duration::from_secs(9)), why: "retry: down".to_owned() };
+        assert_eq!(last(UsedUp::DeadLetter, "7 2 1", 0), again);
+        let (next, error) = (Some(Tag { first: 8, handouts: 2, ..Tag::default() }), "down".to_owned());
+        let dead = Results::Reject { next, id: 7, error: error.clone(), attempts: 3 };
+        assert_eq!(last(UsedUp::DeadLetter, "7 2 2", 0), dead);
+        let complete = Results::Complete { next, id: 7, error, attempts: 3 };
+        assert_eq!(last(UsedUp::CompleteWithErrors, "7 2 2", 0), complete);
+        let why = "attempts: failed 3 times, at last: down".to_owned();
+        let held = Results::Hold { rest: Tag { attempts: 3, ..rest }, delay: None, why };
+        assert_eq!(last(UsedUp::Hold, "7 2 2", 0), held);
+        // The attempts were those of the first event, and crashes are none.
+        assert!(matches!(last(UsedUp::DeadLetter, "7 2 2", 1), Results::Hold { rest, .. } if rest.attempts == 1));
+        assert!(matches!(last(UsedUp::DeadLetter, "7 2 0 4", 0), Results::Hold { rest, .. } if rest.attempts == 1));
+    }
+
+    /// The policy is that of the event that failed.
+    #[test]
+    fn the_event_that_failed_is_asked_for_its_policy() {
+        let retry_of = |payload: &[u8]| {
+            assert_eq!(payload, b"2");
+            RETRY
+        };
+        let events = ["1", "2", "3"].map(|event| Bytes::from_static(event.as_bytes())).to_vec();
+        let slot = Slot::Free.next(Step::Ask).next(Step::Answer(Some(BatchReply { events, ..reply("7", 3) })));
+        let policy = Policy { retry_of: &retry_of, ..POLICY };
+        let slot = slot.next(Step::Outcome(Outcome { count: 1, stop: Some(Stop::transient("down")) }, &policy));
+        assert!(matches!(slot, Slot::Reported(told) if matches!(told.report.then, Results::Hold { .. })));
     }
 
     #[test]

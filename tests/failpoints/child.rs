@@ -73,8 +73,7 @@ pub fn run() {
         config.grace = ms(100);
         // Only faults lose replies, not a busy machine.
         config.response_timeout = Duration::from_secs(20);
-        config.retry_min = ms(5);
-        config.retry_max = ms(50);
+        config.retry = "exponential:5ms..50ms".parse().expect("a policy");
         config.probe_max = ms(100);
         let sink = Obedient { file: File::open(file).expect("a file"), stuck: name == "first" };
         let worker = Worker::builder(url).config(config).sink(sink).build().expect("valid settings");

@@ -64,7 +64,7 @@ pub struct Worker {
     pub tag: Option<String>,
 }
 
-/// A dead letter.
+/// A dead letter, or an event completed with errors: the same to whoever gets the events.
 #[derive(Debug, Clone)]
 pub struct Dead {
     pub id: u64,
@@ -129,7 +129,8 @@ impl State {
             (b"event.workers", "hash") => {
                 self.registry = value.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect();
             }
-            (b"events.dead", "stream") => self.dead = value.chunks(12).map(dead).collect(),
+            (b"events.dead", "stream") => self.dead.extend(value.chunks(12).map(dead)),
+            (b"event.log", "stream") => self.dead.extend(value.chunks(14).map(|entry| dead(&entry[2..]))),
             (b"seriatim.meta", "hash") => {}
             _ => {
                 let strange = format!("{} is a {kind}", text(&Bytes::copy_from_slice(key)));

@@ -9,9 +9,21 @@ use super::reference::{
 pub enum Then {
     Done,
     Yield,
-    Part { next: Numbers },
-    Hold { rest: Numbers, delay: Delay, why: &'static str },
-    Reject { next: Option<Numbers>, id: u64, attempts: u32 },
+    Part {
+        next: Numbers,
+    },
+    Hold {
+        rest: Numbers,
+        delay: Delay,
+        why: &'static str,
+    },
+    /// A dead letter; or else completed with errors, which the log keeps.
+    Reject {
+        next: Option<Numbers>,
+        id: u64,
+        attempts: u32,
+        complete: bool,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,18 +186,22 @@ impl Call<'_> {
         let (now, w, name) = (self.state.now, slot.w.as_str(), &told.object);
         let prev_known = told.last.or(self.state.object(name).last_id()).unwrap_or(0);
         let (mut count, mut then) = (told.count, told.then.clone());
-        if let Then::Reject { next, id, attempts } = told.then {
+        if let Then::Reject { next, id, attempts, complete } = told.then {
             let event = self.state.worker(w).batch[count].clone();
-            if self.state.broken == Some(Broken::Dead) {
+            let (stream, broken) = if complete { ("event.log", Broken::Log) } else { ("events.dead", Broken::Dead) };
+            if self.state.broken == Some(broken) {
                 // Rather held in its place than lost.
                 let rest = Numbers { first: id, attempts, ..told.tag };
-                let why = format!("quarantine: events.dead: {WRONG_TYPE}");
+                let why = format!("quarantine: {stream}: {WRONG_TYPE}");
                 self.drop_front(slot, told, count);
                 self.state.hold_batch(&slot.w, name, OPERATOR, rest.held_id(why.as_bytes()));
                 return false;
             }
-            let (object, prev) = (name.clone(), prev_known.to_string());
-            self.state.dead.push(Dead { id, prev, object, event, error: ERROR.to_owned(), attempts });
+            let (prev, error) = (prev_known.to_string(), ERROR.into());
+            match complete {
+                false => drop(self.state.bury(id, prev, name, event, error, attempts)),
+                true => self.state.log.push(Dead { serial: 0, id, prev, object: name.clone(), event, error, attempts }),
+            }
             count += 1;
             then = match next {
                 Some(next) => Then::Part { next },

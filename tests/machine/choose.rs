@@ -74,7 +74,7 @@ fn choice() -> impl Strategy<Value = Choice> {
         2 => Just(Choice::Yield),
         2 => any::<u8>().prop_map(Choice::Part),
         3 => (any::<u8>(), delay, any::<bool>()).prop_map(|(count, delay, failed)| Choice::Hold(count, delay, failed)),
-        2 => any::<u8>().prop_map(Choice::Reject),
+        3 => (any::<u8>(), prop::bool::weighted(0.3)).prop_map(|(count, complete)| Choice::Reject(count, complete)),
         2 => any::<u8>().prop_map(Choice::Late),
         1 => Just(Choice::WrongTag),
     ]
@@ -95,6 +95,15 @@ fn attach() -> impl Strategy<Value = Step> {
     )
 }
 
+/// What an operator does.
+fn operator() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (prop::bool::weighted(0.7), prop::collection::vec(any::<u8>(), 1..4)).prop_map(|(retry, at)| Step::Settle(retry, at)),
+        2 => object().prop_map(Step::SetFree),
+        6 => (object(), prop::option::of(any::<bool>())).prop_map(|(object, right)| Step::Skip(object, right)),
+    ]
+}
+
 /// A call of a script.
 fn script() -> impl Strategy<Value = Step> {
     prop_oneof![
@@ -105,6 +114,7 @@ fn script() -> impl Strategy<Value = Step> {
         1 => (name(), token()).prop_map(|(name, token)| Step::Detach(name, token)),
         2 => prop::collection::vec(object(), 1..4).prop_map(Step::Forget),
         1 => (0..3u8, 0..3u8, 0..3u8).prop_map(|(id, highest, first)| Step::Connect(id, highest, first)),
+        4 => operator(),
     ]
 }
 
@@ -115,8 +125,10 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Broken::Held),
         1 => Just(Broken::Workers),
         1 => Just(Broken::Counter),
-        1 => Just(Broken::CounterText),
+        2 => Just(Broken::CounterText),
         4 => Just(Broken::Dead),
+        2 => Just(Broken::Log),
+        1 => Just(Broken::Actions),
         1 => Just(Broken::Meta),
     ];
     prop_oneof![
@@ -133,6 +145,6 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (object(), part).prop_map(|(object, part)| Step::Wrong(object, part)),
         2 => object().prop_map(Step::Heal),
         4 => any::<u8>().prop_map(Step::Late),
-        4 => (broken, script()).prop_map(|(broken, step)| Step::Broken(broken, Box::new(step))),
+        5 => (broken, script()).prop_map(|(broken, step)| Step::Broken(broken, Box::new(step))),
     ]
 }

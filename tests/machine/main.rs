@@ -9,6 +9,7 @@ mod support;
 
 mod advance;
 mod choose;
+mod operator;
 mod reference;
 mod regressions;
 mod server;
@@ -32,7 +33,7 @@ use world::{Call, Step, World};
 
 const STEPS: u64 = 5_000;
 /// Without these a run proves little.
-const SEEN: [&str; 25] = [
+const SEEN: [&str; 32] = [
     "Adopt -> Swept",
     "Advance -> Advanced",
     "Advance -> Counter",
@@ -58,6 +59,13 @@ const SEEN: [&str; 25] = [
     "batch given, 2 numbers",
     "batch given, 4 numbers",
     "with a broken key: Dead",
+    "with a broken key: Log",
+    "Settle -> Settled",
+    "SetFree -> Released",
+    "SetFree -> NotHeld",
+    "Skip -> Skipped",
+    "Skip -> NotHeld",
+    "Skip -> OtherHead",
 ];
 const STEPS_OF_A_SCHEDULE: std::ops::Range<usize> = 60..120;
 

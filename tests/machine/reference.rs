@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use seriatim::scripts::Forgot;
 
+use super::operator::Action;
+
 /// An object's name, any bytes.
 pub type Name = Bytes;
 /// An event, any bytes.
@@ -150,11 +152,13 @@ impl Lease {
 
 #[derive(Debug, Clone)]
 pub struct Dead {
+    /// Stands for the id of its entry, which Redis makes.
+    pub serial: u64,
     pub id: u64,
     pub prev: String,
     pub object: Name,
     pub event: Event,
-    pub error: String,
+    pub error: Bytes,
     pub attempts: u32,
 }
 
@@ -168,6 +172,8 @@ pub enum Broken {
     /// The counter is a string, but no number.
     CounterText,
     Dead,
+    Log,
+    Actions,
     Meta,
 }
 
@@ -201,6 +207,19 @@ pub enum Reply {
     Lapsed,
     Fenced(String),
     WrongType,
+    /// What became of each dead letter.
+    Settled(Vec<&'static str>),
+    /// Why it was held.
+    Released(String),
+    /// Its owner.
+    NotHeld(String),
+    Skipped {
+        id: u64,
+        left: u64,
+    },
+    /// Why it is held.
+    NoBatch(String),
+    OtherHead(u64),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -249,6 +268,11 @@ pub struct Reference {
     pub registry: Vec<(&'static str, Registered)>,
     pub leases: BTreeMap<&'static str, Lease>,
     pub dead: Vec<Dead>,
+    /// Events completed with errors.
+    pub log: Vec<Dead>,
+    /// How many dead letters there ever were.
+    pub buried: u64,
+    pub actions: Vec<Action>,
     /// Whether the schema is written down, and the replication id.
     pub meta: Option<Option<String>>,
     pub broken: Option<Broken>,
@@ -293,7 +317,14 @@ impl Reference {
         }
     }
 
-    fn is_broken(&self, keys: &[Broken]) -> bool {
+    /// A new dead letter; answers its serial.
+    pub fn bury(&mut self, id: u64, prev: String, object: &Name, event: Event, error: Bytes, attempts: u32) -> u64 {
+        self.buried += 1;
+        self.dead.push(Dead { serial: self.buried, id, prev, object: object.clone(), event, error, attempts });
+        self.buried
+    }
+
+    pub fn is_broken(&self, keys: &[Broken]) -> bool {
         self.broken.is_some_and(|broken| keys.contains(&broken))
     }
 

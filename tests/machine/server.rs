@@ -9,10 +9,12 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{Value, cmd};
 use seriatim::keys::Keys;
+use seriatim::scripts::operator::{self, By, Released, Settle, Settled, Skipped};
 use seriatim::scripts::{self, Advanced, Attached, Detached, From, Renewed, Report, Results, ScriptError, Seen, Tag};
 
 use super::advance::{Advance, Delay, ERROR, Then, Told};
-use super::reference::{self, Broken, Event, FAR, Given, Key, Numbers, OPERATOR, Reference, Reply};
+use super::operator::{WHO, WHY};
+use super::reference::{self, Broken, Dead, Event, FAR, Given, Key, Numbers, OPERATOR, Reference, Reply};
 use super::world::{Call, Part};
 
 const DUMP: &str = r"
@@ -40,6 +42,8 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
 end
 return all";
 
+/// The operator.
+const BY: By<'static> = By { who: WHO, why: WHY };
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// The time of a name's last sign of life that is more than a day ago.
 const LONG_AGO: u64 = 1000;
@@ -54,13 +58,15 @@ pub struct Server {
     keys: Keys,
     /// When Redis was last looked at.
     looked_ms: u64,
+    /// The id of the entry of each dead letter there ever was, by its serial.
+    dead_ids: BTreeMap<u64, String>,
 }
 
 impl Server {
     /// An empty Redis.
     pub async fn empty(mut conn: MultiplexedConnection, keys: Keys) -> Self {
         let _: () = cmd("FLUSHALL").query_async(&mut conn).await.expect("FLUSHALL");
-        let mut server = Self { conn, keys, looked_ms: 0 };
+        let mut server = Self { conn, keys, looked_ms: 0, dead_ids: BTreeMap::new() };
         server.look().await;
         server
     }
@@ -117,6 +123,7 @@ impl Server {
         }
         let wanted = wanted(state, self.keys.prefix());
         self.set_clock(&mut dump, state, before).await;
+        self.set_dead_ids(&mut dump, state).await;
         differences(&dump, &wanted)?;
         let leases = state.leases.iter().map(|(name, lease)| (self.keys.worker_lease(name).into_bytes(), lease.ms));
         let fading = state.objects.iter().filter_map(|(name, object)| Some((self.key(name, ":last.event.id"), object.fades?)));
@@ -140,6 +147,8 @@ impl Server {
             Broken::Workers => keys.event_workers(),
             Broken::Counter | Broken::CounterText => keys.next_event_id(),
             Broken::Dead => keys.events_dead(),
+            Broken::Log => keys.event_log(),
+            Broken::Actions => keys.operator_actions(),
             Broken::Meta => keys.meta(),
         };
         let (key, aside) = (key.as_bytes(), b"aside");
@@ -194,6 +203,35 @@ impl Server {
                     Detached::Detached { held } => Reply::Detached { held },
                     Detached::Lapsed => Reply::Lapsed,
                     Detached::Fenced { lease } => Reply::Fenced(lease),
+                })
+            }
+            Call::Settle { retry, serials } => {
+                let settle = if *retry { Settle::Retry } else { Settle::Drop };
+                let ids: Vec<&str> =
+                    serials.iter().map(|serial| self.dead_ids.get(serial).map_or("1-1", String::as_str)).collect();
+                operator::dead(&mut self.conn, &self.keys, BY, settle, &ids).await.map(|settled| {
+                    let word = |settled| match settled {
+                        Settled::Retried => "retried",
+                        Settled::Dropped => "dropped",
+                        Settled::Gone => "gone",
+                        Settled::WrongType => "wrong_type",
+                        _ => "unreadable",
+                    };
+                    Reply::Settled(settled.into_iter().map(word).collect())
+                })
+            }
+            Call::SetFree(object) => {
+                operator::release(&mut self.conn, &self.keys, BY, object).await.map(|released| match released {
+                    Released::Released(why) => Reply::Released(why),
+                    Released::NotHeld(owner) => Reply::NotHeld(owner),
+                })
+            }
+            Call::Skip(object, expected) => {
+                operator::skip(&mut self.conn, &self.keys, BY, object, *expected).await.map(|skipped| match skipped {
+                    Skipped::Skipped { id, left, .. } => Reply::Skipped { id, left },
+                    Skipped::NotHeld(owner) => Reply::NotHeld(owner),
+                    Skipped::NoBatch(why) => Reply::NoBatch(why),
+                    Skipped::Other(id) => Reply::OtherHead(id),
                 })
             }
             Call::Connect { replication_id, highest, first_id } => {
@@ -335,9 +373,30 @@ impl Server {
             if ttl >= 0 {
                 ttls.insert(key.clone(), ttl);
             }
-            dump.insert(key, (kind, value));
+            // A stream stays when its last entry goes.
+            if kind != "stream" || !value.is_empty() {
+                dump.insert(key, (kind, value));
+            }
         }
         (dump, ttls)
+    }
+
+    /// Takes in the ids of new dead letters, and puts their serials in the place of ids in what was seen.
+    async fn set_dead_ids(&mut self, dump: &mut Dump, state: &Reference) {
+        if state.dead.last().is_some_and(|dead| !self.dead_ids.contains_key(&dead.serial)) {
+            let mut ask = cmd("XRANGE");
+            ask.arg(self.keys.events_dead()).arg("-").arg("+");
+            let entries: Vec<(String, Value)> = ask.query_async(&mut self.conn).await.expect("the dead letters");
+            self.dead_ids.extend(state.dead.iter().map(|dead| dead.serial).zip(entries.into_iter().map(|(id, _)| id)));
+        }
+        let actions = self.keys.operator_actions();
+        for pair in dump.get_mut(actions.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+            if pair[0] == b"dead_id"
+                && let Some((serial, _)) = self.dead_ids.iter().find(|(_, id)| id.as_bytes() == pair[1])
+            {
+                pair[1] = serial.to_string().into_bytes();
+            }
+        }
     }
 
     /// Times that were written in this step become those of the reference, in what was seen and in Redis.
@@ -404,8 +463,13 @@ fn report(told: &Told) -> Report {
             };
             Results::Hold { rest: tag(*rest), delay, why: (*why).to_owned() }
         }
-        Then::Reject { next, id, attempts } => {
-            Results::Reject { next: next.map(tag), id: *id, error: ERROR.to_owned(), attempts: *attempts }
+        Then::Reject { next, id, attempts, complete } => {
+            let (next, id, error, attempts) = (next.map(tag), *id, ERROR.to_owned(), *attempts);
+            if *complete {
+                Results::Complete { next, id, error, attempts }
+            } else {
+                Results::Reject { next, id, error, attempts }
+            }
         }
     };
     Report { object: told.object.clone(), tag: tag(told.tag), count: told.count, last: told.last, then }
@@ -456,28 +520,46 @@ fn wanted(state: &Reference, prefix: &str) -> Dump {
         let at = last.at.map_or(LONG_AGO, |step| FAR + step);
         [text((*name).to_owned()), text(format!("{} {} {at}", last.slots, last.token))]
     });
-    let dead = state.dead.iter().flat_map(|dead| {
+    let letter = |dead: &Dead| {
         let fields: [(&str, Vec<u8>); 6] = [
             ("id", text(dead.id.to_string())),
             ("prev", text(dead.prev.clone())),
             ("object", dead.object.to_vec()),
             ("event", dead.event.to_vec()),
-            ("error", text(dead.error.clone())),
+            ("error", dead.error.to_vec()),
             ("attempts", text(dead.attempts.to_string())),
         ];
-        fields.into_iter().flat_map(|(field, value)| [text(field.to_owned()), value])
-    });
+        fields.into_iter().flat_map(|(field, value)| [text(field.to_owned()), value]).collect::<Vec<_>>()
+    };
+    let dead = state.dead.iter().flat_map(letter);
+    let status = ["status", "completed_with_errors"].map(|word| text(word.to_owned()));
+    let log = state.log.iter().flat_map(|entry| status.iter().cloned().chain(letter(entry)));
     let meta = state.meta.iter().flat_map(|id| {
         let mut fields = vec!["partitions", "1"];
         fields.extend(id.iter().flat_map(|id| ["replication.id", id]));
         fields.extend(["schema", "1"]);
         fields.into_iter().map(|field| text(field.to_owned())).collect::<Vec<_>>()
     });
+    let actions = state.actions.iter().flat_map(|done| {
+        let mut fields: Vec<(&str, Vec<u8>)> = vec![
+            ("action", text(done.action.to_owned())),
+            ("who", text(WHO.to_owned())),
+            ("why", text(WHY.to_owned())),
+            ("object", done.object.to_vec()),
+            ("id", text(done.id.clone())),
+        ];
+        fields.extend(done.dead.map(|serial| ("dead_id", text(serial.to_string()))));
+        fields.extend(done.error.as_ref().map(|error| ("error", error.to_vec())));
+        fields.extend(done.event.as_ref().map(|event| ("event", event.to_vec())));
+        fields.into_iter().flat_map(|(field, value)| [text(field.to_owned()), value]).collect::<Vec<_>>()
+    });
+    put(b"operator.actions", "", "stream", actions.collect());
     put(b"objects.with.events", "", "list", state.markers.iter().map(|name| name.to_vec()).collect());
     put(b"objects.held", "", "zset", due);
     put(b"next.event.id", "", "string", state.counter.iter().map(|counter| text(counter.to_string())).collect());
     put(b"event.workers", "", "hash", registry.collect());
     put(b"events.dead", "", "stream", dead.collect());
+    put(b"event.log", "", "stream", log.collect());
     put(b"seriatim.meta", "", "hash", meta.collect());
     dump
 }

@@ -38,7 +38,8 @@ pub enum Choice {
     Yield,
     Part(u8),
     Hold(u8, Delay, bool),
-    Reject(u8),
+    /// A dead letter; or else completed with errors.
+    Reject(u8, bool),
     /// Something told before.
     Late(u8),
     /// A batch that never was.
@@ -97,6 +98,11 @@ pub enum Step {
     Forget(Vec<usize>),
     /// Time passes until what is to be forgotten is.
     Fade(usize),
+    /// An operator retries, or else drops, some of the dead letters there ever were.
+    Settle(bool, Vec<u8>),
+    SetFree(usize),
+    /// Of the object's head event: whichever it is, the right id, or a wrong one.
+    Skip(usize, Option<bool>),
     Wrong(usize, Part),
     Heal(usize),
     /// A call made before, once more.
@@ -122,6 +128,9 @@ pub enum Call {
     Release(Vec<Name>),
     Forget(Vec<Name>),
     Fade(Name),
+    Settle { retry: bool, serials: Vec<u64> },
+    SetFree(Name),
+    Skip(Name, Option<u64>),
     Wrong(Name, Part),
     Heal(Name),
 }
@@ -199,6 +208,22 @@ impl World {
             Step::ReleaseAll => Call::Release(OBJECTS.into_iter().map(Name::from_static).collect()),
             Step::Forget(all) => Call::Forget(all.iter().map(|at| Name::from_static(OBJECTS[*at])).collect()),
             Step::Fade(at) => Call::Fade(Name::from_static(OBJECTS[*at])),
+            Step::Settle(retry, chosen) => {
+                let serials = chosen.iter().map(|at| u64::from(*at) % (self.state.buried + 1) + 1).collect();
+                Call::Settle { retry: *retry, serials }
+            }
+            Step::SetFree(at) => Call::SetFree(Name::from_static(OBJECTS[*at])),
+            Step::Skip(at, right) => {
+                // Mostly one that has something to skip.
+                let has_batch = |name: &&Name| self.state.objects[*name].held.right().is_some_and(|batch| !batch.is_empty());
+                let held: Vec<&Name> = self.state.due.keys().filter(has_batch).collect();
+                let object = match held.get(at % held.len().max(1)) {
+                    Some(name) if at % 3 < 2 => (*name).clone(),
+                    _ => Name::from_static(OBJECTS[*at]),
+                };
+                let first = Numbers::of_held(&self.state.object(&object).held_id).map_or(1, |numbers| numbers.first);
+                Call::Skip(object, right.map(|right| if right { first } else { first + 1 }))
+            }
             // What becomes of a batch in flight whose object's owner cannot be told is not settled.
             Step::Wrong(at, Part::Owner) if self.is_owned(OBJECTS[*at]) => Call::Heal(Name::from_static(OBJECTS[*at])),
             Step::Wrong(at, part) => Call::Wrong(Name::from_static(OBJECTS[*at]), *part),
@@ -247,6 +272,9 @@ impl World {
                 }
                 Reply::Done
             }
+            Call::Settle { retry, serials } => state.settle(*retry, serials),
+            Call::SetFree(name) => state.set_free(name),
+            Call::Skip(name, expected) => state.skip(name, *expected),
             Call::Wrong(name, part) => {
                 let object = state.object(name);
                 if matches!(part, Part::Last | Part::LastText) {
@@ -297,7 +325,9 @@ impl World {
             }
             _ => {}
         }
-        if matches!(call, Call::Advance(_) | Call::Attach(_) | Call::Renew { .. } | Call::Adopt { .. } | Call::Detach { .. }) {
+        let is_process =
+            matches!(call, Call::Advance(_) | Call::Attach(_) | Call::Renew { .. } | Call::Adopt { .. } | Call::Detach { .. });
+        if is_process || matches!(call, Call::Settle { .. } | Call::SetFree(_) | Call::Skip(..)) {
             self.calls.push(call.clone());
             self.calls.drain(..self.calls.len().saturating_sub(CALLS_KEPT));
         }
@@ -416,10 +446,10 @@ impl World {
                 rest.attempts += u32::from(failed);
                 (less(count), Then::Hold { rest, delay, why: if failed { "retry: no" } else { "stop" } })
             }
-            Choice::Reject(count) => {
+            Choice::Reject(count, complete) => {
                 let count = less(count);
                 let next = (count + 1 < len).then(|| tag.after(count + 1));
-                (count, Then::Reject { next, id: tag.first + count as u64, attempts: tag.after(count).attempts })
+                (count, Then::Reject { next, id: tag.first + count as u64, attempts: tag.after(count).attempts, complete })
             }
             Choice::WrongTag => {
                 let tag = Numbers { handouts: tag.handouts + 1, ..tag };

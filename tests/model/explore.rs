@@ -2,7 +2,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::check::{Verdict, explore};
-use crate::protocol::{Bounds, FAULTS, Fault, Protocol, SPECIALS, Special};
+use crate::protocol::{Bounds, FAULTS, Fault, OPERATOR, Protocol, SPECIALS, Special};
 
 /// Two processes of one name, with 2 and 1 slots, of which the first is attached.
 fn same_name(bounds: Bounds) -> Bounds {
@@ -61,6 +61,8 @@ fn small() {
             ("one name, a successor", same_name(Bounds { faults: 2, outcomes: 0, ..one.clone() })),
             ("two names, a successor", with_successor(Bounds { outcomes: 0, ..one.clone() })),
             ("two names, single events", Bounds { batch_max: 1, ..one.clone() }),
+            ("two names, an operator", Bounds { faults: 0, outcomes: 3, outcome_kinds: OPERATOR, ..one.clone() }),
+            ("two names, an operator and a fault", Bounds { outcomes: 2, outcome_kinds: OPERATOR, ..one.clone() }),
             ("two names, failover", with_failover(Bounds { faults: 1, outcomes: 0, ..two })),
             (
                 "two names, failover, forgotten",
@@ -69,6 +71,27 @@ fn small() {
             ("one name, failover", with_failover(same_name(Bounds { faults: 2, outcomes: 0, events: 1, ..one }))),
         ],
         1,
+    );
+}
+
+/// The same for what leads to an operator, and what he does.
+#[test]
+fn large_operator() {
+    if std::env::var("SERIATIM_MODEL").as_deref() != Ok("large") {
+        println!("SERIATIM_MODEL=large cargo test --release --test model -- --nocapture large");
+        return;
+    }
+    let all = Bounds { faults: 2, outcomes: 2, outcome_kinds: OPERATOR, ..Bounds::default() };
+    holds(
+        vec![
+            ("two names, an operator", Bounds { outcomes: 3, ..all.clone() }),
+            ("two names, three events, an operator", Bounds { events: 3, faults: 1, outcomes: 3, ..all.clone() }),
+            ("two names, two objects, an operator", Bounds { objects: 2, events: 1, outcomes: 3, ..all.clone() }),
+            ("two names, a busy operator", Bounds { faults: 1, outcomes: 5, ..all.clone() }),
+            ("two names, a successor, an operator", with_successor(all.clone())),
+            ("two names, an operator, a failover", with_failover(Bounds { faults: 1, outcomes: 3, ..all })),
+        ],
+        std::thread::available_parallelism().map_or(1, usize::from),
     );
 }
 

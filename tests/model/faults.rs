@@ -88,8 +88,9 @@ impl Protocol {
         let Some(snapshot) = s.snapshot.take() else { return };
         for event in s.events().collect::<Vec<_>>() {
             let applied = s.received[object_of(event)].applied & bit(event) != 0;
-            let was_dead = s.redis.objects[object_of(event)].dead & bit(event) != 0;
-            let is_dead = snapshot.objects[object_of(event)].dead & bit(event) != 0;
+            let given_up =
+                |redis: &Redis| (redis.objects[object_of(event)].dead | redis.objects[object_of(event)].gone) & bit(event) != 0;
+            let (was_dead, is_dead) = (given_up(&s.redis), given_up(&snapshot));
             if (snapshot.places(event) == 0 && !applied) || (was_dead && !is_dead) {
                 s.ghost.excused |= wide_bit(event);
             }

@@ -121,7 +121,21 @@ fn jump_to_the_time() {
 fn dead_letter_leaves_last_event_id() {
     let bounds = Bounds { outcomes: 1, outcome_kinds: &[Special::Reject], ..Bounds::default() };
     let without = Guards { dead_letter_leaves_last: false, ..Guards::default() };
-    matters("`a dead letter leaves last.event.id`", bounds, without, "I5 a receiver is never early");
+    matters("`a dead letter leaves last.event.id`", bounds.clone(), without.clone(), "I5 a receiver is never early");
+    // The same where an operator makes it one.
+    let skipped = Bounds { outcomes: 2, outcome_kinds: &[Special::Wait, Special::Skip], ..bounds };
+    matters("`a skipped event leaves last.event.id`", skipped, without, "I5 a receiver is never early");
+}
+
+/// A dead letter that is retried is an emit like any other.
+#[test]
+fn retry_of_a_dead_letter() {
+    let bounds =
+        Bounds { outcomes: 2, outcome_kinds: &[Special::Reject, Special::Again], faults: 0, events: 3, ..Bounds::default() };
+    let without = Guards { again_with_marker: false, ..Guards::default() };
+    matters("the marker of a retried dead letter", bounds.clone(), without, "I1 every queued event is covered");
+    let without = Guards { again_at_the_end: false, ..Guards::default() };
+    matters("the place of a retried dead letter", bounds, without, "I5 none is skipped");
 }
 
 #[test]

@@ -16,6 +16,16 @@ impl Protocol {
             Due::Never => actions.push(Action::Operator { object }),
             Due::Absent | Due::Now => {}
         }
+        let can_skip = found.due != Due::Absent && !found.held.is_empty();
+        if can_skip && self.may_also(s, Special::Skip) {
+            actions.push(Action::Skip { object });
+        }
+        if found.dead != 0 && s.pushed[object] < EVENTS_MAX && self.may_also(s, Special::Again) {
+            actions.push(Action::Again { object });
+        }
+        if found.dead != 0 && self.may_also(s, Special::Drop) {
+            actions.push(Action::Drop { object });
+        }
         match found.rule {
             Rule::Absent if self.may_also(s, Special::Rule) => actions.push(Action::Pause { object }),
             Rule::Paused => actions.push(Action::Lift { object }),
@@ -132,6 +142,9 @@ impl Protocol {
         if self.may_also(s, Special::Retry) {
             // A delivery that the worker believes to have failed may have arrived.
             (sent.saturating_sub(1)..=sent).filter(|&k| k < len).for_each(|k| report(Outcome::Retry(k)));
+        }
+        if self.may_also(s, Special::Wait) {
+            (sent.saturating_sub(1)..=sent).filter(|&k| k < len).for_each(|k| report(Outcome::Wait(k)));
         }
     }
 

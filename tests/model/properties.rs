@@ -47,7 +47,8 @@ impl Protocol {
     pub fn receive(&self, s: &mut State, envelope: Envelope) {
         let Envelope { id, prev, object, event } = envelope;
         let found = s.received[object as usize];
-        let dead = s.redis.objects[object as usize].dead;
+        let Object { dead, gone, .. } = s.redis.objects[object as usize];
+        let dead = dead | gone;
         let excused = |event: u8| s.ghost.excused & wide_bit(event) != 0;
         let settled = |event: u8| (found.applied | dead) & bit(event) != 0 || excused(event);
         let with_rollback = s.ghost.given.is_some();
@@ -172,7 +173,7 @@ impl Protocol {
         s.events().all(|event| {
             let object = &s.redis.objects[object_of(event)];
             let waits_for_operator = object.rule == Rule::Paused || object.due == Due::Never;
-            let settled = (s.received[object_of(event)].applied | object.dead) & bit(event) != 0;
+            let settled = (s.received[object_of(event)].applied | object.dead | object.gone) & bit(event) != 0;
             settled && s.redis.places(event) <= usize::from(object.dead & bit(event) != 0)
                 || s.ghost.excused & wide_bit(event) != 0
                 || waits_for_operator
@@ -215,8 +216,9 @@ fn batches_are_owned(redis: &Redis) -> bool {
 
 fn nothing_is_lost(s: &State) -> bool {
     s.events().all(|event| {
-        let applied = s.received[object_of(event)].applied & bit(event) != 0;
-        applied || s.redis.places(event) > 0 || s.ghost.excused & wide_bit(event) != 0
+        let Object { gone, .. } = s.redis.objects[object_of(event)];
+        let settled = (s.received[object_of(event)].applied | gone) & bit(event) != 0;
+        settled || s.redis.places(event) > 0 || s.ghost.excused & wide_bit(event) != 0
     })
 }
 

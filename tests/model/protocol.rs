@@ -60,12 +60,23 @@ pub enum Special {
     Detach,
     /// An idle object is forgotten: by an operator, or because its time is over.
     Forget,
+    /// Attempts are used up, and an operator is waited for.
+    Wait,
+    /// An operator sends the head event of a held object to the dead letters.
+    Skip,
+    /// An operator makes a new event of a dead letter.
+    Again,
+    /// An operator drops a dead letter.
+    Drop,
 }
 
 pub const FAULTS: &[Fault] =
     &[Fault::Crash, Fault::Pause, Fault::Takeover, Fault::LostReply, Fault::RepeatedCall, Fault::GhostPop, Fault::LateSend];
 pub const SPECIALS: &[Special] =
     &[Special::Yield, Special::Retry, Special::Reject, Special::Hold, Special::Rule, Special::Detach, Special::Forget];
+
+/// What leads to an operator, and what he does.
+pub const OPERATOR: &[Special] = &[Special::Retry, Special::Reject, Special::Wait, Special::Skip, Special::Again, Special::Drop];
 
 impl Default for Bounds {
     /// Two names with a slot each, one object of two events, and nothing that goes wrong.
@@ -125,6 +136,10 @@ pub struct Guards {
     pub jump: Jump,
     /// A dead letter leaves `last.event.id` alone.
     pub dead_letter_leaves_last: bool,
+    /// A dead letter that is made a new event gets a marker …
+    pub again_with_marker: bool,
+    /// … and comes behind all others of its object.
+    pub again_at_the_end: bool,
     /// An object that is owned or held is not claimed.
     pub owner_check: bool,
     /// Renewal never creates a lease.
@@ -152,6 +167,8 @@ impl Default for Guards {
             rules_in_script: true,
             jump: Jump::ToTheTime,
             dead_letter_leaves_last: true,
+            again_with_marker: true,
+            again_at_the_end: true,
             owner_check: true,
             renew_never_creates: true,
             renew_every_slot: true,
@@ -222,6 +239,18 @@ pub enum Action {
     },
     /// Its last id goes.
     Forget {
+        object: usize,
+    },
+    /// An operator sends the head event of a held object to the dead letters.
+    Skip {
+        object: usize,
+    },
+    /// An operator makes a new event of the first dead letter of an object.
+    Again {
+        object: usize,
+    },
+    /// An operator drops it.
+    Drop {
         object: usize,
     },
     Pause {
@@ -359,6 +388,9 @@ impl Protocol {
                 s.redis.objects[object].last = 0;
                 s.spend_outcome(true);
             }
+            Action::Skip { object } => self.skip(s, object),
+            Action::Again { object } => self.again(s, object),
+            Action::Drop { object } => self.drop_dead(s, object),
             Action::Pause { object } => {
                 s.redis.objects[object].rule = Rule::Paused;
                 s.spend_outcome(true);

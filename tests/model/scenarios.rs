@@ -1,5 +1,5 @@
 //! Named scenarios: paths that once were, or could have been, the end of a design. Every property is checked after every step.
-use crate::protocol::{Action, Bounds, Fate, Fault, Guards, Jump, Report};
+use crate::protocol::{Action, Bounds, Fate, Fault, Guards, Jump, OPERATOR, Report};
 use crate::state::*;
 use crate::walk::{Walk, advance};
 
@@ -95,6 +95,27 @@ fn dead_lettered_head() {
     walk.send(0, 0).report(0, 0, Outcome::Done(1));
     assert_eq!((walk.state.received[0].last, walk.state.redis.objects[0].last), (2, 2));
     assert_eq!(walk.state.redis.places(event(0, 0)), 1, "among the dead letters");
+}
+
+/// An event has failed for the last time, but had arrived. An operator skips it: the rest of the batch keeps its ids, chains to what was delivered
+/// before, and a receiver that has the event takes the next one all the same. A second copy of the call that held it says nothing.
+#[test]
+fn skipped_head_of_a_held_batch() {
+    let mut walk = Walk::begin(Bounds { outcome_kinds: OPERATOR, ..bounds(&[(0, 1), (1, 1)], 2) });
+    walk.push(0).push(0).claim(0, 0).send(0, 0).call(0, 0, Report::Is(Outcome::Wait(0)), Fate::Repeated);
+    assert_eq!(walk.state.redis.objects[0].due, Due::Never);
+    walk.go(Action::Skip { object: 0 });
+    let held = walk.state.redis.objects[0];
+    assert_eq!((held.held_tag, held.due, held.last), (Tag { first: 2, ..Tag::default() }, Due::Now, 0));
+    walk.claim(0, 0);
+    let before = walk.state.redis;
+    walk.go(Action::Late { markers_first: false });
+    assert_eq!(walk.state.redis, before, "ignored: it names another batch");
+    walk.send(0, 0).report(0, 0, Outcome::Done(1));
+    assert_eq!((walk.state.received[0].last, walk.state.redis.objects[0].last), (2, 2));
+    assert_eq!(walk.state.redis.places(event(0, 0)), 1, "among the dead letters");
+    walk.go(Action::Again { object: 0 }).claim(1, 0).send(1, 0).report(1, 0, Outcome::Done(1));
+    assert!(walk.is_applied(0, 2), "as a new event");
 }
 
 /// A second copy of "hold" arrives after the object was released and handed out anew, to the same slot, under the same first id.

@@ -146,6 +146,8 @@ pub struct Object {
     /// In `objects.paused`.
     pub paused: bool,
     pub dead: u8,
+    /// What was among the dead letters until an operator dropped it, or made a new event of it.
+    pub gone: u8,
     pub rule: Rule,
 }
 
@@ -253,6 +255,8 @@ pub enum Outcome {
     Reject(u8),
     Part(u8),
     Hold(u8),
+    /// It has failed for the last time: an operator is waited for.
+    Wait(u8),
 }
 
 /// How a call of advance names one slot.

@@ -81,8 +81,13 @@ impl Protocol {
 
     fn commit(&self, s: &mut State, w: usize, outcome: Outcome) {
         let Some(at) = s.redis.owned(w) else { return };
-        let (Outcome::Done(k) | Outcome::Yield(k) | Outcome::Retry(k) | Outcome::Reject(k) | Outcome::Part(k) | Outcome::Hold(k)) =
-            outcome;
+        let (Outcome::Done(k)
+        | Outcome::Yield(k)
+        | Outcome::Retry(k)
+        | Outcome::Reject(k)
+        | Outcome::Part(k)
+        | Outcome::Hold(k)
+        | Outcome::Wait(k)) = outcome;
         let Slot { batch, tag, .. } = &mut s.redis.slots[w];
         let object = &mut s.redis.objects[at];
         let k = k.min(batch.len());
@@ -103,6 +108,10 @@ impl Protocol {
                 tag.attempts += 1;
                 self.hold_rest(s, w, at, Due::Later);
             }
+            Outcome::Wait(_) => {
+                tag.attempts += 1;
+                self.hold_rest(s, w, at, Due::Never);
+            }
             Outcome::Reject(_) => {
                 if let Some(event) = batch.pop() {
                     object.dead |= bit(event);
@@ -113,6 +122,46 @@ impl Protocol {
                 }
             }
         }
+    }
+
+    /// The head event of a held object goes to the dead letters; the rest is due now.
+    pub fn skip(&self, s: &mut State, at: usize) {
+        s.spend_outcome(true);
+        let object = &mut s.redis.objects[at];
+        let tag = object.held_tag;
+        let Some(event) = object.held.pop() else { return };
+        object.dead |= bit(event);
+        if !self.guards.dead_letter_leaves_last {
+            object.last = tag.first;
+        }
+        let rest = Tag { first: tag.first + 1, attempts: 0, crashes: tag.crashes.min(1), ..tag };
+        object.held_tag = if object.held.is_empty() { Tag::default() } else { rest };
+        object.due = Due::Now;
+    }
+
+    /// The first dead letter of an object is a new event, behind all others.
+    pub fn again(&self, s: &mut State, at: usize) {
+        self.drop_dead(s, at);
+        let new = event(at, s.pushed[at]);
+        s.pushed[at] += 1;
+        let queue = &mut s.redis.objects[at].queue;
+        if self.guards.again_at_the_end {
+            queue.push(new);
+        } else {
+            queue.push_oldest(new);
+        }
+        if self.guards.again_with_marker {
+            s.redis.markers.push(at as u8 + 1);
+        }
+    }
+
+    /// The first dead letter of an object goes.
+    pub fn drop_dead(&self, s: &mut State, at: usize) {
+        s.spend_outcome(true);
+        let object = &mut s.redis.objects[at];
+        let first = object.dead & object.dead.wrapping_neg();
+        object.dead &= !first;
+        object.gone |= first;
     }
 
     /// Holds what is left of a batch; where nothing is left, neither in the batch nor in the queue, go on releases.

@@ -25,6 +25,9 @@ impl Protocol {
             Action::Due { object } => format!("held object {object} becomes due"),
             Action::Operator { object } => format!("an operator releases object {object}"),
             Action::Forget { object } => format!("idle object {object} is forgotten"),
+            Action::Skip { object } => format!("an operator skips the head event of object {object}"),
+            Action::Again { object } => format!("an operator retries a dead letter of object {object}"),
+            Action::Drop { object } => format!("an operator drops a dead letter of object {object}"),
             Action::Pause { object } => format!("a rule pauses object {object}"),
             Action::Lift { object } => format!("the rule of object {object} is marked lifted"),
             Action::Wake { object } => format!("what the rule of object {object} held is woken, and the rule deleted"),
@@ -64,5 +67,6 @@ fn report_words(report: Report) -> String {
         Report::Is(Outcome::Reject(k)) => format!("reject {k}"),
         Report::Is(Outcome::Part(k)) => format!("part {k}"),
         Report::Is(Outcome::Hold(k)) => format!("hold {k}"),
+        Report::Is(Outcome::Wait(k)) => format!("wait for an operator {k}"),
     }
 }

@@ -160,7 +160,8 @@ impl Console {
         let lasting = |key: &String| {
             key.ends_with(":last.event.id")
                 || key.ends_with(":lease")
-                || ["next.event.id", "event.workers", "seriatim.meta", "events.dead"].contains(&key.as_str())
+                || ["next.event.id", "event.workers", "seriatim.meta", "events.dead", "event.log", "operator.actions"]
+                    .contains(&key.as_str())
         };
         let deadline = std::time::Instant::now() + PATIENCE;
         while std::time::Instant::now() < deadline {

@@ -5,7 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, Pipeline, RedisFuture, Value};
+use seriatim::control;
 use seriatim::keys::Keys;
+use seriatim::scripts::operator::{self, By, Settle};
 use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, From, Seen};
 
 /// Answers everything with the same value.
@@ -48,4 +50,13 @@ pub async fn every_call(reply: Value) {
     let _ = scripts::detach(&mut conn, &keys, "w", "t").await;
     let _ = scripts::adopt(&mut conn, &keys, "w", "0", 5, lease).await;
     let _ = scripts::connect(&mut conn, &keys, "id", Seen::default()).await;
+    let by = By { who: "ada", why: "" };
+    for settle in [Settle::Retry, Settle::Drop] {
+        let _ = operator::dead(&mut conn, &keys, by, settle, &["1-1"]).await;
+    }
+    let _ = operator::release(&mut conn, &keys, by, b"o").await;
+    let _ = operator::skip(&mut conn, &keys, by, b"o", Some(1)).await;
+    let _ = control::held(&mut conn, &keys, false, None, 1).await;
+    let _ = control::dead_letters(&mut conn, &keys, None, 1).await;
+    let _ = control::actions(&mut conn, &keys, None, 1).await;
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use seriatim::sink::Sink;
-use seriatim::worker::{Shutdown, StopReason, Stopped, Worker, WorkerConfig, WorkerError};
+use seriatim::worker::{Backoff, RetryPolicy, Shutdown, StopReason, Stopped, Worker, WorkerConfig, WorkerError};
 use tokio::task::JoinHandle;
 
 use super::Redis;
@@ -26,8 +26,7 @@ pub fn config(redis: &Redis, name: &str) -> WorkerConfig {
     config.block = ms(50);
     config.sweep = ms(50);
     config.grace = Duration::from_secs(30);
-    config.retry_min = ms(2);
-    config.retry_max = ms(20);
+    config.retry = RetryPolicy { backoff: Backoff::Exponential { min: ms(2), max: ms(20) }, limit: None };
     config.probe_max = ms(100);
     config
 }

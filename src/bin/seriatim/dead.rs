@@ -2,14 +2,20 @@
 
 use std::fmt::Write as _;
 
-use seriatim::control::dead::PER_CALL_MAX;
-use seriatim::control::{DeadLetter, dead_letters};
+use redis::aio::MultiplexedConnection;
+use seriatim::control::dead::{PER_CALL_MAX, Settle, Settled, newest_dead_letters, settle, settle_all};
+use seriatim::control::{By, DeadLetter, dead_letters};
+use seriatim::keys::Keys;
 
-use crate::exit::Exit;
+use crate::actor::{Actor, ActorWithReason};
+use crate::exit::{Exit, Failure};
 use crate::global::Global;
 use crate::shown;
 
-/// Look at dead letters: events that a sink rejected, or that are not JSON
+/// Look at dead letters, retry them, drop them
+///
+/// A dead letter is an event that was given up: a sink rejected it, its attempts were used up, it is not JSON, or an operator skipped it. They stay until
+/// they are retried or dropped.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -19,6 +25,9 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     List(List),
+    Show(Show),
+    Retry(Retry),
+    Drop(Drop),
 }
 
 /// Print dead letters, oldest first
@@ -33,11 +42,70 @@ struct List {
     /// At most this many
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
+    /// Newest first
+    #[arg(long)]
+    newest: bool,
+    /// Only those that come behind this one in the list
+    #[arg(long, value_name = "DEAD_ID")]
+    after: Option<String>,
+}
+
+/// Print one dead letter in full
+#[derive(Debug, clap::Args)]
+struct Show {
+    /// Its id as the list shows it, e.g. 1767225600000-0
+    #[arg(value_name = "DEAD_ID")]
+    dead_id: String,
+    /// Print one JSON object, as the list does
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which dead letters an action is about.
+#[derive(Debug, clap::Args)]
+struct Which {
+    /// Their ids as the list shows them
+    #[arg(value_name = "DEAD_ID", required_unless_present = "all", conflicts_with = "all")]
+    dead_ids: Vec<String>,
+    /// All that are there now
+    #[arg(long)]
+    all: bool,
+    /// With --all: only those of this object
+    #[arg(long, value_name = "OBJECT", requires = "all", conflicts_with = "dead_ids")]
+    object: Option<String>,
+}
+
+/// Emit the events of dead letters again, as new events behind all others of their objects
+///
+/// Each leaves the dead letters in the same step. An event that is no better now becomes a new dead letter.
+#[derive(Debug, clap::Args)]
+struct Retry {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    actor: ActorWithReason,
+}
+
+/// Drop dead letters; who did and why is kept, and for a while the events
+#[derive(Debug, clap::Args)]
+struct Drop {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    actor: Actor,
+    /// Why; `seriatim actions` shows it
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     match args.command {
         Command::List(list) => list.run(global).await,
+        Command::Show(show) => show.run(global).await,
+        Command::Retry(Retry { which, actor }) => which.settle(Settle::Retry, actor.by(&actor.who()), global).await,
+        Command::Drop(Drop { which, actor, reason }) => {
+            which.settle(Settle::Drop, By { who: &actor.who(), why: &reason }, global).await
+        }
     }
 }
 
@@ -46,9 +114,9 @@ impl List {
         let keys = global.keys()?;
         let mut conn = global.connect().await?;
         let mut left = self.limit.unwrap_or(u64::MAX);
-        let mut after: Option<String> = None;
+        let mut after = self.after.clone();
         while left > 0 {
-            let page = dead_letters(&mut conn, &keys, after.as_deref(), PER_CALL_MAX).await.map_err(shown::failure)?;
+            let page = self.page(&mut conn, &keys, after.as_deref()).await?;
             let mut out = String::new();
             for letter in &page {
                 if left > 0 && self.object.as_ref().is_none_or(|object| *object == letter.object) {
@@ -64,19 +132,93 @@ impl List {
         Ok(Exit::Done)
     }
 
+    async fn page(&self, conn: &mut MultiplexedConnection, keys: &Keys, after: Option<&str>) -> anyhow::Result<Vec<DeadLetter>> {
+        let page = match self.newest {
+            true => newest_dead_letters(conn, keys, after, PER_CALL_MAX).await,
+            false => dead_letters(conn, keys, after, PER_CALL_MAX).await,
+        };
+        page.map_err(shown::failure)
+    }
+
     fn write(&self, out: &mut String, letter: &DeadLetter) -> anyhow::Result<()> {
         if self.json {
             writeln!(out, "{}", serde_json::to_string(letter)?)?;
             return Ok(());
         }
-        let number = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
-        let object = shown::shortened(&letter.object, 512);
-        let (id, prev, attempts) = (number(letter.id), number(letter.prev), number(letter.attempts));
-        writeln!(out, "{}  {object}  id {id}, prev {prev}, {attempts} failed attempts", letter.dead_id)?;
-        writeln!(out, "  error  {}", shown::shortened(&letter.error, 2000))?;
+        head(out, letter)?;
         // Only as much as is shown is turned into text.
         let head = &letter.event[..letter.event.len().min(400)];
         writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;
         Ok(())
+    }
+}
+
+impl Show {
+    async fn run(self, global: &Global) -> anyhow::Result<Exit> {
+        let keys = global.keys()?;
+        let mut conn = global.connect().await?;
+        let found = seriatim::control::dead::dead_letter(&mut conn, &keys, &self.dead_id).await.map_err(shown::failure)?;
+        let Some(letter) = found else {
+            let message =
+                format!("there is no dead letter {}, or none any more; `seriatim dead list` shows those there are", self.dead_id);
+            return Err(Failure::with(Exit::Input, message));
+        };
+        let mut out = String::new();
+        if self.json {
+            writeln!(out, "{}", serde_json::to_string(&letter)?)?;
+        } else {
+            head(&mut out, &letter)?;
+            writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(&letter.event), usize::MAX))?;
+        }
+        shown::print(&out)?;
+        Ok(Exit::Done)
+    }
+}
+
+fn head(out: &mut String, letter: &DeadLetter) -> anyhow::Result<()> {
+    let number = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
+    let object = shown::shortened(&letter.object, 512);
+    let (id, prev, attempts) = (number(letter.id), number(letter.prev), number(letter.attempts));
+    writeln!(out, "{}  {object}  id {id}, prev {prev}, {attempts} failed attempts", letter.dead_id)?;
+    writeln!(out, "  error  {}", shown::shortened(&letter.error, 2000))?;
+    Ok(())
+}
+
+impl Which {
+    async fn settle(self, step: Settle, by: By<'_>, global: &Global) -> anyhow::Result<Exit> {
+        let keys = global.keys()?;
+        let mut conn = global.connect().await?;
+        if self.all {
+            let object = self.object.as_deref();
+            let all = settle_all(&mut conn, &keys, by, step, object).await.map_err(shown::action_failure)?;
+            let word = if step == Settle::Retry { "retried" } else { "dropped" };
+            shown::print(&format!("{} {word}\n", all.done))?;
+            return match all.left {
+                0 => Ok(Exit::Done),
+                left => {
+                    let message = format!("{left} stay: they name no object or event, or the queue of their object is no list");
+                    Err(Failure::with(Exit::Broken, message))
+                }
+            };
+        }
+        let settled = settle(&mut conn, &keys, by, step, &self.dead_ids).await.map_err(shown::action_failure)?;
+        let (mut out, mut undone) = (String::new(), 0);
+        for (dead_id, settled) in self.dead_ids.iter().zip(&settled) {
+            let (done, words) = match settled {
+                Settled::Retried => (true, "retried"),
+                Settled::Dropped => (true, "dropped"),
+                Settled::Gone => (false, "not there, or not any more"),
+                Settled::Unreadable => (false, "stays: it names no object or no event"),
+                Settled::WrongType => (false, "stays: the queue of its object is no list"),
+                _ => (false, "stays"),
+            };
+            undone += usize::from(!done);
+            writeln!(out, "{dead_id}  {words}")?;
+        }
+        shown::print(&out)?;
+        match undone {
+            0 => Ok(Exit::Done),
+            _ => Err(Failure::with(Exit::Input, format!("{undone} of {} dead letters were left as they are", settled.len()))),
+        }
     }
 }

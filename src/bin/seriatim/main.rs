@@ -3,6 +3,8 @@
 // `println!` panics where nobody reads any more, `eprintln!` where standard error is closed: `shown` does neither.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod actions;
+mod actor;
 mod bench;
 mod check;
 mod dead;
@@ -11,6 +13,7 @@ mod emit;
 mod exit;
 mod forget;
 mod global;
+mod held;
 mod inspect;
 mod lines;
 mod pointer;
@@ -53,6 +56,8 @@ enum Command {
     Stats(stats::Args),
     Inspect(inspect::Args),
     Dead(dead::Args),
+    Held(held::Args),
+    Actions(actions::Args),
     Forget(forget::Args),
     Demo(demo::Args),
     Bench(bench::Args),
@@ -97,6 +102,8 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Stats(args) => stats::run(args, global).await,
         Command::Inspect(args) => inspect::run(args, global).await,
         Command::Dead(args) => dead::run(args, global).await,
+        Command::Held(args) => held::run(args, global).await,
+        Command::Actions(args) => actions::run(args, global).await,
         Command::Forget(args) => forget::run(args, global).await,
         Command::Demo(args) => demo::run(args).await,
         Command::Bench(args) => bench::run(args, global).await,

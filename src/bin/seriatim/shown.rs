@@ -63,11 +63,23 @@ pub(crate) fn duration(ms: u64) -> String {
     }
 }
 
+/// An error of an operator's action with its exit code: after the connection was lost nobody knows whether it was done.
+pub(crate) fn action_failure(error: ControlError) -> anyhow::Error {
+    match &error {
+        ControlError::Redis { source, .. } if source.is_io_error() || source.is_timeout() || source.is_connection_dropped() => {
+            let told = told(source);
+            Failure::with(Exit::Unknown, format!("unknown whether it was done: {told}; `seriatim actions` shows what was"))
+        }
+        _ => failure(error),
+    }
+}
+
 /// An error of the library with its exit code.
 pub(crate) fn failure(error: ControlError) -> anyhow::Error {
     let exit = match error {
         ControlError::Redis { .. } => Exit::Redis,
-        ControlError::Name(_) => Exit::Input,
+        ControlError::Name(_) | ControlError::DeadId(_) => Exit::Input,
+        ControlError::Denied(_) => Exit::Redis,
         _ => Exit::Broken,
     };
     match &error {

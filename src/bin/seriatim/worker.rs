@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use seriatim::scripts::ScriptError;
 use seriatim::sink::{self, Sink, Spec};
-use seriatim::worker::{ConfigError, Shutdown, StopReason, Worker, WorkerConfig, WorkerError};
+use seriatim::worker::{ConfigError, RetryPolicy, Shutdown, StopReason, Worker, WorkerConfig, WorkerError};
 use tracing::{info, warn};
 
 use crate::exit::{Exit, Failure};
@@ -39,12 +39,13 @@ pub(crate) struct Args {
     /// How long a stop waits for the sink to finish what is in hand: up to 1h
     #[arg(long, value_name = "TIME", default_value = "25s", value_parser = time)]
     grace: Duration,
-    /// The wait after the first failure of an event; it doubles with each further one
-    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = time)]
-    retry_min: Duration,
-    /// The longest wait between two tries of an event
-    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
-    retry_max: Duration,
+    /// What follows when an event fails: default, fixed-5m-2, scheduler, minute, or a backoff and where attempts end:
+    /// fixed:5m | exponential:100ms..1m [,attempts=N,then=dead-letter|complete-with-errors|hold]
+    #[arg(long, value_name = "POLICY", default_value = "default")]
+    retry: RetryPolicy,
+    /// The same for events whose member "type" is TYPE; may be given more than once
+    #[arg(long, value_name = "TYPE=POLICY", value_parser = retry_type)]
+    retry_type: Vec<(String, RetryPolicy)>,
     /// Forget an object so long after its last event: 1s to 10years. Its next event then has "prev" 0 [default: never]
     #[arg(long, env = "SERIATIM_FORGET_AFTER", value_name = "TIME", value_parser = time)]
     forget_after: Option<Duration>,
@@ -61,6 +62,13 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write 250ms, 5s or 1m"))
 }
 
+/// TYPE=POLICY, cut at the first `=`.
+fn retry_type(text: &str) -> Result<(String, RetryPolicy), String> {
+    let (event_type, policy) = text.split_once('=').ok_or("write TYPE=POLICY, e.g. moved=fixed-5m-2")?;
+    let policy = policy.parse::<RetryPolicy>().map_err(|error| error.to_string())?;
+    Ok((event_type.to_owned(), policy))
+}
+
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let mut config = WorkerConfig::default();
     config.keys = global.keys()?;
@@ -69,8 +77,13 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     config.turn_max = args.turn_max;
     config.lease = args.lease;
     config.grace = args.grace;
-    config.retry_min = args.retry_min;
-    config.retry_max = args.retry_max;
+    config.retry = args.retry;
+    for (event_type, policy) in args.retry_type {
+        if let Some(before) = config.retry_types.insert(event_type.clone(), policy) {
+            let message = format!("--retry-type {event_type} is given twice, as {before} and as {policy}; give it once");
+            return Err(Failure::with(Exit::Input, message));
+        }
+    }
     config.forget_after = args.forget_after;
     config.takeover = args.takeover;
     config.first_id = args.first_id;
@@ -78,9 +91,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         config.name = name;
     }
     config.validate().map_err(|ConfigError { setting, value, range }| {
-        // A range may name another setting.
-        let (setting, range) = (setting.replace('_', "-"), range.replace("retry_min", "--retry-min"));
-        Failure::with(Exit::Input, format!("--{setting} is {value}; {range}"))
+        Failure::with(Exit::Input, format!("--{} is {value}; {range}", setting.replace('_', "-")))
     })?;
     // Before the sink is opened, which may create a file.
     global.connection_info()?;

@@ -1,0 +1,37 @@
+-- actions: what the scripts of an operator share. A call names who does what and why, and that is kept, about the last thousand of them.
+local call = redis.call
+local who, why = ARGV[2], ARGV[3]
+
+-- Whatever could fail in the middle, because the user may not or a key has a wrong type, is asked for before anything is written.
+-- Answers the reply to give, or nil.
+local function refused(...)
+  local key = P .. next_event_id
+  local needed = {
+    { 'DEL', key }, { 'LINDEX', key, '0' }, { 'LLEN', key }, { 'LPUSH', key, 'v' }, { 'MGET', key }, { 'RPOP', key }, { 'RPUSH', key, 'v' },
+    { 'SET', key, 'v' }, { 'TYPE', key }, { 'XADD', key, '*', 'f', 'v' }, { 'XDEL', key, '0-1' }, { 'XRANGE', key, '-', '+' },
+    { 'ZADD', key, '0', 'm' }, { 'ZSCORE', key, 'm' },
+  }
+  for _, command in ipairs(needed) do
+    if not redis.acl_check_cmd(unpack(command)) then
+      return { 'denied', command[1] }
+    end
+  end
+  local types = { P .. operator_actions, 'stream', P .. objects_with_events, 'list', ... }
+  for i = 1, #types, 2 do
+    local found = call('TYPE', types[i]).ok
+    if found ~= types[i + 1] and found ~= 'none' then
+      return { 'wrong_type', types[i], found }
+    end
+  end
+end
+
+-- Keeps what was done; further fields and values may follow.
+local function note(action, object, id, ...)
+  call('XADD', P .. operator_actions, 'MAXLEN', '~', '1000', '*', 'action', action, 'who', who, 'why', why, 'object', object, 'id', id, ...)
+end
+
+-- Makes a held object due at once, and wakes a worker that waits for markers.
+local function make_due(object)
+  call('ZADD', P .. objects_held, '0', object)
+  call('RPUSH', P .. objects_with_events, '')
+end

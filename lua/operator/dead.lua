@@ -1,0 +1,53 @@
+-- dead: an operator retries or drops dead letters.
+--
+-- Purpose   retry: the event is pushed again as a new one, behind all others of its object and with a marker, as an emit does, and its dead letter goes.
+--           drop: the dead letter goes. What was done is kept, of a drop with the event.
+--           Repeating a call changes nothing: a dead letter that is gone is passed over.
+-- Keys      KEYS[1] events.dead (stream, read and write); operator.actions (stream, written); objects.with.events, OBJ:events (lists, written)
+-- Arguments prefix; who; why; retry | drop; ids of dead letters (1 to 32)
+-- Replies   {'settled', word…}, a word for each of them: retried | dropped | gone | unreadable: it names no object or no event
+--             | wrong_type: the object's queue is no list, and the dead letter stays
+--           | {'denied', command} | {'wrong_type', key, its type}
+-- Keeps     I1, I4, I7
+-- Cost      about 5 commands for each
+local step = ARGV[4]
+
+local no = refused(KEYS[1], 'stream')
+if no then
+  return no
+end
+
+local function settle(dead_id)
+  local entry = call('XRANGE', KEYS[1], dead_id, dead_id)[1]
+  if not entry then
+    return 'gone'
+  end
+  local letter = {}
+  for i = 1, #entry[2], 2 do
+    letter[entry[2][i]] = entry[2][i + 1]
+  end
+  local object, id = letter.object or '', letter.id or ''
+  if step == 'drop' then
+    call('XDEL', KEYS[1], dead_id)
+    note('drop', object, id, 'dead_id', dead_id, 'error', letter.error or '', 'event', letter.event or '')
+    return 'dropped'
+  elseif object == '' or not letter.event then
+    return 'unreadable'
+  end
+  local queue = P .. object .. events
+  local found = call('TYPE', queue).ok
+  if found ~= 'list' and found ~= 'none' then
+    return 'wrong_type'
+  end
+  call('XDEL', KEYS[1], dead_id)
+  call('LPUSH', queue, letter.event)
+  call('LPUSH', P .. objects_with_events, object)
+  note('retry', object, id, 'dead_id', dead_id)
+  return 'retried'
+end
+
+local reply = { 'settled' }
+for i = 5, #ARGV do
+  reply[#reply + 1] = settle(ARGV[i])
+end
+return reply

@@ -1,0 +1,31 @@
+-- held: a page of the held objects, those due first first. Writes nothing.
+--
+-- Keys      KEYS[1] objects.held (zset, read); OBJ:event.worker, OBJ:events.held.id (strings, read), OBJ:events.held (list, read)
+-- Arguments prefix; `all`, or `inf`: only those that wait for an operator; the due time and the object behind which the page begins ('' = from the
+--           start); objects in the page (1 to 1000)
+-- Replies   {'held', ms since 1970, {object, due time, owner or '', numbers and why or '', events in the batch}…}
+--           An object whose time changes between two pages may be missed or told twice; no other is missed.
+-- Keeps     none is touched
+-- Cost      about 3 commands for each
+local call = redis.call
+local which, due, object, count = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+
+local time = call('TIME')
+local from = 0
+if due ~= '' and call('ZSCORE', KEYS[1], object) == due then
+  from = call('ZRANK', KEYS[1], object) + 1
+elseif due ~= '' then
+  from = call('ZCOUNT', KEYS[1], '-inf', '(' .. due)
+elseif which == 'inf' then
+  from = call('ZCOUNT', KEYS[1], '-inf', '(inf')
+end
+local reply = { 'held', string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)) }
+local page = call('ZRANGE', KEYS[1], from, from + count - 1, 'WITHSCORES')
+for i = 1, #page, 2 do
+  local at = P .. page[i]
+  local found = call('MGET', at .. event_worker, at .. events_held_id)
+  local batch = at .. events_held
+  local len = call('TYPE', batch).ok == 'list' and call('LLEN', batch) or 0
+  reply[#reply + 1] = { page[i], page[i + 1], found[1] or '', found[2] or '', len }
+end
+return reply

@@ -1,0 +1,47 @@
+-- skip: an operator sends the event at the head of a held object to the dead letters.
+--
+-- Purpose   The object goes on with what follows, due at once: the rest of the batch with the ids it has, and `prev` the last event delivered.
+--           Repeating a call that names the event changes nothing.
+-- Keys      KEYS[1] objects.held (zset, read and write); events.dead, operator.actions (streams, written); objects.with.events (list, written);
+--           OBJ:event.worker, OBJ:last.event.id (strings, read), OBJ:events.held, OBJ:events.held.id (read and write)
+-- Arguments prefix; who; why; object; id of the event, as far as the caller knows ('' = whichever it is)
+-- Replies   {'skipped', id, id of the dead letter, events left in the batch}
+--           | {'not_held', owner or ''} | {'no_batch', why it is held}: no event of it has failed, or been in hand | {'other', id}: the head is another
+--           | {'denied', command} | {'wrong_type', key, its type}
+-- Keeps     I2, I4, I5: the rest keeps its hand-outs, so that no tag comes twice
+-- Cost      about 12 commands
+local object, expected = ARGV[4], ARGV[5]
+local batch = P .. object .. events_held
+
+local no = refused(KEYS[1], 'zset', P .. events_dead, 'stream', batch, 'list', P .. object .. events_held_id, 'string',
+  P .. object .. last_event_id, 'string')
+if no then
+  return no
+end
+local found = call('MGET', P .. object .. event_worker, P .. object .. events_held_id, P .. object .. last_event_id)
+if found[1] ~= 'held' or not call('ZSCORE', KEYS[1], object) then
+  return { 'not_held', found[1] or '' }
+end
+local first, handouts, attempts, crashes, held_why = string.match(found[2] or '', '^(%d+) (%d+) (%d+) (%d+) (.*)$')
+local event = call('LINDEX', batch, -1)
+if not first or not id_of(first) or first == '0' or not event then
+  return { 'no_batch', held_why or '' }
+elseif expected ~= '' and expected ~= first then
+  return { 'other', first }
+end
+
+local last = found[3] and id_of(found[3]) and found[3] or '0'
+local dead_id = call('XADD', P .. events_dead, '*', 'id', first, 'prev', last, 'object', object, 'event', event,
+  'error', 'skipped: ' .. held_why, 'attempts', attempts)
+call('RPOP', batch)
+local left = call('LLEN', batch)
+if left > 0 then
+  -- As behind any event that leaves a batch: the attempts were its own, and one crash stays, for the killer may be further on.
+  local rest = string.format('%.0f', tonumber(first) + 1)
+  call('SET', P .. object .. events_held_id, held_id_of(rest, tonumber(handouts), 0, math.min(tonumber(crashes), 1), 'skip'))
+else
+  call('DEL', P .. object .. events_held_id)
+end
+make_due(object)
+note('skip', object, first, 'dead_id', dead_id, 'error', held_why)
+return { 'skipped', first, dead_id, left }

@@ -1,0 +1,67 @@
+//! `seriatim actions`.
+
+use std::fmt::Write as _;
+
+use seriatim::control::actions::{Action, PER_CALL_MAX, actions};
+use seriatim::control::stats::time_ms;
+
+use crate::exit::Exit;
+use crate::global::Global;
+use crate::shown;
+
+/// Show what operators did to dead letters and held objects, newest first
+///
+/// About the last thousand actions are kept: retries and drops of dead letters, releases, skips.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print one JSON object a line; a drop has its event
+    #[arg(long)]
+    json: bool,
+    /// At most this many
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+}
+
+pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
+    let keys = global.keys()?;
+    let mut conn = global.connect().await?;
+    let now_ms = time_ms(&mut conn).await.map_err(shown::failure)?;
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    let mut before: Option<String> = None;
+    while left > 0 {
+        let count = PER_CALL_MAX.min(usize::try_from(left).unwrap_or(usize::MAX));
+        let page = actions(&mut conn, &keys, before.as_deref(), count).await.map_err(shown::failure)?;
+        let mut out = String::new();
+        for action in &page {
+            if args.json {
+                writeln!(out, "{}", serde_json::to_string(action)?)?;
+            } else {
+                write(&mut out, action, now_ms)?;
+            }
+        }
+        left -= page.len() as u64;
+        if !shown::print(&out)? || page.len() < count {
+            break;
+        }
+        before = page.into_iter().next_back().map(|action| action.action_id);
+    }
+    Ok(Exit::Done)
+}
+
+fn write(out: &mut String, action: &Action, now_ms: u64) -> anyhow::Result<()> {
+    let ago = shown::duration(now_ms.saturating_sub(action.at_ms));
+    let object = shown::shortened(&action.object, 512);
+    let id = action.id.map_or_else(String::new, |id| format!("  id {id}"));
+    let dead_id = action.dead_id.as_ref().map_or_else(String::new, |dead_id| format!("  dead letter {dead_id}"));
+    writeln!(out, "{}  {object}{id}{dead_id}", shown::shortened(&action.action, 20))?;
+    writeln!(out, "  by     {}, {ago} ago", shown::shortened(&action.who, 200))?;
+    for (name, text) in [("why    ", Some(&action.why)), ("error  ", action.error.as_ref())] {
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            writeln!(out, "  {name}{}", shown::shortened(text, 2000))?;
+        }
+    }
+    if let Some(event) = &action.event {
+        writeln!(out, "  event  {}", shown::shortened(event, 70))?;
+    }
+    Ok(())
+}

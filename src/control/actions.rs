@@ -1,0 +1,78 @@
+//! What operators did to dead letters and held objects, about the last thousand actions.
+
+use redis::aio::ConnectionLike;
+use redis::{RedisResult, Value};
+use serde::Serialize;
+
+use super::{ControlError, reply};
+use crate::keys::Keys;
+
+/// How many actions one call reads at most; those of drops have their events.
+pub const PER_CALL_MAX: usize = 32;
+
+/// One action.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Action {
+    /// Its place among all: milliseconds since the epoch, a dash, and a number.
+    pub action_id: String,
+    /// When it was done, ms since the epoch.
+    pub at_ms: u64,
+    /// `retry`, `drop`, `release` or `skip`.
+    pub action: String,
+    /// Who did it.
+    pub who: String,
+    /// Why.
+    pub why: String,
+    /// The object.
+    pub object: String,
+    /// The id of the event; nothing where no event was in hand.
+    pub id: Option<u64>,
+    /// The dead letter that was retried or dropped, or that a skip made.
+    pub dead_id: Option<String>,
+    /// What the event had failed with.
+    pub error: Option<String>,
+    /// The event that was dropped; bytes that are not UTF-8 are shown as U+FFFD.
+    pub event: Option<String>,
+}
+
+/// Reads up to `count` actions (at most [`PER_CALL_MAX`]), newest first, that were done before the one named; from the last one without. Fewer
+/// than asked for means that there are no more.
+///
+/// # Errors
+/// [`ControlError`] if Redis cannot be asked, also if `operator.actions` is no stream.
+pub async fn actions<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    before: Option<&str>,
+    count: usize,
+) -> Result<Vec<Action>, ControlError> {
+    const WHAT: &str = "operator.actions";
+    let from = before.map_or_else(|| "+".to_owned(), |action_id| format!("({action_id}"));
+    let mut ask = redis::cmd("XREVRANGE");
+    ask.arg(keys.operator_actions()).arg(from).arg("-").arg("COUNT").arg(count.min(PER_CALL_MAX));
+    let answer: RedisResult<Value> = ask.query_async(conn).await;
+    let entries = reply::entries(answer.map_err(ControlError::redis(WHAT))?);
+    let entries = entries.ok_or_else(|| ControlError::reply(WHAT, "an entry is not an id and its fields"))?;
+    Ok(entries.into_iter().map(|(action_id, fields)| action(action_id, &fields)).collect())
+}
+
+fn action(action_id: String, fields: &[(String, Value)]) -> Action {
+    let at_ms = action_id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0);
+    let mut action = Action { action_id, at_ms, ..Action::default() };
+    for (field, value) in fields {
+        let text = reply::text(value);
+        match field.as_str() {
+            "action" => action.action = text.unwrap_or_default(),
+            "who" => action.who = text.unwrap_or_default(),
+            "why" => action.why = text.unwrap_or_default(),
+            "object" => action.object = text.unwrap_or_default(),
+            "id" => action.id = reply::number(value).filter(|id| *id > 0),
+            "dead_id" => action.dead_id = text,
+            "error" => action.error = text.filter(|error| !error.is_empty()),
+            "event" => action.event = text,
+            _ => {}
+        }
+    }
+    action
+}

@@ -1,0 +1,171 @@
+//! Held objects: why each waits and until when; released at once, or rid of the event at their head.
+
+use redis::aio::ConnectionLike;
+use serde::Serialize;
+
+use super::ControlError;
+use crate::keys::Keys;
+use crate::scripts::operator::{self, HeldReply};
+pub use crate::scripts::operator::{By, Released, Skipped};
+
+/// How many held objects one call reads at most.
+pub const PER_CALL_MAX: usize = 1000;
+
+/// What a held object waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum WaitsFor {
+    /// Its event has failed, and is tried again later.
+    Retry,
+    /// Its worker is gone: another one goes on with it.
+    Takeover,
+    /// Other objects have a turn.
+    Yield,
+    /// Its worker was stopped, or started again with fewer slots: another one goes on with it.
+    Stop,
+    /// An operator has released it, or skipped an event of it: any worker goes on with it.
+    Released,
+    /// Until an operator releases it.
+    Operator,
+}
+
+/// A held object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct HeldObject {
+    /// Its name.
+    pub object: String,
+    /// What it waits for.
+    pub waits_for: WaitsFor,
+    /// When it is due, ms since the epoch; nothing: until an operator releases it.
+    pub due_ms: Option<u64>,
+    /// The id of the event at its head; nothing where no event of it is in hand.
+    pub id: Option<u64>,
+    /// How often that event has failed.
+    pub attempts: u64,
+    /// How many workers died with it in hand.
+    pub crashes: u64,
+    /// How many events are in its batch; others may be queued behind them.
+    pub events: u64,
+    /// Why it is held, as it was noted: with the last error.
+    pub why: String,
+    /// Where the next page begins.
+    #[serde(skip)]
+    place: HeldReply,
+}
+
+/// Some held objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeldPage {
+    /// Redis's time, ms since the epoch.
+    pub now_ms: u64,
+    /// Those that are due first come first, those that wait for an operator last.
+    pub objects: Vec<HeldObject>,
+}
+
+/// Reads up to `count` held objects (at most [`PER_CALL_MAX`]) that come after this one; from the beginning without one. With `until_released`, only
+/// those that wait for an operator. Fewer than asked for means that there are no more.
+///
+/// An object whose time changes between two pages may be missed, or told twice; no other is.
+///
+/// # Errors
+/// [`ControlError`] if Redis cannot be asked, also if `objects.held` is no sorted set.
+pub async fn held<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    until_released: bool,
+    after: Option<&HeldObject>,
+    count: usize,
+) -> Result<HeldPage, ControlError> {
+    let after = after.map(|after| &after.place);
+    let (now_ms, page) = operator::held(conn, keys, until_released, after, count.clamp(1, PER_CALL_MAX)).await?;
+    Ok(HeldPage { now_ms, objects: page.into_iter().map(HeldObject::of).collect() })
+}
+
+/// Makes a held object due at once, whatever it waits for, and wakes a worker. Its attempts and crashes stay counted. What was done is kept in the
+/// [actions](mod@super::actions).
+///
+/// Calling again is safe. After a lost reply it may release the object once more, if it has failed again meanwhile.
+///
+/// # Errors
+/// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked or does not allow it.
+pub async fn release<C: ConnectionLike>(conn: &mut C, keys: &Keys, by: By<'_>, object: &str) -> Result<Released, ControlError> {
+    let object = keys.object(object)?;
+    Ok(operator::release(conn, keys, by, object.as_str().as_bytes()).await?)
+}
+
+/// Sends the event at the head of a held object to the dead letters; the object is due at once and goes on with what follows, `prev` being the last
+/// event delivered. With `id`, only if that is the event's id: what an operator has looked at may be over meanwhile. What was done is kept in the
+/// [actions](mod@super::actions).
+///
+/// With an `id`, calling again is safe; without, it may skip the next event.
+///
+/// # Errors
+/// As [`release`].
+pub async fn skip<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    by: By<'_>,
+    object: &str,
+    id: Option<u64>,
+) -> Result<Skipped, ControlError> {
+    let object = keys.object(object)?;
+    Ok(operator::skip(conn, keys, by, object.as_str().as_bytes(), id).await?)
+}
+
+impl HeldObject {
+    fn of(place: HeldReply) -> Self {
+        let mut parts = place.held_id.splitn(5, ' ');
+        let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok()).unwrap_or(0);
+        let (first, _handouts, attempts, crashes) = (number(), number(), number(), number());
+        let why = parts.next().unwrap_or_default().to_owned();
+        let due_ms = place.due.parse::<f64>().ok().filter(|due| due.is_finite()).map(|due| due as u64);
+        Self {
+            object: String::from_utf8_lossy(&place.object).into_owned(),
+            waits_for: waits_for(due_ms.is_none(), &why),
+            due_ms,
+            id: (first > 0).then_some(first),
+            attempts,
+            crashes,
+            events: place.events,
+            why,
+            place,
+        }
+    }
+}
+
+/// What follows from the reason that was noted, which is what it was held for at first.
+fn waits_for(operator: bool, why: &str) -> WaitsFor {
+    match why.split(':').next().unwrap_or_default() {
+        _ if operator => WaitsFor::Operator,
+        "" => WaitsFor::Yield,
+        "retry" => WaitsFor::Retry,
+        "takeover" => WaitsFor::Takeover,
+        "stop" | "slots" => WaitsFor::Stop,
+        _ => WaitsFor::Released,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_object_waits_for_follows_from_the_reason() {
+        for (why, expected) in [
+            ("", WaitsFor::Yield),
+            ("retry: stop: it", WaitsFor::Retry),
+            ("takeover", WaitsFor::Takeover),
+            ("stop", WaitsFor::Stop),
+            ("slots", WaitsFor::Stop),
+            ("skip", WaitsFor::Released),
+            ("crashes: died 5 times with this event in hand", WaitsFor::Released),
+            ("attempts: failed 3 times, at last: down", WaitsFor::Released),
+            ("quarantine: x", WaitsFor::Released),
+        ] {
+            assert_eq!((waits_for(false, why), waits_for(true, why)), (expected, WaitsFor::Operator), "{why}");
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! What follows when an event fails: how long its object waits, how often the event is tried, and what becomes of it when that is used up.
+//!
+//! A policy owns nothing: how often an event has failed stands in Redis, in the tag of its batch, and survives whoever counted it.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde_core::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::config::jitter;
+
+/// The shortest and the longest wait.
+const WAIT: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 60 * 60);
+/// The most attempts a limit can name.
+const ATTEMPTS_MAX: u32 = 1_000_000;
+
+/// What follows when the delivery of an event fails for a time ([`Stop::Transient`](crate::sink::Stop::Transient)).
+///
+/// On the command line it is a preset's name, or a backoff with or without a limit:
+///
+/// ```
+/// use seriatim::worker::RetryPolicy;
+///
+/// let policy: RetryPolicy = "fixed:5m,attempts=3,then=dead-letter".parse()?;
+/// assert_eq!(policy, RetryPolicy::FIXED_5M_2);
+/// let endless: RetryPolicy = "exponential:100ms..1m".parse()?;
+/// assert_eq!(endless, RetryPolicy::default());
+/// # Ok::<(), seriatim::worker::RetryError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// How long the object waits before its event is tried again.
+    pub backoff: Backoff,
+    /// How often an event is tried at most; nothing: for ever.
+    pub limit: Option<Limit>,
+}
+
+/// How long an object waits between two attempts of its event. Waits are 1 ms to 24 h.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backoff {
+    /// Always as long.
+    Fixed(Duration),
+    /// Doubling from `min` up to `max`, and of that a random part between half and all, so that many objects do not come back at once.
+    Exponential {
+        /// The wait after the first failure.
+        min: Duration,
+        /// The longest wait; at least `min`.
+        max: Duration,
+    },
+}
+
+/// The end of an event's attempts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// How often an event is tried, the first time included. 1 to 1,000,000.
+    pub attempts: u32,
+    /// What becomes of it when the last attempt has failed.
+    pub then: UsedUp,
+}
+
+/// What becomes of an event whose attempts are used up. Its error is kept in every case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsedUp {
+    /// It goes to the dead letters; the object's next event follows.
+    DeadLetter,
+    /// It is over: `event.log` keeps it with its error, and the object's next event follows.
+    CompleteWithErrors,
+    /// The object waits until an operator releases it or skips the event.
+    Hold,
+}
+
+impl RetryPolicy {
+    /// `fixed-5m-2`: two retries, five minutes apart, then a dead letter.
+    pub const FIXED_5M_2: Self =
+        Self { backoff: Backoff::Fixed(Duration::from_secs(300)), limit: Some(Limit { attempts: 3, then: UsedUp::DeadLetter }) };
+
+    /// `scheduler`: before attempt n, a random part between half and all of min(120 s, 20 s · 2^(n−2)); after 100 attempts the event completes with
+    /// errors.
+    pub const SCHEDULER: Self = Self {
+        backoff: Backoff::Exponential { min: Duration::from_secs(20), max: Duration::from_secs(120) },
+        limit: Some(Limit { attempts: 100, then: UsedUp::CompleteWithErrors }),
+    };
+
+    /// `minute`: once a minute, for ever.
+    pub const MINUTE: Self = Self { backoff: Backoff::Fixed(Duration::from_secs(60)), limit: None };
+
+    const DEFAULT: Self =
+        Self { backoff: Backoff::Exponential { min: Duration::from_millis(100), max: Duration::from_secs(60) }, limit: None };
+
+    /// The named policies.
+    pub const PRESETS: &[(&str, Self)] =
+        &[("default", Self::DEFAULT), ("fixed-5m-2", Self::FIXED_5M_2), ("scheduler", Self::SCHEDULER), ("minute", Self::MINUTE)];
+
+    /// Checks the ranges.
+    ///
+    /// # Errors
+    /// A sentence that says what is out of its range.
+    pub fn validate(&self) -> Result<(), &'static str> {
+        let waits = match self.backoff {
+            Backoff::Fixed(wait) => [wait, wait],
+            Backoff::Exponential { min, max } => [min, max],
+        };
+        if !waits.iter().all(|wait| WAIT.contains(wait)) {
+            return Err("a wait must be 1 ms to 24 h");
+        } else if waits[0] > waits[1] {
+            return Err("the longest wait must be at least the first one");
+        }
+        match self.limit {
+            Some(limit) if !(1..=ATTEMPTS_MAX).contains(&limit.attempts) => Err("it must be 1 to 1000000 attempts"),
+            _ => Ok(()),
+        }
+    }
+
+    /// The end, if an event that has failed so often has come to it.
+    pub(crate) fn used_up(&self, failures: u32) -> Option<UsedUp> {
+        self.limit.filter(|limit| failures >= limit.attempts).map(|limit| limit.then)
+    }
+}
+
+impl Backoff {
+    /// The wait after so many failures.
+    pub(crate) fn wait(&self, failures: u32) -> Duration {
+        match *self {
+            Self::Fixed(wait) => wait,
+            Self::Exponential { min, max } => jitter(min.saturating_mul(1 << failures.saturating_sub(1).min(30)).min(max)),
+        }
+    }
+}
+
+/// 100 ms doubling to 1 minute with jitter, for ever.
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl UsedUp {
+    const WORDS: [(&str, Self); 3] =
+        [("dead-letter", Self::DeadLetter), ("complete-with-errors", Self::CompleteWithErrors), ("hold", Self::Hold)];
+}
+
+impl fmt::Display for UsedUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::WORDS.iter().find(|(_, then)| then == self).map_or("", |(word, _)| word))
+    }
+}
+
+impl fmt::Display for RetryPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.backoff {
+            Backoff::Fixed(wait) => write!(f, "fixed:{}", Time(wait))?,
+            Backoff::Exponential { min, max } => write!(f, "exponential:{}..{}", Time(min), Time(max))?,
+        }
+        self.limit.map_or(Ok(()), |limit| write!(f, ",attempts={},then={}", limit.attempts, limit.then))
+    }
+}
+
+/// A text is no retry policy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{spec:?} is no retry policy: {why}; write default, fixed-5m-2, scheduler, minute, fixed:5m or exponential:100ms..1m, \
+     and where attempts end ,attempts=10,then=dead-letter (or complete-with-errors, or hold)"
+)]
+pub struct RetryError {
+    /// The text.
+    pub spec: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl FromStr for RetryPolicy {
+    type Err = RetryError;
+
+    fn from_str(spec: &str) -> Result<Self, RetryError> {
+        if let Some((_, preset)) = Self::PRESETS.iter().find(|(name, _)| *name == spec) {
+            return Ok(*preset);
+        }
+        let policy = read(spec).and_then(|policy| policy.validate().map(|()| policy).map_err(str::to_owned));
+        policy.map_err(|why| RetryError { spec: spec.to_owned(), why })
+    }
+}
+
+fn read(spec: &str) -> Result<RetryPolicy, String> {
+    let mut parts = spec.split(',');
+    let backoff = match parts.next().and_then(|backoff| backoff.split_once(':')) {
+        Some(("fixed", wait)) => Backoff::Fixed(time(wait)?),
+        Some(("exponential", waits)) => {
+            let (min, max) = waits.split_once("..").ok_or("an exponential backoff has two waits, MIN..MAX")?;
+            Backoff::Exponential { min: time(min)?, max: time(max)? }
+        }
+        _ => return Err("it begins with no backoff".to_owned()),
+    };
+    let (mut attempts, mut then) = (None, None);
+    for part in parts {
+        match part.split_once('=') {
+            Some(("attempts", n)) if attempts.is_none() => {
+                attempts = Some(n.parse().map_err(|_| format!("attempts={n} is no number of attempts"))?);
+            }
+            Some(("then", word)) if then.is_none() => {
+                let known = UsedUp::WORDS.iter().find(|(name, _)| *name == word);
+                then = Some(known.ok_or_else(|| format!("then={word} is nothing that can follow"))?.1);
+            }
+            _ => return Err(format!("{part:?} is not understood")),
+        }
+    }
+    let limit = match (attempts, then) {
+        (None, None) => None,
+        (Some(attempts), Some(then)) => Some(Limit { attempts, then }),
+        _ => return Err("attempts= and then= go together".to_owned()),
+    };
+    Ok(RetryPolicy { backoff, limit })
+}
+
+/// Units of time and their milliseconds, longest first.
+const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+
+/// Reads a time: 250ms, 5s, 1m30s.
+fn time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no time such as 250ms, 5s or 1m30s");
+    let (mut left, mut ms) = (text, 0u64);
+    while !left.is_empty() {
+        let digits = left.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+        let (number, rest) = left.split_at(digits);
+        let (unit, rest) = rest.split_at(rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len()));
+        let (_, unit_ms) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+        let part = number.parse::<u64>().ok().and_then(|n| n.checked_mul(*unit_ms)).ok_or_else(wrong)?;
+        ms = ms.checked_add(part).ok_or_else(wrong)?;
+        left = rest;
+    }
+    if text.is_empty() { Err(wrong()) } else { Ok(Duration::from_millis(ms)) }
+}
+
+/// A time as [`time`] reads it. Fractions of a millisecond are left out.
+struct Time(Duration);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut ms = self.0.as_millis();
+        if ms == 0 {
+            return f.write_str("0s");
+        }
+        for (unit, unit_ms) in UNITS {
+            let n = ms / u128::from(unit_ms);
+            if n > 0 {
+                write!(f, "{n}{unit}")?;
+            }
+            ms %= u128::from(unit_ms);
+        }
+        Ok(())
+    }
+}
+
+/// The type of an event: its top-level member `type`, where that is a string. Of a member that is there twice the last one counts. Reads over
+/// the event once, and builds nothing of it.
+pub(crate) fn type_of(payload: &[u8]) -> Option<String> {
+    let Typed(raw) = serde_json::from_slice(payload).ok()?;
+    serde_json::from_str(raw?.get()).ok()
+}
+
+struct Typed<'a>(Option<&'a RawValue>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Typed<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(TypedVisitor)
+    }
+}
+
+struct TypedVisitor;
+
+impl<'de> Visitor<'de> for TypedVisitor {
+    type Value = Typed<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Typed<'de>, A::Error> {
+        let mut found = None;
+        while let Some(member) = map.next_key::<Cow<'de, str>>()? {
+            match &*member {
+                "type" => found = Some(map.next_value()?),
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(Typed(found))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn secs(s: u64) -> Duration {
+        Duration::from_secs(s)
+    }
+
+    /// Whether every wait after so many failures lies between half and all of this.
+    fn assert_wait(policy: RetryPolicy, failures: u32, full: Duration) {
+        for _ in 0..50 {
+            let wait = policy.backoff.wait(failures);
+            assert!(wait <= full && wait >= full / 2, "{policy} after {failures}: {wait:?}");
+        }
+    }
+
+    /// The presets wait as long as they say, and end as they say.
+    #[test]
+    fn the_presets_are_what_their_names_say() {
+        for (failures, ms) in [(1, 100), (2, 200), (3, 400), (10, 51_200), (11, 60_000), (u32::MAX, 60_000)] {
+            assert_wait(RetryPolicy::default(), failures, Duration::from_millis(ms));
+        }
+        assert_eq!(RetryPolicy::default().used_up(u32::MAX), None);
+        // The wait before attempt n, which is the one after n - 1 failures.
+        for n in 2..=100u32 {
+            assert_wait(RetryPolicy::SCHEDULER, n - 1, secs((20u64 << (n - 2).min(20)).min(120)));
+            assert_eq!(RetryPolicy::SCHEDULER.used_up(n - 1), None);
+        }
+        assert_eq!(RetryPolicy::SCHEDULER.used_up(100), Some(UsedUp::CompleteWithErrors));
+        let fixed = RetryPolicy::FIXED_5M_2;
+        assert_eq!((fixed.backoff.wait(1), fixed.backoff.wait(2)), (secs(300), secs(300)));
+        assert_eq!((fixed.used_up(2), fixed.used_up(3)), (None, Some(UsedUp::DeadLetter)));
+        assert_eq!((RetryPolicy::MINUTE.backoff.wait(1000), RetryPolicy::MINUTE.used_up(1000)), (secs(60), None));
+    }
+
+    /// Of the waits some are shorter than others: that is the jitter.
+    #[test]
+    fn waits_are_spread() {
+        let waits: std::collections::HashSet<_> = (0..20).map(|_| RetryPolicy::SCHEDULER.backoff.wait(5)).collect();
+        assert!(waits.len() > 10, "{waits:?}");
+    }
+
+    #[test]
+    fn a_preset_is_found_by_its_name() {
+        for (name, policy) in RetryPolicy::PRESETS {
+            assert_eq!(name.parse::<RetryPolicy>().as_ref(), Ok(policy));
+            policy.validate().expect("valid");
+        }
+    }
+
+    #[test]
+    fn what_is_no_policy_is_refused_with_the_reason() {
+        for (spec, why) in [
+            ("", "it begins with no backoff"),
+            ("hourly", "it begins with no backoff"),
+            ("fixed:", "\"\" is no time"),
+            ("fixed:5", "\"5\" is no time"),
+            ("fixed:5 m", "is no time"),
+            ("fixed:18446744073709551615d", "is no time"),
+            ("fixed:0s", "a wait must be 1 ms to 24 h"),
+            ("fixed:25h", "a wait must be 1 ms to 24 h"),
+            ("exponential:1s", "two waits"),
+            ("exponential:2s..1s", "at least the first"),
+            ("fixed:1s,attempts=3", "go together"),
+            ("fixed:1s,then=hold", "go together"),
+            ("fixed:1s,attempts=0,then=hold", "1 to 1000000"),
+            ("fixed:1s,attempts=x,then=hold", "no number of attempts"),
+            ("fixed:1s,attempts=1,then=drop", "nothing that can follow"),
+            ("fixed:1s,attempts=1,then=hold,attempts=2", "\"attempts=2\" is not understood"),
+        ] {
+            let error = spec.parse::<RetryPolicy>().expect_err(spec).to_string();
+            assert!(error.contains(why) && error.contains("write default"), "{spec}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_policy_is_what_its_text_says(
+            ms in 1u64..86_400_000,
+            more in prop::option::of(0u64..1_000_000),
+            limit in prop::option::of((1u32..1_000_000, prop::sample::select(vec![UsedUp::DeadLetter, UsedUp::CompleteWithErrors, UsedUp::Hold]))),
+        ) {
+            let wait = Duration::from_millis(ms);
+            let backoff = match more {
+                None => Backoff::Fixed(wait),
+                Some(more) => Backoff::Exponential { min: wait, max: Duration::from_millis((ms + more).min(86_400_000)) },
+            };
+            let policy = RetryPolicy { backoff, limit: limit.map(|(attempts, then)| Limit { attempts, then }) };
+            prop_assert_eq!(policy.to_string().parse::<RetryPolicy>(), Ok(policy));
+        }
+    }
+
+    #[test]
+    fn the_type_of_an_event_is_its_member_type() {
+        for (payload, found) in [
+            (r#"{"type":"moved"}"#, Some("moved")),
+            (r#" {"a":{"type":"no"},"type":"mo\u0076ed","b":[1e400]} "#, Some("moved")),
+            (r#"{"\u0074ype":"moved"}"#, Some("moved")),
+            (r#"{"type":"created","type":"moved"}"#, Some("moved")),
+            (r#"{"type":7}"#, None),
+            (r#"{"Type":"moved"}"#, None),
+            (r#"["type"]"#, None),
+            (r#""type""#, None),
+            ("{", None),
+            ("", None),
+        ] {
+            assert_eq!(type_of(payload.as_bytes()).as_deref(), found, "{payload}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What an operator does: dead letters retried or dropped, held objects released, their head events skipped. All of it is kept.
+
+use bytes::Bytes;
+
+use super::reference::{Broken, Dead, Key, Name, Numbers, Reference, Reply};
+
+/// Who does it all, and why.
+pub const WHO: &str = "ada@host";
+pub const WHY: &str = "because";
+
+/// One entry of what was done.
+#[derive(Debug, Clone)]
+pub struct Action {
+    pub action: &'static str,
+    pub object: Name,
+    /// The event's, empty where it has none.
+    pub id: String,
+    pub dead: Option<u64>,
+    pub error: Option<Bytes>,
+    pub event: Option<Bytes>,
+}
+
+impl Reference {
+    /// The keys that every action needs, and these.
+    fn refuses(&self, keys: &[Broken]) -> bool {
+        self.is_broken(&[Broken::Markers, Broken::Actions]) || self.is_broken(keys)
+    }
+
+    /// RETRY and DROP: what becomes of each dead letter.
+    pub fn settle(&mut self, retry: bool, serials: &[u64]) -> Reply {
+        if self.refuses(&[Broken::Dead]) {
+            return Reply::WrongType;
+        }
+        Reply::Settled(serials.iter().map(|serial| self.settle_one(retry, *serial)).collect())
+    }
+
+    fn settle_one(&mut self, retry: bool, serial: u64) -> &'static str {
+        let Some(at) = self.dead.iter().position(|dead| dead.serial == serial) else { return "gone" };
+        let Dead { object, id, event, error, .. } = self.dead[at].clone();
+        let id = id.to_string();
+        if !retry {
+            self.dead.remove(at);
+            let (error, event) = (Some(error), Some(event));
+            self.actions.push(Action { action: "drop", object, id, dead: Some(serial), error, event });
+            return "dropped";
+        }
+        let Key::Right(queue) = &mut self.object(&object).queue else { return "wrong_type" };
+        queue.push(event);
+        self.dead.remove(at);
+        self.markers.insert(0, object.clone());
+        self.actions.push(Action { action: "retry", object, id, dead: Some(serial), error: None, event: None });
+        "retried"
+    }
+
+    /// Due at once, and a worker is woken.
+    fn make_due(&mut self, object: &Name) {
+        self.due.insert(object.clone(), 0);
+        self.markers.push(Name::new());
+    }
+
+    /// The id of the first event of the held batch, 0 where there is none, and why the object is held.
+    fn held_for(&mut self, object: &Name) -> Option<(Numbers, Bytes)> {
+        let held_id = self.object(object).held_id.right()?.clone()?;
+        let why = held_id.splitn(5, |byte| *byte == b' ').nth(4)?;
+        let numbers = Numbers::of_held(&Key::Right(Some(held_id.clone()))).unwrap_or(Numbers::of(0));
+        Some((numbers, Bytes::copy_from_slice(why)))
+    }
+
+    /// RELEASE.
+    pub fn set_free(&mut self, object: &Name) -> Reply {
+        if self.refuses(&[Broken::Held]) {
+            return Reply::WrongType;
+        } else if !self.due.contains_key(object) {
+            return Reply::NotHeld(self.owner(object).unwrap_or_default());
+        }
+        let held_for = self.held_for(object);
+        let why = held_for.as_ref().map(|(_, why)| why.clone()).unwrap_or_default();
+        let id = held_for.map_or(String::new(), |(numbers, _)| numbers.first.to_string());
+        self.make_due(object);
+        let error = Some(why.clone());
+        self.actions.push(Action { action: "release", object: object.clone(), id, dead: None, error, event: None });
+        Reply::Released(String::from_utf8_lossy(&why).into_owned())
+    }
+
+    /// SKIP.
+    pub fn skip(&mut self, object: &Name, expected: Option<u64>) -> Reply {
+        let found = self.object(object).clone();
+        let wrong = found.held == Key::Wrong || found.held_id == Key::Wrong || found.last == Key::Wrong;
+        if self.refuses(&[Broken::Held, Broken::Dead]) || wrong {
+            return Reply::WrongType;
+        } else if found.owner != Key::Right(Some("held".to_owned())) || !self.due.contains_key(object) {
+            return Reply::NotHeld(self.owner(object).unwrap_or_default());
+        }
+        let (numbers, why) = self.held_for(object).unwrap_or((Numbers::of(0), Bytes::new()));
+        let mut batch = found.held.right().cloned().unwrap_or_default();
+        if numbers.first == 0 || batch.is_empty() {
+            return Reply::NoBatch(String::from_utf8_lossy(&why).into_owned());
+        } else if expected.is_some_and(|id| id != numbers.first) {
+            return Reply::OtherHead(numbers.first);
+        }
+        let event = batch.remove(0);
+        let left = batch.len() as u64;
+        let error = [b"skipped: ", &why[..]].concat().into();
+        let prev = found.last_id().unwrap_or(0).to_string();
+        let serial = self.bury(numbers.first, prev, object, event, error, numbers.attempts);
+        let rest = numbers.after(1).held_id(b"skip");
+        let held = self.object(object);
+        held.held = Key::Right(batch);
+        held.held_id = Key::Right((left > 0).then_some(rest));
+        self.make_due(object);
+        let id = numbers.first.to_string();
+        self.actions.push(Action {
+            action: "skip",
+            object: object.clone(),
+            id,
+            dead: Some(serial),
+            error: Some(why),
+            event: None,
+        });
+        Reply::Skipped { id: numbers.first, left }
+    }
+}
