@@ -178,6 +178,8 @@ async fn a_stop_does_not_wait_for_a_redis_that_is_away() {
     let worker = start(&redis, "w", &sink, |_| {});
     console.emit("work:1", "1").await;
     console.until_at_rest_after(1).await;
+    // It has the answer to its commit, for it waits for markers again.
+    console.until_idle(1).await;
     redis.server().kill();
     let stopped = worker.stop().await;
     assert_eq!((stopped.reason, stopped.delivered), (StopReason::Unreachable, 1));

@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use redis::Cmd;
 use redis::aio::ConnectionLike;
+use redis::{Cmd, RedisError, Value};
 
 use super::{ADVANCE, Reply, ScriptError, Tag};
 use crate::keys::Keys;
@@ -217,7 +217,28 @@ impl fmt::Debug for BatchReply {
 ///
 /// Dropping the future does not take back a call that was sent; calling again with the same results is safe.
 pub async fn advance(conn: &mut impl ConnectionLike, call: &Advance) -> Result<Advanced, ScriptError> {
-    let mut reply = Reply::of("advance", ADVANCE.call(conn, &call.cmd).await?)?;
+    advanced(ADVANCE.call(conn, &call.cmd).await?)
+}
+
+/// Makes the call behind a blocking pop, in one round trip: Redis runs it as soon as the pop is over, whatever became of that. Answers what became of
+/// both; the connection failed where the whole is an error.
+///
+/// A script that the server does not know is not loaded: that is left to the next call of [`advance`]. Dropping the future takes nothing back.
+pub(crate) async fn pop_and_advance(
+    conn: &mut impl ConnectionLike,
+    pop: Cmd,
+    call: &Advance,
+) -> Result<(Result<(), RedisError>, Result<Advanced, ScriptError>), RedisError> {
+    let mut both = redis::pipe();
+    both.add_command(pop).add_command(call.cmd.clone());
+    let mut replies = conn.req_packed_commands(&both, 0, 2).await?.into_iter();
+    let mut next = || replies.next().unwrap_or(Value::Nil).extract_error();
+    let (popped, reply) = (next(), next());
+    Ok((popped.map(drop), reply.map_err(ScriptError::from).and_then(advanced)))
+}
+
+fn advanced(reply: Value) -> Result<Advanced, ScriptError> {
+    let mut reply = Reply::of("advance", reply)?;
     match reply.text()?.as_str() {
         "ok" => ok(&mut reply),
         "lapsed" => Ok(Advanced::Lapsed),

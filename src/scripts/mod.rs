@@ -15,6 +15,7 @@ use std::sync::LazyLock;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
+pub(crate) use advance::pop_and_advance;
 pub use advance::{Advance, Advanced, BatchReply, Bounds, From, Report, Results, advance};
 pub use forget::{Forgot, OBJECTS_MAX, forget};
 pub use lease::{Adopted, Attach, Attached, Connected, Detached, Renewed, Seen, adopt, attach, connect, detach, renew};

@@ -25,7 +25,7 @@ use super::health::{Change, Health};
 use super::lease::{Notice, Session, keep, wrong_type};
 use super::shutdown::Shutdown;
 use super::slots::{Policy, Slot, Step};
-use super::wait::wait;
+use super::wait::{Waited, pop, wait};
 use crate::event::ObjectName;
 use crate::failpoints::around;
 use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report, Results, ScriptError};
@@ -40,6 +40,8 @@ const NAMED_MIN: usize = 4;
 /// Waits before a connection whose call or pop failed is replaced: the reason may be a lasting one.
 const FAILED_MIN: Duration = Duration::from_millis(20);
 const FAILED_MAX: Duration = Duration::from_secs(1);
+/// While Redis is out of memory and moves no markers for a pop, advance looks itself, this often.
+const OOM_WAIT: Duration = Duration::from_millis(100);
 
 /// Why a session ended.
 #[derive(Debug)]
@@ -59,8 +61,8 @@ pub(crate) enum Ended {
 /// A call that came back: the slots it named, and what it brought.
 type Answered = (Vec<usize>, Result<Advanced, ScriptError>);
 
-/// A wait for a marker, and the connection for the next one.
-type Pop = BoxFuture<'static, Result<Option<MultiplexedConnection>, WorkerError>>;
+/// A wait for a marker, and the call that follows it.
+type Pop = BoxFuture<'static, Result<Option<Waited>, WorkerError>>;
 
 pub(crate) struct Serve<'a> {
     redis: &'a Redis,
@@ -76,7 +78,7 @@ pub(crate) struct Serve<'a> {
     conn: Option<Connection>,
     connecting: Option<BoxFuture<'static, Result<Connection, WorkerError>>>,
     calls: FuturesUnordered<BoxFuture<'static, Answered>>,
-    /// The wait for a marker, and the slot it is for.
+    /// The wait for a marker, and the slot it is for, which is asked for meanwhile.
     waiting: Option<(usize, Pop)>,
     wait_conn: Option<MultiplexedConnection>,
     notices: mpsc::Receiver<Notice>,
@@ -186,10 +188,7 @@ impl<'a> Serve<'a> {
                     self.conn = Some(conn?);
                     None
                 }
-                conn = ready(self.waiting.as_mut().map(|(_, pop)| pop)) => {
-                    self.popped(conn?);
-                    None
-                }
+                waited = ready(self.waiting.as_mut().map(|(_, pop)| pop)) => self.waited(waited?).await?,
                 () = sleep_until(self.wake_at) => {
                     self.wake_at = Instant::now() + self.config.block;
                     self.wake = true;
@@ -233,15 +232,7 @@ impl<'a> Serve<'a> {
             false if self.health.is_up() => self.slots.len(),
             false => usize::from(self.health.wants_batch() && !self.has_parked()),
         };
-        let bounds = Bounds {
-            batch: self.config.batch,
-            batch_bytes: self.config.batch_bytes,
-            reply_bytes: self.config.reply_bytes,
-            claims,
-            markers: MARKERS_MAX,
-            forget_after: self.config.forget_after,
-        };
-        let mut call = Advance::new(&self.config.keys, &self.config.name, &self.session.token, bounds, self.from);
+        let mut call = self.new_call(claims);
         let all = wanted && self.names_all();
         let mut names_left = if all { self.slots.len() } else { self.named_max };
         // Unless all are to be named, half of the slots: Redis has the other half to work on while the answer is worked on here.
@@ -271,6 +262,18 @@ impl<'a> Serve<'a> {
         true
     }
 
+    fn new_call(&self, claims: usize) -> Advance {
+        let bounds = Bounds {
+            batch: self.config.batch,
+            batch_bytes: self.config.batch_bytes,
+            reply_bytes: self.config.reply_bytes,
+            claims,
+            markers: MARKERS_MAX,
+            forget_after: self.config.forget_after,
+        };
+        Advance::new(&self.config.keys, &self.config.name, &self.session.token, bounds, self.from)
+    }
+
     fn has_parked(&self) -> bool {
         self.slots.iter().any(|slot| matches!(slot, Slot::Parked(_)))
     }
@@ -282,24 +285,46 @@ impl<'a> Serve<'a> {
             return;
         }
         let Some(slot) = self.slots.iter().rposition(|slot| matches!(slot, Slot::Free)) else { return };
+        // Where no other slot is free, it must be again by the time there is something else to look for.
+        let alone = !self.slots[..slot].iter().any(|slot| matches!(slot, Slot::Free));
+        let until_wake = self.wake_at.saturating_duration_since(Instant::now());
+        let block = if alone { self.config.block.min(until_wake) } else { self.config.block };
         let to = self.config.keys.worker_object(&self.worker(slot));
-        let from = self.config.keys.objects_with_events();
+        let pop = pop(&self.config.keys.objects_with_events(), &to, block);
+        let mut call = self.new_call(1);
+        call.free(slot);
+        self.step(slot, Step::Ask);
         let (redis, config) = (self.redis.clone(), Arc::clone(&self.config));
-        self.waiting = Some((slot, Box::pin(wait(redis, self.wait_conn.take(), from, to, config))));
+        self.waiting = Some((slot, Box::pin(wait(redis, self.wait_conn.take(), pop, call, config))));
     }
 
-    fn popped(&mut self, conn: Option<MultiplexedConnection>) {
-        match &conn {
-            Some(_) => self.wait_backoff = Backoff::new(FAILED_MIN, FAILED_MAX),
-            None => self.wait_after = Instant::now() + self.wait_backoff.delay(),
+    async fn waited(&mut self, waited: Option<Waited>) -> Result<Option<Ended>, WorkerError> {
+        let (out_of_memory, reply) = match waited {
+            Some(Waited { conn, out_of_memory, reply }) => {
+                self.wait_conn = Some(conn);
+                (out_of_memory, reply.ok())
+            }
+            None => (false, None),
+        };
+        let Some(reply) = reply else {
+            // Whatever is the matter, the next call meets it as well.
+            self.wait_after = Instant::now() + self.wait_backoff.delay();
+            self.give_up_waiting();
+            return Ok(None);
+        };
+        self.wait_backoff = Backoff::new(FAILED_MIN, FAILED_MAX);
+        if out_of_memory {
+            self.wait_after = Instant::now() + OOM_WAIT;
+            self.wake_at = self.wake_at.min(self.wait_after);
         }
-        self.wait_conn = conn;
-        self.give_up_waiting();
+        let asked = self.waiting.take().map(|(slot, _)| slot).into_iter().collect();
+        self.answered(asked, Ok(reply)).await
     }
 
-    /// The pop is over, one way or another: whatever it did, the next call finds it.
+    /// The pop is over, one way or another: whatever it did, and the call behind it, the next call finds it.
     fn give_up_waiting(&mut self) {
         if let Some((slot, _)) = self.waiting.take() {
+            self.step(slot, Step::Unanswered);
             self.popped = Some(slot);
             self.wake = true;
         }
@@ -478,6 +503,9 @@ impl<'a> Serve<'a> {
         match notice {
             Notice::Wake => {
                 self.wake = true;
+                if !self.slots.iter().any(|slot| matches!(slot, Slot::Free)) {
+                    self.give_up_waiting();
+                }
                 Ok(None)
             }
             Notice::Lapsed => Ok(Some(Ended::Lapsed)),

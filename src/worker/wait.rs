@@ -1,35 +1,51 @@
 //! Wait: an idle process blocks on the markers, for one idle slot, on a connection of its own.
 //!
-//! The pop moves a marker into the slot's `W:object` in the same step. If its answer is lost, or the process dies, the marker is there all the same:
-//! the next advance, renewal or sweep finds it.
+//! The pop moves a marker into the slot's `W:object` in the same step, and the call of advance that follows it at once, in the same round trip, claims its
+//! object for the slot. If the answer is lost, or the process dies, marker or batch are there all the same: the next advance, renewal or sweep
+//! finds them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::Connection;
-use redis::aio::{ConnectionLike as _, MultiplexedConnection};
-use redis::{RedisError, Value};
-use tracing::{debug, warn};
+use redis::Cmd;
+use redis::aio::MultiplexedConnection;
+use tracing::warn;
 
 use super::config::WorkerConfig;
 use super::connect::Redis;
 use super::error::WorkerError;
 use crate::failpoints::around;
+use crate::scripts::{Advance, Advanced, ScriptError, pop_and_advance};
 
-/// While Redis is out of memory and cannot move markers for a pop, advance looks itself, this often.
-const OOM_WAIT: Duration = Duration::from_millis(100);
+/// What became of a wait.
+pub(crate) struct Waited {
+    /// For the next one.
+    pub(crate) conn: MultiplexedConnection,
+    /// Redis is out of memory and moves no markers for a pop.
+    pub(crate) out_of_memory: bool,
+    /// What advance answered.
+    pub(crate) reply: Result<Advanced, ScriptError>,
+}
 
-/// Waits until a marker was moved for `slot`, or the block time is over. Answers the connection for the next wait;
-/// nothing where it failed.
+/// A pop that moves a marker within `block`.
+pub(crate) fn pop(from: &str, to: &str, block: Duration) -> Cmd {
+    let mut pop = redis::cmd("BLMOVE");
+    // Zero would be for ever.
+    pop.arg(from).arg(to).arg("RIGHT").arg("LEFT").arg(block.max(Duration::from_millis(1)).as_secs_f64());
+    pop
+}
+
+/// Waits until a marker was moved, or the block time is over, and makes the call. Nothing where the connection failed.
 ///
-/// Dropping the future closes the connection, and with it the pop; a marker may have been moved before.
+/// Dropping the future closes the connection, and with it the pop; a marker may have been moved, and the call made, before.
 pub(crate) async fn wait(
     redis: Redis,
     conn: Option<MultiplexedConnection>,
-    from: String,
-    to: String,
+    pop: Cmd,
+    call: Advance,
     config: Arc<WorkerConfig>,
-) -> Result<Option<MultiplexedConnection>, WorkerError> {
+) -> Result<Option<Waited>, WorkerError> {
     let mut conn = match conn {
         Some(conn) => conn,
         // Taken out of the pool: with a pop under way it must never be used for anything else.
@@ -37,25 +53,19 @@ pub(crate) async fn wait(
     };
     // The server answers after the block time at the latest; what is longer is a lost connection.
     conn.set_response_timeout(config.block + config.response_timeout);
-    match around!("pop", pop(&mut conn, &from, &to, config.block)).await {
-        Ok(moved) => {
-            debug!(moved, "claim: pop");
-            Ok(Some(conn))
-        }
-        Err(error) if error.code() == Some("OOM") => {
-            tokio::time::sleep(OOM_WAIT).await;
-            Ok(Some(conn))
+    match around!("pop", pop_and_advance(&mut conn, pop, &call)).await {
+        Ok((popped, reply)) => {
+            let out_of_memory = popped.as_ref().is_err_and(|error| error.code() == Some("OOM"));
+            if let Err(error) = popped
+                && !out_of_memory
+            {
+                warn!(%error, "claim: the wait for markers failed, trying again");
+            }
+            Ok(Some(Waited { conn, out_of_memory, reply }))
         }
         Err(error) => {
             warn!(%error, "claim: the wait for markers failed, trying again");
             Ok(None)
         }
     }
-}
-
-async fn pop(conn: &mut MultiplexedConnection, from: &str, to: &str, block: Duration) -> Result<bool, RedisError> {
-    let mut cmd = redis::cmd("BLMOVE");
-    cmd.arg(from).arg(to).arg("RIGHT").arg("LEFT").arg(block.as_secs_f64());
-    let moved = conn.req_packed_command(&cmd).await.and_then(Value::extract_error)?;
-    Ok(moved != Value::Nil)
 }
