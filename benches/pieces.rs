@@ -46,8 +46,8 @@ fn advance(c: &mut Criterion) {
     let redis = support::Redis::own(&[]);
     let mut group = c.benchmark_group("advance");
     group.sample_size(10).measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(500));
-    for slots in [1, 16, 64, 128] {
-        for batch in [1, 16, 128] {
+    for slots in [1, 16, 64, 256] {
+        for batch in [1, 16, 256] {
             group.throughput(Throughput::Elements((slots * batch) as u64));
             group.bench_function(BenchmarkId::from_parameter(format!("{slots} x {batch}")), |b| {
                 b.iter_custom(|calls| {

@@ -33,9 +33,11 @@ async fn a_killed_process_started_again_under_its_name_goes_on_at_once() {
     console.emit_all("work:1", [large(), "2".to_owned()]).await;
     // It has sent a part of the first event.
     let mut part = [0; 1000];
-    process.stdout().read_exact(&mut part).expect("it writes");
+    let mut out = process.stdout();
+    out.read_exact(&mut part).expect("it writes");
     let owner = until_owned(&console, "work:1").await;
     process.kill();
+    drop(out);
     console.check().await;
     assert_eq!(console.text(&console.keys.event_worker("work:1")).await, Some(owner));
 

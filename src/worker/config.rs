@@ -20,9 +20,9 @@ pub struct WorkerConfig {
     pub name: String,
     /// The keys it works on. Default: no namespace.
     pub keys: Keys,
-    /// Slots: how many objects are delivered at the same time. 1 to 1024, default 128.
+    /// Slots: how many objects are delivered at the same time. 1 to 1024, default 256.
     pub concurrency: usize,
-    /// The most events of one object handed to the sink at once. 1 to 1000, default 128.
+    /// The most events of one object handed to the sink at once. 1 to 1000, default 256.
     pub batch: usize,
     /// A batch takes no further event once it has this many bytes. 1 to 64 MiB, default 1 MiB.
     pub batch_bytes: usize,
@@ -63,8 +63,8 @@ impl Default for WorkerConfig {
         Self {
             name: default_name(),
             keys: Keys::new(),
-            concurrency: 128,
-            batch: 128,
+            concurrency: 256,
+            batch: 256,
             batch_bytes: 1024 * 1024,
             reply_bytes: 8 * 1024 * 1024,
             turn_max: 1024,

@@ -197,7 +197,7 @@ impl WorkerBuilder {
         self
     }
 
-    /// The most events of one object handed to the sink at once, 1 to 1000. Default: 128.
+    /// The most events of one object handed to the sink at once, 1 to 1000. Default: 256.
     pub fn batch(mut self, events: usize) -> Self {
         self.config.batch = events;
         self
