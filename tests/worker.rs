@@ -75,7 +75,10 @@ async fn a_graceful_stop_finishes_what_is_in_hand_and_takes_nothing_more() {
     let worker = start(&redis, "w", &sink, |config| config.batch = 2);
     console.emit_all("work:1", ["1", "2", "3"]).await;
     gate.until_reached(1).await;
+    // A pop that is under way takes what comes until the worker has given it up.
+    console.until_idle(1).await;
     worker.shutdown.stop();
+    console.until_idle(0).await;
     console.emit("work:2", "1").await;
     gate.open();
     let stopped = worker.ended().await.expect("a graceful stop");
