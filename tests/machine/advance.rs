@@ -73,8 +73,8 @@ struct Slot {
     has: bool,
     /// What it was given new events of in this call.
     given: Option<Name>,
-    /// It has left an object in this call: the next one takes that one's place at the end of its list.
-    left: bool,
+    /// The object it has left in this call, whose name is still the last of its list: the next object takes its place there.
+    left: Option<Name>,
     /// What its object's next event follows on.
     prev: u64,
 }
@@ -149,7 +149,7 @@ impl Call<'_> {
         let mut going_on = Vec::new();
         for (at, (number, told)) in args.slots.iter().enumerate() {
             let w = format!("{}.{number}", args.name);
-            let mut slot = Slot { number: *number, w, has: false, given: None, left: false, prev: 0 };
+            let mut slot = Slot { number: *number, w, has: false, given: None, left: None, prev: 0 };
             if let Some(tag) = self.state.worker(&slot.w).tag.clone() {
                 match told {
                     // Only what names the batch in flight is believed.
@@ -168,13 +168,17 @@ impl Call<'_> {
             self.go_on(&mut slots[at], &object);
         }
         for number in &args.looks {
-            self.return_strays(&format!("{}.{number}", args.name));
+            let left = slots.iter().find(|slot| slot.number == *number).and_then(|slot| slot.left.as_ref());
+            self.return_strays(&format!("{}.{number}", args.name), left);
         }
-        for slot in slots.iter_mut().filter(|slot| !slot.has && !slot.left) {
+        for slot in slots.iter_mut().filter(|slot| !slot.has && slot.left.is_none()) {
             self.claim_taken(slot);
         }
         for slot in slots.iter_mut().filter(|slot| !slot.has) {
             self.claim(slot);
+            if let Some(left) = slot.left.take() {
+                remove(&mut self.state.worker(&slot.w).objects, &left);
+            }
         }
         self.fill();
     }
@@ -260,8 +264,9 @@ impl Call<'_> {
         match self.take(&slot.w, name, self.batch) {
             None => self.quarantine(slot, name, ":events", "hash"),
             Some(events) if events.is_empty() => {
-                self.release(slot, name);
-                slot.left = true;
+                self.forget_later(name);
+                self.state.worker(&slot.w).tag = None;
+                slot.left = Some(name.clone());
             }
             Some(_) => {
                 (slot.has, slot.given) = (true, Some(name.clone()));
@@ -375,9 +380,9 @@ impl Call<'_> {
     }
 
     /// What a worker has taken but does not own goes back to the markers.
-    fn return_strays(&mut self, w: &str) {
+    fn return_strays(&mut self, w: &str, left: Option<&Name>) {
         for name in self.state.worker(w).objects.clone() {
-            if self.state.owner(&name).as_deref() != Some(w) {
+            if left != Some(&name) && self.state.owner(&name).as_deref() != Some(w) {
                 self.state.stray(w, name);
                 self.progress = true;
             }
@@ -412,9 +417,10 @@ impl Call<'_> {
     /// New names come first, but for the one that takes the place of an object the slot has left.
     fn enlist(&mut self, slot: &mut Slot, name: &Name) {
         let names = &mut self.state.worker(&slot.w).objects;
-        let at = if slot.left { names.len() } else { 0 };
-        names.insert(at, name.clone());
-        slot.left = false;
+        match slot.left.take().and_then(|_| names.last_mut()) {
+            Some(last) => last.clone_from(name),
+            None => names.insert(0, name.clone()),
+        }
     }
 
     /// Makes the slot the owner of the object, if there are events. Answers whether it is. `named`: its list has the name.

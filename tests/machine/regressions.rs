@@ -128,3 +128,24 @@ async fn what_a_call_puts_aside_it_does_not_hand_out() {
     let Reply::Advanced(advanced) = last else { panic!("{last:?}") };
     assert_eq!((advanced.batches.len(), advanced.quarantined.len()), (0, 2), "{advanced:?}");
 }
+
+/// Two markers were popped for a slot that was busy, the second one of the very object it had. When it left that object for another, the reference took
+/// the newer of the two equal names out of its list; the script puts the next object where the older one is, which is what keeps an owned object last.
+#[tokio::test]
+async fn the_next_object_takes_the_oldest_place_where_a_name_is_there_twice() {
+    let (a, b, c) = (0, 1, 2);
+    let last = walk(&[
+        ATTACH,
+        Step::Emit(vec![(a, vec![1])]),
+        advance(Choice::Free),
+        Step::Emit(vec![(b, vec![1])]),
+        Step::Marker(Some(a)),
+        Step::Pop(0, 0),
+        Step::Pop(0, 0),
+        Step::Emit(vec![(c, vec![1])]),
+        advance(Choice::Done),
+    ])
+    .await;
+    let Reply::Advanced(advanced) = last else { panic!("{last:?}") };
+    assert_eq!(advanced.batches.len(), 1, "{advanced:?}");
+}
