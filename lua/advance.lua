@@ -1,10 +1,12 @@
 -- advance: commit and claim, for any number of slots in one call.
 --
 -- Purpose   Takes in what became of the batches in flight, gives the same slots more of their objects, and gives free slots other objects.
+--           What a rule is over is paused, and rules that are lifted or past their end are woken, so many objects in each call.
 --           Repeating a call changes nothing: a result that names another batch than the one in flight is ignored, and a slot that still has
 --           a batch gets that batch.
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read); event.workers (hash, read), next.event.id (string), objects.with.events (list),
---           objects.held (zset), events.dead and event.log (streams, written), event.worker:W:* of the slots named, and of the objects they have or get
+--           objects.held and objects.paused (zsets), event.rules (hash), events.dead and event.log (streams, written), event.worker:W:* of the slots
+--           named, and of the objects they have or get
 --           OBJ:events, OBJ:last.event.id, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
 -- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per reply; slots that may claim (0 to 1024);
 --           markers looked at (1 to 4096); where to claim first: held | markers; ms after which the last id of a released object is forgotten
@@ -18,11 +20,11 @@
 --             reject OBJECT TAG LAST COUNT NEXT ID ERROR ATTEMPTS           the first COUNT are delivered; the one after them, ID, is a dead letter
 --             complete, with the same arguments                             the same, but that one is completed with errors: the log keeps it
 --           TAG is the tag of the batch in flight as the reply gave it, NEXT the tag of what remains ('' = nothing), LAST '' where COUNT is 0.
--- Replies   {'ok', ms to the next due time | -1, more 0|1, where to claim first next time, {slot…}, {quarantined: object, why, …}}
+-- Replies   {'ok', ms to the next due time, or to the end of a rule | -1, more 0|1, where to claim first next time, {slot…}, {quarantined: object, why, …}}
 --             slot = {number, object, tag, prev, event…}, oldest event first; a slot that is not mentioned is free
 --           | {'lapsed'} | {'fenced', lease} | {'counter', value}: next.event.id is not a number or at its end
 -- Keeps     I1 to I6
--- Cost      per call about 20 commands, per claim 2, per batch of more than one event 2 or more; bounded by slots, events, bytes and markers
+-- Cost      per call about 20 commands, with rules one more for each object looked at and what waking 256 objects takes, per claim 2, per batch of more than one event 2 or more; bounded by slots, events, bytes and markers
 local args = ARGV
 local name, token = args[2], args[3]
 local batch_max, batch_bytes, reply_bytes = tonumber(args[4]), tonumber(args[5]), tonumber(args[6])
@@ -44,6 +46,11 @@ if not counter or counter + 1024 * batch_max > ID_MAX then
 end
 local soonest = call('ZRANGE', P .. objects_held, 0, 0, 'WITHSCORES')
 local markers_left = call('LLEN', P .. objects_with_events)
+-- All that rules cost where there is none.
+local rules_next = call('HGET', P .. event_rules, 'next')
+if rules_next then
+  call('ZCARD', P .. objects_paused)
+end
 local entries, quarantined, progress = {}, {}, false
 
 -- The number as text: an id, or how many. What Redis makes of a number itself takes longer; %d alone may be short of 2^53.
@@ -134,6 +141,7 @@ local function quarantine(slot, object, wrong)
   put_aside[object] = true
   local why = quarantined_by(wrong)
   hold(at_of(slot), object, 'inf', '0 0 0 0 ' .. why)
+  try('ZREM', P .. objects_paused, object)
   quarantined[#quarantined + 1] = object
   quarantined[#quarantined + 1] = why
 end

@@ -142,6 +142,15 @@ local function last_of(object)
   return type_of(key) == 'string' and whole(redis.call('GET', key)) or nil
 end
 
+-- Whether there is a rule over the object, also one that is lifted: until all that it has held is woken it stays. So it is where that cannot be told.
+local function has_rule(object)
+  if not shared(event_rules, 'hash') then return not shared(event_rules, 'none') end
+  for _, value in ipairs(redis.call('HMGET', prefix .. event_rules, unpack(rule_fields(object)))) do
+    if value then return true end
+  end
+  return false
+end
+
 -- I2: the owner against the worker's list and the sets of held objects. Answers whether the owner's list has the object.
 local function check_owner(object, owner, in_held, in_paused)
   if owner == 'held' then
@@ -149,6 +158,8 @@ local function check_owner(object, owner, in_held, in_paused)
       find('I2', 'is held, but is neither in ', objects_held, ' nor in ', objects_paused, ': nothing will release it')
     elseif in_held and in_paused then
       find('I2', 'is held, but is in both ', objects_held, ' and ', objects_paused)
+    elseif in_paused and not has_rule(object) then
+      find('I2', 'is in ', objects_paused, ', but no rule is over it: nothing will wake it')
     end
     return false
   end
@@ -284,11 +295,29 @@ local function check_name(subject)
   end
 end
 
+-- Every field is a rule, and `next` is no later than the first of them is to be woken.
+local kinds = {['block '] = true, ['pause '] = true}
+local function check_rules()
+  local all = redis.call('HGETALL', prefix .. event_rules)
+  local told
+  for at = 1, #all, 2 do
+    if all[at] == 'next' then
+      told = all[at + 1]
+    elseif not kinds[string.sub(all[at], 1, 6)] or not rule_of(all[at + 1]) then
+      find('layout', event_rules, ' has a field ', all[at], ' that is no rule')
+    end
+  end
+  if told ~= next_of(all) then
+    find('layout', event_rules, ' says that rules are to be looked at next at ', told or 'no time', ', it should be ', next_of(all) or 'no time')
+  end
+end
+
 local function check_shared()
   expect(prefix .. objects_with_events, 'list')
   expect(prefix .. objects_held, 'zset')
   expect(prefix .. objects_paused, 'zset')
   expect(prefix .. event_workers, 'hash')
+  if expect(prefix .. event_rules, 'hash') then check_rules() end
   expect(prefix .. events_dead, 'stream')
   expect(prefix .. event_log, 'stream')
   expect(prefix .. operator_actions, 'stream')

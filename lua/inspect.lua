@@ -7,8 +7,8 @@
 --   2  object          its name
 --   3  text_bytes_max  how much of an event to show, bytes, 1 and up
 -- Replies
---   {'inspected', field, value, field, value, …}; a field is missing where there is nothing to tell. `wrong` and `taken`
---   may come more than once. Fields: src/control/inspect.rs.
+--   {'inspected', field, value, field, value, …}; a field is missing where there is nothing to tell. `wrong`, `rule` and
+--   `taken` may come more than once. Fields: src/control/inspect.rs.
 -- Invariants: none are touched.
 -- Cost: LPOS over the markers, one LPOS for each registered worker, and about 20 commands.
 
@@ -57,6 +57,12 @@ tell('held_id', string_at(base .. events_held_id))
 tell('last', string_at(base .. last_event_id))
 if expect(prefix .. objects_held, 'zset') then tell('due_ms', redis.call('ZSCORE', prefix .. objects_held, object)) end
 if expect(prefix .. objects_paused, 'zset') and redis.call('ZSCORE', prefix .. objects_paused, object) then tell('paused', 1) end
+if expect(prefix .. event_rules, 'hash') then
+  local fields = rule_fields(object)
+  for at, value in ipairs(redis.call('HMGET', prefix .. event_rules, unpack(fields))) do
+    if value then tell('rule', #fields[at] .. ' ' .. fields[at] .. value) end
+  end
+end
 if expect(prefix .. objects_with_events, 'list') then
   local marker = redis.call('LPOS', prefix .. objects_with_events, object, 'RANK', -1)
   if marker then tell('markers_before', redis.call('LLEN', prefix .. objects_with_events) - 1 - marker) end

@@ -61,6 +61,7 @@ async fn a_system_as_it_should_be_is_clean() {
 #[case::held_in_both_sets(Invariant::I2, "object x")]
 #[case::in_held_without_owner(Invariant::I2, "object x")]
 #[case::in_paused_with_worker(Invariant::I2, "object work:2")]
+#[case::paused_without_rule(Invariant::I2, "object x")]
 #[case::batch_without_object(Invariant::I3, "worker a.1")]
 #[case::batch_of_an_unregistered_worker(Invariant::I3, "worker stranger.5")]
 #[case::two_objects_owned(Invariant::I3, "worker a.0")]
@@ -78,6 +79,9 @@ async fn a_system_as_it_should_be_is_clean() {
 #[case::last_id_is_no_number(Invariant::Layout, "object x")]
 #[case::tag_is_no_number(Invariant::Layout, "worker a.0")]
 #[case::held_numbers_are_none(Invariant::Layout, "object work:6")]
+#[case::rule_is_none(Invariant::Layout, "shared key")]
+#[case::rule_of_no_kind(Invariant::Layout, "shared key")]
+#[case::rules_are_looked_at_too_late(Invariant::Layout, "shared key")]
 #[case::name_without_slots(Invariant::Layout, "name b")]
 #[tokio::test]
 async fn each_broken_invariant_is_found_by_number(
@@ -118,6 +122,16 @@ async fn break_it(state: &mut State, case: &str) {
         }
         "in_held_without_owner" => state.run("ZADD", &[&keys.objects_held(), "1", "x"]).await,
         "in_paused_with_worker" => state.run("ZADD", &[&keys.objects_paused(), "0", "work:2"]).await,
+        "paused_without_rule" => {
+            state.run("SET", &[&keys.event_worker("x"), "held"]).await;
+            state.run("ZADD", &[&keys.objects_paused(), "0", "x"]).await;
+            // Neither of these is over it.
+            state.rule("pause x:*", "1 0 0 3 0 ada", "never").await;
+            state.rule("block y", "1 0 0 3 0 ada", "never").await;
+        }
+        "rule_is_none" => state.rule("pause *", "1 0 0 3 ada", "never").await,
+        "rule_of_no_kind" => state.rule("other *", "1 0 0 3 0 ada", "never").await,
+        "rules_are_looked_at_too_late" => state.rule("pause *", "1 5 0 3 0 ada", "never").await,
         "batch_without_object" => state.batch("a.1", 20, &["{}"]).await,
         "batch_of_an_unregistered_worker" => state.batch("stranger.5", 20, &["{}"]).await,
         "two_objects_owned" => {

@@ -170,7 +170,7 @@ fn the_permissions_in_the_document_name_every_command_of_the_scripts() {
     assert!(commands > 50, "only {commands} were found");
     let operator = rules.iter().find(|rules| rules[0] == "operator").expect("a line for the operator");
     // `+@read` has these.
-    let reads = ["lindex", "llen", "mget", "type", "xrange", "zcount", "zrange", "zrank", "zscore"];
+    let reads = ["hget", "hgetall", "hlen", "lindex", "llen", "mget", "type", "xrange", "zcount", "zrange", "zrank", "zscore"];
     for file in std::fs::read_dir(lua.join("operator")).expect("scripts") {
         let path = file.expect("a script").path();
         let text = std::fs::read_to_string(&path).expect("text");
@@ -222,6 +222,9 @@ async fn the_permissions_in_the_document_are_enough() {
         &["dead", "retry", "--all"],
         &["held", "list"],
         &["held", "skip", "held"],
+        &["pause", "other:*"],
+        &["resume", "other:*"],
+        &["rules"],
         &["actions"],
     ] {
         let output = run(&url("operator"), &[&namespace[..], command].concat());

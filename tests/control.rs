@@ -100,7 +100,7 @@ async fn inspect_says_where_an_object_stands_and_why() {
         ("work:6", Standing::Held, "(retry: soon), due in "),
         ("work:7", Standing::Held, "`seriatim held release 'work:7'` does"),
         ("work:8", Standing::Held, "(yield), and due now"),
-        ("work:9", Standing::Held, "under a rule"),
+        ("work:9", Standing::Paused, "paused by the rule for work:9 (set by ada: not yet); `seriatim resume 'work:9'` lifts it"),
         ("bare", Standing::Idle, "all its events are delivered"),
         ("lost", Standing::Uncovered, "I1 is broken"),
         ("never", Standing::Unknown, "nothing is known of it"),

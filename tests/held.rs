@@ -165,17 +165,19 @@ async fn a_release_wakes_a_worker() {
 async fn what_is_not_held_is_not_released() {
     let (redis, mut state) = clean().await;
     let keys = redis.keys().clone();
-    // It waits for a rule to be lifted, not for a time.
     state.run("LPUSH", &[&keys.events_held("work:9"), "{}"]).await;
     state.run("SET", &[&keys.events_held_id("work:9"), "16 0 0 0 rule"]).await;
-    for (object, owner) in [("work:2", "a.0"), ("work:1", ""), ("never", ""), ("work:9", "held")] {
+    for (object, owner) in [("work:2", "a.0"), ("work:1", ""), ("never", "")] {
         let refused = release(&mut state.conn, &keys, ADA, object).await.expect("an answer");
         assert_eq!(refused, Released::NotHeld(owner.to_owned()));
         let refused = skip(&mut state.conn, &keys, ADA, object, None).await.expect("an answer");
         assert_eq!(refused, Skipped::NotHeld(owner.to_owned()));
     }
+    // It waits for a rule to be lifted, not for a time.
+    assert_eq!(release(&mut state.conn, &keys, ADA, "work:9").await.expect("an answer"), Released::Paused);
+    assert_eq!(skip(&mut state.conn, &keys, ADA, "work:9", None).await.expect("an answer"), Skipped::Paused);
     let console = redis.console().await;
-    assert_eq!(console.due("work:2").await, None);
+    assert_eq!((console.due("work:2").await, console.due("work:9").await), (None, None));
     assert_eq!(console.list(&keys.worker_event("a.0")).await.len(), 2);
     assert_eq!(actions(&mut state.conn, &keys, None, 1).await.expect("the actions"), []);
     console.check().await;
@@ -410,6 +412,8 @@ async fn the_commands_list_release_and_skip() {
         (&["held", "release", "work:2"][..], "work:2 is not held, worker a.0 has it"),
         (&["held", "release", "never"], "never is not held, nobody has it"),
         (&["held", "skip", "work:8"], "no event of it is in hand"),
+        (&["held", "release", "work:9"], "a rule holds work:9"),
+        (&["held", "skip", "work:9"], "a rule holds work:9"),
         (&["held", "skip", "work:6", "--id", "15"], "the id 16"),
         (&["held", "release", ""], "must not be empty"),
     ] {

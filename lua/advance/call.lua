@@ -37,6 +37,7 @@ local function claim_what_was_popped()
 end
 
 local function advance()
+  wake_where_due()
   go_on(commit(slots, #tag_keys > 0 and call('MGET', unpack(tag_keys)) or {}))
   for _, look in ipairs(looks) do
     return_strays(look, slots)
@@ -79,5 +80,9 @@ if progress then
   soonest = call('ZRANGE', P .. objects_held, 0, 0, 'WITHSCORES')
 end
 local due_ms = soonest[2] and soonest[2] ~= 'inf' and math.max(tonumber(soonest[2]) - now_ms, 0) or -1
-local more = claims_wanted and progress and (markers_left > 0 or due_ms == 0 or reply_bytes <= 0)
+local more = waking or claims_wanted and progress and (markers_left > 0 or due_ms == 0 or reply_bytes <= 0)
+if rules_next and rules_next ~= 'never' then
+  local end_ms = math.max(tonumber(rules_next) - now_ms, 0)
+  due_ms = due_ms < 0 and end_ms or math.min(due_ms, end_ms)
+end
 return { 'ok', due_ms, more and 1 or 0, from, entries, quarantined }

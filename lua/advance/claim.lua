@@ -6,8 +6,14 @@ local function quarantine_held(slot, object)
   quarantined[#quarantined + 1] = object
   quarantined[#quarantined + 1] = quarantined_by(object .. event_worker)
   call('ZADD', P .. objects_held, 'inf', object)
+  try('ZREM', P .. objects_paused, object)
   call('SET', P .. object .. event_worker, 'held')
   call('LREM', slot.list, '1', object)
+end
+
+-- Whether the object is among the held or the paused ones. Where that cannot be told of the paused ones, because their key has a wrong type, it is.
+local function is_held(object)
+  return call('ZSCORE', P .. objects_held, object) or try('ZSCORE', P .. objects_paused, object)
 end
 
 -- Puts the object into the slot's list, in the place of the one it has left. Answers the error where that cannot be done.
@@ -22,9 +28,12 @@ end
 -- Slots that have claimed an object and its first event: more of them, and ids, they get together.
 local claimed, claimed_queues, claimed_entries = {}, {}, {}
 
--- Makes the slot the owner of `object` and takes its first event. Answers 'claimed', 'empty', or 'wrong'.
+-- Makes the slot the owner of `object` and takes its first event. Answers 'claimed', 'empty', 'paused', or 'wrong'.
 -- `owner` and `last` are what its keys tell; `sound` that where they tell nothing, there is nothing; `named` that the slot's list has the name.
 local function own(slot, object, owner, last, sound, named)
+  if rules_next and owner ~= 'held' and pause_ruled(slot, object, last, named) then
+    return 'paused'
+  end
   local entry, wrong = take_first(slot, object)
   if wrong then
     quarantine(slot, object, wrong)
@@ -38,7 +47,7 @@ local function own(slot, object, owner, last, sound, named)
     return 'wrong'
   end
   -- A key that told nobody, and yet is there, has a wrong type: nobody may pass over what is held.
-  if not owner and not sound and call('EXISTS', P .. object .. event_worker) == 1 and call('ZSCORE', P .. objects_held, object) then
+  if not owner and not sound and call('EXISTS', P .. object .. event_worker) == 1 and is_held(object) then
     put_back(slot, object, entry)
     quarantine_held(slot, object)
     return 'wrong'
@@ -166,6 +175,8 @@ local function claim_held(slot)
     return 'dropped'
   elseif found[1] ~= 'held' then
     call('ZREM', P .. objects_held, object)
+    return 'dropped'
+  elseif rules_next and pause_held(object) then
     return 'dropped'
   end
   local first, handouts, attempts, crashes = string.match(found[3] or '', '^(%d+) (%d+) (%d+) (%d+)')

@@ -85,6 +85,9 @@ local function commit(slots, tags)
 end
 
 local function go_on_with_more(slot, object)
+  if rules_next and pause_ruled(slot, object, nil, true) then
+    return
+  end
   local entry, wrong = take(slot, object)
   if entry then
     give(slot, slot.prev, entry)

@@ -7,8 +7,9 @@ local who, why = ARGV[2], ARGV[3]
 local function refused(...)
   local key = P .. next_event_id
   local needed = {
-    { 'DEL', key }, { 'LINDEX', key, '0' }, { 'LLEN', key }, { 'LPUSH', key, 'v' }, { 'MGET', key }, { 'RPOP', key }, { 'RPUSH', key, 'v' },
-    { 'SET', key, 'v' }, { 'TYPE', key }, { 'XADD', key, '*', 'f', 'v' }, { 'XDEL', key, '0-1' }, { 'XRANGE', key, '-', '+' },
+    { 'DEL', key }, { 'HDEL', key, 'f' }, { 'HGET', key, 'f' }, { 'HGETALL', key }, { 'HLEN', key }, { 'HMGET', key, 'f' }, { 'HSET', key, 'f', 'v' },
+    { 'LINDEX', key, '0' }, { 'LLEN', key }, { 'LPUSH', key, 'v' }, { 'MGET', key }, { 'RPOP', key }, { 'RPUSH', key, 'v' },
+    { 'SET', key, 'v' }, { 'TIME' }, { 'TYPE', key }, { 'XADD', key, '*', 'f', 'v' }, { 'XDEL', key, '0-1' }, { 'XRANGE', key, '-', '+' },
     { 'ZADD', key, '0', 'm' }, { 'ZSCORE', key, 'm' },
   }
   for _, command in ipairs(needed) do

@@ -1,19 +1,22 @@
 -- release: an operator makes a held object due at once.
 --
 -- Purpose   Whatever the object waits for, its time or an operator, it waits no more; a worker is woken. Its numbers stay what they are.
--- Keys      KEYS[1] objects.held (zset, read and write); operator.actions (stream, written); objects.with.events (list, written);
+-- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read); operator.actions (stream, written); objects.with.events (list, written);
 --           OBJ:event.worker, OBJ:events.held.id (strings, read)
 -- Arguments prefix; who; why; object
--- Replies   {'released', why it was held} | {'not_held', owner or ''} | {'denied', command} | {'wrong_type', key, its type}
+-- Replies   {'released', why it was held} | {'not_held', owner or ''} | {'paused'}: a rule holds it | {'denied', command} | {'wrong_type', key, its type}
 -- Keeps     I2
 -- Cost      about 6 commands
 local object = ARGV[4]
 
-local no = refused(KEYS[1], 'zset')
+local no = refused(KEYS[1], 'zset', P .. objects_paused, 'zset')
 if no then
   return no
 end
 local found = call('MGET', P .. object .. event_worker, P .. object .. events_held_id)
+if call('ZSCORE', P .. objects_paused, object) then
+  return { 'paused' }
+end
 if not call('ZSCORE', KEYS[1], object) then
   return { 'not_held', found[1] or '' }
 end

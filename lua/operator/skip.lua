@@ -2,23 +2,27 @@
 --
 -- Purpose   The object goes on with what follows, due at once: the rest of the batch with the ids it has, and `prev` the last event delivered.
 --           Repeating a call that names the event changes nothing.
--- Keys      KEYS[1] objects.held (zset, read and write); events.dead, operator.actions (streams, written); objects.with.events (list, written);
---           OBJ:event.worker, OBJ:last.event.id (strings, read), OBJ:events.held, OBJ:events.held.id (read and write)
+-- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read); events.dead, operator.actions (streams, written);
+--           objects.with.events (list, written); OBJ:event.worker, OBJ:last.event.id (strings, read), OBJ:events.held, OBJ:events.held.id (read and write)
 -- Arguments prefix; who; why; object; id of the event, as far as the caller knows ('' = whichever it is)
 -- Replies   {'skipped', id, id of the dead letter, events left in the batch}
---           | {'not_held', owner or ''} | {'no_batch', why it is held}: no event of it has failed, or been in hand | {'other', id}: the head is another
+--           | {'not_held', owner or ''} | {'paused'}: a rule holds it | {'no_batch', why it is held}: no event of it has failed, or been in hand
+--           | {'other', id}: the head is another
 --           | {'denied', command} | {'wrong_type', key, its type}
 -- Keeps     I2, I4, I5: the rest keeps its hand-outs, so that no tag comes twice
 -- Cost      about 12 commands
 local object, expected = ARGV[4], ARGV[5]
 local batch = P .. object .. events_held
 
-local no = refused(KEYS[1], 'zset', P .. events_dead, 'stream', batch, 'list', P .. object .. events_held_id, 'string',
+local no = refused(KEYS[1], 'zset', P .. objects_paused, 'zset', P .. events_dead, 'stream', batch, 'list', P .. object .. events_held_id, 'string',
   P .. object .. last_event_id, 'string')
 if no then
   return no
 end
 local found = call('MGET', P .. object .. event_worker, P .. object .. events_held_id, P .. object .. last_event_id)
+if call('ZSCORE', P .. objects_paused, object) then
+  return { 'paused' }
+end
 if found[1] ~= 'held' or not call('ZSCORE', KEYS[1], object) then
   return { 'not_held', found[1] or '' }
 end

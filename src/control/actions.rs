@@ -1,4 +1,4 @@
-//! What operators did to dead letters and held objects, about the last thousand actions.
+//! What operators did to dead letters, held objects and rules, about the last thousand actions.
 
 use redis::aio::ConnectionLike;
 use redis::{RedisResult, Value};
@@ -18,13 +18,13 @@ pub struct Action {
     pub action_id: String,
     /// When it was done, ms since the epoch.
     pub at_ms: u64,
-    /// `retry`, `drop`, `release` or `skip`.
+    /// `retry`, `drop`, `release`, `skip`, `pause`, `resume`, `block` or `unblock`.
     pub action: String,
     /// Who did it.
     pub who: String,
     /// Why.
     pub why: String,
-    /// The object.
+    /// The object, or the selector of the rule.
     pub object: String,
     /// The id of the event; nothing where no event was in hand.
     pub id: Option<u64>,

@@ -7,6 +7,7 @@ use redis::aio::ConnectionLike;
 use redis::{RedisResult, Script, Value};
 use serde::Serialize;
 
+use super::rules::{self, Kind, Rule};
 use super::{ControlError, load, reply};
 use crate::keys::Keys;
 use crate::worker::Holder;
@@ -31,6 +32,10 @@ pub enum Standing {
     OwnerGone,
     /// It is held.
     Held,
+    /// A rule holds it, and no block is over it.
+    Paused,
+    /// A rule holds it, and a block is over it.
+    Blocked,
     /// A worker has taken its marker and is about to claim it.
     Taken,
     /// It has a marker and waits for a free worker.
@@ -106,6 +111,9 @@ pub struct Inspection {
     pub tries: Option<Tries>,
     /// Why it is held, as it was noted.
     pub held_why: Option<String>,
+    /// The rules that are over it, blocks first, and those that are lifted but still being woken. While one is in force, nothing more of the object is
+    /// claimed, wherever it stands.
+    pub rules: Vec<Rule>,
     /// When it is due, ms since the epoch; none if it is not held, or held until an operator or a rule releases it.
     pub due_ms: Option<u64>,
     /// How many markers will be taken before its first one; none if it has no marker.
@@ -140,6 +148,7 @@ struct Fields {
     once: HashMap<String, String>,
     taken: Vec<String>,
     wrong: Vec<String>,
+    rules: Vec<Rule>,
 }
 
 impl Fields {
@@ -150,6 +159,7 @@ impl Fields {
             match field.as_str() {
                 "taken" => fields.taken.push(value),
                 "wrong" => fields.wrong.push(value),
+                "rule" => fields.rules.extend(rules::told(&pair[1], fields.number("now_ms").unwrap_or(0))),
                 _ => drop(fields.once.insert(field, value)),
             }
         }
@@ -202,6 +212,10 @@ impl Fields {
         let events = ["queued", "batch", "held"].iter().any(|place| self.number(place).is_some_and(|n| n > 0));
         let held = self.text("due_ms").is_some() || self.text("paused").is_some();
         match self.text("owner") {
+            Some("held") if self.text("paused").is_some() && self.text("due_ms").is_none() => match self.rule() {
+                Some(Rule { kind: Kind::Block, .. }) => Standing::Blocked,
+                _ => Standing::Paused,
+            },
             Some("held") => Standing::Held,
             None if held => Standing::Held,
             Some(_) if self.text("lease").is_some() => Standing::Owned,
@@ -212,6 +226,11 @@ impl Fields {
             None if self.text("last").is_some() || !self.wrong.is_empty() => Standing::Idle,
             None => Standing::Unknown,
         }
+    }
+
+    /// The first rule that is in force, blocks before pauses.
+    fn rule(&self) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.in_force)
     }
 
     fn why(&self, standing: Standing, keys: &Keys, object: &str) -> String {
@@ -235,6 +254,7 @@ impl Fields {
                 )
             }
             Standing::Held => self.why_held(object, nobody),
+            Standing::Paused | Standing::Blocked => self.why_ruled(nobody),
             Standing::Taken => format!("worker {} has taken its marker and is about to claim it{nobody}", self.taken.join(", ")),
             Standing::Marked => {
                 let before = self.number("markers_before").unwrap_or(0);
@@ -255,7 +275,6 @@ impl Fields {
         }
         let now = self.number("now_ms").unwrap_or(0) as f64;
         match self.due() {
-            None if self.text("paused").is_some() => format!("held under a rule ({why}), until the rule is lifted"),
             None => format!("I2 is broken: held ({why}), but in neither set of held objects, so that nothing will release it"),
             Some(due) if due.is_infinite() => {
                 format!("held until an operator releases it ({why}); `seriatim held release {}` does", quoted(object))
@@ -263,6 +282,23 @@ impl Fields {
             Some(due) if due <= now => format!("held ({why}), and due now: a free worker takes it{nobody}"),
             Some(due) => format!("held ({why}), due in {}{nobody}", seconds(due - now)),
         }
+    }
+
+    fn why_ruled(&self, nobody: &str) -> String {
+        let Some(rule) = self.rule() else {
+            return match self.rules.first() {
+                Some(rule) => format!("the {rule} that held it is lifted, and worker processes are waking its objects{nobody}"),
+                None => "I2 is broken: it waits for a rule to be lifted, but no rule is over it, so that nothing will wake it"
+                    .to_owned(),
+            };
+        };
+        let (done, lift) = match rule.kind {
+            Kind::Block => ("blocked", "unblock"),
+            Kind::Pause => ("paused", "resume"),
+        };
+        let reason = if rule.reason.is_empty() { String::new() } else { format!(": {}", rule.reason) };
+        let selector = quoted(rule.selector.as_str());
+        format!("{done} by the rule for {} (set by {}{reason}); `seriatim {lift} {selector}` lifts it", rule.selector, rule.actor)
     }
 
     fn inspection(self, keys: &Keys, object: &str) -> Inspection {
@@ -284,6 +320,7 @@ impl Fields {
             markers_before: self.number("markers_before"),
             names_alive: self.number("names_alive").unwrap_or(0),
             taken_by: self.taken,
+            rules: self.rules,
             wrong_types: self.wrong,
         }
     }

@@ -5,12 +5,13 @@
 //! - [`inspect`](mod@inspect): one object: where its events are and why they wait
 //! - [`dead`]: the dead letters: read, retried, dropped
 //! - [`held`](mod@held): the held objects: why they wait, released, rid of their head event
+//! - [`rules`](mod@rules): pauses and blocks: set, lifted, listed
 //! - [`actions`](mod@actions): what operators did
 //! - [`forget`](mod@forget): lets go of what remains of idle objects
 //! - `report` (private, its types are in `check`): invariants and violations
 //! - `scan` and `reply` (private): walking the key space, and reading what Redis answers
 //!
-//! Only retrying, dropping, releasing and skipping write to Redis; they need the rights that `docs/protocol.md` lists for them. Each of these is one
+//! Only retrying, dropping, releasing, skipping, and setting and lifting rules write to Redis; they need the rights that `docs/protocol.md` lists for them. Each of these is one
 //! atomic script, and is kept with who did it and why.
 //!
 //! Everything works in bounded steps, so that a look never holds up the workers, and in bounded memory. The futures can be dropped at
@@ -24,6 +25,7 @@ pub mod held;
 pub mod inspect;
 mod reply;
 mod report;
+pub mod rules;
 mod scan;
 pub mod stats;
 
@@ -35,6 +37,7 @@ pub use self::dead::{DeadLetter, dead_letters};
 pub use self::forget::{Forgot, forget};
 pub use self::held::{HeldObject, HeldPage, held};
 pub use self::inspect::{Inspection, inspect};
+pub use self::rules::{Rule, Rules, rules};
 pub use self::stats::{Depth, Stats, depth, stats};
 
 use crate::event::NameError;
@@ -65,6 +68,11 @@ pub enum ControlError {
     /// The name given is no object's name.
     #[error(transparent)]
     Name(#[from] NameError),
+    /// There are as many rules as there may be; nothing was done.
+    #[error(
+        "there are {0} pauses and blocks already: nothing was done; a prefix, as in work:*, is one rule for all of its objects"
+    )]
+    Rules(u64),
     /// What was given is no id of a dead letter.
     #[error("{0:?} is no id of a dead letter; `seriatim dead list` shows them, they are like 1767225600000-0")]
     DeadId(String),
@@ -106,7 +114,8 @@ impl ControlError {
 
 /// A script that only reads, which Redis runs at `maxmemory` and on replicas too.
 fn load(body: &str) -> redis::Script {
-    redis::Script::new(&["#!lua flags=no-writes\n", crate::keys::LUA, body].concat())
+    let (prefix, rules) = (include_str!("../../lua/lib/prefix.lua"), include_str!("../../lua/lib/rules.lua"));
+    redis::Script::new(&["#!lua flags=no-writes\n", crate::keys::LUA, prefix, rules, body].concat())
 }
 
 /// The names of `event.workers` with their values, a page at a time. A key of a wrong type has no names: `check` tells of it.

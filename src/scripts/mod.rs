@@ -69,8 +69,10 @@ script!(
     "lib/fence.lua",
     "lib/hold.lua",
     "lib/slots.lua",
+    "lib/rules.lua",
     "advance.lua",
     "advance/batch.lua",
+    "advance/rules.lua",
     "advance/commit.lua",
     "advance/claim.lua"
 );
@@ -79,6 +81,7 @@ script!(DEAD, "operator/dead.lua", "operator/actions.lua");
 script!(RELEASE, "operator/release.lua", "operator/actions.lua");
 script!(SKIP, "operator/skip.lua", "lib/ids.lua", "lib/hold.lua", "operator/actions.lua");
 script!(NO_WRITES, HELD, "operator/held.lua");
+script!(RULE, "operator/rule.lua", "lib/rules.lua", "operator/actions.lua");
 
 /// A call that did not give a reply of the protocol.
 #[derive(Debug, thiserror::Error)]
@@ -229,8 +232,9 @@ mod tests {
     fn rights_asks_for_every_command_the_scripts_use() {
         let rights = include_str!("../../lua/lib/rights.lua");
         let lua = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
-        let scripts = ["connect", "attach", "renew", "detach", "adopt", "advance", "lib/hold", "lib/slots", "lib/fence"];
-        let parts = ["advance/batch", "advance/commit", "advance/claim", "advance/call"];
+        let scripts =
+            ["connect", "attach", "renew", "detach", "adopt", "advance", "lib/hold", "lib/slots", "lib/fence", "lib/rules"];
+        let parts = ["advance/batch", "advance/commit", "advance/rules", "advance/claim", "advance/call"];
         let mut asked = 0;
         for script in scripts.into_iter().chain(parts) {
             let text = std::fs::read_to_string(lua.join(format!("{script}.lua"))).expect("a script");
@@ -252,10 +256,10 @@ mod tests {
         let read = |script: &str| std::fs::read_to_string(lua.join(format!("{script}.lua"))).expect("a script");
         let actions = read("actions");
         let mut asked = 0;
-        for text in ["actions", "dead", "release", "skip"].map(read) {
+        for text in ["actions", "dead", "release", "skip", "rule", "../lib/rules"].map(read) {
             for rest in text.split("call('").skip(1) {
                 let command = rest.split('\'').next().unwrap_or_default();
-                assert!(actions.contains(&format!("{{ '{command}', key")), "{command} is not asked for");
+                assert!(actions.contains(&format!("{{ '{command}'")), "{command} is not asked for");
                 asked += 1;
             }
         }

@@ -1,8 +1,11 @@
-//! Calls of an operator: dead letters are retried or dropped, held objects listed and released, their head events skipped. Each may be made again.
+//! Calls of an operator: dead letters are retried or dropped, held objects listed and released, their head events skipped, rules set and lifted. Each may be made again.
+
+mod rule;
 
 use redis::Cmd;
 use redis::aio::ConnectionLike;
 
+pub use self::rule::{RuleStep, Ruled, rule};
 use super::{DEAD, HELD, RELEASE, Reply, SKIP, Script, ScriptError};
 use crate::keys::Keys;
 
@@ -52,6 +55,8 @@ pub enum Released {
     Released(String),
     /// It is not held. Its owner, empty where it has none.
     NotHeld(String),
+    /// A rule holds it: it goes on where that is lifted.
+    Paused,
 }
 
 /// What became of an object whose head event was to be skipped.
@@ -68,6 +73,8 @@ pub enum Skipped {
     },
     /// It is not held. Its owner, empty where it has none.
     NotHeld(String),
+    /// A rule holds it: it goes on where that is lifted.
+    Paused,
     /// It is held, but no event of it has been in hand. Why it is held, empty for a yield.
     NoBatch(String),
     /// Its head is another event.
@@ -156,6 +163,7 @@ pub async fn release(conn: &mut impl ConnectionLike, keys: &Keys, by: By<'_>, ob
     match word.as_str() {
         "released" => Ok(Released::Released(reply.lossy()?)),
         "not_held" => Ok(Released::NotHeld(reply.lossy()?)),
+        "paused" => Ok(Released::Paused),
         word => Err(reply.wrong(format!("unknown status {word:?}"))),
     }
 }
@@ -174,6 +182,7 @@ pub async fn skip(
     match word.as_str() {
         "skipped" => Ok(Skipped::Skipped { id: reply.number()?, dead_id: reply.text()?, left: reply.count()? }),
         "not_held" => Ok(Skipped::NotHeld(reply.lossy()?)),
+        "paused" => Ok(Skipped::Paused),
         "no_batch" => Ok(Skipped::NoBatch(reply.lossy()?)),
         "other" => Ok(Skipped::Other(reply.number()?)),
         word => Err(reply.wrong(format!("unknown status {word:?}"))),

@@ -111,7 +111,8 @@ impl Reference {
         }
         let counter = self.counter.unwrap_or(0);
         match self.broken {
-            Some(Broken::Markers | Broken::Held | Broken::Counter) => return Reply::WrongType,
+            Some(Broken::Markers | Broken::Held | Broken::Rules | Broken::Counter) => return Reply::WrongType,
+            Some(Broken::Paused) if !self.rules.is_empty() => return Reply::WrongType,
             Some(Broken::CounterText) => return Reply::Counter("nan".to_owned()),
             _ if counter + 1024 * args.batch as u64 > ID_MAX => return Reply::Counter(counter.to_string()),
             _ => {}
@@ -139,12 +140,14 @@ impl Reference {
         let due = self.due.values().copied().min().filter(|due| *due != OPERATOR);
         let left = !self.markers.is_empty() || due.is_some_and(|due| due <= self.now) || reply_bytes <= 0;
         let more = args.claims > 0 && progress && left;
+        let due = due.into_iter().chain(self.next_rule()).min();
         Reply::Advanced(Advanced { due, more, from_held, batches, quarantined })
     }
 }
 
 impl Call<'_> {
     fn run(&mut self, args: &Advance) {
+        self.progress |= self.state.wake();
         let mut slots = Vec::new();
         let mut going_on = Vec::new();
         for (at, (number, told)) in args.slots.iter().enumerate() {
@@ -261,6 +264,9 @@ impl Call<'_> {
             let now = self.state.now;
             return self.state.hold(&slot.w, name, now, None);
         }
+        if self.state.pause(&slot.w, name, true) {
+            return;
+        }
         match self.take(&slot.w, name, self.batch) {
             None => self.quarantine(slot, name, ":events", "hash"),
             Some(events) if events.is_empty() => {
@@ -355,12 +361,14 @@ impl Call<'_> {
     fn quarantine(&mut self, slot: &Slot, name: &Name, key: &str, kind: &str) {
         let why = [b"quarantine: ", &name[..], key.as_bytes(), b" is a ", kind.as_bytes()].concat();
         self.state.hold(&slot.w, name, OPERATOR, Some([&b"0 0 0 0 "[..], &why].concat().into()));
+        self.state.unpause(name);
         self.tell_quarantined(name, &why);
     }
 
     /// The key that is to tell the owner of a held object has a wrong type: its batch and its numbers stay.
     fn quarantine_held(&mut self, slot: &Slot, name: &Name) {
         self.state.due.insert(name.clone(), OPERATOR);
+        self.state.unpause(name);
         self.state.object(name).owner = Key::Right(Some("held".to_owned()));
         remove(&mut self.state.worker(&slot.w).objects, name);
         self.tell_quarantined(name, &[b"quarantine: ", &name[..], b":event.worker is a hash"].concat());
@@ -425,6 +433,16 @@ impl Call<'_> {
 
     /// Makes the slot the owner of the object, if there are events. Answers whether it is. `named`: its list has the name.
     fn own(&mut self, slot: &mut Slot, name: &Name, named: bool) -> Got {
+        let is_held = self.state.owner(name).as_deref() == Some("held");
+        if !is_held && self.state.pause(&slot.w, name, named) {
+            let forgets = self.forget_ms > 0;
+            let object = self.state.object(name);
+            if forgets && object.last.right().is_some_and(Option::is_some) {
+                object.fades = None;
+            }
+            self.progress = true;
+            return Got::Dropped;
+        }
         match self.take(&slot.w, name, 1) {
             None => self.quarantine(slot, name, ":events", "hash"),
             Some(events) if events.is_empty() => return Got::Empty,
@@ -434,7 +452,7 @@ impl Call<'_> {
                 self.quarantine(slot, name, ":last.event.id", kind);
             }
             // An owner that cannot be told is nobody, but nobody may pass over what is held.
-            Some(events) if self.state.object(name).owner == Key::Wrong && self.state.due.contains_key(name) => {
+            Some(events) if self.state.object(name).owner == Key::Wrong && self.state.is_held(name) => {
                 self.put_back(slot, name, events);
                 self.quarantine_held(slot, name);
             }
@@ -496,6 +514,10 @@ impl Call<'_> {
             return Some(Got::Dropped);
         } else if self.state.owner(&name).as_deref() != Some("held") {
             self.state.due.remove(&name);
+            return Some(Got::Dropped);
+        } else if self.state.is_ruled(&name) {
+            self.state.due.remove(&name);
+            self.state.paused.insert(name);
             return Some(Got::Dropped);
         }
         let object = self.state.object(&name).clone();

@@ -5,6 +5,7 @@ use proptest_state_machine::ReferenceStateMachine;
 
 use super::advance::Delay;
 use super::reference::{Broken, NAMES};
+use super::rules::{KINDS, SELECTORS};
 use super::world::{AttachStep, Bounds, Choice, OBJECTS, Part, Step, Token, World};
 
 /// The state machine: any step can be made in any state.
@@ -104,6 +105,15 @@ fn operator() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// What an operator does to rules.
+fn rule() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..KINDS.len(), prop_oneof![1 => Just(0), 4 => 0..SELECTORS.len()], prop::bool::weighted(0.3))
+            .prop_map(|(kind, selector, ends)| Step::SetRule(kind, selector, ends)),
+        5 => any::<u8>().prop_map(Step::LiftRule),
+    ]
+}
+
 /// A call of a script.
 fn script() -> impl Strategy<Value = Step> {
     prop_oneof![
@@ -115,6 +125,7 @@ fn script() -> impl Strategy<Value = Step> {
         2 => prop::collection::vec(object(), 1..4).prop_map(Step::Forget),
         1 => (0..3u8, 0..3u8, 0..3u8).prop_map(|(id, highest, first)| Step::Connect(id, highest, first)),
         4 => operator(),
+        4 => rule(),
     ]
 }
 
@@ -129,6 +140,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => Just(Broken::Dead),
         2 => Just(Broken::Log),
         1 => Just(Broken::Actions),
+        1 => Just(Broken::Rules),
+        1 => Just(Broken::Paused),
         1 => Just(Broken::Meta),
     ];
     prop_oneof![
@@ -142,6 +155,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => object().prop_map(Step::Release),
         2 => Just(Step::ReleaseAll),
         2 => object().prop_map(Step::Fade),
+        1 => any::<u8>().prop_map(Step::EndRule),
         2 => (object(), part).prop_map(|(object, part)| Step::Wrong(object, part)),
         2 => object().prop_map(Step::Heal),
         4 => any::<u8>().prop_map(Step::Late),

@@ -12,6 +12,7 @@ mod choose;
 mod operator;
 mod reference;
 mod regressions;
+mod rules;
 mod server;
 mod world;
 
@@ -33,7 +34,7 @@ use world::{Call, Step, World};
 
 const STEPS: u64 = 5_000;
 /// Without these a run proves little.
-const SEEN: [&str; 32] = [
+const SEEN: [&str; 35] = [
     "Adopt -> Swept",
     "Advance -> Advanced",
     "Advance -> Counter",
@@ -66,6 +67,9 @@ const SEEN: [&str; 32] = [
     "Skip -> Skipped",
     "Skip -> NotHeld",
     "Skip -> OtherHead",
+    "Rule -> Ruled",
+    "SetFree -> Paused",
+    "with a broken key: Rules",
 ];
 const STEPS_OF_A_SCHEDULE: std::ops::Range<usize> = 60..120;
 

@@ -68,8 +68,10 @@ impl Reference {
 
     /// RELEASE.
     pub fn set_free(&mut self, object: &Name) -> Reply {
-        if self.refuses(&[Broken::Held]) {
+        if self.refuses(&[Broken::Held, Broken::Paused]) {
             return Reply::WrongType;
+        } else if self.paused.contains(object) {
+            return Reply::Paused;
         } else if !self.due.contains_key(object) {
             return Reply::NotHeld(self.owner(object).unwrap_or_default());
         }
@@ -86,8 +88,10 @@ impl Reference {
     pub fn skip(&mut self, object: &Name, expected: Option<u64>) -> Reply {
         let found = self.object(object).clone();
         let wrong = found.held == Key::Wrong || found.held_id == Key::Wrong || found.last == Key::Wrong;
-        if self.refuses(&[Broken::Held, Broken::Dead]) || wrong {
+        if self.refuses(&[Broken::Held, Broken::Paused, Broken::Dead]) || wrong {
             return Reply::WrongType;
+        } else if self.paused.contains(object) {
+            return Reply::Paused;
         } else if found.owner != Key::Right(Some("held".to_owned())) || !self.due.contains_key(object) {
             return Reply::NotHeld(self.owner(object).unwrap_or_default());
         }

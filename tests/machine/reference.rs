@@ -3,12 +3,13 @@
 //!
 //! Time is the number of the step: a score or a time that a script took from its clock is that number, one in the far future is [`FAR`] more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use seriatim::scripts::Forgot;
 
 use super::operator::Action;
+use super::rules::Rule;
 
 /// An object's name, any bytes.
 pub type Name = Bytes;
@@ -174,6 +175,8 @@ pub enum Broken {
     Dead,
     Log,
     Actions,
+    Rules,
+    Paused,
     Meta,
 }
 
@@ -220,6 +223,10 @@ pub enum Reply {
     /// Why it is held.
     NoBatch(String),
     OtherHead(u64),
+    /// A rule holds the object.
+    Paused,
+    /// What became of a rule.
+    Ruled(&'static str),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -263,6 +270,9 @@ pub struct Reference {
     /// As in Redis: the last one is the oldest.
     pub markers: Vec<Name>,
     pub due: BTreeMap<Name, u64>,
+    pub paused: BTreeSet<Name>,
+    /// By kind and selector.
+    pub rules: BTreeMap<Name, Rule>,
     pub counter: Option<u64>,
     /// In the order in which the names came.
     pub registry: Vec<(&'static str, Registered)>,
@@ -555,7 +565,8 @@ impl Reference {
 
     /// Nothing where it cannot be told whether the object is held.
     fn forget_one(&mut self, name: &Name) -> Option<Forgot> {
-        let (is_due, is_broken) = (self.due.contains_key(name), self.is_broken(&[Broken::Held]));
+        let (is_due, is_paused) = (self.due.contains_key(name), self.paused.contains(name));
+        let (is_broken, is_paused_broken) = (self.is_broken(&[Broken::Held]), self.is_broken(&[Broken::Paused]));
         let object = self.object(name);
         let key = |suffix: &str| format!("{}{suffix}", String::from_utf8_lossy(name));
         let (Key::Right(queue), Key::Right(owner), Key::Right(last)) = (&object.queue, &object.owner, &object.last) else {
@@ -569,6 +580,8 @@ impl Reference {
             None if object.held != Key::default() || object.held_id != Key::default() => return Some(Forgot::Held),
             None if is_broken => return None,
             None if is_due => return Some(Forgot::Held),
+            None if is_paused_broken => return None,
+            None if is_paused => return Some(Forgot::Held),
             None if !queue.is_empty() => return Some(Forgot::Queued { events: queue.len() as u64 }),
             None => {}
         }

@@ -4,17 +4,19 @@
 //! looks before and after it; then it is replaced in Redis by what the reference has, so that the order among due objects is known.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Value, cmd};
 use seriatim::keys::Keys;
-use seriatim::scripts::operator::{self, By, Released, Settle, Settled, Skipped};
+use seriatim::scripts::operator::{self, By, Released, RuleStep, Ruled, Settle, Settled, Skipped};
 use seriatim::scripts::{self, Advanced, Attached, Detached, From, Renewed, Report, Results, ScriptError, Seen, Tag};
 
 use super::advance::{Advance, Delay, ERROR, Then, Told};
 use super::operator::{WHO, WHY};
 use super::reference::{self, Broken, Dead, Event, FAR, Given, Key, Numbers, OPERATOR, Reference, Reply};
+use super::rules;
 use super::world::{Call, Part};
 
 const DUMP: &str = r"
@@ -149,6 +151,8 @@ impl Server {
             Broken::Dead => keys.events_dead(),
             Broken::Log => keys.event_log(),
             Broken::Actions => keys.operator_actions(),
+            Broken::Rules => keys.event_rules(),
+            Broken::Paused => keys.objects_paused(),
             Broken::Meta => keys.meta(),
         };
         let (key, aside) = (key.as_bytes(), b"aside");
@@ -224,14 +228,33 @@ impl Server {
                 operator::release(&mut self.conn, &self.keys, BY, object).await.map(|released| match released {
                     Released::Released(why) => Reply::Released(why),
                     Released::NotHeld(owner) => Reply::NotHeld(owner),
+                    Released::Paused => Reply::Paused,
                 })
             }
             Call::Skip(object, expected) => {
                 operator::skip(&mut self.conn, &self.keys, BY, object, *expected).await.map(|skipped| match skipped {
                     Skipped::Skipped { id, left, .. } => Reply::Skipped { id, left },
                     Skipped::NotHeld(owner) => Reply::NotHeld(owner),
+                    Skipped::Paused => Reply::Paused,
                     Skipped::NoBatch(why) => Reply::NoBatch(why),
                     Skipped::Other(id) => Reply::OtherHead(id),
+                })
+            }
+            Call::Rule(kind, selector, set) => {
+                let step = match set {
+                    Some(ends) => RuleStep::Set(ends.then(|| Duration::from_millis(FAR))),
+                    None => RuleStep::Lift,
+                };
+                operator::rule(&mut self.conn, &self.keys, BY, step, kind, selector, 1000).await.map(|ruled| {
+                    Reply::Ruled(match ruled {
+                        Ruled::New => "new",
+                        Ruled::Again => "again",
+                        Ruled::Revived => "revived",
+                        Ruled::Lifted => "lifted",
+                        Ruled::Lifting => "lifting",
+                        Ruled::NotSet => "not set",
+                        _ => "?",
+                    })
                 })
             }
             Call::Connect { replication_id, highest, first_id } => {
@@ -333,6 +356,18 @@ impl Server {
                     self.run("DEL", &[&key]).await;
                 }
             }
+            Call::EndRule(field) => {
+                let rules = self.keys.event_rules();
+                if let Value::BulkString(value) = self.run("HGET", &[rules.as_bytes(), field]).await {
+                    let text = String::from_utf8_lossy(&value).into_owned();
+                    let (set, rest) = text.split_once(' ').expect("numbers");
+                    let (_, rest) = rest.split_once(' ').expect("numbers");
+                    self.run("HSET", &[rules.as_bytes(), field, format!("{set} 1 {rest}").as_bytes()]).await;
+                    if self.run("HGET", &[rules.as_bytes(), b"next"]).await != Value::BulkString(b"0".to_vec()) {
+                        self.run("HSET", &[rules.as_bytes(), b"next", b"1"]).await;
+                    }
+                }
+            }
             Call::Wrong(object, Part::LastText) => drop(self.run("SET", &[&self.key(object, ":last.event.id"), b"1e5"]).await),
             Call::Wrong(object, part) => {
                 let key = self.key(object, suffix(*part));
@@ -423,8 +458,37 @@ impl Server {
                 changes.cmd("HSET").arg(&workers).arg(&pair[0]).arg(&pair[1]).ignore();
             }
         }
+        self.set_clock_of_rules(dump, state, during, &mut changes);
         if !changes.is_empty() {
             let _: () = changes.query_async(&mut self.conn).await.expect("times are written");
+        }
+    }
+
+    /// When rules were set, and when they end.
+    fn set_clock_of_rules(&self, dump: &mut Dump, state: &Reference, during: RangeInclusive<u64>, changes: &mut redis::Pipeline) {
+        let rules = self.keys.event_rules();
+        let was = |text: &str, wanted: u64| match text.parse::<u64>() {
+            Ok(ms) if wanted == state.now && during.contains(&ms) => wanted.to_string(),
+            Ok(ms) if wanted == FAR + state.now && during.contains(&ms.saturating_sub(FAR)) => wanted.to_string(),
+            _ => text.to_owned(),
+        };
+        for pair in dump.get_mut(rules.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+            let text = String::from_utf8_lossy(&pair[1]).into_owned();
+            let now = match (state.rules.get(&pair[0][..]), &text.splitn(3, ' ').collect::<Vec<_>>()[..]) {
+                (Some(rule), [set, end, rest]) => {
+                    format!(
+                        "{} {} {rest}",
+                        was(set, rule.set),
+                        rule.end.map_or_else(|| (*end).to_owned(), |wanted| was(end, wanted))
+                    )
+                }
+                _ if pair[0] == b"next" => state.next_rule().map_or(text.clone(), |wanted| was(&text, wanted)),
+                _ => continue,
+            };
+            if now != text {
+                pair[1] = now.into_bytes();
+                changes.cmd("HSET").arg(&rules).arg(&pair[0]).arg(&pair[1]).ignore();
+            }
         }
     }
 }
@@ -556,6 +620,14 @@ fn wanted(state: &Reference, prefix: &str) -> Dump {
     put(b"operator.actions", "", "stream", actions.collect());
     put(b"objects.with.events", "", "list", state.markers.iter().map(|name| name.to_vec()).collect());
     put(b"objects.held", "", "zset", due);
+    put(b"objects.paused", "", "zset", state.paused.iter().flat_map(|name| [name.to_vec(), text("0".to_owned())]).collect());
+    let mut rules: Vec<[Vec<u8>; 2]> =
+        state.rules.iter().map(|(field, rule)| [field.to_vec(), rules::value(rule).to_vec()]).collect();
+    if !rules.is_empty() {
+        rules.push([text("next".to_owned()), text(state.next_rule().map_or("never".to_owned(), |at| at.to_string()))]);
+    }
+    rules.sort();
+    put(b"event.rules", "", "hash", rules.concat());
     put(b"next.event.id", "", "string", state.counter.iter().map(|counter| text(counter.to_string())).collect());
     put(b"event.workers", "", "hash", registry.collect());
     put(b"events.dead", "", "stream", dead.collect());

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::advance::{Advance, Delay, Then, Told};
 use super::reference::{Attach, Broken, Event, Key, NAMES, Name, Numbers, Reference, Reply};
+use super::rules::{KINDS, SELECTORS};
 
 /// Names of objects that try to be taken for something else.
 pub const OBJECTS: [&[u8]; 6] = [b"a", b"b", b"a:events", b"event.worker:p.0", b"\xff{}\0", b"held"];
@@ -103,6 +104,12 @@ pub enum Step {
     SetFree(usize),
     /// Of the object's head event: whichever it is, the right id, or a wrong one.
     Skip(usize, Option<bool>),
+    /// An operator sets a rule, with an end or without.
+    SetRule(usize, usize, bool),
+    /// An operator lifts a rule, mostly one that there is.
+    LiftRule(u8),
+    /// Time passes until a rule is over that has an end.
+    EndRule(u8),
     Wrong(usize, Part),
     Heal(usize),
     /// A call made before, once more.
@@ -119,18 +126,40 @@ pub enum Call {
     Pop(String),
     Advance(Advance),
     Attach(Attach),
-    Renew { name: &'static str, token: String, lease_ms: u64, slots: usize },
-    Adopt { own: &'static str, crashes_max: u32 },
-    Detach { name: &'static str, token: String },
-    Connect { replication_id: &'static str, highest: u64, first_id: u64 },
+    Renew {
+        name: &'static str,
+        token: String,
+        lease_ms: u64,
+        slots: usize,
+    },
+    Adopt {
+        own: &'static str,
+        crashes_max: u32,
+    },
+    Detach {
+        name: &'static str,
+        token: String,
+    },
+    Connect {
+        replication_id: &'static str,
+        highest: u64,
+        first_id: u64,
+    },
     Expire(&'static str),
     Day(&'static str),
     Release(Vec<Name>),
     Forget(Vec<Name>),
     Fade(Name),
-    Settle { retry: bool, serials: Vec<u64> },
+    Settle {
+        retry: bool,
+        serials: Vec<u64>,
+    },
     SetFree(Name),
     Skip(Name, Option<u64>),
+    /// Set, with an end or without, or lifted.
+    Rule(&'static str, Name, Option<bool>),
+    /// The rule's field.
+    EndRule(Name),
     Wrong(Name, Part),
     Heal(Name),
 }
@@ -224,6 +253,27 @@ impl World {
                 let first = Numbers::of_held(&self.state.object(&object).held_id).map_or(1, |numbers| numbers.first);
                 Call::Skip(object, right.map(|right| if right { first } else { first + 1 }))
             }
+            Step::SetRule(kind, selector, ends) => Call::Rule(KINDS[*kind], Name::from_static(SELECTORS[*selector]), Some(*ends)),
+            Step::LiftRule(at) => {
+                let (kind, selector) = match self.state.rules.keys().nth(usize::from(*at) % (self.state.rules.len() + 1)) {
+                    Some(field) => (KINDS[usize::from(field.starts_with(b"block"))], field.slice("pause ".len()..)),
+                    None => (KINDS[0], Name::from_static(SELECTORS[0])),
+                };
+                Call::Rule(kind, selector, None)
+            }
+            Step::EndRule(at) => {
+                let ending: Vec<&Name> = self
+                    .state
+                    .rules
+                    .iter()
+                    .filter(|(_, rule)| rule.end.is_some() && !rule.lifted)
+                    .map(|(field, _)| field)
+                    .collect();
+                match ending.get(usize::from(*at) % ending.len().max(1)) {
+                    Some(field) => Call::EndRule((*field).clone()),
+                    None => Call::Marker(Name::new()),
+                }
+            }
             // What becomes of a batch in flight whose object's owner cannot be told is not settled.
             Step::Wrong(at, Part::Owner) if self.is_owned(OBJECTS[*at]) => Call::Heal(Name::from_static(OBJECTS[*at])),
             Step::Wrong(at, part) => Call::Wrong(Name::from_static(OBJECTS[*at]), *part),
@@ -275,6 +325,13 @@ impl World {
             Call::Settle { retry, serials } => state.settle(*retry, serials),
             Call::SetFree(name) => state.set_free(name),
             Call::Skip(name, expected) => state.skip(name, *expected),
+            Call::Rule(kind, selector, set) => state.rule(kind, selector, *set),
+            Call::EndRule(field) => {
+                if let Some(rule) = state.rules.get_mut(field) {
+                    rule.end = Some(1);
+                }
+                Reply::Done
+            }
             Call::Wrong(name, part) => {
                 let object = state.object(name);
                 if matches!(part, Part::Last | Part::LastText) {
@@ -327,7 +384,7 @@ impl World {
         }
         let is_process =
             matches!(call, Call::Advance(_) | Call::Attach(_) | Call::Renew { .. } | Call::Adopt { .. } | Call::Detach { .. });
-        if is_process || matches!(call, Call::Settle { .. } | Call::SetFree(_) | Call::Skip(..)) {
+        if is_process || matches!(call, Call::Settle { .. } | Call::SetFree(_) | Call::Skip(..) | Call::Rule(..)) {
             self.calls.push(call.clone());
             self.calls.drain(..self.calls.len().saturating_sub(CALLS_KEPT));
         }

@@ -82,6 +82,11 @@ impl State {
         self.given(id).await;
     }
 
+    /// A rule, and when the first one is to be woken.
+    pub async fn rule(&mut self, field: &str, value: &str, next: &str) {
+        self.run("HSET", &[&self.keys.event_rules(), field, value, "next", next]).await;
+    }
+
     pub async fn dead_letter(&mut self, dead_id: &str, object: &str, event: &[u8]) {
         let mut add = redis::cmd("XADD");
         add.arg(self.keys.events_dead()).arg(dead_id).arg(&["id", "12", "prev", "7", "object", object, "event"]);
@@ -112,6 +117,7 @@ impl State {
         self.run("DEL", &[&self.keys.events_held_id("work:8")]).await;
         self.run("SET", &[&self.keys.event_worker("work:9"), "held"]).await;
         self.run("ZADD", &[&self.keys.objects_paused(), "0", "work:9"]).await;
+        self.rule("pause work:9", "1 0 0 3 0 adanot yet", "never").await;
         self.delivered("bare", 16).await;
         self.run("SET", &[&self.keys.data("work:1"), "{}"]).await;
         self.run("LPUSH", &[&self.keys.objects_with_events(), ""]).await;

@@ -127,10 +127,16 @@ fn not_held(object: &str, owner: &str) -> anyhow::Error {
     let object = shown::shortened(object, 512);
     let why = match owner {
         "" => "nobody has it".to_owned(),
-        "held" => "it waits for a rule to be lifted".to_owned(),
         owner => format!("worker {} has it", shown::shortened(owner, 100)),
     };
     Failure::with(Exit::Input, format!("{object} is not held, {why}: nothing was done; `seriatim inspect` tells more"))
+}
+
+fn ruled(object: &str) -> anyhow::Error {
+    let object = shown::shortened(object, 512);
+    let message =
+        format!("a rule holds {object}: nothing was done; `seriatim inspect` names the rule, `resume` or `unblock` lifts it");
+    Failure::with(Exit::Input, message)
 }
 
 impl Release {
@@ -141,6 +147,7 @@ impl Release {
         let by = self.actor.by(&who);
         match held::release(&mut conn, &keys, by, &self.object).await.map_err(shown::action_failure)? {
             Released::NotHeld(owner) => Err(not_held(&self.object, &owner)),
+            Released::Paused => Err(ruled(&self.object)),
             Released::Released(why) => {
                 let why = if why.is_empty() { "yield" } else { &why };
                 shown::print(&format!("released, it was held: {}\n", shown::shortened(why, 2000)))?;
@@ -162,6 +169,7 @@ impl Skip {
                 Ok(Exit::Done)
             }
             Skipped::NotHeld(owner) => Err(not_held(&self.object, &owner)),
+            Skipped::Paused => Err(ruled(&self.object)),
             Skipped::Other(id) => Err(Failure::with(
                 Exit::Input,
                 format!("the event at the head has the id {id}: nothing was done; look at it first"),

@@ -7,6 +7,7 @@ use seriatim::control::{Inspection, inspect};
 
 use crate::exit::Exit;
 use crate::global::Global;
+use crate::rules::described;
 use crate::shown;
 
 /// Show where the events of one object are, and why they wait
@@ -42,6 +43,13 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
     let last = seen.last_event_id.map_or_else(|| "none: no event was delivered yet".to_owned(), |id| id.to_string());
     writeln!(out, "last id    {last}")?;
     writeln!(out, "owner      {}", shown::shortened(seen.owner.as_deref().unwrap_or("nobody"), 100))?;
+    for rule in &seen.rules {
+        writeln!(out, "rule       {}", shown::shortened(&rule.to_string(), 520))?;
+        writeln!(out, "           {}", described(rule, seen.now_ms))?;
+        if !rule.reason.is_empty() {
+            writeln!(out, "           why    {}", shown::shortened(&rule.reason, 2000))?;
+        }
+    }
     writeln!(out, "events     {} queued, {} in flight, {} held", seen.events_queued, seen.events_in_flight, seen.events_held)?;
     if let Some(tries) = seen.tries {
         writeln!(

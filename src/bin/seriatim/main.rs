@@ -19,6 +19,7 @@ mod lines;
 mod pointer;
 mod private;
 mod random;
+mod rules;
 mod shown;
 mod stats;
 mod stop;
@@ -30,6 +31,7 @@ use std::process::ExitCode;
 
 use clap::builder::{OsStr, Resettable};
 use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use seriatim::control::rules::Kind;
 
 use crate::exit::Exit;
 use crate::global::Global;
@@ -57,6 +59,23 @@ enum Command {
     Inspect(inspect::Args),
     Dead(dead::Args),
     Held(held::Args),
+    /// Pause objects: they are claimed no more, until `resume`
+    ///
+    /// Events go on being emitted, and what is in flight finishes. A block holds on where a pause is lifted, and the other way round.
+    Pause(rules::Set),
+    /// Lift a pause: workers wake what it has held
+    ///
+    /// What another rule is over stays.
+    Resume(rules::Lift),
+    /// Block objects, as an operator: they are claimed no more, until `unblock`
+    ///
+    /// As a pause, but lifted by itself: no `resume` of a user lifts it.
+    Block(rules::Set),
+    /// Lift a block: workers wake what it has held
+    ///
+    /// What another rule is over stays.
+    Unblock(rules::Lift),
+    Rules(rules::List),
     Actions(actions::Args),
     Forget(forget::Args),
     Demo(demo::Args),
@@ -103,6 +122,11 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Inspect(args) => inspect::run(args, global).await,
         Command::Dead(args) => dead::run(args, global).await,
         Command::Held(args) => held::run(args, global).await,
+        Command::Pause(args) => rules::set(args, Kind::Pause, global).await,
+        Command::Resume(args) => rules::lift(args, Kind::Pause, global).await,
+        Command::Block(args) => rules::set(args, Kind::Block, global).await,
+        Command::Unblock(args) => rules::lift(args, Kind::Block, global).await,
+        Command::Rules(args) => rules::list(args, global).await,
         Command::Actions(args) => actions::run(args, global).await,
         Command::Forget(args) => forget::run(args, global).await,
         Command::Demo(args) => demo::run(args).await,

@@ -1,0 +1,115 @@
+-- rules: objects under a rule are held in objects.paused, and those of a rule that is over are woken, some in each call.
+local WAKE_MAX = 256
+-- More than one call should pause: then it claims nothing further, and the next one goes on.
+local pauses_left = 1024
+local waking = false
+
+local function pause(slot, object, named)
+  call('ZADD', P .. objects_paused, '0', object)
+  call('SET', P .. object .. event_worker, 'held')
+  if named then
+    call('LREM', slot.list, '1', object)
+  end
+  progress = true
+end
+
+local function count_pause()
+  pauses_left = pauses_left - 1
+  if pauses_left <= 0 then
+    claims = 0
+  end
+end
+
+-- Pauses an object that nobody runs, or this slot, where it has events and a rule is over it. Answers whether it has. `named`: the slot's list has it.
+-- One that is held already, though its owner's key does not tell so, is left to who looks at that.
+local function pause_ruled(slot, object, last, named)
+  if not is_ruled(object, now_ms) or call('EXISTS', P .. object .. events) == 0 or call('ZSCORE', P .. objects_held, object) then
+    return false
+  end
+  pause(slot, object, named)
+  if last and forget_ms > 0 then
+    -- Set anew it has no time to live: what is paused is not idle, however long.
+    set_later(P .. object .. last_event_id, last)
+  end
+  count_pause()
+  return true
+end
+
+-- Pauses a due held object that a rule is over, with the batch it has. Answers whether it has.
+local function pause_held(object)
+  if not is_ruled(object, now_ms) then
+    return false
+  end
+  call('ZREM', P .. objects_held, object)
+  call('ZADD', P .. objects_paused, '0', object)
+  count_pause()
+  return true
+end
+
+-- The names that a selector means, as a lexical range.
+local function range_of(selector)
+  local prefix = string.match(selector, '^(.*):%*$')
+  if selector == '*' then
+    return '-', '+'
+  elseif prefix then
+    return '[' .. prefix .. ':', '(' .. prefix .. ';'
+  end
+  return '[' .. selector, '[' .. selector
+end
+
+-- Makes due what no other rule is over.
+local function wake_those(objects, some_in_force)
+  local woken, due = {}, {}
+  for _, object in ipairs(objects) do
+    if not (some_in_force and is_ruled(object, now_ms)) then
+      woken[#woken + 1] = object
+      due[#due + 1], due[#due + 2] = now_ms, object
+    end
+  end
+  if #woken > 0 then
+    call('ZADD', P .. objects_held, unpack(due))
+    call('ZREM', P .. objects_paused, unpack(woken))
+  end
+end
+
+-- Goes on with the waking of rules that are lifted or past their end, where another call has left off; a rule of which nothing is left to wake goes.
+-- The hash is not asked in any order, and needs none: what is over an object does not depend on it.
+local function wake()
+  local all, left, some_in_force = call('HGETALL', P .. event_rules), WAKE_MAX, false
+  local over = {}
+  for i = 1, #all, 2 do
+    local rule = all[i] ~= 'next' and rule_of(all[i + 1])
+    if rule and is_in_force(rule, now_ms) then
+      some_in_force = true
+    elseif rule then
+      rule.field = all[i]
+      over[#over + 1] = rule
+    end
+  end
+  for _, rule in ipairs(over) do
+    if left <= 0 then
+      break
+    end
+    local from, to = range_of(string.sub(rule.field, #'pause ' + 1))
+    if rule.cursor ~= '' then
+      from = '(' .. rule.cursor
+    end
+    local objects = call('ZRANGE', P .. objects_paused, from, to, 'BYLEX', 'LIMIT', 0, left)
+    wake_those(objects, some_in_force)
+    if #objects < left then
+      call('HDEL', P .. event_rules, rule.field)
+    else
+      rule.lifted, rule.cursor = true, objects[#objects]
+      call('HSET', P .. event_rules, rule.field, rule_text(rule))
+    end
+    left = left - 1 - #objects
+  end
+  rules_next, progress = write_next(), true
+  waking = rules_next == '0'
+end
+
+local function wake_where_due()
+  if rules_next and rules_next ~= 'never' and tonumber(rules_next) <= now_ms then
+    wake()
+  end
+end

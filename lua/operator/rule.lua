@@ -1,0 +1,53 @@
+-- rule: an operator sets a pause or a block, or lifts one.
+--
+-- Purpose   set: what the selector means is claimed no more, from the next call of any worker on. A rule that is set already gets who, why and end
+--           of this call; one that is being lifted is in force again, and its waking will begin anew.
+--           lift: the rule holds nothing any more; workers wake what it has held, and then it goes. Nothing else is touched here, however many they are.
+--           Repeating a call changes nothing but the time.
+-- Keys      KEYS[1] event.rules (hash, read and write); operator.actions (stream, written); objects.with.events (list, written)
+-- Arguments prefix; who; why; set | lift; pause | block; selector; ms after which the rule lifts itself (0: never); rules there may be
+-- Replies   {'set', 'new' | 'again' | 'revived'} | {'lifted'} | {'lifting'}: it is lifted already, and its objects are being woken
+--           | {'not_set'} | {'too_many', how many rules there are} | {'denied', command} | {'wrong_type', key, its type}
+-- Keeps     I1 to I7: it holds nothing and wakes nothing
+-- Cost      about 20 commands, one of which reads all rules
+local step, kind, selector, for_ms, rules_max = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+local field = kind .. ' ' .. selector
+
+local no = refused(KEYS[1], 'hash')
+if no then
+  return no
+end
+local time = call('TIME')
+local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local value = call('HGET', KEYS[1], field)
+local rule = value and rule_of(value)
+
+local function write(changed)
+  call('HSET', KEYS[1], field, rule_text(changed))
+  write_next()
+end
+
+if step == 'set' then
+  -- One of the fields is no rule.
+  local others = call('HLEN', KEYS[1]) - 1
+  if not value and others >= rules_max then
+    return { 'too_many', others }
+  end
+  local ends = for_ms > 0 and now_ms + for_ms or 0
+  write({ set = string.format('%.0f', now_ms), ends = ends, lifted = false, who = who, cursor = '', why = why })
+  note(kind, selector, '')
+  return { 'set', not rule and 'new' or is_in_force(rule, now_ms) and 'again' or 'revived' }
+end
+
+if not value then
+  return { 'not_set' }
+elseif rule and rule.lifted then
+  return { 'lifting' }
+end
+-- What nobody can read holds nothing, and is lifted by being replaced.
+rule = rule or { set = '0', ends = 0, who = '', why = '' }
+rule.lifted, rule.cursor = true, ''
+write(rule)
+call('RPUSH', P .. objects_with_events, '')
+note(kind == 'pause' and 'resume' or 'unblock', selector, '')
+return { 'lifted' }

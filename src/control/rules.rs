@@ -1,0 +1,261 @@
+//! Pauses and blocks: rules under which nothing more of an object is claimed, for everything, for a prefix, or for one object.
+//!
+//! Events go on being emitted, and what is in flight finishes. A rule takes effect with the next step of any worker; where it is lifted, or past its
+//! end, workers wake what it has held, some objects in each step, and then it goes. A pause and a block differ only in who sets them, a user or an
+//! operator: both may be set for the same objects, and each is lifted by itself.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use redis::aio::ConnectionLike;
+use redis::{RedisResult, Value};
+use serde::Serialize;
+
+use super::{ControlError, reply, stats};
+use crate::event::{NameError, ObjectName};
+use crate::keys::Keys;
+use crate::scripts::operator::{self, RuleStep};
+pub use crate::scripts::operator::{By, Ruled};
+
+/// How many rules there may be at the same time. To pause more objects than that, give them a prefix.
+pub const RULES_MAX: u64 = 1000;
+
+/// The longest time after which a rule lifts itself, about a hundred years.
+pub const FOR_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Who a rule is for. Blocks are shown before pauses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Set by an operator.
+    Block,
+    /// Set by a user.
+    Pause,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Block => "block",
+            Self::Pause => "pause",
+        }
+    }
+}
+
+/// Which objects a rule is for: `*` for all, `PREFIX:*` for those of which the names begin with `PREFIX:`, or the name of one object.
+///
+/// An object whose own name is `*`, or ends with `:*`, cannot be meant alone.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Selector(String);
+
+/// What cannot be a selector.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SelectorError {
+    /// No object has such a name, or none begins so.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A star that is neither alone nor behind a colon at the end.
+    #[error("{0:?} is no selector: it is `*`, a prefix that ends at a colon, as in work:*, or the name of one object")]
+    Star(String),
+}
+
+impl Selector {
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Selector {
+    type Err = SelectorError;
+
+    fn from_str(text: &str) -> Result<Self, SelectorError> {
+        if text != "*" {
+            let name = text.strip_suffix(":*").map_or_else(|| text.to_owned(), |prefix| format!("{prefix}:"));
+            if text.ends_with('*') && !text.ends_with(":*") {
+                return Err(SelectorError::Star(text.to_owned()));
+            }
+            ObjectName::new(&name)?;
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A rule.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[non_exhaustive]
+pub struct Rule {
+    /// Who it is for.
+    pub kind: Kind,
+    /// Which objects it is for.
+    pub selector: Selector,
+    /// Whether it holds objects; else it is lifted or past its end, and workers wake what it has held.
+    pub in_force: bool,
+    /// Who set it.
+    pub actor: String,
+    /// Why.
+    pub reason: String,
+    /// When it was set, ms since the epoch.
+    pub set_ms: u64,
+    /// When it lifts itself, ms since the epoch; nothing: it does not.
+    pub end_ms: Option<u64>,
+}
+
+impl Rule {
+    /// A field and a value of `event.rules`; nothing where they are no rule.
+    pub(super) fn of(field: &[u8], value: &[u8], now_ms: u64) -> Option<Self> {
+        let (kind, selector) = field.split_at_checked(b"pause ".len())?;
+        let kind = match kind {
+            b"block " => Kind::Block,
+            b"pause " => Kind::Pause,
+            _ => return None,
+        };
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let mut parts = value.splitn(6, |byte| *byte == b' ');
+        let mut number =
+            || parts.next().and_then(|part| std::str::from_utf8(part).ok()).and_then(|part| part.parse::<u64>().ok());
+        let (set_ms, end_ms, lifted, who_bytes, cursor_bytes) = (number()?, number()?, number()?, number()?, number()?);
+        let texts = parts.next()?;
+        let (actor, rest) = texts.split_at_checked(usize::try_from(who_bytes).ok()?)?;
+        let (_cursor, reason) = rest.split_at_checked(usize::try_from(cursor_bytes).ok()?)?;
+        let end_ms = (end_ms > 0).then_some(end_ms);
+        Some(Self {
+            kind,
+            selector: Selector(text(selector)),
+            in_force: lifted == 0 && end_ms.is_none_or(|end_ms| end_ms > now_ms),
+            actor: text(actor),
+            reason: text(reason),
+            set_ms,
+            end_ms,
+        })
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind.word(), self.selector)
+    }
+}
+
+/// All rules at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rules {
+    /// Redis's time, ms since the epoch.
+    pub now_ms: u64,
+    /// Blocks first, each kind by selector.
+    pub rules: Vec<Rule>,
+}
+
+/// Sets a rule, until it is lifted or `after` is over (1 ms to [`FOR_MAX`], longer is shortened). It takes effect with the next step of any worker
+/// process, within a second. Setting it twice is one rule, with the end, the actor and the reason of the later call. What was done is kept in the
+/// [actions](mod@super::actions).
+///
+/// Calling again is safe. Dropping the future takes nothing back.
+///
+/// # Errors
+/// [`ControlError::Rules`] where there are [`RULES_MAX`] already, and [`ControlError::Name`] for an object that cannot be; others if Redis cannot be
+/// asked or does not allow it.
+pub async fn set<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    by: By<'_>,
+    kind: Kind,
+    selector: &Selector,
+    after: Option<Duration>,
+) -> Result<Ruled, ControlError> {
+    let step = RuleStep::Set(after.map(|after| after.min(FOR_MAX)));
+    step_with(conn, keys, by, step, kind, selector).await
+}
+
+/// Lifts a rule. Only the lifting is recorded: workers wake what the rule has held, some objects in each step and whoever of them dies meanwhile; what
+/// another rule is over stays. [`Ruled::NotSet`] where there is no such rule. What was done is kept in the [actions](mod@super::actions).
+///
+/// Calling again is safe. Dropping the future takes nothing back.
+///
+/// # Errors
+/// As [`set`].
+pub async fn lift<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    by: By<'_>,
+    kind: Kind,
+    selector: &Selector,
+) -> Result<Ruled, ControlError> {
+    step_with(conn, keys, by, RuleStep::Lift, kind, selector).await
+}
+
+async fn step_with<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    by: By<'_>,
+    step: RuleStep,
+    kind: Kind,
+    selector: &Selector,
+) -> Result<Ruled, ControlError> {
+    if selector.as_str() != "*" {
+        keys.object(selector.as_str().trim_end_matches('*'))?;
+    }
+    match operator::rule(conn, keys, by, step, kind.word(), selector.as_str().as_bytes(), RULES_MAX).await? {
+        Ruled::TooMany(rules) => Err(ControlError::Rules(rules)),
+        ruled => Ok(ruled),
+    }
+}
+
+/// Reads all rules; there are at most [`RULES_MAX`].
+///
+/// # Errors
+/// [`ControlError`] if Redis cannot be asked, also if `event.rules` is no hash.
+pub async fn rules<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<Rules, ControlError> {
+    const WHAT: &str = "event.rules";
+    let now_ms = stats::time_ms(conn).await?;
+    let answer: RedisResult<Vec<(Vec<u8>, Vec<u8>)>> = redis::cmd("HGETALL").arg(keys.event_rules()).query_async(conn).await;
+    let fields = answer.map_err(ControlError::redis(WHAT))?;
+    let mut rules: Vec<Rule> = fields.iter().filter_map(|(field, value)| Rule::of(field, value, now_ms)).collect();
+    rules.sort();
+    Ok(Rules { now_ms, rules })
+}
+
+/// A field of the reply of `lua/inspect.lua`: the length of the rule's field, a blank, the field, its value.
+pub(super) fn told(value: &Value, now_ms: u64) -> Option<Rule> {
+    let bytes = reply::bytes(value)?;
+    let blank = bytes.iter().position(|byte| *byte == b' ')?;
+    let len: usize = std::str::from_utf8(&bytes[..blank]).ok()?.parse().ok()?;
+    let (field, value) = bytes.get(blank + 1..)?.split_at_checked(len)?;
+    Rule::of(field, value, now_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selector_is_all_a_prefix_at_a_colon_or_one_object() {
+        for good in ["*", "work:*", "a:b:*", "work:1", "work*1", ":*"] {
+            assert_eq!(good.parse::<Selector>().expect("a selector").as_str(), good);
+        }
+        for bad in ["", "work*", "w**", "a\nb"] {
+            assert!(bad.parse::<Selector>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_rule_is_read_back_with_blanks_and_any_bytes_in_its_texts() {
+        let rule = Rule::of(b"pause work:*", b"17 90 0 8 3 ada hostx \0why not", 50).expect("a rule");
+        assert_eq!((rule.actor.as_str(), rule.reason.as_str(), rule.set_ms, rule.end_ms), ("ada host", "why not", 17, Some(90)));
+        assert!(rule.in_force && rule.to_string() == "pause work:*");
+        assert!(!Rule::of(b"block *", b"17 50 0 0 0 ", 50).expect("a rule").in_force);
+        assert!(!Rule::of(b"block *", b"17 0 1 0 0 ", 50).expect("a rule").in_force);
+        for (field, value) in [(&b"next"[..], &b"0"[..]), (b"pause *", b"17 0 0 9 0 short"), (b"other *", b"17 0 0 0 0 ")] {
+            assert_eq!(Rule::of(field, value, 0), None);
+        }
+    }
+}
