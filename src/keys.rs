@@ -110,7 +110,7 @@ keys! {
         events_scheduled = "events.scheduled",
         /// Hash: pauses and blocks.
         event_rules = "event.rules",
-        /// Stream: events that completed with errors, about the last thousand.
+        /// Stream: events that are finalized; with the log off, those completed with errors, about the last thousand.
         event_log = "event.log",
         /// Stream: what operators did, about the last thousand actions.
         operator_actions = "operator.actions",

@@ -16,7 +16,7 @@ use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
 pub(crate) use advance::pop_and_advance;
-pub use advance::{Advance, Advanced, BatchReply, Bounds, From, Report, Results, advance};
+pub use advance::{Advance, Advanced, BatchReply, Bounds, EventLog, From, Report, Results, advance};
 pub use forget::{Forgot, OBJECTS_MAX, forget};
 pub use lease::{Adopted, Attach, Attached, Connected, Detached, Renewed, Seen, adopt, attach, connect, detach, renew};
 
@@ -71,6 +71,7 @@ script!(
     "lib/slots.lua",
     "advance.lua",
     "advance/batch.lua",
+    "advance/log.lua",
     "advance/commit.lua",
     "advance/claim.lua"
 );
@@ -230,7 +231,7 @@ mod tests {
         let rights = include_str!("../../lua/lib/rights.lua");
         let lua = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
         let scripts = ["connect", "attach", "renew", "detach", "adopt", "advance", "lib/hold", "lib/slots", "lib/fence"];
-        let parts = ["advance/batch", "advance/commit", "advance/claim", "advance/call"];
+        let parts = ["advance/batch", "advance/log", "advance/commit", "advance/claim", "advance/call"];
         let mut asked = 0;
         for script in scripts.into_iter().chain(parts) {
             let text = std::fs::read_to_string(lua.join(format!("{script}.lua"))).expect("a script");

@@ -16,6 +16,7 @@ mod global;
 mod held;
 mod inspect;
 mod lines;
+mod log;
 mod pointer;
 mod private;
 mod random;
@@ -58,6 +59,7 @@ enum Command {
     Dead(dead::Args),
     Held(held::Args),
     Actions(actions::Args),
+    Log(log::Args),
     Forget(forget::Args),
     Demo(demo::Args),
     Bench(bench::Args),
@@ -104,6 +106,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Dead(args) => dead::run(args, global).await,
         Command::Held(args) => held::run(args, global).await,
         Command::Actions(args) => actions::run(args, global).await,
+        Command::Log(args) => log::run(args, global).await,
         Command::Forget(args) => forget::run(args, global).await,
         Command::Demo(args) => demo::run(args).await,
         Command::Bench(args) => bench::run(args, global).await,
