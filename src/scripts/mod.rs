@@ -8,6 +8,7 @@ mod advance;
 mod forget;
 mod lease;
 pub mod operator;
+pub mod projection;
 mod tag;
 
 use std::sync::LazyLock;
@@ -27,6 +28,8 @@ use crate::keys;
 
 /// Works at `maxmemory` too: the backlog must still drain, and an operator still decide.
 const ALLOW_OOM: &str = "#!lua flags=allow-oom\n";
+/// Needs memory: Redis refuses it at `maxmemory`, as a whole.
+const DENY_OOM: &str = "#!lua\n";
 /// Only reads: Redis runs it at `maxmemory` and on replicas too.
 const NO_WRITES: &str = "#!lua flags=no-writes\n";
 
@@ -80,6 +83,7 @@ script!(DEAD, "operator/dead.lua", "operator/actions.lua");
 script!(RELEASE, "operator/release.lua", "operator/actions.lua");
 script!(SKIP, "operator/skip.lua", "lib/ids.lua", "lib/hold.lua", "operator/actions.lua");
 script!(NO_WRITES, HELD, "operator/held.lua");
+script!(DENY_OOM, POSITION, "projection/position.lua");
 
 /// A call that did not give a reply of the protocol.
 #[derive(Debug, thiserror::Error)]
