@@ -5,12 +5,13 @@
 --           Repeating a call changes nothing: a result that names another batch than the one in flight is ignored, and a slot that still has
 --           a batch gets that batch.
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read); event.workers (hash, read), next.event.id (string), objects.with.events (list),
---           objects.held and objects.paused (zsets), event.rules (hash), events.dead and event.log (streams, written), event.worker:W:* of the slots
---           named, and of the objects they have or get
+--           objects.held and objects.paused (zsets), event.rules (hash), events.dead and event.log (streams, written, the log trimmed),
+--           event.worker:W:* of the slots named, and of the objects they have or get
 --           OBJ:events, OBJ:last.event.id, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
 -- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per reply; slots that may claim (0 to 1024);
 --           markers looked at (1 to 4096); where to claim first: held | markers; ms after which the last id of a released object is forgotten
---           (0: never); then per slot, its number and a result:
+--           (0: never); then, where the event log is on, `log`, rows kept (about), ms they are kept (0: however old); then per slot, its number and
+--           a result, which with the log on is followed by how long ago its batch was taken, ms:
 --             free                                                          no batch, as far as the caller knows
 --             look                                                          busy, but a pop for it may have moved a name: return it
 --             done   OBJECT TAG LAST                                        all delivered, LAST is the id of the last one: go on
@@ -24,7 +25,9 @@
 --             slot = {number, object, tag, prev, event…}, oldest event first; a slot that is not mentioned is free
 --           | {'lapsed'} | {'fenced', lease} | {'counter', value}: next.event.id is not a number or at its end
 -- Keeps     I1 to I6
--- Cost      per call about 20 commands, with rules one more for each object looked at and what waking 256 objects takes, per claim 2, per batch of more than one event 2 or more; bounded by slots, events, bytes and markers
+-- Cost      per call about 20 commands, per claim 2, per batch of more than one event 2 or more; bounded by slots, events, bytes and markers;
+--           with rules one more for each object looked at and what waking 256 objects takes; with the log on, 1 for each event that is finalized,
+--           2 for its batch and 3 for the call
 local args = ARGV
 local name, token = args[2], args[3]
 local batch_max, batch_bytes, reply_bytes = tonumber(args[4]), tonumber(args[5]), tonumber(args[6])

@@ -321,6 +321,7 @@ local function check_shared()
   expect(prefix .. events_dead, 'stream')
   expect(prefix .. event_log, 'stream')
   expect(prefix .. operator_actions, 'stream')
+  expect(prefix .. event_projections, 'hash')
   expect(prefix .. meta, 'hash')
   if expect(prefix .. next_event_id, 'string') and not whole(redis.call('GET', prefix .. next_event_id)) then
     find('layout', prefix, next_event_id, ' is not a whole number below 2^53')

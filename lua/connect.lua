@@ -4,21 +4,22 @@
 --           where the server's replication id changed, or the counter is below the highest id the caller has seen, the counter jumps to
 --           the time in microseconds. As long as fewer than a million ids a second are given, that is beyond every id given after
 --           an earlier jump, also where Redis has lost that jump and nobody remembers those ids.
+--           Writes down whether the event log is on, for those who finalize events and are no workers.
 --           Refuses a user who may not do all that the scripts do.
 -- Keys      KEYS[1] seriatim.meta (hash, read and write); next.event.id (string, read and write)
 -- Arguments prefix; replication id ('' = unknown); highest id seen by the caller (0 = none); lowest first id (0 = none); jump where the
---           counter is ahead of the time (ids)
+--           counter is ahead of the time (ids); 1 where the event log is on, or 0
 -- Replies   {'ok', counter jumped 0|1, counter} | {'schema', version} | {'counter', value}: next.event.id is no whole number below 2^53
 --           | {'denied', command}
 -- Keeps     I5 (ids)
 -- Cost      O(1)
-local replication_id, highest, first_id, jump = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local replication_id, highest, first_id, jump, log = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 
 local denied = missing_right()
 if denied then
   return { 'denied', denied }
 end
-local seen = redis.call('HMGET', KEYS[1], 'schema', 'replication.id')
+local seen = redis.call('HMGET', KEYS[1], 'schema', 'replication.id', 'event.log')
 local value = redis.call('GET', P .. next_event_id)
 local counter = id_of(value or '0')
 if seen[1] and seen[1] ~= '1' then
@@ -46,5 +47,10 @@ if not seen[1] then
 end
 if replication_id ~= '' and seen[2] ~= replication_id then
   redis.call('HSET', KEYS[1], 'replication.id', replication_id)
+end
+if log == '1' and not seen[3] then
+  redis.call('HSET', KEYS[1], 'event.log', 'on')
+elseif log ~= '1' and seen[3] then
+  redis.call('HDEL', KEYS[1], 'event.log')
 end
 return { 'ok', changed and 1 or 0, text }

@@ -110,8 +110,10 @@ keys! {
         events_scheduled = "events.scheduled",
         /// Hash: pauses and blocks.
         event_rules = "event.rules",
-        /// Stream: events that completed with errors, about the last thousand.
+        /// Stream: events that are finalized; with the log off, those completed with errors, about the last thousand.
         event_log = "event.log",
+        /// Hash: projection name to how many rows of the log it has come, how many it missed, and the last row's id.
+        event_projections = "event.projections",
         /// Stream: what operators did, about the last thousand actions.
         operator_actions = "operator.actions",
         /// Hash: schema version, partitions, replication id.
@@ -137,6 +139,16 @@ impl Keys {
     /// With a namespace where one is given.
     pub fn maybe_namespace(namespace: Option<&str>) -> Result<Self, NamespaceError> {
         namespace.map_or_else(|| Ok(Self::new()), Self::with_namespace)
+    }
+
+    /// String: the state of a projection. Names of projections have no dot and no colon, so that this is no other key.
+    pub fn event_projection(&self, name: &str) -> String {
+        [&self.prefix, "event.projection.", name].concat()
+    }
+
+    /// String with a time to live: the token of the process that runs it.
+    pub fn event_projection_lease(&self, name: &str) -> String {
+        [&self.prefix, "event.projection.", name, ".lease"].concat()
     }
 
     /// What every key begins with: empty, or `{NS:p}:`.

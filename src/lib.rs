@@ -9,6 +9,7 @@
 //! - `sink`: where a worker sends events (feature `worker`)
 //! - `worker`: claims, delivers, commits and recovers (feature `worker`)
 //! - `verify`: judges what workers have put out (feature `worker`)
+//! - `projection`: folds over the event log into read models (feature `worker`)
 //! - `control`: looks at a live system: check, stats, inspect, dead letters (feature `worker`)
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
@@ -20,6 +21,8 @@ pub mod event;
 #[cfg(feature = "worker")]
 mod failpoints;
 pub mod keys;
+#[cfg(feature = "worker")]
+pub mod projection;
 #[cfg(feature = "worker")]
 #[doc(hidden)]
 pub mod scripts;

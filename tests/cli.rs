@@ -10,7 +10,7 @@ use support::console::PATIENCE;
 use support::{Redis, until};
 
 /// One way to call each command that talks to Redis.
-const COMMANDS: [&[&str]; 12] = [
+const COMMANDS: [&[&str]; 13] = [
     &["check"],
     &["stats"],
     &["inspect", "x"],
@@ -20,6 +20,7 @@ const COMMANDS: [&[&str]; 12] = [
     &["held", "list"],
     &["held", "release", "x"],
     &["actions"],
+    &["log"],
     &["emit", "x", "1"],
     &["worker", "--sink", "null"],
     &["bench"],
@@ -170,7 +171,10 @@ fn the_permissions_in_the_document_name_every_command_of_the_scripts() {
     assert!(commands > 50, "only {commands} were found");
     let operator = rules.iter().find(|rules| rules[0] == "operator").expect("a line for the operator");
     // `+@read` has these.
-    let reads = ["hget", "hgetall", "hlen", "lindex", "llen", "mget", "type", "xrange", "zcount", "zrange", "zrank", "zscore"];
+    let reads = [
+        "exists", "hget", "hgetall", "hlen", "lindex", "llen", "mget", "type", "xinfo", "xrange", "zcount", "zrange", "zrank",
+        "zscore",
+    ];
     for file in std::fs::read_dir(lua.join("operator")).expect("scripts") {
         let path = file.expect("a script").path();
         let text = std::fs::read_to_string(&path).expect("text");
@@ -226,6 +230,7 @@ async fn the_permissions_in_the_document_are_enough() {
         &["resume", "other:*"],
         &["rules"],
         &["actions"],
+        &["log"],
     ] {
         let output = run(&url("operator"), &[&namespace[..], command].concat());
         assert_eq!(output.status.code(), Some(0), "{command:?}: {output:?}");

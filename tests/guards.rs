@@ -68,7 +68,7 @@ async fn the_counter_jumps_beyond_every_id_seen() {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     // Ahead of the time.
-    let seen = Seen { highest: 5_000_000_000_000_000, first_id: 0 };
+    let seen = Seen { highest: 5_000_000_000_000_000, ..Seen::default() };
     let connected = scripts::connect(&mut conn, keys, "replication-1", seen).await.expect("an answer");
     assert!(connected.changed && connected.counter > seen.highest, "{connected:?}");
 }

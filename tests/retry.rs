@@ -339,11 +339,16 @@ async fn the_log_keeps_about_the_last_thousand() {
     assert!((1000..1200).contains(&kept), "{kept}");
 }
 
-/// The table at the end of docs/outcomes.md: what it says proves a sentence is there.
+/// The tables at the end of documents: what they say proves a sentence is there.
 #[test]
-fn every_test_that_the_document_names_is_there() {
+fn every_test_that_the_documents_name_is_there() {
+    assert!(tests_named_in("docs/outcomes.md") > 30);
+    assert!(tests_named_in("docs/log.md") > 10);
+}
+
+fn tests_named_in(document: &str) -> usize {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let document = std::fs::read_to_string(root.join("docs/outcomes.md")).expect("the document");
+    let document = std::fs::read_to_string(root.join(document)).expect("the document");
     let (_, table) = document.split_once("\n## What proves it\n").expect("the table");
     let mut named = 0;
     for row in table.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | ")).skip(1) {
@@ -362,5 +367,5 @@ fn every_test_that_the_document_names_is_there() {
             }
         }
     }
-    assert!(named > 30, "only {named} are named");
+    named
 }

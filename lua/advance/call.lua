@@ -2,7 +2,7 @@
 local slots, tag_keys, looks, n_slots = {}, {}, {}, 0
 local width = { free = 0, look = 0, done = 3, yield = 3, part = 5, hold = 6, reject = 8, complete = 8 }
 local at = P .. WORKER
-local i = SLOT_ARGS
+local i = SLOT_ARGS + (log_keep and LOG_ARGS or 0)
 while args[i] do
   local number, result = args[i], args[i + 1]
   local w = name .. '.' .. number
@@ -10,7 +10,7 @@ while args[i] do
   -- With all of its fields, so that the table does not grow later.
   local slot = {
     number = number, w = w, list = keys .. worker_object, batch = keys .. worker_event, tag = keys .. worker_event_id, result = result,
-    arg = i + 2, has = false, untagged = false, object = false, left = false, prev = false,
+    arg = i + 2, has = false, untagged = false, object = false, left = false, prev = false, taken = false,
   }
   if result == 'look' then
     looks[#looks + 1] = slot
@@ -19,6 +19,10 @@ while args[i] do
     slots[n_slots], tag_keys[n_slots] = slot, slot.tag
   end
   i = i + 2 + width[result]
+  if log_keep and width[result] > 0 then
+    slot.taken = text_of(now_ms - tonumber(args[i]))
+    i = i + 1
+  end
 end
 
 -- Free slots, for which a pop may have moved names into their lists. In those of slots that have just left an object there is one name at least.

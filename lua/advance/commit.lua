@@ -19,13 +19,18 @@ end
 local function bury(slot, object, prev, count, id, why, attempts)
   local event = call('LINDEX', slot.batch, -1 - count)
   local fields = { 'id', id, 'prev', prev, 'object', object, 'event', event, 'error', why, 'attempts', attempts }
-  local kept
+  local status, kept = 'dead', nil
   if slot.result == 'complete' then
-    kept = try('XADD', P .. event_log, 'MAXLEN', '~', '1000', '*', 'status', 'completed_with_errors', unpack(fields))
+    status = 'completed_with_errors'
+    kept = not log_keep and try('XADD', P .. event_log, 'MAXLEN', '~', '1000', '*', 'status', status, unpack(fields))
   else
     kept = try('XADD', P .. events_dead, '*', unpack(fields))
   end
-  return type(kept) == 'table' and kept.err or nil
+  local failed = type(kept) == 'table' and kept.err or nil
+  if log_keep and not failed then
+    log_row(slot, status, object, id, prev, event, why, attempts)
+  end
+  return failed
 end
 
 -- A part of the batch is delivered. Answers whether the slot goes on with its object because nothing of the batch remains.
@@ -72,8 +77,9 @@ local function commit(slots, tags)
     if tag and slot.result ~= 'free' and args[slot.arg + 1] == tag then
       local object, last = args[slot.arg], args[slot.arg + 2]
       local all = slot.result == 'done' or slot.result == 'yield'
+      local logged = not log_keep or log_result(slot, object)
       progress = true
-      if all and commit_all(slot, object, last) or not all and commit_part(slot, object, last) then
+      if logged and (all and commit_all(slot, object, last) or not all and commit_part(slot, object, last)) then
         n_going_on = n_going_on + 1
         going_on[n_going_on] = slot
       end
@@ -81,6 +87,7 @@ local function commit(slots, tags)
       give_unknown(slot, tag)
     end
   end
+  trim_log()
   return going_on
 end
 

@@ -10,7 +10,7 @@ local function missing_right()
     { 'LMOVE', other, key, 'RIGHT', 'LEFT' }, { 'LPUSH', key, 'v' }, { 'LRANGE', key, '0', '0' }, { 'LREM', key, '1', 'v' },
     { 'LSET', key, '0', 'v' }, { 'LTRIM', key, '0', '0' }, { 'MGET', key }, { 'MSET', key, 'v' }, { 'PEXPIRE', key, '1' }, { 'PTTL', key },
     { 'RENAME', key, other }, { 'RPOP', key, '1' }, { 'RPUSH', key, 'v' }, { 'SET', key, 'v' }, { 'STRLEN', key }, { 'TIME' },
-    { 'TYPE', key }, { 'XADD', key, '*', 'f', 'v' }, { 'ZADD', key, '0', 'm' }, { 'ZCARD', key },
+    { 'TYPE', key }, { 'XADD', key, '*', 'f', 'v' }, { 'XTRIM', key, 'MAXLEN', '1' }, { 'ZADD', key, '0', 'm' }, { 'ZCARD', key },
     { 'ZRANGE', key, '0', '0' }, { 'ZREM', key, 'm' }, { 'ZSCORE', key, 'm' },
   }
   for _, command in ipairs(needed) do

@@ -1,20 +1,23 @@
 -- skip: an operator sends the event at the head of a held object to the dead letters.
 --
 -- Purpose   The object goes on with what follows, due at once: the rest of the batch with the ids it has, and `prev` the last event delivered.
+--           Where the event log is on, its row says that the event is dead.
 --           Repeating a call that names the event changes nothing.
--- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read); events.dead, operator.actions (streams, written);
---           objects.with.events (list, written); OBJ:event.worker, OBJ:last.event.id (strings, read), OBJ:events.held, OBJ:events.held.id (read and write)
+-- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read); events.dead, event.log, operator.actions (streams, written);
+--           objects.with.events (list, written); seriatim.meta (hash, read), OBJ:event.worker, OBJ:last.event.id (strings, read),
+--           OBJ:events.held, OBJ:events.held.id (read and write)
 -- Arguments prefix; who; why; object; id of the event, as far as the caller knows ('' = whichever it is)
 -- Replies   {'skipped', id, id of the dead letter, events left in the batch}
 --           | {'not_held', owner or ''} | {'paused'}: a rule holds it | {'no_batch', why it is held}: no event of it has failed, or been in hand
 --           | {'other', id}: the head is another
 --           | {'denied', command} | {'wrong_type', key, its type}
 -- Keeps     I2, I4, I5: the rest keeps its hand-outs, so that no tag comes twice
--- Cost      about 12 commands
+-- Cost      about 14 commands
 local object, expected = ARGV[4], ARGV[5]
 local batch = P .. object .. events_held
 
-local no = refused(KEYS[1], 'zset', P .. objects_paused, 'zset', P .. events_dead, 'stream', batch, 'list', P .. object .. events_held_id, 'string',
+local no = refused(KEYS[1], 'zset', P .. objects_paused, 'zset', P .. event_log, 'stream', P .. meta, 'hash',
+  P .. events_dead, 'stream', batch, 'list', P .. object .. events_held_id, 'string',
   P .. object .. last_event_id, 'string')
 if no then
   return no
@@ -35,8 +38,12 @@ elseif expected ~= '' and expected ~= first then
 end
 
 local last = found[3] and id_of(found[3]) and found[3] or '0'
-local dead_id = call('XADD', P .. events_dead, '*', 'id', first, 'prev', last, 'object', object, 'event', event,
-  'error', 'skipped: ' .. held_why, 'attempts', attempts)
+local fields = { 'id', first, 'prev', last, 'object', object, 'event', event, 'error', 'skipped: ' .. held_why, 'attempts', attempts }
+local dead_id = call('XADD', P .. events_dead, '*', unpack(fields))
+if call('HGET', P .. meta, 'event.log') then
+  -- The workers trim it.
+  call('XADD', P .. event_log, '*', 'status', 'dead', unpack(fields))
+end
 call('RPOP', batch)
 local left = call('LLEN', batch)
 if left > 0 then

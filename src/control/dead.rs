@@ -4,7 +4,6 @@ use redis::aio::ConnectionLike;
 use redis::{RedisResult, Value};
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
-use serde_json::value::RawValue;
 
 use super::{ControlError, reply};
 use crate::keys::Keys;
@@ -45,15 +44,7 @@ impl Serialize for DeadLetter {
         line.serialize_entry("id", &self.id)?;
         line.serialize_entry("prev", &self.prev)?;
         line.serialize_entry("object", &self.object)?;
-        let in_one_line: Vec<u8> = self.event.iter().map(|b| if matches!(b, b'\r' | b'\n') { b' ' } else { *b }).collect();
-        if let Ok(event) = serde_json::from_slice::<&RawValue>(&in_one_line) {
-            line.serialize_entry("event", event)?;
-        } else if let Ok(text) = std::str::from_utf8(&self.event) {
-            line.serialize_entry("event_text", text)?;
-        } else {
-            let hex: String = self.event.iter().map(|byte| format!("{byte:02x}")).collect();
-            line.serialize_entry("event_hex", &hex)?;
-        }
+        reply::serialize_event(&mut line, &self.event)?;
         line.serialize_entry("error", &self.error)?;
         line.serialize_entry("attempts", &self.attempts)?;
         line.end()
@@ -174,11 +165,7 @@ pub async fn settle_all<C: ConnectionLike>(
 }
 
 fn check_id(dead_id: &str) -> Result<(), ControlError> {
-    let is_number = |part: &str| part.parse::<u64>().is_ok() && part.bytes().all(|byte| byte.is_ascii_digit());
-    match dead_id.split_once('-') {
-        Some((ms, n)) if is_number(ms) && is_number(n) => Ok(()),
-        _ => Err(ControlError::DeadId(dead_id.to_owned())),
-    }
+    if reply::is_entry_id(dead_id) { Ok(()) } else { Err(ControlError::DeadId(dead_id.to_owned())) }
 }
 
 /// Where a page begins that comes behind this entry.

@@ -7,6 +7,7 @@
 //! - [`held`](mod@held): the held objects: why they wait, released, rid of their head event
 //! - [`rules`](mod@rules): pauses and blocks: set, lifted, listed
 //! - [`actions`](mod@actions): what operators did
+//! - [`log`](mod@log): the log of events, in the order in which they were finalized
 //! - [`forget`](mod@forget): lets go of what remains of idle objects
 //! - `report` (private, its types are in `check`): invariants and violations
 //! - `scan` and `reply` (private): walking the key space, and reading what Redis answers
@@ -23,6 +24,7 @@ pub mod dead;
 pub mod forget;
 pub mod held;
 pub mod inspect;
+pub mod log;
 mod reply;
 mod report;
 pub mod rules;
@@ -37,6 +39,7 @@ pub use self::dead::{DeadLetter, dead_letters};
 pub use self::forget::{Forgot, forget};
 pub use self::held::{HeldObject, HeldPage, held};
 pub use self::inspect::{Inspection, inspect};
+pub use self::log::{LogEntry, LogPage, LogStatus, log, newest_log};
 pub use self::rules::{Rule, Rules, rules};
 pub use self::stats::{Depth, Stats, depth, stats};
 
@@ -76,6 +79,9 @@ pub enum ControlError {
     /// What was given is no id of a dead letter.
     #[error("{0:?} is no id of a dead letter; `seriatim dead list` shows them, they are like 1767225600000-0")]
     DeadId(String),
+    /// What was given is no id of a row of the log.
+    #[error("{0:?} is no id of a row of the log; `seriatim log --json` shows them as \"log_id\", they are like 1767225600000-0")]
+    LogId(String),
     /// The Redis user may not do what the action needs; nothing was done.
     #[error(
         "the Redis user may not use {0} on these keys, nothing was done; docs/protocol.md, \"Permissions\", lists what an operator needs"

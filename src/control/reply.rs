@@ -1,6 +1,8 @@
 //! Reading what Redis answers, by hand: the types of `redis` for streams are a feature that nothing else here needs.
 
 use redis::Value;
+use serde::ser::SerializeMap;
+use serde_json::value::RawValue;
 
 /// The bytes of a string, whichever way Redis sent it.
 pub(super) fn bytes(value: &Value) -> Option<Vec<u8>> {
@@ -49,6 +51,25 @@ pub(super) fn entries(value: Value) -> Option<Vec<Entry>> {
         Some((text(&id)?, fields))
     };
     array(value)?.into_iter().map(entry).collect()
+}
+
+/// Whether this is the id of an entry of a stream, written in full.
+pub(super) fn is_entry_id(id: &str) -> bool {
+    let is_number = |part: &str| part.parse::<u64>().is_ok() && part.bytes().all(|byte| byte.is_ascii_digit());
+    id.split_once('-').is_some_and(|(ms, n)| is_number(ms) && is_number(n))
+}
+
+/// Writes an event as the member `event` of a line; as `event_text` or `event_hex` where it is not JSON or not even UTF-8.
+pub(super) fn serialize_event<M: SerializeMap>(line: &mut M, event: &[u8]) -> Result<(), M::Error> {
+    let in_one_line: Vec<u8> = event.iter().map(|b| if matches!(b, b'\r' | b'\n') { b' ' } else { *b }).collect();
+    if let Ok(event) = serde_json::from_slice::<&RawValue>(&in_one_line) {
+        line.serialize_entry("event", event)
+    } else if let Ok(text) = std::str::from_utf8(event) {
+        line.serialize_entry("event_text", text)
+    } else {
+        let hex: String = event.iter().map(|byte| format!("{byte:02x}")).collect();
+        line.serialize_entry("event_hex", &hex)
+    }
 }
 
 /// The items of an array whose first is this word, without it.

@@ -7,8 +7,9 @@ use redis::{Pipeline, RedisResult, Value};
 use serde::Serialize;
 
 use super::scan::{Scan, Seen};
-use super::{ControlError, names, reply, slots_in};
+use super::{ControlError, names, newest_log, reply, slots_in};
 use crate::keys::Keys;
+use crate::projection::Position;
 
 /// How many names [`stats`] shows; the others are counted.
 pub const NAMES_MAX: usize = 1000;
@@ -50,6 +51,22 @@ pub struct NameStats {
     pub events_in_flight: u64,
 }
 
+/// One projection of the event log.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ProjectionStats {
+    /// Its name.
+    pub name: String,
+    /// The id of the last row it has applied; empty before the first.
+    pub log_id: String,
+    /// How many rows it has yet to apply.
+    pub lag: u64,
+    /// How many rows were trimmed away before it applied them, as far as it knows.
+    pub missed: u64,
+    /// Whether a process runs it.
+    pub running: bool,
+}
+
 /// Held objects, by what they wait for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -86,6 +103,8 @@ pub struct Stats {
     pub dead_letters: u64,
     /// The last id given; 0 if none.
     pub last_id: u64,
+    /// Projections of the event log, by name; of more than about [`NAMES_MAX`], some.
+    pub projections: Vec<ProjectionStats>,
     /// Shared keys of a wrong type, which could not be counted; `check` tells more.
     pub unreadable: Vec<String>,
 }
@@ -156,6 +175,7 @@ pub async fn stats<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<Stats
     stats.workers.sort_by(|a, b| a.name.cmp(&b.name));
     leases(conn, keys, &mut stats.workers).await?;
     batches(conn, keys, &mut stats.workers).await?;
+    projections(conn, keys, &mut stats).await?;
     stats.events_in_flight = stats.workers.iter().map(|name| name.events_in_flight).sum();
     Ok(stats)
 }
@@ -216,6 +236,44 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
     let waiting = total.saturating_sub(due).saturating_sub(until_released);
     stats.held = HeldStats { total, due, waiting, until_released };
     (stats.markers, stats.paused, stats.dead_letters, stats.last_id) = (markers, paused, dead_letters, last_id);
+    Ok(())
+}
+
+/// How far each projection is behind the log. Keys of a wrong type have no projections: `check` tells of them.
+async fn projections<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
+    const WHAT: &str = "the projections";
+    let mut ask_for = redis::cmd("HSCAN");
+    ask_for.arg(keys.event_projections()).arg(0).arg("COUNT").arg(NAMES_MAX);
+    let (_, flat) = match ask_for.query_async::<(u64, Vec<String>)>(conn).await {
+        Ok(page) => page,
+        Err(error) if error.code() == Some("WRONGTYPE") => {
+            stats.unreadable.push(keys.event_projections());
+            return Ok(());
+        }
+        Err(error) => return Err(ControlError::redis(WHAT)(error)),
+    };
+    if flat.is_empty() {
+        return Ok(());
+    }
+    let written = match newest_log(conn, keys, None, 1).await {
+        Ok(page) => page.written,
+        Err(ControlError::Redis { source, .. }) if source.to_string().contains("WRONGTYPE") => {
+            stats.unreadable.push(keys.event_log());
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    let mut pipe = redis::pipe();
+    for pair in flat.chunks_exact(2) {
+        let Some(Position { log_id, rows, missed, .. }) = Position::of(&pair[1]) else { continue };
+        let lag = written.saturating_sub(rows);
+        stats.projections.push(ProjectionStats { name: pair[0].clone(), log_id, lag, missed, running: false });
+        pipe.cmd("EXISTS").arg(keys.event_projection_lease(&pair[0]));
+    }
+    for (projection, answer) in stats.projections.iter_mut().zip(ask(conn, WHAT, &mut pipe).await?) {
+        projection.running = answer.is_ok_and(|answer| reply::number(&answer) == Some(1));
+    }
+    stats.projections.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(())
 }
 

@@ -88,9 +88,26 @@ pub enum Results {
     },
 }
 
+/// The log of events: what is kept of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EventLog {
+    /// About so many rows, the newest. 1 to 10^12, default 100,000.
+    pub keep: u64,
+    /// Rows that are younger. 1 s to 10 years, default: however old.
+    pub keep_for: Option<Duration>,
+}
+
+impl Default for EventLog {
+    fn default() -> Self {
+        Self { keep: 100_000, keep_for: None }
+    }
+}
+
 /// One call.
 pub struct Advance {
     cmd: Cmd,
+    logs: bool,
 }
 
 /// The bounds of a call.
@@ -117,7 +134,14 @@ impl Advance {
         cmd.arg(keys.prefix()).arg(name).arg(token).arg(bounds.batch).arg(bounds.batch_bytes).arg(bounds.reply_bytes);
         cmd.arg(bounds.claims).arg(bounds.markers).arg(from.word());
         cmd.arg(bounds.forget_after.map_or(0, |after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)));
-        Self { cmd }
+        Self { cmd, logs: false }
+    }
+
+    /// Has the call log what it finalizes. Comes before any slot is named.
+    pub fn log(&mut self, log: EventLog) {
+        let keep_for = log.keep_for.map_or(0, |keep_for| u64::try_from(keep_for.as_millis()).unwrap_or(u64::MAX));
+        self.cmd.arg("log").arg(log.keep).arg(keep_for);
+        self.logs = true;
     }
 
     /// Names a slot that has, as far as the caller knows, no batch.
@@ -132,6 +156,11 @@ impl Advance {
 
     /// Names a slot and what became of its batch.
     pub fn report(&mut self, slot: usize, report: &Report) {
+        self.report_taken(slot, report, Duration::ZERO);
+    }
+
+    /// The same with how long ago it was given the batch, which the log keeps.
+    pub fn report_taken(&mut self, slot: usize, report: &Report, ago: Duration) {
         let word = match report.then {
             Results::Done => "done",
             Results::Yield => "yield",
@@ -163,6 +192,9 @@ impl Advance {
                 cmd.arg(report.count).arg(next.map_or(String::new(), |next| next.to_string()));
                 cmd.arg(*id).arg(error.as_str()).arg(*attempts);
             }
+        }
+        if self.logs {
+            self.cmd.arg(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX));
         }
     }
 }

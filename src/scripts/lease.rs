@@ -20,6 +20,8 @@ pub struct Seen {
     pub highest: u64,
     /// The lowest id that may be given first; 0 = no matter.
     pub first_id: u64,
+    /// The process logs the events it finalizes.
+    pub event_log: bool,
 }
 
 /// What `connect` found.
@@ -40,7 +42,7 @@ pub async fn connect(
 ) -> Result<Connected, ScriptError> {
     let mut cmd = CONNECT.with_key(&keys.meta());
     cmd.arg(keys.prefix()).arg(replication_id).arg(seen.highest).arg(seen.first_id);
-    cmd.arg(JUMP_MIN + uuid::Uuid::new_v4().as_u64_pair().1 % JUMP_RANDOM);
+    cmd.arg(JUMP_MIN + uuid::Uuid::new_v4().as_u64_pair().1 % JUMP_RANDOM).arg(u8::from(seen.event_log));
     let mut reply = Reply::of("connect", CONNECT.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
         "ok" => Ok(Connected { changed: reply.int()? == 1, counter: reply.number()? }),

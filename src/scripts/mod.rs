@@ -8,6 +8,7 @@ mod advance;
 mod forget;
 mod lease;
 pub mod operator;
+pub mod projection;
 mod tag;
 
 use std::sync::LazyLock;
@@ -16,7 +17,7 @@ use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
 pub(crate) use advance::pop_and_advance;
-pub use advance::{Advance, Advanced, BatchReply, Bounds, From, Report, Results, advance};
+pub use advance::{Advance, Advanced, BatchReply, Bounds, EventLog, From, Report, Results, advance};
 pub use forget::{Forgot, OBJECTS_MAX, forget};
 pub use lease::{Adopted, Attach, Attached, Connected, Detached, Renewed, Seen, adopt, attach, connect, detach, renew};
 
@@ -27,6 +28,8 @@ use crate::keys;
 
 /// Works at `maxmemory` too: the backlog must still drain, and an operator still decide.
 const ALLOW_OOM: &str = "#!lua flags=allow-oom\n";
+/// Needs memory: Redis refuses it at `maxmemory`, as a whole.
+const DENY_OOM: &str = "#!lua\n";
 /// Only reads: Redis runs it at `maxmemory` and on replicas too.
 const NO_WRITES: &str = "#!lua flags=no-writes\n";
 
@@ -72,6 +75,7 @@ script!(
     "lib/rules.lua",
     "advance.lua",
     "advance/batch.lua",
+    "advance/log.lua",
     "advance/rules.lua",
     "advance/commit.lua",
     "advance/claim.lua"
@@ -82,6 +86,7 @@ script!(RELEASE, "operator/release.lua", "operator/actions.lua");
 script!(SKIP, "operator/skip.lua", "lib/ids.lua", "lib/hold.lua", "operator/actions.lua");
 script!(NO_WRITES, HELD, "operator/held.lua");
 script!(RULE, "operator/rule.lua", "lib/rules.lua", "operator/actions.lua");
+script!(DENY_OOM, POSITION, "projection/position.lua");
 
 /// A call that did not give a reply of the protocol.
 #[derive(Debug, thiserror::Error)]
@@ -234,7 +239,7 @@ mod tests {
         let lua = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
         let scripts =
             ["connect", "attach", "renew", "detach", "adopt", "advance", "lib/hold", "lib/slots", "lib/fence", "lib/rules"];
-        let parts = ["advance/batch", "advance/commit", "advance/rules", "advance/claim", "advance/call"];
+        let parts = ["advance/batch", "advance/log", "advance/rules", "advance/commit", "advance/claim", "advance/call"];
         let mut asked = 0;
         for script in scripts.into_iter().chain(parts) {
             let text = std::fs::read_to_string(lua.join(format!("{script}.lua"))).expect("a script");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::retry::{self, RetryPolicy};
 use crate::keys::Keys;
+use crate::scripts::EventLog;
 
 /// The most slots a process can run.
 pub const CONCURRENCY_MAX: usize = 1024;
@@ -52,6 +53,9 @@ pub struct WorkerConfig {
     /// How long the last id of an object is kept after its last event was delivered. After that, its next event has `prev` 0: see
     /// [`forget`](mod@crate::control::forget). All workers should have the same. 1 s to 10 years, default: for ever.
     pub forget_after: Option<Duration>,
+    /// Write every event that is finalized to the log, `event.log`, and keep so much of it. All workers should have the same. Default: only
+    /// events completed with errors, about the last 1,000.
+    pub event_log: Option<EventLog>,
     /// Take the name at once from a process that is still alive, which then stops. Default: no.
     pub takeover: bool,
     /// The lowest id to give, for a Redis that was emptied while no process was left that remembers the ids. 0 to 2^52, default 0: no matter.
@@ -78,6 +82,7 @@ impl Default for WorkerConfig {
             probe_max: Duration::from_secs(5),
             crashes_max: 5,
             forget_after: None,
+            event_log: None,
             takeover: false,
             first_id: 0,
         }
@@ -120,6 +125,10 @@ impl WorkerConfig {
         check_time("probe_max", self.probe_max, ms(100), hour, "it must be 100 ms to 1 h")?;
         let forget_after = self.forget_after.unwrap_or(hour);
         check_time("forget_after", forget_after, s(1), 10 * 366 * 24 * hour, "it must be 1 s to 10 years")?;
+        let log = self.event_log.unwrap_or_default();
+        check_number("event_log_keep", log.keep, 1, 1_000_000_000_000, "it must be 1 to 1000000000000 rows")?;
+        let keep_for = log.keep_for.unwrap_or(hour);
+        check_time("event_log_keep_for", keep_for, s(1), 10 * 366 * 24 * hour, "it must be 1 s to 10 years")?;
         let retry = |setting, policy: &RetryPolicy| {
             policy.validate().map_err(|range| ConfigError { setting, value: policy.to_string(), range })
         };

@@ -72,7 +72,7 @@ impl Redis {
         let memory = Arc::new(Memory::default());
         let pool = Pool::builder(manager)
             .max_size(CONNECTIONS)
-            .post_create(first_script(config.keys.clone(), config.first_id, Arc::clone(&memory)))
+            .post_create(first_script(config, Arc::clone(&memory)))
             .build()
             .map_err(|error| WorkerError::Url(error.to_string()))?;
         Ok(Self { pool, address, memory })
@@ -131,11 +131,12 @@ pub(crate) fn is_lasting(error: &ScriptError) -> bool {
     error.is_wrong_type() || !matches!(error, ScriptError::Redis(_))
 }
 
-fn first_script(keys: Keys, first_id: u64, memory: Arc<Memory>) -> Hook {
+fn first_script(config: &WorkerConfig, memory: Arc<Memory>) -> Hook {
+    let (keys, first_id, event_log) = (config.keys.clone(), config.first_id, config.event_log.is_some());
     Hook::async_fn(move |conn: &mut MultiplexedConnection, _| {
         let (keys, memory) = (keys.clone(), Arc::clone(&memory));
         Box::pin(async move {
-            let seen = Seen { highest: memory.highest.load(Ordering::Relaxed), first_id };
+            let seen = Seen { highest: memory.highest.load(Ordering::Relaxed), first_id, event_log };
             let replication_id = replication_id(conn).await.map_err(HookError::Backend)?;
             match around!("connect", scripts::connect(conn, &keys, &replication_id, seen)).await {
                 Ok(connected) => {

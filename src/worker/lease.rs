@@ -234,7 +234,7 @@ fn typed_keys(keys: &Keys, name: &str, slots: usize) -> Vec<(String, &'static st
     let expected = |kind: &str| match kind {
         "objects_with_events" | "worker_object" | "worker_event" => "list",
         "objects_held" | "objects_paused" | "events_scheduled" => "zset",
-        "event_workers" | "event_rules" | "meta" => "hash",
+        "event_workers" | "event_rules" | "event_projections" | "meta" => "hash",
         "events_dead" | "event_log" | "operator_actions" => "stream",
         _ => "string",
     };

@@ -40,6 +40,8 @@ pub use holder::Holder;
 pub use retry::{Backoff, Limit, RetryError, RetryPolicy, UsedUp};
 pub use shutdown::Shutdown;
 
+pub use crate::scripts::EventLog;
+
 use self::connect::Redis;
 use self::lease::{Session, attach, detach};
 use self::serve::{Ended, Serve};
@@ -224,6 +226,12 @@ impl WorkerBuilder {
     /// The same for events of one type: those whose top-level member `type` is this string.
     pub fn retry_type(mut self, event_type: impl Into<String>, policy: RetryPolicy) -> Self {
         self.config.retry_types.insert(event_type.into(), policy);
+        self
+    }
+
+    /// Log every event that is finalized. Default: only events completed with errors.
+    pub fn event_log(mut self, log: EventLog) -> Self {
+        self.config.event_log = Some(log);
         self
     }
 

@@ -241,7 +241,7 @@ impl<'a> Serve<'a> {
         for (number, slot) in self.slots.iter_mut().enumerate() {
             match slot {
                 _ if asked.len() == asked_max => break,
-                Slot::Reported(told) => call.report(number, &told.report),
+                Slot::Reported(told) => call.report_taken(number, &told.report, told.taken.elapsed()),
                 Slot::Free if wanted && (names_left > 0 || self.popped == Some(number)) => {
                     names_left = names_left.saturating_sub(1);
                     call.free(number);
@@ -271,7 +271,11 @@ impl<'a> Serve<'a> {
             markers: MARKERS_MAX,
             forget_after: self.config.forget_after,
         };
-        Advance::new(&self.config.keys, &self.config.name, &self.session.token, bounds, self.from)
+        let mut call = Advance::new(&self.config.keys, &self.config.name, &self.session.token, bounds, self.from);
+        if let Some(log) = self.config.event_log {
+            call.log(log);
+        }
+        call
     }
 
     fn has_parked(&self) -> bool {

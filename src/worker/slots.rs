@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::deliver::Outcome;
 use super::retry::{RetryPolicy, UsedUp};
@@ -26,6 +27,8 @@ pub(crate) struct Hand {
     pub(crate) batch: Batch,
     /// How many events of the object were given to the slot without a pause, these included.
     pub(crate) turn: usize,
+    /// When it was given.
+    pub(crate) taken: Instant,
 }
 
 impl Hand {
@@ -35,7 +38,7 @@ impl Hand {
         let object = ObjectName::found(&String::from_utf8_lossy(&reply.object));
         let turn = turn + reply.events.len();
         let batch = Batch { object, first: reply.tag.first, prev: reply.prev, stride: STRIDE, payloads: reply.events };
-        Self { raw: reply.object, tag: reply.tag, batch, turn }
+        Self { raw: reply.object, tag: reply.tag, batch, turn, taken: Instant::now() }
     }
 
     /// How many events to offer to the sink at once: an event that failed, or that may have killed its worker, is delivered alone.
@@ -88,6 +91,8 @@ pub(crate) enum Slot {
 #[derive(Debug, Clone)]
 pub(crate) struct Told {
     pub(crate) report: Report,
+    /// When the batch was given.
+    pub(crate) taken: Instant,
     turn: usize,
 }
 
@@ -136,7 +141,9 @@ impl Slot {
             (Self::Delivering(hand), Step::Outcome(outcome, policy)) => hand_over(hand, outcome, policy),
             (Self::Delivering(hand), Step::Park) => Self::Parked(hand),
             (Self::Parked(hand), Step::Resume) => Self::Delivering(hand),
-            (Self::Delivering(hand), Step::Refuse(why)) => Self::Reported(Told { report: hand.hold_for_operator(why), turn: 0 }),
+            (Self::Delivering(hand), Step::Refuse(why)) => {
+                Self::Reported(Told { report: hand.hold_for_operator(why), taken: hand.taken, turn: 0 })
+            }
             (slot @ (Self::Free | Self::Parked(_) | Self::Delivering(_) | Self::Reported(_) | Self::Asked(_)), _) => slot,
         }
     }
@@ -164,7 +171,7 @@ fn hand_over(hand: Hand, outcome: Outcome, policy: &Policy<'_>) -> Slot {
     // What lets go of the object ends its turn, also where the same slot gets it back in the same call.
     let ends = matches!(then, Results::Yield | Results::Hold { .. });
     let turn = if ends { 0 } else { hand.turn - (len - count) };
-    Slot::Reported(Told { report: hand.report(count, then), turn })
+    Slot::Reported(Told { report: hand.report(count, then), taken: hand.taken, turn })
 }
 
 /// The event behind the first `count` has failed: it is tried again later, unless its attempts are used up.

@@ -1,7 +1,7 @@
 //! `advance`: commit, go on, claim.
 
 use super::reference::{
-    Advanced, Broken, Dead, Event, FAR, Given, ID_MAX, Key, Name, Numbers, OPERATOR, Reference, Reply, remove,
+    Advanced, Broken, Dead, Event, FAR, Given, ID_MAX, Key, Name, Numbers, OPERATOR, Reference, Reply, Row, remove,
 };
 
 /// What follows on the delivered part of a batch.
@@ -54,6 +54,8 @@ pub struct Advance {
     pub markers: usize,
     /// 0: never.
     pub forget_ms: u64,
+    /// What is finalized is logged.
+    pub log: bool,
     pub from_held: bool,
     /// Without a result, the slot is free as far as the process knows.
     pub slots: Vec<(usize, Option<Told>)>,
@@ -95,6 +97,7 @@ struct Call<'a> {
     claims: usize,
     markers: usize,
     forget_ms: u64,
+    log: bool,
     from_held: bool,
     counter: u64,
     progress: bool,
@@ -125,6 +128,7 @@ impl Reference {
             claims: args.claims,
             markers: args.markers,
             forget_ms: args.forget_ms,
+            log: args.log,
             from_held: args.from_held,
             counter,
             progress: false,
@@ -193,10 +197,20 @@ impl Call<'_> {
         let (now, w, name) = (self.state.now, slot.w.as_str(), &told.object);
         let prev_known = told.last.or(self.state.object(name).last_id()).unwrap_or(0);
         let (mut count, mut then) = (told.count, told.then.clone());
+        if self.log && (count > 0 || matches!(then, Then::Reject { .. })) {
+            if self.state.broken == Some(Broken::Log) {
+                // Neither may the event be gone without its row.
+                let why = "quarantine: event.log is a set";
+                self.state.hold_batch(w, name, OPERATOR, told.tag.held_id(why.as_bytes()));
+                self.tell_quarantined(name, why.as_bytes());
+                return false;
+            }
+            self.log_delivered(w, told);
+        }
         if let Then::Reject { next, id, attempts, complete } = told.then {
             let event = self.state.worker(w).batch[count].clone();
-            let (stream, broken) = if complete { ("event.log", Broken::Log) } else { ("events.dead", Broken::Dead) };
-            if self.state.broken == Some(broken) {
+            let (stream, broken) = if complete && !self.log { ("event.log", Broken::Log) } else { ("events.dead", Broken::Dead) };
+            if self.state.broken == Some(broken) && !(complete && self.log) {
                 // Rather held in its place than lost.
                 let rest = Numbers { first: id, attempts, ..told.tag };
                 let why = format!("quarantine: {stream}: {WRONG_TYPE}");
@@ -204,10 +218,14 @@ impl Call<'_> {
                 self.state.hold_batch(&slot.w, name, OPERATOR, rest.held_id(why.as_bytes()));
                 return false;
             }
-            let (prev, error) = (prev_known.to_string(), ERROR.into());
-            match complete {
-                false => drop(self.state.bury(id, prev, name, event, error, attempts)),
-                true => self.state.log.push(Dead { serial: 0, id, prev, object: name.clone(), event, error, attempts }),
+            let (prev, error): (_, Name) = (prev_known.to_string(), ERROR.into());
+            let row = Dead { serial: 0, id, prev: prev.clone(), object: name.clone(), event: event.clone(), error, attempts };
+            if !complete {
+                self.state.bury(id, prev, name, event, row.error.clone(), attempts);
+            }
+            if complete || self.log {
+                let status = if complete { "completed_with_errors" } else { "dead" };
+                self.state.log.push(Row { status, event: row, taken: self.log });
             }
             count += 1;
             then = match next {
@@ -245,6 +263,19 @@ impl Call<'_> {
                 false
             }
             Then::Reject { .. } => unreachable!("a dead letter is written, or the event is held"),
+        }
+    }
+
+    /// Each delivered event has a row.
+    fn log_delivered(&mut self, w: &str, told: &Told) {
+        let (mut numbers, mut prev) = (told.tag, self.state.object(&told.object).last_id().unwrap_or(0));
+        let batch = self.state.worker(w).batch.clone();
+        for event in batch.into_iter().take(told.count) {
+            let Numbers { first: id, attempts, .. } = numbers;
+            let (object, error) = (told.object.clone(), Name::new());
+            let event = Dead { serial: 0, id, prev: prev.to_string(), object, event, error, attempts };
+            self.state.log.push(Row { status: "completed", event, taken: true });
+            (numbers, prev) = (numbers.after(1), id);
         }
     }
 

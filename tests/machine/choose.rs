@@ -52,15 +52,16 @@ fn bounds() -> impl Strategy<Value = Bounds> {
     let reply_bytes = prop_oneof![6 => Just(1usize << 24), 1 => Just(1), 1 => Just(60)];
     let claims = prop_oneof![6 => Just(1024usize), 1 => Just(0), 2 => 1..3usize];
     let markers = prop_oneof![4 => Just(4096usize), 2 => 1..4usize];
-    let forget = any::<bool>();
-    (batch, batch_bytes, reply_bytes, claims, markers, forget).prop_map(
-        |(batch, batch_bytes, reply_bytes, claims, markers, forget)| Bounds {
+    let (forget, log) = (any::<bool>(), any::<bool>());
+    (batch, batch_bytes, reply_bytes, claims, markers, forget, log).prop_map(
+        |(batch, batch_bytes, reply_bytes, claims, markers, forget, log)| Bounds {
             batch,
             batch_bytes,
             reply_bytes,
             claims,
             markers,
             forget,
+            log,
         },
     )
 }
@@ -123,7 +124,8 @@ fn script() -> impl Strategy<Value = Step> {
         3 => (0..NAMES.len(), prop_oneof![Just(2u32), Just(5)]).prop_map(|(own, crashes_max)| Step::Adopt(own, crashes_max)),
         1 => (name(), token()).prop_map(|(name, token)| Step::Detach(name, token)),
         2 => prop::collection::vec(object(), 1..4).prop_map(Step::Forget),
-        1 => (0..3u8, 0..3u8, 0..3u8).prop_map(|(id, highest, first)| Step::Connect(id, highest, first)),
+        1 => (0..3u8, 0..3u8, 0..3u8, any::<bool>())
+            .prop_map(|(id, highest, first, log)| Step::Connect(id, highest, first, log)),
         4 => operator(),
         4 => rule(),
     ]

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::reference::{Broken, Dead, Key, Name, Numbers, Reference, Reply};
+use super::reference::{Broken, Dead, Key, Name, Numbers, Reference, Reply, Row};
 
 /// Who does it all, and why.
 pub const WHO: &str = "ada@host";
@@ -88,7 +88,7 @@ impl Reference {
     pub fn skip(&mut self, object: &Name, expected: Option<u64>) -> Reply {
         let found = self.object(object).clone();
         let wrong = found.held == Key::Wrong || found.held_id == Key::Wrong || found.last == Key::Wrong;
-        if self.refuses(&[Broken::Held, Broken::Paused, Broken::Dead]) || wrong {
+        if self.refuses(&[Broken::Held, Broken::Paused, Broken::Dead, Broken::Log, Broken::Meta]) || wrong {
             return Reply::WrongType;
         } else if self.paused.contains(object) {
             return Reply::Paused;
@@ -104,9 +104,12 @@ impl Reference {
         }
         let event = batch.remove(0);
         let left = batch.len() as u64;
-        let error = [b"skipped: ", &why[..]].concat().into();
+        let error: Bytes = [b"skipped: ", &why[..]].concat().into();
         let prev = found.last_id().unwrap_or(0).to_string();
         let serial = self.bury(numbers.first, prev, object, event, error, numbers.attempts);
+        if let (true, Some(dead)) = (self.log_on, self.dead.last()) {
+            self.log.push(Row { status: "dead", event: dead.clone(), taken: false });
+        }
         let rest = numbers.after(1).held_id(b"skip");
         let held = self.object(object);
         held.held = Key::Right(batch);

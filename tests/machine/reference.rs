@@ -163,6 +163,15 @@ pub struct Dead {
     pub attempts: u32,
 }
 
+/// A row of the log.
+#[derive(Debug, Clone)]
+pub struct Row {
+    pub status: &'static str,
+    pub event: Dead,
+    /// It says when the event was taken.
+    pub taken: bool,
+}
+
 /// A shared key of a wrong type while one call is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
@@ -278,8 +287,10 @@ pub struct Reference {
     pub registry: Vec<(&'static str, Registered)>,
     pub leases: BTreeMap<&'static str, Lease>,
     pub dead: Vec<Dead>,
-    /// Events completed with errors.
-    pub log: Vec<Dead>,
+    /// Events that are finalized; without the log only those completed with errors.
+    pub log: Vec<Row>,
+    /// Whether the process that came last logs.
+    pub log_on: bool,
     /// How many dead letters there ever were.
     pub buried: u64,
     pub actions: Vec<Action>,
@@ -527,7 +538,7 @@ impl Reference {
         Reply::Detached { held }
     }
 
-    pub fn connect(&mut self, replication_id: &str, highest: u64, first_id: u64) -> Reply {
+    pub fn connect(&mut self, replication_id: &str, highest: u64, first_id: u64, log: bool) -> Reply {
         match self.broken {
             Some(Broken::Meta | Broken::Counter) => return Reply::WrongType,
             Some(Broken::CounterText) => return Reply::Counter("nan".to_owned()),
@@ -546,6 +557,7 @@ impl Reference {
             self.counter = Some(counter);
         }
         self.meta = Some(if differs { Some(replication_id.to_owned()) } else { seen });
+        self.log_on = log;
         Reply::Connected { changed, counter }
     }
 

@@ -8,7 +8,7 @@ use super::world::{AttachStep, Bounds, Choice, Part, Step, Token, World};
 
 /// Bounds that bind nothing.
 const WIDE: Bounds =
-    Bounds { batch: 1000, batch_bytes: 1 << 20, reply_bytes: 1 << 24, claims: 1024, markers: 4096, forget: false };
+    Bounds { batch: 1000, batch_bytes: 1 << 20, reply_bytes: 1 << 24, claims: 1024, markers: 4096, forget: false, log: false };
 const ATTACH: Step = attach(1);
 const TWO_SLOTS: Step = attach(2);
 

@@ -11,7 +11,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Value, cmd};
 use seriatim::keys::Keys;
 use seriatim::scripts::operator::{self, By, Released, RuleStep, Ruled, Settle, Settled, Skipped};
-use seriatim::scripts::{self, Advanced, Attached, Detached, From, Renewed, Report, Results, ScriptError, Seen, Tag};
+use seriatim::scripts::{self, Advanced, Attached, Detached, EventLog, From, Renewed, Report, Results, ScriptError, Seen, Tag};
 
 use super::advance::{Advance, Delay, ERROR, Then, Told};
 use super::operator::{WHO, WHY};
@@ -49,6 +49,8 @@ const BY: By<'static> = By { who: WHO, why: WHY };
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// The time of a name's last sign of life that is more than a day ago.
 const LONG_AGO: u64 = 1000;
+/// How long ago every batch was taken.
+const AGE_MS: u64 = 1000;
 /// How much shorter a lease may be than what was asked for: a schedule takes less than this.
 const SLACK_MS: u64 = 600_000;
 
@@ -62,13 +64,15 @@ pub struct Server {
     looked_ms: u64,
     /// The id of the entry of each dead letter there ever was, by its serial.
     dead_ids: BTreeMap<u64, String>,
+    /// How many rows of the log have said when their event was taken.
+    taken: usize,
 }
 
 impl Server {
     /// An empty Redis.
     pub async fn empty(mut conn: MultiplexedConnection, keys: Keys) -> Self {
         let _: () = cmd("FLUSHALL").query_async(&mut conn).await.expect("FLUSHALL");
-        let mut server = Self { conn, keys, looked_ms: 0, dead_ids: BTreeMap::new() };
+        let mut server = Self { conn, keys, looked_ms: 0, dead_ids: BTreeMap::new(), taken: 0 };
         server.look().await;
         server
     }
@@ -126,6 +130,7 @@ impl Server {
         let wanted = wanted(state, self.keys.prefix());
         self.set_clock(&mut dump, state, before).await;
         self.set_dead_ids(&mut dump, state).await;
+        self.set_taken(&mut dump, before);
         differences(&dump, &wanted)?;
         let leases = state.leases.iter().map(|(name, lease)| (self.keys.worker_lease(name).into_bytes(), lease.ms));
         let fading = state.objects.iter().filter_map(|(name, object)| Some((self.key(name, ":last.event.id"), object.fades?)));
@@ -257,8 +262,8 @@ impl Server {
                     })
                 })
             }
-            Call::Connect { replication_id, highest, first_id } => {
-                let seen = Seen { highest: *highest, first_id: *first_id };
+            Call::Connect { replication_id, highest, first_id, log } => {
+                let seen = Seen { highest: *highest, first_id: *first_id, event_log: *log };
                 scripts::connect(&mut self.conn, &self.keys, replication_id, seen)
                     .await
                     .map(|found| Reply::Connected { changed: found.changed, counter: found.counter })
@@ -291,9 +296,12 @@ impl Server {
         };
         let from = if args.from_held { From::Held } else { From::Markers };
         let mut call = scripts::Advance::new(&self.keys, args.name, &args.token, bounds, from);
+        if args.log {
+            call.log(EventLog::default());
+        }
         for (slot, told) in &args.slots {
             match told {
-                Some(told) => call.report(*slot, &report(told)),
+                Some(told) => call.report_taken(*slot, &report(told), Duration::from_millis(AGE_MS)),
                 None => call.free(*slot),
             }
         }
@@ -432,6 +440,21 @@ impl Server {
                 pair[1] = serial.to_string().into_bytes();
             }
         }
+    }
+
+    /// Puts a word in the place of each time at which an event in the log was taken, where it is one.
+    fn set_taken(&mut self, dump: &mut Dump, before: u64) {
+        let times = dump.get_mut(self.keys.event_log().as_bytes()).into_iter().flat_map(|(_, value)| value.chunks_mut(2));
+        let (known, mut seen) = (self.taken, 0);
+        for pair in times.filter(|pair| pair[0] == b"taken") {
+            seen += 1;
+            let since = if seen > known { before } else { 0 };
+            let at: u64 = String::from_utf8_lossy(&pair[1]).parse().unwrap_or(0);
+            if (since..=self.looked_ms).contains(&(at + AGE_MS)) {
+                pair[1] = b"then".to_vec();
+            }
+        }
+        self.taken = seen;
     }
 
     /// Times that were written in this step become those of the reference, in what was seen and in Redis.
@@ -596,10 +619,14 @@ fn wanted(state: &Reference, prefix: &str) -> Dump {
         fields.into_iter().flat_map(|(field, value)| [text(field.to_owned()), value]).collect::<Vec<_>>()
     };
     let dead = state.dead.iter().flat_map(letter);
-    let status = ["status", "completed_with_errors"].map(|word| text(word.to_owned()));
-    let log = state.log.iter().flat_map(|entry| status.iter().cloned().chain(letter(entry)));
+    let log = state.log.iter().flat_map(|row| {
+        let words = |words: [&str; 2]| words.map(|word| text(word.to_owned()));
+        let taken = row.taken.then(|| words(["taken", "then"])).into_iter().flatten();
+        words(["status", row.status]).into_iter().chain(letter(&row.event)).chain(taken)
+    });
     let meta = state.meta.iter().flat_map(|id| {
-        let mut fields = vec!["partitions", "1"];
+        let mut fields = if state.log_on { vec!["event.log", "on"] } else { vec![] };
+        fields.extend(["partitions", "1"]);
         fields.extend(id.iter().flat_map(|id| ["replication.id", id]));
         fields.extend(["schema", "1"]);
         fields.into_iter().map(|field| text(field.to_owned())).collect::<Vec<_>>()

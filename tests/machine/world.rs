@@ -66,6 +66,7 @@ pub struct Bounds {
     pub claims: usize,
     pub markers: usize,
     pub forget: bool,
+    pub log: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -90,7 +91,7 @@ pub enum Step {
     Renew(usize, Token, bool, usize),
     Adopt(usize, u32),
     Detach(usize, Token),
-    Connect(u8, u8, u8),
+    Connect(u8, u8, u8, bool),
     Expire(usize),
     Day(usize),
     Release(usize),
@@ -144,6 +145,7 @@ pub enum Call {
         replication_id: &'static str,
         highest: u64,
         first_id: u64,
+        log: bool,
     },
     Expire(&'static str),
     Day(&'static str),
@@ -225,11 +227,12 @@ impl World {
             }
             Step::Adopt(own, crashes_max) => Call::Adopt { own: NAMES[*own], crashes_max: *crashes_max },
             Step::Detach(name, token) => Call::Detach { name: NAMES[*name], token: self.token(NAMES[*name], *token) },
-            Step::Connect(id, highest, first) => {
+            Step::Connect(id, highest, first, log) => {
                 let counter = self.state.counter.unwrap_or(0);
                 let replication_id = ["", "one", "two"][usize::from(*id)];
                 let highest = [0, counter, counter + 5][usize::from(*highest)];
-                Call::Connect { replication_id, highest, first_id: [0, counter, counter + 10][usize::from(*first)] }
+                let first_id = [0, counter, counter + 10][usize::from(*first)];
+                Call::Connect { replication_id, highest, first_id, log: *log }
             }
             Step::Expire(name) => Call::Expire(NAMES[*name]),
             Step::Day(name) => Call::Day(NAMES[*name]),
@@ -301,7 +304,7 @@ impl World {
             Call::Renew { name, token, lease_ms, slots } => state.renew(name, token, *lease_ms, *slots),
             Call::Adopt { own, crashes_max } => state.adopt(own, *crashes_max),
             Call::Detach { name, token } => state.detach(name, token),
-            Call::Connect { replication_id, highest, first_id } => state.connect(replication_id, *highest, *first_id),
+            Call::Connect { replication_id, highest, first_id, log } => state.connect(replication_id, *highest, *first_id, *log),
             Call::Expire(name) => {
                 state.leases.remove(name);
                 Reply::Done
@@ -460,7 +463,7 @@ impl World {
             .filter(|(_, choice)| !matches!(choice, Choice::Skip | Choice::Look))
             .map(|(slot, choice)| (slot, self.told(name, slot, *choice)))
             .collect();
-        let Bounds { batch, batch_bytes, reply_bytes, claims, markers, forget } = bounds;
+        let Bounds { batch, batch_bytes, reply_bytes, claims, markers, forget, log } = bounds;
         let token = self.token(name, token);
         Call::Advance(Advance {
             name,
@@ -471,6 +474,7 @@ impl World {
             claims,
             markers,
             forget_ms: if forget { FORGET_MS } else { 0 },
+            log,
             from_held: !process.from_markers,
             slots,
             looks,

@@ -16,6 +16,7 @@ mod global;
 mod held;
 mod inspect;
 mod lines;
+mod log;
 mod pointer;
 mod private;
 mod random;
@@ -77,6 +78,7 @@ enum Command {
     Unblock(rules::Lift),
     Rules(rules::List),
     Actions(actions::Args),
+    Log(log::Args),
     Forget(forget::Args),
     Demo(demo::Args),
     Bench(bench::Args),
@@ -128,6 +130,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Unblock(args) => rules::lift(args, Kind::Block, global).await,
         Command::Rules(args) => rules::list(args, global).await,
         Command::Actions(args) => actions::run(args, global).await,
+        Command::Log(args) => log::run(args, global).await,
         Command::Forget(args) => forget::run(args, global).await,
         Command::Demo(args) => demo::run(args).await,
         Command::Bench(args) => bench::run(args, global).await,

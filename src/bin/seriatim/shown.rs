@@ -78,7 +78,7 @@ pub(crate) fn action_failure(error: ControlError) -> anyhow::Error {
 pub(crate) fn failure(error: ControlError) -> anyhow::Error {
     let exit = match error {
         ControlError::Redis { .. } => Exit::Redis,
-        ControlError::Name(_) | ControlError::DeadId(_) => Exit::Input,
+        ControlError::Name(_) | ControlError::DeadId(_) | ControlError::LogId(_) => Exit::Input,
         ControlError::Denied(_) => Exit::Redis,
         _ => Exit::Broken,
     };

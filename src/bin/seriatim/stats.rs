@@ -83,6 +83,15 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
     writeln!(out, "paused        {} objects", stats.paused)?;
     writeln!(out, "dead letters  {}", stats.dead_letters)?;
     writeln!(out, "last id       {}", stats.last_id)?;
+    for projection in &stats.projections {
+        let missed = match projection.missed {
+            0 => String::new(),
+            missed => format!(", {missed} missed"),
+        };
+        let nobody = if projection.running { "" } else { ", nobody runs it" };
+        let name = shown::shortened(&projection.name, 64);
+        writeln!(out, "projection    {name}: {} rows behind{missed}{nobody}", projection.lag)?;
+    }
     for key in &stats.unreadable {
         writeln!(out, "unreadable    {} is of a wrong type; `seriatim check` tells more", shown::shortened(key, 80))?;
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use seriatim::scripts::ScriptError;
 use seriatim::sink::{self, Sink, Spec};
-use seriatim::worker::{ConfigError, RetryPolicy, Shutdown, StopReason, Worker, WorkerConfig, WorkerError};
+use seriatim::worker::{ConfigError, EventLog, RetryPolicy, Shutdown, StopReason, Worker, WorkerConfig, WorkerError};
 use tracing::{info, warn};
 
 use crate::exit::{Exit, Failure};
@@ -49,6 +49,15 @@ pub(crate) struct Args {
     /// Forget an object so long after its last event: 1s to 10years. Its next event then has "prev" 0 [default: never]
     #[arg(long, env = "SERIATIM_FORGET_AFTER", value_name = "TIME", value_parser = time)]
     forget_after: Option<Duration>,
+    /// Write every event that is finalized to the event log, in the same step: delivered, completed with errors, dead. `seriatim log` shows it
+    #[arg(long, env = "SERIATIM_EVENT_LOG")]
+    event_log: bool,
+    /// With --event-log: keep about the last N rows
+    #[arg(long, env = "SERIATIM_EVENT_LOG_KEEP", value_name = "N", default_value_t = EventLog::default().keep, requires = "event_log")]
+    event_log_keep: u64,
+    /// With --event-log: keep rows about this long: 1s to 10years [default: however old]
+    #[arg(long, env = "SERIATIM_EVENT_LOG_KEEP_FOR", value_name = "TIME", value_parser = time, requires = "event_log")]
+    event_log_keep_for: Option<Duration>,
     /// Take the name at once from a worker that has it; that one stops
     #[arg(long)]
     takeover: bool,
@@ -85,6 +94,11 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         }
     }
     config.forget_after = args.forget_after;
+    config.event_log = args.event_log.then(|| {
+        let mut log = EventLog::default();
+        (log.keep, log.keep_for) = (args.event_log_keep, args.event_log_keep_for);
+        log
+    });
     config.takeover = args.takeover;
     config.first_id = args.first_id;
     if let Some(name) = args.name {

@@ -1,0 +1,68 @@
+//! Two projections of the event log: how many events of each type there were each day, and the latest event of each object.
+//!
+//!     cargo run --example worker          # or a worker of yours, with the event log on: seriatim worker --sink null --event-log
+//!     cargo run --example emit
+//!     cargo run --example projection
+//!
+//! Each goes on where it was, also after it was killed. `SERIATIM_REDIS` names another Redis than the one at 127.0.0.1.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use seriatim::control::{LogEntry, LogStatus};
+use seriatim::keys::Keys;
+use seriatim::projection::{Gaps, Projection, RedisStore, Runner};
+use seriatim::redis;
+
+/// How many events of each type were finalized on each day since 1970, by what became of them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct PerDay(BTreeMap<u64, BTreeMap<String, u64>>);
+
+impl Projection for PerDay {
+    fn apply(&mut self, entry: &LogEntry) {
+        let event_type = entry.member("type").unwrap_or_else(|| "none".to_owned());
+        let of_day = self.0.entry(entry.finalized_ms / 86_400_000).or_default();
+        *of_day.entry(format!("{} {event_type}", entry.status)).or_default() += 1;
+    }
+}
+
+/// The latest event delivered of each object.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Latest(BTreeMap<String, (u64, String)>);
+
+impl Projection for Latest {
+    fn apply(&mut self, entry: &LogEntry) {
+        if let (LogStatus::Completed, Some(id)) = (&entry.status, entry.id) {
+            self.0.insert(entry.object.clone(), (id, String::from_utf8_lossy(&entry.event).into_owned()));
+        }
+    }
+}
+
+/// Applies what is there by now; answers the state.
+async fn caught_up<P: Projection>(name: &str, conn: &redis::aio::MultiplexedConnection) -> anyhow::Result<P> {
+    let keys = Keys::new();
+    let store = RedisStore::new(conn.clone(), keys.clone(), name)?;
+    let mut runner = Runner::<P, _>::open(store, keys, Duration::from_secs(10), Gaps::Count).await?;
+    while runner.step(&mut conn.clone()).await?.lag > 0 {}
+    let state = serde_json::from_slice(&serde_json::to_vec(runner.projection())?)?;
+    let position = runner.position();
+    println!("{name}: {} rows, {} of them trimmed away unseen", position.rows, position.missed);
+    runner.close().await?;
+    Ok(state)
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let url = std::env::var("SERIATIM_REDIS").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
+    let conn = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+    let PerDay(days) = caught_up("per-day", &conn).await?;
+    for (day, counts) in days {
+        println!("  day {day}: {counts:?}");
+    }
+    let Latest(objects) = caught_up("latest", &conn).await?;
+    for (object, (id, event)) in objects.iter().take(20) {
+        println!("  {object} {id} {event}");
+    }
+    Ok(())
+}

@@ -1,0 +1,33 @@
+-- position: a projection's place in the event log and its state, read and written together by the one process that runs it.
+--
+-- Purpose   open: takes the name, where nobody has it, and reads. save: writes both, and keeps the name. keep: keeps the name. close: gives it back.
+--           Whoever has lost the name writes nothing.
+-- Keys      KEYS[1] event.projections (hash, read and write); event.projection.NAME (string, read and write: the state),
+--           event.projection.NAME.lease (string with a time to live)
+-- Arguments prefix; open | save | keep | close; name; token; ms for which the name is kept; for save: position, state
+-- Replies   {'ok', position or '', state or ''} | {'ok'} | {'lost'}: another process has the name, or had it; at open: has it
+-- Keeps     none is touched
+-- Cost      about 4 commands
+local step, name, token, lease_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local state = P .. 'event.projection.' .. name
+local lease = state .. '.lease'
+
+local holder = redis.call('GET', lease)
+if step == 'open' then
+  if holder and holder ~= token then
+    return { 'lost' }
+  end
+  local position, saved = redis.call('HGET', KEYS[1], name), redis.call('GET', state)
+  redis.call('SET', lease, token, 'PX', lease_ms)
+  return { 'ok', position or '', saved or '' }
+elseif holder ~= token then
+  return { 'lost' }
+elseif step == 'close' then
+  redis.call('DEL', lease)
+  return { 'ok' }
+elseif step == 'save' then
+  redis.call('HSET', KEYS[1], name, ARGV[6])
+  redis.call('SET', state, ARGV[7])
+end
+redis.call('PEXPIRE', lease, lease_ms)
+return { 'ok' }

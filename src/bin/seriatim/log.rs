@@ -1,0 +1,138 @@
+//! `seriatim log`.
+
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::value::RawValue;
+use seriatim::control::log::{PER_CALL_MAX, since};
+use seriatim::control::stats::time_ms;
+use seriatim::control::{LogEntry, log, newest_log};
+
+use crate::exit::Exit;
+use crate::global::Global;
+use crate::shown;
+
+/// How long --follow waits before it looks again where there was nothing more.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Show the event log: what became of events, in the order in which they were finalized
+///
+/// Workers write it with --event-log: `completed`, `completed_with_errors`, `dead`. Without, it has only events completed with errors, about the last 1,000.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print one JSON object a line, with the event as it was emitted (`event`; `event_text` or `event_hex` if it is not JSON)
+    #[arg(long)]
+    json: bool,
+    /// Only rows of this object
+    #[arg(long, value_name = "OBJECT")]
+    object: Option<String>,
+    /// Only rows since then: 15m, 2h (so long ago), or 2026-01-01T12:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = begin)]
+    since: Option<Begin>,
+    /// At most this many
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// Newest first
+    #[arg(long, conflicts_with_all = ["since", "follow"])]
+    newest: bool,
+    /// Go on with what is finalized from now on; without --since nothing else
+    #[arg(long)]
+    follow: bool,
+    /// Also show this top-level member of each event as its own time ("time" with --json)
+    #[arg(long, value_name = "NAME")]
+    time_field: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Begin {
+    Ago(Duration),
+    At(SystemTime),
+}
+
+fn begin(text: &str) -> Result<Begin, String> {
+    if let Ok(ago) = humantime::parse_duration(text) {
+        return Ok(Begin::Ago(ago));
+    }
+    let at = humantime::parse_rfc3339_weak(text);
+    at.map(Begin::At).map_err(|_| "write 15m or 2h (so long ago), or 2026-01-01T12:00:00Z".to_owned())
+}
+
+pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
+    let keys = global.keys()?;
+    let mut conn = global.connect().await?;
+    let now_ms = time_ms(&mut conn).await.map_err(shown::failure)?;
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    let mut after = match args.since {
+        Some(Begin::Ago(ago)) => since(now_ms.saturating_sub(ms(ago))),
+        Some(Begin::At(at)) => since(at.duration_since(UNIX_EPOCH).map_or(0, ms)),
+        None if args.follow => Some(newest_log(&mut conn, &keys, None, 1).await.map_err(shown::failure)?.last_id),
+        None => None,
+    };
+    while left > 0 {
+        let read = match args.newest {
+            true => newest_log(&mut conn, &keys, after.as_deref(), PER_CALL_MAX).await,
+            false => log(&mut conn, &keys, after.as_deref(), PER_CALL_MAX).await,
+        };
+        let page = read.map_err(shown::failure)?.entries;
+        let mut out = String::new();
+        for entry in &page {
+            if left > 0 && args.object.as_ref().is_none_or(|object| *object == entry.object) {
+                left -= 1;
+                args.write(&mut out, entry)?;
+            }
+        }
+        let ends = page.len() < PER_CALL_MAX;
+        if !shown::print(&out)? || ends && !args.follow {
+            break;
+        }
+        after = page.into_iter().next_back().map(|entry| entry.log_id).or(after);
+        if ends {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+impl Args {
+    fn write(&self, out: &mut String, entry: &LogEntry) -> anyhow::Result<()> {
+        let time = self.time_field.as_ref().and_then(|name| entry.member(name));
+        if self.json {
+            #[derive(serde::Serialize)]
+            struct Line<'a> {
+                #[serde(flatten)]
+                entry: &'a LogEntry,
+                time: Option<Box<RawValue>>,
+            }
+            let line = match self.time_field {
+                Some(_) => serde_json::to_string(&Line { entry, time: time.map(RawValue::from_string).transpose()? })?,
+                None => serde_json::to_string(entry)?,
+            };
+            writeln!(out, "{line}")?;
+            return Ok(());
+        }
+        let number = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
+        let (id, prev, attempts) = (number(entry.id), number(entry.prev), number(entry.attempts));
+        let at = UNIX_EPOCH + Duration::from_millis(entry.finalized_ms.min(MS_MAX));
+        let object = shown::shortened(&entry.object, 512);
+        let status = shown::shortened(entry.status.as_str(), 30);
+        writeln!(out, "{}  {status}  {object}", humantime::format_rfc3339_millis(at))?;
+        let took = entry.taken_ms.map_or_else(String::new, |taken_ms| {
+            format!(", taken {} before", shown::duration(entry.finalized_ms.saturating_sub(taken_ms)))
+        });
+        writeln!(out, "  id     {id}, prev {prev}, {attempts} failed attempts{took}")?;
+        if let Some(time) = time {
+            writeln!(out, "  time   {}", shown::shortened(&time, 70))?;
+        }
+        if let Some(error) = &entry.error {
+            writeln!(out, "  error  {}", shown::shortened(error, 2000))?;
+        }
+        // Only as much as is shown is turned into text.
+        let head = &entry.event[..entry.event.len().min(400)];
+        writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;
+        Ok(())
+    }
+}
+
+/// The last millisecond that can be written with a year of four digits.
+const MS_MAX: u64 = 253_402_300_799_999;

@@ -1,0 +1,130 @@
+//! Where a projection keeps its place in the log and its state.
+
+use std::error::Error;
+use std::time::Duration;
+
+use redis::aio::ConnectionLike;
+
+use crate::keys::Keys;
+use crate::scripts::ScriptError;
+use crate::scripts::projection::{Step, position};
+
+/// How far a projection has come in the log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Position {
+    /// The id of the last row applied; empty before the first.
+    pub log_id: String,
+    /// How many rows had been written up to there, those that were never seen included.
+    pub rows: u64,
+    /// How many rows were trimmed away before they could be applied.
+    pub missed: u64,
+}
+
+impl Position {
+    /// As it is written down: `ROWS MISSED LOG_ID`.
+    pub fn text(&self) -> String {
+        format!("{} {} {}", self.rows, self.missed, self.log_id)
+    }
+
+    /// Reads what [`Position::text`] gives.
+    pub fn of(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, ' ');
+        let (rows, missed) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(Self { log_id: parts.next()?.to_owned(), rows, missed })
+    }
+}
+
+/// What a store has of a projection.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Saved {
+    /// Its place, at the beginning where there is none.
+    pub position: Position,
+    /// Its state; nothing where there is none.
+    pub state: Option<Vec<u8>>,
+}
+
+/// Keeps a projection's place and state together, for one process at a time.
+///
+/// In a database: a row for each name with the place, the state or whatever is made of it, a token and a time. `open` takes the row where its time is over or the token is the
+/// same; `save` is a transaction that changes the row `WHERE token = …`, and answers whether it changed one.
+pub trait Store: Send {
+    /// How the store fails.
+    type Error: Error + Send + Sync + 'static;
+
+    /// Takes the projection for `token`, for as long as `lease`, and reads what there is; nothing where another has it. May be repeated.
+    fn open(&mut self, token: &str, lease: Duration) -> impl Future<Output = Result<Option<Saved>, Self::Error>> + Send;
+
+    /// Writes both in one atomic step if `token` still has the projection, and keeps it for `lease`. Answers whether it does.
+    fn save(
+        &mut self,
+        token: &str,
+        lease: Duration,
+        position: &Position,
+        state: &[u8],
+    ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
+
+    /// Keeps it for `lease`, if `token` has it. Answers whether it does.
+    fn keep(&mut self, token: &str, lease: Duration) -> impl Future<Output = Result<bool, Self::Error>> + Send;
+
+    /// Gives it back, if `token` has it.
+    fn close(&mut self, token: &str) -> impl Future<Output = Result<(), Self::Error>> + Send;
+}
+
+/// Keeps them in Redis beside the log. Its futures may be dropped at any time: what was sent may have happened.
+pub struct RedisStore<C> {
+    conn: C,
+    keys: Keys,
+    name: String,
+}
+
+/// What the name of a projection may not be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no name of a projection: 1 to 64 of the characters A-Z a-z 0-9 _ -")]
+pub struct NameError(pub String);
+
+impl<C: ConnectionLike + Send> RedisStore<C> {
+    /// The store of the projection with this name, 1 to 64 of `A-Z a-z 0-9 _ -`.
+    ///
+    /// # Errors
+    /// [`NameError`] for another one.
+    pub fn new(conn: C, keys: Keys, name: impl Into<String>) -> Result<Self, NameError> {
+        let name = name.into();
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+        match (1..=64).contains(&name.len()) && name.bytes().all(fits) {
+            true => Ok(Self { conn, keys, name }),
+            false => Err(NameError(name)),
+        }
+    }
+
+    async fn call(&mut self, token: &str, lease: Duration, step: Step<'_>) -> Result<Option<(String, Vec<u8>)>, ScriptError> {
+        position(&mut self.conn, &self.keys, &self.name, token, lease, step).await
+    }
+}
+
+impl<C: ConnectionLike + Send> Store for RedisStore<C> {
+    type Error = ScriptError;
+
+    async fn open(&mut self, token: &str, lease: Duration) -> Result<Option<Saved>, ScriptError> {
+        let Some((text, state)) = self.call(token, lease, Step::Open).await? else { return Ok(None) };
+        if text.is_empty() {
+            return Ok(Some(Saved::default()));
+        }
+        let wrong = || ScriptError::Protocol { script: "position", what: format!("{text:?} is no place in the log") };
+        let position = Position::of(&text).ok_or_else(wrong)?;
+        Ok(Some(Saved { position, state: Some(state) }))
+    }
+
+    async fn save(&mut self, token: &str, lease: Duration, position: &Position, state: &[u8]) -> Result<bool, ScriptError> {
+        let position = &position.text();
+        Ok(self.call(token, lease, Step::Save { position, state }).await?.is_some())
+    }
+
+    async fn keep(&mut self, token: &str, lease: Duration) -> Result<bool, ScriptError> {
+        Ok(self.call(token, lease, Step::Keep).await?.is_some())
+    }
+
+    async fn close(&mut self, token: &str) -> Result<(), ScriptError> {
+        self.call(token, Duration::ZERO, Step::Close).await.map(drop)
+    }
+}

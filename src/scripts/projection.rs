@@ -1,0 +1,57 @@
+//! The call of `position`: a projection's place in the log and its state.
+
+use std::time::Duration;
+
+use redis::aio::ConnectionLike;
+
+use super::{POSITION, Reply, ScriptError};
+use crate::keys::Keys;
+
+/// What is done with them.
+#[derive(Debug, Clone, Copy)]
+pub enum Step<'a> {
+    /// Takes the name, and reads.
+    Open,
+    /// Writes, and keeps the name.
+    Save {
+        /// The place.
+        position: &'a str,
+        /// The state.
+        state: &'a [u8],
+    },
+    /// Keeps the name.
+    Keep,
+    /// Gives it back.
+    Close,
+}
+
+/// Makes the call. Answers the place and the state where it opens, both empty where there are none yet; nothing where another has the name.
+///
+/// Calling again with the same token is safe.
+pub async fn position(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    name: &str,
+    token: &str,
+    lease: Duration,
+    step: Step<'_>,
+) -> Result<Option<(String, Vec<u8>)>, ScriptError> {
+    let mut cmd = POSITION.with_key(&keys.event_projections());
+    let word = match step {
+        Step::Open => "open",
+        Step::Save { .. } => "save",
+        Step::Keep => "keep",
+        Step::Close => "close",
+    };
+    cmd.arg(keys.prefix()).arg(word).arg(name).arg(token).arg(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
+    if let Step::Save { position, state } = step {
+        cmd.arg(position).arg(state);
+    }
+    let mut reply = Reply::of("position", POSITION.call(conn, &cmd).await?)?;
+    match reply.text()?.as_str() {
+        "lost" => Ok(None),
+        "ok" if matches!(step, Step::Open) => Ok(Some((reply.text()?, reply.bytes()?))),
+        "ok" => Ok(Some(Default::default())),
+        word => Err(reply.wrong(format!("unknown status {word:?}"))),
+    }
+}
