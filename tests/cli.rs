@@ -170,7 +170,7 @@ fn the_permissions_in_the_document_name_every_command_of_the_scripts() {
     assert!(commands > 50, "only {commands} were found");
     let operator = rules.iter().find(|rules| rules[0] == "operator").expect("a line for the operator");
     // `+@read` has these.
-    let reads = ["lindex", "llen", "mget", "type", "xrange", "zcount", "zrange", "zrank", "zscore"];
+    let reads = ["hget", "lindex", "llen", "mget", "type", "xrange", "zcount", "zrange", "zrank", "zscore"];
     for file in std::fs::read_dir(lua.join("operator")).expect("scripts") {
         let path = file.expect("a script").path();
         let text = std::fs::read_to_string(&path).expect("text");

@@ -5,7 +5,7 @@ local function missing_right()
   local key, other = P .. next_event_id, P .. objects_with_events
   local needed = {
     { 'BLMOVE', other, key, 'RIGHT', 'LEFT', '1' },
-    { 'DEL', key }, { 'EXISTS', key }, { 'GET', key }, { 'HDEL', key, 'f' }, { 'HGET', key, 'f' }, { 'HLEN', key },
+    { 'DEL', key }, { 'EXISTS', key }, { 'GET', key }, { 'HDEL', key, 'f' }, { 'HGET', key, 'f' }, { 'HGETALL', key }, { 'HLEN', key },
     { 'HMGET', key, 'f' }, { 'HSCAN', key, '0' }, { 'HSET', key, 'f', 'v' }, { 'LINDEX', key, '0' }, { 'LLEN', key },
     { 'LMOVE', other, key, 'RIGHT', 'LEFT' }, { 'LPUSH', key, 'v' }, { 'LRANGE', key, '0', '0' }, { 'LREM', key, '1', 'v' },
     { 'LSET', key, '0', 'v' }, { 'LTRIM', key, '0', '0' }, { 'MGET', key }, { 'MSET', key, 'v' }, { 'PEXPIRE', key, '1' }, { 'PTTL', key },

@@ -7,7 +7,7 @@ local who, why = ARGV[2], ARGV[3]
 local function refused(...)
   local key = P .. next_event_id
   local needed = {
-    { 'DEL', key }, { 'LINDEX', key, '0' }, { 'LLEN', key }, { 'LPUSH', key, 'v' }, { 'MGET', key }, { 'RPOP', key }, { 'RPUSH', key, 'v' },
+    { 'DEL', key }, { 'HGET', key, 'f' }, { 'LINDEX', key, '0' }, { 'LLEN', key }, { 'LPUSH', key, 'v' }, { 'MGET', key }, { 'RPOP', key }, { 'RPUSH', key, 'v' },
     { 'SET', key, 'v' }, { 'TYPE', key }, { 'XADD', key, '*', 'f', 'v' }, { 'XDEL', key, '0-1' }, { 'XRANGE', key, '-', '+' },
     { 'ZADD', key, '0', 'm' }, { 'ZSCORE', key, 'm' },
   }

@@ -3,18 +3,19 @@
 -- Purpose   The object goes on with what follows, due at once: the rest of the batch with the ids it has, and `prev` the last event delivered.
 --           Repeating a call that names the event changes nothing.
 -- Keys      KEYS[1] objects.held (zset, read and write); events.dead, operator.actions (streams, written); objects.with.events (list, written);
---           OBJ:event.worker, OBJ:last.event.id (strings, read), OBJ:events.held, OBJ:events.held.id (read and write)
+--           OBJ:event.worker, OBJ:last.event.id (strings, read), OBJ:events.held, OBJ:events.held.id (read and write), OBJ:event.handled
+--           (hash, read and deleted)
 -- Arguments prefix; who; why; object; id of the event, as far as the caller knows ('' = whichever it is)
 -- Replies   {'skipped', id, id of the dead letter, events left in the batch}
 --           | {'not_held', owner or ''} | {'no_batch', why it is held}: no event of it has failed, or been in hand | {'other', id}: the head is another
 --           | {'denied', command} | {'wrong_type', key, its type}
 -- Keeps     I2, I4, I5: the rest keeps its hand-outs, so that no tag comes twice
--- Cost      about 12 commands
+-- Cost      about 14 commands
 local object, expected = ARGV[4], ARGV[5]
 local batch = P .. object .. events_held
 
 local no = refused(KEYS[1], 'zset', P .. events_dead, 'stream', batch, 'list', P .. object .. events_held_id, 'string',
-  P .. object .. last_event_id, 'string')
+  P .. object .. last_event_id, 'string', P .. object .. event_handled, 'hash')
 if no then
   return no
 end
@@ -34,6 +35,11 @@ local last = found[3] and id_of(found[3]) and found[3] or '0'
 local dead_id = call('XADD', P .. events_dead, '*', 'id', first, 'prev', last, 'object', object, 'event', event,
   'error', 'skipped: ' .. held_why, 'attempts', attempts)
 call('RPOP', batch)
+-- What handlers have finished of it goes with it; that of a later event, before which all others are finished, stays.
+local handled = call('HGET', P .. object .. event_handled, 'id')
+if (handled and id_of(handled) or 0) <= id_of(first) then
+  call('DEL', P .. object .. event_handled)
+end
 local left = call('LLEN', batch)
 if left > 0 then
   -- As behind any event that leaves a batch: the attempts were its own, and one crash stays, for the killer may be further on.

@@ -6,6 +6,7 @@
 
 mod advance;
 mod forget;
+mod handled;
 mod lease;
 pub mod operator;
 mod tag;
@@ -18,6 +19,7 @@ use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 pub(crate) use advance::pop_and_advance;
 pub use advance::{Advance, Advanced, BatchReply, Bounds, From, Report, Results, advance};
 pub use forget::{Forgot, OBJECTS_MAX, forget};
+pub use handled::{Handled, InHand, handled};
 pub use lease::{Adopted, Attach, Attached, Connected, Detached, Renewed, Seen, adopt, attach, connect, detach, renew};
 
 pub use tag::{Tag, TagError};
@@ -62,6 +64,7 @@ script!(RENEW, "renew.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 script!(DETACH, "detach.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 script!(ADOPT, "adopt.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 script!(FORGET, "forget.lua");
+script!(HANDLED, "handled.lua", "lib/ids.lua", "lib/fence.lua");
 script!(
     ADVANCE,
     "advance/call.lua",
@@ -229,7 +232,8 @@ mod tests {
     fn rights_asks_for_every_command_the_scripts_use() {
         let rights = include_str!("../../lua/lib/rights.lua");
         let lua = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
-        let scripts = ["connect", "attach", "renew", "detach", "adopt", "advance", "lib/hold", "lib/slots", "lib/fence"];
+        let scripts =
+            ["connect", "attach", "renew", "detach", "adopt", "advance", "handled", "lib/hold", "lib/slots", "lib/fence"];
         let parts = ["advance/batch", "advance/commit", "advance/claim", "advance/call"];
         let mut asked = 0;
         for script in scripts.into_iter().chain(parts) {

@@ -6,6 +6,7 @@
 //! - `serve`: one session: claim, deliver, commit
 //! - `slots`: what the process believes of its slots; every change of them
 //! - `deliver`: a batch to the sink
+//! - `ledger`: what handlers have finished of a batch
 //! - `health`: whether the sink takes events
 //! - `wait`: blocks on the markers while there is nothing to do
 //! - `retry`: what follows when an event fails
@@ -20,6 +21,7 @@ mod error;
 mod health;
 mod holder;
 mod lease;
+mod ledger;
 mod recover;
 mod retry;
 mod serve;
@@ -37,6 +39,7 @@ use tracing::{info, warn};
 pub use config::{BATCH_MAX, CONCURRENCY_MAX, ConfigError, WorkerConfig};
 pub use error::{StopReason, Stopped, WorkerError};
 pub use holder::Holder;
+pub(crate) use retry::type_of;
 pub use retry::{Backoff, Limit, RetryError, RetryPolicy, UsedUp};
 pub use shutdown::Shutdown;
 

@@ -33,7 +33,7 @@ use world::{Call, Step, World};
 
 const STEPS: u64 = 5_000;
 /// Without these a run proves little.
-const SEEN: [&str; 32] = [
+const SEEN: [&str; 35] = [
     "Adopt -> Swept",
     "Advance -> Advanced",
     "Advance -> Counter",
@@ -44,6 +44,9 @@ const SEEN: [&str; 32] = [
     "Attach -> InUse",
     "Connect -> Connected",
     "Detach -> Detached",
+    "Finish -> Kept",
+    "Finish -> OtherBatch",
+    "Finish -> Fenced",
     "Forget -> Forgot",
     "Renew -> Renewed",
     "Renew -> Fenced",
