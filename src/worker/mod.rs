@@ -6,6 +6,7 @@
 //! - `serve`: one session: claim, deliver, commit
 //! - `slots`: what the process believes of its slots; every change of them
 //! - `deliver`: a batch to the sink
+//! - `claims`: claim by hand, for a program that owns its loop
 //! - `ledger`: what handlers have finished of a batch
 //! - `health`: whether the sink takes events
 //! - `wait`: blocks on the markers while there is nothing to do
@@ -14,6 +15,7 @@
 //! - `connect`: connections, each checked before its first script
 //! - `shutdown`, `config`, `error`, `holder`: what their names say
 
+mod claims;
 mod config;
 mod connect;
 mod deliver;
@@ -36,6 +38,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+pub use claims::{ClaimError, Claimed, Claims};
 pub use config::{BATCH_MAX, CONCURRENCY_MAX, ConfigError, WorkerConfig};
 pub use error::{StopReason, Stopped, WorkerError};
 pub use holder::Holder;
