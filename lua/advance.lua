@@ -7,13 +7,15 @@
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read); event.workers (hash, read), next.event.id (string), objects.with.events (list),
 --           objects.held and objects.paused (zsets), event.rules (hash), events.dead and event.log (streams, written, the log trimmed),
 --           event.worker:W:* of the slots named, and of the objects they have or get
---           OBJ:events, OBJ:last.event.id, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
+--           OBJ:events, OBJ:last.event.id, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write), OBJ:event.handled (deleted)
 -- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per reply; slots that may claim (0 to 1024);
 --           markers looked at (1 to 4096); where to claim first: held | markers; ms after which the last id of a released object is forgotten
 --           (0: never); then, where the event log is on, `log`, rows kept (about), ms they are kept (0: however old); then per slot, its number and
 --           a result, which with the log on is followed by how long ago its batch was taken, ms:
 --             free                                                          no batch, as far as the caller knows
 --             look                                                          busy, but a pop for it may have moved a name: return it
+--             handled                                                       the result of this slot, which follows, ends the event of which
+--                                                                           OBJ:event.handled tells: it is deleted
 --             done   OBJECT TAG LAST                                        all delivered, LAST is the id of the last one: go on
 --             yield  OBJECT TAG LAST                                        all delivered: let other objects have a turn
 --             part   OBJECT TAG LAST COUNT NEXT                             the first COUNT are delivered; the rest, now NEXT, stays in hand

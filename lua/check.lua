@@ -213,7 +213,6 @@ local function check_object(subject)
   local has_owner = expect(base .. event_worker, 'string')
   local has_batch = expect(base .. events_held, 'list')
   local has_numbers = expect(base .. events_held_id, 'string')
-  expect(base .. event_handled, 'hash')
 
   local last = nil
   if has_last then
@@ -227,6 +226,9 @@ local function check_object(subject)
   local owner = has_owner and redis.call('GET', base .. event_worker)
   local in_hand = check_owner(object, owner, in_held, in_paused)
   check_held(object, owner, has_batch, has_numbers, last)
+  if expect(base .. event_handled, 'hash') and not has_owner then
+    find('layout', event_handled, ' tells what handlers have finished, but no event of the object is in hand')
+  end
 
   if has_queue and not in_hand and not in_held and not in_paused and subject.hint ~= 'covered' then
     if subject.hint ~= 'search' or not covered(object) then

@@ -3,8 +3,8 @@
 -- Purpose   Deletes OBJ:last.event.id of every object named that is idle: it has no events, no owner, is not held, and no reserved key speaks of
 --           it. All others stay as they are. A marker, or a name in a worker's list, without events leads nowhere and keeps nothing.
 -- Keys      KEYS[1] objects.held (zset, read); objects.paused (zset, read); of the objects OBJ:last.event.id (string, read and deleted),
---           OBJ:event.worker (string, read), OBJ:events (list, read), and whether OBJ:events.held, OBJ:events.held.id, OBJ:event.handled or
---           OBJ:events.scheduled are there
+--           OBJ:event.handled (deleted), OBJ:event.worker (string, read), OBJ:events (list, read), and whether OBJ:events.held,
+--           OBJ:events.held.id or OBJ:events.scheduled are there
 -- Arguments prefix; objects (1 to 1000)
 -- Replies   {'looked', word, detail, …}, a pair for each object:
 --             forgotten LAST | unknown '' | queued EVENTS | owned W | held '' | reserved KEY | wrong KEY
@@ -37,10 +37,8 @@ local function kept_by(object)
   elseif is_there(base .. events) then
     return 'queued', redis.call('LLEN', base .. events)
   end
-  for _, suffix in ipairs({ event_handled, events_scheduled_of }) do
-    if is_there(base .. suffix) then
-      return 'reserved', object .. suffix
-    end
+  if is_there(base .. events_scheduled_of) then
+    return 'reserved', object .. events_scheduled_of
   end
 end
 
@@ -50,6 +48,8 @@ for _, object in ipairs(objects) do
   if not word then
     local last = redis.call('GET', P .. object .. last_event_id)
     word, detail = last and 'forgotten' or 'unknown', last or ''
+    -- What handlers have finished of an event that is in nobody's hands any more speaks of nothing.
+    redis.call('DEL', P .. object .. event_handled)
     redis.call('DEL', P .. object .. last_event_id)
   end
   reply[#reply + 1] = word

@@ -2,7 +2,7 @@
 //!
 //! Only the feature `failpoints`, which no release turns on, puts code here; without it the macros are the bare calls. What happens at which
 //! point is told by the variable `FAILPOINTS` as the crate `fail` reads it, e.g. `FAILPOINTS='advance.after=2*off->1*return(abort)'`
-//! in a program that calls `fail::FailScenario::setup`. The points are `open info connect load attach renew adopt advance detach pop deliver`,
+//! in a program that calls `fail::FailScenario::setup`. The points are `open info connect load attach renew adopt advance handled detach pop deliver`,
 //! each with `.before` and `.after`; what they may `return` is in [`Action`].
 //!
 //! The same feature lets the scripts be read from another directory (`SERIATIM_LUA_DIR`), so that `scripts/mutants` can try

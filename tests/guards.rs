@@ -739,7 +739,6 @@ async fn only_an_idle_object_is_forgotten() {
         ("SET", [keys.events_held_id("work:1"), "7 0 0 0 stop".into(), String::new()], Forgot::Held),
         ("ZADD", [keys.objects_held(), "1".into(), "work:1".into()], Forgot::Held),
         ("ZADD", [keys.objects_paused(), "0".into(), "work:1".into()], Forgot::Held),
-        ("HSET", [keys.event_handled("work:1"), "a".into(), "b".into()], reserved(":event.handled")),
         ("HSET", [keys.events_scheduled_of("work:1"), "a".into(), "b".into()], reserved(":events.scheduled")),
         ("HSET", [keys.events("work:1"), "a".into(), "b".into()], key(":events")),
         ("HSET", [keys.event_worker("work:1"), "a".into(), "b".into()], key(":event.worker")),
@@ -761,8 +760,12 @@ async fn only_an_idle_object_is_forgotten() {
     state.delivered("work:1", 7).await;
     state.run("LPUSH", &[&keys.objects_with_events(), "work:1"]).await;
     state.run("LPUSH", &[&keys.worker_object("w.0"), "work:1"]).await;
+    state.run("HSET", &[&keys.event_handled("work:1"), "id", "6"]).await;
     let forgot = scripts::forget(&mut state.conn, &keys, &["other", "work:1", "work:1"]).await.expect("an answer");
     assert_eq!(forgot, [Forgot::Unknown, Forgot::Forgotten { last_event_id: "7".into() }, Forgot::Unknown]);
+    // What handlers had finished of an event that is in nobody's hands goes with it.
+    let left: u64 = redis::cmd("EXISTS").arg(keys.event_handled("work:1")).query_async(&mut state.conn).await.expect("EXISTS");
+    assert_eq!(left, 0);
 }
 
 /// A shared key of a wrong type is found before anything is forgotten.

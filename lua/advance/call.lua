@@ -1,6 +1,6 @@
 -- call: what the call names, in which order it is dealt with, and the reply.
-local slots, tag_keys, looks, n_slots = {}, {}, {}, 0
-local width = { free = 0, look = 0, done = 3, yield = 3, part = 5, hold = 6, reject = 8, complete = 8 }
+local slots, tag_keys, looks, handled, n_slots = {}, {}, {}, {}, 0
+local width = { free = 0, look = 0, handled = 0, done = 3, yield = 3, part = 5, hold = 6, reject = 8, complete = 8 }
 local at = P .. WORKER
 local i = SLOT_ARGS + (log_keep and LOG_ARGS or 0)
 while args[i] do
@@ -11,9 +11,12 @@ while args[i] do
   local slot = {
     number = number, w = w, list = keys .. worker_object, batch = keys .. worker_event, tag = keys .. worker_event_id, result = result,
     arg = i + 2, has = false, untagged = false, object = false, left = false, prev = false, taken = false,
+    handled = handled[number] or false,
   }
   if result == 'look' then
     looks[#looks + 1] = slot
+  elseif result == 'handled' then
+    handled[number] = true
   else
     n_slots = n_slots + 1
     slots[n_slots], tag_keys[n_slots] = slot, slot.tag

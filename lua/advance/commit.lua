@@ -6,6 +6,9 @@ local function commit_all(slot, object, last)
   delete_later(slot.batch)
   slot.untagged = true
   set_later(P .. object .. last_event_id, last)
+  if slot.handled then
+    delete_later(P .. object .. event_handled)
+  end
   if slot.result == 'yield' and call('EXISTS', P .. object .. events) == 1 then
     hold_now(slot, object)
     return false
@@ -49,12 +52,17 @@ local function commit_part(slot, object, last)
     else
       count = count + 1
     end
+    -- Of an event that stays where it is, what is finished stays too.
+    slot.handled = slot.handled and not failed
   end
   if count > 0 then
     call('LTRIM', slot.batch, 0, -1 - count)
   end
   if last ~= '' then
     call('SET', P .. object .. last_event_id, last)
+  end
+  if slot.handled then
+    call('DEL', P .. object .. event_handled)
   end
   if result == 'hold' then
     hold_batch(at_of(slot), object, rest == 'inf' and rest or now_ms + tonumber(rest), held_id)

@@ -5,7 +5,7 @@
 --           Repeating a call that names the event changes nothing.
 -- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read); events.dead, event.log, operator.actions (streams, written);
 --           objects.with.events (list, written); seriatim.meta (hash, read), OBJ:event.worker, OBJ:last.event.id (strings, read),
---           OBJ:events.held, OBJ:events.held.id (read and write)
+--           OBJ:events.held, OBJ:events.held.id (read and write), OBJ:event.handled (hash, read and deleted)
 -- Arguments prefix; who; why; object; id of the event, as far as the caller knows ('' = whichever it is)
 -- Replies   {'skipped', id, id of the dead letter, events left in the batch}
 --           | {'not_held', owner or ''} | {'paused'}: a rule holds it | {'no_batch', why it is held}: no event of it has failed, or been in hand
@@ -18,7 +18,7 @@ local batch = P .. object .. events_held
 
 local no = refused(KEYS[1], 'zset', P .. objects_paused, 'zset', P .. event_log, 'stream', P .. meta, 'hash',
   P .. events_dead, 'stream', batch, 'list', P .. object .. events_held_id, 'string',
-  P .. object .. last_event_id, 'string')
+  P .. object .. last_event_id, 'string', P .. object .. event_handled, 'hash')
 if no then
   return no
 end
@@ -45,6 +45,11 @@ if call('HGET', P .. meta, 'event.log') then
   call('XADD', P .. event_log, '*', 'status', 'dead', unpack(fields))
 end
 call('RPOP', batch)
+-- What handlers have finished of it goes with it; that of a later event, before which all others are finished, stays.
+local handled = call('HGET', P .. object .. event_handled, 'id')
+if (handled and id_of(handled) or 0) <= id_of(first) then
+  call('DEL', P .. object .. event_handled)
+end
 local left = call('LLEN', batch)
 if left > 0 then
   -- As behind any event that leaves a batch: the attempts were its own, and one crash stays, for the killer may be further on.

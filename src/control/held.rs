@@ -140,7 +140,7 @@ impl HeldObject {
 fn waits_for(operator: bool, why: &str) -> WaitsFor {
     match why.split(':').next().unwrap_or_default() {
         _ if operator => WaitsFor::Operator,
-        "" => WaitsFor::Yield,
+        "" | "yield" => WaitsFor::Yield,
         "retry" => WaitsFor::Retry,
         "takeover" => WaitsFor::Takeover,
         "stop" | "slots" => WaitsFor::Stop,
@@ -156,6 +156,7 @@ mod tests {
     fn what_an_object_waits_for_follows_from_the_reason() {
         for (why, expected) in [
             ("", WaitsFor::Yield),
+            ("yield", WaitsFor::Yield),
             ("retry: stop: it", WaitsFor::Retry),
             ("takeover", WaitsFor::Takeover),
             ("stop", WaitsFor::Stop),

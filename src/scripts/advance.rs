@@ -154,6 +154,11 @@ impl Advance {
         self.cmd.arg(slot).arg("look");
     }
 
+    /// Says of the slot that is named next: with what it reports, the event is over of which handlers have finished something.
+    pub fn handled(&mut self, slot: usize) {
+        self.cmd.arg(slot).arg("handled");
+    }
+
     /// Names a slot and what became of its batch.
     pub fn report(&mut self, slot: usize, report: &Report) {
         self.report_taken(slot, report, Duration::ZERO);

@@ -6,6 +6,7 @@
 
 mod advance;
 mod forget;
+mod handled;
 mod lease;
 pub mod operator;
 pub mod projection;
@@ -19,6 +20,7 @@ use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 pub(crate) use advance::pop_and_advance;
 pub use advance::{Advance, Advanced, BatchReply, Bounds, EventLog, From, Report, Results, advance};
 pub use forget::{Forgot, OBJECTS_MAX, forget};
+pub use handled::{Handled, InHand, handled};
 pub use lease::{Adopted, Attach, Attached, Connected, Detached, Renewed, Seen, adopt, attach, connect, detach, renew};
 
 pub use tag::{Tag, TagError};
@@ -65,6 +67,7 @@ script!(RENEW, "renew.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 script!(DETACH, "detach.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 script!(ADOPT, "adopt.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 script!(FORGET, "forget.lua");
+script!(HANDLED, "handled.lua", "lib/ids.lua", "lib/fence.lua");
 script!(
     ADVANCE,
     "advance/call.lua",
@@ -237,8 +240,19 @@ mod tests {
     fn rights_asks_for_every_command_the_scripts_use() {
         let rights = include_str!("../../lua/lib/rights.lua");
         let lua = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
-        let scripts =
-            ["connect", "attach", "renew", "detach", "adopt", "advance", "lib/hold", "lib/slots", "lib/fence", "lib/rules"];
+        let scripts = [
+            "connect",
+            "attach",
+            "renew",
+            "detach",
+            "adopt",
+            "advance",
+            "handled",
+            "lib/hold",
+            "lib/slots",
+            "lib/fence",
+            "lib/rules",
+        ];
         let parts = ["advance/batch", "advance/log", "advance/rules", "advance/commit", "advance/claim", "advance/call"];
         let mut asked = 0;
         for script in scripts.into_iter().chain(parts) {

@@ -47,6 +47,11 @@ impl Tag {
         self.attempts > 0 || self.crashes > 0
     }
 
+    /// Whether the batch may have been in other hands before.
+    pub fn is_again(self) -> bool {
+        self.handouts > 0 || self.is_suspect()
+    }
+
     /// The value of `OBJ:events.held.id`: all four numbers, then why.
     pub fn held_id(self, why: &str) -> String {
         format!("{} {} {} {} {why}", self.first, self.handouts, self.attempts, self.crashes)

@@ -1,6 +1,7 @@
 //! Where a worker sends events: the [`Sink`] trait and the sinks that come with it.
 //!
 //! - [`each`], [`batches`]: closures, called per event or per batch
+//! - [`Handlers`]: handlers for types of events, which run in the worker process
 //! - [`stdout`], [`File`]: envelopes as lines, through one writer thread each
 //! - [`Null`]: takes everything and keeps nothing
 //! - [`Spec`]: the names of sinks on the command line
@@ -10,6 +11,8 @@
 
 mod closures;
 mod file;
+mod handlers;
+mod ledger;
 mod null;
 mod spec;
 mod stdout;
@@ -27,6 +30,10 @@ use crate::event::{Event, ObjectName};
 
 pub use closures::{Batches, Each, batches, each};
 pub use file::File;
+pub use handlers::{
+    EventType, Failure, Fence, Handler, HandlerContext, HandlerResult, Handlers, HandlersBuilder, HandlersError, Unhandled,
+};
+pub(crate) use ledger::{Ledger, LedgerError, Page};
 pub use null::Null;
 pub use spec::{SinkError, Spec, SpecError};
 pub use stdout::{Stdout, stdout};
@@ -114,12 +121,21 @@ pub struct Context {
     pub token: Arc<str>,
     /// Fires when the lease is lost or the worker stops at once: what is sent after that is sent in vain.
     pub cancelled: CancellationToken,
+    /// Where is kept what handlers have finished; nothing outside of a worker.
+    pub(crate) ledger: Option<Arc<dyn Ledger>>,
 }
 
 impl Context {
     /// A context of a first try, for tests of sinks and for programs that call a sink themselves.
     pub fn detached() -> Self {
-        Self { worker: "detached.0".into(), attempts: 0, crashes: 0, token: "".into(), cancelled: CancellationToken::new() }
+        Self {
+            worker: "detached.0".into(),
+            attempts: 0,
+            crashes: 0,
+            token: "".into(),
+            cancelled: CancellationToken::new(),
+            ledger: None,
+        }
     }
 }
 
@@ -140,6 +156,11 @@ impl Delivered {
     /// The first `count` events are delivered, the next one is not, for the reason given.
     pub fn stopped(count: usize, stop: Stop) -> Self {
         Self { count: Some(count), stop: Some(stop) }
+    }
+
+    /// The first `count` events are delivered, and the others may come again at once: what is done so far is to be committed.
+    pub fn so_far(count: usize) -> Self {
+        Self { count: Some(count), stop: None }
     }
 
     /// How many of a batch of `len` are delivered.

@@ -20,7 +20,7 @@ use crate::keys::Keys;
 use crate::scripts::{self, ScriptError, Seen};
 use crate::url::{connection_info, tcp_settings};
 
-/// Advance, the wait, the lease, and one to spare.
+/// Advance, the lease, what handlers have finished, and one to spare; that of the wait is taken out of the pool.
 const CONNECTIONS: usize = 4;
 
 /// Makes connections to one Redis.

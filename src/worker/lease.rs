@@ -29,6 +29,8 @@ pub(crate) struct Session {
     pub(crate) token: Arc<str>,
     /// How often Redis had changed its history when the name was taken.
     pub(crate) changes: u64,
+    /// This process had the name before, and its lease lapsed: batches may come again under the tags they had.
+    pub(crate) again: bool,
 }
 
 /// What the keeper of the lease has to say.
@@ -65,7 +67,7 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
         match around!("attach", scripts::attach(&mut conn, &config.keys, &args)).await {
             Ok(Attached::Attached { kept, held }) => {
                 info!(name = %config.name, slots = config.concurrency, kept, held, "recover: attached");
-                return Ok(Session { token, changes: redis.changes() });
+                return Ok(Session { token, changes: redis.changes(), again: before.is_some() });
             }
             Ok(Attached::InUse { lease, left }) => {
                 let gone = Holder::of_lease(&lease).is_some_and(|holder| holder.is_gone());

@@ -6,6 +6,8 @@
 //! - `serve`: one session: claim, deliver, commit
 //! - `slots`: what the process believes of its slots; every change of them
 //! - `deliver`: a batch to the sink
+//! - `claims`: claim by hand, for a program that owns its loop
+//! - `ledger`: what handlers have finished of a batch
 //! - `health`: whether the sink takes events
 //! - `wait`: blocks on the markers while there is nothing to do
 //! - `retry`: what follows when an event fails
@@ -13,6 +15,7 @@
 //! - `connect`: connections, each checked before its first script
 //! - `shutdown`, `config`, `error`, `holder`: what their names say
 
+mod claims;
 mod config;
 mod connect;
 mod deliver;
@@ -20,6 +23,7 @@ mod error;
 mod health;
 mod holder;
 mod lease;
+mod ledger;
 mod recover;
 mod retry;
 mod serve;
@@ -34,9 +38,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+pub use claims::{ClaimError, Claimed, Claims};
 pub use config::{BATCH_MAX, CONCURRENCY_MAX, ConfigError, WorkerConfig};
 pub use error::{StopReason, Stopped, WorkerError};
 pub use holder::Holder;
+pub(crate) use retry::type_of;
 pub use retry::{Backoff, Limit, RetryError, RetryPolicy, UsedUp};
 pub use shutdown::Shutdown;
 

@@ -23,6 +23,7 @@ use super::deliver::{Outcome, deliver};
 use super::error::WorkerError;
 use super::health::{Change, Health};
 use super::lease::{Notice, Session, keep, wrong_type};
+use super::ledger::{InHand, Link};
 use super::shutdown::Shutdown;
 use super::slots::{Policy, Slot, Step};
 use super::wait::{Waited, pop, wait};
@@ -72,7 +73,9 @@ pub(crate) struct Serve<'a> {
     slots: Vec<Slot>,
     delivered: &'a mut u64,
     stop_began: &'a mut Option<Instant>,
-    deliveries: JoinSet<(usize, Outcome)>,
+    deliveries: JoinSet<(usize, Outcome, Option<u64>)>,
+    /// For what handlers have finished.
+    ledger: Arc<Link>,
     cancelled: CancellationToken,
     /// The connection for advance; none while a new one is being made.
     conn: Option<Connection>,
@@ -129,6 +132,7 @@ impl<'a> Serve<'a> {
             delivered,
             stop_began,
             deliveries: JoinSet::new(),
+            ledger: Arc::new(Link::new(redis.clone(), Arc::clone(config), Arc::clone(&session.token))),
             cancelled: CancellationToken::new(),
             conn: None,
             connecting: None,
@@ -241,7 +245,12 @@ impl<'a> Serve<'a> {
         for (number, slot) in self.slots.iter_mut().enumerate() {
             match slot {
                 _ if asked.len() == asked_max => break,
-                Slot::Reported(told) => call.report_taken(number, &told.report, told.taken.elapsed()),
+                Slot::Reported(told) => {
+                    if told.handled {
+                        call.handled(number);
+                    }
+                    call.report_taken(number, &told.report, told.taken.elapsed());
+                }
                 Slot::Free if wanted && (names_left > 0 || self.popped == Some(number)) => {
                     names_left = names_left.saturating_sub(1);
                     call.free(number);
@@ -438,21 +447,27 @@ impl<'a> Serve<'a> {
         if !self.health.admits(slot) {
             return self.step(slot, Step::Park);
         }
+        let ledger = Arc::new(InHand::new(Arc::clone(&self.ledger), slot, hand, self.session.again));
         let cx = Context {
             worker: self.worker(slot).into(),
             attempts: hand.tag.attempts,
             crashes: hand.tag.crashes,
             token: Arc::clone(&self.session.token),
             cancelled: self.cancelled.clone(),
+            ledger: Some(ledger.clone()),
         };
         let (sink, batch, offered) = (Arc::clone(&self.sink), hand.batch.clone(), hand.offered());
-        self.deliveries.spawn(async move { (slot, deliver(sink, batch, offered, cx).await) });
+        self.deliveries.spawn(async move {
+            let outcome = deliver(sink, batch, offered, cx).await;
+            (slot, outcome, ledger.handled())
+        });
     }
 
-    fn outcome(&mut self, done: Result<(usize, Outcome), tokio::task::JoinError>) {
+    fn outcome(&mut self, done: Result<(usize, Outcome, Option<u64>), tokio::task::JoinError>) {
         // A delivery catches its own panics and is aborted only with the session.
-        let Ok((slot, outcome)) = done else { return };
-        let Slot::Delivering(hand) = &self.slots[slot] else { return };
+        let Ok((slot, outcome, handled)) = done else { return };
+        let Slot::Delivering(hand) = &mut self.slots[slot] else { return };
+        hand.handled = handled;
         let object = hand.batch.object().clone();
         if let Some(Stop::Unavailable { error }) = &outcome.stop {
             debug!(%object, error, "deliver: the sink is unavailable");

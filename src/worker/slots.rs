@@ -29,6 +29,8 @@ pub(crate) struct Hand {
     pub(crate) turn: usize,
     /// When it was given.
     pub(crate) taken: Instant,
+    /// The event of which handlers have finished something, as far as the process knows.
+    pub(crate) handled: Option<u64>,
 }
 
 impl Hand {
@@ -38,7 +40,9 @@ impl Hand {
         let object = ObjectName::found(&String::from_utf8_lossy(&reply.object));
         let turn = turn + reply.events.len();
         let batch = Batch { object, first: reply.tag.first, prev: reply.prev, stride: STRIDE, payloads: reply.events };
-        Self { raw: reply.object, tag: reply.tag, batch, turn, taken: Instant::now() }
+        // In other hands, handlers may have finished something of its first event.
+        let handled = reply.tag.is_again().then_some(reply.tag.first);
+        Self { raw: reply.object, tag: reply.tag, batch, turn, taken: Instant::now(), handled }
     }
 
     /// How many events to offer to the sink at once: an event that failed, or that may have killed its worker, is delivered alone.
@@ -56,11 +60,11 @@ impl Hand {
     }
 
     /// The tag of what follows the event behind the first `count`; nothing where that is the last one.
-    fn behind(&self, count: usize) -> Option<Tag> {
+    pub(crate) fn behind(&self, count: usize) -> Option<Tag> {
         (count + 1 < self.batch.len()).then(|| self.tag.after(count + 1, STRIDE))
     }
 
-    fn report(&self, count: usize, then: Results) -> Report {
+    pub(crate) fn report(&self, count: usize, then: Results) -> Report {
         let last = count.checked_sub(1).map(|at| self.id(at));
         Report { object: self.raw.clone(), tag: self.tag, count, last, then }
     }
@@ -93,6 +97,8 @@ pub(crate) struct Told {
     pub(crate) report: Report,
     /// When the batch was given.
     pub(crate) taken: Instant,
+    /// It ends the event of which handlers have finished something.
+    pub(crate) handled: bool,
     turn: usize,
 }
 
@@ -142,7 +148,7 @@ impl Slot {
             (Self::Delivering(hand), Step::Park) => Self::Parked(hand),
             (Self::Parked(hand), Step::Resume) => Self::Delivering(hand),
             (Self::Delivering(hand), Step::Refuse(why)) => {
-                Self::Reported(Told { report: hand.hold_for_operator(why), taken: hand.taken, turn: 0 })
+                Self::Reported(Told { report: hand.hold_for_operator(why), taken: hand.taken, handled: false, turn: 0 })
             }
             (slot @ (Self::Free | Self::Parked(_) | Self::Delivering(_) | Self::Reported(_) | Self::Asked(_)), _) => slot,
         }
@@ -171,11 +177,17 @@ fn hand_over(hand: Hand, outcome: Outcome, policy: &Policy<'_>) -> Slot {
     // What lets go of the object ends its turn, also where the same slot gets it back in the same call.
     let ends = matches!(then, Results::Yield | Results::Hold { .. });
     let turn = if ends { 0 } else { hand.turn - (len - count) };
-    Slot::Reported(Told { report: hand.report(count, then), taken: hand.taken, turn })
+    let over = match &then {
+        Results::Done | Results::Yield => u64::MAX,
+        Results::Part { .. } | Results::Hold { .. } => hand.id(count),
+        Results::Reject { id, .. } | Results::Complete { id, .. } => id + 1,
+    };
+    let handled = hand.handled.is_some_and(|id| id < over);
+    Slot::Reported(Told { report: hand.report(count, then), taken: hand.taken, handled, turn })
 }
 
 /// The event behind the first `count` has failed: it is tried again later, unless its attempts are used up.
-fn failed(hand: &Hand, count: usize, error: String, retry_after: Option<Duration>, retry: RetryPolicy) -> Results {
+pub(crate) fn failed(hand: &Hand, count: usize, error: String, retry_after: Option<Duration>, retry: RetryPolicy) -> Results {
     let rest = hand.tag.after(count, STRIDE).failed();
     let (next, id, attempts) = (hand.behind(count), hand.id(count), rest.attempts);
     match retry.used_up(attempts) {
@@ -192,7 +204,7 @@ fn failed(hand: &Hand, count: usize, error: String, retry_after: Option<Duration
 }
 
 /// An error as it is kept in Redis: the first thousand bytes of it.
-fn shortened(error: &str) -> String {
+pub(crate) fn shortened(error: &str) -> String {
     let end = (0..=error.len().min(1000)).rev().find(|at| error.is_char_boundary(*at)).unwrap_or(0);
     error[..end].to_owned()
 }
@@ -219,6 +231,32 @@ mod tests {
             Slot::Reported(told) => told.report,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// What handlers have finished of an event is kept until that event is over, and no longer.
+    #[test]
+    fn what_handlers_have_finished_goes_with_their_event() {
+        let is_over = |tag: &str, handled: Option<u64>, count: usize, stop: Option<Stop>| {
+            let mut slot = delivering(tag, 3);
+            if let (Slot::Delivering(hand), Some(id)) = (&mut slot, handled) {
+                hand.handled = Some(id);
+            }
+            match slot.next(Step::Outcome(Outcome { count, stop }, &POLICY)) {
+                Slot::Reported(told) => told.handled,
+                other => panic!("{other:?}"),
+            }
+        };
+        let (transient, rejected) = (|| Some(Stop::transient("down")), || Some(Stop::rejected("bad")));
+        assert!(!is_over("7", None, 3, None));
+        assert!(is_over("7", Some(9), 3, None));
+        assert!(!is_over("7", Some(8), 1, transient()));
+        assert!(is_over("7", Some(7), 1, transient()));
+        assert!(is_over("7", Some(8), 1, rejected()));
+        assert!(!is_over("7", Some(9), 1, rejected()));
+        assert!(!is_over("7", Some(8), 1, None));
+        // Whoever had the batch before may have kept something of its first event.
+        assert!(is_over("7 1", None, 3, None) && is_over("7 0 0 1", None, 1, None));
+        assert!(!is_over("7 1", None, 0, transient()));
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub struct Told {
     pub count: usize,
     pub last: Option<u64>,
     pub then: Then,
+    /// It ends the event of which handlers have finished something.
+    pub handled: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -214,7 +216,8 @@ impl Call<'_> {
                 // Rather held in its place than lost.
                 let rest = Numbers { first: id, attempts, ..told.tag };
                 let why = format!("quarantine: {stream}: {WRONG_TYPE}");
-                self.drop_front(slot, told, count);
+                // With what is finished of it.
+                self.drop_front(slot, told, count, true);
                 self.state.hold_batch(&slot.w, name, OPERATOR, rest.held_id(why.as_bytes()));
                 return false;
             }
@@ -233,7 +236,7 @@ impl Call<'_> {
                 None => Then::Done,
             };
         }
-        self.drop_front(slot, told, count);
+        self.drop_front(slot, told, count, false);
         slot.prev = prev_known;
         match then {
             Then::Done => {
@@ -280,10 +283,13 @@ impl Call<'_> {
     }
 
     /// The first `count` events leave the batch; the last id delivered is written down.
-    fn drop_front(&mut self, slot: &Slot, told: &Told, count: usize) {
+    fn drop_front(&mut self, slot: &Slot, told: &Told, count: usize, kept: bool) {
         self.state.worker(&slot.w).batch.drain(..count);
+        let object = self.state.object(&told.object);
+        if told.handled && !kept {
+            object.handled = None;
+        }
         if let Some(last) = told.last {
-            let object = self.state.object(&told.object);
             (object.last, object.fades) = (Key::Right(Some(last.to_string())), None);
         }
     }

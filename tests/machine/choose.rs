@@ -123,6 +123,8 @@ fn script() -> impl Strategy<Value = Step> {
         2 => (name(), token(), any::<bool>(), 1..4usize).prop_map(|(name, token, long, slots)| Step::Renew(name, token, long, slots)),
         3 => (0..NAMES.len(), prop_oneof![Just(2u32), Just(5)]).prop_map(|(own, crashes_max)| Step::Adopt(own, crashes_max)),
         1 => (name(), token()).prop_map(|(name, token)| Step::Detach(name, token)),
+        5 => (name(), token(), 0..3usize, prop::option::weighted(0.8, (any::<u8>(), any::<bool>())), prop::bool::weighted(0.1))
+            .prop_map(|(name, token, slot, finished, wrong)| Step::Finish(name, token, slot, finished, wrong)),
         2 => prop::collection::vec(object(), 1..4).prop_map(Step::Forget),
         1 => (0..3u8, 0..3u8, 0..3u8, any::<bool>())
             .prop_map(|(id, highest, first, log)| Step::Connect(id, highest, first, log)),

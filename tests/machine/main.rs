@@ -34,7 +34,7 @@ use world::{Call, Step, World};
 
 const STEPS: u64 = 5_000;
 /// Without these a run proves little.
-const SEEN: [&str; 35] = [
+const SEEN: [&str; 38] = [
     "Adopt -> Swept",
     "Advance -> Advanced",
     "Advance -> Counter",
@@ -45,6 +45,9 @@ const SEEN: [&str; 35] = [
     "Attach -> InUse",
     "Connect -> Connected",
     "Detach -> Detached",
+    "Finish -> Kept",
+    "Finish -> OtherBatch",
+    "Finish -> Fenced",
     "Forget -> Forgot",
     "Renew -> Renewed",
     "Renew -> Fenced",

@@ -113,6 +113,7 @@ impl Reference {
         let rest = numbers.after(1).held_id(b"skip");
         let held = self.object(object);
         held.held = Key::Right(batch);
+        held.handled = held.handled.take().filter(|(id, _)| *id > numbers.first);
         held.held_id = Key::Right((left > 0).then_some(rest));
         self.make_due(object);
         let id = numbers.first.to_string();

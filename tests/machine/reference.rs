@@ -59,6 +59,8 @@ pub struct Object {
     pub owner: Key<Option<String>>,
     pub held: Key<Vec<Event>>,
     pub held_id: Key<Option<Bytes>>,
+    /// What handlers have finished of an event, by its id.
+    pub handled: Option<(u64, BTreeSet<String>)>,
 }
 
 impl Object {
@@ -236,6 +238,10 @@ pub enum Reply {
     Paused,
     /// What became of a rule.
     Ruled(&'static str),
+    /// What is kept of which event, where that was asked.
+    Kept(u64, BTreeSet<String>),
+    /// The slot has something else in hand.
+    OtherBatch,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -268,6 +274,17 @@ pub struct Attach {
     pub displace: String,
     pub before: String,
     pub crashes_max: u32,
+}
+
+/// What handlers have finished of an event in a slot's hands; without it, what is kept is asked.
+#[derive(Debug, Clone)]
+pub struct Finish {
+    pub name: &'static str,
+    pub token: String,
+    pub slot: usize,
+    pub object: Name,
+    pub tag: Numbers,
+    pub finished: Option<(u64, &'static str)>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -561,6 +578,30 @@ impl Reference {
         Reply::Connected { changed, counter }
     }
 
+    /// HANDLED. Only for the batch in hand, and of its events never one before the one that was told last.
+    pub fn finish(&mut self, args: &Finish) -> Reply {
+        if let Some(refused) = self.fence(args.name, &args.token) {
+            return refused;
+        }
+        let w = format!("{}.{}", args.name, args.slot);
+        let worker = self.worker(&w).clone();
+        if self.owner(&args.object) != Some(w) || worker.tag != Some(args.tag.tag()) {
+            return Reply::OtherBatch;
+        }
+        let end = args.tag.first + worker.batch.len() as u64;
+        let kept = &mut self.object(&args.object).handled;
+        let Some((id, field)) = args.finished else {
+            let (id, finished) = kept.clone().unwrap_or_default();
+            return Reply::Kept(id, finished);
+        };
+        if kept.as_ref().is_some_and(|(later, _)| (id + 1..end).contains(later)) {
+            return Reply::OtherBatch;
+        }
+        let (_, finished) = kept.take().filter(|(same, _)| *same == id).unwrap_or_default();
+        *kept = Some((id, finished.into_iter().chain([field.to_owned()]).collect()));
+        Reply::Kept(0, BTreeSet::new())
+    }
+
     /// An operator, or time: the object is due.
     pub fn release(&mut self, object: &Name) -> Reply {
         if let Some(due) = self.due.get_mut(object) {
@@ -597,6 +638,7 @@ impl Reference {
             None if !queue.is_empty() => return Some(Forgot::Queued { events: queue.len() as u64 }),
             None => {}
         }
+        object.handled = None;
         let Some(last_event_id) = last.clone() else { return Some(Forgot::Unknown) };
         (object.last, object.fades) = (Key::default(), None);
         Some(Forgot::Forgotten { last_event_id })

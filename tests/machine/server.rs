@@ -11,7 +11,9 @@ use redis::aio::MultiplexedConnection;
 use redis::{Value, cmd};
 use seriatim::keys::Keys;
 use seriatim::scripts::operator::{self, By, Released, RuleStep, Ruled, Settle, Settled, Skipped};
-use seriatim::scripts::{self, Advanced, Attached, Detached, EventLog, From, Renewed, Report, Results, ScriptError, Seen, Tag};
+use seriatim::scripts::{
+    self, Advanced, Attached, Detached, EventLog, From, Handled, InHand, Renewed, Report, Results, ScriptError, Seen, Tag,
+};
 
 use super::advance::{Advance, Delay, ERROR, Then, Told};
 use super::operator::{WHO, WHY};
@@ -214,6 +216,16 @@ impl Server {
                     Detached::Fenced { lease } => Reply::Fenced(lease),
                 })
             }
+            Call::Finish(args) => {
+                let (name, token, slot, tag) = (args.name, args.token.as_str(), args.slot, tag(args.tag));
+                let batch = InHand { name, token, slot, object: &args.object, tag };
+                scripts::handled(&mut self.conn, &self.keys, &batch, args.finished).await.map(|handled| match handled {
+                    Handled::Kept { id, finished } => Reply::Kept(id, finished),
+                    Handled::Other => Reply::OtherBatch,
+                    Handled::Lapsed => Reply::Lapsed,
+                    Handled::Fenced { lease } => Reply::Fenced(lease),
+                })
+            }
             Call::Settle { retry, serials } => {
                 let settle = if *retry { Settle::Retry } else { Settle::Drop };
                 let ids: Vec<&str> =
@@ -301,7 +313,12 @@ impl Server {
         }
         for (slot, told) in &args.slots {
             match told {
-                Some(told) => call.report_taken(*slot, &report(told), Duration::from_millis(AGE_MS)),
+                Some(told) => {
+                    if told.handled {
+                        call.handled(*slot);
+                    }
+                    call.report_taken(*slot, &report(told), Duration::from_millis(AGE_MS));
+                }
                 None => call.free(*slot),
             }
         }
@@ -588,6 +605,11 @@ fn wanted(state: &Reference, prefix: &str) -> Dump {
         any(":last.event.id", "string", string(&object.last));
         any(":event.worker", "string", string(&object.owner));
         any(":events.held", "list", object.held.right().map(newest_first));
+        let handled = object.handled.iter().flat_map(|(id, finished)| {
+            let done = finished.iter().flat_map(|field| [text(field.clone()), b"1".to_vec()]);
+            done.chain([b"id".to_vec(), text(id.to_string())])
+        });
+        any(":event.handled", "hash", Some(sorted(handled.collect())));
         any(":events.held.id", "string", object.held_id.right().map(|value| value.iter().map(|text| text.to_vec()).collect()));
     }
     for (w, worker) in &state.workers {
@@ -661,6 +683,13 @@ fn wanted(state: &Reference, prefix: &str) -> Dump {
     put(b"event.log", "", "stream", log.collect());
     put(b"seriatim.meta", "", "hash", meta.collect());
     dump
+}
+
+/// The fields of a hash, each with its value, in order.
+fn sorted(fields: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    let mut pairs: Vec<_> = fields.chunks(2).map(<[Vec<u8>]>::to_vec).collect();
+    pairs.sort();
+    pairs.concat()
 }
 
 fn differences(got: &Dump, wanted: &Dump) -> Result<(), String> {

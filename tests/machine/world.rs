@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::advance::{Advance, Delay, Then, Told};
-use super::reference::{Attach, Broken, Event, Key, NAMES, Name, Numbers, Reference, Reply};
+use super::reference::{Attach, Broken, Event, Finish, Key, NAMES, Name, Numbers, Reference, Reply};
 use super::rules::{KINDS, SELECTORS};
 
 /// Names of objects that try to be taken for something else.
@@ -91,6 +91,8 @@ pub enum Step {
     Renew(usize, Token, bool, usize),
     Adopt(usize, u32),
     Detach(usize, Token),
+    /// Of some event of the slot's batch, one of two handlers or none; or of a batch that never was.
+    Finish(usize, Token, usize, Option<(u8, bool)>, bool),
     Connect(u8, u8, u8, bool),
     Expire(usize),
     Day(usize),
@@ -147,6 +149,7 @@ pub enum Call {
         first_id: u64,
         log: bool,
     },
+    Finish(Finish),
     Expire(&'static str),
     Day(&'static str),
     Release(Vec<Name>),
@@ -227,6 +230,23 @@ impl World {
             }
             Step::Adopt(own, crashes_max) => Call::Adopt { own: NAMES[*own], crashes_max: *crashes_max },
             Step::Detach(name, token) => Call::Detach { name: NAMES[*name], token: self.token(NAMES[*name], *token) },
+            Step::Finish(name, token, slot, finished, wrong) => {
+                let name = self.alive(*name).unwrap_or(NAMES[*name]);
+                // Mostly a slot that has something in hand.
+                let slots: Vec<usize> = (0..3).filter(|n| self.state.worker(&format!("{name}.{n}")).tag.is_some()).collect();
+                let slot = slots.get(slot % slots.len().max(1)).copied().unwrap_or(*slot);
+                let w = format!("{name}.{slot}");
+                let worker = self.state.worker(&w).clone();
+                let owned = worker.objects.iter().find(|object| self.state.owner(object).as_ref() == Some(&w)).cloned();
+                let mut tag = worker.tag.as_deref().map_or(Numbers::of(1), Numbers::of_tag);
+                let finished = finished.map(|(at, first)| {
+                    let id = tag.first + u64::from(at) % worker.batch.len().max(1) as u64;
+                    (id, if first { "handler:a" } else { "once:b" })
+                });
+                tag.handouts += u32::from(*wrong);
+                let object = owned.unwrap_or(Name::from_static(OBJECTS[0]));
+                Call::Finish(Finish { name, token: self.token(name, *token), slot, object, tag, finished })
+            }
             Step::Connect(id, highest, first, log) => {
                 let counter = self.state.counter.unwrap_or(0);
                 let replication_id = ["", "one", "two"][usize::from(*id)];
@@ -304,6 +324,7 @@ impl World {
             Call::Renew { name, token, lease_ms, slots } => state.renew(name, token, *lease_ms, *slots),
             Call::Adopt { own, crashes_max } => state.adopt(own, *crashes_max),
             Call::Detach { name, token } => state.detach(name, token),
+            Call::Finish(args) => state.finish(args),
             Call::Connect { replication_id, highest, first_id, log } => state.connect(replication_id, *highest, *first_id, *log),
             Call::Expire(name) => {
                 state.leases.remove(name);
@@ -387,7 +408,9 @@ impl World {
         }
         let is_process =
             matches!(call, Call::Advance(_) | Call::Attach(_) | Call::Renew { .. } | Call::Adopt { .. } | Call::Detach { .. });
-        if is_process || matches!(call, Call::Settle { .. } | Call::SetFree(_) | Call::Skip(..) | Call::Rule(..)) {
+        if is_process
+            || matches!(call, Call::Finish(_) | Call::Settle { .. } | Call::SetFree(_) | Call::Skip(..) | Call::Rule(..))
+        {
             self.calls.push(call.clone());
             self.calls.drain(..self.calls.len().saturating_sub(CALLS_KEPT));
         }
@@ -514,10 +537,19 @@ impl World {
             }
             Choice::WrongTag => {
                 let tag = Numbers { handouts: tag.handouts + 1, ..tag };
-                return Some(Told { object: object.clone(), tag, count: len, last: Some(tag.first), then: Then::Done });
+                return Some(Told {
+                    object: object.clone(),
+                    tag,
+                    count: len,
+                    last: Some(tag.first),
+                    then: Then::Done,
+                    handled: true,
+                });
             }
         };
         let last = count.checked_sub(1).map(|n| tag.first + n as u64);
-        Some(Told { object: object.clone(), tag, count, last, then })
+        // Now and then, whether it is so or not: the script is told.
+        let handled = self.state.now.is_multiple_of(2);
+        Some(Told { object: object.clone(), tag, count, last, then, handled })
     }
 }

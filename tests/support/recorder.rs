@@ -71,7 +71,8 @@ impl Gate {
         .await;
     }
 
-    async fn pass(&self) {
+    /// Waits until the gate is open.
+    pub async fn pass(&self) {
         self.0.1.fetch_add(1, Ordering::SeqCst);
         // An error says that the gate is open.
         let _ = self.0.0.acquire().await;

@@ -1,0 +1,104 @@
+//! Handlers of events, in the worker process: which run, what they can answer, and what runs again.
+//!
+//!     cargo run --example handlers [REDIS-URL]
+//!
+//! It emits the events of one order, handles them, and ends.
+
+use std::time::Duration;
+
+use seriatim::Emitter;
+use seriatim::event::Json;
+use seriatim::keys::Keys;
+use seriatim::sink::{EventType, Failure, Handler, HandlerContext, HandlerResult, Handlers, Unhandled};
+use seriatim::worker::{Shutdown, Worker};
+
+#[derive(serde::Deserialize)]
+struct Placed {
+    cents: u64,
+}
+
+impl EventType for Placed {
+    const TYPE: &'static str = "placed";
+}
+
+#[derive(serde::Deserialize)]
+struct Shipped {
+    to: String,
+}
+
+impl EventType for Shipped {
+    const TYPE: &'static str = "shipped";
+}
+
+/// A handler with something of its own.
+struct Payment {
+    limit_cents: u64,
+}
+
+#[seriatim::async_trait]
+impl Handler<Placed> for Payment {
+    async fn handle(&self, event: Placed, cx: HandlerContext) -> HandlerResult {
+        if event.cents > self.limit_cents {
+            // Never: the event goes to the dead letters, and the object's next one follows.
+            return Err(Failure::unrecoverable(format!("{} cents are too many", event.cents)));
+        }
+        // Once, however often the handler runs.
+        cx.once("charge", || async {
+            println!("{} charged {} cents", cx.id(), event.cents);
+            Ok::<(), Failure>(())
+        })
+        .await?;
+        if cx.attempt() < 2 {
+            // Later: only this handler runs again. Any error that `?` passes on means the same.
+            return Err(Failure::retry_after("the bank has not confirmed", Duration::from_millis(100)));
+        }
+        println!("{} confirmed at attempt {}", cx.id(), cx.attempt());
+        Ok(())
+    }
+}
+
+async fn notify(event: Shipped, cx: HandlerContext) -> HandlerResult {
+    println!("{} follows {}: on its way to {}", cx.id(), cx.prev(), event.to);
+    Ok(())
+}
+
+/// Emits and handles, under a namespace of its own.
+pub async fn run(url: &str, namespace: &str) -> anyhow::Result<u64> {
+    let keys = Keys::with_namespace(namespace)?;
+    let emitter = Emitter::builder(url).keys(keys.clone()).connect().await?;
+    for event in [
+        r#"{"type":"placed","cents":1200}"#,
+        r#"{"type":"shipped","to":"Brno"}"#,
+        r#"{"type":"placed","cents":990000}"#,
+        r#"{"type":"closed"}"#,
+    ] {
+        emitter.emit("order:1", Json::new(event)).await?;
+    }
+
+    let shutdown = Shutdown::new();
+    let stop = shutdown.clone();
+    let handlers = Handlers::builder()
+        .timeout(Duration::from_secs(10))
+        .register::<Placed>("payment", Payment { limit_cents: 100_000 })
+        .register::<Shipped>("notify", notify)
+        .register_type("closed", "stop", move |_: serde_json::Value, cx: HandlerContext| {
+            let stop = stop.clone();
+            async move {
+                println!("{} follows {}: closed", cx.id(), cx.prev());
+                stop.stop();
+                Ok(())
+            }
+        })
+        .unhandled(Unhandled::Complete)
+        .build()?;
+    let stopped = Worker::builder(url).keys(keys).name("handlers").sink(handlers).build()?.run(shutdown).await?;
+    Ok(stopped.delivered)
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let url = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
+    let delivered = run(&url, "handlers-example").await?;
+    println!("{delivered} events delivered");
+    Ok(())
+}

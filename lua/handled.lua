@@ -1,0 +1,43 @@
+-- handled: keeps what handlers have finished of an event in a slot's hands, until that event is committed; and tells what is kept.
+--
+-- Purpose   A handler that has finished does not run again where the event does: after a failure of another one, or a death. Repeating a call changes
+--           nothing. What is kept of another event is written over, but not by one that comes before it in the same batch.
+-- Keys      KEYS[1] event.worker:NAME:lease (string, read); event.workers (hash, read), event.worker:W:event.id (string, read),
+--           event.worker:W:event (list, read), OBJ:event.worker (string, read), OBJ:event.handled (hash, read and write)
+-- Arguments prefix; name; token (UUID); slot; object; tag of its batch; then nothing, to be told what is kept, or
+--           the id of an event of the batch and what is finished (1 to 1000 fields: `handler:ID`, `once:SUBTASK`)
+-- Replies   {'kept', field, value, …}: all of the hash where nothing is to be written, else no field
+--           | {'other'}: the slot has another batch, or that of another object, or a later event is under way
+--           | {'lapsed'} | {'fenced', lease}
+-- Keeps     I1 to I6: touches nothing else
+-- Cost      about 6 commands
+local name, token, slot, object, tag, id = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local FIELDS = 8
+
+local refused = fence(name, token)
+if refused then
+  return refused
+end
+local w = name .. '.' .. slot
+local at, handled = P .. WORKER .. w, P .. object .. event_handled
+local found = redis.call('MGET', P .. object .. event_worker, at .. worker_event_id)
+if found[1] ~= w or found[2] ~= tag then
+  return { 'other' }
+end
+if not id then
+  return { 'kept', unpack(redis.call('HGETALL', handled)) }
+end
+
+local kept = redis.call('HGET', handled, 'id')
+if kept ~= id then
+  local first, later = id_of(string.match(tag, '^%d+')), kept and id_of(kept) or 0
+  if later > id_of(id) and later < first + redis.call('LLEN', at .. worker_event) then
+    return { 'other' }
+  end
+  redis.call('DEL', handled)
+  redis.call('HSET', handled, 'id', id)
+end
+for i = FIELDS, #ARGV do
+  redis.call('HSET', handled, ARGV[i], '1')
+end
+return { 'kept' }

@@ -1,0 +1,145 @@
+//! What a handler is told beside its event, and what it can do with it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Mutex as AsyncMutex;
+use tokio_util::sync::CancellationToken;
+
+use super::handler::Failure;
+use crate::event::{Event, ObjectName};
+use crate::sink::{Context, LedgerError};
+
+/// What a store needs to refuse what comes late: see [`HandlerContext::fence`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fence {
+    /// A fresh UUID per attach of a worker process.
+    pub token: Arc<str>,
+    /// The event's id. Within an object ids only grow.
+    pub id: u64,
+}
+
+/// One event while its handlers run.
+pub(super) struct InHand {
+    pub(super) event: Event,
+    pub(super) event_type: Option<String>,
+    pub(super) attempts: u32,
+    pub(super) cx: Context,
+    /// Subtasks by name, and whether each is done.
+    once: Mutex<HashMap<String, Arc<AsyncMutex<bool>>>>,
+}
+
+impl InHand {
+    pub(super) fn new(event: Event, event_type: Option<String>, attempts: u32, cx: Context, finished: &BTreeSet<String>) -> Self {
+        let done = finished.iter().filter_map(|field| Some((field.strip_prefix("once:")?.to_owned(), Arc::new(true.into()))));
+        let once = Mutex::new(done.collect());
+        Self { event, event_type, attempts, cx, once }
+    }
+
+    pub(super) async fn keep(&self, field: &str) -> Result<(), LedgerError> {
+        match &self.cx.ledger {
+            Some(ledger) => ledger.write(self.event.id, field).await,
+            None => Ok(()),
+        }
+    }
+
+    fn subtask(&self, name: &str) -> Arc<AsyncMutex<bool>> {
+        let mut once = self.once.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(once.entry(name.to_owned()).or_default())
+    }
+}
+
+/// What a handler is told beside its event. Clones are cheap and speak of the same event.
+#[derive(Clone)]
+pub struct HandlerContext {
+    pub(super) in_hand: Arc<InHand>,
+    pub(super) cancelled: CancellationToken,
+}
+
+impl HandlerContext {
+    /// The event's id.
+    pub fn id(&self) -> u64 {
+        self.in_hand.event.id
+    }
+
+    /// The id of the object's event before this one that was delivered; 0 if there was none.
+    pub fn prev(&self) -> u64 {
+        self.in_hand.event.prev
+    }
+
+    /// The object.
+    pub fn object(&self) -> &ObjectName {
+        &self.in_hand.event.object
+    }
+
+    /// The event, byte for byte as it was emitted.
+    pub fn payload(&self) -> &[u8] {
+        &self.in_hand.event.payload
+    }
+
+    /// The event's type: its top-level member `type`, where that is a string.
+    pub fn event_type(&self) -> Option<&str> {
+        self.in_hand.event_type.as_deref()
+    }
+
+    /// Which attempt of the event this is, from 1. Attempts count failures: after a crash the attempt is the same.
+    pub fn attempt(&self) -> u32 {
+        self.in_hand.attempts.saturating_add(1)
+    }
+
+    /// The worker (slot) that runs the handler, `NAME.SLOT`.
+    pub fn worker(&self) -> &str {
+        &self.in_hand.cx.worker
+    }
+
+    /// For the handler's own store. A process that was paused for longer than its lease may go on with an event that another one has handled since. A
+    /// store that keeps the highest id applied for each object, in the same transaction as what applying does, refuses that by
+    /// one comparison, and with it whatever comes twice; one that keeps the token as well can tell who wrote.
+    pub fn fence(&self) -> Fence {
+        Fence { token: Arc::clone(&self.in_hand.cx.token), id: self.id() }
+    }
+
+    /// Fires when the handler's time is over, when the lease is lost, or when the worker stops at once: what is done after that is done in vain. The
+    /// handler's own future is dropped then; this is for what it has started elsewhere.
+    pub fn cancelled(&self) -> &CancellationToken {
+        &self.cancelled
+    }
+
+    /// Runs a subtask of the event unless it is done: `None` where it was. Whether it is done is kept beside the event as soon as it has succeeded: so it
+    /// succeeds once, except where the worker dies in between.
+    ///
+    /// The guard is one per event and name of a subtask (at most 256 bytes). Where several handlers of the event name the same subtask, one runs it
+    /// and the others wait. A subtask must not begin itself again inside of itself: it would wait for ever, or until the handler's timeout.
+    ///
+    /// # Errors
+    /// That of the subtask, which is not done then; or a transient one where it could not be kept that it is done.
+    pub async fn once<R, E, F>(&self, subtask: &str, run: impl FnOnce() -> F) -> Result<Option<R>, Failure>
+    where
+        F: Future<Output = Result<R, E>>,
+        Failure: From<E>,
+    {
+        if subtask.is_empty() || subtask.len() > 256 {
+            return Err(Failure::unrecoverable(format!("the name of a subtask has 1 to 256 bytes, not {}", subtask.len())));
+        }
+        let done = self.in_hand.subtask(subtask);
+        let mut done = done.lock().await;
+        if *done {
+            return Ok(None);
+        }
+        let result = run().await?;
+        self.in_hand.keep(&format!("once:{subtask}")).await?;
+        *done = true;
+        Ok(Some(result))
+    }
+}
+
+impl fmt::Debug for HandlerContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandlerContext")
+            .field("object", &self.object().as_str())
+            .field("id", &self.id())
+            .field("attempt", &self.attempt())
+            .finish_non_exhaustive()
+    }
+}

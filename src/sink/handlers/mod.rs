@@ -1,0 +1,240 @@
+//! A sink that runs handlers: async functions for types of events, in the worker process.
+//!
+//! Of the events of an object one is handled at a time, in order; the handlers of an event run at the same time. What a handler has finished is kept in the
+//! worker's ledger as long as others of the event have not, so that a retry runs only those. If the process dies, what was kept stays finished, and
+//! everything else runs again.
+//!
+//! - `handler`: what a handler is, and what it can answer
+//! - `context`: what it is told, and the guard for subtasks
+//! - `run`: the handlers of one event
+
+mod context;
+mod handler;
+mod run;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use serde_core::de::DeserializeOwned;
+
+pub use context::{Fence, HandlerContext};
+pub use handler::{EventType, Failure, Handler, HandlerResult};
+
+use self::handler::{AnyHandler, Typed};
+use super::{Batch, Context, Delivered, Page, Sink, Stop};
+
+/// After so much time, what is done of a batch is committed: a crash makes no more than this run again, and the event under way.
+const COMMIT_AFTER: Duration = Duration::from_millis(100);
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
+const ID_BYTES_MAX: usize = 128;
+
+/// What becomes of an event for which no handler is registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unhandled {
+    /// It goes to the dead letters.
+    #[default]
+    DeadLetter,
+    /// It counts as delivered.
+    Complete,
+    /// It fails, and comes again as the retry policy says: another process may have a handler for it, or this one after its next start.
+    Retry,
+}
+
+/// Why a set of handlers cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandlersError {
+    /// What is finished is kept by the handler's id, so that two must not share one.
+    #[error("two handlers have the id {0:?}; give each its own")]
+    Duplicate(String),
+    /// The id is none.
+    #[error("the id of a handler has 1 to {ID_BYTES_MAX} bytes without control characters; {0:?} has not")]
+    Id(String),
+    /// A timeout is out of its range.
+    #[error("a handler's timeout is {0:?}; it must be 1 ms to 24 h")]
+    Timeout(Duration),
+}
+
+/// For which events a handler runs.
+enum For {
+    Type(String),
+    Every,
+    Other,
+}
+
+struct Registered {
+    id: String,
+    /// In the ledger.
+    field: String,
+    timeout: Duration,
+    handler: Box<dyn AnyHandler>,
+}
+
+/// A sink that runs registered handlers in the worker process.
+///
+/// ```
+/// use seriatim::sink::{EventType, Failure, HandlerContext, Handlers};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Moved {
+///     to: String,
+/// }
+///
+/// impl EventType for Moved {
+///     const TYPE: &'static str = "moved";
+/// }
+///
+/// let handlers = Handlers::builder()
+///     .register::<Moved>("mail", |event: Moved, cx: HandlerContext| async move {
+///         if event.to.is_empty() {
+///             return Err(Failure::unrecoverable("moved to nowhere"));
+///         }
+///         cx.once("notice", || async { Ok::<(), std::io::Error>(()) }).await?;
+///         Ok(())
+///     })
+///     .build()?;
+/// # fn is_sink(_: impl seriatim::sink::Sink) {}
+/// # is_sink(handlers);
+/// # Ok::<(), seriatim::sink::HandlersError>(())
+/// ```
+///
+/// All handlers of an event run, at the same time. When all have succeeded, the event is delivered. Where one fails for a time, the event comes again as the
+/// worker's retry policy says, and only those run that have not succeeded. Where one answers that it never will, the event goes to the dead letters with
+/// all errors, as soon as the others that run have ended: no handler runs again. A panic, and a handler that takes longer than its timeout, are failures for a time.
+#[derive(Clone)]
+pub struct Handlers(Arc<Inner>);
+
+struct Inner {
+    all: Vec<Registered>,
+    /// Positions in `all`.
+    types: BTreeMap<String, Vec<usize>>,
+    every: Vec<usize>,
+    other: Vec<usize>,
+    unhandled: Unhandled,
+}
+
+impl Handlers {
+    /// Begins a set of handlers.
+    pub fn builder() -> HandlersBuilder {
+        HandlersBuilder { all: Vec::new(), timeout: TIMEOUT_DEFAULT, unhandled: Unhandled::default() }
+    }
+}
+
+impl fmt::Debug for Handlers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.all.iter().map(|registered| &registered.id)).finish()
+    }
+}
+
+/// A set of handlers in the making. Each has an id of its own, 1 to 128 bytes, by which is kept what it has finished: it should stay the same over restarts.
+#[must_use]
+pub struct HandlersBuilder {
+    all: Vec<(For, String, Box<dyn AnyHandler>)>,
+    timeout: Duration,
+    unhandled: Unhandled,
+}
+
+impl HandlersBuilder {
+    /// A handler for the events of a type. An event that does not deserialize into `T` is unrecoverable.
+    pub fn register<T: EventType>(self, id: impl Into<String>, handler: impl Handler<T>) -> Self {
+        self.register_type(T::TYPE, id, handler)
+    }
+
+    /// The same, with the type's name given: the value of the event's top-level member `type`.
+    pub fn register_type<T: DeserializeOwned + Send + 'static>(
+        self,
+        event_type: impl Into<String>,
+        id: impl Into<String>,
+        handler: impl Handler<T>,
+    ) -> Self {
+        self.add(For::Type(event_type.into()), id, handler)
+    }
+
+    /// A handler for every event, beside those for its type: an event without a type, or that is no JSON object, too.
+    pub fn register_all<T: DeserializeOwned + Send + 'static>(self, id: impl Into<String>, handler: impl Handler<T>) -> Self {
+        self.add(For::Every, id, handler)
+    }
+
+    /// A handler for the events that no handler for a type takes.
+    pub fn register_other<T: DeserializeOwned + Send + 'static>(self, id: impl Into<String>, handler: impl Handler<T>) -> Self {
+        self.add(For::Other, id, handler)
+    }
+
+    /// How long a handler may take for one event, 1 ms to 24 h; a [`Handler::timeout`] of its own goes before this. After that its future is dropped, its
+    /// cancellation token fires, and it has failed for a time. Default: 1 minute.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// What becomes of an event for which no handler is registered. Default: a dead letter.
+    pub fn unhandled(mut self, unhandled: Unhandled) -> Self {
+        self.unhandled = unhandled;
+        self
+    }
+
+    /// Checks the ids and the timeouts.
+    ///
+    /// # Errors
+    /// Two handlers have the same id, an id is none, or a timeout is out of its range.
+    pub fn build(self) -> Result<Handlers, HandlersError> {
+        let (mut ids, mut types) = (BTreeSet::new(), BTreeMap::<String, Vec<usize>>::new());
+        let (mut all, mut every, mut other) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, (of, id, handler)) in self.all.into_iter().enumerate() {
+            if id.is_empty() || id.len() > ID_BYTES_MAX || id.chars().any(char::is_control) {
+                return Err(HandlersError::Id(id));
+            } else if !ids.insert(id.clone()) {
+                return Err(HandlersError::Duplicate(id));
+            }
+            let timeout = handler.timeout().unwrap_or(self.timeout);
+            if !(Duration::from_millis(1)..=Duration::from_secs(24 * 3600)).contains(&timeout) {
+                return Err(HandlersError::Timeout(timeout));
+            }
+            match of {
+                For::Type(name) => types.entry(name).or_default().push(at),
+                For::Every => every.push(at),
+                For::Other => other.push(at),
+            }
+            all.push(Registered { field: format!("handler:{id}"), id, timeout, handler });
+        }
+        Ok(Handlers(Arc::new(Inner { all, types, every, other, unhandled: self.unhandled })))
+    }
+
+    fn add<T: DeserializeOwned + Send + 'static>(mut self, of: For, id: impl Into<String>, handler: impl Handler<T>) -> Self {
+        self.all.push((of, id.into(), Box::new(Typed::<T, _>::new(handler))));
+        self
+    }
+}
+
+#[async_trait]
+impl Sink for Handlers {
+    async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
+        let known = match &cx.ledger {
+            Some(ledger) => ledger.read().await,
+            None => Ok(Page::default()),
+        };
+        let known = match known {
+            Ok(known) => known,
+            Err(error) => return Delivered::stopped(0, Stop::transient(error)),
+        };
+        let began = Instant::now();
+        for (at, event) in batch.events().enumerate() {
+            // Of a batch that was in other hands, the events before the one of which something is kept are done.
+            if event.id < known.id {
+                continue;
+            }
+            if at > 0 && began.elapsed() >= COMMIT_AFTER {
+                return Delivered::so_far(at);
+            }
+            let finished = if event.id == known.id { known.finished.clone() } else { BTreeSet::new() };
+            let attempts = if at == 0 { cx.attempts } else { 0 };
+            if let Err(stop) = self.0.run(event, attempts, cx, finished).await {
+                return Delivered::stopped(at, stop);
+            }
+        }
+        Delivered::all()
+    }
+}

@@ -1,0 +1,35 @@
+//! Where a worker keeps what handlers have finished of an event until that event is committed, as a sink sees it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use async_trait::async_trait;
+
+/// What was finished of the events of a batch when it was in other hands.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Page {
+    /// The event this speaks of; those before it in the batch are finished. 0: none.
+    pub(crate) id: u64,
+    /// What is finished of it: `handler:ID`, `once:SUBTASK`.
+    pub(crate) finished: BTreeSet<String>,
+}
+
+/// Why it could not be kept.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum LedgerError {
+    /// The batch is in other hands: whatever is done now is done in vain.
+    #[error("the event is not this worker's any more")]
+    Lost,
+    /// Something stands in the way that waiting does not mend.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// One batch's. Waits as long as Redis does not answer.
+#[async_trait]
+pub(crate) trait Ledger: fmt::Debug + Send + Sync {
+    async fn read(&self) -> Result<Page, LedgerError>;
+
+    /// Keeps that this is finished of the event with this id.
+    async fn write(&self, id: u64, field: &str) -> Result<(), LedgerError>;
+}

@@ -1,0 +1,565 @@
+//! Claim by hand: for a program that owns its loop, and asks for the next event when it wants one.
+//!
+//! The process has a name, a lease and slots as any worker; but it claims only when it is asked to, one event of one object for one slot, and lets go of
+//! the object with the answer, so that a program that does not come back for more keeps nobody waiting. Every call is made by a task of its
+//! own: dropping the future of the one who waits takes nothing back, and loses nothing. If the process dies, what was claimed comes again elsewhere.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, warn};
+
+use super::config::WorkerConfig;
+use super::connect::{Backoff, Redis, is_lasting};
+use super::error::WorkerError;
+use super::lease::{Notice, Session, attach, detach, keep, wrong_type};
+use super::ledger::Link;
+use super::retry::RetryPolicy;
+use super::slots::{Hand, failed, shortened};
+use super::wait::{pop, wait};
+use super::{DETACH_PATIENCE, WorkerBuilder};
+use crate::event::{Event, check_json};
+use crate::failpoints::around;
+use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report, Results};
+use crate::sink::Batch;
+
+/// Markers looked at in one call.
+const MARKERS_MAX: usize = 1024;
+/// The wait where a call failed.
+const FAILED_MIN: Duration = Duration::from_millis(20);
+const FAILED_MAX: Duration = Duration::from_secs(1);
+/// While Redis is out of memory and moves no markers for a pop, it is asked this often.
+const OOM_WAIT: Duration = Duration::from_millis(100);
+
+/// Why an event could not be claimed, or an answer not be taken.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClaimError {
+    /// The lease lapsed, another process took the name, or the claims were closed: the event comes again, here or elsewhere, with the same id.
+    #[error("the event is not this worker's any more; it comes again, here or elsewhere")]
+    Lost,
+    /// The worker cannot go on at all.
+    #[error(transparent)]
+    Ended(Arc<WorkerError>),
+}
+
+/// Claims events one by one, for a program that owns its loop.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use seriatim::worker::Worker;
+///
+/// let worker = Worker::builder("redis://127.0.0.1").name("by-hand").concurrency(4).claims().await?;
+/// loop {
+///     let mut claimed = worker.next().await?;
+///     println!("{} {}", claimed.event().object, claimed.event().id);
+///     claimed.commit().await?;
+/// }
+/// # }
+/// ```
+///
+/// As many events as the process has slots can be claimed at the same time, of as many objects; the events of an object come one at a time and in order, over
+/// all processes. Dropping it gives everything back, as [`close`](Self::close) does, without waiting for that.
+#[derive(Debug)]
+pub struct Claims {
+    now: watch::Receiver<Now>,
+    closed: CancellationToken,
+    supervisor: Option<JoinHandle<()>>,
+}
+
+/// What the supervisor says: who the process is at present, or why it is nobody any more.
+type Now = Result<Arc<Term>, ClaimError>;
+
+impl WorkerBuilder {
+    /// Takes the name, and claims only what is asked for: see [`Claims`]. No sink is needed; of the settings, `batch` and `turn_max` have no meaning here.
+    ///
+    /// # Errors
+    /// Those of [`build`](Self::build) but for the sink, and those of a start: see [`Worker::run`](super::Worker::run).
+    pub async fn claims(self) -> Result<Claims, WorkerError> {
+        let mut config = self.config;
+        // What is not asked for is not taken.
+        config.batch = 1;
+        config.validate()?;
+        let (redis, config) = (Redis::new(&self.url, &config)?, Arc::new(config));
+        let session = attach(&redis, &config, None).await?;
+        let closed = CancellationToken::new();
+        let (say, now) = watch::channel(Ok(Term::begin(&redis, &config, &session).await));
+        let supervisor = tokio::spawn(supervise(redis, config, session, say, closed.clone()));
+        Ok(Claims { now, closed, supervisor: Some(supervisor) })
+    }
+}
+
+impl Claims {
+    /// Claims the next event, and waits for one, and for a slot where all are in use. Cancellation safe: an event that was claimed for nobody is given back.
+    ///
+    /// # Errors
+    /// [`ClaimError::Ended`] where the worker cannot go on: another process took the name, or a key has a wrong type. A Redis that goes away is waited for.
+    pub async fn next(&self) -> Result<Claimed, ClaimError> {
+        loop {
+            let term = self.term()?;
+            match Arc::clone(&term).claim(true).await {
+                Ok(Some(claimed)) => return Ok(claimed),
+                Ok(None) => {}
+                Err(ClaimError::Lost) => self.another_term(&term).await?,
+                Err(ended) => return Err(ended),
+            }
+        }
+    }
+
+    /// Claims the next event if there is one and a slot is free. Waits for nothing but the answer of Redis.
+    ///
+    /// # Errors
+    /// Those of [`next`](Self::next), and [`ClaimError::Lost`] where the lease has lapsed and the name is not taken again yet.
+    pub async fn try_next(&self) -> Result<Option<Claimed>, ClaimError> {
+        self.term()?.claim(false).await
+    }
+
+    /// Gives everything back: what is claimed and not answered comes again elsewhere at once, with no attempt more.
+    pub async fn close(mut self) {
+        self.closed.cancel();
+        if let Some(supervisor) = self.supervisor.take() {
+            // It cannot panic, and ends within its patience.
+            let _ = supervisor.await;
+        }
+    }
+
+    fn term(&self) -> Now {
+        self.now.borrow().clone()
+    }
+
+    /// Waits until the name is taken again, or the end.
+    async fn another_term(&self, old: &Arc<Term>) -> Result<(), ClaimError> {
+        let mut now = self.now.clone();
+        let other = now.wait_for(|now| now.as_ref().map_or(true, |term| !Arc::ptr_eq(term, old))).await;
+        other.map(drop).map_err(|_| ClaimError::Lost)
+    }
+}
+
+impl Drop for Claims {
+    fn drop(&mut self) {
+        self.closed.cancel();
+    }
+}
+
+/// Keeps the lease, takes the name again after a lapse, and gives it back at the end.
+async fn supervise(redis: Redis, config: Arc<WorkerConfig>, first: Session, say: watch::Sender<Now>, closed: CancellationToken) {
+    let mut session = first;
+    let ended = loop {
+        let (notify, mut notices) = mpsc::channel(16);
+        let keeper = tokio::spawn(keep(redis.clone(), Arc::clone(&config), session.clone(), notify)).abort_handle();
+        let notice = loop {
+            tokio::select! {
+                biased;
+                () = closed.cancelled() => break None,
+                notice = notices.recv() => match notice {
+                    Some(Notice::Wake) => {}
+                    notice => break notice,
+                },
+            }
+        };
+        keeper.abort();
+        if let Ok(term) = &*say.borrow() {
+            term.over.cancel();
+        }
+        let again = match notice {
+            None => {
+                detach(&redis, &config, &session, Instant::now() + DETACH_PATIENCE).await;
+                break ClaimError::Lost;
+            }
+            Some(Notice::Failed(error)) => break ClaimError::Ended(Arc::new(error)),
+            Some(Notice::Fenced(lease)) if redis.changes() == session.changes => {
+                break ClaimError::Ended(Arc::new(WorkerError::Fenced { name: config.name.clone(), lease }));
+            }
+            // Redis went back to an earlier state, which may have revived an old lease: nobody may hold it any more.
+            Some(Notice::Fenced(_)) => config.lease,
+            Some(Notice::Lapsed | Notice::Wake) => Duration::ZERO,
+        };
+        warn!(name = %config.name, "recover: the lease is lost; attaching again");
+        let attached = async {
+            sleep(again).await;
+            attach(&redis, &config, Some(&session)).await
+        };
+        session = tokio::select! {
+            () = closed.cancelled() => break ClaimError::Lost,
+            attached = attached => match attached {
+                Ok(session) => session,
+                Err(error) => break ClaimError::Ended(Arc::new(error)),
+            },
+        };
+        drop(say.send_replace(Ok(Term::begin(&redis, &config, &session).await)));
+    };
+    drop(say.send_replace(Err(ended)));
+}
+
+/// From an attach to its end: the slots, and what they have.
+struct Term {
+    redis: Redis,
+    config: Arc<WorkerConfig>,
+    token: Arc<str>,
+    link: Link,
+    /// A connection for a pop, with none under way.
+    spare: Mutex<Option<MultiplexedConnection>>,
+    /// A permit for each free slot.
+    permits: Arc<Semaphore>,
+    /// Free slots; the last one is used next.
+    free: Mutex<Vec<usize>>,
+    /// Where to claim first next time: due held objects and markers take turns, over all calls.
+    from: Mutex<From>,
+    /// Fires when it is over.
+    over: CancellationToken,
+}
+
+/// A slot in use; free again when it is dropped.
+struct Place {
+    term: Arc<Term>,
+    slot: usize,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.term.free().push(self.slot);
+    }
+}
+
+/// For whom something is claimed: gone where nobody waits any more.
+type Asker = oneshot::Sender<Result<Option<Claimed>, ClaimError>>;
+
+impl Term {
+    /// What the slots had before is given back first, so that it is claimed as everything else.
+    async fn begin(redis: &Redis, config: &Arc<WorkerConfig>, session: &Session) -> Arc<Self> {
+        let term = Arc::new(Self {
+            redis: redis.clone(),
+            config: Arc::clone(config),
+            token: Arc::clone(&session.token),
+            link: Link::new(redis.clone(), Arc::clone(config), Arc::clone(&session.token)),
+            spare: Mutex::new(None),
+            permits: Arc::new(Semaphore::new(config.concurrency)),
+            free: Mutex::new((0..config.concurrency).rev().collect()),
+            from: Mutex::new(From::Held),
+            over: CancellationToken::new(),
+        });
+        loop {
+            let mut call = term.new_call(0);
+            (0..config.concurrency).for_each(|slot| call.free(slot));
+            // Whatever is the matter, the first claim meets it as well.
+            let Ok(found) = term.advance(&call).await else { return term };
+            if found.batches.is_empty() {
+                return term;
+            }
+            for batch in found.batches {
+                let slot = batch.slot;
+                if term.settle(slot, give_back(&Hand::new(batch, 0)), false).await.is_err() {
+                    return term;
+                }
+            }
+        }
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Option<MultiplexedConnection>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Claims an event, in a task of its own, so that it is given back where nobody takes it.
+    async fn claim(self: Arc<Self>, patient: bool) -> Result<Option<Claimed>, ClaimError> {
+        let permits = Arc::clone(&self.permits);
+        let permit = if patient {
+            tokio::select! {
+                () = self.over.cancelled() => return Err(ClaimError::Lost),
+                permit = permits.acquire_owned() => permit.ok(),
+            }
+        } else {
+            permits.try_acquire_owned().ok()
+        };
+        let Some(permit) = permit else { return Ok(None) };
+        // There are as many permits as free slots.
+        let Some(slot) = self.free().pop() else { return Ok(None) };
+        let place = Place { term: Arc::clone(&self), slot, _permit: permit };
+        let (asker, asked) = oneshot::channel();
+        tokio::spawn(async move {
+            let claimed = tokio::select! {
+                () = self.over.cancelled() => Err(ClaimError::Lost),
+                claimed = self.find(place, patient, &asker) => claimed,
+            };
+            if let Err(Ok(Some(mut unwanted))) = asker.send(claimed) {
+                unwanted.seen = false;
+            }
+        });
+        asked.await.unwrap_or(Err(ClaimError::Lost))
+    }
+
+    /// Claims for the slot until there is something, or nobody waits for it any more.
+    async fn find(&self, place: Place, patient: bool, asker: &Asker) -> Result<Option<Claimed>, ClaimError> {
+        let slot = place.slot;
+        let ask = || {
+            let mut call = self.new_call(1);
+            call.free(slot);
+            call
+        };
+        let mut backoff = Backoff::new(FAILED_MIN, FAILED_MAX);
+        let mut found = self.advance(&ask()).await?;
+        loop {
+            if let Some(batch) = found.batches.pop() {
+                if let Some(hand) = self.fit(slot, batch).await? {
+                    return Ok(Some(Claimed::new(place, hand)));
+                }
+                found = self.advance(&ask()).await?;
+                continue;
+            } else if !patient || asker.is_closed() {
+                return Ok(None);
+            }
+            let to = self.config.keys.worker_object(&format!("{}.{slot}", self.config.name));
+            let block = found.next_due.map_or(self.config.block, |due| due.min(self.config.block));
+            let pop = pop(&self.config.keys.objects_with_events(), &to, block);
+            let ended = |error| ClaimError::Ended(Arc::new(error));
+            let conn = self.spare().take();
+            let waited = wait(self.redis.clone(), conn, pop, ask(), Arc::clone(&self.config)).await.map_err(ended)?;
+            let reply = match waited {
+                Some(waited) => {
+                    if waited.out_of_memory {
+                        sleep(OOM_WAIT).await;
+                    }
+                    *self.spare() = Some(waited.conn);
+                    waited.reply.ok()
+                }
+                None => {
+                    backoff.wait().await;
+                    None
+                }
+            };
+            // Whatever became of the pop and the call behind it: where there is no answer, the next call finds it.
+            found = match reply {
+                Some(reply) => self.read(reply)?,
+                None => self.advance(&ask()).await?,
+            };
+        }
+    }
+
+    /// What can be shown to nobody is held for an operator, or is a dead letter.
+    async fn fit(&self, slot: usize, batch: BatchReply) -> Result<Option<Hand>, ClaimError> {
+        let hand = Hand::new(batch, 0);
+        let report = match (hand.unfit(), check_json(&hand.batch.payloads[0])) {
+            (Some(why), _) => hand.hold_for_operator(why),
+            (None, Err(error)) => reject(&hand, &format!("not JSON: {error}")),
+            (None, Ok(())) => return Ok(Some(hand)),
+        };
+        self.settle(slot, report, false).await.map(|()| None)
+    }
+
+    /// Tells what became of the slot's batch, and gives back whatever else is in its hands.
+    async fn settle(&self, slot: usize, mut report: Report, mut handled: bool) -> Result<(), ClaimError> {
+        loop {
+            let mut call = self.new_call(0);
+            if handled {
+                call.handled(slot);
+            }
+            call.report(slot, &report);
+            let Some(rest) = self.advance(&call).await?.batches.pop() else { return Ok(()) };
+            (report, handled) = (give_back(&Hand::new(rest, 0)), false);
+        }
+    }
+
+    fn new_call(&self, claims: usize) -> Advance {
+        let bounds = Bounds {
+            batch: self.config.batch,
+            batch_bytes: self.config.batch_bytes,
+            reply_bytes: self.config.reply_bytes,
+            claims,
+            markers: MARKERS_MAX,
+            forget_after: self.config.forget_after,
+        };
+        let from = *self.from.lock().unwrap_or_else(PoisonError::into_inner);
+        Advance::new(&self.config.keys, &self.config.name, &self.token, bounds, from)
+    }
+
+    /// Makes the call until Redis answers it.
+    async fn advance(&self, call: &Advance) -> Result<Found, ClaimError> {
+        let mut backoff = Backoff::new(FAILED_MIN, FAILED_MAX);
+        let ended = |error| ClaimError::Ended(Arc::new(error));
+        loop {
+            let mut conn = self.link.connection().await.map_err(ended)?;
+            match around!("advance", scripts::advance(&mut conn, call)).await {
+                Ok(reply) => return self.read(reply),
+                Err(error) if error.is_wrong_type() => return Err(ended(wrong_type(&self.redis, &self.config, error).await)),
+                Err(error) if is_lasting(&error) => return Err(ended(error.into())),
+                Err(error) => {
+                    warn!(%error, "commit: a call failed, it will be repeated");
+                    self.link.give_up().await;
+                    backoff.wait().await;
+                }
+            }
+        }
+    }
+
+    fn read(&self, reply: Advanced) -> Result<Found, ClaimError> {
+        let Advanced::Ok { next_due, from, batches, quarantined, .. } = reply else { return Err(ClaimError::Lost) };
+        *self.from.lock().unwrap_or_else(PoisonError::into_inner) = from;
+        for (object, why) in quarantined {
+            error!(object, why, "claim: the object is held until an operator releases it");
+        }
+        for batch in &batches {
+            self.redis.saw(batch.tag.first + batch.events.len() as u64 - 1);
+        }
+        Ok(Found { next_due, batches })
+    }
+}
+
+/// What a call brought.
+struct Found {
+    next_due: Option<Duration>,
+    batches: Vec<BatchReply>,
+}
+
+/// The whole batch, for whoever comes next.
+fn give_back(hand: &Hand) -> Report {
+    hand.report(0, Results::Hold { rest: hand.tag, delay: Some(Duration::ZERO), why: "yield".to_owned() })
+}
+
+fn reject(hand: &Hand, error: &str) -> Report {
+    let (next, id) = (hand.behind(0), hand.batch.first);
+    hand.report(0, Results::Reject { next, id, error: shortened(error), attempts: hand.tag.attempts })
+}
+
+/// An event that was claimed by hand. One answer counts, the first; giving another one, or the same again, does nothing and says what became of the first.
+///
+/// An answer is given by a task of its own: dropping the future that waits for it takes nothing back. Dropped without an answer, the event counts as failed for a
+/// time.
+#[must_use]
+pub struct Claimed {
+    event: Event,
+    hand: Hand,
+    cancelled: CancellationToken,
+    /// Nothing once it is answered.
+    place: Option<Place>,
+    /// The program has seen it.
+    seen: bool,
+    answer: Option<JoinHandle<Result<(), ClaimError>>>,
+    answered: Option<Result<(), ClaimError>>,
+}
+
+impl Claimed {
+    fn new(place: Place, hand: Hand) -> Self {
+        let Batch { object, first, prev, payloads, .. } = &hand.batch;
+        let event = Event { id: *first, prev: *prev, object: object.clone(), payload: payloads[0].clone() };
+        let cancelled = place.term.over.clone();
+        Self { event, hand, cancelled, place: Some(place), seen: true, answer: None, answered: None }
+    }
+
+    /// The event.
+    pub fn event(&self) -> &Event {
+        &self.event
+    }
+
+    /// Which attempt this is, from 1. Attempts count failures: after a crash the attempt is the same.
+    pub fn attempt(&self) -> u32 {
+        self.hand.tag.attempts.saturating_add(1)
+    }
+
+    /// How often a worker died with the event in hand.
+    pub fn crashes(&self) -> u32 {
+        self.hand.tag.crashes
+    }
+
+    /// Fires when the event is not this worker's any more: what is done after that is done in vain.
+    pub fn cancelled(&self) -> &CancellationToken {
+        &self.cancelled
+    }
+
+    /// The event is delivered; the object's next one follows, for whoever asks.
+    ///
+    /// # Errors
+    /// [`ClaimError::Lost`]: the event comes again, unless the commit was taken just before. The other answers fail in the same way.
+    pub async fn commit(&mut self) -> Result<(), ClaimError> {
+        // What is left of a batch that another worker had taken goes on elsewhere, with its ids.
+        let rest = || Results::Hold { rest: self.hand.tag.after(1, 1), delay: Some(Duration::ZERO), why: "yield".to_owned() };
+        let then = if self.hand.batch.len() == 1 { Results::Yield } else { rest() };
+        let report = self.hand.report(1, then);
+        self.give(report, true).await
+    }
+
+    /// The event, again later: after this time, or else as the retry policy says, which also says what becomes of it when its attempts are used up.
+    pub async fn retry(&mut self, error: impl fmt::Display, retry_after: Option<Duration>) -> Result<(), ClaimError> {
+        let (report, over) = self.failure(&error.to_string(), retry_after);
+        self.give(report, over).await
+    }
+
+    /// The event, never: it goes to the dead letters.
+    pub async fn reject(&mut self, error: impl fmt::Display) -> Result<(), ClaimError> {
+        let report = reject(&self.hand, &error.to_string());
+        self.give(report, true).await
+    }
+
+    /// The report, and whether the event is over with it.
+    fn failure(&self, error: &str, retry_after: Option<Duration>) -> (Report, bool) {
+        let policy = match &self.place {
+            Some(place) => place.term.config.retry_of(&self.event.payload),
+            None => RetryPolicy::default(),
+        };
+        let then = failed(&self.hand, 0, shortened(error), retry_after, policy);
+        let over = !matches!(then, Results::Hold { .. });
+        (self.hand.report(0, then), over)
+    }
+
+    /// Gives the first answer, and waits for what becomes of it.
+    async fn give(&mut self, report: Report, over: bool) -> Result<(), ClaimError> {
+        if let Some(place) = self.place.take() {
+            let handled = over && self.hand.handled.is_some();
+            self.answer = Some(tokio::spawn(settle(place, report, handled)));
+        }
+        if let Some(answer) = &mut self.answer {
+            self.answered = Some(answer.await.unwrap_or(Err(ClaimError::Lost)));
+            self.answer = None;
+        }
+        self.answered.clone().unwrap_or(Err(ClaimError::Lost))
+    }
+}
+
+/// The slot is free when this is done.
+async fn settle(place: Place, report: Report, handled: bool) -> Result<(), ClaimError> {
+    tokio::select! {
+        () = place.term.over.cancelled() => Err(ClaimError::Lost),
+        settled = place.term.settle(place.slot, report, handled) => settled,
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        if self.place.is_none() {
+            return;
+        }
+        // Outside of a runtime the slot is asked about by its next claim, which finds the event there.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (report, over) =
+            if self.seen { self.failure("dropped without an answer", None) } else { (give_back(&self.hand), false) };
+        if let Some(place) = self.place.take() {
+            runtime.spawn(settle(place, report, over && self.hand.handled.is_some()));
+        }
+    }
+}
+
+impl fmt::Debug for Claimed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claimed")
+            .field("object", &self.event.object.as_str())
+            .field("id", &self.event.id)
+            .field("attempt", &self.attempt())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Term").field("name", &self.config.name).finish_non_exhaustive()
+    }
+}

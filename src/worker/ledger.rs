@@ -1,0 +1,133 @@
+//! The ledger: keeps in Redis what handlers have finished of an event in a slot's hands (`lua/handled.lua`).
+//!
+//! All deliveries of a session share one connection. If the process dies, what was kept is read by whoever gets the batch next; what was not is
+//! done again. The step that ends the event deletes it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use deadpool_redis::Connection;
+use redis::aio::MultiplexedConnection;
+use tokio::sync::Mutex;
+use tracing::warn;
+
+use super::config::WorkerConfig;
+use super::connect::{Backoff, Redis, give_up, is_lasting};
+use super::error::WorkerError;
+use super::slots::Hand;
+use crate::failpoints::around;
+use crate::scripts::{self, Handled, Tag};
+use crate::sink::{Ledger, LedgerError, Page};
+
+/// What all batches of a session share.
+pub(crate) struct Link {
+    redis: Redis,
+    config: Arc<WorkerConfig>,
+    token: Arc<str>,
+    /// Made by the first who needs it.
+    conn: Mutex<Option<Connection>>,
+}
+
+impl Link {
+    pub(crate) fn new(redis: Redis, config: Arc<WorkerConfig>, token: Arc<str>) -> Self {
+        Self { redis, config, token, conn: Mutex::new(None) }
+    }
+
+    pub(crate) async fn connection(&self) -> Result<MultiplexedConnection, WorkerError> {
+        let mut conn = self.conn.lock().await;
+        let open = match conn.take() {
+            Some(open) => open,
+            None => self.redis.reconnect().await?,
+        };
+        Ok((**conn.insert(open)).clone())
+    }
+
+    /// A call over the connection has failed: the next one gets another.
+    pub(crate) async fn give_up(&self) {
+        if let Some(open) = self.conn.lock().await.take() {
+            give_up(open);
+        }
+    }
+}
+
+/// A batch in a slot's hands.
+pub(crate) struct InHand {
+    link: Arc<Link>,
+    slot: usize,
+    object: Bytes,
+    tag: Tag,
+    /// The first id behind the batch.
+    end: u64,
+    /// It may have been in other hands before.
+    again: bool,
+    /// The event of which something is kept; 0: none.
+    handled: AtomicU64,
+}
+
+impl InHand {
+    /// `lapsed`: this process had the name before, so that the batch may come again under the same tag.
+    pub(crate) fn new(link: Arc<Link>, slot: usize, hand: &Hand, lapsed: bool) -> Self {
+        let (object, tag) = (hand.raw.clone(), hand.tag);
+        let handled = AtomicU64::new(hand.handled.unwrap_or(0));
+        let again = lapsed || tag.is_again() || hand.handled.is_some();
+        Self { link, slot, object, tag, end: tag.first + hand.batch.len() as u64, again, handled }
+    }
+
+    /// The event of which something is kept, as far as the process knows.
+    pub(crate) fn handled(&self) -> Option<u64> {
+        Some(self.handled.load(Ordering::Relaxed)).filter(|id| *id > 0)
+    }
+
+    /// Makes the call until Redis answers it.
+    async fn call(&self, finished: Option<(u64, &str)>) -> Result<Page, LedgerError> {
+        let (link, keys) = (&self.link, &self.link.config.keys);
+        let batch =
+            scripts::InHand { name: &link.config.name, token: &link.token, slot: self.slot, object: &self.object, tag: self.tag };
+        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+        loop {
+            let mut conn = link.connection().await.map_err(|error| LedgerError::Failed(error.to_string()))?;
+            match around!("handled", scripts::handled(&mut conn, keys, &batch, finished)).await {
+                Ok(Handled::Kept { id, finished }) => return Ok(Page { id, finished }),
+                Ok(Handled::Other | Handled::Lapsed | Handled::Fenced { .. }) => return Err(LedgerError::Lost),
+                Err(error) if is_lasting(&error) => {
+                    let object = String::from_utf8_lossy(&self.object);
+                    return Err(LedgerError::Failed(format!("{}: {error}", keys.event_handled(&object))));
+                }
+                Err(error) => {
+                    warn!(%error, "deliver: what handlers have finished could not be kept, trying again");
+                    link.give_up().await;
+                    backoff.wait().await;
+                }
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Ledger for InHand {
+    async fn read(&self) -> Result<Page, LedgerError> {
+        if !self.again {
+            return Ok(Page::default());
+        }
+        let page = self.call(None).await?;
+        // What is kept of an event that is not in the batch is a leftover.
+        let page = if (self.tag.first..self.end).contains(&page.id) { page } else { Page::default() };
+        self.handled.fetch_max(page.id, Ordering::Relaxed);
+        Ok(page)
+    }
+
+    async fn write(&self, id: u64, field: &str) -> Result<(), LedgerError> {
+        self.handled.fetch_max(id, Ordering::Relaxed);
+        self.call(Some((id, field))).await.map(drop)
+    }
+}
+
+impl fmt::Debug for InHand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in slot {}", self.tag, self.slot)
+    }
+}
