@@ -316,7 +316,7 @@ async fn a_key_of_a_wrong_type_leaves_everything_as_it_is() {
     let (console, keys) = (redis.console().await, redis.keys().clone());
     state.hold("work:1", "inf", &["1", "2"], "1 0 1 0 attempts: failed 1 times, at last: x").await;
     state.run("SET", &[&keys.last_event_id("work:1"), "0"]).await;
-    let both = [keys.objects_held(), keys.objects_with_events(), keys.operator_actions()];
+    let both = [keys.objects_held(), keys.objects_with_events(), keys.operator_actions(), keys.objects_paused()];
     let [batch, numbers] = [keys.events_held("work:1"), keys.events_held_id("work:1")];
     let skips = [keys.events_dead(), batch, numbers, keys.last_event_id("work:1"), keys.event_handled("work:1")];
     for (at, key) in both.iter().chain(&skips).enumerate() {

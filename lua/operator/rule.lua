@@ -45,8 +45,8 @@ elseif rule and rule.lifted then
   return { 'lifting' }
 end
 -- What nobody can read holds nothing, and is lifted by being replaced.
-rule = rule or { set = '0', ends = 0, who = '', why = '' }
-rule.lifted, rule.cursor = true, ''
+rule = rule or { set = '0', ends = 0, who = '', cursor = '', why = '' }
+rule.lifted = true
 write(rule)
 call('RPUSH', P .. objects_with_events, '')
 note(kind == 'pause' and 'resume' or 'unblock', selector, '')

@@ -2,7 +2,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::check::{Verdict, explore};
-use crate::protocol::{Bounds, FAULTS, Fault, OPERATOR, Protocol, SPECIALS, Special};
+use crate::protocol::{Bounds, FAULTS, Fault, OPERATOR, Protocol, RULES, SPECIALS, Special};
 
 /// Two processes of one name, with 2 and 1 slots, of which the first is attached.
 fn same_name(bounds: Bounds) -> Bounds {
@@ -63,6 +63,8 @@ fn small() {
             ("two names, single events", Bounds { batch_max: 1, ..one.clone() }),
             ("two names, an operator", Bounds { faults: 0, outcomes: 3, outcome_kinds: OPERATOR, ..one.clone() }),
             ("two names, an operator and a fault", Bounds { outcomes: 2, outcome_kinds: OPERATOR, ..one.clone() }),
+            ("two names, two objects, rules", Bounds { faults: 0, outcomes: 2, outcome_kinds: RULES, ..two.clone() }),
+            ("two names, rules and a fault", Bounds { events: 1, outcomes: 2, outcome_kinds: RULES, ..one.clone() }),
             ("two names, failover", with_failover(Bounds { faults: 1, outcomes: 0, ..two })),
             (
                 "two names, failover, forgotten",

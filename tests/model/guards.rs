@@ -98,6 +98,26 @@ fn rules_read_by_the_script() {
     matters("rules read by the script", bounds, without, "a paused object is not claimed");
 }
 
+/// A rule over all objects is woken in steps. Where it is set again meanwhile, what is paused behind the cursor must be woken too; and where it goes
+/// before its end, what it has held waits for ever.
+#[test]
+fn waking() {
+    let bounds = Bounds {
+        processes: vec![(0, 1)],
+        attached: 1,
+        objects: 2,
+        events: 1,
+        faults: 0,
+        outcomes: 2,
+        outcome_kinds: &[Special::RuleOfAll],
+        ..Bounds::default()
+    };
+    let without = Guards { waking_anew: false, ..Guards::default() };
+    matters("a cursor that begins anew", bounds.clone(), without, "L1 nothing waits for ever");
+    let without = Guards { waking_to_the_end: false, ..Guards::default() };
+    matters("waking to the end", bounds, without, "L1 nothing waits for ever");
+}
+
 /// After a failover the old counter would give ids again that are already under way.
 #[test]
 fn counter_jump() {

@@ -38,6 +38,17 @@ impl Protocol {
         }
     }
 
+    pub fn rule_actions(&self, s: &State, actions: &mut Vec<Action>) {
+        match s.redis.all {
+            Rule::Paused => actions.push(Action::LiftAll),
+            Rule::Lifted => actions.push(Action::WakeNext),
+            Rule::Absent => {}
+        }
+        if s.redis.all != Rule::Paused && self.may_also(s, Special::RuleOfAll) {
+            actions.push(Action::PauseAll);
+        }
+    }
+
     pub fn process_actions(&self, s: &State, process: usize, actions: &mut Vec<Action>) {
         let (name, slots) = self.bounds.processes[process];
         let found = &s.processes[process];

@@ -108,6 +108,9 @@ impl Protocol {
         if s.wire.is_some() {
             self.apply(s, Action::Arrive);
         }
+        while s.redis.all == Rule::Lifted {
+            self.apply(s, Action::WakeNext);
+        }
         for object in 0..self.bounds.objects {
             if s.redis.objects[object].rule == Rule::Lifted {
                 self.apply(s, Action::Wake { object });
@@ -172,7 +175,7 @@ impl Protocol {
         let free = stalled.is_none() || (0..self.bounds.processes.len()).any(has_free_slot);
         s.events().all(|event| {
             let object = &s.redis.objects[object_of(event)];
-            let waits_for_operator = object.rule == Rule::Paused || object.due == Due::Never;
+            let waits_for_operator = s.redis.is_ruled(object_of(event)) || object.due == Due::Never;
             let settled = (s.received[object_of(event)].applied | object.dead | object.gone) & bit(event) != 0;
             settled && s.redis.places(event) <= usize::from(object.dead & bit(event) != 0)
                 || s.ghost.excused & wide_bit(event) != 0

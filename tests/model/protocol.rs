@@ -57,6 +57,8 @@ pub enum Special {
     Reject,
     Hold,
     Rule,
+    /// A rule is over all objects: set, also anew while it is being lifted.
+    RuleOfAll,
     Detach,
     /// An idle object is forgotten: by an operator, or because its time is over.
     Forget,
@@ -74,6 +76,9 @@ pub const FAULTS: &[Fault] =
     &[Fault::Crash, Fault::Pause, Fault::Takeover, Fault::LostReply, Fault::RepeatedCall, Fault::GhostPop, Fault::LateSend];
 pub const SPECIALS: &[Special] =
     &[Special::Yield, Special::Retry, Special::Reject, Special::Hold, Special::Rule, Special::Detach, Special::Forget];
+
+/// Rules of one object and of all.
+pub const RULES: &[Special] = &[Special::Rule, Special::RuleOfAll, Special::Retry];
 
 /// What leads to an operator, and what he does.
 pub const OPERATOR: &[Special] = &[Special::Retry, Special::Reject, Special::Wait, Special::Skip, Special::Again, Special::Drop];
@@ -132,6 +137,10 @@ pub struct Guards {
     pub atomic_release: bool,
     /// Rules are read by the script.
     pub rules_in_script: bool,
+    /// A rule that is set again while it is being lifted is woken from the beginning.
+    pub waking_anew: bool,
+    /// A rule goes only when nothing is left to wake.
+    pub waking_to_the_end: bool,
     /// Where the counter jumps to after a failover.
     pub jump: Jump,
     /// A dead letter leaves `last.event.id` alone.
@@ -165,6 +174,8 @@ impl Default for Guards {
             takeover: true,
             atomic_release: true,
             rules_in_script: true,
+            waking_anew: true,
+            waking_to_the_end: true,
             jump: Jump::ToTheTime,
             dead_letter_leaves_last: true,
             again_with_marker: true,
@@ -259,10 +270,14 @@ pub enum Action {
     Lift {
         object: usize,
     },
-    /// Wakes what the lifted rule holds, and deletes the rule.
+    /// Wakes what the lifted rule holds and no other is over, and deletes the rule.
     Wake {
         object: usize,
     },
+    PauseAll,
+    LiftAll,
+    /// One step of the waking of the rule over all: of the next paused object, if no other rule is over it. Where there is none, the rule goes.
+    WakeNext,
     Crash {
         process: usize,
     },
@@ -397,14 +412,20 @@ impl Protocol {
             }
             Action::Lift { object } => s.redis.objects[object].rule = Rule::Lifted,
             Action::Wake { object } => {
-                let object = &mut s.redis.objects[object];
-                object.rule = Rule::Absent;
-                if std::mem::take(&mut object.paused) {
-                    object.due = Due::Now;
-                }
+                s.redis.objects[object].rule = Rule::Absent;
+                self.wake(s, object);
             }
+            Action::PauseAll => {
+                s.redis.all = Rule::Paused;
+                if self.guards.waking_anew {
+                    s.redis.cursor = 0;
+                }
+                s.spend_outcome(true);
+            }
+            Action::LiftAll => s.redis.all = Rule::Lifted,
+            Action::WakeNext => self.wake_next(s),
             Action::ReadRules { process } => {
-                let paused = |&at: &usize| s.redis.objects[at].rule == Rule::Paused;
+                let paused = |&at: &usize| s.redis.is_ruled(at);
                 s.processes[process].rules = (0..OBJECTS).filter(paused).map(|at| 1 << at).sum();
             }
             Action::Release { process, slot } => {
@@ -432,6 +453,7 @@ impl Model for Protocol {
             }
             self.object_actions(s, object, actions);
         }
+        self.rule_actions(s, actions);
         for process in 0..self.bounds.processes.len() {
             self.process_actions(s, process, actions);
         }

@@ -1,5 +1,5 @@
 //! Named scenarios: paths that once were, or could have been, the end of a design. Every property is checked after every step.
-use crate::protocol::{Action, Bounds, Fate, Fault, Guards, Jump, OPERATOR, Report};
+use crate::protocol::{Action, Bounds, Fate, Fault, Guards, Jump, OPERATOR, RULES, Report};
 use crate::state::*;
 use crate::walk::{Walk, advance};
 
@@ -154,6 +154,24 @@ fn pause_lifted_while_a_claim_is_under_way() {
     walk.go(Action::Lift { object: 0 }).go(Action::Wake { object: 0 });
     let broken = walk.try_go(advance(0, 0, Report::Free, Fate::Answered));
     assert!(broken.contains(&"L1 nothing waits for ever"), "{broken:?}");
+}
+
+/// The rule over all objects is lifted and woken in steps, the process that claims crashes meanwhile, and the rule of one object is over it all the time:
+/// that one stays, and goes on when its own rule is lifted.
+#[test]
+fn one_of_two_rules_is_lifted_in_steps() {
+    let mut walk = Walk::begin(Bounds { outcome_kinds: RULES, objects: 2, outcomes: 2, ..bounds(&[(0, 1), (1, 1)], 2) });
+    walk.push(0).push(1).go(Action::Pause { object: 0 }).go(Action::PauseAll);
+    walk.claim(0, 0);
+    assert!(walk.state.redis.objects.iter().all(|object| object.paused));
+    walk.go(Action::LiftAll).go(Action::WakeNext).go(Action::Crash { process: 0 }).go(Action::WakeNext);
+    assert_eq!(walk.state.redis.all, Rule::Lifted, "it goes with the step that finds nothing");
+    walk.go(Action::WakeNext);
+    assert_eq!((walk.state.redis.all, walk.state.redis.objects[0].paused), (Rule::Absent, true));
+    walk.claim(1, 0).send(1, 0).report(1, 0, Outcome::Done(1));
+    assert!(walk.is_applied(1, 0) && !walk.is_applied(0, 0));
+    walk.go(Action::Lift { object: 0 }).go(Action::Wake { object: 0 }).claim(1, 0).send(1, 0).report(1, 0, Outcome::Done(1));
+    assert!(walk.is_applied(0, 0));
 }
 
 /// A paused process loses its lease, a successor takes its name: the first one may still send, and its calls are refused.

@@ -181,6 +181,16 @@ pub struct Redis {
     pub next_id: u8,
     /// `replication.id` of `seriatim.meta`.
     pub meta: u8,
+    /// A rule that is over all objects, and how many of these its waking has passed.
+    pub all: Rule,
+    pub cursor: u8,
+}
+
+impl Redis {
+    /// Whether a rule in force is over the object: its own one, or that over all.
+    pub fn is_ruled(&self, at: usize) -> bool {
+        self.objects[at].rule == Rule::Paused || self.all == Rule::Paused
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]

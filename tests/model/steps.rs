@@ -248,13 +248,14 @@ impl Protocol {
         }
         s.redis.objects[at].owner = w as u8 + 1;
         s.redis.slots[w].objects.push(at as u8 + 1);
+        let ruled = s.redis.is_ruled(at);
         let object = &mut s.redis.objects[at];
         if !object.held.is_empty() {
             let slot = &mut s.redis.slots[w];
             slot.batch = std::mem::take(&mut object.held);
             slot.tag = std::mem::take(&mut object.held_tag);
             slot.tag.handouts += u8::from(self.guards.handouts);
-            if object.rule == Rule::Paused {
+            if ruled {
                 s.ghost.broken |= CLAIMED_PAUSED;
             }
         } else if object.queue.is_empty() {
@@ -265,12 +266,12 @@ impl Protocol {
     }
 
     fn is_paused(&self, s: &State, at: usize, call: &Call) -> bool {
-        if self.guards.rules_in_script { s.redis.objects[at].rule == Rule::Paused } else { call.rules & 1 << at != 0 }
+        if self.guards.rules_in_script { s.redis.is_ruled(at) } else { call.rules & 1 << at != 0 }
     }
 
     /// Moves up to `batch_max` events from the queue into the batch of `w`, with fresh ids.
     fn take(&self, s: &mut State, w: usize, at: usize) {
-        if s.redis.objects[at].rule == Rule::Paused {
+        if s.redis.is_ruled(at) {
             s.ghost.broken |= CLAIMED_PAUSED;
         }
         let first = s.redis.next_id + 1;
@@ -318,6 +319,27 @@ impl Protocol {
     fn pause(&self, s: &mut State, w: usize, at: usize) {
         self.hold(s, w, at, Due::Absent);
         s.redis.objects[at].paused = true;
+    }
+
+    /// What a rule has held is due, unless another one is over it.
+    pub fn wake(&self, s: &mut State, at: usize) {
+        if s.redis.objects[at].paused && !s.redis.is_ruled(at) {
+            (s.redis.objects[at].paused, s.redis.objects[at].due) = (false, Due::Now);
+        }
+    }
+
+    pub fn wake_next(&self, s: &mut State) {
+        let paused = |at: &usize| s.redis.objects[*at].paused;
+        match (s.redis.cursor as usize..OBJECTS).find(paused) {
+            Some(at) => {
+                s.redis.cursor = at as u8 + 1;
+                self.wake(s, at);
+                if !self.guards.waking_to_the_end {
+                    (s.redis.all, s.redis.cursor) = (Rule::Absent, 0);
+                }
+            }
+            None => (s.redis.all, s.redis.cursor) = (Rule::Absent, 0),
+        }
     }
 
     /// A name that a worker has taken but does not own goes back to the markers, at the end that is taken next.
