@@ -332,6 +332,7 @@ async fn a_save_of_unknown_effect_applies_no_row_twice() {
     loop {
         // A step that hangs is given up.
         let step = tokio::time::timeout(Duration::from_millis(300), runner.step(&mut state.conn)).await;
+        assert!(!matches!(step, Ok(Err(ProjectionError::Lost))), "nobody else has it");
         if matches!(step, Ok(Ok(stepped)) if stepped.applied == 0) {
             break;
         }
