@@ -344,6 +344,7 @@ async fn the_log_keeps_about_the_last_thousand() {
 fn every_test_that_the_documents_name_is_there() {
     assert!(tests_named_in("docs/outcomes.md") > 30);
     assert!(tests_named_in("docs/log.md") > 10);
+    assert!(tests_named_in("docs/handlers.md") > 10);
 }
 
 fn tests_named_in(document: &str) -> usize {
