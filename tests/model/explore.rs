@@ -2,7 +2,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::check::{Verdict, explore};
-use crate::protocol::{Bounds, FAULTS, Fault, OPERATOR, Protocol, RULES, SPECIALS, Special};
+use crate::protocol::{Bounds, FAULTS, Fault, HANDLERS, OPERATOR, Protocol, RULES, SPECIALS, Special};
 
 /// Two processes of one name, with 2 and 1 slots, of which the first is attached.
 fn same_name(bounds: Bounds) -> Bounds {
@@ -15,6 +15,11 @@ fn with_successor(bounds: Bounds) -> Bounds {
 
 fn with_failover(bounds: Bounds) -> Bounds {
     Bounds { fault_kinds: &[Fault::Crash, Fault::LostReply, Fault::LateSend, Fault::Rollback], ..bounds }
+}
+
+/// The first process has handlers, the others have another sink.
+fn with_handlers(bounds: Bounds) -> Bounds {
+    Bounds { handlers: &[0], outcome_kinds: HANDLERS, ..bounds }
 }
 
 /// Explores each to its end and asserts that nothing breaks. Prints what was explored.
@@ -73,6 +78,47 @@ fn small() {
             ("one name, failover", with_failover(same_name(Bounds { faults: 2, outcomes: 0, events: 1, ..one }))),
         ],
         1,
+    );
+}
+
+/// The same for handlers.
+#[test]
+fn small_handlers() {
+    let one = with_handlers(Bounds { faults: 1, outcomes: 2, ..Bounds::default() });
+    holds(
+        vec![
+            ("two names, handlers", Bounds { faults: 0, outcomes: 3, ..one.clone() }),
+            ("two names, handlers and a fault", one.clone()),
+            ("two names, two objects, handlers", Bounds { objects: 2, events: 1, faults: 0, ..one.clone() }),
+            ("one name, a successor with another sink", same_name(one.clone())),
+            ("two names, handlers, failover", with_failover(Bounds { events: 1, ..one })),
+        ],
+        1,
+    );
+}
+
+/// The same for handlers, in more bounds.
+#[test]
+fn large_handlers() {
+    if std::env::var("SERIATIM_MODEL").as_deref() != Ok("large") {
+        println!("SERIATIM_MODEL=large cargo test --release --test model -- --nocapture large");
+        return;
+    }
+    let all = with_handlers(Bounds { faults: 2, outcomes: 2, ..Bounds::default() });
+    let others = &[Special::Finish, Special::Emit, Special::Yield, Special::Rule, Special::Detach];
+    holds(
+        vec![
+            ("two names, handlers", all.clone()),
+            ("two names, handlers on both", Bounds { handlers: &[0, 1], ..all.clone() }),
+            ("two names, handlers, three outcomes", Bounds { faults: 1, outcomes: 3, ..all.clone() }),
+            ("two names, handlers, other outcomes", Bounds { faults: 1, outcome_kinds: others, ..all.clone() }),
+            ("two names, three events, handlers", Bounds { events: 3, faults: 1, ..all.clone() }),
+            ("two names, two objects, handlers", Bounds { objects: 2, events: 1, faults: 1, ..all.clone() }),
+            ("one name, a successor with another sink", same_name(all.clone())),
+            ("two names, a successor, handlers", with_successor(Bounds { faults: 1, ..all.clone() })),
+            ("two names, handlers, a failover", with_failover(Bounds { faults: 1, ..all })),
+        ],
+        std::thread::available_parallelism().map_or(1, usize::from),
     );
 }
 

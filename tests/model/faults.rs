@@ -11,7 +11,8 @@ impl Protocol {
             }
             if self.may(s, Fault::LateSend) && s.wire.is_none() && s.is_live(process) {
                 let hand = &s.processes[process].hand;
-                let slots = (0..SLOTS_EACH).filter(|&slot| hand[slot].sent < hand[slot].batch.len());
+                let sends = |&slot: &usize| hand[slot].sent < hand[slot].batch.len() && hand[slot].finished & SENDS == 0;
+                let slots = (0..SLOTS_EACH).filter(sends);
                 actions.extend(slots.map(|slot| Action::GiveUp { process, slot }));
             }
         }
@@ -25,9 +26,11 @@ impl Protocol {
                 actions.extend((first..first + found.slots as usize).map(|w| Action::GhostPop { w }));
             }
         }
-        if s.late.is_some() {
+        if let Some(late) = s.late {
             actions.push(Action::Late { markers_first: false });
-            actions.push(Action::Late { markers_first: true });
+            if matches!(late, Late::Advance(_)) {
+                actions.push(Action::Late { markers_first: true });
+            }
         }
         if s.wire.is_some() {
             actions.push(Action::Arrive);
@@ -57,9 +60,11 @@ impl Protocol {
                 s.spend_fault(true);
             }
             Action::Late { markers_first } => {
-                if let Some(call) = s.late.take() {
-                    // Nobody reads the reply.
-                    let _ = self.advance(s, &call, true, markers_first);
+                // Nobody reads the reply.
+                match s.late.take() {
+                    Some(Late::Advance(call)) => drop(self.advance(s, &call, true, markers_first)),
+                    Some(Late::Handled(call)) => drop(self.handled(s, &call)),
+                    None => {}
                 }
             }
             Action::GiveUp { process, slot } => {

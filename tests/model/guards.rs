@@ -1,6 +1,6 @@
 //! Every guard matters: without it the checker finds a violation, with it, within the same bounds, none.
 use crate::check::{explore, shortest};
-use crate::protocol::{Bounds, Fault, Guards, Jump, Protocol, Special};
+use crate::protocol::{Bounds, EmitsAre, Fault, Guards, Jump, Protocol, Special};
 
 /// Explores with and without a guard, and asserts that only its absence breaks this property.
 fn matters(guard: &str, bounds: Bounds, without: Guards, property: &str) {
@@ -129,7 +129,10 @@ fn counter_jump() {
 /// A second failover may take back the first one's jump: a shorter jump then leads to ids below those that receivers have.
 #[test]
 fn jump_to_the_time() {
-    let bounds = Bounds { objects: 2, events: 1, faults: 2, fault_kinds: &[Fault::Rollback], ..Bounds::default() };
+    // Whoever connects first must not have seen the ids: a second process of the name is enough.
+    let processes = vec![(0, 1), (0, 1)];
+    let bounds =
+        Bounds { objects: 2, events: 1, faults: 2, fault_kinds: &[Fault::Rollback], processes, attached: 1, ..Bounds::default() };
     let equal = Guards { jump: Jump::AsFar, ..Guards::default() };
     matters("a jump that is no other's", bounds.clone(), equal, "I5 no two events share an id");
     let random = Guards { jump: Jump::AtRandom, ..Guards::default() };
@@ -216,4 +219,130 @@ fn claimed_object_is_claimed_once() {
     let bounds = Bounds { faults: 1, fault_kinds: &[Fault::GhostPop], ..Bounds::default() };
     let without = Guards { claimed_once: false, ..Guards::default() };
     matters("`a claimed object is claimed once`", bounds, without, "I3 who owns nothing has an empty batch");
+}
+
+/// One process with handlers, which may emit, and one with another sink.
+fn with_handlers(bounds: Bounds) -> Bounds {
+    Bounds { handlers: &[0], ..bounds }
+}
+
+/// A row is written for a result that counts; one written for whatever a call says, for a late one, too.
+#[test]
+fn rows_of_the_event_log() {
+    let bounds = Bounds { batch_max: 1, faults: 1, fault_kinds: &[Fault::RepeatedCall], ..Bounds::default() };
+    let without = Guards { rows_of_results_that_count: false, ..Guards::default() };
+    matters("rows of results that count", bounds.clone(), without, "an event that is over has one row in the log");
+    let skipped = Bounds { faults: 0, outcomes: 2, outcome_kinds: &[Special::Wait, Special::Skip], ..bounds };
+    let without = Guards { skip_has_a_row: false, ..Guards::default() };
+    matters("the row of a skip", skipped, without, "an event that is over has one row in the log");
+}
+
+/// A second copy of what a handler has finished, arriving when its event is over, would be told of an event that is over, or push again what that has
+/// emitted.
+#[test]
+fn tag_of_what_handlers_have_finished() {
+    let bounds = with_handlers(Bounds {
+        faults: 1,
+        fault_kinds: &[Fault::RepeatedCall],
+        batch_max: 1,
+        outcomes: 1,
+        outcome_kinds: &[Special::Finish],
+        ..Bounds::default()
+    });
+    let without = Guards { handled_looks_at_the_tag: false, ..Guards::default() };
+    matters("the tag of what is finished", bounds.clone(), without.clone(), "nothing is kept of an event that is over");
+    // What follows from it: where the next event is held once, and so may have something to end, what was emitted is pushed again.
+    let bounds = Bounds { outcomes: 2, outcome_kinds: &[Special::Emit, Special::Hold], ..bounds };
+    let trace = shortest(
+        Protocol { bounds, guards: without, ..Protocol::default() },
+        "what is emitted is pushed once, when its event ends",
+    );
+    assert!(!trace.is_empty(), "the second copy should push twice");
+}
+
+/// What an event has emitted is pushed in the step that ends it: not before, not after, and not never, because the next event of the batch has written over it.
+#[test]
+fn emits_with_the_commit() {
+    const PUSHED: &str = "what is emitted is pushed once, when its event ends";
+    let bounds = with_handlers(Bounds { outcomes: 1, outcome_kinds: &[Special::Emit], ..Bounds::default() });
+    for emits_are in [EmitsAre::PushedAtOnce, EmitsAre::NotPushed] {
+        matters("the push with the commit", bounds.clone(), Guards { emits_are, ..Guards::default() }, PUSHED);
+    }
+    let finish = Bounds { outcomes: 2, outcome_kinds: &[Special::Emit, Special::Finish], ..bounds };
+    let without = Guards { unpushed_stays: false, ..Guards::default() };
+    matters("what is to be pushed is not written over", finish.clone(), without, PUSHED);
+    let without = Guards { handled_goes_with_the_commit: false, ..Guards::default() };
+    matters("what is kept goes with the commit", finish, without, "nothing is kept of an event that is over");
+}
+
+/// An operator who skips the event ends it, too.
+#[test]
+fn emits_of_a_skipped_event() {
+    let outcome_kinds = &[Special::Emit, Special::Wait, Special::Skip];
+    let bounds = with_handlers(Bounds { outcomes: 3, outcome_kinds, ..Bounds::default() });
+    let without = Guards { skip_ends_handled: false, ..Guards::default() };
+    matters(
+        "a skip ends what handlers have finished",
+        bounds.clone(),
+        without.clone(),
+        "nothing is kept of an event that is over",
+    );
+    matters("a skip pushes what was emitted", bounds, without, "what is emitted is pushed once, when its event ends");
+}
+
+/// After a crash, a process with another sink ends the event, and knows nothing of handlers.
+#[test]
+fn another_sink_ends_the_event() {
+    let bounds = with_handlers(Bounds {
+        faults: 1,
+        fault_kinds: &[Fault::Crash],
+        outcomes: 1,
+        outcome_kinds: &[Special::Emit],
+        ..Bounds::default()
+    });
+    let without = Guards { word_of_what_comes_again: false, ..Guards::default() };
+    matters("the word of what comes again", bounds.clone(), without, "nothing is kept of an event that is over");
+    // It may end an event before that of which something is kept.
+    let without = Guards { only_what_ends: false, ..Guards::default() };
+    let part = "what is emitted is pushed once, when its event ends";
+    matters("only what ends goes", bounds.clone(), without.clone(), part);
+    let finish = Bounds { outcomes: 2, outcome_kinds: &[Special::Finish, Special::Retry], ..bounds };
+    matters("only what ends goes", finish, without, "what is written down as finished does not run again");
+}
+
+/// A process with another sink, started under the same name, rejects an event before that of which something is kept: what is left of the batch still comes
+/// again, although it is not handed out anew.
+#[test]
+fn rest_behind_a_rejected_event() {
+    let bounds = with_handlers(Bounds {
+        processes: vec![(0, 2), (0, 1)],
+        attached: 1,
+        faults: 1,
+        fault_kinds: &[Fault::Takeover],
+        outcomes: 2,
+        outcome_kinds: &[Special::Emit, Special::Reject],
+        ..Bounds::default()
+    });
+    let without = Guards { rejection_keeps_crashes: false, ..Guards::default() };
+    matters("crashes after a rejection", bounds.clone(), without.clone(), "nothing is kept of an event that is over");
+    matters("crashes after a rejection", bounds, without, "what is emitted is pushed once, when its event ends");
+}
+
+/// What is written down is read by whoever has the event next: always where the batch was in other hands, and where the process has lapsed.
+#[test]
+fn what_is_finished_is_read() {
+    const RAN: &str = "what is written down as finished does not run again";
+    let bounds = with_handlers(Bounds {
+        events: 1,
+        faults: 1,
+        fault_kinds: &[Fault::Crash, Fault::Pause],
+        outcomes: 2,
+        outcome_kinds: &[Special::Finish, Special::Retry],
+        ..Bounds::default()
+    });
+    matters("what is finished is read", bounds.clone(), Guards { handled_is_read: false, ..Guards::default() }, RAN);
+    let without = Guards { handled_read_after_a_lapse: false, ..Guards::default() };
+    matters("what is finished is read after a lapse", Bounds { outcomes: 1, ..bounds.clone() }, without, RAN);
+    let without = Guards { part_between_events: false, ..Guards::default() };
+    matters("a part ends between two events", Bounds { events: 2, ..bounds }, without, RAN);
 }

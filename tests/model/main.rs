@@ -3,6 +3,7 @@
 #![allow(unreachable_pub)]
 
 mod faults;
+mod handlers;
 mod process;
 mod properties;
 mod protocol;

@@ -75,6 +75,7 @@ impl Protocol {
         self.advance_actions(s, process, actions);
         for slot in 0..slots as usize {
             let hand = found.hand[slot];
+            self.finish_actions(s, process, slot, actions);
             if hand.object == 0 && !s.redis.markers.is_empty() && s.redis.slots[self.worker(process, slot)].objects.is_empty() {
                 actions.push(Action::Pop { process, slot });
             }
@@ -133,15 +134,22 @@ impl Protocol {
     }
 
     fn special_reports(&self, s: &State, process: usize, slot: usize, mut report: impl FnMut(Outcome)) {
-        let Hand { batch, tag, sent, .. } = s.processes[process].hand[slot];
+        let Hand { batch, tag, sent, finished, handled, .. } = s.processes[process].hand[slot];
         let len = batch.len();
         if len == 0 {
             return;
         }
+        // Of an event of which a handler has finished, all before it are delivered; of any other, the worker may believe that it has failed, and it has arrived.
+        let least = if finished == 0 { sent.saturating_sub(1) } else { sent };
+        // Of a batch that has suffered, or to push what was emitted; and only between two events.
+        let wants_part = match finished {
+            0 => tag.attempts + tag.crashes > 0 || (handled != 0 && handled < tag.first + sent),
+            _ => !self.guards.part_between_events,
+        };
         if sent == len && self.may_also(s, Special::Yield) {
             report(Outcome::Yield(len));
         }
-        if sent > 0 && sent < len && tag.attempts + tag.crashes > 0 {
+        if sent > 0 && sent < len && wants_part {
             report(Outcome::Part(sent));
         }
         if sent < len && self.may_also(s, Special::Reject) {
@@ -151,11 +159,10 @@ impl Protocol {
             report(Outcome::Hold(sent));
         }
         if self.may_also(s, Special::Retry) {
-            // A delivery that the worker believes to have failed may have arrived.
-            (sent.saturating_sub(1)..=sent).filter(|&k| k < len).for_each(|k| report(Outcome::Retry(k)));
+            (least..=sent).filter(|&k| k < len).for_each(|k| report(Outcome::Retry(k)));
         }
         if self.may_also(s, Special::Wait) {
-            (sent.saturating_sub(1)..=sent).filter(|&k| k < len).for_each(|k| report(Outcome::Wait(k)));
+            (least..=sent).filter(|&k| k < len).for_each(|k| report(Outcome::Wait(k)));
         }
     }
 
@@ -215,6 +222,7 @@ impl Protocol {
             let Process { highest, rules, .. } = found;
             found = Process { mode: Mode::Attaching, token, before, displace, highest, rules, ..Process::default() };
             found.replication = s.replication;
+            found.again = before != 0 && self.has_handlers(process);
         }
         let attached = self.attach(s, name, slots, found.token, found.before, found.displace);
         if fate == Fate::ReplyLost {
@@ -243,29 +251,34 @@ impl Protocol {
             call.slots[slot] = match report {
                 None => Named::Not,
                 Some(Report::Free) => Named::Free,
-                Some(Report::Is(outcome)) => Named::Result(hand[slot].tag, outcome),
+                Some(Report::Is(outcome)) => {
+                    Named::Result { tag: hand[slot].tag, outcome, handled: self.ends_handled(&hand[slot], outcome) }
+                }
             };
             let special = matches!(report, Some(Report::Is(outcome)) if !matches!(outcome, Outcome::Done(_) | Outcome::Part(_)));
             s.spend_outcome(special);
         }
         s.spend_fault(fate != Fate::Answered);
         if fate == Fate::Repeated {
-            s.late = Some(call);
+            s.late = Some(Late::Advance(call));
         }
         let reply = self.advance(s, &call, false, markers_first);
         if fate == Fate::ReplyLost {
             if reply.is_ok() {
                 // It has reported, and only repeats itself until it gets a reply: it sends no more of this.
                 let named = (0..SLOTS_EACH).filter(|&slot| reports[slot].is_some());
-                named.for_each(|slot| s.processes[process].hand[slot].sent = hand[slot].batch.len());
+                named.for_each(|slot| {
+                    s.processes[process].hand[slot] = Hand { sent: hand[slot].batch.len(), finished: 0, ..hand[slot] };
+                });
             }
             return;
         }
         match reply {
             Err(refused) => self.refused(s, process, refused),
             Ok(given) => {
-                let found = &mut s.processes[process];
                 for (slot, hand) in given.into_iter().enumerate().filter(|(slot, _)| reports[*slot].is_some()) {
+                    let hand = self.take_in(s, process, hand);
+                    let found = &mut s.processes[process];
                     found.hand[slot] = hand;
                     if s.ghost.given.is_some() && hand.tag.first > 0 {
                         found.highest = found.highest.max(hand.tag.first + hand.batch.len() - 1);
@@ -276,7 +289,7 @@ impl Protocol {
     }
 
     /// A lapsed process drops what it has in hand and attaches again; a fenced one stops.
-    fn refused(&self, s: &mut State, process: usize, refused: Refused) {
+    pub fn refused(&self, s: &mut State, process: usize, refused: Refused) {
         let found = &mut s.processes[process];
         found.hand = Default::default();
         found.mode = match refused {
@@ -313,6 +326,9 @@ impl Protocol {
 
     /// Sends the next event in hand.
     pub fn send(&self, s: &mut State, process: usize, slot: usize) {
+        if self.has_handlers(process) {
+            return self.run_all(s, process, slot);
+        }
         let hand = &mut s.processes[process].hand[slot];
         let envelope = next_envelope(hand);
         hand.sent += 1;

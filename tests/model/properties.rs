@@ -1,7 +1,8 @@
 //! What must hold: the invariants by number, the receiver's rule, what a rollback leaves, and that nothing waits for ever.
 use stateright::Property;
 
-use crate::protocol::{Action, Fate, Protocol, Report};
+use crate::handlers::{emitted_with_the_end, nothing_stays_behind};
+use crate::protocol::{Action, Fate, Fault, Protocol, Report};
 use crate::state::*;
 
 // Properties of steps rather than states: once broken, broken for good.
@@ -15,6 +16,9 @@ pub const SKIPPED: u16 = 64;
 pub const APPLIED_TWICE: u16 = 128;
 pub const WRONG_OBJECT: u16 = 256;
 pub const DROPPED_AS_DUPLICATE: u16 = 512;
+pub const LOGGED_TWICE: u16 = 1024;
+pub const RAN_AGAIN: u16 = 2048;
+pub const EMITTED_TWICE: u16 = 4096;
 
 impl Protocol {
     pub fn all_properties(&self) -> Vec<Property<Self>> {
@@ -33,6 +37,16 @@ impl Protocol {
             Property::always("a result counts once", |_, s: &State| s.ghost.broken & RESULT_TWICE == 0),
             Property::always("a paused object is not claimed", |_, s: &State| s.ghost.broken & CLAIMED_PAUSED == 0),
             Property::always("a death counts as one crash", |_, s: &State| crashes_are_deaths(s)),
+            Property::always("an event that is over has one row in the log", |protocol: &Protocol, s| {
+                protocol.allows(Fault::Rollback) || is_logged(s)
+            }),
+            Property::always("what is written down as finished does not run again", |_, s: &State| {
+                s.ghost.broken & RAN_AGAIN == 0
+            }),
+            Property::always("what is emitted is pushed once, when its event ends", |_, s: &State| {
+                s.ghost.broken & EMITTED_TWICE == 0 && emitted_with_the_end(s)
+            }),
+            Property::always("nothing is kept of an event that is over", |_, s: &State| nothing_stays_behind(&s.redis)),
             Property::always("L1 nothing waits for ever", |protocol: &Protocol, s| protocol.comes_to_rest(s, None)),
         ];
         if self.bounds.stall {
@@ -223,6 +237,10 @@ fn nothing_is_lost(s: &State) -> bool {
         let settled = (s.received[object_of(event)].applied | gone) & bit(event) != 0;
         settled || s.redis.places(event) > 0 || s.ghost.excused & wide_bit(event) != 0
     })
+}
+
+fn is_logged(s: &State) -> bool {
+    s.ghost.broken & LOGGED_TWICE == 0 && s.events().all(|event| (s.redis.log & wide_bit(event) != 0) == s.redis.is_over(event))
 }
 
 fn crashes_are_deaths(s: &State) -> bool {

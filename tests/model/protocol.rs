@@ -24,6 +24,8 @@ pub struct Bounds {
     /// All special outcomes together, and the kinds there are.
     pub outcomes: u8,
     pub outcome_kinds: &'static [Special],
+    /// Processes whose sink is handlers; the others have another sink.
+    pub handlers: &'static [usize],
     /// Crashes before an event is held for an operator.
     pub crashes_max: u8,
     /// Also check that an object whose deliveries never end holds up only itself.
@@ -70,6 +72,10 @@ pub enum Special {
     Again,
     /// An operator drops a dead letter.
     Drop,
+    /// One of the two handlers of an event has finished, which is written down.
+    Finish,
+    /// So has the one that emits, and has emitted an event.
+    Emit,
 }
 
 pub const FAULTS: &[Fault] =
@@ -82,6 +88,10 @@ pub const RULES: &[Special] = &[Special::Rule, Special::RuleOfAll, Special::Retr
 
 /// What leads to an operator, and what he does.
 pub const OPERATOR: &[Special] = &[Special::Retry, Special::Reject, Special::Wait, Special::Skip, Special::Again, Special::Drop];
+
+/// What handlers do, and what may become of their event then.
+pub const HANDLERS: &[Special] =
+    &[Special::Finish, Special::Emit, Special::Retry, Special::Reject, Special::Hold, Special::Wait, Special::Skip];
 
 impl Default for Bounds {
     /// Two names with a slot each, one object of two events, and nothing that goes wrong.
@@ -96,6 +106,7 @@ impl Default for Bounds {
             fault_kinds: FAULTS,
             outcomes: 0,
             outcome_kinds: SPECIALS,
+            handlers: &[],
             crashes_max: 2,
             stall: false,
         }
@@ -112,6 +123,14 @@ pub enum Jump {
     AtRandom,
     /// Beyond every id ever given: time has passed since, and ids are given more slowly than it does.
     ToTheTime,
+}
+
+/// When what an event has emitted is pushed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EmitsAre {
+    PushedWithTheCommit,
+    PushedAtOnce,
+    NotPushed,
 }
 
 /// What holds the protocol together. All on, unless a test asks what happens without one.
@@ -159,6 +178,32 @@ pub struct Guards {
     pub owned_once: bool,
     /// A second name of an object that the same call has just claimed is dropped.
     pub claimed_once: bool,
+    /// Only results that count have rows in the event log …
+    pub rows_of_results_that_count: bool,
+    /// … and a skip has one.
+    pub skip_has_a_row: bool,
+    /// What handlers have finished is written down only under the tag of the batch.
+    pub handled_looks_at_the_tag: bool,
+    /// What is kept is not written over while something of it is to be pushed.
+    pub unpushed_stays: bool,
+    /// What an event has emitted is pushed in the step that ends it …
+    pub emits_are: EmitsAre,
+    /// … and what is kept of it goes …
+    pub handled_goes_with_the_commit: bool,
+    /// … also where an operator skips it …
+    pub skip_ends_handled: bool,
+    /// … but not what is kept of an event that is still to come.
+    pub only_what_ends: bool,
+    /// Of a batch that comes again, a process with another sink says that there may be something to end, too.
+    pub word_of_what_comes_again: bool,
+    /// What is left of a batch behind a dead letter still says that it comes again after a crash.
+    pub rejection_keeps_crashes: bool,
+    /// Handlers are told what is kept …
+    pub handled_is_read: bool,
+    /// … also where their process has lapsed.
+    pub handled_read_after_a_lapse: bool,
+    /// A part of a batch is committed only between two events.
+    pub part_between_events: bool,
 }
 
 impl Default for Guards {
@@ -185,6 +230,19 @@ impl Default for Guards {
             renew_every_slot: true,
             owned_once: true,
             claimed_once: true,
+            rows_of_results_that_count: true,
+            skip_has_a_row: true,
+            handled_looks_at_the_tag: true,
+            unpushed_stays: true,
+            emits_are: EmitsAre::PushedWithTheCommit,
+            handled_goes_with_the_commit: true,
+            skip_ends_handled: true,
+            only_what_ends: true,
+            word_of_what_comes_again: true,
+            rejection_keeps_crashes: true,
+            handled_is_read: true,
+            handled_read_after_a_lapse: true,
+            part_between_events: true,
         }
     }
 }
@@ -224,6 +282,14 @@ pub enum Action {
     Send {
         process: usize,
         slot: usize,
+    },
+    /// One handler of the next event in hand has finished, which is written down. `emitted` = the object (index + 1) for which it has emitted an event.
+    Finish {
+        process: usize,
+        slot: usize,
+        handler: u8,
+        emitted: u8,
+        fate: Fate,
     },
     Attach {
         process: usize,
@@ -385,6 +451,7 @@ impl Protocol {
     pub fn apply(&self, s: &mut State, action: Action) {
         match action {
             Action::Push { object } => {
+                assert!(s.pushed[object] < EVENTS_MAX, "more events than there are numbers for");
                 s.redis.objects[object].queue.push(event(object, s.pushed[object]));
                 s.redis.markers.push(object as u8 + 1);
                 s.pushed[object] += 1;
@@ -394,6 +461,7 @@ impl Protocol {
                 self.call_advance(s, process, reports, fate, markers_first);
             }
             Action::Send { process, slot } => self.send(s, process, slot),
+            Action::Finish { process, slot, handler, emitted, fate } => self.finish(s, process, slot, handler, emitted, fate),
             Action::Attach { process, fate } => self.start(s, process, fate),
             Action::Adopt { process, name } => self.adopt(s, self.bounds.processes[process].0, name),
             Action::Detach { process, fate } => self.stop(s, process, fate),

@@ -17,6 +17,11 @@ pub const IDS: usize = 64;
 /// The owner of a held object.
 pub const HELD: u8 = 15;
 
+/// The two handlers of an event, as bits: what the receiver gets is the work of the first, and the second may emit.
+pub const SENDS: u8 = 1;
+pub const EMITS: u8 = 2;
+pub const BOTH: u8 = SENDS | EMITS;
+
 /// The number of the `index`th event (from 0) of an object.
 pub fn event(object: usize, index: u8) -> u8 {
     object as u8 * EVENTS_MAX + index + 1
@@ -134,6 +139,19 @@ pub enum Rule {
     Lifted,
 }
 
+/// `OBJ:event.handled`: what handlers have finished of one event.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct Handled {
+    /// 0 = nothing is kept.
+    pub id: u8,
+    /// The event that has this id: for properties only.
+    pub event: u8,
+    /// Handlers, as bits.
+    pub finished: u8,
+    /// The object (index + 1) for which an event was emitted; 0 = none.
+    pub emitted: u8,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Object {
     pub queue: Short,
@@ -149,6 +167,7 @@ pub struct Object {
     /// What was among the dead letters until an operator dropped it, or made a new event of it.
     pub gone: u8,
     pub rule: Rule,
+    pub handled: Handled,
 }
 
 /// The keys of one worker.
@@ -184,6 +203,20 @@ pub struct Redis {
     /// A rule that is over all objects, and how many of these its waking has passed.
     pub all: Rule,
     pub cursor: u8,
+    /// `event.log`: events that have a row.
+    pub log: u16,
+    pub past: Past,
+}
+
+/// What only the properties look at, and a failover takes back: sets of events.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct Past {
+    /// One of whose handlers was written down as finished: the first, the second.
+    pub finished: [u16; 2],
+    /// That have emitted, which was written down …
+    pub emitters: u16,
+    /// … and what they have emitted was pushed.
+    pub pushed: u16,
 }
 
 impl Redis {
@@ -217,6 +250,10 @@ pub struct Hand {
     pub prev: u8,
     /// How many events, from the front, have been sent.
     pub sent: u8,
+    /// Handlers that have finished the event behind these, as bits.
+    pub finished: u8,
+    /// The id of which something is kept, as far as the process knows; 0 = none.
+    pub handled: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
@@ -234,6 +271,8 @@ pub struct Process {
     pub highest: u8,
     /// Only with the guard `rules_in_script` off: the objects it believes to be paused.
     pub rules: u8,
+    /// Only where there are handlers: it had the name before it lapsed, so that batches may come again under the tags they had.
+    pub again: bool,
 }
 
 /// What a receiver knows about one object, and what it has been through.
@@ -269,13 +308,29 @@ pub enum Outcome {
     Wait(u8),
 }
 
+impl Outcome {
+    /// How many events, from the front, were delivered.
+    pub fn delivered(self) -> u8 {
+        match self {
+            Self::Done(k) | Self::Yield(k) | Self::Retry(k) | Self::Reject(k) | Self::Part(k) | Self::Hold(k) | Self::Wait(k) => {
+                k
+            }
+        }
+    }
+}
+
 /// How a call of advance names one slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum Named {
     #[default]
     Not,
     Free,
-    Result(Tag, Outcome),
+    Result {
+        tag: Tag,
+        outcome: Outcome,
+        /// The word that it ends an event of which something is kept.
+        handled: bool,
+    },
 }
 
 /// A call of advance, as it travels.
@@ -285,6 +340,24 @@ pub struct Call {
     pub token: u8,
     pub rules: u8,
     pub slots: [Named; SLOTS_EACH],
+}
+
+/// A call of handled that writes something down, as it travels.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Keep {
+    pub name: u8,
+    pub token: u8,
+    pub slot: u8,
+    pub object: u8,
+    pub tag: Tag,
+    pub what: Handled,
+}
+
+/// A call that has been made, and may arrive once more.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Late {
+    Advance(Call),
+    Handled(Keep),
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
@@ -298,7 +371,7 @@ pub struct State {
     pub faults: u8,
     pub outcomes: u8,
     /// A second copy of a call that has been made: it may still arrive.
-    pub late: Option<Call>,
+    pub late: Option<Late>,
     /// An envelope on its way that its sender has given up on.
     pub wire: Option<Envelope>,
     /// The replication id of the server: 0 until a failover.
@@ -323,6 +396,15 @@ pub struct Ghost {
     pub given: Option<Box<[u8; IDS]>>,
 }
 
+impl Late {
+    fn token(self) -> u8 {
+        match self {
+            Self::Advance(call) => call.token,
+            Self::Handled(keep) => keep.token,
+        }
+    }
+}
+
 impl State {
     pub fn spend_fault(&mut self, spend: bool) {
         self.faults = self.faults.checked_sub(u8::from(spend)).expect("an action takes more faults than there are");
@@ -339,7 +421,7 @@ impl State {
             names(&self.redis)
                 || self.snapshot.as_deref().is_some_and(names)
                 || self.processes.iter().any(|process| [process.token, process.before, process.displace].contains(&token))
-                || self.late.is_some_and(|call| call.token == token)
+                || self.late.is_some_and(|late| late.token() == token)
                 || self.ghost.newest.contains(&token)
         };
         (1..=u8::MAX).find(|&token| !used(token)).unwrap_or(u8::MAX)
@@ -364,6 +446,11 @@ impl Redis {
     /// The object that worker `w` owns.
     pub fn owned(&self, w: usize) -> Option<usize> {
         self.objects.iter().position(|object| object.owner == w as u8 + 1)
+    }
+
+    /// Whether an event that was pushed is over: it has left its batch.
+    pub fn is_over(&self, event: u8) -> bool {
+        self.places(event) <= usize::from(self.objects[object_of(event)].dead & bit(event) != 0)
     }
 
     /// In how many places an event is.

@@ -1,6 +1,6 @@
 //! The scripts as atomic steps, under the names of the Lua files: advance, attach, adopt, detach, renew (and connect).
-use crate::properties::{CLAIMED_PAUSED, ID_REUSED, RESULT_TWICE, STALE_TOKEN};
-use crate::protocol::{Jump, Protocol};
+use crate::properties::{CLAIMED_PAUSED, ID_REUSED, LOGGED_TWICE, RESULT_TWICE, STALE_TOKEN};
+use crate::protocol::{Fault, Jump, Protocol};
 use crate::state::*;
 
 /// More ids than are given between two failovers.
@@ -14,7 +14,7 @@ pub enum Refused {
 }
 
 impl Protocol {
-    fn fence(&self, s: &mut State, name: usize, token: u8) -> Option<Refused> {
+    pub fn fence(&self, s: &mut State, name: usize, token: u8) -> Option<Refused> {
         let found = s.redis.names[name];
         if self.guards.fence && found.lease != token {
             let ours = found.lease == 0 && found.last_token == token;
@@ -36,14 +36,19 @@ impl Protocol {
         let named = |slot: &usize| call.slots[*slot] != Named::Not;
         for slot in (0..SLOTS_EACH).filter(named) {
             let w = name * SLOTS_EACH + slot;
-            if let Named::Result(tag, outcome) = call.slots[slot]
+            if let Named::Result { tag, outcome, handled } = call.slots[slot]
                 && !s.redis.slots[w].batch.is_empty()
-                && self.is_meant(s.redis.slots[w].tag, tag)
             {
-                if again {
-                    s.ghost.broken |= RESULT_TWICE;
+                let is_meant = self.is_meant(s.redis.slots[w].tag, tag);
+                if is_meant || !self.guards.rows_of_results_that_count {
+                    self.log_delivered(s, w, outcome.delivered());
                 }
-                self.commit(s, w, outcome);
+                if is_meant {
+                    if again {
+                        s.ghost.broken |= RESULT_TWICE;
+                    }
+                    self.commit(s, w, outcome, handled);
+                }
             }
             self.go_on(s, w, call);
         }
@@ -65,7 +70,7 @@ impl Protocol {
                 }
                 let Slot { batch, tag, .. } = s.redis.slots[w];
                 let prev = s.redis.objects[object].last;
-                reply[slot] = Hand { object: object as u8 + 1, batch, tag, prev, sent: 0 };
+                reply[slot] = Hand { object: object as u8 + 1, batch, tag, prev, ..Hand::default() };
             }
         }
         Ok(reply)
@@ -79,18 +84,15 @@ impl Protocol {
         present.first == named.first && (!self.guards.batch_handouts || present == named)
     }
 
-    fn commit(&self, s: &mut State, w: usize, outcome: Outcome) {
+    /// `handled`: the caller says that it ends an event of which something is kept.
+    fn commit(&self, s: &mut State, w: usize, outcome: Outcome, handled: bool) {
         let Some(at) = s.redis.owned(w) else { return };
-        let (Outcome::Done(k)
-        | Outcome::Yield(k)
-        | Outcome::Retry(k)
-        | Outcome::Reject(k)
-        | Outcome::Part(k)
-        | Outcome::Hold(k)
-        | Outcome::Wait(k)) = outcome;
+        let k = outcome.delivered().min(s.redis.slots[w].batch.len());
+        if handled {
+            self.end_handled(s, at, s.redis.slots[w].tag.first + k + u8::from(matches!(outcome, Outcome::Reject(_))));
+        }
         let Slot { batch, tag, .. } = &mut s.redis.slots[w];
         let object = &mut s.redis.objects[at];
-        let k = k.min(batch.len());
         if k > 0 {
             for _ in 0..k {
                 batch.pop();
@@ -118,7 +120,9 @@ impl Protocol {
                     if !self.guards.dead_letter_leaves_last {
                         object.last = tag.first;
                     }
-                    *tag = Tag { first: tag.first + 1, handouts: tag.handouts, ..Tag::default() };
+                    let crashes = if self.guards.rejection_keeps_crashes { tag.crashes.min(1) } else { 0 };
+                    *tag = Tag { first: tag.first + 1, attempts: 0, crashes, ..*tag };
+                    self.log(s, event);
                 }
             }
         }
@@ -137,6 +141,28 @@ impl Protocol {
         let rest = Tag { first: tag.first + 1, attempts: 0, crashes: tag.crashes.min(1), ..tag };
         object.held_tag = if object.held.is_empty() { Tag::default() } else { rest };
         object.due = Due::Now;
+        if self.guards.skip_has_a_row {
+            self.log(s, event);
+        }
+        if self.guards.skip_ends_handled {
+            self.end_handled(s, at, rest.first);
+        }
+    }
+
+    /// A row for each of the first events of a batch.
+    fn log_delivered(&self, s: &mut State, w: usize, k: u8) {
+        s.redis.slots[w].batch.iter().take(k.into()).for_each(|event| self.log(s, event));
+    }
+
+    /// A row of the event log. With failovers it is left out: it would tell apart states that nothing else does.
+    fn log(&self, s: &mut State, event: u8) {
+        if self.allows(Fault::Rollback) {
+            return;
+        }
+        if s.redis.log & wide_bit(event) != 0 {
+            s.ghost.broken |= LOGGED_TWICE;
+        }
+        s.redis.log |= wide_bit(event);
     }
 
     /// The first dead letter of an object is a new event, behind all others.

@@ -1,6 +1,6 @@
 //! Steps in words, for traces.
 use crate::protocol::{Action, Fate, Protocol, Report};
-use crate::state::{Outcome, SLOTS_EACH};
+use crate::state::{Outcome, SENDS, SLOTS_EACH};
 
 impl Protocol {
     pub fn in_words(&self, action: Action) -> String {
@@ -18,6 +18,12 @@ impl Protocol {
                 format!("{}: advance ({}{turn}){}", who(process), said.join(", "), fate_words(fate))
             }
             Action::Send { process, slot } => format!("{}: the receiver gets the next event of slot {slot}", who(process)),
+            Action::Finish { process, slot, handler, emitted, fate } => {
+                let which = if handler == SENDS { "first" } else { "second" };
+                let emits = if emitted > 0 { format!(" and emits an event of object {}", emitted - 1) } else { String::new() };
+                let fate = fate_words(fate);
+                format!("{}: the {which} handler of the next event of slot {slot} finishes{emits}: handled{fate}", who(process))
+            }
             Action::Attach { process, fate } => format!("{}: attach{}", who(process), fate_words(fate)),
             Action::Adopt { process, name } => format!("{}: adopt of name {name}", who(process)),
             Action::Detach { process, fate } => format!("{}: detach{}", who(process), fate_words(fate)),

@@ -1,0 +1,207 @@
+//! Handlers: what they have finished of an event and emitted, in Redis (`lua/handled.lua`, and what commit and skip do with it) and in the process.
+//!
+//! Where a process has handlers, an event has two. What the receiver gets is the work of the first; the second may emit an event. Both may run in one go,
+//! which is `Send`; or one of them alone, and that it has finished is written down, which is `Finish`.
+use crate::process::next_envelope;
+use crate::properties::{EMITTED_TWICE, RAN_AGAIN};
+use crate::protocol::{Action, EmitsAre, Fate, Fault, Protocol, Special};
+use crate::state::*;
+use crate::steps::Refused;
+
+impl Protocol {
+    pub fn has_handlers(&self, process: usize) -> bool {
+        self.bounds.handlers.contains(&process)
+    }
+
+    /// The script handled. Answers whether it has written it down.
+    pub fn handled(&self, s: &mut State, call: &Keep) -> Result<bool, Refused> {
+        if let Some(refused) = self.fence(s, call.name as usize, call.token) {
+            return Err(refused);
+        }
+        let w = call.name as usize * SLOTS_EACH + call.slot as usize;
+        let Slot { batch, tag, .. } = s.redis.slots[w];
+        let Object { owner, handled: kept, .. } = s.redis.objects[call.object as usize];
+        if owner != w as u8 + 1 || (tag != call.tag && self.guards.handled_looks_at_the_tag) {
+            return Ok(false);
+        }
+        let another = kept.id != call.what.id;
+        let is_later = kept.id > call.what.id && kept.id < tag.first + batch.len();
+        if another && (is_later || (kept.emitted != 0 && self.guards.unpushed_stays)) {
+            return Ok(false);
+        }
+        let Handled { id, event, finished, emitted } = call.what;
+        let before = if another { Handled::default() } else { kept };
+        let kept = Handled { id, event, finished: before.finished | finished, emitted: before.emitted.max(emitted) };
+        let past = &mut s.redis.past;
+        for (handler, set) in past.finished.iter_mut().enumerate() {
+            *set |= if finished & 1 << handler != 0 { wide_bit(event) } else { 0 };
+        }
+        past.emitters |= if emitted != 0 { wide_bit(event) } else { 0 };
+        s.redis.objects[call.object as usize].handled = kept;
+        if self.guards.emits_are == EmitsAre::PushedAtOnce {
+            self.push_emitted(s, kept);
+        }
+        Ok(true)
+    }
+
+    /// What commit and skip do where an event ends: what it has emitted is pushed, and what is kept of it goes. `behind` = the first id still to come.
+    pub fn end_handled(&self, s: &mut State, at: usize, behind: u8) {
+        let kept = s.redis.objects[at].handled;
+        if kept.id >= behind && self.guards.only_what_ends {
+            return;
+        }
+        if self.guards.emits_are == EmitsAre::PushedWithTheCommit {
+            self.push_emitted(s, kept);
+        }
+        if self.guards.handled_goes_with_the_commit {
+            s.redis.objects[at].handled = Handled::default();
+        }
+    }
+
+    /// An emit like any other: an event and a marker.
+    fn push_emitted(&self, s: &mut State, kept: Handled) {
+        let Some(object) = (kept.emitted as usize).checked_sub(1) else { return };
+        if s.redis.past.pushed & wide_bit(kept.event) != 0 {
+            s.ghost.broken |= EMITTED_TWICE;
+            return;
+        }
+        s.redis.past.pushed |= wide_bit(kept.event);
+        self.apply(s, Action::Push { object });
+    }
+
+    /// A batch as the sink is given it: handlers are told what is kept of it, unless it cannot have been in other hands.
+    pub fn take_in(&self, s: &State, process: usize, hand: Hand) -> Hand {
+        let mut hand = hand;
+        let Tag { first, handouts, attempts, crashes } = hand.tag;
+        if self.bounds.handlers.is_empty() || hand.batch.is_empty() {
+            return hand;
+        }
+        let again = handouts + attempts + crashes > 0;
+        if again && self.guards.word_of_what_comes_again {
+            hand.handled = first;
+        }
+        let kept = s.redis.objects[hand.object as usize - 1].handled;
+        let asks = again || (s.processes[process].again && self.guards.handled_read_after_a_lapse);
+        if asks
+            && self.has_handlers(process)
+            && (first..first + hand.batch.len()).contains(&kept.id)
+            && self.guards.handled_is_read
+        {
+            (hand.sent, hand.finished, hand.handled) = (kept.id - first, kept.finished, kept.id);
+            go_behind_what_is_finished(&mut hand);
+        }
+        hand
+    }
+
+    /// Whether a result ends the event of which something is kept, as far as the process knows.
+    pub fn ends_handled(&self, hand: &Hand, outcome: Outcome) -> bool {
+        let behind = match outcome {
+            Outcome::Done(_) | Outcome::Yield(_) => u8::MAX,
+            Outcome::Reject(k) => hand.tag.first + k + 1,
+            outcome => hand.tag.first + outcome.delivered(),
+        };
+        hand.handled != 0 && hand.handled < behind
+    }
+
+    /// Where one of the two alone finishes, and that is written down: because the other has not, or because it emits.
+    pub fn finish_actions(&self, s: &State, process: usize, slot: usize, actions: &mut Vec<Action>) {
+        let hand = s.processes[process].hand[slot];
+        if !self.has_handlers(process) || hand.sent >= hand.batch.len() {
+            return;
+        }
+        let mut each = |handler: u8, emitted: u8| {
+            actions.push(Action::Finish { process, slot, handler, emitted, fate: Fate::Answered });
+            if s.late.is_none() && self.may(s, Fault::RepeatedCall) {
+                actions.push(Action::Finish { process, slot, handler, emitted, fate: Fate::Repeated });
+            }
+        };
+        for handler in [SENDS, EMITS].into_iter().filter(|handler| hand.finished & handler == 0) {
+            if (hand.finished | handler) != BOTH && self.may_also(s, Special::Finish) {
+                each(handler, 0);
+            }
+            if handler == EMITS && self.may_also(s, Special::Emit) {
+                (0..self.bounds.objects).filter(|&at| self.has_room(s, at)).for_each(|at| each(handler, at as u8 + 1));
+            }
+        }
+    }
+
+    /// Whether there is a number for one event more of an object.
+    fn has_room(&self, s: &State, object: usize) -> bool {
+        let pending = s.redis.objects.iter().filter(|other| other.handled.emitted == object as u8 + 1).count() as u8;
+        s.pushed[object].max(self.bounds.events) + pending < EVENTS_MAX
+    }
+
+    pub fn finish(&self, s: &mut State, process: usize, slot: usize, handler: u8, emitted: u8, fate: Fate) {
+        s.spend_outcome(true);
+        s.spend_fault(fate != Fate::Answered);
+        let Process { token, hand, .. } = s.processes[process];
+        let Hand { object, batch, tag, sent, .. } = hand[slot];
+        self.run(s, process, slot, handler);
+        let what = Handled { id: tag.first + sent, event: batch.get(sent), finished: handler, emitted };
+        let name = self.bounds.processes[process].0 as u8;
+        let call = Keep { name, token, slot: slot as u8, object: object - 1, tag, what };
+        if fate == Fate::Repeated {
+            s.late = Some(Late::Handled(call));
+        }
+        match self.handled(s, &call) {
+            Err(refused) => self.refused(s, process, refused),
+            // It does not count as finished.
+            Ok(false) => {}
+            Ok(true) => {
+                let hand = &mut s.processes[process].hand[slot];
+                (hand.handled, hand.finished) = (what.id, hand.finished | handler);
+                go_behind_what_is_finished(hand);
+            }
+        }
+    }
+
+    /// The handlers of the next event run that have not finished, and succeed.
+    pub fn run_all(&self, s: &mut State, process: usize, slot: usize) {
+        let finished = s.processes[process].hand[slot].finished;
+        [SENDS, EMITS]
+            .into_iter()
+            .filter(|handler| finished & handler == 0)
+            .for_each(|handler| self.run(s, process, slot, handler));
+        let hand = &mut s.processes[process].hand[slot];
+        hand.finished = BOTH;
+        go_behind_what_is_finished(hand);
+    }
+
+    fn run(&self, s: &mut State, process: usize, slot: usize, handler: u8) {
+        let Process { token, hand, .. } = s.processes[process];
+        let envelope = next_envelope(&hand[slot]);
+        let name = s.redis.names[self.bounds.processes[process].0];
+        // What a process does that has lost its lease, nobody can prevent.
+        let in_hand = name.lease == token && s.redis.slots[self.worker(process, slot)].tag == hand[slot].tag;
+        if in_hand && s.redis.past.finished[usize::from(handler == EMITS)] & wide_bit(envelope.event) != 0 {
+            s.ghost.broken |= RAN_AGAIN;
+        }
+        if handler == SENDS {
+            self.receive(s, envelope);
+        }
+    }
+}
+
+fn go_behind_what_is_finished(hand: &mut Hand) {
+    if hand.finished == BOTH {
+        (hand.sent, hand.finished) = (hand.sent + 1, 0);
+    }
+}
+
+/// What is kept is of an event that is still in the hands of a slot, or held.
+pub fn nothing_stays_behind(redis: &Redis) -> bool {
+    redis.objects.iter().all(|object| {
+        let (batch, tag) = match object.owner {
+            0 => (Short::default(), Tag::default()),
+            HELD => (object.held, object.held_tag),
+            w => (redis.slots[w as usize - 1].batch, redis.slots[w as usize - 1].tag),
+        };
+        object.handled.id == 0 || (tag.first..tag.first + batch.len()).contains(&object.handled.id)
+    })
+}
+
+/// What an event has emitted is pushed when the event is over, and not before.
+pub fn emitted_with_the_end(s: &State) -> bool {
+    let over: u16 = s.events().filter(|&event| s.redis.is_over(event)).map(wide_bit).sum();
+    s.redis.past.pushed == s.redis.past.emitters & over
+}
