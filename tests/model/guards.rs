@@ -260,6 +260,39 @@ fn tag_of_what_handlers_have_finished() {
     assert!(!trace.is_empty(), "the second copy should push twice");
 }
 
+/// The same process may have its name, and its batch under the same tag, again after a lapse: a copy of a call from before is refused by its token.
+#[test]
+fn fence_of_what_handlers_have_finished() {
+    let bounds = with_handlers(Bounds {
+        events: 1,
+        faults: 2,
+        fault_kinds: &[Fault::RepeatedCall, Fault::Pause],
+        outcomes: 1,
+        outcome_kinds: &[Special::Finish],
+        ..Bounds::default()
+    });
+    let without = Guards { handled_is_fenced: false, ..Guards::default() };
+    matters("the fence of what is finished", bounds, without, "I6 accepted calls come from the newest token");
+}
+
+/// A second copy of what a handler has finished may arrive when the next event of the batch is under way.
+#[test]
+fn later_events_of_the_batch_stay() {
+    let bounds = with_handlers(Bounds {
+        faults: 1,
+        fault_kinds: &[Fault::RepeatedCall],
+        outcomes: 3,
+        outcome_kinds: &[Special::Finish, Special::Retry],
+        ..Bounds::default()
+    });
+    let without = Guards { later_stays: false, ..Guards::default() };
+    matters("what is kept of a later event stays", bounds.clone(), without.clone(), "nothing is kept of an event that is over");
+    // What follows from it: what the later one has finished is forgotten.
+    let protocol = Protocol { bounds, guards: without, ..Protocol::default() };
+    let trace = shortest(protocol, "what is written down as finished does not run again");
+    assert!(!trace.is_empty(), "a handler of the later event should run again");
+}
+
 /// What an event has emitted is pushed in the step that ends it: not before, not after, and not never, because the next event of the batch has written over it.
 #[test]
 fn emits_with_the_commit() {

@@ -3,7 +3,7 @@
 //! Where a process has handlers, an event has two. What the receiver gets is the work of the first; the second may emit an event. Both may run in one go,
 //! which is `Send`; or one of them alone, and that it has finished is written down, which is `Finish`.
 use crate::process::next_envelope;
-use crate::properties::{EMITTED_TWICE, RAN_AGAIN};
+use crate::properties::{EMITTED_TWICE, RAN_AGAIN, STALE_TOKEN};
 use crate::protocol::{Action, EmitsAre, Fate, Fault, Protocol, Special};
 use crate::state::*;
 use crate::steps::Refused;
@@ -15,7 +15,9 @@ impl Protocol {
 
     /// The script handled. Answers whether it has written it down.
     pub fn handled(&self, s: &mut State, call: &Keep) -> Result<bool, Refused> {
-        if let Some(refused) = self.fence(s, call.name as usize, call.token) {
+        if let Some(refused) = self.fence(s, call.name as usize, call.token)
+            && self.guards.handled_is_fenced
+        {
             return Err(refused);
         }
         let w = call.name as usize * SLOTS_EACH + call.slot as usize;
@@ -26,7 +28,7 @@ impl Protocol {
         }
         let another = kept.id != call.what.id;
         let is_later = kept.id > call.what.id && kept.id < tag.first + batch.len();
-        if another && (is_later || (kept.emitted != 0 && self.guards.unpushed_stays)) {
+        if another && ((is_later && self.guards.later_stays) || (kept.emitted != 0 && self.guards.unpushed_stays)) {
             return Ok(false);
         }
         let Handled { id, event, finished, emitted } = call.what;
@@ -37,6 +39,9 @@ impl Protocol {
             *set |= if finished & 1 << handler != 0 { wide_bit(event) } else { 0 };
         }
         past.emitters |= if emitted != 0 { wide_bit(event) } else { 0 };
+        if s.ghost.newest[call.name as usize] != call.token {
+            s.ghost.broken |= STALE_TOKEN;
+        }
         s.redis.objects[call.object as usize].handled = kept;
         if self.guards.emits_are == EmitsAre::PushedAtOnce {
             self.push_emitted(s, kept);

@@ -182,9 +182,13 @@ pub struct Guards {
     pub rows_of_results_that_count: bool,
     /// … and a skip has one.
     pub skip_has_a_row: bool,
-    /// What handlers have finished is written down only under the tag of the batch.
+    /// What handlers have finished is written down only under the lease …
+    pub handled_is_fenced: bool,
+    /// … and the tag of the batch.
     pub handled_looks_at_the_tag: bool,
-    /// What is kept is not written over while something of it is to be pushed.
+    /// What is kept is not written over by an event that comes before it in the batch …
+    pub later_stays: bool,
+    /// … nor while something of it is to be pushed.
     pub unpushed_stays: bool,
     /// What an event has emitted is pushed in the step that ends it …
     pub emits_are: EmitsAre,
@@ -232,7 +236,9 @@ impl Default for Guards {
             claimed_once: true,
             rows_of_results_that_count: true,
             skip_has_a_row: true,
+            handled_is_fenced: true,
             handled_looks_at_the_tag: true,
+            later_stays: true,
             unpushed_stays: true,
             emits_are: EmitsAre::PushedWithTheCommit,
             handled_goes_with_the_commit: true,
