@@ -116,7 +116,9 @@ fn large_handlers() {
             ("two names, two objects, handlers", Bounds { objects: 2, events: 1, faults: 1, ..all.clone() }),
             ("one name, a successor with another sink", same_name(all.clone())),
             ("two names, a successor, handlers", with_successor(Bounds { faults: 1, ..all.clone() })),
-            ("two names, handlers, a failover", with_failover(Bounds { faults: 1, ..all })),
+            // What is emitted once more after a failover is an event more, for which there must be a number.
+            ("two names, handlers, a failover", with_failover(Bounds { faults: 1, outcomes: 1, ..all.clone() })),
+            ("two names, handlers, failovers", with_failover(Bounds { events: 1, outcomes: 1, ..all })),
         ],
         std::thread::available_parallelism().map_or(1, usize::from),
     );
