@@ -4,7 +4,7 @@
 //!     cargo run --example emit
 //!     cargo run --example projection
 //!
-//! Each goes on where it was, also after it was killed. `SERIATIM_REDIS` names another Redis than the one at 127.0.0.1.
+//! Each goes on where it was, also after it was killed; `-- --rebuild` begins anew. `SERIATIM_REDIS` names another Redis than the one at 127.0.0.1.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,8 @@ struct PerDay(BTreeMap<u64, BTreeMap<String, u64>>);
 
 impl Projection for PerDay {
     fn apply(&mut self, entry: &LogEntry) {
-        let event_type = entry.member("type").unwrap_or_else(|| "none".to_owned());
+        let event_type = entry.member("type").and_then(|json| serde_json::from_str(&json).ok());
+        let event_type: String = event_type.unwrap_or_else(|| "none".to_owned());
         let of_day = self.0.entry(entry.finalized_ms / 86_400_000).or_default();
         *of_day.entry(format!("{} {event_type}", entry.status)).or_default() += 1;
     }
@@ -39,11 +40,14 @@ impl Projection for Latest {
     }
 }
 
-/// Applies what is there by now; answers the state.
-async fn caught_up<P: Projection>(name: &str, conn: &redis::aio::MultiplexedConnection) -> anyhow::Result<P> {
+/// Applies what is there by now, or all of it anew; answers the state.
+async fn caught_up<P: Projection>(name: &str, conn: &redis::aio::MultiplexedConnection, rebuild: bool) -> anyhow::Result<P> {
     let keys = Keys::new();
     let store = RedisStore::new(conn.clone(), keys.clone(), name)?;
     let mut runner = Runner::<P, _>::open(store, keys, Duration::from_secs(10), Gaps::Count).await?;
+    if rebuild {
+        runner.rebuild().await?;
+    }
     while runner.step(&mut conn.clone()).await?.lag > 0 {}
     let state = serde_json::from_slice(&serde_json::to_vec(runner.projection())?)?;
     let position = runner.position();
@@ -54,13 +58,18 @@ async fn caught_up<P: Projection>(name: &str, conn: &redis::aio::MultiplexedConn
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
+    let rebuild = match std::env::args().nth(1).as_deref() {
+        None => false,
+        Some("--rebuild") => true,
+        Some(other) => anyhow::bail!("unknown option {other}; there is --rebuild"),
+    };
     let url = std::env::var("SERIATIM_REDIS").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
     let conn = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
-    let PerDay(days) = caught_up("per-day", &conn).await?;
+    let PerDay(days) = caught_up("per-day", &conn, rebuild).await?;
     for (day, counts) in days {
         println!("  day {day}: {counts:?}");
     }
-    let Latest(objects) = caught_up("latest", &conn).await?;
+    let Latest(objects) = caught_up("latest", &conn, rebuild).await?;
     for (object, (id, event)) in objects.iter().take(20) {
         println!("  {object} {id} {event}");
     }

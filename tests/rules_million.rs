@@ -47,6 +47,8 @@ async fn a_million_objects_resume_although_the_resumer_is_killed() {
     assert_eq!(paused().await, OBJECTS);
     let lifted = rules::lift(&mut conn, &keys, by, Kind::Pause, &selector).await.expect("lifted");
     assert_eq!(lifted, Ruled::Lifted);
+    // Lifting is no more than that: workers wake the objects.
+    assert_eq!(paused().await, OBJECTS);
     let dir = tempfile::tempdir().expect("a temporary directory");
     let files = ["a", "b"].map(|name| dir.path().join(name));
     let options = ["--concurrency", "256", "--lease", "1s"];

@@ -3,15 +3,17 @@
 //!     scripts/torture [--minutes N] [--seed N] [--appendfsync everysec|always|mixed] [--keep DIR]
 //!
 //! The schedule is settled by the seed before anything starts (`plan`). Everything reaches Redis by a proxy that cuts connections (`proxy`). At the
-//! end all faults are lifted, the queues must drain within a bound, `check` must be clean, and the history of what was emitted, answered and
-//! received (`history`) is judged by `seriatim verify --history`. Ends with 1 if anything is wrong; the evidence is kept then.
+//! end all faults and rules are lifted, the queues must drain within a bound, `check` must be clean, the history of what was emitted, answered and
+//! received (`history`) is judged by `seriatim verify --history`, and the event log is held against it (`event_log`). Ends with 1 if anything is wrong; the evidence is kept then.
 
+mod event_log;
 mod history;
 mod plan;
 mod producers;
 mod proxy;
 mod random;
 mod receiver;
+mod rules;
 mod server;
 mod stage;
 mod workers;

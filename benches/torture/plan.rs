@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::random::Random;
+use crate::rules::RuleSet;
 
 /// One fault. Workers are named by number.
 #[derive(Debug, Clone, Copy)]
@@ -37,10 +38,12 @@ pub(crate) enum Fault {
     Latency { delay: Duration, time: Duration },
     /// Some connection stays open, and nothing gets through any more.
     HalfOpen,
+    /// A pause or a block, lifted after a while, or by its own end.
+    Ruled { rule: RuleSet, time: Duration, ends: bool },
 }
 
 /// The names of the kinds, in the order of [`Fault::kind`].
-pub(crate) const KINDS: [&str; 15] = [
+pub(crate) const KINDS: [&str; 16] = [
     "worker SIGKILL",
     "worker SIGSTOP beyond its lease",
     "worker SIGTERM",
@@ -56,10 +59,11 @@ pub(crate) const KINDS: [&str; 15] = [
     "half-open",
     "power lost",
     "worker displaced by --takeover",
+    "rule set and lifted",
 ];
 
 /// How many of each kind in ten minutes.
-const PER_TEN_MINUTES: [u64; KINDS.len()] = [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40];
+const PER_TEN_MINUTES: [u64; KINDS.len()] = [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40, 120];
 
 impl Fault {
     pub(crate) fn kind(&self) -> usize {
@@ -79,6 +83,7 @@ impl Fault {
             Self::HalfOpen => 12,
             Self::PowerLost { .. } => 13,
             Self::WorkerDisplaced { .. } => 14,
+            Self::Ruled { .. } => 15,
         }
     }
 
@@ -111,6 +116,10 @@ impl Fault {
             10 => Self::ReplyCut { bytes: Self::some_bytes(random) },
             11 => Self::Latency { delay: random.ms(1, 120), time: random.ms(500, 3000) },
             12 => Self::HalfOpen,
+            15 => {
+                let rule = RuleSet::of(random);
+                Self::Ruled { rule, time: random.ms(200, if rule.is_for_all() { 1500 } else { 4000 }), ends: random.chance(30) }
+            }
             _ => Self::WorkerDisplaced { worker, paused: random.chance(50).then(|| random.ms(300, 2500)) },
         }
     }

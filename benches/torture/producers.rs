@@ -16,7 +16,18 @@ const PRODUCERS: usize = 3;
 /// Emits of one producer under way at once.
 const AT_ONCE: usize = 4;
 const OBJECTS: u64 = 150;
+/// What their names begin with.
+const PREFIXES: u64 = 5;
 const TIMEOUT: Duration = Duration::from_secs(1);
+
+pub(crate) fn object(number: u64) -> String {
+    format!("{}{number}", prefix(number))
+}
+
+/// With its colon.
+pub(crate) fn prefix(number: u64) -> String {
+    format!("object-{}:", number % PREFIXES)
+}
 
 /// What all of them share.
 pub(crate) struct Frontends {
@@ -53,7 +64,7 @@ impl Frontends {
     /// An object: few have many events, many have few.
     fn object(random: &mut Random) -> String {
         let limit = random.between(1, OBJECTS);
-        format!("object:{}", random.below(limit))
+        object(random.below(limit))
     }
 
     fn names(&self, events: u64) -> (String, Vec<String>) {

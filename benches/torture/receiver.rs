@@ -6,7 +6,6 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
-use serde_json::value::RawValue;
 use seriatim::consume::Envelope;
 
 use crate::history::History;
@@ -35,15 +34,16 @@ impl Receiver {
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         for line in bytes[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let envelope = Envelope::parse(line).with_context(|| format!("in {}", path.display()))?;
-            history.came("receive", &envelope.object, envelope.id, envelope.prev, &name_of(envelope.event)?);
+            history.came("receive", &envelope.object, envelope.id, envelope.prev, &name_in(envelope.event.get())?);
         }
         *self.read.entry(path).or_default() += whole as u64;
         Ok(())
     }
 }
 
-fn name_of(event: &RawValue) -> anyhow::Result<String> {
-    let event: serde_json::Value = serde_json::from_str(event.get())?;
+/// The name of an event that is JSON.
+pub(crate) fn name_in(event: &str) -> anyhow::Result<String> {
+    let event: serde_json::Value = serde_json::from_str(event)?;
     let name = event["name"].as_str().map(str::to_owned);
     ensure!(name.is_some(), "an event without a name came: {event}");
     Ok(name.unwrap_or_default())

@@ -13,16 +13,20 @@ use tokio::process::Command;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::event_log::EventLog;
 use crate::history::History;
 use crate::plan::{Appendfsync, Fault, KINDS};
 use crate::producers::Frontends;
 use crate::proxy::{self, Faults, Way};
 use crate::receiver::Receiver;
+use crate::rules::Rules;
 use crate::server::Server;
 use crate::workers::Workers;
 
 /// After the last fault everything must be delivered within this time.
 const DRAIN: Duration = Duration::from_secs(90);
+/// What was logged so long ago no kill takes away.
+const SETTLED: Duration = Duration::from_secs(10);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_seriatim");
 
 /// What faults act on.
@@ -31,6 +35,7 @@ struct Scene {
     server: Server,
     proxied: Arc<Faults>,
     workers: Arc<Workers>,
+    rules: Rules,
     /// By kind: how many took place, and how many found nothing to act on.
     done: [AtomicU64; KINDS.len()],
     missed: [AtomicU64; KINDS.len()],
@@ -48,6 +53,7 @@ pub(crate) struct Stage {
     beside: JoinSet<anyhow::Result<()>>,
     watching: JoinHandle<anyhow::Result<()>>,
     receiver: Arc<Mutex<Receiver>>,
+    event_log: Arc<tokio::sync::Mutex<EventLog>>,
     worker_count: usize,
 }
 
@@ -68,6 +74,7 @@ impl Stage {
             server,
             proxied,
             workers: Arc::clone(&workers),
+            rules: Rules::default(),
             done: Default::default(),
             missed: Default::default(),
             logs_cut: AtomicU64::new(0),
@@ -79,6 +86,9 @@ impl Stage {
         beside.spawn(note_lengths(Arc::clone(&scene)));
         beside.spawn(shorten_log(Arc::clone(&scene)));
         beside.spawn(release(Arc::clone(&scene)));
+        beside.spawn(lift_forgotten(Arc::clone(&scene)));
+        let event_log = Arc::new(tokio::sync::Mutex::new(EventLog::default()));
+        beside.spawn(read_log(Arc::clone(&event_log), Arc::clone(&scene)));
         let receiver = Arc::new(Mutex::new(Receiver::default()));
         beside.spawn(receive(Arc::clone(&receiver), Arc::clone(&scene)));
         Ok(Self {
@@ -90,6 +100,7 @@ impl Stage {
             beside,
             watching,
             receiver,
+            event_log,
             worker_count,
         })
     }
@@ -112,7 +123,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Lifts everything, stops the frontends, and waits until nothing is queued, owned or held.
+    /// Lifts everything, stops the frontends, and waits until nothing is queued, owned, held or paused, and no rule is there.
     pub(crate) async fn drain(&mut self) -> anyhow::Result<()> {
         self.scene.proxied.lift();
         self.scene.server.command(&["CLIENT", "UNPAUSE"]).await?;
@@ -124,12 +135,13 @@ impl Stage {
         let mut conn = self.scene.server.connect(Duration::from_secs(10)).await?;
         loop {
             let seen = check_up_to(&mut conn, &Keys::new(), 1).await?.looked_at;
-            if seen.objects_with_events + seen.objects_owned + seen.objects_held == 0 {
+            let rules = self.scene.rules.lift_all(&mut conn).await?;
+            if seen.objects_with_events + seen.objects_owned + seen.objects_held + rules == 0 {
                 return Ok(());
             }
             if Instant::now() > deadline {
                 bail!(
-                    "after {DRAIN:?} {} objects have events, {} are owned, {} are held",
+                    "after {DRAIN:?} {} objects have events, {} are owned, {} are held or paused, {rules} rules are there",
                     seen.objects_with_events,
                     seen.objects_owned,
                     seen.objects_held
@@ -157,7 +169,11 @@ impl Stage {
             .args(self.lossy.then_some("--lossy"))
             .arg(self.dir.join("history.ndjson"));
         let verify = verify.status().await?;
-        Ok(stopped && check.success() && verify.success() && self.panics()? == 0)
+        let mut conn = self.scene.server.connect(Duration::from_secs(10)).await?;
+        let mut event_log = self.event_log.lock().await;
+        event_log.read(&mut conn, None).await?;
+        let logged = event_log.judge(&self.dir.join("history.ndjson"), self.lossy)?;
+        Ok(stopped && check.success() && verify.success() && logged && self.panics()? == 0)
     }
 
     async fn log_dead_letters(&self) -> anyhow::Result<()> {
@@ -202,6 +218,10 @@ impl Stage {
         println!("  of which connections: {requests} cut in a request, {replies} in a reply, {half_open} half-open");
         println!("  of which logs cut at a Redis kill: {}", scene.logs_cut.load(Ordering::Relaxed));
         println!("  objects released after 5 crashes: {}", scene.released.load(Ordering::Relaxed));
+        println!(
+            "  rules that were still there when nobody wanted them, and lifted again: {}",
+            scene.rules.lifted_again.load(Ordering::Relaxed)
+        );
         for (how, count) in scene.workers.ended() {
             println!("  workers that ended by themselves, {how}: {count}");
         }
@@ -254,6 +274,7 @@ impl Scene {
                 self.proxied.latency(Duration::ZERO);
                 true
             }
+            Fault::Ruled { rule, time, ends } => self.rules.hold(&self.server, rule, time, ends).await,
             Fault::HalfOpen => {
                 self.proxied.half_open();
                 true
@@ -297,6 +318,26 @@ async fn release(scene: Arc<Scene>) -> anyhow::Result<()> {
             if release.exec_async(&mut conn).await.is_ok() {
                 scene.released.fetch_add(1, Ordering::Relaxed);
             }
+        }
+    }
+}
+
+/// Does what an operator would: a rule that nobody wants any more, because Redis has lost its lifting, is lifted again.
+async fn lift_forgotten(scene: Arc<Scene>) -> anyhow::Result<()> {
+    loop {
+        sleep(Duration::from_millis(500)).await;
+        if let Ok(mut conn) = scene.server.connect(Duration::from_secs(2)).await {
+            let _ = scene.rules.lift_forgotten(&mut conn).await;
+        }
+    }
+}
+
+/// Takes what is in the log and cannot be lost any more out of Redis, which would take longer and longer to start with it.
+async fn read_log(event_log: Arc<tokio::sync::Mutex<EventLog>>, scene: Arc<Scene>) -> anyhow::Result<()> {
+    loop {
+        sleep(Duration::from_secs(1)).await;
+        if let Ok(mut conn) = scene.server.connect(Duration::from_secs(2)).await {
+            let _ = event_log.lock().await.read(&mut conn, Some(SETTLED)).await;
         }
     }
 }

@@ -74,6 +74,7 @@ impl Workers {
             .arg(format!("file:{}", output.display()))
             .args(["--lease", &format!("{}ms", LEASE.as_millis()), "--grace", "2s", "--retry", "exponential:20ms..1m"])
             .args(["--concurrency", slots, "--batch", "16", "--turn-max", "64"])
+            .args(["--event-log", "--event-log-keep", "1000000000"])
             .args(takeover.then_some("--takeover"))
             .env("SERIATIM_LOG", "info")
             .stdin(Stdio::null())

@@ -9,6 +9,7 @@ use seriatim::scripts::Tag;
 
 use super::state::{Name, Object, State, text};
 use super::world::{Number, World, number};
+use super::{log, rules};
 
 /// Answers what is broken.
 pub fn check(state: &State, world: &mut World) -> Result<(), String> {
@@ -19,7 +20,9 @@ pub fn check(state: &State, world: &mut World) -> Result<(), String> {
     counter(state, world)?;
     let owned = owned(state)?;
     batches(state, &owned)?;
-    let objects = world.pushed.keys().chain(state.objects.keys()).chain(state.due.keys()).cloned();
+    rules::check(state, world, &owned)?;
+    log::check(state, world)?;
+    let objects = world.pushed.keys().chain(state.objects.keys()).chain(state.due.keys()).chain(&state.paused).cloned();
     for name in objects.collect::<std::collections::BTreeSet<_>>() {
         let object = state.object(&name);
         held(state, &name, &object)?;
@@ -68,11 +71,16 @@ fn batches(state: &State, owned: &BTreeMap<&str, &Name>) -> Result<(), String> {
     Ok(())
 }
 
-/// I2: held, and waiting for a time, and nothing held that is not.
+/// I2: held, and waiting for a time or for a rule, and nothing held that is not.
 fn held(state: &State, name: &Name, object: &Object) -> Result<(), String> {
     let (is_held, waits) = (object.owner.as_deref() == Some("held"), state.due.contains_key(name));
-    if is_held != waits {
-        return Err(format!("I2: {} has the owner {:?} and is in objects.held: {waits}", text(name), object.owner));
+    let is_paused = state.paused.contains(name);
+    if waits && is_paused || is_held != (waits || is_paused) {
+        let owner = &object.owner;
+        return Err(format!(
+            "I2: {} has the owner {owner:?}, is in objects.held: {waits}, in objects.paused: {is_paused}",
+            text(name)
+        ));
     }
     if !is_held && (object.held_id.is_some() || !object.held.is_empty()) {
         return Err(format!("I3: {} is not held and has a held batch: {object:?}", text(name)));
@@ -89,7 +97,8 @@ fn covered(state: &State, name: &Name, object: &Object) -> Result<(), String> {
     let covered = object.queue.is_empty()
         || state.markers.contains(name)
         || state.workers.values().any(|worker| worker.objects.contains(name))
-        || state.due.contains_key(name);
+        || state.due.contains_key(name)
+        || state.paused.contains(name);
     covered.then_some(()).ok_or_else(|| format!("I1: {} has {} events and is covered by nothing", text(name), object.queue.len()))
 }
 
@@ -107,6 +116,14 @@ fn places(state: &State, world: &mut World, name: &Name, object: &Object) -> Res
     };
     for (at, number) in here.iter().take(batch.len()).enumerate() {
         world.saw(*number, tag.map_or(0, |tag| tag.first) + at as u64)?;
+        world.attempts.insert(*number, tag.filter(|_| at == 0).map_or(0, |tag| tag.attempts));
+    }
+    if world.logs {
+        if let Some(unlogged) = pushed[..gone].iter().find(|number| !world.logged.contains(number)) {
+            return Err(format!("event {unlogged} of {} is over, and not logged", text(name)));
+        } else if let Some(early) = here.iter().find(|number| world.logged.contains(number)) {
+            return Err(format!("event {early} of {} is logged, and not over", text(name)));
+        }
     }
     if let Some(lost) = pushed[..gone].iter().find(|number| !world.applied.contains(number) && !world.dead.contains(number)) {
         return Err(format!("I7: event {lost} of {} is nowhere", text(name)));
@@ -136,9 +153,7 @@ pub fn held_tag(held_id: &str) -> Result<Tag, String> {
 
 fn dead_letters(state: &State, world: &World) -> Result<(), String> {
     for dead in &state.dead {
-        let before = &world.pushed[&dead.object][..world.place[&number(&dead.event)]];
-        let delivered = before.iter().rev().find(|number| !world.dead.contains(number));
-        let prev = delivered.map_or(0, |number| world.id_of[number]);
+        let prev = world.prev_of(&dead.object, world.place[&number(&dead.event)]);
         if dead.prev != prev && !(dead.prev == 0 && world.forgotten.contains(&prev)) {
             return Err(format!("I5: a dead letter's prev should be {prev}: {dead:?}"));
         }

@@ -9,7 +9,8 @@ use super::state::{Object, State};
 impl Run {
     /// Peace: the processes that still have their name go on, or all are gone and a fresh one takes over. Everything pushed comes out,
     /// and nothing is left that should not be.
-    pub async fn drain(&mut self, fresh: bool) -> Result<(), String> {
+    pub async fn drain(&mut self) -> Result<(), String> {
+        let fresh = self.kind.fresh;
         self.say(format!("drain {}", if fresh { "by a fresh process" } else { "by those that live" }));
         let state = State::read(&mut self.conn, self.keys.prefix()).await;
         self.puppets.retain(|puppet| !fresh && puppet.attached && holds_lease(puppet, &state));
@@ -21,6 +22,8 @@ impl Run {
         if self.puppets.is_empty() {
             self.puppets.push(Puppet::start(&mut self.conn, &self.keys, "fresh", "token-fresh", 2).await);
         }
+        self.puppets.iter_mut().for_each(|puppet| puppet.logs = self.world.logs);
+        self.lift_all().await;
         for _ in 0..100 {
             self.look().await?;
             if self.is_drained() {
@@ -36,6 +39,8 @@ impl Run {
         self.puppets.iter().all(is_idle)
             && self.state.markers.is_empty()
             && self.state.due.is_empty()
+            && self.state.paused.is_empty()
+            && self.state.rules.is_empty()
             && self.state.objects.values().all(|object| object.queue.is_empty() && object.owner.is_none())
     }
 
@@ -84,6 +89,7 @@ impl Run {
         let state = &self.state;
         let only_last = |object: &Object| object.owner.is_none() && object.held_id.is_none() && object.queue.is_empty();
         let clean = state.workers.is_empty() && state.leases.is_empty() && state.markers.is_empty() && state.due.is_empty();
+        let clean = clean && state.paused.is_empty() && state.rules.is_empty();
         if !clean || !state.objects.values().all(only_last) {
             return Err(format!("something is left behind: {state:?}"));
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Advanced, Attach, Attached, Bounds, From, Report, Results, ScriptError, Tag};
+use seriatim::scripts::{self, Advance, Advanced, Attach, Attached, Bounds, EventLog, From, Report, Results, ScriptError, Tag};
 
 use super::state::{Name, State};
 use super::world::Hand;
@@ -35,6 +35,8 @@ pub struct Puppet {
     pub attached: bool,
     pub slots: Vec<Slot>,
     pub from: From,
+    /// Whether it has the event log on.
+    pub logs: bool,
 }
 
 impl Puppet {
@@ -46,6 +48,7 @@ impl Puppet {
             attached: false,
             slots: vec![Slot::Free; slots],
             from: From::Held,
+            logs: false,
         }
     }
 
@@ -80,6 +83,9 @@ impl Puppet {
     /// A call that names these slots, with what the process believes of each.
     pub fn call(&self, keys: &Keys, bounds: Bounds, slots: &[usize]) -> Advance {
         let mut call = Advance::new(keys, &self.name, &self.token, bounds, self.from);
+        if self.logs {
+            call.log(EventLog::default());
+        }
         for &slot in slots {
             match &self.slots[slot] {
                 Slot::Told(report) => call.report(slot, report),

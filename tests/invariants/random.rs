@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
 
-use super::run::{Rng, Run};
+use super::run::{Kind, Rng, Run};
 use super::support::Redis;
 
 const CASES: u64 = 256;
@@ -22,19 +22,19 @@ struct Failure {
 }
 
 /// How many steps were made until the schedule was over, or failed.
-async fn run(conn: &MultiplexedConnection, keys: &Keys, steps: &[u64], fresh: bool) -> Result<(), Failure> {
-    let mut run = Run::new(conn.clone(), keys.clone());
+async fn run(conn: &MultiplexedConnection, keys: &Keys, steps: &[u64], kind: Kind) -> Result<(), Failure> {
+    let mut run = Run::new(conn.clone(), keys.clone(), kind);
     run.clear().await;
     for (at, step) in steps.iter().enumerate() {
         if let Err(what) = run.step(*step).await {
             return Err(Failure { at, what, trace: run.trace });
         }
     }
-    run.drain(fresh).await.map_err(|what| Failure { at: steps.len(), what, trace: run.trace })
+    run.drain().await.map_err(|what| Failure { at: steps.len(), what, trace: run.trace })
 }
 
 /// Leaves out runs of steps, shorter and shorter ones, as long as what remains still fails.
-async fn shrink(conn: &MultiplexedConnection, keys: &Keys, steps: &[u64], fresh: bool, failure: Failure) -> Failure {
+async fn shrink(conn: &MultiplexedConnection, keys: &Keys, steps: &[u64], kind: Kind, failure: Failure) -> Failure {
     let (mut steps, mut failure) = (steps[..steps.len().min(failure.at + 1)].to_vec(), failure);
     let (mut chunk, mut budget) = (steps.len().div_ceil(2), SHRINKS);
     while chunk > 0 && budget > 0 {
@@ -43,7 +43,7 @@ async fn shrink(conn: &MultiplexedConnection, keys: &Keys, steps: &[u64], fresh:
             let mut fewer = steps.clone();
             fewer.drain(at..(at + chunk).min(steps.len()));
             budget -= 1;
-            match run(conn, keys, &fewer, fresh).await {
+            match run(conn, keys, &fewer, kind).await {
                 Err(again) => {
                     fewer.truncate(again.at + 1);
                     (steps, failure) = (fewer, again);
@@ -74,13 +74,14 @@ async fn random_schedules_keep_the_invariants() {
     for seed in seeds {
         let mut rng = Rng(seed);
         let count = STEPS_MIN + rng.below(STEPS_MAX - STEPS_MIN + 1);
-        let fresh = rng.below(2) == 0;
+        let mut half = || rng.below(2) == 0;
+        let kind = Kind { fresh: half(), logs: half(), rules: half() };
         let steps: Vec<u64> = (0..count).map(|_| rng.next()).collect();
-        if let Err(failure) = run(&conn, keys, &steps, fresh).await {
+        if let Err(failure) = run(&conn, keys, &steps, kind).await {
             let (at, what) = (failure.at, failure.what.clone());
-            let short = shrink(&conn, keys, &steps, fresh, failure).await;
+            let short = shrink(&conn, keys, &steps, kind, failure).await;
             panic!(
-                "at step {at} of {count}: {what}\nthe shortest schedule found:\n  {}\n{}\nrun it again: SERIATIM_SEED={seed} cargo test --test invariants random",
+                "{kind:?}, at step {at} of {count}: {what}\nthe shortest schedule found:\n  {}\n{}\nrun it again: SERIATIM_SEED={seed} cargo test --test invariants random",
                 short.trace.join("\n  "),
                 short.what,
             );

@@ -38,7 +38,7 @@ impl Rng {
         self.below(100) < percent
     }
 
-    fn at(&mut self, len: usize) -> usize {
+    pub fn at(&mut self, len: usize) -> usize {
         self.below(len.max(1) as u64) as usize
     }
 }
@@ -47,10 +47,22 @@ pub(super) fn holds_lease(puppet: &Puppet, state: &State) -> bool {
     state.leases.get(&puppet.name).is_some_and(|lease| lease.starts_with(&puppet.token))
 }
 
+/// What a schedule has as a whole.
+#[derive(Debug, Clone, Copy)]
+pub struct Kind {
+    /// All processes have the event log on.
+    pub logs: bool,
+    /// Rules are set and lifted.
+    pub rules: bool,
+    /// In the end a fresh process takes over.
+    pub fresh: bool,
+}
+
 pub struct Run {
     pub(super) conn: MultiplexedConnection,
     pub(super) keys: Keys,
-    rng: Rng,
+    pub(super) kind: Kind,
+    pub(super) rng: Rng,
     pub(super) world: World,
     pub(super) state: State,
     pub(super) puppets: Vec<Puppet>,
@@ -64,12 +76,13 @@ pub struct Run {
 }
 
 impl Run {
-    pub fn new(conn: MultiplexedConnection, keys: Keys) -> Self {
+    pub fn new(conn: MultiplexedConnection, keys: Keys, kind: Kind) -> Self {
         Self {
             conn,
             keys,
+            kind,
             rng: Rng(0),
-            world: World::default(),
+            world: World::of_processes(kind.logs),
             state: State::default(),
             puppets: Vec::new(),
             tokens: 0,
@@ -82,7 +95,7 @@ impl Run {
     /// One step, and a look at everything.
     pub async fn step(&mut self, number: u64) -> Result<(), String> {
         self.rng = Rng(number);
-        match self.rng.below(100) {
+        match self.rng.below(if self.kind.rules { 106 } else { 100 }) {
             0..18 => self.emit().await,
             18..20 => self.wake().await,
             20..25 => self.start().await,
@@ -98,7 +111,8 @@ impl Run {
             86..90 => self.release().await,
             90..95 => self.arrive_late().await,
             95..99 => self.deliver_late()?,
-            _ => self.connect().await,
+            99 => self.connect().await,
+            _ => self.rule().await,
         }
         self.look().await
     }
@@ -158,7 +172,8 @@ impl Run {
         let name = NAMES[self.rng.at(NAMES.len())];
         let slots = 1 + self.rng.below(SLOTS_MAX) as usize;
         self.tokens += 1;
-        self.puppets.push(Puppet::new(name, &format!("token-{:06}", self.tokens), slots));
+        let puppet = Puppet::new(name, &format!("token-{:06}", self.tokens), slots);
+        self.puppets.push(Puppet { logs: self.kind.logs, ..puppet });
         self.attach(self.puppets.len() - 1).await;
     }
 

@@ -1,7 +1,7 @@
 //! The whole state of a namespace, read in one step and taken apart by the key names of design.md, section 3, spelled once more here so that the
 //! tests do not believe `keys.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
@@ -29,6 +29,7 @@ for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
     value = redis.call('HGETALL', key)
   elseif kind == 'stream' then
     for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
+      value[#value + 1] = tostring(#entry[2])
       for _, field in ipairs(entry[2]) do
         value[#value + 1] = field
       end
@@ -75,6 +76,13 @@ pub struct Dead {
     pub attempts: u32,
 }
 
+/// A row of the event log.
+#[derive(Debug, Clone)]
+pub struct Row {
+    pub status: String,
+    pub entry: Dead,
+}
+
 #[derive(Debug, Default, Clone)]
 pub struct State {
     pub objects: BTreeMap<Name, Object>,
@@ -84,9 +92,15 @@ pub struct State {
     pub markers: Vec<Name>,
     /// Due times in ms, `inf` where an operator must release the object.
     pub due: BTreeMap<Name, f64>,
+    /// Held by rules.
+    pub paused: BTreeSet<Name>,
+    /// The fields of the rules that are there.
+    pub rules: BTreeSet<String>,
     pub counter: Option<String>,
     pub registry: BTreeMap<String, String>,
     pub dead: Vec<Dead>,
+    /// Oldest first.
+    pub log: Vec<Row>,
     /// Keys no script should have made, and keys of a wrong type.
     pub strange: Vec<String>,
 }
@@ -129,9 +143,17 @@ impl State {
             (b"event.workers", "hash") => {
                 self.registry = value.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect();
             }
-            (b"events.dead", "stream") => self.dead.extend(value.chunks(12).map(dead)),
-            (b"event.log", "stream") => self.dead.extend(value.chunks(14).map(|entry| dead(&entry[2..]))),
-            (b"seriatim.meta", "hash") => {}
+            (b"objects.paused", "zset") => self.paused = value.chunks(2).map(|pair| pair[0].clone()).collect(),
+            (b"event.rules", "hash") => {
+                self.rules = value.chunks(2).map(|pair| text(&pair[0])).filter(|field| field != "next").collect();
+            }
+            (b"events.dead", "stream") => self.dead.extend(rows(&value).into_iter().map(dead)),
+            (b"event.log", "stream") => {
+                self.log = rows(&value).into_iter().map(|row| Row { status: text(&row[1]), entry: dead(&row[2..]) }).collect();
+                let completed = self.log.iter().filter(|row| row.status == "completed_with_errors");
+                self.dead.extend(completed.map(|row| row.entry.clone()));
+            }
+            (b"seriatim.meta", "hash") | (b"operator.actions", "stream") => {}
             _ => {
                 let strange = format!("{} is a {kind}", text(&Bytes::copy_from_slice(key)));
                 // Newest at the head: turned round, so that what comes first here is what came first.
@@ -178,6 +200,17 @@ impl State {
 fn split(key: &[u8]) -> Option<(Name, &[u8])> {
     let at = key.iter().rposition(|byte| *byte == b':')?;
     Some((Bytes::copy_from_slice(&key[..at]), &key[at..]))
+}
+
+/// The fields of each entry of a stream.
+fn rows(mut value: &[Bytes]) -> Vec<&[Bytes]> {
+    let mut rows = Vec::new();
+    while let Some((count, rest)) = value.split_first() {
+        let (row, rest) = rest.split_at(text(count).parse().expect("how many fields"));
+        rows.push(row);
+        value = rest;
+    }
+    rows
 }
 
 fn dead(fields: &[Bytes]) -> Dead {

@@ -1,6 +1,6 @@
 //! What the tests know without asking Redis: what was pushed, which id every event got, and what the receiver made of what was sent to it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
 
@@ -41,9 +41,24 @@ pub struct World {
     pub counter: u64,
     /// Last ids that were forgotten.
     pub forgotten: HashSet<u64>,
+    /// How often an event has failed, since it was last in hand.
+    pub attempts: HashMap<Number, u32>,
+    /// Whether all processes have the event log on, the ids of its rows so far, and the events they are of.
+    pub logs: bool,
+    pub log: Vec<u64>,
+    pub logged: HashSet<Number>,
+    /// Kind and selector of the rules that were in force, without an end, since the last look.
+    pub rules: BTreeSet<(&'static str, &'static str)>,
+    /// What each worker had at the last look.
+    pub in_hand: BTreeMap<String, Vec<Number>>,
 }
 
 impl World {
+    /// With the event log on, or off.
+    pub fn of_processes(logs: bool) -> Self {
+        Self { logs, ..Self::default() }
+    }
+
     /// The numbers of so many new events.
     pub fn push(&mut self, object: &Name, count: usize) -> Vec<Number> {
         let pushed = self.pushed.entry(object.clone()).or_default();
@@ -65,6 +80,12 @@ impl World {
             (false, _) => Err(format!("ids: event {number} had id {before} and now has {id}")),
             (_, false) => Err(format!("ids: {id} was given to event {other} and to event {number}")),
         }
+    }
+
+    /// The id of the last event delivered before this place of the object.
+    pub fn prev_of(&self, object: &Name, place: usize) -> u64 {
+        let delivered = self.pushed[object][..place].iter().rev().find(|number| !self.dead.contains(number));
+        delivered.map_or(0, |number| self.id_of[number])
     }
 
     /// The receiver gets the first `count` events of a batch. Answers an error where I5 does not hold there.

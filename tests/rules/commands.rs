@@ -14,7 +14,7 @@ fn seriatim(redis: &Redis, arguments: &[&str]) -> Output {
     program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs")
 }
 
-fn done(redis: &Redis, arguments: &[&str]) -> String {
+pub(super) fn done(redis: &Redis, arguments: &[&str]) -> String {
     let output = seriatim(redis, arguments);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     String::from_utf8(output.stdout).expect("UTF-8")

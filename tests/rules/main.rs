@@ -9,6 +9,8 @@ mod support;
 
 mod asked;
 mod commands;
+mod cost;
+mod processes;
 mod workers;
 
 use std::time::Duration;

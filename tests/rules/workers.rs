@@ -140,7 +140,54 @@ async fn a_retry_waits_for_the_rule_and_stays_counted() {
     console.check().await;
     lift(&mut conn, redis.keys(), Kind::Pause, "work:1").await;
     sink.until_sent(1).await;
-    assert_eq!((sink.sent()[0].id, sink.sent()[0].attempts), (1, 1));
+    assert_eq!((sink.sent()[0].id, sink.sent()[0].attempts, sink.sent()[0].crashes), (1, 1, 0));
     worker.finish().await;
+    console.until_at_rest().await;
+}
+
+/// An event for which one attempt is all there is, paused and blocked again and again in every place it can be in: none of that counts.
+#[tokio::test]
+async fn a_pause_counts_nothing() {
+    let gate = Gate::closed();
+    let waits = gate.clone();
+    let sink = Recorder::with(move |offer| if offer.text() == "1" { Act::Wait(waits.clone()) } else { Act::Send });
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let mut conn = redis.connect().await;
+    let worker = start(&redis, "w", &sink, |config| {
+        config.retry = "fixed:1ms,attempts=1,then=dead-letter".parse().expect("a policy");
+        config.batch = 1;
+    });
+    console.emit("work:1", "1").await;
+    gate.until_reached(1).await;
+    // In flight, and with one behind it.
+    set(&mut conn, redis.keys(), Kind::Pause, "work:1").await;
+    console.emit("work:1", "2").await;
+    gate.open();
+    until_paused(&console, "work:1").await;
+    // Queued, and under one rule or the other all the time.
+    for _ in 0..5 {
+        set(&mut conn, redis.keys(), Kind::Block, "*").await;
+        lift(&mut conn, redis.keys(), Kind::Pause, "work:1").await;
+        until("the pause is gone", PATIENCE, async || {
+            (rules(&mut redis.connect().await, redis.keys()).await.expect("rules").rules.len() == 1).then_some(())
+        })
+        .await;
+        set(&mut conn, redis.keys(), Kind::Pause, "work:1").await;
+        lift(&mut conn, redis.keys(), Kind::Block, "*").await;
+        until("the block is gone", PATIENCE, async || {
+            (rules(&mut redis.connect().await, redis.keys()).await.expect("rules").rules.len() == 1).then_some(())
+        })
+        .await;
+    }
+    lift(&mut conn, redis.keys(), Kind::Pause, "work:1").await;
+    sink.until_sent(2).await;
+    worker.finish().await;
+    assert!(
+        sink.offered().iter().all(|offer| (offer.attempts, offer.crashes, offer.before) == (0, 0, 0)),
+        "{:?}",
+        sink.offered()
+    );
+    assert_eq!((sink.applied_of("work:1"), console.dead().await.len()), (vec!["1".to_owned(), "2".to_owned()], 0));
     console.until_at_rest().await;
 }

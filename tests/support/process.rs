@@ -29,9 +29,15 @@ pub struct Sent {
 impl Process {
     /// Starts a worker process with this sink.
     pub fn start(redis: &Redis, name: &str, sink: &str, options: &[&str]) -> Self {
+        Self::start_in(redis, Some(redis.namespace()), name, sink, options)
+    }
+
+    /// The same under another namespace, or without one.
+    pub fn start_in(redis: &Redis, namespace: Option<&str>, name: &str, sink: &str, options: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let child = Command::new(env!("CARGO_BIN_EXE_seriatim"))
-            .args(["--redis", redis.url(), "--namespace", redis.namespace(), "--log", "debug"])
+            .args(["--redis", redis.url(), "--log", "debug"])
+            .args(namespace.into_iter().flat_map(|namespace| ["--namespace", namespace]))
             .args(["worker", "--name", name, "--sink", sink])
             .args(options)
             .env_remove("SERIATIM_REDIS")

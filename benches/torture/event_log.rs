@@ -1,0 +1,200 @@
+//! The event log: taken out of Redis as it grows, and held against the history in the end.
+//!
+//! An event and its row leave together, in one step: whatever Redis loses, it loses both. So no event has two rows, in no run; each row follows the one
+//! before of its object; and what was acknowledged or received has a row, unless the emit itself is among what Redis may have lost.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use redis::aio::MultiplexedConnection;
+use serde::Deserialize;
+use seriatim::control::log::PER_CALL_MAX;
+use seriatim::control::{LogEntry, LogStatus, log};
+use seriatim::keys::Keys;
+
+use crate::receiver::name_in;
+
+/// So many faults are told one by one.
+const TOLD: usize = 10;
+
+#[derive(Default)]
+pub(crate) struct EventLog {
+    rows: Vec<Row>,
+    /// The last row that was taken out.
+    read_to: Option<String>,
+}
+
+#[derive(Debug)]
+struct Row {
+    status: LogStatus,
+    object: String,
+    id: u64,
+    prev: u64,
+    event: String,
+}
+
+impl Row {
+    fn of(entry: LogEntry) -> anyhow::Result<Self> {
+        let (id, prev) = entry.id.zip(entry.prev).context("a row without numbers")?;
+        let event = String::from_utf8_lossy(&entry.event);
+        let event = match event.strip_prefix('!') {
+            Some(name) => name.to_owned(),
+            None => name_in(&event)?,
+        };
+        Ok(Self { status: entry.status, object: entry.object, id, prev, event })
+    }
+}
+
+impl EventLog {
+    /// Takes out what is there, or what was there so long ago that Redis does not lose it any more.
+    pub(crate) async fn read(&mut self, conn: &mut MultiplexedConnection, settled: Option<Duration>) -> anyhow::Result<()> {
+        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(conn).await?;
+        let age = settled.unwrap_or_default().as_millis() as u64;
+        let end_ms = settled.map_or(u64::MAX, |_| seconds * 1000 + micros / 1000 - age);
+        loop {
+            let page = log(conn, &Keys::new(), self.read_to.as_deref(), PER_CALL_MAX).await?.entries;
+            let count = page.len();
+            let page: Vec<LogEntry> = page.into_iter().take_while(|entry| entry.finalized_ms < end_ms).collect();
+            let is_last = page.len() < PER_CALL_MAX || count < PER_CALL_MAX;
+            for entry in page {
+                let log_id = entry.log_id.clone();
+                self.rows.push(Row::of(entry)?);
+                self.read_to = Some(log_id);
+            }
+            if is_last {
+                break;
+            }
+        }
+        if let (Some(read_to), Some(_)) = (&self.read_to, settled) {
+            redis::cmd("XTRIM").arg("event.log").arg("MINID").arg(read_to).exec_async(conn).await?;
+        }
+        Ok(())
+    }
+
+    /// Prints the verdict; answers whether it is clean.
+    pub(crate) fn judge(&self, history: &Path, lossy: bool) -> anyhow::Result<bool> {
+        let (known, mut faults) = (Known::read(history)?, Vec::new());
+        let (mut ids, mut events, mut last) = (HashSet::new(), HashSet::new(), HashMap::<&str, (u64, u64)>::new());
+        for row in &self.rows {
+            if !ids.insert(row.id) || !events.insert(row.event.as_str()) {
+                faults.push(format!("logged twice: {row:?}"));
+            }
+            // The last id of the object in the log, and the last one delivered.
+            let (before, prev) = last.entry(&row.object).or_default();
+            if row.id <= *before || row.prev != *prev {
+                faults.push(format!("behind {before} and the delivered {prev} there is {row:?}"));
+            }
+            *before = row.id;
+            let came = (row.object.clone(), row.id, row.prev);
+            let is_known = match row.status {
+                LogStatus::Completed => {
+                    *prev = row.id;
+                    known.received.get(&row.event).is_some_and(|(_, all)| all.contains(&came))
+                }
+                LogStatus::Dead => known.dead.get(&row.event) == Some(&came),
+                _ => false,
+            };
+            if !is_known || known.emits.get(&row.event).is_none_or(|emit| emit.failed || emit.object != row.object) {
+                faults.push(format!("nothing of the kind became of the event: {row:?}"));
+            }
+        }
+        let mut lost = 0;
+        for (event, emit) in &known.emits {
+            let received = known.received.get(event).map(|(first, _)| *first);
+            if events.contains(event.as_str()) || !(emit.acknowledged || received.is_some() || known.dead.contains_key(event)) {
+                continue;
+            }
+            // An emit of unknown outcome may still have been under way after that was known.
+            let end = emit.end.max(received.filter(|_| !emit.acknowledged).unwrap_or_default());
+            let in_window = known.windows.iter().any(|(from, to)| emit.begin <= *to && *from <= end);
+            if lossy && in_window && !known.dead.contains_key(event) {
+                lost += 1;
+            } else {
+                faults.push(format!("{event} of {} has no row", emit.object));
+            }
+        }
+        let mut by_status = BTreeMap::<&str, u64>::new();
+        self.rows.iter().for_each(|row| *by_status.entry(row.status.as_str()).or_default() += 1);
+        println!(
+            "event log: {} rows, {by_status:?}; {lost} lost by Redis with their emits; {} faults",
+            self.rows.len(),
+            faults.len()
+        );
+        faults.iter().take(TOLD).for_each(|fault| println!("  EVENT LOG: {fault}"));
+        Ok(faults.is_empty())
+    }
+}
+
+/// An emit, as far as one of its events is concerned.
+struct Emit {
+    object: String,
+    begin: u64,
+    end: u64,
+    acknowledged: bool,
+    failed: bool,
+}
+
+/// An object, an id, and the id before.
+type Came = (String, u64, u64);
+
+/// What the history tells, by event.
+#[derive(Default)]
+struct Known {
+    emits: HashMap<String, Emit>,
+    /// When it came first, and all that came.
+    received: HashMap<String, (u64, HashSet<Came>)>,
+    dead: HashMap<String, Came>,
+    windows: Vec<(u64, u64)>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+enum Line {
+    Invoke { t: u64, emit: String, object: String, events: Vec<String> },
+    Ok { t: u64, emit: String },
+    Failed { t: u64, emit: String },
+    Unknown { t: u64, emit: String },
+    Receive { t: u64, object: String, id: u64, prev: u64, event: String },
+    Dead { object: String, id: u64, prev: u64, event: String },
+    RedisLost { from: u64, to: u64 },
+}
+
+impl Known {
+    fn read(history: &Path) -> anyhow::Result<Self> {
+        let mut known = Self::default();
+        let mut events_of = HashMap::<String, Vec<String>>::new();
+        for line in BufReader::new(File::open(history)?).lines() {
+            match serde_json::from_str(&line?).context("a line of the history")? {
+                Line::Invoke { t, emit, object, events } => {
+                    for event in &events {
+                        let emit = Emit { object: object.clone(), begin: t, end: u64::MAX, acknowledged: false, failed: false };
+                        known.emits.insert(event.clone(), emit);
+                    }
+                    events_of.insert(emit, events);
+                }
+                Line::Ok { t, emit } => known.answered(events_of.remove(&emit), t, |emit| emit.acknowledged = true),
+                Line::Failed { t, emit } => known.answered(events_of.remove(&emit), t, |emit| emit.failed = true),
+                Line::Unknown { t, emit } => known.answered(events_of.remove(&emit), t, |_| ()),
+                Line::Receive { t, object, id, prev, event } => {
+                    known.received.entry(event).or_insert_with(|| (t, HashSet::new())).1.insert((object, id, prev));
+                }
+                Line::Dead { object, id, prev, event } => drop(known.dead.insert(event, (object, id, prev))),
+                Line::RedisLost { from, to } => known.windows.push((from, to)),
+            }
+        }
+        Ok(known)
+    }
+
+    fn answered(&mut self, events: Option<Vec<String>>, t: u64, how: impl Fn(&mut Emit)) {
+        for event in events.unwrap_or_default() {
+            if let Some(emit) = self.emits.get_mut(&event) {
+                emit.end = t;
+                how(emit);
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Pauses and blocks: set, and lifted after a while, over each other and beside all other faults.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use seriatim::control::By;
+use seriatim::control::rules::{self, Kind, Selector};
+use seriatim::keys::Keys;
+
+use crate::producers::{object, prefix};
+use crate::random::Random;
+use crate::server::Server;
+
+const BY: By<'_> = By { who: "torture", why: "" };
+/// Those that have many events.
+const OBJECTS: u64 = 20;
+
+#[derive(Debug, Clone, Copy)]
+enum Over {
+    All,
+    Prefix(u64),
+    Object(u64),
+}
+
+/// Which rule.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RuleSet {
+    kind: Kind,
+    over: Over,
+}
+
+impl RuleSet {
+    pub(crate) fn of(random: &mut Random) -> Self {
+        let kind = if random.chance(50) { Kind::Pause } else { Kind::Block };
+        let over = match random.below(10) {
+            0..2 => Over::All,
+            2..6 => Over::Prefix(random.below(OBJECTS)),
+            _ => Over::Object(random.below(OBJECTS)),
+        };
+        Self { kind, over }
+    }
+
+    pub(crate) fn is_for_all(self) -> bool {
+        matches!(self.over, Over::All)
+    }
+
+    fn selector(self) -> anyhow::Result<Selector> {
+        let text = match self.over {
+            Over::All => "*".to_owned(),
+            Over::Prefix(number) => format!("{}*", prefix(number)),
+            Over::Object(number) => object(number),
+        };
+        Ok(text.parse()?)
+    }
+}
+
+/// The rules that somebody wants just now.
+#[derive(Default)]
+pub(crate) struct Rules {
+    wanted: Mutex<Vec<(Kind, Selector)>>,
+    pub(crate) lifted_again: AtomicU64,
+}
+
+impl Rules {
+    /// Sets the rule, and lifts it after this time, unless it `ends` by itself then. Answers whether it was set; Redis may be away.
+    pub(crate) async fn hold(&self, server: &Server, rule: RuleSet, time: Duration, ends: bool) -> bool {
+        let Ok(selector) = rule.selector() else { return false };
+        let wanted = (rule.kind, selector);
+        self.wanted().push(wanted.clone());
+        let set = match server.connect(Duration::from_secs(6)).await {
+            Ok(mut conn) => rules::set(&mut conn, &Keys::new(), BY, wanted.0, &wanted.1, ends.then_some(time)).await.is_ok(),
+            Err(_) => false,
+        };
+        tokio::time::sleep(time).await;
+        let is_wanted = self.no_longer(&wanted);
+        if !ends && !is_wanted {
+            // Where this fails, or gets lost, `lift_forgotten` does it.
+            if let Ok(mut conn) = server.connect(Duration::from_secs(6)).await {
+                let _ = rules::lift(&mut conn, &Keys::new(), BY, wanted.0, &wanted.1).await;
+            }
+        }
+        set
+    }
+
+    /// One less wants it. Answers whether another one does.
+    fn no_longer(&self, wanted: &(Kind, Selector)) -> bool {
+        let mut all = self.wanted();
+        let at = all.iter().position(|other| other == wanted);
+        at.map(|at| all.swap_remove(at));
+        all.contains(wanted)
+    }
+
+    /// Lifts what is in force, has no end, and is wanted by nobody any more.
+    pub(crate) async fn lift_forgotten(&self, conn: &mut MultiplexedConnection) -> anyhow::Result<()> {
+        for rule in rules::rules(conn, &Keys::new()).await?.rules {
+            let is_wanted = self.wanted().contains(&(rule.kind, rule.selector.clone()));
+            if rule.in_force && rule.end_ms.is_none() && !is_wanted {
+                rules::lift(conn, &Keys::new(), BY, rule.kind, &rule.selector).await?;
+                self.lifted_again.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lifts all rules that are in force; answers how many there still are.
+    pub(crate) async fn lift_all(&self, conn: &mut MultiplexedConnection) -> anyhow::Result<u64> {
+        let rules = rules::rules(conn, &Keys::new()).await?.rules;
+        for rule in rules.iter().filter(|rule| rule.in_force) {
+            rules::lift(conn, &Keys::new(), BY, rule.kind, &rule.selector).await?;
+        }
+        Ok(rules.len() as u64)
+    }
+
+    fn wanted(&self) -> std::sync::MutexGuard<'_, Vec<(Kind, Selector)>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

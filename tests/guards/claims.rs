@@ -1,0 +1,175 @@
+//! `advance`: which names a slot claims, and what becomes of the others.
+
+use seriatim::scripts::{self, Advance, Advanced, Bounds, From};
+
+use crate::state::State;
+use crate::support::Redis;
+use crate::{BOUNDS, ask, attach, attached, objects, pop};
+
+/// A call failed after it had taken a batch away, and no event has come since: the slot owns an object that has nothing. It lets go of it, or
+/// whatever is pushed later would wait behind an owner that does nothing.
+#[tokio::test]
+async fn an_owned_object_without_events_is_let_go_of() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.run("SET", &[&state.keys.event_worker("work:1"), "w.0"]).await;
+    state.run("LPUSH", &[&state.keys.worker_object("w.0"), "work:1"]).await;
+    let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+    assert_eq!(objects(&answer), Vec::<&str>::new());
+    let console = redis.console().await;
+    assert_eq!(console.text(&state.keys.event_worker("work:1")).await, None);
+    assert_eq!(console.list(&state.keys.worker_object("w.0")).await, Vec::<String>::new());
+    state.emit("work:1", "1").await;
+    assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), ["work:1"]);
+    console.check().await;
+}
+
+/// A reply was lost, and a pop has moved another name into the slot's list since: the batch is of the object that the slot owns.
+#[tokio::test]
+async fn a_lost_batch_is_of_the_object_the_slot_owns() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    state.emit("work:2", "1").await;
+    pop(&mut state, "w.0").await;
+    let keys = state.keys.clone();
+    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, From::Markers);
+    call.free(0);
+    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:1"]);
+}
+
+/// The empty name only wakes: even where somebody has pushed events without a name, it is no object.
+#[tokio::test]
+async fn the_empty_name_is_no_object() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.emit("", "1").await;
+    state.emit("", "2").await;
+    pop(&mut state, "w.0").await;
+    let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+    assert_eq!(objects(&answer), Vec::<&str>::new());
+    let console = redis.console().await;
+    let left = [console.list(&state.keys.objects_with_events()).await, console.list(&state.keys.worker_object("w.0")).await];
+    assert_eq!(left, [Vec::<String>::new(), Vec::new()]);
+    assert_eq!(console.list(&state.keys.events("")).await, ["1", "2"]);
+}
+
+/// Two pops have filled one slot's list: the slot takes one object, and the other one is there for others.
+#[tokio::test]
+async fn a_slot_takes_one_of_two_names() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.emit("work:1", "1").await;
+    state.emit("work:2", "1").await;
+    pop(&mut state, "w.0").await;
+    pop(&mut state, "w.0").await;
+    let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:1", "work:2"]);
+    let console = redis.console().await;
+    assert_eq!(console.text(&state.keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
+    assert_eq!(console.text(&state.keys.event_worker("work:2")).await.as_deref(), Some("w.1"));
+    console.check().await;
+}
+
+/// Two pops have moved the same name, for two slots: one of them gets the object.
+#[tokio::test]
+async fn of_two_slots_with_one_name_the_first_gets_the_object() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.emit("work:1", "1").await;
+    state.emit("work:1", "2").await;
+    pop(&mut state, "w.0").await;
+    pop(&mut state, "w.1").await;
+    let answer = ask(&mut state, Bounds { batch: 1, ..BOUNDS }).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:1"]);
+    let console = redis.console().await;
+    assert_eq!(console.text(&state.keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
+    assert_eq!(console.list(&state.keys.events("work:1")).await, ["2"]);
+    console.check().await;
+}
+
+/// A pop has moved a marker, and by now its slot may claim nothing: the marker goes back, or its events would wait for a renewal.
+#[tokio::test]
+async fn a_name_that_may_not_be_claimed_becomes_a_marker_again() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    attach(&mut conn, keys, "token-1", "").await;
+    let mut state = State::new(conn, keys.clone());
+    state.emit("work:1", "1").await;
+    state.run("LMOVE", &[&keys.objects_with_events(), &keys.worker_object("w.0"), "RIGHT", "LEFT"]).await;
+    let mut call = Advance::new(keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, From::Held);
+    call.free(0);
+    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    assert!(matches!(&answer, Advanced::Ok { batches, .. } if batches.is_empty()), "{answer:?}");
+    let console = redis.console().await;
+    assert_eq!(console.list(&keys.objects_with_events()).await, ["work:1"]);
+    assert_eq!(console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
+}
+
+/// The reply is full before the second slot's turn: the name in its list is there for others.
+#[tokio::test]
+async fn a_name_for_which_the_reply_has_no_room_becomes_a_marker_again() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.emit("work:1", "1").await;
+    state.emit("work:2", "1").await;
+    pop(&mut state, "w.0").await;
+    pop(&mut state, "w.1").await;
+    let answer = ask(&mut state, Bounds { reply_bytes: 1, ..BOUNDS }).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:1"]);
+    let console = redis.console().await;
+    assert_eq!(console.list(&state.keys.objects_with_events()).await, ["work:2"]);
+    console.check().await;
+}
+
+/// A call failed after it had taken a batch away: its slot owns an object without a batch. Where it may claim nothing, the object is held for
+/// others; as a marker of an object that has an owner it would be dropped.
+#[tokio::test]
+async fn an_owned_object_that_may_not_be_claimed_is_held() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.run("SET", &[&state.keys.event_worker("work:1"), "w.0"]).await;
+    state.run("LPUSH", &[&state.keys.worker_object("w.0"), "work:1"]).await;
+    state.run("LPUSH", &[&state.keys.events("work:1"), "1"]).await;
+    let answer = ask(&mut state, Bounds { claims: 0, ..BOUNDS }).await.expect("an answer");
+    assert_eq!(objects(&answer), Vec::<&str>::new());
+    let console = redis.console().await;
+    assert_eq!(console.text(&state.keys.event_worker("work:1")).await.as_deref(), Some("held"));
+    console.check().await;
+}
+
+/// A name in `objects.held` whose object is not held, left by hand or by another program: it would be due for ever.
+#[tokio::test]
+async fn a_due_name_that_is_not_held_is_dropped() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    state.run("LPUSH", &[&state.keys.events("work:2"), "2"]).await;
+    state.run("ZADD", &[&state.keys.objects_held(), "0", "work:1", "0", "work:2"]).await;
+    let keys = state.keys.clone();
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
+    call.free(1);
+    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    assert_eq!(objects(&answer), Vec::<&str>::new());
+    let console = redis.console().await;
+    assert_eq!(console.run::<u64>(&["ZCARD", &keys.objects_held()]).await, 0);
+    assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
+}
+
+/// A due held object is put aside, for nobody can tell its owner. The marker of it that the call has read leads nowhere from then on.
+#[tokio::test]
+async fn what_was_put_aside_is_told_once() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.emit("work:1", "1").await;
+    state.hold("work:2", "1", &["2"], "2 0 1 0 retry: down").await;
+    let owner = state.keys.event_worker("work:2");
+    state.run("DEL", &[&owner]).await;
+    state.run("LPUSH", &[&owner, "wrong"]).await;
+    state.emit("work:2", "3").await;
+    let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:1"]);
+    let Advanced::Ok { quarantined, .. } = answer else { panic!("{answer:?}") };
+    assert_eq!(quarantined.len(), 1, "{quarantined:?}");
+}

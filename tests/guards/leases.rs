@@ -1,0 +1,123 @@
+//! `attach`, `renew`, `detach` and `adopt`: what they leave alone.
+
+use seriatim::scripts::{self, Attached, Detached, Renewed};
+
+use crate::state::State;
+use crate::support::Redis;
+use crate::{LEASE, attach, attached};
+
+/// The name was taken over, and then its new owner's lease ended too: that is not a lapse of the first one.
+#[tokio::test]
+async fn a_process_that_was_taken_over_is_fenced_even_when_its_successor_is_gone() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    attach(&mut conn, keys, "token-1", "").await;
+    let attached = attach(&mut conn, keys, "token-2", "token-1 host 1 1").await;
+    assert!(matches!(attached, Attached::Attached { .. }), "{attached:?}");
+    redis.console().await.end_lease("w").await;
+    let first = scripts::renew(&mut conn, keys, "w", "token-1", LEASE, 2).await.expect("an answer");
+    assert_eq!(first, Renewed::Fenced { lease: String::new() });
+    let second = scripts::renew(&mut conn, keys, "w", "token-2", LEASE, 2).await.expect("an answer");
+    assert_eq!(second, Renewed::Lapsed);
+}
+
+/// Only the lease that was read is displaced: meanwhile another process may have attached.
+#[tokio::test]
+async fn a_lease_that_was_not_seen_is_not_displaced() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    attach(&mut conn, keys, "token-1", "").await;
+    let third = attach(&mut conn, keys, "token-3", "token-0 host 1 1").await;
+    assert!(matches!(&third, Attached::InUse { lease, .. } if lease == "token-1 host 1 1"), "{third:?}");
+}
+
+/// A process that was taken over and stops gives back nothing that is not its own.
+#[tokio::test]
+async fn a_fenced_process_gives_back_nothing() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    attach(&mut conn, keys, "token-1", "").await;
+    attach(&mut conn, keys, "token-2", "token-1 host 1 1").await;
+    let lease = "token-2 host 1 1".to_owned();
+    let detached = scripts::detach(&mut conn, keys, "w", "token-1").await.expect("an answer");
+    assert_eq!(detached, Detached::Fenced { lease: lease.clone() });
+    assert_eq!(redis.console().await.text(&keys.worker_lease("w")).await, Some(lease));
+}
+
+/// A key of a wrong type under an owner's name says that nobody owns the object: its name is a stray, and renewal goes on.
+#[tokio::test]
+async fn a_name_whose_owner_has_a_wrong_type_is_a_stray() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    attach(&mut conn, keys, "token-1", "").await;
+    let mut state = State::new(conn, keys.clone());
+    state.run("LPUSH", &[&keys.event_worker("work:1"), "wrong"]).await;
+    state.run("LPUSH", &[&keys.worker_object("w.0"), "work:1"]).await;
+    let renewed = scripts::renew(&mut state.conn, keys, "w", "token-1", LEASE, 2).await.expect("an answer");
+    assert_eq!(renewed, Renewed::Renewed { strays: 1 });
+    assert_eq!(redis.console().await.list(&keys.objects_with_events()).await, ["work:1"]);
+}
+
+/// A key of a wrong type is found before anything is given back: half a detach would leave objects held by a process that still delivers them.
+#[tokio::test]
+async fn a_detach_that_meets_a_wrong_type_changes_nothing() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    attach(&mut conn, keys, "token-1", "").await;
+    let mut state = State::new(conn, keys.clone());
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    state.run("SET", &[&keys.worker_object("w.1"), "wrong"]).await;
+    let refused = scripts::detach(&mut state.conn, keys, "w", "token-1").await.expect_err("a wrong type");
+    assert!(refused.is_wrong_type(), "{refused}");
+    let console = redis.console().await;
+    assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
+    assert_eq!(console.list(&keys.worker_event("w.0")).await, ["1"]);
+    assert!(console.text(&keys.worker_lease("w")).await.is_some());
+}
+
+/// What a process gives back is due at once, but the others wait for markers: the empty name wakes one of them.
+#[tokio::test]
+async fn a_detach_that_gives_something_back_wakes_a_worker() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    let console = redis.console().await;
+    for (held, markers) in [(0, vec![]), (1, vec![""])] {
+        attach(&mut conn, keys, "token-1", "").await;
+        let mut state = State::new(conn.clone(), keys.clone());
+        if held == 1 {
+            state.own("w.0", "work:1", 1, &["1"]).await;
+        }
+        let detached = scripts::detach(&mut state.conn, keys, "w", "token-1").await.expect("an answer");
+        assert_eq!(detached, Detached::Detached { held });
+        assert_eq!(console.list(&keys.objects_with_events()).await, markers);
+    }
+}
+
+/// A name whose slots were taken over lives for a day from then on: a pop of its process may still move a marker.
+#[tokio::test]
+async fn a_takeover_is_a_sign_of_life() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    console.end_lease("w").await;
+    let _: u64 = console.run(&["HSET", &keys.event_workers(), "w", "2 token-1 7"]).await;
+    scripts::adopt(&mut state.conn, &keys, "other", "0", 5, LEASE).await.expect("an answer");
+    let registered: String = console.run(&["HGET", &keys.event_workers(), "w"]).await;
+    let at_ms: u64 = registered.strip_prefix("2 token-1 ").and_then(|at| at.parse().ok()).expect("a time");
+    assert!(at_ms > 7, "{registered}");
+}
+
+/// A process whose lease has ended sweeps before it has noticed: what it has itself is not what a dead one has left.
+#[tokio::test]
+async fn a_sweep_leaves_the_own_name_alone() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let keys = state.keys.clone();
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    redis.console().await.end_lease("w").await;
+    for (own, held) in [("w", 0), ("other", 1)] {
+        let adopted = scripts::adopt(&mut state.conn, &keys, own, "0", 5, LEASE).await.expect("an answer");
+        assert_eq!(adopted.held, held, "for {own}");
+    }
+}

@@ -1,0 +1,60 @@
+//! `advance`: what completes with errors is in the log, which is bounded.
+
+use seriatim::scripts::{self, Advance, Advanced, Bounds, From, Report, Results, Tag};
+
+use crate::support::Redis;
+use crate::{BOUNDS, attached};
+
+/// An event is completed with errors: the log has it and the dead letters have not, and the next one follows on what was delivered before. Where the log
+/// cannot be written, it is held with its numbers.
+#[tokio::test]
+async fn what_completes_with_errors_is_in_the_log() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let keys = state.keys.clone();
+    state.delivered("work:1", 4).await;
+    state.own("w.0", "work:1", 5, &["5", "6"]).await;
+    state.own("w.1", "work:2", 7, &["7"]).await;
+    state.run("SET", &[&keys.worker_event_id("w.1"), "7 3 1 2"]).await;
+    let complete = |object: &str, tag: Tag, next| {
+        let then = Results::Complete { next, id: tag.first, error: "no".to_owned(), attempts: 2 };
+        Report { object: object.to_owned().into(), tag, count: 0, last: None, then }
+    };
+    let console = redis.console().await;
+    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, From::Held);
+    call.report(0, &complete("work:1", Tag { first: 5, ..Tag::default() }, Some(Tag { first: 6, ..Tag::default() })));
+    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
+    assert_eq!((batches[0].tag.to_string().as_str(), batches[0].prev), ("6", 4));
+    let kept: Vec<(String, Vec<String>)> = console.run(&["XRANGE", &keys.event_log(), "-", "+"]).await;
+    let fields = "status completed_with_errors id 5 prev 4 object work:1 event 5 error no attempts 2";
+    assert_eq!((kept[0].1.join(" ").as_str(), console.dead().await.len()), (fields, 0));
+
+    state.run("DEL", &[&keys.event_log()]).await;
+    state.run("SET", &[&keys.event_log(), "wrong"]).await;
+    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, From::Held);
+    call.report(1, &complete("work:2", Tag { first: 7, handouts: 3, attempts: 1, crashes: 2 }, None));
+    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let held = console.held_id("work:2").await.expect("held");
+    assert!(held.starts_with("7 3 2 2 quarantine: event.log: WRONGTYPE "), "{held}");
+}
+
+/// However many events complete with errors, the log keeps about a thousand.
+#[tokio::test]
+async fn the_log_is_bounded() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let keys = state.keys.clone();
+    let mut fill = redis::pipe();
+    for _ in 0..1500 {
+        fill.cmd("XADD").arg(keys.event_log()).arg(&["*", "a", "b"]).ignore();
+    }
+    fill.query_async::<()>(&mut state.conn).await.expect("filled");
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
+    let then = Results::Complete { next: None, id: 1, error: "no".to_owned(), attempts: 1 };
+    call.report(0, &Report { object: "work:1".into(), tag: Tag { first: 1, ..Tag::default() }, count: 0, last: None, then });
+    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let kept: usize = redis.console().await.run(&["XLEN", &keys.event_log()]).await;
+    assert!((1000..1200).contains(&kept), "{kept}");
+}

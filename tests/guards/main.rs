@@ -1,0 +1,64 @@
+//! Guards of the scripts that no schedule of real processes needs, because others stand before them: each is asked directly.
+#![cfg(feature = "worker")]
+
+mod claims;
+mod connect;
+mod forget;
+mod leases;
+mod log;
+mod reports;
+#[path = "../state/mod.rs"]
+mod state;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use seriatim::keys::Keys;
+use seriatim::scripts::{self, Advance, Advanced, Attach, Attached, Bounds, From, Report, Results, Tag};
+use state::State;
+use support::Redis;
+
+const LEASE: Duration = Duration::from_secs(600);
+const BOUNDS: Bounds =
+    Bounds { batch: 10, batch_bytes: 1 << 20, reply_bytes: 1 << 20, claims: 10, markers: 100, forget_after: None };
+
+async fn attach(conn: &mut MultiplexedConnection, keys: &Keys, token: &str, displace: &str) -> Attached {
+    let args = Attach { name: "w", token, holder: "host 1 1", lease: LEASE, slots: 2, displace, before: "", crashes_max: 5 };
+    scripts::attach(conn, keys, &args).await.expect("an answer")
+}
+
+/// An attached process with two slots, and what is to be done to Redis before it calls.
+async fn attached(redis: &Redis) -> State {
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    attach(&mut conn, keys, "token-1", "").await;
+    State::new(conn, keys.clone())
+}
+
+/// A call for free slots 0 and 1 within these bounds.
+async fn ask(state: &mut State, bounds: Bounds) -> Result<Advanced, scripts::ScriptError> {
+    let keys = state.keys.clone();
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, From::Markers);
+    call.free(0);
+    call.free(1);
+    scripts::advance(&mut state.conn, &call).await
+}
+
+/// A batch of one event of which all is delivered.
+fn done(object: &'static str, id: u64) -> Report {
+    let tag = Tag { first: id, ..Tag::default() };
+    Report { object: object.into(), tag, count: 1, last: Some(id), then: Results::Done }
+}
+
+/// The objects of the batches that a call gave.
+fn objects(answer: &Advanced) -> Vec<&str> {
+    let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
+    batches.iter().map(|batch| std::str::from_utf8(&batch.object).expect("a name")).collect()
+}
+
+/// Moves the oldest marker into the slot's list, as a pop does.
+async fn pop(state: &mut State, worker: &str) {
+    let (markers, taken) = (state.keys.objects_with_events(), state.keys.worker_object(worker));
+    state.run("LMOVE", &[&markers, &taken, "RIGHT", "LEFT"]).await;
+}

@@ -1,0 +1,197 @@
+//! `advance`: what a slot reports, and the object it leaves.
+
+use seriatim::control;
+use seriatim::scripts::{self, Advance, Advanced, Bounds, From, Report, Results, Tag};
+
+use crate::state::State;
+use crate::support::Redis;
+use crate::{BOUNDS, LEASE, ask, attach, attached, done, objects, pop};
+
+/// A worker that owns `work:1`, behind which its list has a name that it does not own. New names come before the others, so this takes a
+/// hand at the keys; the one that is let go of is the one that was meant all the same.
+async fn with_a_name_behind(redis: &Redis) -> (State, Report) {
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    attach(&mut conn, keys, "token-1", "").await;
+    let mut state = State::new(conn, keys.clone());
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    state.run("LPUSH", &[&keys.events("work:2"), "2"]).await;
+    state.run("RPUSH", &[&keys.worker_object("w.0"), "work:2"]).await;
+    (state, done("work:1", 1))
+}
+
+/// Reports for slot 0, and answers the objects and their owners.
+async fn told(state: &mut State, report: &Report) -> [Option<String>; 2] {
+    let keys = state.keys.clone();
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
+    call.report(0, report);
+    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    assert!(matches!(answer, Advanced::Ok { .. }), "{answer:?}");
+    let checked = control::check(&mut state.conn, &keys).await.expect("checked");
+    assert!(checked.is_clean(), "{:#?}", checked.violations);
+    let mut owners = redis::cmd("MGET");
+    owners.arg(keys.event_worker("work:1")).arg(keys.event_worker("work:2"));
+    owners.query_async(&mut state.conn).await.expect("owners")
+}
+
+#[tokio::test]
+async fn an_object_is_released_by_its_name() {
+    let redis = Redis::start();
+    let (mut state, report) = with_a_name_behind(&redis).await;
+    assert_eq!(told(&mut state, &report).await, [None, None]);
+    assert_eq!(redis.console().await.list(&state.keys.worker_object("w.0")).await, ["work:2"]);
+    assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), ["work:2"]);
+}
+
+/// Its next object takes its place at the end of the list that was pushed first. What a pop has moved there meanwhile stays before that, for the next look.
+#[tokio::test]
+async fn the_next_object_takes_the_place_of_the_one_that_was_left() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    state.emit("work:2", "1").await;
+    pop(&mut state, "w.0").await;
+    state.emit("work:3", "1").await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    let report = done("work:1", 1);
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Markers);
+    call.report(0, &report);
+    assert_eq!(objects(&scripts::advance(&mut state.conn, &call).await.expect("an answer")), ["work:3"]);
+    assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:3", "work:2"]);
+    console.check().await;
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Markers);
+    call.look(0);
+    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:3"]);
+    assert_eq!(console.list(&keys.objects_with_events()).await, ["work:2"]);
+    console.check().await;
+}
+
+/// A slot reports while a pop for it is over: what the pop moved is a marker again, what the slot has just left is not.
+#[tokio::test]
+async fn a_look_at_a_slot_that_reports_returns_only_what_was_popped() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    state.emit("work:2", "1").await;
+    pop(&mut state, "w.0").await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, From::Markers);
+    call.report(0, &done("work:1", 1));
+    call.look(0);
+    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    assert_eq!(console.list(&keys.objects_with_events()).await, ["work:2"]);
+    assert_eq!(console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
+    console.check().await;
+}
+
+/// The same where another slot of the call goes on with more of its object.
+#[tokio::test]
+async fn an_object_is_released_by_its_name_while_another_one_goes_on() {
+    let redis = Redis::start();
+    let (mut state, report) = with_a_name_behind(&redis).await;
+    let keys = state.keys.clone();
+    state.own("w.1", "work:3", 2, &["3"]).await;
+    state.run("LPUSH", &[&keys.events("work:3"), "4"]).await;
+    let other = Report { object: "work:3".into(), tag: Tag { first: 2, ..Tag::default() }, last: Some(2), ..report.clone() };
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
+    call.report(0, &report);
+    call.report(1, &other);
+    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    assert_eq!(objects(&answer), ["work:3"]);
+    let console = redis.console().await;
+    assert_eq!(console.text(&keys.event_worker("work:1")).await, None);
+    assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:2"]);
+    console.check().await;
+}
+
+#[tokio::test]
+async fn an_object_is_held_by_its_name() {
+    let redis = Redis::start();
+    let (mut state, report) = with_a_name_behind(&redis).await;
+    let then = Results::Hold { rest: report.tag.failed(), delay: Some(LEASE), why: "retry: down".to_owned() };
+    let report = Report { count: 0, last: None, then, ..report };
+    assert_eq!(told(&mut state, &report).await, [Some("held".to_owned()), Some("w.0".to_owned())]);
+}
+
+/// A result of an earlier hand-out, late: the batch begins with the same id, and is not the one that was delivered.
+#[tokio::test]
+async fn a_result_of_an_earlier_hand_out_is_ignored() {
+    let redis = Redis::start();
+    let (mut state, report) = with_a_name_behind(&redis).await;
+    let (w, keys) = ("w.0", state.keys.clone());
+    state.run("SET", &[&keys.worker_event_id(w), "1 1"]).await;
+    assert_eq!(told(&mut state, &report).await, [Some(w.to_owned()), None]);
+    let console = redis.console().await;
+    assert_eq!(console.list(&keys.worker_event(w)).await, ["1"]);
+    assert_eq!(console.text(&keys.last_event_id("work:1")).await, None);
+}
+
+/// The slot's list has a wrong type: the call fails, and the object that was to take the place of the one before is as it was.
+#[tokio::test]
+async fn what_cannot_be_listed_is_as_it_was() {
+    for held in [false, true] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        state.own("w.0", "work:1", 1, &["1"]).await;
+        state.run("SET", &[&state.keys.worker_object("w.0"), "wrong"]).await;
+        match held {
+            false => state.emit("work:2", "2").await,
+            true => state.hold("work:2", "1", &["2"], "2 0 1 0 retry: down").await,
+        }
+        let keys = state.keys.clone();
+        let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Markers);
+        call.report(0, &done("work:1", 1));
+        scripts::advance(&mut state.conn, &call).await.expect_err("a wrong type");
+        let console = redis.console().await;
+        let (queue, batch) = (keys.events("work:2"), keys.events_held("work:2"));
+        assert_eq!([console.list(&queue).await, console.list(&batch).await].concat(), ["2"]);
+        assert_eq!(console.list(&keys.worker_event("w.0")).await, Vec::<String>::new());
+        let there = if held {
+            console.run::<u64>(&["ZCARD", &keys.objects_held()]).await
+        } else {
+            console.list(&keys.objects_with_events()).await.len() as u64
+        };
+        assert_eq!(there, 1, "held: {held}");
+    }
+}
+
+/// The second slot's batch key has a wrong type: the call fails, and what it had given the first slot until then was given.
+#[tokio::test]
+async fn a_call_that_fails_half_way_writes_down_what_it_did() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    for object in ["work:1", "work:2", "work:3"] {
+        state.emit(object, "1").await;
+    }
+    state.run("SET", &[&state.keys.worker_event("w.1"), "wrong"]).await;
+    ask(&mut state, BOUNDS).await.expect_err("a wrong type");
+    let console = redis.console().await;
+    assert_eq!(console.number(&state.keys.next_event_id()).await, 1);
+    let markers: Vec<_> = console.list(&state.keys.objects_with_events()).await;
+    assert_eq!(markers, ["work:2", "work:3"]);
+    assert_eq!(console.list(&state.keys.worker_event("w.0")).await, ["1"]);
+    assert_eq!(console.text(&state.keys.worker_event_id("w.0")).await.as_deref(), Some("1"));
+    assert_eq!(console.text(&state.keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
+}
+
+/// The last event of a batch becomes a dead letter, and then the call fails on a key of another slot: nothing is in flight, and no tag tells of it.
+#[tokio::test]
+async fn a_call_that_fails_behind_a_dead_letter_leaves_no_tag() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    state.own("w.1", "work:2", 2, &["2"]).await;
+    state.run("DEL", &[&state.keys.worker_event("w.1")]).await;
+    state.run("SET", &[&state.keys.worker_event("w.1"), "wrong"]).await;
+    let keys = state.keys.clone();
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
+    let [first, second] = [1, 2].map(|first| Tag { first, ..Tag::default() });
+    let then = Results::Reject { next: None, id: 1, error: "no".to_owned(), attempts: 1 };
+    call.report(0, &Report { object: "work:1".into(), tag: first, count: 0, last: None, then });
+    let then = Results::Part { next: Tag { first: 3, ..Tag::default() } };
+    call.report(1, &Report { object: "work:2".into(), tag: second, count: 1, last: Some(2), then });
+    scripts::advance(&mut state.conn, &call).await.expect_err("a wrong type");
+    let console = redis.console().await;
+    assert_eq!(console.dead().await.len(), 1);
+    assert_eq!(console.text(&keys.worker_event_id("w.0")).await, None);
+}
