@@ -51,6 +51,7 @@ async fn the_commands_set_list_and_lift_rules() {
     let again = done(&redis, &["resume", "work:*"]);
     assert_eq!(again, "work:* is resumed already: workers are waking its objects\n");
     assert!(done(&redis, &["rules"]).contains("ago, lifted, its objects are being woken\n"));
+    assert!(done(&redis, &["stats"]).contains("\nrules         2 set, 1 being lifted\n"));
     assert_eq!(done(&redis, &["pause", "work:*"]), "work:* is paused; it was being lifted\n");
     assert_eq!(done(&redis, &["unblock", "*"]), "* is unblocked: workers wake its objects\n");
     let keys = redis.keys().clone();

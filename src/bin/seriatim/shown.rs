@@ -1,6 +1,7 @@
 //! How results are printed: to standard output, for people at a terminal 80 columns wide, without what a terminal would obey.
 
 use std::io::{ErrorKind, Write as _};
+use std::time::{Duration, UNIX_EPOCH};
 
 use seriatim::control::ControlError;
 
@@ -50,6 +51,14 @@ pub(crate) fn middle_cut(name: &str, chars_max: usize) -> String {
     let end = chars_max / 2;
     let (head, tail) = (chars[..chars_max - 1 - end].iter(), chars[chars.len() - end..].iter());
     shortened(&head.chain(&['…']).chain(tail).collect::<String>(), chars_max)
+}
+
+/// The last millisecond that can be written with a year of four digits.
+const MS_MAX: u64 = 253_402_300_799_999;
+
+/// A time, ms since the epoch, in UTC: `2026-01-01T12:00:00.000Z`.
+pub(crate) fn time(ms: u64) -> impl std::fmt::Display {
+    humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(ms.min(MS_MAX)))
 }
 
 /// A duration for people: `850 ms`, `4.2 s`, `3 min`, `5 h`, `2 d`.
