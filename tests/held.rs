@@ -487,7 +487,8 @@ async fn the_commands_list_release_and_skip() {
     assert_eq!(seriatim(&redis, &["held", "list", "--paused", "--until-released"]).status.code(), Some(2));
     done(&seriatim(&redis, &["block", "*"]));
     assert!(
-        done(&seriatim(&redis, &["held", "list", "--paused"])).starts_with("work:9  blocked, until resumed\n  rule   block *\n")
+        done(&seriatim(&redis, &["held", "list", "--paused"]))
+            .starts_with("work:9  blocked, until unblocked\n  rule   block *\n")
     );
     done(&seriatim(&redis, &["unblock", "*"]));
 

@@ -116,6 +116,7 @@ impl List {
             writeln!(out, "{}", serde_json::to_string(object)?)?;
             return Ok(());
         }
+        let rule = object.rules.iter().find(|rule| rule.in_force).map(|rule| rule.kind);
         let what = match object.waits_for {
             WaitsFor::Retry => "retry",
             WaitsFor::Takeover => "takeover",
@@ -123,14 +124,16 @@ impl List {
             WaitsFor::Stop => "stop",
             WaitsFor::Released => "released",
             WaitsFor::Operator => "operator",
-            WaitsFor::Rule => match object.rules.iter().find(|rule| rule.in_force) {
-                Some(rule) if rule.kind == Kind::Block => "blocked",
-                _ => "paused",
-            },
+            WaitsFor::Rule if rule == Some(Kind::Block) => "blocked",
+            WaitsFor::Rule => "paused",
             _ => "?",
         };
         let due = match object.due_ms {
-            None if object.waits_for == WaitsFor::Rule => "until resumed".to_owned(),
+            None if object.waits_for == WaitsFor::Rule => match rule {
+                Some(Kind::Block) => "until unblocked".to_owned(),
+                Some(_) => "until resumed".to_owned(),
+                None => "being woken".to_owned(),
+            },
             None => "until released".to_owned(),
             Some(due) if due <= now_ms => "due now".to_owned(),
             Some(due) => format!("due in {}", shown::duration(due - now_ms)),

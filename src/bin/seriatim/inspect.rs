@@ -11,9 +11,9 @@ use crate::global::Global;
 use crate::rules::described;
 use crate::shown;
 
-/// Show where the events of one object are, why they wait, how the one at its head has failed, and what became of the last ones
+/// Show where the events of one object are, why they wait, and what became of the last ones
 ///
-/// Everything that waits is read at one moment. What became of the last events is looked up in the newest 1,000 rows of the event log and 1,000 dead
+/// Of the event at its head it tells the state, the errors of the last attempts, and when it is tried again. All this is read at one moment. What became of the last events is looked up in the newest 1,000 rows of the event log and 1,000 dead
 /// letters. An object that nobody ever emitted an event for is no error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -50,7 +50,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 fn lines(seen: &Inspection) -> anyhow::Result<String> {
     let mut out = String::new();
     writeln!(out, "object     {}", shown::shortened(&seen.object, 512))?;
-    writeln!(out, "stands     {}", shown::shortened(&seen.why, 4000))?;
+    writeln!(out, "stands     {}", shown::wrapped(&shown::shortened(&seen.why, 4000), 69, 11))?;
     if seen.standing == Standing::Unknown {
         return Ok(out);
     }
