@@ -7,7 +7,8 @@
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read); event.workers (hash, read), next.event.id (string), objects.with.events (list),
 --           objects.held and objects.paused (zsets), event.rules (hash), events.dead and event.log (streams, written, the log trimmed),
 --           event.worker:W:* of the slots named, and of the objects they have or get
---           OBJ:events, OBJ:last.event.id, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write), OBJ:event.handled (deleted)
+--           OBJ:events, OBJ:last.event.id, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write), OBJ:event.handled (deleted),
+--           OBJ:event.errors (list, written)
 -- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per reply; slots that may claim (0 to 1024);
 --           markers looked at (1 to 4096); where to claim first: held | markers; ms after which the last id of a released object is forgotten
 --           (0: never); then, where the event log is on, `log`, rows kept (about), ms they are kept (0: however old); then per slot, its number and
@@ -19,7 +20,8 @@
 --             done   OBJECT TAG LAST                                        all delivered, LAST is the id of the last one: go on
 --             yield  OBJECT TAG LAST                                        all delivered: let other objects have a turn
 --             part   OBJECT TAG LAST COUNT NEXT                             the first COUNT are delivered; the rest, now NEXT, stays in hand
---             hold   OBJECT TAG LAST COUNT DELAY_MS|inf HELD_ID             the first COUNT are delivered; hold the rest
+--             hold   OBJECT TAG LAST COUNT DELAY_MS|inf HELD_ID             the first COUNT are delivered; hold the rest. Where its attempts are
+--                                                                           more than they were, its error is kept
 --             reject OBJECT TAG LAST COUNT NEXT ID ERROR ATTEMPTS           the first COUNT are delivered; the one after them, ID, is a dead letter
 --             complete, with the same arguments                             the same, but that one is completed with errors: the log keeps it
 --           TAG is the tag of the batch in flight as the reply gave it, NEXT the tag of what remains ('' = nothing), LAST '' where COUNT is 0.
@@ -29,7 +31,7 @@
 -- Keeps     I1 to I6
 -- Cost      per call about 20 commands, per claim 2, per batch of more than one event 2 or more; bounded by slots, events, bytes and markers;
 --           with rules one more for each object looked at and what waking 256 objects takes; with the log on, 1 for each event that is finalized,
---           2 for its batch and 3 for the call
+--           2 for its batch and 3 for the call; 1 or 2 for each event that fails, and 1 where one ends that had failed
 local args = ARGV
 local name, token = args[2], args[3]
 local batch_max, batch_bytes, reply_bytes = tonumber(args[4]), tonumber(args[5]), tonumber(args[6])

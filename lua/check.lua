@@ -196,6 +196,12 @@ local function check_held(object, owner, has_batch, has_numbers, last)
   if count > 0 and (first or 0) > 0 then check_ids('its held batch', first, count, last) end
 end
 
+-- Whether the event at the head of the object's batch, in hand or held, has failed before.
+local function has_failed(object, owner)
+  local key = owner == 'held' and prefix .. object .. events_held_id or prefix .. WORKER .. (owner or '') .. worker_event_id
+  return type_of(key) == 'string' and string.find(redis.call('GET', key), '^%d+ %d+ [1-9]') ~= nil
+end
+
 local function check_object(subject)
   local object = subject.name
   local base = prefix .. object
@@ -228,6 +234,9 @@ local function check_object(subject)
   check_held(object, owner, has_batch, has_numbers, last)
   if expect(base .. event_handled, 'hash') and not has_owner then
     find('layout', event_handled, ' tells what handlers have finished, but no event of the object is in hand')
+  end
+  if expect(base .. event_errors, 'list') and not has_failed(object, owner) then
+    find('layout', event_errors, ' tells how an event has failed, but the object has none in hand that has')
   end
 
   if has_queue and not in_hand and not in_held and not in_paused and subject.hint ~= 'covered' then

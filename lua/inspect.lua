@@ -7,8 +7,8 @@
 --   2  object          its name
 --   3  text_bytes_max  how much of an event to show, bytes, 1 and up
 -- Replies
---   {'inspected', field, value, field, value, …}; a field is missing where there is nothing to tell. `wrong`, `rule` and
---   `taken` may come more than once. Fields: src/control/inspect.rs.
+--   {'inspected', field, value, field, value, …}; a field is missing where there is nothing to tell. `wrong`, `rule`,
+--   `error` and `taken` may come more than once. Fields: src/control/inspect.rs.
 -- Invariants: none are touched.
 -- Cost: LPOS over the markers, one LPOS for each registered worker, and about 20 commands.
 
@@ -19,6 +19,7 @@ local text_bytes_max = tonumber(ARGV[3])
 
 local SLOTS_MAX = 65536
 local EXISTS_MAX = 1024 -- keys in one command: unpack has its limit
+local ERRORS_MAX = 20
 
 local reply = {'inspected'}
 local function tell(field, value)
@@ -55,6 +56,9 @@ tell_list(base .. events, 'queued', 'queued_text', 'queued_bytes')
 tell_list(base .. events_held, 'held', 'held_text', 'held_bytes')
 tell('held_id', string_at(base .. events_held_id))
 tell('last', string_at(base .. last_event_id))
+if expect(base .. event_errors, 'list') then
+  for _, kept in ipairs(redis.call('LRANGE', base .. event_errors, 0, ERRORS_MAX - 1)) do tell('error', kept) end
+end
 if expect(prefix .. objects_held, 'zset') then tell('due_ms', redis.call('ZSCORE', prefix .. objects_held, object)) end
 if expect(prefix .. objects_paused, 'zset') and redis.call('ZSCORE', prefix .. objects_paused, object) then tell('paused', 1) end
 if expect(prefix .. event_rules, 'hash') then

@@ -80,6 +80,8 @@ keys! {
         events_held_id = ":events.held.id",
         /// Hash: results of handlers that already finished for the event at the head of the batch.
         event_handled = ":event.handled",
+        /// List: how the event at the head of the batch has failed, the newest first: `MS ATTEMPT ERROR`.
+        event_errors = ":event.errors",
         /// Hash: schedule key to time and event.
         events_scheduled_of = ":events.scheduled",
     }

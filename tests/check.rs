@@ -195,6 +195,7 @@ async fn a_wrong_type_is_a_finding() {
         (keys.events_held("work:5"), "list"),
         (keys.events_held_id("work:5"), "string"),
         (keys.event_handled("work:5"), "hash"),
+        (keys.event_errors("work:5"), "list"),
         (keys.worker_object("a.0"), "list"),
         (keys.worker_event("a.0"), "list"),
         (keys.worker_event_id("a.0"), "string"),

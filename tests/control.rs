@@ -7,8 +7,9 @@ mod support;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-use seriatim::control::inspect::{Place, Standing, Tries};
-use seriatim::control::{ControlError, dead_letters, depth, inspect, stats};
+use seriatim::control::ended::{EVENTS_MAX, ROWS_MAX};
+use seriatim::control::inspect::{EventState, Place, Standing, Tries};
+use seriatim::control::{ControlError, LogStatus, dead_letters, depth, ended, inspect, stats};
 use state::State;
 use support::Redis;
 
@@ -44,6 +45,7 @@ async fn stats_count_what_is_there() {
     let keys = state.keys.clone();
     let seen = stats(&mut state.conn, &keys).await.expect("stats");
     assert_eq!((seen.markers, seen.events_in_flight, seen.paused, seen.dead_letters, seen.last_id), (3, 3, 1, 1, 16));
+    assert_eq!((seen.rules.in_force, seen.rules.lifting), (1, 0));
     let held = seen.held;
     assert_eq!((held.total, held.due, held.waiting, held.until_released), (4, 2, 1, 1));
     let [a, gone] = &seen.workers[..] else { panic!("two names: {:?}", seen.workers) };
@@ -58,12 +60,12 @@ async fn stats_go_on_beside_wrong_types() {
     let redis = Redis::start();
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let keys = state.keys.clone();
-    for key in [keys.objects_held(), keys.event_workers(), keys.events("x")] {
+    for key in [keys.objects_held(), keys.event_workers(), keys.events("x"), keys.event_rules()] {
         state.run("SET", &[&key, "1"]).await;
     }
     state.emit("work:1", "{}").await;
     let seen = stats(&mut state.conn, &keys).await.expect("stats");
-    assert_eq!((seen.markers, seen.unreadable), (1, vec![keys.objects_held()]));
+    assert_eq!((seen.markers, seen.unreadable), (1, vec![keys.objects_held(), keys.event_rules()]));
     assert_eq!(depth(&mut state.conn, &keys, 1).await.expect("depth").events_queued, 1);
 }
 
@@ -150,6 +152,131 @@ async fn inspect_shows_the_next_event_and_its_tries() {
     state.emit("long", &format!("\"{}\"", "x".repeat(100_000))).await;
     let next = inspect(&mut state.conn, &keys, "long").await.expect("an inspection").next_event.expect("a next event");
     assert_eq!((next.bytes, next.text.len()), (100_002, 4096));
+}
+
+/// A word for the event at the head, wherever it is and whatever keeps it there; what a rule keeps from a worker is paused or blocked before any
+/// worker has looked at it.
+#[tokio::test]
+async fn inspect_says_what_state_the_head_event_is_in() {
+    use EventState::{Blocked, InFlight, Paused, Queued, Waiting};
+    let (_redis, mut state) = clean().await;
+    let keys = state.keys.clone();
+    state.run("LPUSH", &[&keys.events("work:8"), "{}"]).await;
+    state.run("LPUSH", &[&keys.objects_with_events(), "empty"]).await;
+    let objects =
+        ["work:1", "work:2", "work:3", "work:4", "work:5", "work:6", "work:7", "work:8", "work:9", "bare", "never", "empty"];
+    let mut none = objects.map(|_| None);
+    none[..9].copy_from_slice(&[Queued, InFlight, Queued, InFlight, Waiting, Waiting, Waiting, Queued, Paused].map(Some));
+    let under = |state: EventState| {
+        let mut under = none;
+        // In flight it finishes; what is not due yet waits for its time first, and what waits for an operator for that.
+        for at in [0, 2, 4, 7, 8] {
+            under[at] = Some(state);
+        }
+        under
+    };
+    let rules = [("", none), ("pause *", under(Paused)), ("block *", under(Blocked)), ("block * lifted", under(Paused))];
+    for (rule, expected) in rules {
+        if let Some((kind, _)) = rule.split_once(' ') {
+            let lifted = if rule.ends_with("lifted") { "1" } else { "0" };
+            state.rule(&format!("{kind} *"), &format!("17 0 {lifted} 3 0 ada"), "0").await;
+        }
+        for (object, expected) in objects.iter().zip(expected) {
+            let seen = inspect(&mut state.conn, &keys, object).await.expect("an inspection");
+            assert_eq!(seen.state, expected, "{rule}: {seen:#?}");
+        }
+    }
+}
+
+/// A row of the log.
+async fn logged(state: &mut State, row_id: &str, object: &str, fields: &[&str]) {
+    let log = state.keys.event_log();
+    let arguments = [&[log.as_str(), row_id, "object", object], fields].concat();
+    state.run("XADD", &arguments).await;
+}
+
+/// The object's last events that are over, from the log and the dead letters, each once, those that ended last first.
+#[tokio::test]
+async fn what_became_of_the_last_events_is_told() {
+    let (redis, mut state) = clean().await;
+    let keys = state.keys.clone();
+    let none = ended(&mut state.conn, &keys, "work:1").await.expect("an answer");
+    assert_eq!((none.events.len(), none.log_rows, none.dead_letters, none.complete), (0, 0, 0, true));
+    assert!(
+        text(&seriatim(&redis, &["inspect", "bare"])).ends_with("ended      none found in 0 rows of the log, 0 dead letters\n")
+    );
+    state.dead_letter("1600-0", "work:1", b"{}").await;
+    for (row, fields) in [
+        ("1500-0", &["status", "completed", "id", "5", "error", "", "attempts", "0"][..]),
+        ("1600-1", &["status", "dead", "id", "12", "error", "no\nway", "attempts", "3"]),
+        ("1700-0", &["status", "completed_with_errors", "id", "13", "error", "late", "attempts", "2"]),
+        ("1800-0", &["status", "dead", "id", "14", "error", "dropped since", "attempts", "0"]),
+        ("1900-0", &["status", "new", "foo", "bar"]),
+    ] {
+        logged(&mut state, row, "work:1", fields).await;
+        logged(&mut state, &row.replace("00-", "50-"), "work:2", fields).await;
+    }
+    let seen = ended(&mut state.conn, &keys, "work:1").await.expect("an answer");
+    let shown: Vec<_> = seen.events.iter().map(|event| (event.id, event.status.as_str(), event.at_ms)).collect();
+    let expected = [
+        (Some(14), "dead", 1800),
+        (Some(13), "completed_with_errors", 1700),
+        (Some(12), "dead", 1600),
+        (Some(5), "completed", 1500),
+        (None, "new", 1900),
+    ];
+    assert_eq!(shown, expected);
+    let [dropped, _, dead, completed, _] = &seen.events[..] else { panic!("{seen:?}") };
+    assert_eq!((dropped.dead_id.as_deref(), dead.dead_id.as_deref()), (None, Some("1600-0")));
+    assert_eq!((dead.attempts, dead.error.as_deref(), completed.error.as_deref()), (Some(3), Some("no\nway"), None));
+    // Where the log is off, the dead letters tell; more than so many are not told, and the look ends with them.
+    state.run("DEL", &[&keys.event_log()]).await;
+    for n in 1..=7 {
+        state.dead_letter(&format!("2000-{n}"), "work:3", b"{}").await;
+    }
+    let seen = ended(&mut state.conn, &keys, "work:3").await.expect("an answer");
+    let ids: Vec<_> = seen.events.iter().map(|event| event.dead_id.as_deref().unwrap_or_default()).collect();
+    assert_eq!((ids.len(), seen.dead_letters, seen.complete), (EVENTS_MAX, 5, false));
+    assert!(
+        ids.contains(&"2000-7") && ids.contains(&"2000-3") && seen.events.iter().all(|event| event.status == LogStatus::Dead)
+    );
+
+    let printed = text(&seriatim(&redis, &["inspect", "work:1"]));
+    assert!(printed.contains("\nstate      queued\n") && printed.contains("\nended      id 12, dead, "), "{printed}");
+    assert!(
+        printed.ends_with(" ago, 3 failed attempts\n           dead letter 1600-0\n           error  no\\nway\n"),
+        "{printed}"
+    );
+    assert_fits(&printed);
+    let parsed: Value = serde_json::from_str(&text(&seriatim(&redis, &["inspect", "work:1", "--json"]))).expect("JSON");
+    assert_eq!((&parsed["state"], &parsed["ended"]["dead_letters"]), (&json!("queued"), &json!(8)));
+    let dead = json!({"id": 12, "status": "dead", "attempts": 3, "error": "no\nway", "at_ms": 1600, "dead_id": "1600-0"});
+    assert_eq!(parsed["ended"]["events"], json!([dead]));
+    // A stream of a wrong type is told, and the rest is looked at.
+    state.run("SET", &[&keys.event_log(), "1"]).await;
+    let seen = ended(&mut state.conn, &keys, "work:1").await.expect("an answer");
+    assert_eq!((seen.unreadable, seen.events.len()), (vec![keys.event_log()], 1));
+}
+
+/// The look is bounded: what lies further back is not found, and the answer says how far it has looked.
+#[tokio::test]
+async fn the_look_for_the_last_events_is_bounded() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let keys = state.keys.clone();
+    let fields = ["status", "completed", "id", "1", "error", "", "attempts", "0"];
+    logged(&mut state, "1-0", "far", &fields).await;
+    logged(&mut state, "1-1", "near", &fields).await;
+    for n in 1..ROWS_MAX {
+        logged(&mut state, &format!("2-{n}"), "other", &fields).await;
+    }
+    let near = ended(&mut state.conn, &keys, "near").await.expect("an answer");
+    assert_eq!((near.events.len(), near.log_rows, near.complete), (1, ROWS_MAX, false));
+    let far = ended(&mut state.conn, &keys, "far").await.expect("an answer");
+    assert_eq!((far.events.len(), far.log_rows, far.dead_letters, far.complete), (0, ROWS_MAX, 0, false));
+    let printed = text(&seriatim(&redis, &["inspect", "far"]));
+    assert!(printed.ends_with("ended      none found in the newest 1000 rows of the log, 0 dead letters\n"), "{printed}");
+    assert_fits(printed.lines().last().expect("a line"));
 }
 
 #[tokio::test]
@@ -244,13 +371,17 @@ async fn stats_print_tables_that_fit_and_stable_json() {
     let names = printed.lines().filter(|line| line.contains("nnnn")).count();
     assert_eq!(names, 1, "a long name stays in one line: {printed}");
     assert!(printed.contains("none, last seen ") && printed.contains(" left: 4711 on host-1"), "{printed}");
-    for line in
-        ["markers       4", "held          4 objects: 2 due, 1 waiting, 1 until released", "queued        6 events of 5 objects"]
-    {
+    for line in [
+        "markers       4",
+        "rules         1 set, 0 being lifted",
+        "held          4 objects: 2 due, 1 waiting, 1 until released",
+        "queued        6 events of 5 objects",
+    ] {
         assert!(printed.contains(line), "{printed} lacks {line}");
     }
     let parsed: Value =
         serde_json::from_str(&text(&seriatim(&redis, &["stats", "--json", "--scan", "--top", "1"]))).expect("JSON");
+    assert_eq!(parsed["rules"], json!({"in_force": 1, "lifting": 0}));
     assert_eq!(parsed["held"], json!({"total": 4, "due": 2, "waiting": 1, "until_released": 1}));
     assert_eq!(parsed["depth"]["top"], json!([{"object": "work:1", "events": 2}]));
     let cheap: Value = serde_json::from_str(&text(&seriatim(&redis, &["stats", "--json"]))).expect("JSON");

@@ -271,7 +271,7 @@ const TYPES: [&str; 6] = ["string", "list", "hash", "set", "zset", "stream"];
 /// The type that design.md, section 3, gives to a kind of key.
 fn right_type(kind: &str) -> &'static str {
     match kind {
-        "events" | "events_held" | "worker_object" | "worker_event" | "objects_with_events" => "list",
+        "events" | "events_held" | "event_errors" | "worker_object" | "worker_event" | "objects_with_events" => "list",
         "event_handled" | "events_scheduled_of" | "event_workers" | "event_rules" | "event_projections" | "meta" => "hash",
         "objects_held" | "objects_paused" | "events_scheduled" => "zset",
         "events_dead" | "event_log" | "operator_actions" => "stream",

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use seriatim::control::actions::{Action, actions};
-use seriatim::control::held::{HeldObject, Released, Skipped, WaitsFor, held, release, skip};
+use seriatim::control::held::{HeldObject, Released, Skipped, WaitsFor, held, paused, release, skip};
+use seriatim::control::rules::Kind;
 use seriatim::control::{By, ControlError};
 use seriatim::sink::Stop;
 use state::State;
@@ -118,6 +119,74 @@ async fn the_list_goes_on_beside_wrong_types() {
     let all = listed(&mut state, false, 100).await;
     let shown: Vec<_> = all.iter().map(|held| (held.object.as_str(), held.id, held.events)).collect();
     assert_eq!(shown, [("work:5", Some(15), 0), ("work:8", None, 0), ("work:6", None, 1), ("work:7", None, 0)]);
+}
+
+/// The paused objects, in pages of this size.
+async fn listed_paused(state: &mut State, per_page: usize) -> Vec<HeldObject> {
+    let keys = state.keys.clone();
+    let mut all: Vec<HeldObject> = Vec::new();
+    loop {
+        let page = paused(&mut state.conn, &keys, all.last(), per_page).await.expect("a page").objects;
+        let len = page.len();
+        all.extend(page);
+        if len < per_page {
+            return all;
+        }
+    }
+}
+
+/// A paused object is told with every rule that is over it, blocks first, and with the event it has in hand.
+#[tokio::test]
+async fn the_list_says_under_which_rules_an_object_is_paused() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let keys = state.keys.clone();
+    for object in ["a:1", "a:2", "b", "a:1:x", "{", "\u{e9}"] {
+        state.run("SET", &[&keys.event_worker(object), "held"]).await;
+        state.run("ZADD", &[&keys.objects_paused(), "0", object]).await;
+    }
+    state.run("LPUSH", &[&keys.events_held("a:2"), "1", "2"]).await;
+    state.run("SET", &[&keys.events_held_id("a:2"), "7 1 2 1 retry: down"]).await;
+    state.rule("pause a:*", "17 0 0 3 0 adaa look", "0").await;
+    state.rule("block a:1", "18 0 0 3 0 bob", "0").await;
+    state.rule("block *", "19 0 1 3 0 bob", "0").await;
+    let all = listed_paused(&mut state, 100).await;
+    let shown: Vec<_> = all
+        .iter()
+        .map(|held| {
+            let rules = held.rules.iter().map(|rule| format!("{rule}{}", if rule.in_force { "" } else { " lifted" }));
+            (held.object.as_str(), rules.collect::<Vec<_>>().join(", "))
+        })
+        .collect();
+    let expected = [
+        ("a:1", "block * lifted, block a:1, pause a:*"),
+        ("a:1:x", "block * lifted, pause a:*"),
+        ("a:2", "block * lifted, pause a:*"),
+        ("b", "block * lifted"),
+        ("{", "block * lifted"),
+        ("\u{e9}", "block * lifted"),
+    ];
+    assert_eq!(shown, expected.map(|(object, rules)| (object, rules.to_owned())));
+    assert!(all.iter().all(|held| (held.waits_for, held.due_ms) == (WaitsFor::Rule, None)));
+    let HeldObject { id, attempts, crashes, events, why, rules, .. } = &all[2];
+    assert_eq!((*id, *attempts, *crashes, *events, why.as_str()), (Some(7), 2, 1, 2, "retry: down"));
+    assert_eq!((rules[1].kind, rules[1].actor.as_str(), rules[1].reason.as_str()), (Kind::Pause, "ada", "a look"));
+    for per_page in 1..4 {
+        assert_eq!(listed_paused(&mut state, per_page).await, all);
+    }
+    // None of them waits for a time or an operator.
+    assert_eq!(listed(&mut state, false, 100).await, []);
+    // A page goes on behind an object that is gone.
+    state.run("ZREM", &[&keys.objects_paused(), "a:1:x"]).await;
+    let rest = paused(&mut state.conn, &keys, Some(&all[1]), 2).await.expect("a page").objects;
+    assert_eq!(rest, all[2..4]);
+    // Beside wrong types it goes on: of a batch, of numbers, of the rules.
+    for key in [keys.events_held("a:2"), keys.events_held_id("a:2"), keys.event_rules()] {
+        state.run("DEL", &[&key]).await;
+        state.run("SADD", &[&key, "wrong"]).await;
+    }
+    let all = listed_paused(&mut state, 100).await;
+    assert_eq!((all.len(), all[1].object.as_str(), all[1].events, all[1].id, all[1].rules.len()), (5, "a:2", 0, None, 0));
 }
 
 /// Whatever it waits for, a released object is due now, with the numbers it has; a worker that is idle is woken.
@@ -392,10 +461,13 @@ async fn the_commands_list_release_and_skip() {
     let printed = done(&seriatim(&redis, &["held", "list"]));
     let expected = "work:5  retry, due now\n  event  id 15, 3 failed attempts, 0 crashes, 1 events in hand\n  why    retry: connection refused\n";
     assert!(printed.starts_with(expected), "{printed}");
+    let (operator, ruled) = printed.split_once("work:9  ").expect("the paused one");
     assert!(
-        printed.ends_with("work:7  operator, until released\n  why    crashes: died 5 times with this event in hand\n"),
+        operator.ends_with("work:7  operator, until released\n  why    crashes: died 5 times with this event in hand\n"),
         "{printed}"
     );
+    assert!(ruled.starts_with("paused, until resumed\n  rule   pause work:9\n         by     ada, "), "{printed}");
+    assert!(ruled.ends_with(" ago, until it is lifted\n         why    not yet\n"), "{printed}");
     assert!(printed.lines().all(|line| line.chars().count() <= 80), "{printed}");
     let one: Value = serde_json::from_str(&done(&seriatim(&redis, &["held", "list", "--json", "--limit", "1"]))).expect("JSON");
     assert_eq!(
@@ -403,7 +475,22 @@ async fn the_commands_list_release_and_skip() {
         (&Value::from("work:5"), &Value::from("retry"), &Value::from(3))
     );
     let waiting = done(&seriatim(&redis, &["held", "list", "--until-released"]));
-    assert!(waiting.starts_with("work:7  operator"), "{waiting}");
+    assert!(waiting.starts_with("work:7  operator") && !waiting.contains("work:9"), "{waiting}");
+    let paused = done(&seriatim(&redis, &["held", "list", "--paused"]));
+    assert_eq!(paused, format!("work:9  {ruled}"));
+    let paused: Value = serde_json::from_str(&done(&seriatim(&redis, &["held", "list", "--paused", "--json"]))).expect("JSON");
+    assert_eq!((&paused["waits_for"], &paused["due_ms"]), (&Value::from("rule"), &Value::Null));
+    assert_eq!((&paused["rules"][0]["kind"], &paused["rules"][0]["selector"]), (&Value::from("pause"), &Value::from("work:9")));
+    let all = done(&seriatim(&redis, &["held", "list", "--json"]));
+    assert_eq!((all.lines().count(), all.lines().filter(|line| line.contains(r#""waits_for":"rule""#)).count()), (5, 1));
+    assert_eq!(done(&seriatim(&redis, &["held", "list", "--json", "--limit", "4"])).lines().count(), 4);
+    assert_eq!(seriatim(&redis, &["held", "list", "--paused", "--until-released"]).status.code(), Some(2));
+    done(&seriatim(&redis, &["block", "*"]));
+    assert!(
+        done(&seriatim(&redis, &["held", "list", "--paused"]))
+            .starts_with("work:9  blocked, until unblocked\n  rule   block *\n")
+    );
+    done(&seriatim(&redis, &["unblock", "*"]));
 
     let released = done(&seriatim(&redis, &["held", "release", "work:6", "--reason", "now", "--actor", "bob"]));
     assert_eq!(released, "released, it was held: retry: soon\n");

@@ -9,6 +9,9 @@ local function commit_all(slot, object, last)
   if slot.handled then
     delete_later(P .. object .. event_handled)
   end
+  if has_failed(args[slot.arg + 1]) then
+    delete_later(P .. object .. event_errors)
+  end
   if slot.result == 'yield' and call('EXISTS', P .. object .. events) == 1 then
     hold_now(slot, object)
     return false
@@ -39,16 +42,17 @@ end
 -- A part of the batch is delivered. Answers whether the slot goes on with its object because nothing of the batch remains.
 local function commit_part(slot, object, last)
   local result, count, rest = slot.result, tonumber(args[slot.arg + 3]), args[slot.arg + 4]
-  local held_id = args[slot.arg + 5]
+  local tag, held_id, error_kept = args[slot.arg + 1], args[slot.arg + 5], nil
   local prev = last ~= '' and last or last_of(object)
   if result == 'reject' or result == 'complete' then
     local id, why = args[slot.arg + 5], args[slot.arg + 6]
     local failed = bury(slot, object, prev, count, id, why, args[slot.arg + 7])
     if failed then
       -- The event stays where it is, held, rather than be lost. Its hand-outs are kept: no tag may come twice.
-      local _, handouts, _, crashes = numbers(args[slot.arg + 1])
+      local _, handouts, _, crashes = numbers(tag)
       local held_why = format('quarantine: %s: %s', result == 'complete' and event_log or events_dead, failed)
       result, rest, held_id = 'hold', 'inf', held_id_of(id, handouts, tonumber(args[slot.arg + 7]), crashes, held_why)
+      error_kept = why
     else
       count = count + 1
     end
@@ -64,8 +68,12 @@ local function commit_part(slot, object, last)
   if slot.handled then
     call('DEL', P .. object .. event_handled)
   end
+  if count > 0 and has_failed(tag) then
+    call('DEL', P .. object .. event_errors)
+  end
   if result == 'hold' then
     hold_batch(at_of(slot), object, rest == 'inf' and rest or now_ms + tonumber(rest), held_id)
+    keep_error(object, tag, count, held_id, error_kept)
     return false
   elseif rest == '' then
     call('DEL', slot.tag)

@@ -5,14 +5,14 @@
 --           Repeating a call that names the event changes nothing.
 -- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read); events.dead, event.log, operator.actions (streams, written);
 --           objects.with.events (list, written); seriatim.meta (hash, read), OBJ:event.worker, OBJ:last.event.id (strings, read),
---           OBJ:events.held, OBJ:events.held.id (read and write), OBJ:event.handled (hash, read and deleted)
+--           OBJ:events.held, OBJ:events.held.id (read and write), OBJ:event.handled (hash, read and deleted), OBJ:event.errors (deleted)
 -- Arguments prefix; who; why; object; id of the event, as far as the caller knows ('' = whichever it is)
 -- Replies   {'skipped', id, id of the dead letter, events left in the batch}
 --           | {'not_held', owner or ''} | {'paused'}: a rule holds it | {'no_batch', why it is held}: no event of it has failed, or been in hand
 --           | {'other', id}: the head is another
 --           | {'denied', command} | {'wrong_type', key, its type}
 -- Keeps     I2, I4, I5: the rest keeps its hand-outs, so that no tag comes twice
--- Cost      about 14 commands
+-- Cost      about 15 commands
 local object, expected = ARGV[4], ARGV[5]
 local batch = P .. object .. events_held
 
@@ -50,6 +50,7 @@ local handled = call('HGET', P .. object .. event_handled, 'id')
 if (handled and id_of(handled) or 0) <= id_of(first) then
   call('DEL', P .. object .. event_handled)
 end
+call('DEL', P .. object .. event_errors)
 local left = call('LLEN', batch)
 if left > 0 then
   -- As behind any event that leaves a batch: the attempts were its own, and one crash stays, for the killer may be further on.

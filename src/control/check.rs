@@ -359,7 +359,8 @@ enum Found<'a> {
 }
 
 /// Kinds of object keys that can break an invariant. `data` is the frontend's own.
-const OBJECT_KINDS_READ: &[&str] = &["events", "last_event_id", "event_worker", "events_held", "events_held_id", "event_handled"];
+const OBJECT_KINDS_READ: &[&str] =
+    &["events", "last_event_id", "event_worker", "events_held", "events_held_id", "event_handled", "event_errors"];
 
 fn classify(key: &[u8]) -> Option<Found<'_>> {
     let ending = key.iter().rposition(|byte| *byte == b':')?;

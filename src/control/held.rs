@@ -1,9 +1,12 @@
-//! Held objects: why each waits and until when; released at once, or rid of the event at their head.
+//! Held objects, paused ones among them: why each waits and until when; released at once, or rid of the event at their head.
+
+use std::collections::BTreeMap;
 
 use redis::aio::ConnectionLike;
 use serde::Serialize;
 
 use super::ControlError;
+use super::rules::Rule;
 use crate::keys::Keys;
 use crate::scripts::operator::{self, HeldReply};
 pub use crate::scripts::operator::{By, Released, Skipped};
@@ -28,6 +31,8 @@ pub enum WaitsFor {
     Released,
     /// Until an operator releases it.
     Operator,
+    /// Until the rules over it are lifted.
+    Rule,
 }
 
 /// A held object.
@@ -38,7 +43,7 @@ pub struct HeldObject {
     pub object: String,
     /// What it waits for.
     pub waits_for: WaitsFor,
-    /// When it is due, ms since the epoch; nothing: until an operator releases it.
+    /// When it is due, ms since the epoch; nothing: until an operator or a rule releases it.
     pub due_ms: Option<u64>,
     /// The id of the event at its head; nothing where no event of it is in hand.
     pub id: Option<u64>,
@@ -48,8 +53,10 @@ pub struct HeldObject {
     pub crashes: u64,
     /// How many events are in its batch; others may be queued behind them.
     pub events: u64,
-    /// Why it is held, as it was noted: with the last error.
+    /// Why it is held, as it was noted: with the last error. Of a paused object, why it was held before.
     pub why: String,
+    /// The rules that are over a paused object, blocks first, and those that are lifted but still being woken. Empty for all others.
+    pub rules: Vec<Rule>,
     /// Where the next page begins.
     #[serde(skip)]
     place: HeldReply,
@@ -61,7 +68,7 @@ pub struct HeldObject {
 pub struct HeldPage {
     /// Redis's time, ms since the epoch.
     pub now_ms: u64,
-    /// Those that are due first come first, those that wait for an operator last.
+    /// Of [`held`] those that are due first come first, those that wait for an operator last; of [`paused`] by name.
     pub objects: Vec<HeldObject>,
 }
 
@@ -82,6 +89,29 @@ pub async fn held<C: ConnectionLike>(
     let after = after.map(|after| &after.place);
     let (now_ms, page) = operator::held(conn, keys, until_released, after, count.clamp(1, PER_CALL_MAX)).await?;
     Ok(HeldPage { now_ms, objects: page.into_iter().map(HeldObject::of).collect() })
+}
+
+/// Reads up to `count` paused objects (at most [`PER_CALL_MAX`]), by the bytes of their names, that come after this one; from the beginning without one. Each
+/// is told with the rules that are over it. Fewer than asked for means that there are no more.
+///
+/// # Errors
+/// [`ControlError`] if Redis cannot be asked, also if `objects.paused` is no sorted set.
+pub async fn paused<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    after: Option<&HeldObject>,
+    count: usize,
+) -> Result<HeldPage, ControlError> {
+    let after = after.map(|after| &after.place.object[..]);
+    let page = operator::paused(conn, keys, after, count.clamp(1, PER_CALL_MAX)).await?;
+    let rule = |(field, value): (Vec<u8>, Vec<u8>)| Rule::of(&field, &value, page.now_ms).map(|rule| (field, rule));
+    let rules: BTreeMap<Vec<u8>, Rule> = page.rules.into_iter().filter_map(rule).collect();
+    let paused = |(place, fields): (HeldReply, Vec<Vec<u8>>)| HeldObject {
+        waits_for: WaitsFor::Rule,
+        rules: fields.iter().filter_map(|field| rules.get(field).cloned()).collect(),
+        ..HeldObject::of(place)
+    };
+    Ok(HeldPage { now_ms: page.now_ms, objects: page.objects.into_iter().map(paused).collect() })
 }
 
 /// Makes a held object due at once, whatever it waits for, and wakes a worker. Its attempts and crashes stay counted. What was done is kept in the
@@ -131,6 +161,7 @@ impl HeldObject {
             crashes,
             events: place.events,
             why,
+            rules: Vec::new(),
             place,
         }
     }

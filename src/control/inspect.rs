@@ -44,6 +44,35 @@ pub enum Standing {
     Uncovered,
 }
 
+/// What is the matter with the event at an object's head: the one in hand, or else the oldest that is queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum EventState {
+    /// It waits for a worker.
+    Queued,
+    /// A worker has it in hand, or had it when its process went away.
+    InFlight,
+    /// It was in hand and comes again: at the time that `due_ms` tells, or where an operator releases it.
+    Waiting,
+    /// A rule holds it, or will before anything more of the object is claimed, and no block is over it.
+    Paused,
+    /// The same where a block is over it.
+    Blocked,
+}
+
+/// An attempt of an event that has failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct FailedAttempt {
+    /// Which attempt it was, counted from 1.
+    pub attempt: u64,
+    /// When it failed, ms since the epoch by Redis' clock.
+    pub at_ms: u64,
+    /// How: the first 500 bytes of its error.
+    pub error: String,
+}
+
 /// Where events are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -93,6 +122,8 @@ pub struct Inspection {
     pub now_ms: u64,
     /// Where it stands.
     pub standing: Standing,
+    /// What is the matter with its head event; none without one.
+    pub state: Option<EventState>,
     /// The same as a sentence, with what will happen next or what to do.
     pub why: String,
     /// Events in its queue.
@@ -109,6 +140,8 @@ pub struct Inspection {
     pub next_event: Option<NextEvent>,
     /// How often the batch in flight or held was tried; none without one.
     pub tries: Option<Tries>,
+    /// How the event in hand has failed at last, the newest first; at most 20. Deaths of its worker are no attempts.
+    pub errors: Vec<FailedAttempt>,
     /// Why it is held, as it was noted.
     pub held_why: Option<String>,
     /// The rules that are over it, blocks first, and those that are lifted but still being woken. While one is in force, nothing more of the object is
@@ -149,6 +182,7 @@ struct Fields {
     taken: Vec<String>,
     wrong: Vec<String>,
     rules: Vec<Rule>,
+    errors: Vec<FailedAttempt>,
 }
 
 impl Fields {
@@ -159,6 +193,7 @@ impl Fields {
             match field.as_str() {
                 "taken" => fields.taken.push(value),
                 "wrong" => fields.wrong.push(value),
+                "error" => fields.errors.extend(failed_attempt(&value)),
                 "rule" => fields.rules.extend(rules::told(&pair[1], fields.number("now_ms").unwrap_or(0))),
                 _ => drop(fields.once.insert(field, value)),
             }
@@ -228,6 +263,23 @@ impl Fields {
         }
     }
 
+    fn state(&self, standing: Standing) -> Option<EventState> {
+        let has = |place: &str| self.number(place).is_some_and(|n| n > 0);
+        let ruled = || self.rule().map(|rule| if rule.kind == Kind::Block { EventState::Blocked } else { EventState::Paused });
+        let queued = || has("queued").then(|| ruled().unwrap_or(EventState::Queued));
+        let now = self.number("now_ms").unwrap_or(0) as f64;
+        match standing {
+            Standing::Paused => Some(EventState::Paused),
+            Standing::Blocked => Some(EventState::Blocked),
+            Standing::Owned | Standing::OwnerGone if has("batch") => Some(EventState::InFlight),
+            Standing::Held if has("held") && self.due().is_some_and(|due| due <= now) => {
+                Some(ruled().unwrap_or(EventState::Waiting))
+            }
+            Standing::Held if has("held") || self.due().is_some_and(f64::is_infinite) => Some(EventState::Waiting),
+            _ => queued(),
+        }
+    }
+
     /// The first rule that is in force, blocks before pauses.
     fn rule(&self) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.in_force)
@@ -238,7 +290,7 @@ impl Fields {
         let nobody = if self.number("names_alive") == Some(0) { ", but no worker process is running" } else { "" };
         match standing {
             Standing::Unknown => {
-                "nothing is known of it: no event was ever emitted for it under this name and namespace".to_owned()
+                "nothing is known of it: no event of it waits, and none was delivered, under this name and namespace".to_owned()
             }
             Standing::Idle if self.text("last").is_none() => "it has no events".to_owned(),
             Standing::Idle => "all its events are delivered or dead letters".to_owned(),
@@ -303,10 +355,13 @@ impl Fields {
 
     fn inspection(self, keys: &Keys, object: &str) -> Inspection {
         let standing = self.standing();
+        let (state, tries) = (self.state(standing), self.tries());
+        let has_failed = tries.is_some_and(|tries| tries.attempts > 0);
         Inspection {
             object: object.to_owned(),
             now_ms: self.number("now_ms").unwrap_or(0),
             standing,
+            state,
             why: self.why(standing, keys, object),
             events_queued: self.number("queued").unwrap_or(0),
             events_in_flight: self.number("batch").unwrap_or(0),
@@ -314,16 +369,25 @@ impl Fields {
             owner: self.text("owner").map(str::to_owned),
             last_event_id: self.number("last"),
             next_event: self.next_event(),
-            tries: self.tries(),
+            tries,
             held_why: self.held_why(),
             due_ms: self.due().filter(|due| due.is_finite()).map(|due| due as u64),
             markers_before: self.number("markers_before"),
             names_alive: self.number("names_alive").unwrap_or(0),
+            // What is left behind of another event is a finding of `check`.
+            errors: if has_failed { self.errors } else { Vec::new() },
             taken_by: self.taken,
             rules: self.rules,
             wrong_types: self.wrong,
         }
     }
+}
+
+/// An entry of `OBJ:event.errors`: `MS ATTEMPT ERROR`.
+fn failed_attempt(kept: &str) -> Option<FailedAttempt> {
+    let mut parts = kept.splitn(3, ' ');
+    let (at_ms, attempt) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    Some(FailedAttempt { attempt, at_ms, error: parts.next()?.to_owned() })
 }
 
 fn seconds(ms: f64) -> String {

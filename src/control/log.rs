@@ -45,13 +45,19 @@ impl LogStatus {
         }
     }
 
-    fn of(word: String) -> Self {
+    pub(super) fn of(word: String) -> Self {
         match word.as_str() {
             "completed" => Self::Completed,
             "completed_with_errors" => Self::CompletedWithErrors,
             "dead" => Self::Dead,
             _ => Self::Other(word),
         }
+    }
+}
+
+impl Serialize for LogStatus {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
     }
 }
 

@@ -3,6 +3,7 @@
 //! - [`check`](mod@check): the invariants, read off by number
 //! - [`stats`](mod@stats): workers, markers, held objects, dead letters, and with a scan the depth of every queue
 //! - [`inspect`](mod@inspect): one object: where its events are and why they wait
+//! - [`ended`](mod@ended): what became of the last events of an object
 //! - [`dead`]: the dead letters: read, retried, dropped
 //! - [`held`](mod@held): the held objects: why they wait, released, rid of their head event
 //! - [`rules`](mod@rules): pauses and blocks: set, lifted, listed
@@ -21,6 +22,7 @@
 pub mod actions;
 pub mod check;
 pub mod dead;
+pub mod ended;
 pub mod forget;
 pub mod held;
 pub mod inspect;
@@ -36,8 +38,9 @@ use redis::aio::ConnectionLike;
 pub use self::actions::{Action, actions};
 pub use self::check::{CheckReport, check};
 pub use self::dead::{DeadLetter, dead_letters};
+pub use self::ended::{Ended, ended};
 pub use self::forget::{Forgot, forget};
-pub use self::held::{HeldObject, HeldPage, held};
+pub use self::held::{HeldObject, HeldPage, held, paused};
 pub use self::inspect::{Inspection, inspect};
 pub use self::log::{LogEntry, LogPage, LogStatus, log, newest_log};
 pub use self::rules::{Rule, Rules, rules};

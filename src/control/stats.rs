@@ -81,6 +81,16 @@ pub struct HeldStats {
     pub until_released: u64,
 }
 
+/// Pauses and blocks, of which there are at most 1,000.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct RuleStats {
+    /// Set, and holding objects.
+    pub in_force: u64,
+    /// Lifted or past their end: workers are waking what they have held.
+    pub lifting: u64,
+}
+
 /// What [`stats`] answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -99,6 +109,8 @@ pub struct Stats {
     pub held: HeldStats,
     /// Objects in `objects.paused`.
     pub paused: u64,
+    /// Pauses and blocks.
+    pub rules: RuleStats,
     /// Dead letters.
     pub dead_letters: u64,
     /// The last id given; 0 if none.
@@ -145,7 +157,7 @@ pub struct Depth {
     pub top: Vec<ObjectDepth>,
 }
 
-/// Reads the state of workers, markers, held objects and dead letters. The counts are of about the same moment, not of one.
+/// Reads the state of workers, markers, held objects, rules and dead letters. The counts are of about the same moment, not of one.
 ///
 /// Cost: a few commands, two for each name and one for each slot, pipelined; no SCAN of the keys.
 ///
@@ -154,6 +166,7 @@ pub struct Depth {
 pub async fn stats<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<Stats, ControlError> {
     let mut stats = Stats { now_ms: time_ms(conn).await?, ..Stats::default() };
     counts(conn, keys, &mut stats).await?;
+    rules(conn, keys, &mut stats).await?;
     let mut cursor = 0;
     loop {
         let (next, page) = names(conn, keys, cursor).await?;
@@ -237,6 +250,21 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
     stats.held = HeldStats { total, due, waiting, until_released };
     (stats.markers, stats.paused, stats.dead_letters, stats.last_id) = (markers, paused, dead_letters, last_id);
     Ok(())
+}
+
+async fn rules<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
+    match super::rules(conn, keys).await {
+        Ok(all) => {
+            let in_force = all.rules.iter().filter(|rule| rule.in_force).count() as u64;
+            stats.rules = RuleStats { in_force, lifting: all.rules.len() as u64 - in_force };
+            Ok(())
+        }
+        Err(ControlError::Redis { source, .. }) if source.code() == Some("WRONGTYPE") => {
+            stats.unreadable.push(keys.event_rules());
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// How far each projection is behind the log. Keys of a wrong type have no projections: `check` tells of them.

@@ -80,6 +80,7 @@ script!(
     "advance/batch.lua",
     "advance/log.lua",
     "advance/rules.lua",
+    "advance/errors.lua",
     "advance/commit.lua",
     "advance/claim.lua"
 );
@@ -88,6 +89,7 @@ script!(DEAD, "operator/dead.lua", "operator/actions.lua");
 script!(RELEASE, "operator/release.lua", "operator/actions.lua");
 script!(SKIP, "operator/skip.lua", "lib/ids.lua", "lib/hold.lua", "operator/actions.lua");
 script!(NO_WRITES, HELD, "operator/held.lua");
+script!(NO_WRITES, PAUSED, "operator/paused.lua", "lib/rules.lua");
 script!(RULE, "operator/rule.lua", "lib/rules.lua", "operator/actions.lua");
 script!(DENY_OOM, POSITION, "projection/position.lua");
 
@@ -253,7 +255,15 @@ mod tests {
             "lib/fence",
             "lib/rules",
         ];
-        let parts = ["advance/batch", "advance/log", "advance/rules", "advance/commit", "advance/claim", "advance/call"];
+        let parts = [
+            "advance/batch",
+            "advance/log",
+            "advance/rules",
+            "advance/errors",
+            "advance/commit",
+            "advance/claim",
+            "advance/call",
+        ];
         let mut asked = 0;
         for script in scripts.into_iter().chain(parts) {
             let text = std::fs::read_to_string(lua.join(format!("{script}.lua"))).expect("a script");

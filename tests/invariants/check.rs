@@ -108,6 +108,11 @@ fn places(state: &State, world: &mut World, name: &Name, object: &Object) -> Res
         Some(w) => (state.worker(w).batch, state.worker(w).tag.map(|tag| tag.parse().map_err(|_| tag)).transpose()?),
         None => (Vec::new(), None),
     };
+    // Each attempt has left its error, the last 20 of them; and so has no other event.
+    let attempts = tag.map_or(0, |tag| tag.attempts as usize);
+    if object.errors.len() != attempts.min(20) {
+        return Err(format!("{} has {attempts} failed attempts and the errors {:?}", text(name), object.errors));
+    }
     let here: Vec<Number> = batch.iter().chain(&object.queue).map(|event| number(event)).collect();
     let pushed = world.pushed.get(name).cloned().unwrap_or_default();
     let gone = pushed.len().checked_sub(here.len());

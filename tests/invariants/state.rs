@@ -54,6 +54,8 @@ pub struct Object {
     /// Oldest first.
     pub held: Vec<Bytes>,
     pub held_id: Option<String>,
+    /// How the event at the head has failed, oldest first.
+    pub errors: Vec<Bytes>,
 }
 
 /// What belongs to one worker, a slot.
@@ -190,6 +192,7 @@ impl State {
             (b":event.worker", "string") => object.owner = Some(text(&value[0])),
             (b":events.held", "list") => object.held = value,
             (b":events.held.id", "string") => object.held_id = Some(text(&value[0])),
+            (b":event.errors", "list") => object.errors = value,
             _ => return false,
         }
         true

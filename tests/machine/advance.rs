@@ -1,7 +1,8 @@
 //! `advance`: commit, go on, claim.
 
 use super::reference::{
-    Advanced, Broken, Dead, Event, FAR, Given, ID_MAX, Key, Name, Numbers, OPERATOR, Reference, Reply, Row, remove,
+    Advanced, Broken, Dead, ERRORS_MAX, Event, FAR, Failure, Given, ID_MAX, Key, Name, Numbers, OPERATOR, Reference, Reply, Row,
+    remove,
 };
 
 /// What follows on the delivered part of a batch.
@@ -219,6 +220,7 @@ impl Call<'_> {
                 // With what is finished of it.
                 self.drop_front(slot, told, count, true);
                 self.state.hold_batch(&slot.w, name, OPERATOR, rest.held_id(why.as_bytes()));
+                self.keep_error(told, attempts, ERROR);
                 return false;
             }
             let (prev, error): (_, Name) = (prev_known.to_string(), ERROR.into());
@@ -263,6 +265,7 @@ impl Call<'_> {
                     Delay::Operator => OPERATOR,
                 };
                 self.state.hold_batch(&slot.w, name, due, rest.held_id(why.as_bytes()));
+                self.keep_error(told, rest.attempts, why.trim_start_matches("retry: "));
                 false
             }
             Then::Reject { .. } => unreachable!("a dead letter is written, or the event is held"),
@@ -289,8 +292,23 @@ impl Call<'_> {
         if told.handled && !kept {
             object.handled = None;
         }
+        if count > 0 && told.tag.attempts > 0 {
+            object.errors = Key::default();
+        }
         if let Some(last) = told.last {
             (object.last, object.fades) = (Key::Right(Some(last.to_string())), None);
+        }
+    }
+
+    /// The event behind those that are delivered has failed once more than its batch's tag says, and is held.
+    fn keep_error(&mut self, told: &Told, attempt: u32, error: &'static str) {
+        let at = self.state.now;
+        let object = self.state.object(&told.object);
+        if let Key::Right(errors) = &mut object.errors
+            && attempt > told.tag.after(told.count).attempts
+        {
+            errors.insert(0, Failure { at, attempt, error });
+            errors.truncate(ERRORS_MAX);
         }
     }
 

@@ -134,7 +134,7 @@ fn script() -> impl Strategy<Value = Step> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let part = prop_oneof![1 => Just(Part::Queue), 1 => Just(Part::Last), 1 => Just(Part::LastText), 1 => Just(Part::Held), 1 => Just(Part::HeldId), 3 => Just(Part::Owner)];
+    let part = prop_oneof![1 => Just(Part::Queue), 1 => Just(Part::Last), 1 => Just(Part::LastText), 1 => Just(Part::Held), 1 => Just(Part::HeldId), 1 => Just(Part::Errors), 3 => Just(Part::Owner)];
     let broken = prop_oneof![
         1 => Just(Broken::Markers),
         1 => Just(Broken::Held),

@@ -114,6 +114,7 @@ impl Reference {
         let held = self.object(object);
         held.held = Key::Right(batch);
         held.handled = held.handled.take().filter(|(id, _)| *id > numbers.first);
+        held.errors = Key::default();
         held.held_id = Key::Right((left > 0).then_some(rest));
         self.make_due(object);
         let id = numbers.first.to_string();

@@ -61,7 +61,20 @@ pub struct Object {
     pub held_id: Key<Option<Bytes>>,
     /// What handlers have finished of an event, by its id.
     pub handled: Option<(u64, BTreeSet<String>)>,
+    /// How the event at the head of the batch has failed, the newest first.
+    pub errors: Key<Vec<Failure>>,
 }
+
+/// When, in which attempt, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub at: u64,
+    pub attempt: u32,
+    pub error: &'static str,
+}
+
+/// So many errors of an event are kept.
+pub const ERRORS_MAX: usize = 20;
 
 impl Object {
     /// The id of the last event delivered, `None` where that is not known.
@@ -639,6 +652,7 @@ impl Reference {
             None => {}
         }
         object.handled = None;
+        object.errors = Key::default();
         let Some(last_event_id) = last.clone() else { return Some(Forgot::Unknown) };
         (object.last, object.fades) = (Key::default(), None);
         Some(Forgot::Forgotten { last_event_id })

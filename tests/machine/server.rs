@@ -17,7 +17,7 @@ use seriatim::scripts::{
 
 use super::advance::{Advance, Delay, ERROR, Then, Told};
 use super::operator::{WHO, WHY};
-use super::reference::{self, Broken, Dead, Event, FAR, Given, Key, Numbers, OPERATOR, Reference, Reply};
+use super::reference::{self, Broken, Dead, Event, FAR, Failure, Given, Key, Numbers, OPERATOR, Reference, Reply};
 use super::rules;
 use super::world::{Call, Part};
 
@@ -133,6 +133,7 @@ impl Server {
         self.set_clock(&mut dump, state, before).await;
         self.set_dead_ids(&mut dump, state).await;
         self.set_taken(&mut dump, before);
+        self.set_failed(&mut dump, state, before);
         differences(&dump, &wanted)?;
         let leases = state.leases.iter().map(|(name, lease)| (self.keys.worker_lease(name).into_bytes(), lease.ms));
         let fading = state.objects.iter().filter_map(|(name, object)| Some((self.key(name, ":last.event.id"), object.fades?)));
@@ -400,7 +401,7 @@ impl Server {
                 self.run("HSET", &[&key, b"wrong", b"type"]).await;
             }
             Call::Heal(object) => {
-                for part in [Part::Queue, Part::Last, Part::Held, Part::HeldId] {
+                for part in [Part::Queue, Part::Last, Part::Held, Part::HeldId, Part::Errors] {
                     let key = self.key(object, suffix(part));
                     if self.run("TYPE", &[&key]).await == Value::SimpleString("hash".to_owned())
                         || part == Part::Last && self.run("GET", &[&key]).await == Value::BulkString(b"1e5".to_vec())
@@ -474,6 +475,23 @@ impl Server {
         self.taken = seen;
     }
 
+    /// Puts the step in the place of each time at which an event has failed, where it is one.
+    fn set_failed(&self, dump: &mut Dump, state: &Reference, before: u64) {
+        for (name, object) in &state.objects {
+            let Some(failures) = object.errors.right() else { continue };
+            let kept = dump.get_mut(&self.key(name, ":event.errors"));
+            for (line, Failure { at, .. }) in kept.into_iter().flat_map(|(_, lines)| lines).zip(failures) {
+                let during = if *at == state.now { before..=self.looked_ms } else { 1..=before };
+                let text = String::from_utf8_lossy(line).into_owned();
+                if let Some((ms, rest)) = text.split_once(' ')
+                    && ms.parse().is_ok_and(|ms: u64| during.contains(&ms))
+                {
+                    *line = format!("{at} {rest}").into_bytes();
+                }
+            }
+        }
+    }
+
     /// Times that were written in this step become those of the reference, in what was seen and in Redis.
     async fn set_clock(&mut self, dump: &mut Dump, state: &Reference, before: u64) {
         let during = before..=self.looked_ms;
@@ -540,6 +558,7 @@ fn suffix(part: Part) -> &'static str {
         Part::Owner => ":event.worker",
         Part::Held => ":events.held",
         Part::HeldId => ":events.held.id",
+        Part::Errors => ":event.errors",
     }
 }
 
@@ -610,6 +629,11 @@ fn wanted(state: &Reference, prefix: &str) -> Dump {
             done.chain([b"id".to_vec(), text(id.to_string())])
         });
         any(":event.handled", "hash", Some(sorted(handled.collect())));
+        let errors = |failures: &Vec<Failure>| {
+            let line = |failure: &Failure| text(format!("{} {} {}", failure.at, failure.attempt, failure.error));
+            failures.iter().map(line).collect::<Vec<_>>()
+        };
+        any(":event.errors", "list", object.errors.right().map(errors));
         any(":events.held.id", "string", object.held_id.right().map(|value| value.iter().map(|text| text.to_vec()).collect()));
     }
     for (w, worker) in &state.workers {

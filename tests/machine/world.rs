@@ -26,6 +26,7 @@ pub enum Part {
     Owner,
     Held,
     HeldId,
+    Errors,
 }
 
 /// What a slot is said to have done with its batch.
@@ -368,6 +369,7 @@ impl World {
                     Part::Owner => object.owner = Key::Wrong,
                     Part::Held => object.held = Key::Wrong,
                     Part::HeldId => object.held_id = Key::Wrong,
+                    Part::Errors => object.errors = Key::Wrong,
                 }
                 Reply::Done
             }
@@ -384,6 +386,9 @@ impl World {
                 }
                 if object.held_id == Key::Wrong {
                     object.held_id = Key::default();
+                }
+                if object.errors == Key::Wrong {
+                    object.errors = Key::default();
                 }
                 Reply::Done
             }

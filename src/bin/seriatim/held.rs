@@ -3,15 +3,18 @@
 use std::fmt::Write as _;
 
 use seriatim::control::held::{self, HeldObject, PER_CALL_MAX, Released, Skipped, WaitsFor};
+use seriatim::control::rules::Kind;
 
 use crate::actor::ActorWithReason;
 use crate::exit::{Exit, Failure};
 use crate::global::Global;
+use crate::rules::described;
 use crate::shown;
 
 /// Look at held objects, release them, skip the event they wait for
 ///
-/// An object is held while its event waits for its next try, or for an operator, and between two workers. All other objects go on meanwhile.
+/// An object is held while its event waits for its next try, for an operator, or for a pause or a block to be lifted, and between two workers. All
+/// other objects go on meanwhile.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -25,7 +28,7 @@ enum Command {
     Skip(Skip),
 }
 
-/// Print held objects: those due first come first, those that wait for an operator last
+/// Print held objects: those due first come first, those that wait for an operator last; then those that are paused or blocked, by name
 #[derive(Debug, clap::Args)]
 struct List {
     /// Print one JSON object a line
@@ -34,6 +37,9 @@ struct List {
     /// Only those that wait for an operator
     #[arg(long)]
     until_released: bool,
+    /// Only those that are paused or blocked
+    #[arg(long, conflicts_with = "until_released")]
+    paused: bool,
     /// At most this many
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
@@ -75,19 +81,32 @@ impl List {
         let keys = global.keys()?;
         let mut conn = global.connect().await?;
         let mut left = self.limit.unwrap_or(u64::MAX);
-        let mut after: Option<HeldObject> = None;
-        while left > 0 {
-            let count = PER_CALL_MAX.min(usize::try_from(left).unwrap_or(usize::MAX));
-            let page = held::held(&mut conn, &keys, self.until_released, after.as_ref(), count).await.map_err(shown::failure)?;
-            let mut out = String::new();
-            for object in &page.objects {
-                self.write(&mut out, object, page.now_ms)?;
+        let parts: &[bool] = match (self.paused, self.until_released) {
+            (true, _) => &[true],
+            (_, true) => &[false],
+            _ => &[false, true],
+        };
+        for paused in parts {
+            let mut after: Option<HeldObject> = None;
+            while left > 0 {
+                let count = PER_CALL_MAX.min(usize::try_from(left).unwrap_or(usize::MAX));
+                let page = match paused {
+                    true => held::paused(&mut conn, &keys, after.as_ref(), count).await,
+                    false => held::held(&mut conn, &keys, self.until_released, after.as_ref(), count).await,
+                };
+                let page = page.map_err(shown::failure)?;
+                let mut out = String::new();
+                for object in &page.objects {
+                    self.write(&mut out, object, page.now_ms)?;
+                }
+                left -= page.objects.len() as u64;
+                if !shown::print(&out)? {
+                    return Ok(Exit::Done);
+                } else if page.objects.len() < count {
+                    break;
+                }
+                after = page.objects.into_iter().next_back();
             }
-            left -= page.objects.len() as u64;
-            if !shown::print(&out)? || page.objects.len() < count {
-                break;
-            }
-            after = page.objects.into_iter().next_back();
         }
         Ok(Exit::Done)
     }
@@ -97,6 +116,7 @@ impl List {
             writeln!(out, "{}", serde_json::to_string(object)?)?;
             return Ok(());
         }
+        let rule = object.rules.iter().find(|rule| rule.in_force).map(|rule| rule.kind);
         let what = match object.waits_for {
             WaitsFor::Retry => "retry",
             WaitsFor::Takeover => "takeover",
@@ -104,14 +124,28 @@ impl List {
             WaitsFor::Stop => "stop",
             WaitsFor::Released => "released",
             WaitsFor::Operator => "operator",
+            WaitsFor::Rule if rule == Some(Kind::Block) => "blocked",
+            WaitsFor::Rule => "paused",
             _ => "?",
         };
         let due = match object.due_ms {
+            None if object.waits_for == WaitsFor::Rule => match rule {
+                Some(Kind::Block) => "until unblocked".to_owned(),
+                Some(_) => "until resumed".to_owned(),
+                None => "being woken".to_owned(),
+            },
             None => "until released".to_owned(),
             Some(due) if due <= now_ms => "due now".to_owned(),
             Some(due) => format!("due in {}", shown::duration(due - now_ms)),
         };
         writeln!(out, "{}  {what}, {due}", shown::shortened(&object.object, 512))?;
+        for rule in &object.rules {
+            writeln!(out, "  rule   {}", shown::shortened(&rule.to_string(), 520))?;
+            writeln!(out, "         {}", described(rule, now_ms))?;
+            if !rule.reason.is_empty() {
+                writeln!(out, "         why    {}", shown::shortened(&rule.reason, 2000))?;
+            }
+        }
         if let Some(id) = object.id {
             let HeldObject { attempts, crashes, events, .. } = object;
             writeln!(out, "  event  id {id}, {attempts} failed attempts, {crashes} crashes, {events} events in hand")?;

@@ -2,17 +2,19 @@
 
 use std::fmt::Write as _;
 
-use seriatim::control::inspect::{Place, Standing};
-use seriatim::control::{Inspection, inspect};
+use serde::Serialize;
+use seriatim::control::inspect::{EventState, Place, Standing};
+use seriatim::control::{Ended, Inspection, LogStatus, ended, inspect};
 
 use crate::exit::Exit;
 use crate::global::Global;
 use crate::rules::described;
 use crate::shown;
 
-/// Show where the events of one object are, and why they wait
+/// Show where the events of one object are, why they wait, and what became of the last ones
 ///
-/// Everything is read at one moment. An object that nobody ever emitted an event for is no error.
+/// Of the event at its head it tells the state, the errors of the last attempts, and when it is tried again. All this is read at one moment. What became of the last events is looked up in the newest 1,000 rows of the event log and 1,000 dead
+/// letters. An object that nobody ever emitted an event for is no error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The object, e.g. work:1
@@ -22,13 +24,25 @@ pub(crate) struct Args {
     json: bool,
 }
 
+#[derive(Serialize)]
+struct Json<'a> {
+    #[serde(flatten)]
+    inspection: &'a Inspection,
+    ended: &'a Ended,
+}
+
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let keys = global.keys()?;
     // A bad name is told before anything is asked of Redis.
     keys.object(&args.object).map_err(|error| shown::failure(error.into()))?;
     let mut conn = global.connect().await?;
     let inspection = inspect(&mut conn, &keys, &args.object).await.map_err(shown::failure)?;
-    let text = if args.json { serde_json::to_string(&inspection)? + "\n" } else { lines(&inspection)? };
+    let ended = ended(&mut conn, &keys, &args.object).await.map_err(shown::failure)?;
+    let text = if args.json {
+        serde_json::to_string(&Json { inspection: &inspection, ended: &ended })? + "\n"
+    } else {
+        lines(&inspection)? + &ended_lines(&ended, inspection.now_ms)?
+    };
     shown::print(&text)?;
     Ok(Exit::Done)
 }
@@ -36,10 +50,11 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 fn lines(seen: &Inspection) -> anyhow::Result<String> {
     let mut out = String::new();
     writeln!(out, "object     {}", shown::shortened(&seen.object, 512))?;
-    writeln!(out, "stands     {}", shown::shortened(&seen.why, 4000))?;
+    writeln!(out, "stands     {}", shown::wrapped(&shown::shortened(&seen.why, 4000), 69, 11))?;
     if seen.standing == Standing::Unknown {
         return Ok(out);
     }
+    writeln!(out, "state      {}", state(seen))?;
     let last = seen.last_event_id.map_or_else(|| "none: no event was delivered yet".to_owned(), |id| id.to_string());
     writeln!(out, "last id    {last}")?;
     writeln!(out, "owner      {}", shown::shortened(seen.owner.as_deref().unwrap_or("nobody"), 100))?;
@@ -57,6 +72,12 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
             "tries      handed out {} times before, {} failed, {} died with it",
             tries.handouts, tries.attempts, tries.crashes
         )?;
+    }
+    for (at, failed) in seen.errors.iter().enumerate() {
+        let label = if at == 0 { "errors" } else { "" };
+        let ago = shown::duration(seen.now_ms.saturating_sub(failed.at_ms));
+        let line = format!("attempt {}, {ago} ago: {}", failed.attempt, failed.error);
+        writeln!(out, "{label:<11}{}", shown::shortened(&line, 69))?;
     }
     if let Some(next) = &seen.next_event {
         let place = match next.place {
@@ -77,6 +98,62 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
     }
     for wrong in &seen.wrong_types {
         writeln!(out, "wrong      {}", shown::shortened(wrong, 1000))?;
+    }
+    Ok(out)
+}
+
+/// What is the matter with the head event, in a few words.
+fn state(seen: &Inspection) -> String {
+    let Some(state) = seen.state else { return "no event waits".to_owned() };
+    let word = match state {
+        EventState::Queued => "queued",
+        EventState::InFlight => "in flight",
+        EventState::Waiting => "waiting",
+        EventState::Paused => "paused",
+        EventState::Blocked => "blocked",
+        _ => "?",
+    };
+    let has_failed = seen.tries.is_some_and(|tries| tries.attempts > 0);
+    let what = if has_failed { "retry" } else { "due" };
+    match seen.due_ms {
+        _ if state != EventState::Waiting => word.to_owned(),
+        None => format!("{word} for an operator"),
+        Some(due) if due <= seen.now_ms => format!("{word}, {what} now"),
+        Some(due) => format!("{word}, {what} at {} (in {})", shown::time(due), shown::duration(due - seen.now_ms)),
+    }
+}
+
+fn ended_lines(ended: &Ended, now_ms: u64) -> anyhow::Result<String> {
+    let mut out = String::new();
+    for (at, event) in ended.events.iter().enumerate() {
+        let label = if at == 0 { "ended" } else { "" };
+        let id = event.id.map_or_else(|| "?".to_owned(), |id| id.to_string());
+        let status = match &event.status {
+            LogStatus::Completed => "completed".to_owned(),
+            LogStatus::CompletedWithErrors => "completed with errors".to_owned(),
+            LogStatus::Dead => "dead".to_owned(),
+            other => shown::shortened(other.as_str(), 30),
+        };
+        let ago = shown::duration(now_ms.saturating_sub(event.at_ms));
+        let failed = match event.attempts {
+            None | Some(0) => String::new(),
+            Some(attempts) => format!(", {attempts} failed attempts"),
+        };
+        writeln!(out, "{label:<11}id {id}, {status}, {ago} ago{failed}")?;
+        if let Some(dead_id) = &event.dead_id {
+            writeln!(out, "           dead letter {}", shown::shortened(dead_id, 50))?;
+        }
+        if let Some(error) = &event.error {
+            writeln!(out, "           error  {}", shown::shortened(error, 62))?;
+        }
+    }
+    if ended.events.is_empty() {
+        let Ended { log_rows, dead_letters, .. } = ended;
+        let newest = if ended.complete { "" } else { "the newest " };
+        writeln!(out, "ended      none found in {newest}{log_rows} rows of the log, {dead_letters} dead letters")?;
+    }
+    for key in &ended.unreadable {
+        writeln!(out, "wrong      {} is no stream", shown::shortened(key, 200))?;
     }
     Ok(out)
 }

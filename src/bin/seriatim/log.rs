@@ -113,10 +113,9 @@ impl Args {
         }
         let number = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
         let (id, prev, attempts) = (number(entry.id), number(entry.prev), number(entry.attempts));
-        let at = UNIX_EPOCH + Duration::from_millis(entry.finalized_ms.min(MS_MAX));
         let object = shown::shortened(&entry.object, 512);
         let status = shown::shortened(entry.status.as_str(), 30);
-        writeln!(out, "{}  {status}  {object}", humantime::format_rfc3339_millis(at))?;
+        writeln!(out, "{}  {status}  {object}", shown::time(entry.finalized_ms))?;
         let took = entry.taken_ms.map_or_else(String::new, |taken_ms| {
             format!(", taken {} before", shown::duration(entry.finalized_ms.saturating_sub(taken_ms)))
         });
@@ -133,6 +132,3 @@ impl Args {
         Ok(())
     }
 }
-
-/// The last millisecond that can be written with a year of four digits.
-const MS_MAX: u64 = 253_402_300_799_999;

@@ -1,6 +1,7 @@
 //! How results are printed: to standard output, for people at a terminal 80 columns wide, without what a terminal would obey.
 
 use std::io::{ErrorKind, Write as _};
+use std::time::{Duration, UNIX_EPOCH};
 
 use seriatim::control::ControlError;
 
@@ -41,6 +42,29 @@ pub(crate) fn shortened(text: &str, chars_max: usize) -> String {
     line
 }
 
+/// One line broken at spaces, so that each has at most this many characters where words allow it; what is between two backticks stays whole.
+pub(crate) fn wrapped(line: &str, chars_max: usize, indent: usize) -> String {
+    let (mut out, mut column, mut rest) = (String::new(), 0, line);
+    while !rest.is_empty() {
+        let quoted = rest.strip_prefix('`').and_then(|quoted| quoted.find('`')).map_or(0, |at| at + 2);
+        let end = rest[quoted..].find(' ').map_or(rest.len(), |at| quoted + at);
+        let (word, behind) = rest.split_at(end);
+        let chars = word.chars().count();
+        if column > 0 && column + 1 + chars > chars_max {
+            out.push('\n');
+            out.push_str(&" ".repeat(indent));
+            column = 0;
+        } else if column > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += chars;
+        rest = behind.strip_prefix(' ').unwrap_or(behind);
+    }
+    out
+}
+
 /// A name cut in the middle: what tells names of one origin apart often stands at the end.
 pub(crate) fn middle_cut(name: &str, chars_max: usize) -> String {
     let chars: Vec<char> = name.chars().collect();
@@ -50,6 +74,14 @@ pub(crate) fn middle_cut(name: &str, chars_max: usize) -> String {
     let end = chars_max / 2;
     let (head, tail) = (chars[..chars_max - 1 - end].iter(), chars[chars.len() - end..].iter());
     shortened(&head.chain(&['…']).chain(tail).collect::<String>(), chars_max)
+}
+
+/// The last millisecond that can be written with a year of four digits.
+const MS_MAX: u64 = 253_402_300_799_999;
+
+/// A time, ms since the epoch, in UTC: `2026-01-01T12:00:00.000Z`.
+pub(crate) fn time(ms: u64) -> impl std::fmt::Display {
+    humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(ms.min(MS_MAX)))
 }
 
 /// A duration for people: `850 ms`, `4.2 s`, `3 min`, `5 h`, `2 d`.
@@ -85,5 +117,26 @@ pub(crate) fn failure(error: ControlError) -> anyhow::Error {
     match &error {
         ControlError::Redis { what, source } => Failure::with(exit, format!("Redis did not answer {what}: {}", told(source))),
         _ => Failure::with(exit, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrapped;
+
+    #[test]
+    fn a_line_is_broken_at_spaces_and_commands_stay_whole() {
+        for (line, expected) in [
+            ("", ""),
+            ("one two", "one two"),
+            ("one two three", "one two\n  three"),
+            ("one  two é three", "one  two é\n  three"),
+            ("too-long-a-word x", "too-long-a-word\n  x"),
+            ("`a b c d`, it is", "`a b c d`,\n  it is"),
+            ("one `a b c` it", "one\n  `a b c` it"),
+            ("an odd ` is none", "an odd `\n  is none"),
+        ] {
+            assert_eq!(wrapped(line, 10, 2), expected, "{line:?}");
+        }
     }
 }

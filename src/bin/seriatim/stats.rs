@@ -15,7 +15,7 @@ use crate::shown;
 const NAME_CHARS: usize = 22;
 const LEASE_CHARS: usize = 28;
 
-/// Show workers, markers, held objects and dead letters
+/// Show workers, markers, held objects, rules and dead letters
 ///
 /// Cheap at any size: a bounded number of questions to Redis. With --scan it walks over all keys and adds how many events are queued.
 #[derive(Debug, clap::Args)]
@@ -81,6 +81,7 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
         held.total, held.due, held.waiting, held.until_released
     )?;
     writeln!(out, "paused        {} objects", stats.paused)?;
+    writeln!(out, "rules         {} set, {} being lifted", stats.rules.in_force, stats.rules.lifting)?;
     writeln!(out, "dead letters  {}", stats.dead_letters)?;
     writeln!(out, "last id       {}", stats.last_id)?;
     for projection in &stats.projections {

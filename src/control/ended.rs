@@ -1,0 +1,149 @@
+//! What became of the last events of an object, as far as the event log and the dead letters tell.
+
+use std::cmp::Reverse;
+use std::sync::LazyLock;
+
+use redis::aio::ConnectionLike;
+use redis::{Script, Value};
+use serde::Serialize;
+
+use super::log::LogStatus;
+use super::{ControlError, reply};
+use crate::keys::Keys;
+
+static ENDED: LazyLock<Script> = LazyLock::new(|| super::load(include_str!("../../lua/operator/ended.lua")));
+
+/// How many rows of the log, and how many dead letters, [`ended`] looks at: the newest.
+pub const ROWS_MAX: u64 = 1000;
+/// How many events [`ended`] tells of.
+pub const EVENTS_MAX: usize = 5;
+
+/// How many rows one call of the script looks at; events may be large.
+const PER_CALL: u64 = 100;
+
+/// An event that is over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct EndedEvent {
+    /// Its id; nothing where the row lacks it.
+    pub id: Option<u64>,
+    /// What became of it.
+    pub status: LogStatus,
+    /// How often it had failed.
+    pub attempts: Option<u64>,
+    /// Its last error; nothing where it was delivered.
+    pub error: Option<String>,
+    /// When it ended, ms since the epoch by Redis' clock.
+    pub at_ms: u64,
+    /// The id of its dead letter, where that is still there.
+    pub dead_id: Option<String>,
+}
+
+/// What [`ended`] has found, and how far it has looked.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Ended {
+    /// The object's last events that are over, those with the highest ids first; at most [`EVENTS_MAX`].
+    pub events: Vec<EndedEvent>,
+    /// How many rows of the log were looked at, the newest.
+    pub log_rows: u64,
+    /// How many dead letters were looked at, the newest.
+    pub dead_letters: u64,
+    /// Whether that was all there is of both; else older rows were not looked at.
+    pub complete: bool,
+    /// Keys of a wrong type, which could not be looked at.
+    pub unreadable: Vec<String>,
+}
+
+/// Looks for the object's last events in the newest [`ROWS_MAX`] rows of the event log and as many dead letters, until [`EVENTS_MAX`] are found in each.
+/// Where the log is off it has only events completed with errors.
+///
+/// Cost: at most 20 calls, each of which reads up to 100 rows and tells only of what it was looking for.
+///
+/// # Errors
+/// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked. A stream of a wrong type is no error: it is listed
+/// in `unreadable`.
+pub async fn ended<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: &str) -> Result<Ended, ControlError> {
+    let object = keys.object(object)?;
+    let mut ended = Ended { complete: true, ..Ended::default() };
+    let logged = look(conn, keys, object.as_str(), keys.event_log(), &mut ended).await?;
+    ended.log_rows = logged.looked;
+    let dead = look(conn, keys, object.as_str(), keys.events_dead(), &mut ended).await?;
+    ended.dead_letters = dead.looked;
+    ended.events = logged.rows.into_iter().map(|(_, event)| event).collect();
+    for (dead_id, letter) in dead.rows {
+        let is_it = |event: &&mut EndedEvent| {
+            event.dead_id.is_none() && event.status == LogStatus::Dead && event.id.is_some() && event.id == letter.id
+        };
+        match ended.events.iter_mut().find(is_it) {
+            Some(event) => event.dead_id = Some(dead_id),
+            None => ended.events.push(EndedEvent { dead_id: Some(dead_id), ..letter }),
+        }
+    }
+    ended.events.sort_by_key(|event| Reverse((event.id, event.at_ms)));
+    ended.events.truncate(EVENTS_MAX);
+    Ok(ended)
+}
+
+/// What a stream has of the object, newest first.
+#[derive(Default)]
+struct Found {
+    rows: Vec<(String, EndedEvent)>,
+    looked: u64,
+}
+
+async fn look<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    object: &str,
+    stream: String,
+    ended: &mut Ended,
+) -> Result<Found, ControlError> {
+    const WHAT: &str = "lua/operator/ended.lua";
+    let (mut found, mut from) = (Found::default(), "+".to_owned());
+    while found.looked < ROWS_MAX && found.rows.len() < EVENTS_MAX {
+        let count = PER_CALL.min(ROWS_MAX - found.looked);
+        let mut ask = ENDED.key(&stream);
+        ask.arg(keys.prefix()).arg(object).arg(&from).arg(count).arg(EVENTS_MAX - found.rows.len());
+        let answer: Value = match ask.invoke_async(conn).await {
+            Ok(answer) => answer,
+            Err(error) if error.to_string().contains("WRONGTYPE") => {
+                ended.unreadable.push(stream);
+                return Ok(found);
+            }
+            Err(error) => return Err(ControlError::redis(WHAT)(error)),
+        };
+        let items = reply::after("ended", answer).map_err(|answer| ControlError::reply(WHAT, answer))?;
+        let (looked, last, rows) = page(items).ok_or_else(|| ControlError::reply(WHAT, "it is not a count, an id and rows"))?;
+        found.looked += looked;
+        found.rows.extend(rows);
+        if looked < count && found.rows.len() < EVENTS_MAX {
+            return Ok(found);
+        }
+        from = format!("({last}");
+    }
+    ended.complete = false;
+    Ok(found)
+}
+
+type Page = (u64, String, Vec<(String, EndedEvent)>);
+
+fn page(items: Vec<Value>) -> Option<Page> {
+    let mut items = items.into_iter();
+    let (looked, last) = (reply::number(&items.next()?)?, reply::text(&items.next()?)?);
+    Some((looked, last, items.map(row).collect::<Option<_>>()?))
+}
+
+fn row(item: Value) -> Option<(String, EndedEvent)> {
+    let [row_id, status, id, attempts, error] = <[Value; 5]>::try_from(reply::array(item)?).ok()?;
+    let row_id = reply::text(&row_id)?;
+    let event = EndedEvent {
+        id: reply::number(&id),
+        status: LogStatus::of(reply::text(&status)?),
+        attempts: reply::number(&attempts),
+        error: reply::text(&error).filter(|error| !error.is_empty()),
+        at_ms: row_id.split('-').next()?.parse().ok()?,
+        dead_id: None,
+    };
+    Some((row_id, event))
+}
