@@ -7,7 +7,7 @@ local function commit_all(slot, object, last)
   slot.untagged = true
   set_later(P .. object .. last_event_id, last)
   if slot.handled then
-    delete_later(P .. object .. event_handled)
+    end_handled(slot, object)
   end
   if slot.result == 'yield' and call('EXISTS', P .. object .. events) == 1 then
     hold_now(slot, object)
@@ -40,7 +40,7 @@ end
 local function commit_part(slot, object, last)
   local result, count, rest = slot.result, tonumber(args[slot.arg + 3]), args[slot.arg + 4]
   local held_id = args[slot.arg + 5]
-  local prev = last ~= '' and last or last_of(object)
+  local prev, over = last ~= '' and last or last_of(object), id_of(last) or 0
   if result == 'reject' or result == 'complete' then
     local id, why = args[slot.arg + 5], args[slot.arg + 6]
     local failed = bury(slot, object, prev, count, id, why, args[slot.arg + 7])
@@ -50,10 +50,8 @@ local function commit_part(slot, object, last)
       local held_why = format('quarantine: %s: %s', result == 'complete' and event_log or events_dead, failed)
       result, rest, held_id = 'hold', 'inf', held_id_of(id, handouts, tonumber(args[slot.arg + 7]), crashes, held_why)
     else
-      count = count + 1
+      count, over = count + 1, id_of(id)
     end
-    -- Of an event that stays where it is, what is finished stays too.
-    slot.handled = slot.handled and not failed
   end
   if count > 0 then
     call('LTRIM', slot.batch, 0, -1 - count)
@@ -62,7 +60,7 @@ local function commit_part(slot, object, last)
     call('SET', P .. object .. last_event_id, last)
   end
   if slot.handled then
-    call('DEL', P .. object .. event_handled)
+    end_handled(slot, object, over)
   end
   if result == 'hold' then
     hold_batch(at_of(slot), object, rest == 'inf' and rest or now_ms + tonumber(rest), held_id)
@@ -85,7 +83,8 @@ local function commit(slots, tags)
     if tag and slot.result ~= 'free' and args[slot.arg + 1] == tag then
       local object, last = args[slot.arg], args[slot.arg + 2]
       local all = slot.result == 'done' or slot.result == 'yield'
-      local logged = not log_keep or log_result(slot, object)
+      local ready = not slot.handled or read_handled(slot, object)
+      local logged = ready and (not log_keep or log_result(slot, object))
       progress = true
       if logged and (all and commit_all(slot, object, last) or not all and commit_part(slot, object, last)) then
         n_going_on = n_going_on + 1
