@@ -13,9 +13,10 @@ use seriatim::control::By;
 use seriatim::control::held::skip;
 use seriatim::event::{EVENT_BYTES_MAX, EventError, Json, NameError};
 use seriatim::sink::{self, EMITS_MAX, Failure, Handler, HandlerContext, HandlerEmitError, HandlerResult, Handlers, Stop};
+use seriatim::worker::Worker;
 use support::console::{Console, PATIENCE};
 use support::recorder::Gate;
-use support::running::start;
+use support::running::{config, start};
 use support::{Redis, until};
 
 /// What was handled, in order: lines that handlers note.
@@ -370,6 +371,43 @@ async fn another_sink_pushes_what_was_emitted() {
     console.until_at_rest_after(2).await;
     other.finish().await;
     assert_eq!(journal.lines().split_off(2), ["work:1 1", "work:2 2"]);
+}
+
+/// A program that claims by hand ends the event: the same, whatever it answers that ends it.
+#[tokio::test]
+async fn an_event_claimed_by_hand_pushes_what_was_emitted() {
+    for reject in [false, true] {
+        let redis = Redis::start();
+        let console = redis.console().await;
+        let journal = Journal::default();
+        let handlers = Handlers::builder()
+            .register_all("emits", journal.does("emits", emits(&["work:2"])))
+            .register_all("down", journal.does("down", |_| Err(Failure::transient("down"))))
+            .build()
+            .expect("a set");
+        let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+        console.emit("work:1", MOVED).await;
+        console.until_held("work:1", "retry").await;
+        worker.finish().await;
+        console.release("work:1").await;
+        let claims = Worker::builder(redis.url()).config(config(&redis, "by-hand")).claims().await.expect("the name is free");
+        let mut claimed = claims.next().await.expect("claimed");
+        // What is given back is not over.
+        claimed.retry("later", Some(Duration::ZERO)).await.expect("taken");
+        assert!(!is_queued(&console, "work:2").await);
+        let mut claimed = claims.next().await.expect("claimed");
+        assert_eq!((claimed.event().object.as_str(), claimed.event().id), ("work:1", 1));
+        match reject {
+            true => claimed.reject("no").await.expect("taken"),
+            false => claimed.commit().await.expect("taken"),
+        }
+        let mut emitted = claims.next().await.expect("claimed");
+        assert_eq!((emitted.event().object.as_str(), emitted.event().id), ("work:2", 2));
+        emitted.commit().await.expect("taken");
+        claims.close().await;
+        assert_eq!(kept(&console, "work:1").await, [""; 0]);
+        console.check().await;
+    }
 }
 
 /// What cannot be emitted is refused with its own error, at once; a handler that has ended emits nothing more.

@@ -40,7 +40,9 @@ end
 local function commit_part(slot, object, last)
   local result, count, rest = slot.result, tonumber(args[slot.arg + 3]), args[slot.arg + 4]
   local held_id = args[slot.arg + 5]
-  local prev, over = last ~= '' and last or last_of(object), id_of(last) or 0
+  local prev = last ~= '' and last or last_of(object)
+  -- The last event that is over.
+  local over = id_of(last) or 0
   if result == 'reject' or result == 'complete' then
     local id, why = args[slot.arg + 5], args[slot.arg + 6]
     local failed = bury(slot, object, prev, count, id, why, args[slot.arg + 7])
