@@ -62,6 +62,13 @@ async fn notify(event: Shipped, cx: HandlerContext) -> HandlerResult {
     Ok(())
 }
 
+/// What follows from an event is pushed in the step that ends it: once, and not before.
+async fn close(_: serde_json::Value, cx: HandlerContext) -> HandlerResult {
+    println!("{} follows {}: closed", cx.id(), cx.prev());
+    cx.emit("archive:1", &serde_json::json!({"type": "archived", "order": cx.object().as_str()}))?;
+    Ok(())
+}
+
 /// Emits and handles, under a namespace of its own.
 pub async fn run(url: &str, namespace: &str) -> anyhow::Result<u64> {
     let keys = Keys::with_namespace(namespace)?;
@@ -81,10 +88,11 @@ pub async fn run(url: &str, namespace: &str) -> anyhow::Result<u64> {
         .timeout(Duration::from_secs(10))
         .register::<Placed>("payment", Payment { limit_cents: 100_000 })
         .register::<Shipped>("notify", notify)
-        .register_type("closed", "stop", move |_: serde_json::Value, cx: HandlerContext| {
+        .register_type("closed", "close", close)
+        .register_type("archived", "stop", move |event: serde_json::Value, cx: HandlerContext| {
             let stop = stop.clone();
             async move {
-                println!("{} follows {}: closed", cx.id(), cx.prev());
+                println!("{} of {}: {} is archived", cx.id(), cx.object(), event["order"]);
                 stop.stop();
                 Ok(())
             }

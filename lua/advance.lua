@@ -7,16 +7,17 @@
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read); event.workers (hash, read), next.event.id (string), objects.with.events (list),
 --           objects.held and objects.paused (zsets), event.rules (hash), events.dead and event.log (streams, written, the log trimmed),
 --           event.worker:W:* of the slots named, and of the objects they have or get
---           OBJ:events, OBJ:last.event.id, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write), OBJ:event.handled (deleted),
---           OBJ:event.errors (list, written)
+--           OBJ:events, OBJ:last.event.id, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write), OBJ:event.handled (hash, read and
+--           deleted), OBJ:event.errors (list, written); OBJ:events of the objects for which handlers have emitted (lists, written)
 -- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per reply; slots that may claim (0 to 1024);
 --           markers looked at (1 to 4096); where to claim first: held | markers; ms after which the last id of a released object is forgotten
 --           (0: never); then, where the event log is on, `log`, rows kept (about), ms they are kept (0: however old); then per slot, its number and
 --           a result, which with the log on is followed by how long ago its batch was taken, ms:
 --             free                                                          no batch, as far as the caller knows
 --             look                                                          busy, but a pop for it may have moved a name: return it
---             handled                                                       the result of this slot, which follows, ends the event of which
---                                                                           OBJ:event.handled tells: it is deleted
+--             handled                                                       the result of this slot, which follows, may end the event of which
+--                                                                           OBJ:event.handled tells: if so, what handlers have emitted is
+--                                                                           pushed, and the hash deleted
 --             done   OBJECT TAG LAST                                        all delivered, LAST is the id of the last one: go on
 --             yield  OBJECT TAG LAST                                        all delivered: let other objects have a turn
 --             part   OBJECT TAG LAST COUNT NEXT                             the first COUNT are delivered; the rest, now NEXT, stays in hand
@@ -31,7 +32,8 @@
 -- Keeps     I1 to I6
 -- Cost      per call about 20 commands, per claim 2, per batch of more than one event 2 or more; bounded by slots, events, bytes and markers;
 --           with rules one more for each object looked at and what waking 256 objects takes; with the log on, 1 for each event that is finalized,
---           2 for its batch and 3 for the call; 1 or 2 for each event that fails, and 1 where one ends that had failed
+--           2 for its batch and 3 for the call; 1 or 2 for each event that fails, and 1 where one ends that had failed; 1 for each slot that is said to
+--           be handled, and 1 for each event that handlers have emitted for it, 2 for each object of these
 local args = ARGV
 local name, token = args[2], args[3]
 local batch_max, batch_bytes, reply_bytes = tonumber(args[4]), tonumber(args[5]), tonumber(args[6])
@@ -123,17 +125,25 @@ local function quarantined_by(wrong)
   return 'quarantine: ' .. wrong .. ' is a ' .. call('TYPE', P .. wrong).ok
 end
 
+-- What the keys of the slot begin with.
+local function at_of(slot)
+  return P .. WORKER .. slot.w
+end
+
+-- Holds the batch of a slot as it is, until an operator releases it, because what its result asks for cannot be done.
+local function hold_back(slot, object, why)
+  local first, handouts, attempts, crashes = numbers(args[slot.arg + 1])
+  hold_batch(at_of(slot), object, 'inf', held_id_of(first, handouts, attempts, crashes, why))
+  quarantined[#quarantined + 1] = object
+  quarantined[#quarantined + 1] = why
+end
+
 -- The slot has nothing more of its object. The name stays in its list until the slot's next object takes its place there, or the call ends:
 -- as the last of the list, for all that came later are before it.
 local function leave(slot, object)
   delete_later(P .. object .. event_worker)
   forget_later(object)
   slot.left = object
-end
-
--- What the keys of the slot begin with.
-local function at_of(slot)
-  return P .. WORKER .. slot.w
 end
 
 local function hold_now(slot, object)

@@ -3,8 +3,8 @@
 -- Purpose   Deletes OBJ:last.event.id of every object named that is idle: it has no events, no owner, is not held, and no reserved key speaks of
 --           it. All others stay as they are. A marker, or a name in a worker's list, without events leads nowhere and keeps nothing.
 -- Keys      KEYS[1] objects.held (zset, read); objects.paused (zset, read); of the objects OBJ:last.event.id (string, read and deleted),
---           OBJ:event.handled, OBJ:event.errors (deleted), OBJ:event.worker (string, read), OBJ:events (list, read), and whether OBJ:events.held,
---           OBJ:events.held.id or OBJ:events.scheduled are there
+--           OBJ:event.handled (hash, read and deleted), OBJ:event.errors (deleted), OBJ:event.worker (string, read), OBJ:events (list, read), and
+--           whether OBJ:events.held, OBJ:events.held.id or OBJ:events.scheduled are there
 -- Arguments prefix; objects (1 to 1000)
 -- Replies   {'looked', word, detail, …}, a pair for each object:
 --             forgotten LAST | unknown '' | queued EVENTS | owned W | held '' | reserved KEY | wrong KEY
@@ -39,6 +39,12 @@ local function kept_by(object)
   end
   if is_there(base .. events_scheduled_of) then
     return 'reserved', object .. events_scheduled_of
+  end
+  -- What handlers have emitted is pushed with the end of their event; should it be left behind all the same, it must not be lost.
+  for _, field in ipairs(redis.pcall('HGETALL', base .. event_handled)) do
+    if string.sub(field, 1, 5) == 'emit:' then
+      return 'reserved', object .. event_handled
+    end
   end
 end
 

@@ -1,13 +1,16 @@
 -- handled: keeps what handlers have finished of an event in a slot's hands, until that event is committed; and tells what is kept.
 --
--- Purpose   A handler that has finished does not run again where the event does: after a failure of another one, or a death. Repeating a call changes
---           nothing. What is kept of another event is written over, but not by one that comes before it in the same batch.
+-- Purpose   A handler that has finished does not run again where the event does: after a failure of another one, or a death. What it has emitted is kept
+--           with it, and pushed where the event ends. Repeating a call changes nothing. What is kept of another event is written over, but not by one
+--           that comes before it in the same batch, and not where something of it is still to be pushed.
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read); event.workers (hash, read), event.worker:W:event.id (string, read),
 --           event.worker:W:event (list, read), OBJ:event.worker (string, read), OBJ:event.handled (hash, read and write)
 -- Arguments prefix; name; token (UUID); slot; object; tag of its batch; then nothing, to be told what is kept, or
---           the id of an event of the batch and what is finished (1 to 1000 fields: `handler:ID`, `once:SUBTASK`)
--- Replies   {'kept', field, value, …}: all of the hash where nothing is to be written, else no field
+--           the id of an event of the batch and what is finished, fields and values (1 to 1000 pairs): `handler:ID` and `once:SUBTASK` to `1`, and
+--           with a handler that has emitted `emit:ID` (lib/emits.lua), for which Redis must have memory
+-- Replies   {'kept', field, value, …}: all of the hash where nothing is to be written, but of `emit:ID` only how many events, and their bytes; else no field
 --           | {'other'}: the slot has another batch, or that of another object, or a later event is under way
+--           | {'unpushed', id}: of that event something is still to be pushed
 --           | {'lapsed'} | {'fenced', lease}
 -- Keeps     I1 to I6: touches nothing else
 -- Cost      about 6 commands
@@ -25,7 +28,13 @@ if found[1] ~= w or found[2] ~= tag then
   return { 'other' }
 end
 if not id then
-  return { 'kept', unpack(redis.call('HGETALL', handled)) }
+  local all = redis.call('HGETALL', handled)
+  for i = 1, #all, 2 do
+    if is_emit(all[i]) then
+      all[i + 1] = string.match(all[i + 1], '^%d+ (%d+ %d+) ') or ''
+    end
+  end
+  return { 'kept', unpack(all) }
 end
 
 local kept = redis.call('HGET', handled, 'id')
@@ -34,10 +43,12 @@ if kept ~= id then
   if later > id_of(id) and later < first + redis.call('LLEN', at .. worker_event) then
     return { 'other' }
   end
+  for _, field in ipairs(redis.call('HGETALL', handled)) do
+    if is_emit(field) then
+      return { 'unpushed', kept or '' }
+    end
+  end
   redis.call('DEL', handled)
-  redis.call('HSET', handled, 'id', id)
 end
-for i = FIELDS, #ARGV do
-  redis.call('HSET', handled, ARGV[i], '1')
-end
+redis.call('HSET', handled, 'id', id, unpack(ARGV, FIELDS))
 return { 'kept' }

@@ -131,6 +131,11 @@ fn piece() -> impl Strategy<Value = Value> {
         "detached",
         "swept",
         "schema",
+        "kept",
+        "unpushed",
+        "id",
+        "handler:a",
+        "emit:a",
         "0",
         "1",
         "-1",
@@ -181,8 +186,18 @@ fn reply() -> impl Strategy<Value = Value> {
             outer.into_iter().for_each(|(at, piece)| advanced[at] = piece);
             Value::Array(advanced)
         });
-    let word = select(vec!["ok", "attached", "in_use", "renewed", "detached", "swept", "fenced", "lapsed", "counter", "schema"]);
-    let begun = (word, prop::collection::vec(tree(), 0..6))
-        .prop_map(|(word, rest)| Value::Array([vec![Value::BulkString(word.into())], rest].concat()));
-    prop_oneof![1 => tree(), 2 => changed, 2 => begun]
+    let begun = |words: &[&'static str], rest: BoxedStrategy<Vec<Value>>| {
+        (select(words.to_vec()), rest)
+            .prop_map(|(word, rest)| Value::Array([vec![Value::BulkString(word.into())], rest].concat()))
+    };
+    let words = ["ok", "attached", "in_use", "renewed", "detached", "swept", "fenced", "lapsed", "counter", "schema", "kept"];
+    // Numbers of what was emitted, and what is nearly one.
+    let number = || select(vec!["0", "7", "18446744073709551615", "18446744073709551616", "-1", "", "a"]);
+    let emitted = (number(), number()).prop_map(|(events, bytes)| Value::BulkString(format!("{events} {bytes}").into()));
+    let field = select(vec!["id", "handler:a", "once:a", "emit:a", "emit:b", "emit:", ""]);
+    let kept = prop::collection::vec((field, prop_oneof![2 => emitted, 1 => piece()]), 0..5).prop_map(|fields| {
+        fields.into_iter().flat_map(|(field, value)| [Value::BulkString(field.into()), value]).collect::<Vec<_>>()
+    });
+    let plain = prop::collection::vec(tree(), 0..6).boxed();
+    prop_oneof![1 => tree(), 2 => changed, 2 => begun(&words, plain), 1 => begun(&["kept", "unpushed", "other"], kept.boxed())]
 }

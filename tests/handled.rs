@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use seriatim::control::held::{Skipped, skip};
 use seriatim::control::{self, By};
-use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, From, Handled, InHand, Report, Results, Tag};
+use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, Finished, From, Handled, InHand, Report, Results, Tag};
 use state::State;
 use support::Redis;
 use support::console::Console;
@@ -35,11 +35,15 @@ fn batch() -> InHand<'static> {
 }
 
 async fn told(state: &mut State, batch: InHand<'_>, finished: Option<(u64, &str)>) -> Handled {
-    scripts::handled(&mut state.conn, &state.keys, &batch, finished).await.expect("an answer")
+    scripts::handled(&mut state.conn, &state.keys, &batch, finished.map(plain)).await.expect("an answer")
+}
+
+fn plain((id, field): (u64, &str)) -> Finished<'_> {
+    Finished { id, field, emits: None }
 }
 
 fn kept(id: u64, finished: &[&str]) -> Handled {
-    Handled::Kept { id, finished: finished.iter().map(|field| (*field).to_owned()).collect() }
+    Handled::Kept { id, finished: finished.iter().map(|field| (*field).to_owned()).collect(), emitted: (0, 0) }
 }
 
 async fn is_kept(state: &mut State) -> bool {
@@ -102,7 +106,7 @@ async fn only_the_owner_of_the_batch_is_heard() {
     let _: String = console.run(&["SET", &key, "wrong"]).await;
     let _: String = console.run(&["SET", &state.keys.worker_lease("w"), "t h 1 1"]).await;
     for finished in [None, Some((5, "handler:b"))] {
-        let failed = scripts::handled(&mut state.conn, &state.keys, &batch(), finished).await;
+        let failed = scripts::handled(&mut state.conn, &state.keys, &batch(), finished.map(plain)).await;
         assert!(failed.as_ref().is_err_and(scripts::ScriptError::is_wrong_type), "{failed:?}");
     }
     assert_eq!(console.text(&key).await.as_deref(), Some("wrong"));
@@ -164,8 +168,7 @@ async fn what_one_slot_says_is_not_said_of_another() {
     let mut call = Advance::new(&keys, "w", "t", BOUNDS, From::Held);
     call.handled(1);
     call.report(1, &Report { object: "work:2".into(), tag: tag(8), count: 1, last: Some(8), then: Results::Done });
-    let hold = Results::Hold { rest: tag(5).failed(), delay: None, why: "retry: no".to_owned() };
-    call.report(0, &Report { object: "work:1".into(), tag: tag(5), count: 0, last: None, then: hold });
+    call.report(0, &Report { object: "work:1".into(), tag: tag(5), count: 3, last: Some(7), then: Results::Done });
     scripts::advance(&mut state.conn, &call).await.expect("an answer");
     let left: Vec<_> = console.left().await.into_iter().filter(|key| key.ends_with(":event.handled")).collect();
     assert_eq!(left, ["work:1:event.handled"]);

@@ -7,7 +7,7 @@ local function commit_all(slot, object, last)
   slot.untagged = true
   set_later(P .. object .. last_event_id, last)
   if slot.handled then
-    delete_later(P .. object .. event_handled)
+    end_handled(slot, object)
   end
   if has_failed(args[slot.arg + 1]) then
     delete_later(P .. object .. event_errors)
@@ -44,6 +44,8 @@ local function commit_part(slot, object, last)
   local result, count, rest = slot.result, tonumber(args[slot.arg + 3]), args[slot.arg + 4]
   local tag, held_id, error_kept = args[slot.arg + 1], args[slot.arg + 5], nil
   local prev = last ~= '' and last or last_of(object)
+  -- The last event that is over.
+  local over = id_of(last) or 0
   if result == 'reject' or result == 'complete' then
     local id, why = args[slot.arg + 5], args[slot.arg + 6]
     local failed = bury(slot, object, prev, count, id, why, args[slot.arg + 7])
@@ -54,10 +56,8 @@ local function commit_part(slot, object, last)
       result, rest, held_id = 'hold', 'inf', held_id_of(id, handouts, tonumber(args[slot.arg + 7]), crashes, held_why)
       error_kept = why
     else
-      count = count + 1
+      count, over = count + 1, id_of(id)
     end
-    -- Of an event that stays where it is, what is finished stays too.
-    slot.handled = slot.handled and not failed
   end
   if count > 0 then
     call('LTRIM', slot.batch, 0, -1 - count)
@@ -66,7 +66,7 @@ local function commit_part(slot, object, last)
     call('SET', P .. object .. last_event_id, last)
   end
   if slot.handled then
-    call('DEL', P .. object .. event_handled)
+    end_handled(slot, object, over)
   end
   if count > 0 and has_failed(tag) then
     call('DEL', P .. object .. event_errors)
@@ -93,7 +93,8 @@ local function commit(slots, tags)
     if tag and slot.result ~= 'free' and args[slot.arg + 1] == tag then
       local object, last = args[slot.arg], args[slot.arg + 2]
       local all = slot.result == 'done' or slot.result == 'yield'
-      local logged = not log_keep or log_result(slot, object)
+      local ready = not slot.handled or read_handled(slot, object)
+      local logged = ready and (not log_keep or log_result(slot, object))
       progress = true
       if logged and (all and commit_all(slot, object, last) or not all and commit_part(slot, object, last)) then
         n_going_on = n_going_on + 1

@@ -45,10 +45,7 @@ local function log_result(slot, object)
   end
   local why = log_refused()
   if why then
-    local first, handouts, attempts, crashes = numbers(args[slot.arg + 1])
-    hold_batch(at_of(slot), object, 'inf', held_id_of(first, handouts, attempts, crashes, why))
-    quarantined[#quarantined + 1] = object
-    quarantined[#quarantined + 1] = why
+    hold_back(slot, object, why)
     return false
   elseif count ~= 0 then
     log_delivered(slot, object, count)

@@ -5,14 +5,15 @@
 --           Repeating a call that names the event changes nothing.
 -- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read); events.dead, event.log, operator.actions (streams, written);
 --           objects.with.events (list, written); seriatim.meta (hash, read), OBJ:event.worker, OBJ:last.event.id (strings, read),
---           OBJ:events.held, OBJ:events.held.id (read and write), OBJ:event.handled (hash, read and deleted), OBJ:event.errors (deleted)
+--           OBJ:events.held, OBJ:events.held.id (read and write), OBJ:event.handled (hash, read and deleted), OBJ:event.errors (deleted);
+--           OBJ:events of the objects for which handlers of the event have emitted (lists, written)
 -- Arguments prefix; who; why; object; id of the event, as far as the caller knows ('' = whichever it is)
 -- Replies   {'skipped', id, id of the dead letter, events left in the batch}
 --           | {'not_held', owner or ''} | {'paused'}: a rule holds it | {'no_batch', why it is held}: no event of it has failed, or been in hand
 --           | {'other', id}: the head is another
 --           | {'denied', command} | {'wrong_type', key, its type}
 -- Keeps     I2, I4, I5: the rest keeps its hand-outs, so that no tag comes twice
--- Cost      about 15 commands
+-- Cost      about 15 commands, and 1 for each event that handlers have emitted, 2 for each object of these
 local object, expected = ARGV[4], ARGV[5]
 local batch = P .. object .. events_held
 
@@ -37,6 +38,19 @@ elseif expected ~= '' and expected ~= first then
   return { 'other', first }
 end
 
+-- What handlers have kept of it goes with it, and what they have emitted is pushed; that of a later event, before which all others are finished, stays.
+local handled = P .. object .. event_handled
+local handled_id, emits = emits_of(call('HGETALL', handled))
+local is_over = handled_id <= id_of(first)
+if is_over and not emits then
+  return { 'wrong_type', handled, 'hash that cannot be read' }
+elseif is_over then
+  local wrong, kind = wrong_queue(emits)
+  if wrong then
+    return { 'wrong_type', P .. wrong, kind }
+  end
+end
+
 local last = found[3] and id_of(found[3]) and found[3] or '0'
 local fields = { 'id', first, 'prev', last, 'object', object, 'event', event, 'error', 'skipped: ' .. held_why, 'attempts', attempts }
 local dead_id = call('XADD', P .. events_dead, '*', unpack(fields))
@@ -45,10 +59,9 @@ if call('HGET', P .. meta, 'event.log') then
   call('XADD', P .. event_log, '*', 'status', 'dead', unpack(fields))
 end
 call('RPOP', batch)
--- What handlers have finished of it goes with it; that of a later event, before which all others are finished, stays.
-local handled = call('HGET', P .. object .. event_handled, 'id')
-if (handled and id_of(handled) or 0) <= id_of(first) then
-  call('DEL', P .. object .. event_handled)
+if is_over then
+  call('DEL', handled)
+  push_emits(emits)
 end
 call('DEL', P .. object .. event_errors)
 local left = call('LLEN', batch)

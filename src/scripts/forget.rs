@@ -34,7 +34,7 @@ pub enum Forgot {
     },
     /// It is held.
     Held,
-    /// A key that is reserved for later versions speaks of it.
+    /// A key that is reserved for later versions speaks of it, or events that handlers have emitted were never pushed.
     Reserved {
         /// The key, without a namespace.
         key: String,

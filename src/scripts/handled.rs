@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use redis::aio::ConnectionLike;
 
-use super::{HANDLED, Reply, ScriptError, Tag};
+use super::{HANDLED, HANDLED_EMITS, Reply, ScriptError, Tag};
 use crate::keys::Keys;
 
 /// A batch in a slot's hands.
@@ -22,6 +22,17 @@ pub struct InHand<'a> {
     pub tag: Tag,
 }
 
+/// What is finished of an event of the batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Finished<'a> {
+    /// The event's id.
+    pub id: u64,
+    /// `handler:ID` or `once:SUBTASK`.
+    pub field: &'a str,
+    /// The field `emit:ID` and its value, where the handler has emitted.
+    pub emits: Option<(&'a str, &'a [u8])>,
+}
+
 /// What became of the call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Handled {
@@ -31,6 +42,13 @@ pub enum Handled {
         id: u64,
         /// What is finished of it.
         finished: BTreeSet<String>,
+        /// How many events those that have finished have emitted, and the bytes of their objects' names and of the events themselves.
+        emitted: (usize, usize),
+    },
+    /// Of an earlier event something is still to be pushed.
+    Unpushed {
+        /// Its id.
+        id: String,
     },
     /// The slot has another batch, or a later event of it is under way.
     Other,
@@ -43,34 +61,46 @@ pub enum Handled {
     },
 }
 
-/// Keeps what is finished of the event with this id (`handler:ID`, `once:SUBTASK`); where there is no such event, asks what is kept.
+/// Keeps what is finished of an event; where there is nothing, asks what is kept. Where a handler has emitted, Redis must have memory: at its
+/// `maxmemory` nothing is done.
 ///
 /// Dropping the future does not take back a call that was sent; calling again is safe.
 pub async fn handled(
     conn: &mut impl ConnectionLike,
     keys: &Keys,
     batch: &InHand<'_>,
-    finished: Option<(u64, &str)>,
+    finished: Option<Finished<'_>>,
 ) -> Result<Handled, ScriptError> {
-    let mut cmd = HANDLED.with_key(&keys.worker_lease(batch.name));
+    let script = if finished.is_some_and(|finished| finished.emits.is_some()) { &HANDLED_EMITS } else { &HANDLED };
+    let mut cmd = script.with_key(&keys.worker_lease(batch.name));
     cmd.arg(keys.prefix()).arg(batch.name).arg(batch.token).arg(batch.slot).arg(batch.object).arg(batch.tag.to_string());
-    if let Some((id, field)) = finished {
-        cmd.arg(id).arg(field);
+    if let Some(Finished { id, field, emits }) = finished {
+        cmd.arg(id).arg(field).arg(1);
+        if let Some((field, value)) = emits {
+            cmd.arg(field).arg(value);
+        }
     }
-    let mut reply = Reply::of("handled", HANDLED.call(conn, &cmd).await?)?;
+    let mut reply = Reply::of("handled", script.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
         "kept" => {
-            let (mut id, mut finished) = (0, BTreeSet::new());
+            let (mut id, mut finished, mut emitted) = (0, BTreeSet::new(), (0usize, 0usize));
             while reply.len() > 0 {
                 let (field, value) = (reply.lossy()?, reply.lossy()?);
                 // Another program may have written to the hash: what is no id speaks of no event.
                 match field.as_str() {
                     "id" => id = value.parse().unwrap_or(0),
+                    _ if field.starts_with("emit:") => {
+                        // One that cannot be read counts as well: it is the commit that finds out.
+                        let (events, bytes) = value.split_once(' ').unwrap_or_default();
+                        emitted.0 = emitted.0.saturating_add(events.parse().unwrap_or(1));
+                        emitted.1 = emitted.1.saturating_add(bytes.parse().unwrap_or(0));
+                    }
                     _ => drop(finished.insert(field)),
                 }
             }
-            Ok(Handled::Kept { id, finished })
+            Ok(Handled::Kept { id, finished, emitted })
         }
+        "unpushed" => Ok(Handled::Unpushed { id: reply.lossy()? }),
         "other" => Ok(Handled::Other),
         "lapsed" => Ok(Handled::Lapsed),
         "fenced" => Ok(Handled::Fenced { lease: reply.text()? }),

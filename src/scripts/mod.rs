@@ -5,6 +5,7 @@
 //! it has not; what follows from either is told in the header of each script.
 
 mod advance;
+mod emits;
 mod forget;
 mod handled;
 mod lease;
@@ -19,8 +20,9 @@ use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
 pub(crate) use advance::pop_and_advance;
 pub use advance::{Advance, Advanced, BatchReply, Bounds, EventLog, From, Report, Results, advance};
+pub use emits::Emits;
 pub use forget::{Forgot, OBJECTS_MAX, forget};
-pub use handled::{Handled, InHand, handled};
+pub use handled::{Finished, Handled, InHand, handled};
 pub use lease::{Adopted, Attach, Attached, Connected, Detached, Renewed, Seen, adopt, attach, connect, detach, renew};
 
 pub use tag::{Tag, TagError};
@@ -67,7 +69,8 @@ script!(RENEW, "renew.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 script!(DETACH, "detach.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 script!(ADOPT, "adopt.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
 script!(FORGET, "forget.lua");
-script!(HANDLED, "handled.lua", "lib/ids.lua", "lib/fence.lua");
+script!(HANDLED, "handled.lua", "lib/ids.lua", "lib/fence.lua", "lib/emits.lua");
+script!(DENY_OOM, HANDLED_EMITS, "handled.lua", "lib/ids.lua", "lib/fence.lua", "lib/emits.lua");
 script!(
     ADVANCE,
     "advance/call.lua",
@@ -76,8 +79,10 @@ script!(
     "lib/hold.lua",
     "lib/slots.lua",
     "lib/rules.lua",
+    "lib/emits.lua",
     "advance.lua",
     "advance/batch.lua",
+    "advance/emits.lua",
     "advance/log.lua",
     "advance/rules.lua",
     "advance/errors.lua",
@@ -87,7 +92,7 @@ script!(
 
 script!(DEAD, "operator/dead.lua", "operator/actions.lua");
 script!(RELEASE, "operator/release.lua", "operator/actions.lua");
-script!(SKIP, "operator/skip.lua", "lib/ids.lua", "lib/hold.lua", "operator/actions.lua");
+script!(SKIP, "operator/skip.lua", "lib/ids.lua", "lib/hold.lua", "lib/emits.lua", "operator/actions.lua");
 script!(NO_WRITES, HELD, "operator/held.lua");
 script!(NO_WRITES, PAUSED, "operator/paused.lua", "lib/rules.lua");
 script!(RULE, "operator/rule.lua", "lib/rules.lua", "operator/actions.lua");
@@ -254,9 +259,11 @@ mod tests {
             "lib/slots",
             "lib/fence",
             "lib/rules",
+            "lib/emits",
         ];
         let parts = [
             "advance/batch",
+            "advance/emits",
             "advance/log",
             "advance/rules",
             "advance/errors",
@@ -285,7 +292,7 @@ mod tests {
         let read = |script: &str| std::fs::read_to_string(lua.join(format!("{script}.lua"))).expect("a script");
         let actions = read("actions");
         let mut asked = 0;
-        for text in ["actions", "dead", "release", "skip", "rule", "../lib/rules"].map(read) {
+        for text in ["actions", "dead", "release", "skip", "rule", "../lib/rules", "../lib/emits"].map(read) {
             for rest in text.split("call('").skip(1) {
                 let command = rest.split('\'').next().unwrap_or_default();
                 assert!(actions.contains(&format!("{{ '{command}'")), "{command} is not asked for");

@@ -5,6 +5,8 @@ use std::fmt;
 
 use async_trait::async_trait;
 
+use crate::event::{NameError, ObjectName};
+
 /// What was finished of the events of a batch when it was in other hands.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Page {
@@ -12,6 +14,8 @@ pub(crate) struct Page {
     pub(crate) id: u64,
     /// What is finished of it: `handler:ID`, `once:SUBTASK`.
     pub(crate) finished: BTreeSet<String>,
+    /// How many events were emitted with that, and their bytes. They are pushed when the event is over.
+    pub(crate) emitted: (usize, usize),
 }
 
 /// Why it could not be kept.
@@ -30,6 +34,9 @@ pub(crate) enum LedgerError {
 pub(crate) trait Ledger: fmt::Debug + Send + Sync {
     async fn read(&self) -> Result<Page, LedgerError>;
 
-    /// Keeps that this is finished of the event with this id.
-    async fn write(&self, id: u64, field: &str) -> Result<(), LedgerError>;
+    /// Keeps that this is finished of the event with this id, and with it, in another field, what was emitted.
+    async fn write(&self, id: u64, field: &str, emits: Option<(&str, &[u8])>) -> Result<(), LedgerError>;
+
+    /// Checks the name of an object for which something is emitted.
+    fn object(&self, name: &str) -> Result<ObjectName, NameError>;
 }

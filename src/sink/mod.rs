@@ -31,7 +31,8 @@ use crate::event::{Event, ObjectName};
 pub use closures::{Batches, Each, batches, each};
 pub use file::File;
 pub use handlers::{
-    EventType, Failure, Fence, Handler, HandlerContext, HandlerResult, Handlers, HandlersBuilder, HandlersError, Unhandled,
+    EMITS_BYTES_MAX, EMITS_MAX, EventType, Failure, Fence, Handler, HandlerContext, HandlerEmitError, HandlerResult, Handlers,
+    HandlersBuilder, HandlersError, Unhandled,
 };
 pub(crate) use ledger::{Ledger, LedgerError, Page};
 pub use null::Null;
@@ -126,7 +127,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// A context of a first try, for tests of sinks and for programs that call a sink themselves.
+    /// A context of a first try, for tests of sinks and for programs that call a sink themselves. Outside of a worker nothing is kept of what handlers
+    /// have finished, and what they emit goes nowhere.
     pub fn detached() -> Self {
         Self {
             worker: "detached.0".into(),

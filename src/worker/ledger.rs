@@ -19,8 +19,9 @@ use super::config::WorkerConfig;
 use super::connect::{Backoff, Redis, give_up, is_lasting};
 use super::error::WorkerError;
 use super::slots::Hand;
+use crate::event::{NameError, ObjectName};
 use crate::failpoints::around;
-use crate::scripts::{self, Handled, Tag};
+use crate::scripts::{self, Finished, Handled, ScriptError, Tag};
 use crate::sink::{Ledger, LedgerError, Page};
 
 /// What all batches of a session share.
@@ -83,7 +84,7 @@ impl InHand {
     }
 
     /// Makes the call until Redis answers it.
-    async fn call(&self, finished: Option<(u64, &str)>) -> Result<Page, LedgerError> {
+    async fn call(&self, finished: Option<Finished<'_>>) -> Result<Page, LedgerError> {
         let (link, keys) = (&self.link, &self.link.config.keys);
         let batch =
             scripts::InHand { name: &link.config.name, token: &link.token, slot: self.slot, object: &self.object, tag: self.tag };
@@ -91,8 +92,17 @@ impl InHand {
         loop {
             let mut conn = link.connection().await.map_err(|error| LedgerError::Failed(error.to_string()))?;
             match around!("handled", scripts::handled(&mut conn, keys, &batch, finished)).await {
-                Ok(Handled::Kept { id, finished }) => return Ok(Page { id, finished }),
+                Ok(Handled::Kept { id, finished, emitted }) => return Ok(Page { id, finished, emitted }),
+                Ok(Handled::Unpushed { id }) => {
+                    return Err(LedgerError::Failed(format!("what handlers of event {id} have emitted is still to be pushed")));
+                }
                 Ok(Handled::Other | Handled::Lapsed | Handled::Fenced { .. }) => return Err(LedgerError::Lost),
+                // Others may drain the queues meanwhile, but not behind an event that waits in this slot.
+                Err(error) if is_out_of_memory(&error) => {
+                    let error = "Redis is out of memory, so that what is emitted cannot be kept: raise maxmemory, or wait until \
+                                 the workers have drained the queues";
+                    return Err(LedgerError::Failed(error.to_owned()));
+                }
                 Err(error) if is_lasting(&error) => {
                     let object = String::from_utf8_lossy(&self.object);
                     return Err(LedgerError::Failed(format!("{}: {error}", keys.event_handled(&object))));
@@ -105,6 +115,10 @@ impl InHand {
             }
         }
     }
+}
+
+fn is_out_of_memory(error: &ScriptError) -> bool {
+    matches!(error, ScriptError::Redis(error) if error.code() == Some("OOM"))
 }
 
 #[async_trait]
@@ -120,9 +134,13 @@ impl Ledger for InHand {
         Ok(page)
     }
 
-    async fn write(&self, id: u64, field: &str) -> Result<(), LedgerError> {
+    async fn write(&self, id: u64, field: &str, emits: Option<(&str, &[u8])>) -> Result<(), LedgerError> {
         self.handled.fetch_max(id, Ordering::Relaxed);
-        self.call(Some((id, field))).await.map(drop)
+        self.call(Some(Finished { id, field, emits })).await.map(drop)
+    }
+
+    fn object(&self, name: &str) -> Result<ObjectName, NameError> {
+        self.link.config.keys.object(name)
     }
 }
 

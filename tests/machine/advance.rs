@@ -42,7 +42,7 @@ pub struct Told {
     pub count: usize,
     pub last: Option<u64>,
     pub then: Then,
-    /// It ends the event of which handlers have finished something.
+    /// It may end the event of which handlers have finished something.
     pub handled: bool,
 }
 
@@ -200,6 +200,15 @@ impl Call<'_> {
         let (now, w, name) = (self.state.now, slot.w.as_str(), &told.object);
         let prev_known = told.last.or(self.state.object(name).last_id()).unwrap_or(0);
         let (mut count, mut then) = (told.count, told.then.clone());
+        if told.handled
+            && let Some(wrong) = self.state.object(name).handled.clone().and_then(|kept| self.state.cannot_push(&kept))
+        {
+            // What handlers have emitted may not be lost: the event is not over.
+            let why = [b"quarantine: ", &wrong[..], b":events is a hash"].concat();
+            self.state.hold_batch(w, name, OPERATOR, told.tag.held_id(&why));
+            self.tell_quarantined(name, &why);
+            return false;
+        }
         if self.log && (count > 0 || matches!(then, Then::Reject { .. })) {
             if self.state.broken == Some(Broken::Log) {
                 // Neither may the event be gone without its row.
@@ -217,8 +226,7 @@ impl Call<'_> {
                 // Rather held in its place than lost.
                 let rest = Numbers { first: id, attempts, ..told.tag };
                 let why = format!("quarantine: {stream}: {WRONG_TYPE}");
-                // With what is finished of it.
-                self.drop_front(slot, told, count, true);
+                self.drop_front(slot, told, count, told.last.or(Some(0)));
                 self.state.hold_batch(&slot.w, name, OPERATOR, rest.held_id(why.as_bytes()));
                 self.keep_error(told, attempts, ERROR);
                 return false;
@@ -238,7 +246,12 @@ impl Call<'_> {
                 None => Then::Done,
             };
         }
-        self.drop_front(slot, told, count, false);
+        let over = match (&told.then, &then) {
+            (Then::Reject { id, .. }, _) => Some(*id),
+            (_, Then::Done | Then::Yield) => None,
+            _ => told.last.or(Some(0)),
+        };
+        self.drop_front(slot, told, count, over);
         slot.prev = prev_known;
         match then {
             Then::Done => {
@@ -285,16 +298,19 @@ impl Call<'_> {
         }
     }
 
-    /// The first `count` events leave the batch; the last id delivered is written down.
-    fn drop_front(&mut self, slot: &Slot, told: &Told, count: usize, kept: bool) {
+    /// The first `count` events leave the batch; the last id delivered is written down. What handlers have kept goes with the last event that is
+    /// over, where that is not all of the batch.
+    fn drop_front(&mut self, slot: &Slot, told: &Told, count: usize, over: Option<u64>) {
         self.state.worker(&slot.w).batch.drain(..count);
         let object = self.state.object(&told.object);
-        if told.handled && !kept {
-            object.handled = None;
+        let is_over = object.handled.as_ref().is_some_and(|kept| over.is_none_or(|over| kept.id <= over));
+        if told.handled && is_over {
+            self.state.end_handled(&told.object);
         }
         if count > 0 && told.tag.attempts > 0 {
-            object.errors = Key::default();
+            self.state.object(&told.object).errors = Key::default();
         }
+        let object = self.state.object(&told.object);
         if let Some(last) = told.last {
             (object.last, object.fades) = (Key::Right(Some(last.to_string())), None);
         }

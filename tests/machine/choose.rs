@@ -6,7 +6,7 @@ use proptest_state_machine::ReferenceStateMachine;
 use super::advance::Delay;
 use super::reference::{Broken, NAMES};
 use super::rules::{KINDS, SELECTORS};
-use super::world::{AttachStep, Bounds, Choice, OBJECTS, Part, Step, Token, World};
+use super::world::{AttachStep, Bounds, Choice, EmitPlan, OBJECTS, Part, Step, Token, World};
 
 /// The state machine: any step can be made in any state.
 pub struct Machine;
@@ -44,6 +44,10 @@ fn token() -> impl Strategy<Value = Token> {
 
 fn events() -> impl Strategy<Value = Vec<u16>> {
     prop::collection::vec(prop_oneof![6 => Just(1u16), 2 => 10..60u16, 1 => Just(300u16)], 1..6)
+}
+
+fn emits() -> impl Strategy<Value = EmitPlan> {
+    prop_oneof![2 => Just(Vec::new()), 3 => prop::collection::vec((object(), prop_oneof![Just(1u16), 10..60u16]), 1..5)]
 }
 
 fn bounds() -> impl Strategy<Value = Bounds> {
@@ -123,7 +127,7 @@ fn script() -> impl Strategy<Value = Step> {
         2 => (name(), token(), any::<bool>(), 1..4usize).prop_map(|(name, token, long, slots)| Step::Renew(name, token, long, slots)),
         3 => (0..NAMES.len(), prop_oneof![Just(2u32), Just(5)]).prop_map(|(own, crashes_max)| Step::Adopt(own, crashes_max)),
         1 => (name(), token()).prop_map(|(name, token)| Step::Detach(name, token)),
-        5 => (name(), token(), 0..3usize, prop::option::weighted(0.8, (any::<u8>(), any::<bool>())), prop::bool::weighted(0.1))
+        6 => (name(), token(), 0..3usize, prop::option::weighted(0.8, (prop_oneof![2 => Just(0), 1 => any::<u8>()], 0..3u8, emits())), prop::bool::weighted(0.1))
             .prop_map(|(name, token, slot, finished, wrong)| Step::Finish(name, token, slot, finished, wrong)),
         2 => prop::collection::vec(object(), 1..4).prop_map(Step::Forget),
         1 => (0..3u8, 0..3u8, 0..3u8, any::<bool>())

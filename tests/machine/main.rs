@@ -34,7 +34,7 @@ use world::{Call, Step, World};
 
 const STEPS: u64 = 5_000;
 /// Without these a run proves little.
-const SEEN: [&str; 38] = [
+const SEEN: [&str; 39] = [
     "Adopt -> Swept",
     "Advance -> Advanced",
     "Advance -> Counter",
@@ -47,6 +47,7 @@ const SEEN: [&str; 38] = [
     "Detach -> Detached",
     "Finish -> Kept",
     "Finish -> OtherBatch",
+    "Finish -> Unpushed",
     "Finish -> Fenced",
     "Forget -> Forgot",
     "Renew -> Renewed",

@@ -102,6 +102,10 @@ impl Reference {
         } else if expected.is_some_and(|id| id != numbers.first) {
             return Reply::OtherHead(numbers.first);
         }
+        let is_over = found.handled.as_ref().is_some_and(|kept| kept.id <= numbers.first);
+        if is_over && found.handled.as_ref().and_then(|kept| self.cannot_push(kept)).is_some() {
+            return Reply::WrongType;
+        }
         let event = batch.remove(0);
         let left = batch.len() as u64;
         let error: Bytes = [b"skipped: ", &why[..]].concat().into();
@@ -113,9 +117,11 @@ impl Reference {
         let rest = numbers.after(1).held_id(b"skip");
         let held = self.object(object);
         held.held = Key::Right(batch);
-        held.handled = held.handled.take().filter(|(id, _)| *id > numbers.first);
         held.errors = Key::default();
         held.held_id = Key::Right((left > 0).then_some(rest));
+        if is_over {
+            self.end_handled(object);
+        }
         self.make_due(object);
         let id = numbers.first.to_string();
         self.actions.push(Action {

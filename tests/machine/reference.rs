@@ -60,9 +60,45 @@ pub struct Object {
     pub held: Key<Vec<Event>>,
     pub held_id: Key<Option<Bytes>>,
     /// What handlers have finished of an event, by its id.
-    pub handled: Option<(u64, BTreeSet<String>)>,
+    pub handled: Option<Handled>,
     /// How the event at the head of the batch has failed, the newest first.
     pub errors: Key<Vec<Failure>>,
+}
+
+/// What handlers have kept of an event until it is over.
+#[derive(Debug, Clone, Default)]
+pub struct Handled {
+    pub id: u64,
+    /// `handler:ID`, `once:SUBTASK`.
+    pub finished: BTreeSet<String>,
+    /// By field, `emit:ID`.
+    pub emits: BTreeMap<String, Emits>,
+}
+
+/// What one handler has emitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Emits {
+    /// The handler's among those registered.
+    pub place: usize,
+    pub events: Vec<(Name, Event)>,
+}
+
+/// The field `emit:ID`, and its value.
+pub type EmitField = (&'static str, Emits);
+
+impl Emits {
+    pub fn bytes(&self) -> usize {
+        self.events.iter().map(|(object, event)| object.len() + event.len()).sum()
+    }
+}
+
+impl Handled {
+    /// All that was emitted, in the order in which it is pushed.
+    pub fn events(&self) -> Vec<(Name, Event)> {
+        let mut all: Vec<_> = self.emits.values().collect();
+        all.sort_by_key(|emits| emits.place);
+        all.into_iter().flat_map(|emits| emits.events.clone()).collect()
+    }
 }
 
 /// When, in which attempt, and how.
@@ -251,8 +287,10 @@ pub enum Reply {
     Paused,
     /// What became of a rule.
     Ruled(&'static str),
-    /// What is kept of which event, where that was asked.
-    Kept(u64, BTreeSet<String>),
+    /// What is kept of which event, where that was asked, and how many events were emitted, with how many bytes.
+    Kept(u64, BTreeSet<String>, (usize, usize)),
+    /// Of this event something is still to be pushed.
+    Unpushed(String),
     /// The slot has something else in hand.
     OtherBatch,
 }
@@ -297,7 +335,8 @@ pub struct Finish {
     pub slot: usize,
     pub object: Name,
     pub tag: Numbers,
-    pub finished: Option<(u64, &'static str)>,
+    /// The id, the field, and what was emitted.
+    pub finished: Option<(u64, &'static str, Option<EmitField>)>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -603,16 +642,40 @@ impl Reference {
         }
         let end = args.tag.first + worker.batch.len() as u64;
         let kept = &mut self.object(&args.object).handled;
-        let Some((id, field)) = args.finished else {
-            let (id, finished) = kept.clone().unwrap_or_default();
-            return Reply::Kept(id, finished);
+        let Some((id, field, emits)) = args.finished.clone() else {
+            let Handled { id, finished, emits } = kept.clone().unwrap_or_default();
+            let emitted = (emits.values().map(|emits| emits.events.len()).sum(), emits.values().map(Emits::bytes).sum());
+            return Reply::Kept(id, finished, emitted);
         };
-        if kept.as_ref().is_some_and(|(later, _)| (id + 1..end).contains(later)) {
-            return Reply::OtherBatch;
+        match kept {
+            Some(later) if (id + 1..end).contains(&later.id) => return Reply::OtherBatch,
+            Some(other) if other.id != id && !other.emits.is_empty() => return Reply::Unpushed(other.id.to_string()),
+            Some(same) if same.id == id => {}
+            _ => *kept = Some(Handled { id, ..Handled::default() }),
         }
-        let (_, finished) = kept.take().filter(|(same, _)| *same == id).unwrap_or_default();
-        *kept = Some((id, finished.into_iter().chain([field.to_owned()]).collect()));
-        Reply::Kept(0, BTreeSet::new())
+        let kept = kept.as_mut().expect("just made");
+        kept.finished.insert(field.to_owned());
+        kept.emits.extend(emits.map(|(field, emits)| (field.to_owned(), emits)));
+        Reply::Kept(0, BTreeSet::new(), (0, 0))
+    }
+
+    /// The first of the objects for which handlers have emitted whose queue has a wrong type.
+    pub fn cannot_push(&self, handled: &Handled) -> Option<Name> {
+        let wrong = |object: &Name| self.objects.get(object).is_some_and(|object| object.queue == Key::Wrong);
+        handled.events().into_iter().map(|(object, _)| object).find(wrong)
+    }
+
+    /// What handlers have kept of an event goes; what they have emitted is pushed, with a marker for each object.
+    pub fn end_handled(&mut self, name: &Name) {
+        let Some(handled) = self.object(name).handled.take() else { return };
+        let mut marked = BTreeSet::new();
+        for (object, event) in handled.events() {
+            let Key::Right(queue) = &mut self.object(&object).queue else { unreachable!("looked at before") };
+            queue.push(event);
+            if marked.insert(object.clone()) {
+                self.markers.insert(0, object);
+            }
+        }
     }
 
     /// An operator, or time: the object is due.
@@ -649,6 +712,10 @@ impl Reference {
             None if is_paused_broken => return None,
             None if is_paused => return Some(Forgot::Held),
             None if !queue.is_empty() => return Some(Forgot::Queued { events: queue.len() as u64 }),
+            // What was emitted would be lost.
+            None if object.handled.as_ref().is_some_and(|handled| !handled.emits.is_empty()) => {
+                return Some(Forgot::Reserved { key: key(":event.handled") });
+            }
             None => {}
         }
         object.handled = None;

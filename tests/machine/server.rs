@@ -12,12 +12,13 @@ use redis::{Value, cmd};
 use seriatim::keys::Keys;
 use seriatim::scripts::operator::{self, By, Released, RuleStep, Ruled, Settle, Settled, Skipped};
 use seriatim::scripts::{
-    self, Advanced, Attached, Detached, EventLog, From, Handled, InHand, Renewed, Report, Results, ScriptError, Seen, Tag,
+    self, Advanced, Attached, Detached, EventLog, Finished, From, Handled, InHand, Renewed, Report, Results, ScriptError, Seen,
+    Tag,
 };
 
 use super::advance::{Advance, Delay, ERROR, Then, Told};
 use super::operator::{WHO, WHY};
-use super::reference::{self, Broken, Dead, Event, FAR, Failure, Given, Key, Numbers, OPERATOR, Reference, Reply};
+use super::reference::{self, Broken, Dead, Emits, Event, FAR, Failure, Given, Key, Numbers, OPERATOR, Reference, Reply};
 use super::rules;
 use super::world::{Call, Part};
 
@@ -220,8 +221,16 @@ impl Server {
             Call::Finish(args) => {
                 let (name, token, slot, tag) = (args.name, args.token.as_str(), args.slot, tag(args.tag));
                 let batch = InHand { name, token, slot, object: &args.object, tag };
-                scripts::handled(&mut self.conn, &self.keys, &batch, args.finished).await.map(|handled| match handled {
-                    Handled::Kept { id, finished } => Reply::Kept(id, finished),
+                let emits = args.finished.as_ref().and_then(|(_, _, emits)| emits.as_ref());
+                let emits = emits.map(|(field, emits)| (*field, emits_text(emits)));
+                let finished = args.finished.as_ref().map(|(id, field, _)| Finished {
+                    id: *id,
+                    field,
+                    emits: emits.as_ref().map(|(field, text)| (*field, &text[..])),
+                });
+                scripts::handled(&mut self.conn, &self.keys, &batch, finished).await.map(|handled| match handled {
+                    Handled::Kept { id, finished, emitted } => Reply::Kept(id, finished, emitted),
+                    Handled::Unpushed { id } => Reply::Unpushed(id),
                     Handled::Other => Reply::OtherBatch,
                     Handled::Lapsed => Reply::Lapsed,
                     Handled::Fenced { lease } => Reply::Fenced(lease),
@@ -598,6 +607,15 @@ fn report(told: &Told) -> Report {
     Report { object: told.object.clone(), tag: tag(told.tag), count: told.count, last: told.last, then }
 }
 
+/// `PLACE EVENTS BYTES `, then for each event `NAME_BYTES EVENT_BYTES `, the object's name and the event.
+fn emits_text(emits: &Emits) -> Vec<u8> {
+    let mut text = format!("{} {} {} ", emits.place, emits.events.len(), emits.bytes()).into_bytes();
+    for (object, event) in &emits.events {
+        text.extend([format!("{} {} ", object.len(), event.len()).as_bytes(), object, event].concat());
+    }
+    text
+}
+
 fn tag(numbers: Numbers) -> Tag {
     let Numbers { first, handouts, attempts, crashes } = numbers;
     Tag { first, handouts, attempts, crashes }
@@ -624,9 +642,10 @@ fn wanted(state: &Reference, prefix: &str) -> Dump {
         any(":last.event.id", "string", string(&object.last));
         any(":event.worker", "string", string(&object.owner));
         any(":events.held", "list", object.held.right().map(newest_first));
-        let handled = object.handled.iter().flat_map(|(id, finished)| {
-            let done = finished.iter().flat_map(|field| [text(field.clone()), b"1".to_vec()]);
-            done.chain([b"id".to_vec(), text(id.to_string())])
+        let handled = object.handled.iter().flat_map(|kept| {
+            let done = kept.finished.iter().flat_map(|field| [text(field.clone()), b"1".to_vec()]);
+            let emits = kept.emits.iter().flat_map(|(field, emits)| [text(field.clone()), emits_text(emits)]);
+            done.chain(emits).chain([b"id".to_vec(), text(kept.id.to_string())])
         });
         any(":event.handled", "hash", Some(sorted(handled.collect())));
         let errors = |failures: &Vec<Failure>| {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::advance::{Advance, Delay, Then, Told};
-use super::reference::{Attach, Broken, Event, Finish, Key, NAMES, Name, Numbers, Reference, Reply};
+use super::reference::{Attach, Broken, Emits, Event, Finish, Key, NAMES, Name, Numbers, Reference, Reply};
 use super::rules::{KINDS, SELECTORS};
 
 /// Names of objects that try to be taken for something else.
@@ -82,6 +82,9 @@ pub struct AttachStep {
     pub crashes_max: u32,
 }
 
+/// For which objects a handler emits, and how large the events are.
+pub type EmitPlan = Vec<(usize, u16)>;
+
 #[derive(Debug, Clone)]
 pub enum Step {
     Emit(Vec<(usize, Vec<u16>)>),
@@ -92,8 +95,8 @@ pub enum Step {
     Renew(usize, Token, bool, usize),
     Adopt(usize, u32),
     Detach(usize, Token),
-    /// Of some event of the slot's batch, one of two handlers or none; or of a batch that never was.
-    Finish(usize, Token, usize, Option<(u8, bool)>, bool),
+    /// Of some event of the slot's batch, one of two handlers or a subtask, and for which objects it has emitted; or of a batch that never was.
+    Finish(usize, Token, usize, Option<(u8, u8, EmitPlan)>, bool),
     Connect(u8, u8, u8, bool),
     Expire(usize),
     Day(usize),
@@ -240,9 +243,17 @@ impl World {
                 let worker = self.state.worker(&w).clone();
                 let owned = worker.objects.iter().find(|object| self.state.owner(object).as_ref() == Some(&w)).cloned();
                 let mut tag = worker.tag.as_deref().map_or(Numbers::of(1), Numbers::of_tag);
-                let finished = finished.map(|(at, first)| {
-                    let id = tag.first + u64::from(at) % worker.batch.len().max(1) as u64;
-                    (id, if first { "handler:a" } else { "once:b" })
+                let finished = finished.as_ref().map(|(at, which, emits)| {
+                    let id = tag.first + u64::from(*at) % worker.batch.len().max(1) as u64;
+                    let (field, emit_field) =
+                        [("handler:a", "emit:a"), ("handler:b", "emit:b"), ("once:b", "")][usize::from(*which)];
+                    let events: Vec<_> = emits
+                        .iter()
+                        .map(|(at, len)| (Name::from_static(OBJECTS[*at]), self.payloads(&[*len]).remove(0)))
+                        .collect();
+                    let emits = (*which < 2 && !events.is_empty())
+                        .then(|| (emit_field, Emits { place: 1 - usize::from(*which), events }));
+                    (id, field, emits)
                 });
                 tag.handouts += u32::from(*wrong);
                 let object = owned.unwrap_or(Name::from_static(OBJECTS[0]));

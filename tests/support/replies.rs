@@ -8,7 +8,7 @@ use redis::{Cmd, Pipeline, RedisFuture, Value};
 use seriatim::control;
 use seriatim::keys::Keys;
 use seriatim::scripts::operator::{self, By, Settle};
-use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, From, Seen};
+use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, Finished, From, Handled, InHand, Seen, Tag};
 
 /// Answers everything with the same value.
 struct Same(Value);
@@ -50,6 +50,13 @@ pub async fn every_call(reply: Value) {
     let _ = scripts::detach(&mut conn, &keys, "w", "t").await;
     let _ = scripts::adopt(&mut conn, &keys, "w", "0", 5, lease).await;
     let _ = scripts::connect(&mut conn, &keys, "id", Seen::default()).await;
+    let batch = InHand { name: "w", token: "t", slot: 0, object: b"o", tag: Tag { first: 1, ..Tag::default() } };
+    if let Ok(Handled::Kept { finished, .. }) = scripts::handled(&mut conn, &keys, &batch, None).await {
+        // It is not taken for a handler that has finished, nor for the id.
+        assert!(finished.iter().all(|field| field != "id" && !field.starts_with("emit:")));
+    }
+    let finished = Finished { id: 1, field: "handler:a", emits: Some(("emit:a", b"0 1 3 1 2 o{}")) };
+    let _ = scripts::handled(&mut conn, &keys, &batch, Some(finished)).await;
     let by = By { who: "ada", why: "" };
     for settle in [Settle::Retry, Settle::Drop] {
         let _ = operator::dead(&mut conn, &keys, by, settle, &["1-1"]).await;

@@ -1,15 +1,18 @@
 //! What a handler is told beside its event, and what it can do with it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 
+use super::Registered;
+use super::emits::{Emitting, HandlerEmitError, Room};
 use super::handler::Failure;
-use crate::event::{Event, ObjectName};
-use crate::sink::{Context, LedgerError};
+use crate::event::{EVENT_BYTES_MAX, Event, IntoEvent, ObjectName};
+use crate::scripts::Emits;
+use crate::sink::{Context, LedgerError, Page};
 
 /// What a store needs to refuse what comes late: see [`HandlerContext::fence`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,20 +31,29 @@ pub(super) struct InHand {
     pub(super) cx: Context,
     /// Subtasks by name, and whether each is done.
     once: Mutex<HashMap<String, Arc<AsyncMutex<bool>>>>,
+    /// For what handlers emit.
+    pub(super) room: Room,
 }
 
 impl InHand {
-    pub(super) fn new(event: Event, event_type: Option<String>, attempts: u32, cx: Context, finished: &BTreeSet<String>) -> Self {
-        let done = finished.iter().filter_map(|field| Some((field.strip_prefix("once:")?.to_owned(), Arc::new(true.into()))));
+    pub(super) fn new(event: Event, event_type: Option<String>, attempts: u32, cx: Context, known: &Page) -> Self {
+        let done =
+            known.finished.iter().filter_map(|field| Some((field.strip_prefix("once:")?.to_owned(), Arc::new(true.into()))));
         let once = Mutex::new(done.collect());
-        Self { event, event_type, attempts, cx, once }
+        Self { event, event_type, attempts, cx, once, room: Room::beside(known.emitted) }
     }
 
-    pub(super) async fn keep(&self, field: &str) -> Result<(), LedgerError> {
+    async fn keep(&self, field: &str, emits: Option<(&str, &[u8])>) -> Result<(), LedgerError> {
         match &self.cx.ledger {
-            Some(ledger) => ledger.write(self.event.id, field).await,
+            Some(ledger) => ledger.write(self.event.id, field, emits).await,
             None => Ok(()),
         }
+    }
+
+    /// Keeps that a handler has finished, and what it has emitted.
+    pub(super) async fn keep_finished(&self, handler: &Registered, emits: &Emits) -> Result<(), LedgerError> {
+        let value = emits.value(handler.place);
+        self.keep(&handler.field, (emits.events() > 0).then_some((&handler.emits, &value))).await
     }
 
     fn subtask(&self, name: &str) -> Arc<AsyncMutex<bool>> {
@@ -55,6 +67,7 @@ impl InHand {
 pub struct HandlerContext {
     pub(super) in_hand: Arc<InHand>,
     pub(super) cancelled: CancellationToken,
+    pub(super) emitting: Emitting,
 }
 
 impl HandlerContext {
@@ -106,6 +119,29 @@ impl HandlerContext {
         &self.cancelled
     }
 
+    /// Emits an event for an object, this one or another, with the success of the handler: `&T` of anything that serializes, or
+    /// [`Json`](crate::event::Json) that is text already, of at most 1 MiB.
+    ///
+    /// Nothing is sent here. A handler that fails has emitted nothing. What it has emitted when it succeeds is kept with that, and pushed in
+    /// the same atomic step that ends the event, however it ends: delivered, completed with errors, a dead letter. So each is pushed exactly
+    /// once, and not before; where the event comes again, the handler does not run again and so does not emit twice.
+    ///
+    /// Events for one object are pushed in the order in which the handler emits them; where several handlers emit, in the order in which these are
+    /// registered. Do not emit inside of a subtask that runs [`once`](Self::once): if the handler fails after it, the subtask does not run again,
+    /// and nothing was emitted.
+    ///
+    /// # Errors
+    /// The name or the event is refused; or the handlers of the event would emit more than 1,000 events or 8 MiB together; or the handler has ended.
+    /// Where Redis is at its `maxmemory` when the handler has succeeded, it has failed for a time, and runs again.
+    pub fn emit(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Result<(), HandlerEmitError> {
+        let object = match &self.in_hand.cx.ledger {
+            Some(ledger) => ledger.object(object.as_ref())?,
+            None => ObjectName::new(object)?,
+        };
+        let event = event.into_event(EVENT_BYTES_MAX)?;
+        self.emitting.push(&self.in_hand.room, object.as_str(), &event)
+    }
+
     /// Runs a subtask of the event unless it is done: `None` where it was. Whether it is done is kept beside the event as soon as it has succeeded: so it
     /// succeeds once, except where the worker dies in between.
     ///
@@ -128,7 +164,7 @@ impl HandlerContext {
             return Ok(None);
         }
         let result = run().await?;
-        self.in_hand.keep(&format!("once:{subtask}")).await?;
+        self.in_hand.keep(&format!("once:{subtask}"), None).await?;
         *done = true;
         Ok(Some(result))
     }

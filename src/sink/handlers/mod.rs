@@ -6,9 +6,11 @@
 //!
 //! - `handler`: what a handler is, and what it can answer
 //! - `context`: what it is told, and the guard for subtasks
+//! - `emits`: what it emits
 //! - `run`: the handlers of one event
 
 mod context;
+mod emits;
 mod handler;
 mod run;
 
@@ -21,9 +23,11 @@ use async_trait::async_trait;
 use serde_core::de::DeserializeOwned;
 
 pub use context::{Fence, HandlerContext};
+pub use emits::{EMITS_BYTES_MAX, EMITS_MAX, HandlerEmitError};
 pub use handler::{EventType, Failure, Handler, HandlerResult};
 
 use self::handler::{AnyHandler, Typed};
+use self::run::Emitted;
 use super::{Batch, Context, Delivered, Page, Sink, Stop};
 
 /// After so much time, what is done of a batch is committed: a crash makes no more than this run again, and the event under way.
@@ -67,8 +71,12 @@ enum For {
 
 struct Registered {
     id: String,
-    /// In the ledger.
+    /// In the ledger, that it has finished.
     field: String,
+    /// The same of what it has emitted.
+    emits: String,
+    /// Among all that are registered, from 0.
+    place: usize,
     timeout: Duration,
     handler: Box<dyn AnyHandler>,
 }
@@ -198,7 +206,7 @@ impl HandlersBuilder {
                 For::Every => every.push(at),
                 For::Other => other.push(at),
             }
-            all.push(Registered { field: format!("handler:{id}"), id, timeout, handler });
+            all.push(Registered { field: format!("handler:{id}"), emits: format!("emit:{id}"), place: at, id, timeout, handler });
         }
         Ok(Handlers(Arc::new(Inner { all, types, every, other, unhandled: self.unhandled })))
     }
@@ -229,10 +237,13 @@ impl Sink for Handlers {
             if at > 0 && began.elapsed() >= COMMIT_AFTER {
                 return Delivered::so_far(at);
             }
-            let finished = if event.id == known.id { known.finished.clone() } else { BTreeSet::new() };
+            let known = if event.id == known.id { known.clone() } else { Page::default() };
             let attempts = if at == 0 { cx.attempts } else { 0 };
-            if let Err(stop) = self.0.run(event, attempts, cx, finished).await {
-                return Delivered::stopped(at, stop);
+            match self.0.run(event, attempts, cx, known).await {
+                // What is emitted must be pushed before anything is kept of the next event.
+                Ok(Emitted(true)) => return Delivered::so_far(at + 1),
+                Ok(Emitted(false)) => {}
+                Err(stop) => return Delivered::stopped(at, stop),
             }
         }
         Delivered::all()

@@ -1,7 +1,6 @@
 //! The handlers of one event.
 
 use std::any::Any;
-use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,29 +9,36 @@ use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 
 use super::context::{HandlerContext, InHand};
+use super::emits::Emitting;
 use super::handler::{Failure, HandlerResult};
 use super::{Inner, Registered, Unhandled};
 use crate::event::Event;
-use crate::sink::{Context, Stop};
+use crate::scripts::Emits;
+use crate::sink::{Context, Page, Stop};
 use crate::worker::type_of;
 
 /// What those that have ended so far tell those that end later.
 struct Progress {
     left: AtomicUsize,
     failed: AtomicBool,
+    emitted: AtomicBool,
 }
+
+/// Whether handlers of the event have emitted.
+pub(super) struct Emitted(pub(super) bool);
 
 impl Inner {
     /// Runs the handlers that have not finished before, and says what that makes of the event.
-    pub(super) async fn run(&self, event: Event, attempts: u32, cx: &Context, finished: BTreeSet<String>) -> Result<(), Stop> {
+    pub(super) async fn run(&self, event: Event, attempts: u32, cx: &Context, known: Page) -> Result<Emitted, Stop> {
         let event_type = type_of(&event.payload);
         let handlers = self.handlers_of(event_type.as_deref());
         if handlers.is_empty() {
-            return self.unhandled(event_type.as_deref());
+            return self.unhandled(event_type.as_deref()).map(|()| Emitted(known.emitted.0 > 0));
         }
-        let todo: Vec<_> = handlers.into_iter().filter(|at| !finished.contains(&self.all[*at].field)).collect();
-        let in_hand = Arc::new(InHand::new(event, event_type, attempts, cx.clone(), &finished));
-        let progress = Progress { left: AtomicUsize::new(todo.len()), failed: AtomicBool::new(false) };
+        let todo: Vec<_> = handlers.into_iter().filter(|at| !known.finished.contains(&self.all[*at].field)).collect();
+        let in_hand = Arc::new(InHand::new(event, event_type, attempts, cx.clone(), &known));
+        let emitted = AtomicBool::new(known.emitted.0 > 0);
+        let progress = Progress { left: AtomicUsize::new(todo.len()), failed: AtomicBool::new(false), emitted };
         let run = |at: usize| {
             let (registered, in_hand, progress) = (&self.all[at], &in_hand, &progress);
             async move { (at, run_one(registered, in_hand, progress).await) }
@@ -44,7 +50,7 @@ impl Inner {
         }
         // As they were registered, so that an event that fails twice in the same way says so in the same words.
         failures.sort_by_key(|(at, _)| *at);
-        self.judge(failures)
+        self.judge(failures).map(|()| Emitted(progress.emitted.load(Ordering::Relaxed)))
     }
 
     fn handlers_of(&self, event_type: Option<&str>) -> Vec<usize> {
@@ -84,36 +90,114 @@ impl Inner {
     }
 }
 
-/// Runs a handler, and keeps that it has finished where the event is not over with it: the last one of an event of which all have succeeded is
-/// followed by the commit.
+/// Runs a handler, and keeps that it has finished, with what it has emitted. Where it has emitted nothing and the event is over with it, nothing is kept: the
+/// last one of an event of which all have succeeded is followed by the commit.
 async fn run_one(registered: &Registered, in_hand: &Arc<InHand>, progress: &Progress) -> HandlerResult {
-    let mut ended = within(registered, in_hand).await;
-    let others = progress.left.fetch_sub(1, Ordering::Relaxed) > 1 || progress.failed.load(Ordering::Relaxed);
-    if ended.is_ok() && others {
-        ended = in_hand.keep(&registered.field).await.map_err(Failure::from);
+    let (mut ended, emits) = within(registered, in_hand).await;
+    let emitted = emits.events() > 0;
+    // One that has emitted may still fail where that cannot be kept: until then the event is not over for the others.
+    let is_last = !emitted && progress.left.fetch_sub(1, Ordering::Relaxed) == 1;
+    if ended.is_ok() && (!is_last || progress.failed.load(Ordering::Relaxed)) {
+        ended = in_hand.keep_finished(registered, &emits).await.map_err(Failure::from);
+    }
+    if emitted {
+        progress.left.fetch_sub(1, Ordering::Relaxed);
     }
     if ended.is_err() {
         progress.failed.store(true, Ordering::Relaxed);
+        in_hand.room.give_back(&emits);
+    } else if emitted {
+        progress.emitted.store(true, Ordering::Relaxed);
     }
     ended
 }
 
-/// Within its time, and whatever it does.
-async fn within(registered: &Registered, in_hand: &Arc<InHand>) -> HandlerResult {
-    let cancelled = in_hand.cx.cancelled.child_token();
-    let cx = HandlerContext { in_hand: Arc::clone(in_hand), cancelled: cancelled.clone() };
+/// Within its time, and whatever it does. With what it has emitted.
+async fn within(registered: &Registered, in_hand: &Arc<InHand>) -> (HandlerResult, Emits) {
+    let (cancelled, emitting) = (in_hand.cx.cancelled.child_token(), Emitting::new());
+    let cx = HandlerContext { in_hand: Arc::clone(in_hand), cancelled: cancelled.clone(), emitting: emitting.clone() };
     let running = AssertUnwindSafe(async { registered.handler.run(cx).await }).catch_unwind();
-    match tokio::time::timeout(registered.timeout, running).await {
+    let ended = match tokio::time::timeout(registered.timeout, running).await {
         Ok(Ok(ended)) => ended,
         Ok(Err(panic)) => Err(Failure::transient(format!("it panicked: {}", text_of(&*panic)))),
         Err(_) => {
             cancelled.cancel();
             Err(Failure::transient(format!("it took longer than {:?}", registered.timeout)))
         }
-    }
+    };
+    (ended, emitting.end())
 }
 
 fn text_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use bytes::Bytes;
+    use serde_json::{Value, json};
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::event::{NameError, ObjectName};
+    use crate::sink::{Batch, Handlers, Ledger, LedgerError, Sink as _};
+
+    /// Has no memory for what is emitted, and says so when the other handler has ended.
+    #[derive(Debug, Default)]
+    struct Full {
+        asked: Notify,
+        other_ended: Notify,
+        kept: Mutex<Vec<String>>,
+    }
+
+    #[async_trait::async_trait]
+    impl Ledger for Full {
+        async fn read(&self) -> Result<Page, LedgerError> {
+            Ok(Page::default())
+        }
+
+        async fn write(&self, _: u64, field: &str, emits: Option<(&str, &[u8])>) -> Result<(), LedgerError> {
+            if emits.is_some() {
+                self.asked.notify_one();
+                self.other_ended.notified().await;
+                return Err(LedgerError::Failed("full".to_owned()));
+            }
+            self.kept.lock().expect("no panic").push(field.to_owned());
+            Ok(())
+        }
+
+        fn object(&self, name: &str) -> Result<ObjectName, NameError> {
+            ObjectName::new(name)
+        }
+    }
+
+    /// A handler that ends while it is not known yet whether another one has succeeded is kept: it does not run again where that one does.
+    #[tokio::test]
+    async fn the_last_one_is_kept_while_what_another_has_emitted_is_not() {
+        let ledger = Arc::new(Full::default());
+        let also = Arc::clone(&ledger);
+        let handlers = Handlers::builder()
+            .register_all("emits", |_: Value, cx: HandlerContext| async move {
+                cx.emit("b", &json!({}))?;
+                Ok(())
+            })
+            .register_all("last", move |_: Value, _| {
+                let ledger = Arc::clone(&also);
+                async move {
+                    ledger.asked.notified().await;
+                    ledger.other_ended.notify_one();
+                    Ok(())
+                }
+            })
+            .build()
+            .expect("a set");
+        let batch = Batch::new(ObjectName::new("a").expect("a name"), 1, 0, vec![Bytes::from_static(b"{}")]);
+        let cx = Context { ledger: Some(Arc::clone(&ledger) as Arc<dyn Ledger>), ..Context::detached() };
+        let delivered = handlers.deliver(&batch, &cx).await;
+        assert!(matches!(delivered.stop(), Some(Stop::Transient { error, .. }) if error.contains("full")), "{delivered:?}");
+        assert_eq!(*ledger.kept.lock().expect("no panic"), ["handler:last"]);
+    }
 }

@@ -1,0 +1,65 @@
+-- emits: what the handlers of an event have emitted is kept beside what they have finished, and pushed in the step that ends the event.
+-- A field `emit:ID` of OBJ:event.handled is all that one handler has emitted: `PLACE EVENTS BYTES `, then for each event `NAME_BYTES EVENT_BYTES `,
+-- the object's name and the event. PLACE is the handler's place among those that are registered.
+
+local function is_emit(field)
+  return string.sub(field, 1, 5) == 'emit:'
+end
+
+-- Takes the fields and values of the hash apart. Answers the event's id, 0 where there is none, and {object, event, object, event, …}: handlers in the order
+-- of their places, the events of each as it emitted them. Without these it is a hash that cannot be read.
+local function emits_of(kept)
+  local id, texts, emits, n = 0, {}, {}, 0
+  for i = 1, #kept, 2 do
+    if kept[i] == 'id' then
+      id = id_of(kept[i + 1]) or 0
+    elseif is_emit(kept[i]) then
+      local place, at = string.match(kept[i + 1], '^(%d+) %d+ %d+ ()')
+      texts[#texts + 1] = { place = tonumber(place) or 0, field = kept[i], text = kept[i + 1], at = at }
+    end
+  end
+  table.sort(texts, function(a, b)
+    return a.place < b.place or a.place == b.place and a.field < b.field
+  end)
+  for _, of in ipairs(texts) do
+    local text, at = of.text, of.at
+    repeat
+      local name_bytes, event_bytes, from = string.match(text, '^(%d+) (%d+) ()', at)
+      local event_at = from and from + name_bytes
+      at = event_at and event_at + event_bytes
+      if id == 0 or not of.at or not at or at > #text + 1 then
+        return id, nil
+      end
+      emits[n + 1], emits[n + 2] = string.sub(text, from, event_at - 1), string.sub(text, event_at, at - 1)
+      n = n + 2
+    until at > #text
+  end
+  return id, emits
+end
+
+-- The first of their queues that is none, without the prefix, and its type. Asked before anything is written.
+local function wrong_queue(emits)
+  local seen = {}
+  for i = 1, #emits, 2 do
+    local object = emits[i]
+    local found = seen[object] or redis.call('TYPE', P .. object .. events).ok
+    if found ~= 'list' and found ~= 'none' then
+      return object .. events, found
+    end
+    seen[object] = found
+  end
+end
+
+-- Pushes them as a frontend does, with one marker for each object. Answers how many markers.
+local function push_emits(emits)
+  local marked, markers = {}, 0
+  for i = 1, #emits, 2 do
+    local object = emits[i]
+    redis.call('LPUSH', P .. object .. events, emits[i + 1])
+    if not marked[object] then
+      redis.call('LPUSH', P .. objects_with_events, object)
+      marked[object], markers = true, markers + 1
+    end
+  end
+  return markers
+end
