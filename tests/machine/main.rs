@@ -47,7 +47,6 @@ const SEEN: [&str; 39] = [
     "Detach -> Detached",
     "Finish -> Kept",
     "Finish -> OtherBatch",
-    "Finish -> Unpushed",
     "Finish -> Fenced",
     "Forget -> Forgot",
     "Renew -> Renewed",
@@ -60,6 +59,7 @@ const SEEN: [&str; 39] = [
     "Reject",
     "free",
     "quarantined",
+    "emitted events pushed",
     "batch given, 1 numbers",
     "batch given, 2 numbers",
     "batch given, 4 numbers",
@@ -115,6 +115,9 @@ async fn schedule(
             return Err(format!("{what}\nafter{trace}"));
         }
         count(&mut figures.borrow_mut(), broken, &call, &reply);
+    }
+    if world.state.pushed > 0 {
+        *figures.borrow_mut().entry("emitted events pushed".to_owned()).or_default() += world.state.pushed;
     }
     Ok(())
 }

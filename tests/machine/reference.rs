@@ -363,6 +363,8 @@ pub struct Reference {
     /// How many dead letters there ever were.
     pub buried: u64,
     pub actions: Vec<Action>,
+    /// How many events that handlers had emitted there were to push.
+    pub pushed: u64,
     /// Whether the schema is written down, and the replication id.
     pub meta: Option<Option<String>>,
     pub broken: Option<Broken>,
@@ -672,6 +674,7 @@ impl Reference {
         for (object, event) in handled.events() {
             let Key::Right(queue) = &mut self.object(&object).queue else { unreachable!("looked at before") };
             queue.push(event);
+            self.pushed += 1;
             if marked.insert(object.clone()) {
                 self.markers.insert(0, object);
             }
