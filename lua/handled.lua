@@ -28,13 +28,13 @@ if found[1] ~= w or found[2] ~= tag then
   return { 'other' }
 end
 if not id then
-  local all = redis.call('HGETALL', handled)
-  for i = 1, #all, 2 do
-    if is_emit(all[i]) then
-      all[i + 1] = string.match(all[i + 1], '^%d+ (%d+ %d+) ') or ''
-    end
+  -- Not by unpack, which takes some thousands and no more.
+  local reply = { 'kept' }
+  for i, text in ipairs(redis.call('HGETALL', handled)) do
+    local of_emit = i % 2 == 0 and is_emit(reply[i])
+    reply[i + 1] = of_emit and (string.match(text, '^%d+ (%d+ %d+) ') or '') or text
   end
-  return { 'kept', unpack(all) }
+  return reply
 end
 
 local kept = redis.call('HGET', handled, 'id')

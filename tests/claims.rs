@@ -5,6 +5,8 @@ mod support;
 
 use std::time::Duration;
 
+use seriatim::control::log;
+use seriatim::scripts::EventLog;
 use seriatim::worker::{ClaimError, Claimed, Claims, Worker, WorkerConfig, WorkerError};
 use support::console::{Console, PATIENCE};
 use support::recorder::Recorder;
@@ -303,6 +305,47 @@ async fn an_object_with_many_events_leaves_room() {
     }
     let at = objects.iter().position(|object| object == "other").expect("it is claimed");
     assert!(at < 3, "{objects:?}");
+    at_rest(&worker, &console).await;
+    worker.close().await;
+}
+
+/// With the event log on, whatever is answered has its row, as from any other worker.
+#[tokio::test]
+async fn what_is_answered_is_logged() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let worker = claims(&redis, "w", |config| {
+        config.event_log = Some(EventLog::default());
+        config.retry = "fixed:1ms,attempts=1,then=complete-with-errors".parse().expect("a policy");
+    })
+    .await;
+    console.emit_all("work:1", ["1", "2", "3", "no JSON", "5"]).await;
+    next(&worker).await.commit().await.expect("committed");
+    next(&worker).await.reject("never").await.expect("rejected");
+    next(&worker).await.retry("busy", None).await.expect("completed with errors");
+    next(&worker).await.commit().await.expect("committed");
+    at_rest(&worker, &console).await;
+    let page = log(&mut redis.connect().await, redis.keys(), None, 100).await.expect("the log");
+    let rows: Vec<_> = page.entries.iter().map(|row| (row.status.to_string(), row.id, row.prev)).collect();
+    let expected = [("completed", 1, 0), ("dead", 2, 1), ("completed_with_errors", 3, 1), ("dead", 4, 1), ("completed", 5, 1)];
+    assert_eq!(rows, expected.map(|(status, id, prev)| (status.to_owned(), Some(id), Some(prev))));
+    assert!(page.entries.iter().all(|row| row.taken_ms.is_some_and(|taken| taken <= row.finalized_ms)), "{page:?}");
+    worker.close().await;
+}
+
+/// Who does not wait finds what is there, however many markers before it lead nowhere.
+#[tokio::test]
+async fn what_is_behind_many_markers_is_found() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let worker = claims(&redis, "w", |_| {}).await;
+    for _ in 0..3000 {
+        console.run::<u64>(&["LPUSH", &console.keys.objects_with_events(), "nothing"]).await;
+    }
+    console.emit("work:1", "1").await;
+    let mut claimed = worker.try_next().await.expect("asked").expect("an event");
+    assert_eq!(told(&claimed), event("work:1", "1", 1, 0));
+    claimed.commit().await.expect("committed");
     at_rest(&worker, &console).await;
     worker.close().await;
 }

@@ -202,3 +202,20 @@ async fn what_is_left_behind_is_found() {
     let found: Vec<_> = report.violations.iter().map(|violation| format!("{violation:?}")).collect();
     assert!(found.len() == 1 && found[0].contains("tells what handlers have finished"), "{found:?}");
 }
+
+/// However much of an event is finished, all of it is told.
+#[tokio::test]
+async fn much_that_is_finished_is_told() {
+    let redis = Redis::start();
+    let (mut state, _) = in_hand(&redis).await;
+    let key = state.keys.event_handled("work:1");
+    let fields: Vec<_> = (0..5000).map(|n| format!("once:{n}")).collect();
+    let mut set = redis::cmd("HSET");
+    set.arg(&key).arg("id").arg(5);
+    fields.iter().for_each(|field| {
+        set.arg(field).arg(1);
+    });
+    set.query_async::<u64>(&mut state.conn).await.expect("HSET");
+    let Handled::Kept { id, finished, .. } = told(&mut state, batch(), None).await else { panic!("it is not told") };
+    assert_eq!((id, finished.len()), (5, 5000));
+}

@@ -373,6 +373,12 @@ async fn what_has_no_batch_is_not_skipped() {
         assert!(matches!(refused, Skipped::NoBatch(_)), "{numbers:?}: {refused:?}");
     }
     assert_eq!(console.dead().await.len(), 0);
+    // One that is not among those that wait is not held, whatever its owner's key says.
+    state.hold("astray", "1", &["1"], "20 0 1 0 retry: x").await;
+    state.run("ZREM", &[&keys.objects_held(), "astray"]).await;
+    let refused = skip(&mut state.conn, &keys, ADA, "astray", None).await.expect("an answer");
+    assert_eq!(refused, Skipped::NotHeld("held".to_owned()));
+    assert_eq!(console.dead().await.len(), 0);
     // They can be released.
     assert_eq!(release(&mut state.conn, &keys, ADA, "work:8").await.expect("an answer"), Released::Released(String::new()));
 }

@@ -394,4 +394,5 @@ async fn a_projection_killed_at_any_point_applies_each_row_once() {
     catch_up(&mut runner, &mut state.conn).await;
     assert_eq!(runner.projection().0, ids(1..=written));
     println!("{killed} of 12 were killed in the middle");
+    assert!(killed > 0, "none was killed in the middle");
 }

@@ -29,4 +29,6 @@ local function end_handled(slot, object, over)
   -- At once: what is pushed must not be there any more, whatever happens further on.
   call('DEL', P .. object .. event_handled)
   markers_left = markers_left + push_emits(handled.emits)
+  -- Their texts may be large, and other slots have some, too.
+  handled.emits = {}
 end

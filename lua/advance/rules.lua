@@ -29,7 +29,7 @@ local function pause_ruled(slot, object, last, named)
   pause(slot, object, named)
   if last and forget_ms > 0 then
     -- Set anew it has no time to live: what is paused is not idle, however long.
-    set_later(P .. object .. last_event_id, last)
+    call('SET', P .. object .. last_event_id, last)
   end
   count_pause()
   return true

@@ -184,16 +184,18 @@ async fn supervise(redis: Redis, config: Arc<WorkerConfig>, first: Session, say:
         warn!(name = %config.name, "recover: the lease is lost; attaching again");
         let attached = async {
             sleep(again).await;
-            attach(&redis, &config, Some(&session)).await
+            let session = attach(&redis, &config, Some(&session)).await?;
+            Ok((Term::begin(&redis, &config, &session).await, session))
         };
-        session = tokio::select! {
+        let term;
+        (term, session) = tokio::select! {
             () = closed.cancelled() => break ClaimError::Lost,
             attached = attached => match attached {
-                Ok(session) => session,
+                Ok(attached) => attached,
                 Err(error) => break ClaimError::Ended(Arc::new(error)),
             },
         };
-        drop(say.send_replace(Ok(Term::begin(&redis, &config, &session).await)));
+        drop(say.send_replace(Ok(term)));
     };
     drop(say.send_replace(Err(ended)));
 }
@@ -256,7 +258,7 @@ impl Term {
             }
             for batch in found.batches {
                 let slot = batch.slot;
-                if term.settle(slot, give_back(&Hand::new(batch, 0)), false).await.is_err() {
+                if term.settle(slot, give_back(&Hand::new(batch, 0)), false, Instant::now()).await.is_err() {
                     return term;
                 }
             }
@@ -316,8 +318,11 @@ impl Term {
                 }
                 found = self.advance(&ask()).await?;
                 continue;
-            } else if !patient || asker.is_closed() {
+            } else if asker.is_closed() || !patient && !found.more {
                 return Ok(None);
+            } else if found.more {
+                found = self.advance(&ask()).await?;
+                continue;
             }
             let to = self.config.keys.worker_object(&format!("{}.{slot}", self.config.name));
             let block = found.next_due.map_or(self.config.block, |due| due.min(self.config.block));
@@ -354,17 +359,17 @@ impl Term {
             (None, Err(error)) => reject(&hand, &format!("not JSON: {error}")),
             (None, Ok(())) => return Ok(Some(hand)),
         };
-        self.settle(slot, report, false).await.map(|()| None)
+        self.settle(slot, report, false, Instant::now()).await.map(|()| None)
     }
 
     /// Tells what became of the slot's batch, and gives back whatever else is in its hands.
-    async fn settle(&self, slot: usize, mut report: Report, mut handled: bool) -> Result<(), ClaimError> {
+    async fn settle(&self, slot: usize, mut report: Report, mut handled: bool, taken: Instant) -> Result<(), ClaimError> {
         loop {
             let mut call = self.new_call(0);
             if handled {
                 call.handled(slot);
             }
-            call.report(slot, &report);
+            call.report_taken(slot, &report, taken.elapsed());
             let Some(rest) = self.advance(&call).await?.batches.pop() else { return Ok(()) };
             (report, handled) = (give_back(&Hand::new(rest, 0)), false);
         }
@@ -380,7 +385,11 @@ impl Term {
             forget_after: self.config.forget_after,
         };
         let from = *self.from.lock().unwrap_or_else(PoisonError::into_inner);
-        Advance::new(&self.config.keys, &self.config.name, &self.token, bounds, from)
+        let mut call = Advance::new(&self.config.keys, &self.config.name, &self.token, bounds, from);
+        if let Some(log) = self.config.event_log {
+            call.log(log);
+        }
+        call
     }
 
     /// Makes the call until Redis answers it.
@@ -403,7 +412,7 @@ impl Term {
     }
 
     fn read(&self, reply: Advanced) -> Result<Found, ClaimError> {
-        let Advanced::Ok { next_due, from, batches, quarantined, .. } = reply else { return Err(ClaimError::Lost) };
+        let Advanced::Ok { next_due, more, from, batches, quarantined } = reply else { return Err(ClaimError::Lost) };
         *self.from.lock().unwrap_or_else(PoisonError::into_inner) = from;
         for (object, why) in quarantined {
             error!(object, why, "claim: the object is held until an operator releases it");
@@ -411,13 +420,15 @@ impl Term {
         for batch in &batches {
             self.redis.saw(batch.tag.first + batch.events.len() as u64 - 1);
         }
-        Ok(Found { next_due, batches })
+        Ok(Found { next_due, more, batches })
     }
 }
 
 /// What a call brought.
 struct Found {
     next_due: Option<Duration>,
+    /// It may not have looked at all there is.
+    more: bool,
     batches: Vec<BatchReply>,
 }
 
@@ -439,6 +450,7 @@ fn reject(hand: &Hand, error: &str) -> Report {
 pub struct Claimed {
     event: Event,
     hand: Hand,
+    taken: Instant,
     cancelled: CancellationToken,
     /// Nothing once it is answered.
     place: Option<Place>,
@@ -453,7 +465,7 @@ impl Claimed {
         let Batch { object, first, prev, payloads, .. } = &hand.batch;
         let event = Event { id: *first, prev: *prev, object: object.clone(), payload: payloads[0].clone() };
         let cancelled = place.term.over.clone();
-        Self { event, hand, cancelled, place: Some(place), seen: true, answer: None, answered: None }
+        Self { event, hand, taken: Instant::now(), cancelled, place: Some(place), seen: true, answer: None, answered: None }
     }
 
     /// The event.
@@ -515,7 +527,7 @@ impl Claimed {
     async fn give(&mut self, report: Report, over: bool) -> Result<(), ClaimError> {
         if let Some(place) = self.place.take() {
             let handled = over && self.hand.handled.is_some();
-            self.answer = Some(tokio::spawn(settle(place, report, handled)));
+            self.answer = Some(tokio::spawn(settle(place, report, handled, self.taken)));
         }
         if let Some(answer) = &mut self.answer {
             self.answered = Some(answer.await.unwrap_or(Err(ClaimError::Lost)));
@@ -526,10 +538,10 @@ impl Claimed {
 }
 
 /// The slot is free when this is done.
-async fn settle(place: Place, report: Report, handled: bool) -> Result<(), ClaimError> {
+async fn settle(place: Place, report: Report, handled: bool, taken: Instant) -> Result<(), ClaimError> {
     tokio::select! {
         () = place.term.over.cancelled() => Err(ClaimError::Lost),
-        settled = place.term.settle(place.slot, report, handled) => settled,
+        settled = place.term.settle(place.slot, report, handled, taken) => settled,
     }
 }
 
@@ -543,7 +555,7 @@ impl Drop for Claimed {
         let (report, over) =
             if self.seen { self.failure("dropped without an answer", None) } else { (give_back(&self.hand), false) };
         if let Some(place) = self.place.take() {
-            runtime.spawn(settle(place, report, over && self.hand.handled.is_some()));
+            runtime.spawn(settle(place, report, over && self.hand.handled.is_some(), self.taken));
         }
     }
 }

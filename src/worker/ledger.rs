@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -67,20 +67,37 @@ pub(crate) struct InHand {
     again: bool,
     /// The event of which something is kept; 0: none.
     handled: AtomicU64,
+    /// Something is emitted with that.
+    emitted: AtomicBool,
 }
 
 impl InHand {
     /// `lapsed`: this process had the name before, so that the batch may come again under the same tag.
     pub(crate) fn new(link: Arc<Link>, slot: usize, hand: &Hand, lapsed: bool) -> Self {
         let (object, tag) = (hand.raw.clone(), hand.tag);
-        let handled = AtomicU64::new(hand.handled.unwrap_or(0));
         let again = lapsed || tag.is_again() || hand.handled.is_some();
-        Self { link, slot, object, tag, end: tag.first + hand.batch.len() as u64, again, handled }
+        // Until what is kept is read, something may be.
+        let handled = AtomicU64::new(hand.handled.unwrap_or(if again { tag.first } else { 0 }));
+        Self {
+            link,
+            slot,
+            object,
+            tag,
+            end: tag.first + hand.batch.len() as u64,
+            again,
+            handled,
+            emitted: AtomicBool::new(false),
+        }
     }
 
     /// The event of which something is kept, as far as the process knows.
     pub(crate) fn handled(&self) -> Option<u64> {
         Some(self.handled.load(Ordering::Relaxed)).filter(|id| *id > 0)
+    }
+
+    /// Whether handlers have emitted something, as far as the process knows.
+    pub(crate) fn emitted(&self) -> bool {
+        self.emitted.load(Ordering::Relaxed)
     }
 
     /// Makes the call until Redis answers it.
@@ -131,11 +148,13 @@ impl Ledger for InHand {
         // What is kept of an event that is not in the batch is a leftover.
         let page = if (self.tag.first..self.end).contains(&page.id) { page } else { Page::default() };
         self.handled.fetch_max(page.id, Ordering::Relaxed);
+        self.emitted.fetch_or(page.emitted.0 > 0, Ordering::Relaxed);
         Ok(page)
     }
 
     async fn write(&self, id: u64, field: &str, emits: Option<(&str, &[u8])>) -> Result<(), LedgerError> {
         self.handled.fetch_max(id, Ordering::Relaxed);
+        self.emitted.fetch_or(emits.is_some(), Ordering::Relaxed);
         self.call(Some(Finished { id, field, emits })).await.map(drop)
     }
 

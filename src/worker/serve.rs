@@ -36,6 +36,8 @@ use crate::sink::{Context, Sink, Stop};
 const CALLS_MAX: usize = 2;
 /// Markers looked at in one call: enough to pass over those a busy object has left, few enough to leave Redis to others.
 const MARKERS_MAX: usize = 1024;
+/// Slots in one call whose events' handlers have emitted, each up to 1,000 events and 8 MiB: Redis does nothing else while it pushes them.
+const EMITTED_MAX: usize = 16;
 /// Free slots named in a call beside those with results, at least: naming more than can be given something costs Redis time for nothing.
 const NAMED_MIN: usize = 4;
 /// Waits before a connection whose call or pop failed is replaced: the reason may be a lasting one.
@@ -73,7 +75,7 @@ pub(crate) struct Serve<'a> {
     slots: Vec<Slot>,
     delivered: &'a mut u64,
     stop_began: &'a mut Option<Instant>,
-    deliveries: JoinSet<(usize, Outcome, Option<u64>)>,
+    deliveries: JoinSet<(usize, Outcome, Arc<InHand>)>,
     /// For what handlers have finished.
     ledger: Arc<Link>,
     cancelled: CancellationToken,
@@ -242,10 +244,13 @@ impl<'a> Serve<'a> {
         // Unless all are to be named, half of the slots: Redis has the other half to work on while the answer is worked on here.
         let asked_max = if all { self.slots.len() } else { self.slots.len().div_ceil(CALLS_MAX) };
         let mut asked = Vec::with_capacity(asked_max);
+        let mut emitted_left = EMITTED_MAX;
         for (number, slot) in self.slots.iter_mut().enumerate() {
             match slot {
                 _ if asked.len() == asked_max => break,
+                Slot::Reported(told) if told.emitted && emitted_left == 0 => continue,
                 Slot::Reported(told) => {
+                    emitted_left -= usize::from(told.emitted);
                     if told.handled {
                         call.handled(number);
                     }
@@ -459,15 +464,15 @@ impl<'a> Serve<'a> {
         let (sink, batch, offered) = (Arc::clone(&self.sink), hand.batch.clone(), hand.offered());
         self.deliveries.spawn(async move {
             let outcome = deliver(sink, batch, offered, cx).await;
-            (slot, outcome, ledger.handled())
+            (slot, outcome, ledger)
         });
     }
 
-    fn outcome(&mut self, done: Result<(usize, Outcome, Option<u64>), tokio::task::JoinError>) {
+    fn outcome(&mut self, done: Result<(usize, Outcome, Arc<InHand>), tokio::task::JoinError>) {
         // A delivery catches its own panics and is aborted only with the session.
-        let Ok((slot, outcome, handled)) = done else { return };
+        let Ok((slot, outcome, ledger)) = done else { return };
         let Slot::Delivering(hand) = &mut self.slots[slot] else { return };
-        hand.handled = handled;
+        (hand.handled, hand.emitted) = (ledger.handled(), ledger.emitted());
         let object = hand.batch.object().clone();
         if let Some(Stop::Unavailable { error }) = &outcome.stop {
             debug!(%object, error, "deliver: the sink is unavailable");

@@ -31,6 +31,8 @@ pub(crate) struct Hand {
     pub(crate) taken: Instant,
     /// The event of which handlers have finished something, as far as the process knows.
     pub(crate) handled: Option<u64>,
+    /// Handlers have emitted something with that.
+    pub(crate) emitted: bool,
 }
 
 impl Hand {
@@ -42,7 +44,7 @@ impl Hand {
         let batch = Batch { object, first: reply.tag.first, prev: reply.prev, stride: STRIDE, payloads: reply.events };
         // In other hands, handlers may have finished something of its first event.
         let handled = reply.tag.is_again().then_some(reply.tag.first);
-        Self { raw: reply.object, tag: reply.tag, batch, turn, taken: Instant::now(), handled }
+        Self { raw: reply.object, tag: reply.tag, batch, turn, taken: Instant::now(), handled, emitted: false }
     }
 
     /// How many events to offer to the sink at once: an event that failed, or that may have killed its worker, is delivered alone.
@@ -99,6 +101,8 @@ pub(crate) struct Told {
     pub(crate) taken: Instant,
     /// It ends the event of which handlers have finished something.
     pub(crate) handled: bool,
+    /// Something is to be pushed with that.
+    pub(crate) emitted: bool,
     turn: usize,
 }
 
@@ -147,9 +151,13 @@ impl Slot {
             (Self::Delivering(hand), Step::Outcome(outcome, policy)) => hand_over(hand, outcome, policy),
             (Self::Delivering(hand), Step::Park) => Self::Parked(hand),
             (Self::Parked(hand), Step::Resume) => Self::Delivering(hand),
-            (Self::Delivering(hand), Step::Refuse(why)) => {
-                Self::Reported(Told { report: hand.hold_for_operator(why), taken: hand.taken, handled: false, turn: 0 })
-            }
+            (Self::Delivering(hand), Step::Refuse(why)) => Self::Reported(Told {
+                report: hand.hold_for_operator(why),
+                taken: hand.taken,
+                handled: false,
+                emitted: false,
+                turn: 0,
+            }),
             (slot @ (Self::Free | Self::Parked(_) | Self::Delivering(_) | Self::Reported(_) | Self::Asked(_)), _) => slot,
         }
     }
@@ -183,7 +191,8 @@ fn hand_over(hand: Hand, outcome: Outcome, policy: &Policy<'_>) -> Slot {
         Results::Reject { id, .. } | Results::Complete { id, .. } => id + 1,
     };
     let handled = hand.handled.is_some_and(|id| id < over);
-    Slot::Reported(Told { report: hand.report(count, then), taken: hand.taken, handled, turn })
+    let emitted = handled && hand.emitted;
+    Slot::Reported(Told { report: hand.report(count, then), taken: hand.taken, handled, emitted, turn })
 }
 
 /// The event behind the first `count` has failed: it is tried again later, unless its attempts are used up.

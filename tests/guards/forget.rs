@@ -112,6 +112,34 @@ async fn a_call_of_all_slots_keeps_all_last_ids() {
     assert_eq!(objects(&scripts::advance(&mut state.conn, &call).await.expect("an answer")).len(), 1024);
 }
 
+/// The same beside as many objects as a call pauses: no command is longer than Redis lets a script make it.
+#[tokio::test]
+async fn a_call_of_all_slots_pauses_others_too() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    for n in 0..1024 {
+        for prefix in ["held", "b"] {
+            state.delivered(&format!("{prefix}:{n}"), n + 1).await;
+            state.emit(&format!("{prefix}:{n}"), "1").await;
+        }
+        state.hold(&format!("held:{n}"), "1", &[], "0 0 0 0 yield").await;
+        state.run("DEL", &[&state.keys.events_held_id(&format!("held:{n}"))]).await;
+    }
+    // Markers of what is held lead nowhere.
+    state.run("LTRIM", &[&state.keys.objects_with_events(), "1", "0"]).await;
+    for n in 0..1023 {
+        state.run("LPUSH", &[&state.keys.objects_with_events(), &format!("b:{n}")]).await;
+    }
+    state.rule("pause b:*", "1 0 0 3 0 adanot yet", "never").await;
+    let keys = state.keys.clone();
+    let bounds = Bounds { batch: 1, claims: 1024, markers: 4096, ..FORGET };
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, From::Markers);
+    (0..1024).for_each(|slot| call.free(slot));
+    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let paused: u64 = redis::cmd("ZCARD").arg(keys.objects_paused()).query_async(&mut state.conn).await.expect("ZCARD");
+    assert_eq!((objects(&answer).len(), paused), (1024, 1023));
+}
+
 /// Whatever there is of an object but its last id keeps it, each by itself, and the last id too; a marker does not.
 #[tokio::test]
 async fn only_an_idle_object_is_forgotten() {

@@ -114,7 +114,8 @@ impl HandlerContext {
     }
 
     /// Fires when the handler's time is over, when the lease is lost, or when the worker stops at once: what is done after that is done in vain. The
-    /// handler's own future is dropped then; this is for what it has started elsewhere.
+    /// handler's own future is dropped then; this is for what it has started elsewhere. A worker that is cut off from Redis learns that its lease is lost
+    /// when it reaches Redis again: until then only the [`fence`](Self::fence) tells.
     pub fn cancelled(&self) -> &CancellationToken {
         &self.cancelled
     }
