@@ -359,7 +359,7 @@ impl Term {
             (None, Err(error)) => reject(&hand, &format!("not JSON: {error}")),
             (None, Ok(())) => return Ok(Some(hand)),
         };
-        self.settle(slot, report, false, Instant::now()).await.map(|()| None)
+        self.settle(slot, report, false, hand.taken).await.map(|()| None)
     }
 
     /// Tells what became of the slot's batch, and gives back whatever else is in its hands.
@@ -450,7 +450,6 @@ fn reject(hand: &Hand, error: &str) -> Report {
 pub struct Claimed {
     event: Event,
     hand: Hand,
-    taken: Instant,
     cancelled: CancellationToken,
     /// Nothing once it is answered.
     place: Option<Place>,
@@ -465,7 +464,7 @@ impl Claimed {
         let Batch { object, first, prev, payloads, .. } = &hand.batch;
         let event = Event { id: *first, prev: *prev, object: object.clone(), payload: payloads[0].clone() };
         let cancelled = place.term.over.clone();
-        Self { event, hand, taken: Instant::now(), cancelled, place: Some(place), seen: true, answer: None, answered: None }
+        Self { event, hand, cancelled, place: Some(place), seen: true, answer: None, answered: None }
     }
 
     /// The event.
@@ -527,7 +526,7 @@ impl Claimed {
     async fn give(&mut self, report: Report, over: bool) -> Result<(), ClaimError> {
         if let Some(place) = self.place.take() {
             let handled = over && self.hand.handled.is_some();
-            self.answer = Some(tokio::spawn(settle(place, report, handled, self.taken)));
+            self.answer = Some(tokio::spawn(settle(place, report, handled, self.hand.taken)));
         }
         if let Some(answer) = &mut self.answer {
             self.answered = Some(answer.await.unwrap_or(Err(ClaimError::Lost)));
@@ -555,7 +554,7 @@ impl Drop for Claimed {
         let (report, over) =
             if self.seen { self.failure("dropped without an answer", None) } else { (give_back(&self.hand), false) };
         if let Some(place) = self.place.take() {
-            runtime.spawn(settle(place, report, over && self.hand.handled.is_some(), self.taken));
+            runtime.spawn(settle(place, report, over && self.hand.handled.is_some(), self.hand.taken));
         }
     }
 }
