@@ -4,6 +4,7 @@
 --           What a rule is over is paused, and rules that are lifted or past their end are woken, so many objects in each call.
 --           Repeating a call changes nothing: a result that names another batch than the one in flight is ignored, and a slot that still has
 --           a batch gets that batch.
+--           What it does is in lua/advance/, beginning with call.lua; what only some calls need is made by those (`hold()`, `log()`, …: src/scripts/mod.rs).
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read); event.workers (hash, read), next.event.id (string), objects.with.events (list),
 --           objects.held and objects.paused (zsets), event.rules (hash), events.dead and event.log (streams, written, the log trimmed),
 --           event.worker:W:* of the slots named, and of the objects they have or get
@@ -38,7 +39,8 @@ local args = ARGV
 local name, token = args[2], args[3]
 local batch_max, batch_bytes, reply_bytes = tonumber(args[4]), tonumber(args[5]), tonumber(args[6])
 local claims, markers_max, from, forget_ms = tonumber(args[7]), tonumber(args[8]), args[9], tonumber(args[10])
-local SLOT_ARGS = 11
+local SLOT_ARGS, LOG_ARGS = 11, 3
+local log_on = args[SLOT_ARGS] == 'log'
 
 local call, try, format = redis.call, redis.pcall, string.format
 
@@ -55,12 +57,15 @@ if not counter or counter + 1024 * batch_max > ID_MAX then
 end
 local soonest = call('ZRANGE', P .. objects_held, 0, 0, 'WITHSCORES')
 local markers_left = call('LLEN', P .. objects_with_events)
+-- Those at the tail that are used, and not trimmed yet.
+local markers_used = 0
 -- All that rules cost where there is none.
 local rules_next = call('HGET', P .. event_rules, 'next')
 if rules_next then
   call('ZCARD', P .. objects_paused)
 end
 local entries, quarantined, progress = {}, {}, false
+
 
 -- The number as text: an id, or how many. What Redis makes of a number itself takes longer; %d alone may be short of 2^53.
 local function text_of(number)
@@ -113,29 +118,9 @@ local function is_wrong_type(reply)
   return string.find(reply.err, '^WRONGTYPE') ~= nil or error(reply)
 end
 
--- MGET, because it answers nil for a key of a wrong type where GET would fail. What is no id must not reach the caller: with the
--- batch in hand there is nothing to hold back any more, and 0 is an id before it.
-local function last_of(object)
-  local last = call('MGET', P .. object .. last_event_id)[1]
-  return last and id_of(last) and last or '0'
-end
-
--- Not by string.format, which cuts a name at a NUL.
-local function quarantined_by(wrong)
-  return 'quarantine: ' .. wrong .. ' is a ' .. call('TYPE', P .. wrong).ok
-end
-
--- What the keys of the slot begin with.
-local function at_of(slot)
-  return P .. WORKER .. slot.w
-end
-
--- Holds the batch of a slot as it is, until an operator releases it, because what its result asks for cannot be done.
-local function hold_back(slot, object, why)
-  local first, handouts, attempts, crashes = numbers(args[slot.arg + 1])
-  hold_batch(at_of(slot), object, 'inf', held_id_of(first, handouts, attempts, crashes, why))
-  quarantined[#quarantined + 1] = object
-  quarantined[#quarantined + 1] = why
+-- Whether the event at the head of the batch with this tag has failed before.
+local function has_failed(tag)
+  return string.find(tag, '^%d+ %d+ [1-9]') ~= nil
 end
 
 -- The slot has nothing more of its object. The name stays in its list until the slot's next object takes its place there, or the call ends:
@@ -146,19 +131,5 @@ local function leave(slot, object)
   slot.left = object
 end
 
-local function hold_now(slot, object)
-  hold(at_of(slot), object, now_ms, nil)
-end
-
 -- Objects this call has held until an operator releases them: they are not due any more, though it may have read before that they are.
 local put_aside = {}
-
--- Holds an object the slot has, until an operator releases it, because its key `wrong` has a wrong type: that must stop nothing else.
-local function quarantine(slot, object, wrong)
-  put_aside[object] = true
-  local why = quarantined_by(wrong)
-  hold(at_of(slot), object, 'inf', '0 0 0 0 ' .. why)
-  try('ZREM', P .. objects_paused, object)
-  quarantined[#quarantined + 1] = object
-  quarantined[#quarantined + 1] = why
-end

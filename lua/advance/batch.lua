@@ -52,21 +52,6 @@ local function take_more(slot, entry)
   return entry
 end
 
--- Moves up to a batch. Answers as `take_first` does.
-local function take(slot, object)
-  local entry, wrong = take_first(slot, object)
-  return entry and take_more(slot, entry) or entry, wrong
-end
-
--- Puts back what was taken, as if nothing had been.
-local function put_back(slot, object, entry)
-  for i = #entry, EVENTS_FROM, -1 do
-    call('RPUSH', P .. object .. events, entry[i])
-    reply_bytes = reply_bytes + #entry[i]
-  end
-  call('DEL', slot.batch)
-end
-
 -- Gives the slot what it took, under new ids.
 local function give(slot, prev, entry)
   local tag = text_of(counter + 1)
@@ -75,30 +60,4 @@ local function give(slot, prev, entry)
   entry[3], entry[4] = tag, prev
   entries[#entries + 1] = entry
   slot.has, slot.object, progress = true, entry[2], true
-end
-
--- Gives the slot the batch it has: what remains of one, or all of it after a lost reply, a restart, a hold.
-local function give_again(slot, object, tag)
-  slot.has = true
-  if reply_bytes <= 0 then
-    return
-  end
-  local batch = call('LRANGE', slot.batch, 0, -1)
-  local entry = { slot.number, object, tag, last_of(object) }
-  for i = #batch, 1, -1 do
-    reply_bytes = reply_bytes - #batch[i]
-    entry[#entry + 1] = batch[i]
-  end
-  entries[#entries + 1] = entry
-  progress = true
-end
-
--- The batch of a slot whose result, if any, speaks of another one.
-local function give_unknown(slot, tag)
-  slot.has = true
-  for _, object in ipairs(call('LRANGE', slot.list, 0, -1)) do
-    if call('MGET', P .. object .. event_worker)[1] == slot.w then
-      return give_again(slot, object, tag)
-    end
-  end
 end

@@ -2,7 +2,7 @@
 local slots, tag_keys, looks, handled, n_slots = {}, {}, {}, {}, 0
 local width = { free = 0, look = 0, handled = 0, done = 3, yield = 3, part = 5, hold = 6, reject = 8, complete = 8 }
 local at = P .. WORKER
-local i = SLOT_ARGS + (log_keep and LOG_ARGS or 0)
+local i = SLOT_ARGS + (log_on and LOG_ARGS or 0)
 while args[i] do
   local number, result = args[i], args[i + 1]
   local w = name .. '.' .. number
@@ -22,7 +22,7 @@ while args[i] do
     slots[n_slots], tag_keys[n_slots] = slot, slot.tag
   end
   i = i + 2 + width[result]
-  if log_keep and width[result] > 0 then
+  if log_on and width[result] > 0 then
     slot.taken = text_of(now_ms - tonumber(args[i]))
     i = i + 1
   end
@@ -44,10 +44,12 @@ local function claim_what_was_popped()
 end
 
 local function advance()
-  wake_where_due()
+  if rules_next and rules_next ~= 'never' and tonumber(rules_next) <= now_ms then
+    rules().wake()
+  end
   go_on(commit(slots, #tag_keys > 0 and call('MGET', unpack(tag_keys)) or {}))
   for _, look in ipairs(looks) do
-    return_strays(look, slots)
+    strays()(look, slots)
   end
   local without = 0
   for _, slot in ipairs(slots) do
@@ -67,7 +69,9 @@ end
 local claims_wanted = claims > 0
 local done, failed = pcall(advance)
 fill()
-trim_markers()
+if markers_used > 0 then
+  markers().trim()
+end
 for _, slot in ipairs(slots) do
   if slot.untagged and not slot.has then
     delete_later(slot.tag)
@@ -87,7 +91,7 @@ if progress then
   soonest = call('ZRANGE', P .. objects_held, 0, 0, 'WITHSCORES')
 end
 local due_ms = soonest[2] and soonest[2] ~= 'inf' and math.max(tonumber(soonest[2]) - now_ms, 0) or -1
-local more = waking or claims_wanted and progress and (markers_left > 0 or due_ms == 0 or reply_bytes <= 0)
+local more = rules_next == '0' or claims_wanted and progress and (markers_left > 0 or due_ms == 0 or reply_bytes <= 0)
 if rules_next and rules_next ~= 'never' then
   local end_ms = math.max(tonumber(rules_next) - now_ms, 0)
   due_ms = due_ms < 0 and end_ms or math.min(due_ms, end_ms)

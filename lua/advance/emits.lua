@@ -11,7 +11,7 @@ local function read_handled(slot, object)
     wrong, found = wrong_queue(emits)
   end
   if wrong then
-    hold_back(slot, object, 'quarantine: ' .. wrong .. ' is a ' .. found)
+    hold().back(slot, object, 'quarantine: ' .. wrong .. ' is a ' .. found)
     return false
   end
   slot.handled = { id = id, emits = emits }
@@ -32,3 +32,5 @@ local function end_handled(slot, object, over)
   -- Their texts may be large, and other slots have some, too.
   handled.emits = {}
 end
+
+return { read = read_handled, finish = end_handled }

@@ -2,11 +2,6 @@
 -- A list of a wrong type holds up nothing: it is written over by nobody, and goes as any other where the event ends.
 local ERRORS_MAX, ERROR_BYTES_MAX = 20, 500
 
--- Whether the event at the head of the batch with this tag has failed before.
-local function has_failed(tag)
-  return string.find(tag, '^%d+ %d+ [1-9]') ~= nil
-end
-
 -- The first bytes of a text that is too long, up to the end of a letter of UTF-8.
 local function shortened(text)
   if #text <= ERROR_BYTES_MAX then
@@ -29,3 +24,5 @@ local function keep_error(object, tag, count, held_id, why)
     call('LTRIM', P .. object .. event_errors, 0, ERRORS_MAX - 1)
   end
 end
+
+return keep_error

@@ -1,20 +1,16 @@
 -- log: with the event log on, what is finalized is written there, in the step that finalizes it.
-local LOG_ARGS = 3
 -- Beyond what came in this call, so many rows are trimmed at most.
 local LOG_TRIM_MAX = 10000
 
--- How many rows are kept, about, and for how long (ms; 0: however old). Without these the log is off.
-local log_keep, log_keep_ms
-if args[SLOT_ARGS] == 'log' then
-  log_keep, log_keep_ms = args[SLOT_ARGS + 1], tonumber(args[SLOT_ARGS + 2])
-end
+-- How many rows are kept, about, and for how long (ms; 0: however old).
+local log_keep, log_keep_ms = args[SLOT_ARGS + 1], tonumber(args[SLOT_ARGS + 2])
 local log_rows, log_wrong = 0, nil
 
 -- Answers why the log cannot be written, or false. Asked before anything is written: an event must not leave its batch without its row, nor have two.
 local function log_refused()
   if log_wrong == nil then
     local found = call('TYPE', P .. event_log).ok
-    log_wrong = found ~= 'stream' and found ~= 'none' and quarantined_by(event_log)
+    log_wrong = found ~= 'stream' and found ~= 'none' and hold().quarantined_by(event_log)
   end
   return log_wrong
 end
@@ -28,7 +24,7 @@ end
 -- Writes down the delivered events of the batch, all of it or the first `count`. One that is buried behind them has its row where that is done.
 local function log_delivered(slot, object, count)
   local id, _, attempts = numbers(args[slot.arg + 1])
-  local batch, prev = call('LRANGE', slot.batch, count and text_of(-count) or '0', '-1'), last_of(object)
+  local batch, prev = call('LRANGE', slot.batch, count and text_of(-count) or '0', '-1'), again().last_of(object)
   for i = #batch, 1, -1 do
     log_row(slot, 'completed', object, id, prev, batch[i], '', text_of(attempts))
     id, prev, attempts = text_of(tonumber(id) + 1), id, 0
@@ -45,7 +41,7 @@ local function log_result(slot, object)
   end
   local why = log_refused()
   if why then
-    hold_back(slot, object, why)
+    hold().back(slot, object, why)
     return false
   elseif count ~= 0 then
     log_delivered(slot, object, count)
@@ -63,3 +59,5 @@ local function trim_log()
     end
   end
 end
+
+return { row = log_row, result = log_result, trim = trim_log }

@@ -2,7 +2,6 @@
 local WAKE_MAX = 256
 -- More than one call should pause: then it claims nothing further, and the next one goes on.
 local pauses_left = 1024
-local waking = false
 
 local function pause(slot, object, named)
   call('ZADD', P .. objects_paused, '0', object)
@@ -105,11 +104,6 @@ local function wake()
     left = left - 1 - #objects
   end
   rules_next, progress = write_next(), true
-  waking = rules_next == '0'
 end
 
-local function wake_where_due()
-  if rules_next and rules_next ~= 'never' and tonumber(rules_next) <= now_ms then
-    wake()
-  end
-end
+return { pause = pause_ruled, pause_held = pause_held, wake = wake }

@@ -18,26 +18,11 @@ local function hold_batch(at, object, due, held_id)
   hold(at, object, due, held_id)
 end
 
--- The four numbers of a tag, `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]`; the first one stays text, as ids do.
-local function numbers(tag)
-  local first, rest = string.match(tag, '^(%d+)(.*)$')
-  local handouts, attempts, crashes = string.match(rest or '', '^ (%d+) ?(%d*) ?(%d*)$')
-  return first, tonumber(handouts) or 0, tonumber(attempts) or 0, tonumber(crashes) or 0
-end
-
--- The tag of these numbers, without trailing zeros.
-local function tag_of(first, handouts, attempts, crashes)
-  if crashes > 0 then
-    return string.format('%s %d %d %d', first, handouts, attempts, crashes)
-  elseif attempts > 0 then
-    return string.format('%s %d %d', first, handouts, attempts)
-  elseif handouts > 0 then
-    return string.format('%s %d', first, handouts)
+-- A name a worker has taken but does not own goes back to the markers, at the end that is taken next: it has waited already.
+-- Removes by value: a list may hold two names after a lost reply.
+local function stray(at, object)
+  redis.call('LREM', at .. worker_object, 1, object)
+  if object ~= '' then
+    redis.call('RPUSH', P .. objects_with_events, object)
   end
-  return first
-end
-
-local function held_id_of(first, handouts, attempts, crashes, why)
-  -- Not by %s, which cuts a name in it at a NUL.
-  return string.format('%s %d %d %d ', first, handouts, attempts, crashes) .. why
 end

@@ -1,14 +1,5 @@
 -- slots: what attach, adopt, detach and renew share: a look at everything the slots of one name have.
 
--- A name a worker has taken but does not own goes back to the markers, at the end that is taken next: it has waited already.
--- Removes by value: a list may hold two names after a lost reply.
-local function stray(at, object)
-  redis.call('LREM', at .. worker_object, 1, object)
-  if object ~= '' then
-    redis.call('RPUSH', P .. objects_with_events, object)
-  end
-end
-
 -- Calls `owned(at, slot, object, tag)` for every object that a slot of `name` owns, and returns every other name its slots have taken
 -- to the markers. Answers how many names it returned. `tag` is false where the batch is empty.
 local function each_slot(name, slots, owned)

@@ -64,39 +64,58 @@ macro_rules! script {
 }
 
 script!(CONNECT, "connect.lua", "lib/ids.lua", "lib/rights.lua");
-script!(ATTACH, "attach.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
-script!(RENEW, "renew.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
-script!(DETACH, "detach.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
-script!(ADOPT, "adopt.lua", "lib/fence.lua", "lib/hold.lua", "lib/slots.lua");
+script!(ATTACH, "attach.lua", "lib/fence.lua", "lib/tag.lua", "lib/hold.lua", "lib/slots.lua");
+script!(RENEW, "renew.lua", "lib/fence.lua", "lib/tag.lua", "lib/hold.lua", "lib/slots.lua");
+script!(DETACH, "detach.lua", "lib/fence.lua", "lib/tag.lua", "lib/hold.lua", "lib/slots.lua");
+script!(ADOPT, "adopt.lua", "lib/fence.lua", "lib/tag.lua", "lib/hold.lua", "lib/slots.lua");
 script!(FORGET, "forget.lua");
 script!(HANDLED, "handled.lua", "lib/ids.lua", "lib/fence.lua", "lib/emits.lua");
 script!(DENY_OOM, HANDLED_EMITS, "handled.lua", "lib/ids.lua", "lib/fence.lua", "lib/emits.lua");
-script!(
-    ADVANCE,
-    "advance/call.lua",
-    "lib/ids.lua",
-    "lib/fence.lua",
-    "lib/hold.lua",
-    "lib/slots.lua",
-    "lib/rules.lua",
-    "lib/emits.lua",
-    "advance.lua",
-    "advance/batch.lua",
-    "advance/emits.lua",
-    "advance/log.lua",
-    "advance/rules.lua",
-    "advance/errors.lua",
-    "advance/commit.lua",
-    "advance/claim.lua"
-);
+
+/// Three layers: what it shares with other scripts, what all of a call shares, and what the call does.
+static ADVANCE: LazyLock<Script> = LazyLock::new(|| {
+    Script::in_layers(
+        ALLOW_OOM,
+        &[
+            &[lua!("lib/prefix.lua"), lua!("lib/ids.lua"), lua!("lib/fence.lua"), lua!("lib/tag.lua")],
+            &[lua!("advance.lua")],
+            &[
+                lua!("advance/batch.lua"),
+                &part("hold", &[lua!("lib/hold.lua"), lua!("advance/hold.lua")]),
+                &part("again", &[lua!("advance/again.lua")]),
+                &part("log", &[lua!("advance/log.lua")]),
+                &part("rules", &[lua!("lib/rules.lua"), lua!("advance/rules.lua")]),
+                &part("emits", &[lua!("lib/emits.lua"), lua!("advance/emits.lua")]),
+                &part("errors", &[lua!("advance/errors.lua")]),
+                &part("partly", &[lua!("advance/partly.lua")]),
+                lua!("advance/commit.lua"),
+                lua!("advance/own.lua"),
+                &part("markers", &[lua!("advance/markers.lua")]),
+                &part("held", &[lua!("advance/held.lua")]),
+                &part("strays", &[lua!("advance/strays.lua")]),
+                lua!("advance/claim.lua"),
+                lua!("advance/call.lua"),
+            ],
+        ],
+    )
+});
 
 script!(DEAD, "operator/dead.lua", "operator/actions.lua");
 script!(RELEASE, "operator/release.lua", "operator/actions.lua");
-script!(SKIP, "operator/skip.lua", "lib/ids.lua", "lib/hold.lua", "lib/emits.lua", "operator/actions.lua");
+script!(SKIP, "operator/skip.lua", "lib/ids.lua", "lib/tag.lua", "lib/emits.lua", "operator/actions.lua");
 script!(NO_WRITES, HELD, "operator/held.lua");
 script!(NO_WRITES, PAUSED, "operator/paused.lua", "lib/rules.lua");
 script!(RULE, "operator/rule.lua", "lib/rules.lua", "operator/actions.lua");
 script!(DENY_OOM, POSITION, "projection/position.lua");
+
+/// What only some calls of a script need: a function of this name that answers what the fragments return, made when it is first called. Functions last as
+/// long as a call of the script does, so each call pays for all it makes.
+fn part(name: &str, fragments: &[&str]) -> String {
+    let text = fragments.concat();
+    format!(
+        "local {name}_made\nlocal function {name}()\n{name}_made = {name}_made or (function()\n{text}end)()\nreturn {name}_made\nend\n"
+    )
+}
 
 /// A call that did not give a reply of the protocol.
 #[derive(Debug, thiserror::Error)]
@@ -146,7 +165,18 @@ pub(crate) struct Script {
 
 impl Script {
     pub(crate) fn new(flags: &str, fragments: &[&str], body: &str) -> Self {
-        let text = [&[flags, keys::LUA], fragments, &[body]].concat().concat();
+        Self::in_layers(flags, &[&[fragments, &[body]].concat()])
+    }
+
+    /// Each layer is a function in the one before. For each name that a function uses of the one it is made in, Lua goes through a list of all names that
+    /// are used so there; what it uses of those further out is at hand. A function may use 60 names from outside, and no more.
+    fn in_layers(flags: &str, layers: &[&[&str]]) -> Self {
+        let mut text = [flags, keys::LUA].concat();
+        for (depth, layer) in layers.iter().enumerate() {
+            text += if depth > 0 { "return (function()\n" } else { "" };
+            text += &layer.concat();
+        }
+        text += &"end)()\n".repeat(layers.len() - 1);
         Self { inner: redis::Script::new(&text) }
     }
 
@@ -255,6 +285,7 @@ mod tests {
             "adopt",
             "advance",
             "handled",
+            "lib/tag",
             "lib/hold",
             "lib/slots",
             "lib/fence",
@@ -262,12 +293,19 @@ mod tests {
             "lib/emits",
         ];
         let parts = [
+            "advance/hold",
             "advance/batch",
-            "advance/emits",
+            "advance/again",
             "advance/log",
             "advance/rules",
+            "advance/emits",
             "advance/errors",
+            "advance/partly",
             "advance/commit",
+            "advance/own",
+            "advance/markers",
+            "advance/held",
+            "advance/strays",
             "advance/claim",
             "advance/call",
         ];
