@@ -64,6 +64,19 @@ fn advance(c: &mut Criterion) {
             });
         }
     }
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("nothing to do, by Redis' clock", |b| {
+        b.iter_custom(|calls| {
+            runtime.block_on(async {
+                let mut slots = Slots::attach(redis.connect().await, redis.keys().clone(), 1, 1).await;
+                let before = slots.in_scripts().await;
+                for _ in 0..calls {
+                    slots.call_for_nothing().await;
+                }
+                slots.in_scripts().await - before
+            })
+        });
+    });
     group.finish();
 }
 
@@ -104,6 +117,24 @@ impl Slots {
         let mut mark = redis::cmd("LPUSH");
         mark.arg(self.keys.objects_with_events()).arg(objects);
         mark.exec_async(&mut self.conn).await.expect("LPUSH");
+    }
+
+    /// A call that neither brings nor wants anything: what every call costs.
+    async fn call_for_nothing(&mut self) {
+        let bounds =
+            Bounds { batch: 1, batch_bytes: 1 << 20, reply_bytes: 8 << 20, claims: 0, markers: 1024, forget_after: None };
+        let call = Advance::new(&self.keys, NAME, TOKEN, bounds, From::Markers);
+        let reply = scripts::advance(&mut self.conn, &call).await.expect("an answer");
+        assert!(matches!(&reply, Advanced::Ok { batches, .. } if batches.is_empty()), "{reply:?}");
+    }
+
+    /// How long Redis has been in scripts, as it counts that itself.
+    async fn in_scripts(&mut self) -> Duration {
+        let stats: redis::InfoDict =
+            redis::cmd("INFO").arg("commandstats").query_async(&mut self.conn).await.expect("commandstats");
+        let evalsha: String = stats.get("cmdstat_evalsha").expect("scripts were called");
+        let usec = evalsha.split(',').find_map(|field| field.strip_prefix("usec=")).expect("usec");
+        Duration::from_micros(usec.parse().expect("a number"))
     }
 
     /// One call for all slots, put together and read as a worker does it.

@@ -4,7 +4,7 @@
 --           What a rule is over is paused, and rules that are lifted or past their end are woken, so many objects in each call.
 --           Repeating a call changes nothing: a result that names another batch than the one in flight is ignored, and a slot that still has
 --           a batch gets that batch.
---           What it does is in lua/advance/, beginning with call.lua; what only some calls need is made by those (`hold()`, `log()`, …: src/scripts/mod.rs).
+--           The steps are in lua/advance/: read call.lua first. What only some calls need is a part, which `NAME()` makes and answers: `hold()`, `log()`, …
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read); event.workers (hash, read), next.event.id (string), objects.with.events (list),
 --           objects.held and objects.paused (zsets), event.rules (hash), events.dead and event.log (streams, written, the log trimmed),
 --           event.worker:W:* of the slots named, and of the objects they have or get
@@ -65,7 +65,6 @@ if rules_next then
   call('ZCARD', P .. objects_paused)
 end
 local entries, quarantined, progress = {}, {}, false
-
 
 -- The number as text: an id, or how many. What Redis makes of a number itself takes longer; %d alone may be short of 2^53.
 local function text_of(number)

@@ -9,7 +9,9 @@ local function commit_all(slot, object, last)
   if slot.handled then
     emits().finish(slot, object)
   end
-  if has_failed(args[slot.arg + 1]) then
+  -- A tag that tells attempts is longer than the last id of its batch: 4 bytes more than the first id, which is at most 999 before.
+  local tag = args[slot.arg + 1]
+  if #tag > #last and has_failed(tag) then
     delete_later(P .. object .. event_errors)
   end
   if slot.result == 'yield' and call('EXISTS', P .. object .. events) == 1 then

@@ -1,4 +1,4 @@
--- partly: of a batch in flight only some events are over, or the one behind them is not what it should be.
+-- partly: results that say what became of each piece of a batch: some events delivered, one buried, the rest kept or held.
 
 -- Writes the event behind the first `count` of the batch to the dead letters, or to the log where it is completed with errors. Answers the error
 -- where that cannot be done.

@@ -1,3 +1,5 @@
+-- strays: names that a pop has moved to a slot too late.
+
 -- A pop has answered after its slot was given something else: what it moved must not wait behind that.
 local function return_strays(slot, slots)
   for _, other in ipairs(slots) do
