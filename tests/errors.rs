@@ -24,14 +24,20 @@ const BOUNDS: Bounds =
     Bounds { batch: 10, batch_bytes: 1 << 20, reply_bytes: 1 << 20, claims: 0, markers: 100, forget_after: None };
 const ADA: By<'static> = By { who: "ada@host", why: "known" };
 
-/// A worker `w.0` that owns `work:1`, with the events 5, 6 and 7 of it in hand.
-async fn in_hand(redis: &Redis) -> (State, Console) {
+/// A worker that owns nothing.
+async fn attached(redis: &Redis) -> (State, Console) {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let lease = Duration::from_secs(600);
     let args = Attach { name: "w", token: "t", holder: "h 1 1", lease, slots: 2, displace: "", before: "", crashes_max: 5 };
     scripts::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
-    state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
     (state, redis.console().await)
+}
+
+/// A worker `w.0` that owns `work:1`, with the events 5, 6 and 7 of it in hand.
+async fn in_hand(redis: &Redis) -> (State, Console) {
+    let (mut state, console) = attached(redis).await;
+    state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
+    (state, console)
 }
 
 /// The same after two attempts of event 5 have failed.
@@ -260,6 +266,23 @@ async fn a_wrong_type_holds_up_nothing() {
     told(&mut state, &report(batch.tag, 1, Results::Part { next: batch.tag.after(1, 1) }), 0).await;
     assert!(!console.left().await.contains(&"work:1:event.errors".to_owned()));
     console.check().await;
+}
+
+/// They go with the longest batch there is, too, whose last id has three more digits than its first.
+#[tokio::test]
+async fn they_go_with_the_longest_batch() {
+    let redis = Redis::start();
+    let (mut state, console) = attached(&redis).await;
+    let keys = state.keys.clone();
+    state.own("w.0", "work:1", 9, &["1"; 1000]).await;
+    state.run("SET", &[&keys.worker_event_id("w.0"), "9 0 1"]).await;
+    state.run("LPUSH", &[&keys.event_errors("work:1"), "17 1 no"]).await;
+    console.check().await;
+    let tag = Tag { first: 9, handouts: 0, attempts: 1, crashes: 0 };
+    assert!(told(&mut state, &report(tag, 1000, Results::Done), 0).await.is_none());
+    console.check().await;
+    assert_eq!(console.text(&keys.last_event_id("work:1")).await.as_deref(), Some("1008"));
+    assert_eq!(kept(&console).await, Vec::<String>::new());
 }
 
 /// A skipped event takes its errors along; so does an idle object that is forgotten, where something was left behind.

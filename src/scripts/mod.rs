@@ -1,8 +1,8 @@
 //! The Lua scripts and their typed calls: the only place that knows what goes over the wire to them and what comes back.
 //!
 //! A script is one atomic step of the protocol, and every one may be called again when its reply was lost. Its text is put together once
-//! (lua/README.md). If the process dies with a call under way, the step has happened or
-//! it has not; what follows from either is told in the header of each script.
+//! (lua/README.md). If the process dies with a call under way, the step has happened or it has not; what follows from either is told in
+//! the header of each script.
 
 mod advance;
 mod emits;
@@ -169,8 +169,8 @@ impl Script {
     }
 
     /// Each layer is a function in the one before. For each name that a function uses of the one it is made in, Lua goes through a list of all names that
-    /// are used so there; what it uses of those further out is at hand. A function may use 60 names from outside, and no more;
-    /// the third layer of advance uses 57.
+    /// are used so there; what it uses of those further out is at hand. A function may use 60 names from outside, and no
+    /// more; the third layer of advance uses 57.
     fn in_layers(flags: &str, layers: &[&[&str]]) -> Self {
         let mut text = [flags, keys::LUA].concat();
         for (depth, layer) in layers.iter().enumerate() {
