@@ -82,7 +82,7 @@ pub async fn run(url: &str, namespace: &str) -> anyhow::Result<u64> {
         emitter.emit("order:1", Json::new(event)).await?;
     }
 
-    let shutdown = Shutdown::new();
+    let shutdown = Shutdown::on_signals()?;
     let stop = shutdown.clone();
     let handlers = Handlers::builder()
         .timeout(Duration::from_secs(10))

@@ -3,7 +3,7 @@
 //!     cargo run --example worker                            # in one terminal
 //!     cargo run --example emit                              # in another
 //!
-//! Ctrl-C stops it gracefully, a second one at once. `SERIATIM_REDIS` names another Redis than the one at 127.0.0.1.
+//! SIGTERM or Ctrl-C stops it gracefully, a second one at once. `SERIATIM_REDIS` names another Redis than the one at 127.0.0.1.
 
 use anyhow::Context as _;
 use seriatim::event::Event;
@@ -27,18 +27,8 @@ async fn handle(event: Event) -> Result<(), Stop> {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let url = std::env::var("SERIATIM_REDIS").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
-    let shutdown = Shutdown::new();
-    let told = shutdown.clone();
-    tokio::spawn(async move {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            told.stop();
-        }
-        if tokio::signal::ctrl_c().await.is_ok() {
-            told.stop_at_once();
-        }
-    });
     let worker = Worker::builder(url).name("example").sink(sink::each(handle)).build()?;
-    let stopped = worker.run(shutdown).await.context("the worker ended")?;
+    let stopped = worker.run(Shutdown::on_signals()?).await.context("the worker ended")?;
     println!("{:?}: {} events delivered", stopped.reason, stopped.delivered);
     Ok(())
 }

@@ -67,7 +67,7 @@ async fn emit_and_worker() {
         assert!(output.read_line(&mut line).expect("UTF-8") > 0, "it ended: {lines:?}");
         lines.push(line.trim_end().to_owned());
     }
-    interrupt(&worker);
+    terminate(&worker);
     let mut rest = String::new();
     output.read_to_string(&mut rest).expect("UTF-8");
     assert!(worker.wait().expect("it ends").success());
@@ -81,9 +81,9 @@ async fn emit_and_worker() {
     assert_eq!(of("page:7"), of_page_7);
 }
 
-/// `cargo run` hands it on to the program, as a terminal would.
-fn interrupt(child: &Child) {
-    kill_process(Pid::from_child(child), Signal::INT).expect("the signal is sent");
+/// `cargo run` becomes the program. The worker died of SIGTERM with its lease still live, so that a restart had to wait for that.
+fn terminate(child: &Child) {
+    kill_process(Pid::from_child(child), Signal::TERM).expect("the signal is sent");
 }
 
 /// `consume` applies each event once and in order, whatever comes twice or early, and says what is missing.

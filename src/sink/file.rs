@@ -33,8 +33,9 @@ const LINE_START: &[u8] = b"{\"id\":";
 ///   answered `Unavailable`; the next delivery tries again. A failed sync is treated the same, because the kernel may have dropped the
 ///   pages: what was written since the last good sync is cut and sent again. If even the cut fails, the
 ///   sink stays unavailable until it succeeds.
-/// - **Rotation:** if PATH no longer names the open file (renamed, deleted), the next delivery opens PATH anew. `mv` rotates
-///   without a restart and loses nothing; what was delivered into a deleted file is gone with it.
+/// - **Rotation:** if PATH no longer names the open file (renamed, deleted), the next delivery or [`reopen`](Sink::reopen) (SIGHUP) opens PATH
+///   anew. `mv` rotates without a restart and loses nothing; what was delivered into a deleted file is gone with it. After a reopen nothing more
+///   is written into the renamed file, so that it can be compressed.
 /// - **Cancellation:** dropping `deliver` before its batch is taken up writes nothing; after that, the batch is written all the same, and
 ///   is there twice when it is sent again.
 /// - **Closing:** dropping the sink ends its thread after the write in hand and unlocks the file.
@@ -68,6 +69,10 @@ impl File {
 impl Sink for File {
     async fn deliver(&self, batch: &Batch, _cx: &Context) -> Delivered {
         self.writer.deliver(batch).await
+    }
+
+    async fn reopen(&self) -> io::Result<bool> {
+        self.writer.reopen().await.map(|()| true)
     }
 }
 
@@ -256,6 +261,12 @@ impl<D: Disk> Lines<D> {
 }
 
 impl<D: Disk> Output for Lines<D> {
+    fn reopen(&mut self) -> io::Result<()> {
+        // What is to be cut is in the file that is open now.
+        self.mend()?;
+        self.disk.follow()
+    }
+
     fn write(&mut self, lines: &[u8]) -> Result<(), String> {
         self.append(lines).map_err(|error| {
             // Where this fails too, `cut_to` stays, and the next write begins with it.

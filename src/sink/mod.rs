@@ -19,6 +19,7 @@ mod stdout;
 mod writer;
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,6 +49,12 @@ pub use stdout::{Stdout, stdout};
 pub trait Sink: Send + Sync + 'static {
     /// Sends the events of `batch`, oldest first, and answers how many, from the front, are delivered for good.
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered;
+
+    /// Opens anew what the sink has open, e.g. a file that was renamed; asked for by SIGHUP. Returns whether the sink has anything of the kind.
+    /// Deliveries go on meanwhile.
+    async fn reopen(&self) -> io::Result<bool> {
+        Ok(false)
+    }
 }
 
 #[async_trait]
@@ -55,12 +62,20 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
         (**self).deliver(batch, cx).await
     }
+
+    async fn reopen(&self) -> io::Result<bool> {
+        (**self).reopen().await
+    }
 }
 
 #[async_trait]
 impl<S: Sink + ?Sized> Sink for Box<S> {
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
         (**self).deliver(batch, cx).await
+    }
+
+    async fn reopen(&self) -> io::Result<bool> {
+        (**self).reopen().await
     }
 }
 

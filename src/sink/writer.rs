@@ -17,10 +17,17 @@ const REQUESTS_MAX: usize = 1024;
 /// A group takes no further batch once it has this many bytes.
 const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+const THREAD_ENDED: &str = "the sink's writer thread has ended; restart the worker";
+
 /// What a writer thread writes to.
 pub(super) trait Output: Send + 'static {
     /// Writes whole lines for good. The error is one line for a person; the caller then counts none of the lines as written.
     fn write(&mut self, lines: &[u8]) -> Result<(), String>;
+
+    /// Opens anew what has been renamed or deleted.
+    fn reopen(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The slots' side of a writer thread. The thread ends after the group in hand when this is dropped.
@@ -29,7 +36,12 @@ pub(super) struct Writer {
     requests: mpsc::Sender<Request>,
 }
 
-struct Request {
+enum Request {
+    Write(Write),
+    Reopen(oneshot::Sender<io::Result<()>>),
+}
+
+struct Write {
     batch: Batch,
     answer: oneshot::Sender<Result<(), String>>,
 }
@@ -47,7 +59,7 @@ impl Writer {
     /// Dropped before the thread took the batch, nothing is written; after that, all of it is written nevertheless.
     pub(super) async fn deliver(&self, batch: &Batch) -> Delivered {
         let (answer, answered) = oneshot::channel();
-        let request = Request { batch: batch.clone(), answer };
+        let request = Request::Write(Write { batch: batch.clone(), answer });
         let written = match self.requests.send(request).await {
             Ok(()) => answered.await.ok(),
             Err(_) => None,
@@ -55,8 +67,16 @@ impl Writer {
         match written {
             Some(Ok(())) => Delivered::all(),
             Some(Err(error)) => Delivered::stopped(0, Stop::Unavailable { error }),
-            None => Delivered::stopped(0, Stop::unavailable("the sink's writer thread has ended; restart the worker")),
+            None => Delivered::stopped(0, Stop::unavailable(THREAD_ENDED)),
         }
+    }
+
+    /// Opens the output anew, behind the writes that wait already.
+    pub(super) async fn reopen(&self) -> io::Result<()> {
+        let (answer, answered) = oneshot::channel();
+        let ended = || io::Error::other(THREAD_ENDED);
+        self.requests.send(Request::Reopen(answer)).await.map_err(|_| ended())?;
+        answered.await.unwrap_or_else(|_| Err(ended()))
     }
 }
 
@@ -64,10 +84,10 @@ fn run(mut waiting: mpsc::Receiver<Request>, mut output: impl Output) {
     let mut lines = Vec::new();
     let mut answers = Vec::new();
     while let Some(first) = waiting.blocking_recv() {
-        take(first, &mut lines, &mut answers);
-        while lines.len() < GROUP_BYTES_MAX {
+        let mut reopen = take(first, &mut lines, &mut answers);
+        while lines.len() < GROUP_BYTES_MAX && reopen.is_none() {
             let Ok(next) = waiting.try_recv() else { break };
-            take(next, &mut lines, &mut answers);
+            reopen = take(next, &mut lines, &mut answers);
         }
         if !answers.is_empty() {
             let written = output.write(&lines);
@@ -78,19 +98,29 @@ fn run(mut waiting: mpsc::Receiver<Request>, mut output: impl Output) {
         }
         lines.clear();
         lines.shrink_to(GROUP_BYTES_MAX);
+        if let Some(answer) = reopen {
+            let _ = answer.send(output.reopen());
+        }
     }
 }
 
-/// Adds a batch to the group, unless nobody waits for it any more.
-fn take(request: Request, lines: &mut Vec<u8>, answers: &mut Vec<oneshot::Sender<Result<(), String>>>) {
-    if request.answer.is_closed() {
-        return;
+/// Who waits for the output to be opened anew.
+type Reopened = Option<oneshot::Sender<io::Result<()>>>;
+
+/// Adds a batch to the group, unless nobody waits for it any more. A request to reopen ends the group and is returned.
+fn take(request: Request, lines: &mut Vec<u8>, answers: &mut Vec<oneshot::Sender<Result<(), String>>>) -> Reopened {
+    let write = match request {
+        Request::Reopen(answer) => return Some(answer),
+        Request::Write(write) => write,
+    };
+    if !write.answer.is_closed() {
+        for event in write.batch.events() {
+            event.write_envelope(lines);
+            lines.push(b'\n');
+        }
+        answers.push(write.answer);
     }
-    for event in request.batch.events() {
-        event.write_envelope(lines);
-        lines.push(b'\n');
-    }
-    answers.push(request.answer);
+    None
 }
 
 #[cfg(test)]

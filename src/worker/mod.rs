@@ -31,6 +31,7 @@ mod shutdown;
 mod slots;
 mod wait;
 
+use std::convert::Infallible;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +70,7 @@ const DETACH_PATIENCE_AT_ONCE: Duration = Duration::from_millis(500);
 ///     println!("{} {}", event.object, event.id);
 ///     Ok::<(), Stop>(())
 /// }));
-/// let stopped = worker.build()?.run(Shutdown::new()).await?;
+/// let stopped = worker.build()?.run(Shutdown::on_signals()?).await?;
 /// println!("{} events delivered", stopped.delivered);
 /// # Ok(())
 /// # }
@@ -97,15 +98,23 @@ impl Worker {
     /// [`WorkerError::Fenced`] where another process took the name over, and what else stands in the way for good.
     pub async fn run(self, shutdown: impl Into<Shutdown>) -> Result<Stopped, WorkerError> {
         let shutdown = shutdown.into();
+        tokio::select! {
+            stopped = self.work(&shutdown) => stopped,
+            never = reopen(&*self.sink, &shutdown) => match never {},
+        }
+    }
+
+    /// Session after session, until the worker is told to stop or cannot go on.
+    async fn work(&self, shutdown: &Shutdown) -> Result<Stopped, WorkerError> {
         let (mut delivered, mut stop_began) = (0, None);
         let mut before: Option<Session> = None;
         loop {
-            let session = match self.enter(before.as_ref(), &shutdown, delivered).await? {
+            let session = match self.enter(before.as_ref(), shutdown, delivered).await? {
                 ControlFlow::Continue(session) => session,
                 ControlFlow::Break(stopped) => return Ok(stopped),
             };
             let serve = Serve::new(&self.redis, &self.config, &self.sink, &session, &mut delivered, &mut stop_began);
-            let ended = serve.run(&shutdown).await?;
+            let ended = serve.run(shutdown).await?;
             let began = stop_began.unwrap_or_else(Instant::now);
             match ended {
                 Ended::Finished | Ended::GraceOver => {
@@ -165,6 +174,20 @@ impl Worker {
             _ => info!(%name, ?reason, delivered, "recover: detached"),
         }
         stopped(reason, delivered, began)
+    }
+}
+
+/// Opens the sink anew whenever that is asked for.
+async fn reopen(sink: &dyn Sink, shutdown: &Shutdown) -> Infallible {
+    let mut reopens = shutdown.reopens();
+    loop {
+        // `shutdown` keeps the sender, so the channel stays open.
+        let _ = reopens.changed().await;
+        match sink.reopen().await {
+            Ok(true) => info!("deliver: the sink follows its path anew"),
+            Ok(false) => info!("deliver: the sink has nothing to open anew; the signal is ignored"),
+            Err(error) => warn!(%error, "deliver: the sink could not be opened anew; the next delivery tries again"),
+        }
     }
 }
 

@@ -77,6 +77,11 @@ impl Process {
         self.signal(Signal::TERM);
     }
 
+    /// SIGHUP.
+    pub fn hang_up(&self) {
+        self.signal(Signal::HUP);
+    }
+
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("the signal is sent");
     }

@@ -15,7 +15,7 @@ use crate::told::{advice, told};
 ///
 /// Start as many as you like, on as many machines: each object is worked on by one at a time. A worker that is killed is replaced by the others
 /// after its lease; started again under the same name on the same host, it goes on at once. SIGTERM or Ctrl-C finishes what is in hand and
-/// leaves the rest to others; a second one stops at once.
+/// leaves the rest to others; a second one stops at once. SIGHUP opens the file of --sink file:PATH anew, after a rotation.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where events go: stdout, file:PATH (NDJSON, one event a line), or null (consumes them)
@@ -110,7 +110,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     // Before the sink is opened, which may create a file.
     global.connection_info()?;
     let name = config.name.clone();
-    let shutdown = on_signals()?;
+    let shutdown = Shutdown::on_signals()?;
     let sink = open(&args.sink, &shutdown)?;
     let worker = Worker::builder(&global.redis).config(config).sink(sink).build().map_err(failure)?;
     let stopped = worker.run(shutdown).await.map_err(failure)?;
@@ -150,28 +150,4 @@ pub(crate) fn failure(error: WorkerError) -> anyhow::Error {
         WorkerError::Script(ScriptError::Redis(source)) => Failure::with(exit, format!("{error}{}", advice(source))),
         _ => Failure::with(exit, error),
     }
-}
-
-/// SIGTERM or Ctrl-C stops gracefully, a second one at once.
-fn on_signals() -> anyhow::Result<Shutdown> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let shutdown = Shutdown::new();
-    let told = shutdown.clone();
-    tokio::spawn(async move {
-        for at_once in [false, true] {
-            tokio::select! {
-                _ = term.recv() => {}
-                _ = int.recv() => {}
-            }
-            if at_once {
-                info!("stopping at once");
-                told.stop_at_once();
-            } else {
-                info!("finishing what is in hand; a second signal stops at once");
-                told.stop();
-            }
-        }
-    });
-    Ok(shutdown)
 }
