@@ -95,7 +95,7 @@ async fn a_projection_is_kept_in_a_store_of_its_own() {
         let second = Runner::<Ids, _>::open(table.clone(), keys.clone(), LEASE, Gaps::Refuse).await;
         assert!(matches!(second, Err(ProjectionError::Lost)));
         while runner.step(&mut state.conn).await.expect("a step").lag > 0 {}
-        assert_eq!((&runner.projection().0, rows(&table)), (&(1..=last).collect(), Some(last)));
+        assert_eq!((&runner.projection().expect("the saved one").0, rows(&table)), (&(1..=last).collect(), Some(last)));
         runner.close().await.expect("closed");
     }
     // Who has lost it saves nothing.

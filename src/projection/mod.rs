@@ -127,12 +127,13 @@ impl<P: Projection, S: Store> Runner<P, S> {
         Ok(runner)
     }
 
-    /// The state. After an error, [`Runner::step`] brings it back to what is saved before anything else.
-    pub fn projection(&self) -> &P {
-        &self.projection
+    /// The saved state, which belongs to [`Runner::position`]. None after an error or a step that was dropped, because the state may then be other than
+    /// the saved one; the next [`Runner::step`] loads the saved one again.
+    pub fn projection(&self) -> Option<&P> {
+        (!self.stale).then_some(&self.projection)
     }
 
-    /// How far it has come.
+    /// The saved position in the log, as far as this process knows.
     pub fn position(&self) -> &Position {
         &self.position
     }
