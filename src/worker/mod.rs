@@ -222,7 +222,7 @@ impl WorkerBuilder {
         self
     }
 
-    /// Slots: how many objects are delivered at the same time, 1 to 1024. Default: 64.
+    /// Slots: how many objects are delivered at the same time, 1 to 1024. Default: 256.
     pub fn concurrency(mut self, slots: usize) -> Self {
         self.config.concurrency = slots;
         self
