@@ -1,7 +1,7 @@
 //! Two projections of the event log: how many events of each type there were each day, and the latest event of each object.
 //!
-//!     cargo run --example worker          # or a worker of yours, with the event log on: seriatim worker --sink null --event-log
-//!     cargo run --example emit
+//!     cargo run --example worker          # in one terminal; it writes the event log, as `seriatim worker --event-log` does
+//!     cargo run --example emit            # in another
 //!     cargo run --example projection
 //!
 //! Each goes on where it was, also after it was killed; `-- --rebuild` begins anew. `SERIATIM_REDIS` names another Redis than the one at 127.0.0.1.
@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use seriatim::control::{LogEntry, LogStatus};
 use seriatim::keys::Keys;
@@ -49,7 +50,8 @@ async fn caught_up<P: Projection>(name: &str, conn: &redis::aio::MultiplexedConn
         runner.rebuild().await?;
     }
     while runner.step(&mut conn.clone()).await?.lag > 0 {}
-    let state = serde_json::from_slice(&serde_json::to_vec(runner.projection())?)?;
+    let state = runner.projection().context("the state is not the saved one")?;
+    let state = serde_json::from_slice(&serde_json::to_vec(state)?)?;
     let position = runner.position();
     println!("{name}: {} rows, {} of them trimmed away unseen", position.rows, position.missed);
     runner.close().await?;

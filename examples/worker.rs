@@ -8,7 +8,7 @@
 use anyhow::Context as _;
 use seriatim::event::Event;
 use seriatim::sink::{self, Stop};
-use seriatim::worker::{Shutdown, Worker};
+use seriatim::worker::{EventLog, Shutdown, Worker};
 
 async fn handle(event: Event) -> Result<(), Stop> {
     let text = std::str::from_utf8(&event.payload).map_err(Stop::rejected)?;
@@ -27,7 +27,8 @@ async fn handle(event: Event) -> Result<(), Stop> {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let url = std::env::var("SERIATIM_REDIS").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
-    let worker = Worker::builder(url).name("example").sink(sink::each(handle)).build()?;
+    // The projection example reads the event log.
+    let worker = Worker::builder(url).name("example").event_log(EventLog::default()).sink(sink::each(handle)).build()?;
     let stopped = worker.run(Shutdown::on_signals()?).await.context("the worker ended")?;
     println!("{:?}: {} events delivered", stopped.reason, stopped.delivered);
     Ok(())
