@@ -2,7 +2,8 @@
 
 use redis::aio::ConnectionLike;
 use redis::{RedisResult, Value};
-use serde::Serialize;
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
 
 use super::{ControlError, reply};
 use crate::keys::Keys;
@@ -11,7 +12,10 @@ use crate::keys::Keys;
 pub const PER_CALL_MAX: usize = 32;
 
 /// One action.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+///
+/// It serializes as `{"action_id":"1700-0","at_ms":1700,"action":"drop","who":"ada@host","why":"…","object":"work:1","id":12,"dead_id":"1690-0","error":"…",
+/// "event":{…}}`, the event of a drop as that of a [dead letter](super::DeadLetter), and `"event":null` without one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Action {
     /// Its place among all: milliseconds since the epoch, a dash, and a number.
@@ -32,8 +36,28 @@ pub struct Action {
     pub dead_id: Option<String>,
     /// What the event had failed with.
     pub error: Option<String>,
-    /// The event that was dropped; bytes that are not UTF-8 are shown as U+FFFD.
-    pub event: Option<String>,
+    /// The event that was dropped, byte for byte.
+    pub event: Option<Vec<u8>>,
+}
+
+impl Serialize for Action {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut line = serializer.serialize_map(None)?;
+        line.serialize_entry("action_id", &self.action_id)?;
+        line.serialize_entry("at_ms", &self.at_ms)?;
+        line.serialize_entry("action", &self.action)?;
+        line.serialize_entry("who", &self.who)?;
+        line.serialize_entry("why", &self.why)?;
+        line.serialize_entry("object", &self.object)?;
+        line.serialize_entry("id", &self.id)?;
+        line.serialize_entry("dead_id", &self.dead_id)?;
+        line.serialize_entry("error", &self.error)?;
+        match &self.event {
+            Some(event) => reply::serialize_event(&mut line, event)?,
+            None => line.serialize_entry("event", &None::<()>)?,
+        }
+        line.end()
+    }
 }
 
 /// Reads up to `count` actions (at most [`PER_CALL_MAX`]), newest first, that were done before the one named; from the last one without. Fewer
@@ -70,7 +94,7 @@ fn action(action_id: String, fields: &[(String, Value)]) -> Action {
             "id" => action.id = reply::number(value).filter(|id| *id > 0),
             "dead_id" => action.dead_id = text,
             "error" => action.error = text.filter(|error| !error.is_empty()),
-            "event" => action.event = text,
+            "event" => action.event = reply::bytes(value),
             _ => {}
         }
     }

@@ -9,12 +9,13 @@ use crate::exit::Exit;
 use crate::global::Global;
 use crate::shown;
 
-/// Show what operators did to dead letters and held objects, newest first
+/// Show what operators did, newest first
 ///
-/// About the last thousand actions are kept: retries and drops of dead letters, releases, skips.
+/// About the last thousand actions are kept: retries and drops of dead letters, releases and skips of held objects, pauses and blocks set and lifted
+/// (`pause`, `resume`, `block`, `unblock`).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Print one JSON object a line; a drop has its event
+    /// Print one JSON object a line; a drop has its event as it was emitted (`event`; `event_text` or `event_hex` if it is not JSON)
     #[arg(long)]
     json: bool,
     /// At most this many
@@ -61,7 +62,9 @@ fn write(out: &mut String, action: &Action, now_ms: u64) -> anyhow::Result<()> {
         }
     }
     if let Some(event) = &action.event {
-        writeln!(out, "  event  {}", shown::shortened(event, 70))?;
+        // Only the shown part is turned into text.
+        let head = &event[..event.len().min(400)];
+        writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;
     }
     Ok(())
 }
