@@ -45,7 +45,8 @@ impl Kind {
 
 /// Which objects a rule is for: `*` for all, `PREFIX:*` for those of which the names begin with `PREFIX:`, or the name of one object.
 ///
-/// An object whose own name is `*`, or ends with `:*`, cannot be meant alone.
+/// Text with a star elsewhere, or with a blank at either end, is refused when it is parsed: it would pause only an object of exactly this name, which is
+/// rarely meant. [`Selector::exact`] takes such a name. An object whose own name is `*`, or ends with `:*`, cannot be meant alone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Selector(String);
@@ -57,8 +58,21 @@ pub enum SelectorError {
     #[error(transparent)]
     Name(#[from] NameError),
     /// A star that is neither alone nor behind a colon at the end.
-    #[error("{0:?} is no selector: it is `*`, a prefix that ends at a colon, as in work:*, or the name of one object")]
+    #[error(
+        "{0:?} has a star elsewhere than at the end behind a colon, and would be the name of one object; write `*` for all, a prefix as in work:*, or --exact \
+         for an object of this very name (Selector::exact)"
+    )]
     Star(String),
+    /// A blank at the beginning or the end.
+    #[error(
+        "{0:?} begins or ends with a blank; leave it out, or write --exact for an object of this very name (Selector::exact)"
+    )]
+    Blank(String),
+    /// It was to be the name of one object, and means many.
+    #[error(
+        "{0:?} is the selector of many objects: the object of this very name cannot be meant alone; leave --exact out (Selector::from_str)"
+    )]
+    Many(String),
 }
 
 impl Selector {
@@ -66,20 +80,46 @@ impl Selector {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Only the object of exactly this name, also if the name has a star or a blank that looks like a slip.
+    ///
+    /// # Errors
+    /// [`SelectorError::Name`] for a name that no object can have, [`SelectorError::Many`] for `*` and names that end with `:*`.
+    pub fn exact(name: &str) -> Result<Self, SelectorError> {
+        if name == "*" || name.ends_with(":*") {
+            return Err(SelectorError::Many(name.to_owned()));
+        }
+        ObjectName::new(name)?;
+        Ok(Self(name.to_owned()))
+    }
+
+    /// The selector of a rule that is there, to lift it: an older version has set rules that [`FromStr`] refuses.
+    ///
+    /// # Errors
+    /// [`SelectorError::Name`] if no rule can have it.
+    pub fn existing(text: &str) -> Result<Self, SelectorError> {
+        match text.strip_suffix(":*") {
+            _ if text == "*" => {}
+            Some(prefix) => drop(ObjectName::new(format!("{prefix}:"))?),
+            None => drop(ObjectName::new(text)?),
+        }
+        Ok(Self(text.to_owned()))
+    }
 }
 
 impl FromStr for Selector {
     type Err = SelectorError;
 
     fn from_str(text: &str) -> Result<Self, SelectorError> {
-        if text != "*" {
-            let name = text.strip_suffix(":*").map_or_else(|| text.to_owned(), |prefix| format!("{prefix}:"));
-            if text.ends_with('*') && !text.ends_with(":*") {
-                return Err(SelectorError::Star(text.to_owned()));
-            }
-            ObjectName::new(&name)?;
+        let selector = Self::existing(text)?;
+        let rest = if text == "*" { "" } else { text.strip_suffix(":*").unwrap_or(text) };
+        if rest.contains('*') {
+            Err(SelectorError::Star(text.to_owned()))
+        } else if text.starts_with(char::is_whitespace) || text.ends_with(char::is_whitespace) {
+            Err(SelectorError::Blank(text.to_owned()))
+        } else {
+            Ok(selector)
         }
-        Ok(Self(text.to_owned()))
     }
 }
 
@@ -202,7 +242,8 @@ async fn step_with<C: ConnectionLike>(
     selector: &Selector,
 ) -> Result<Ruled, ControlError> {
     if selector.as_str() != "*" {
-        keys.object(selector.as_str().trim_end_matches('*'))?;
+        let text = selector.as_str();
+        keys.object(if text.ends_with(":*") { &text[..text.len() - 1] } else { text })?;
     }
     match operator::rule(conn, keys, by, step, kind.word(), selector.as_str().as_bytes(), RULES_MAX).await? {
         Ruled::TooMany(rules) => Err(ControlError::Rules(rules)),
@@ -239,11 +280,31 @@ mod tests {
 
     #[test]
     fn a_selector_is_all_a_prefix_at_a_colon_or_one_object() {
-        for good in ["*", "work:*", "a:b:*", "work:1", "work*1", ":*"] {
+        for good in ["*", "work:*", "a:b:*", "work:1", ":*", "two words"] {
             assert_eq!(good.parse::<Selector>().expect("a selector").as_str(), good);
+            assert_eq!(Selector::existing(good).expect("a selector").as_str(), good);
         }
-        for bad in ["", "work*", "w**", "a\nb"] {
-            assert!(bad.parse::<Selector>().is_err(), "{bad:?}");
+        for bad in ["", "a\nb"] {
+            let refused = [bad.parse::<Selector>(), Selector::exact(bad), Selector::existing(bad)];
+            assert!(refused.iter().all(|refused| matches!(refused, Err(SelectorError::Name(_)))), "{bad:?}");
+        }
+    }
+
+    /// `pause '*:1'`, `pause 'k:*:x'` and `pause 'work:1 '` were once taken for names of objects: they paused nothing, and said that they had.
+    #[test]
+    fn a_star_or_a_blank_that_looks_like_a_slip_is_refused_unless_the_name_is_meant() {
+        for name in ["*:1", "k:*:x", "work*", "w**", "work*1", "k:*:*"] {
+            assert_eq!(name.parse::<Selector>(), Err(SelectorError::Star(name.to_owned())));
+        }
+        for name in ["work:1 ", " work:1", "work:1\u{a0}", " work:*"] {
+            assert_eq!(name.parse::<Selector>(), Err(SelectorError::Blank(name.to_owned())));
+        }
+        for name in ["*:1", "k:*:x", "work:1 ", "work*"] {
+            assert_eq!(Selector::exact(name).expect("a name").as_str(), name);
+            assert_eq!(Selector::existing(name).expect("a rule may be there").as_str(), name);
+        }
+        for many in ["*", "work:*"] {
+            assert_eq!(Selector::exact(many), Err(SelectorError::Many(many.to_owned())));
         }
     }
 

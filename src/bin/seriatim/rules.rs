@@ -15,7 +15,10 @@ use crate::shown;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Set {
     /// `*` for everything, a prefix up to a colon (work:*), or one object (work:1)
-    selector: Selector,
+    selector: String,
+    /// SELECTOR is the exact name of one object, with its stars and blanks
+    #[arg(long)]
+    exact: bool,
     /// Lift it after this time, e.g. 30m [default: never]
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     after: Option<Duration>,
@@ -32,6 +35,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Lift {
     /// As it was set, e.g. work:*; `seriatim rules` shows it
+    #[arg(value_parser = Selector::existing)]
     selector: Selector,
     #[command(flatten)]
     actor: ActorWithReason,
@@ -49,15 +53,17 @@ pub(crate) struct List {
 
 pub(crate) async fn set(args: Set, kind: Kind, global: &Global) -> anyhow::Result<Exit> {
     let keys = global.keys()?;
+    let selector = if args.exact { Selector::exact(&args.selector) } else { args.selector.parse() };
+    let selector = selector.map_err(|error| Failure::with(Exit::Input, error))?;
     let mut conn = global.connect().await?;
     let who = args.actor.who();
     let by = args.actor.by(&who);
-    let ruled = rules::set(&mut conn, &keys, by, kind, &args.selector, args.after).await.map_err(shown::action_failure)?;
+    let ruled = rules::set(&mut conn, &keys, by, kind, &selector, args.after).await.map_err(shown::action_failure)?;
     let what = match kind {
         Kind::Pause => "paused",
         Kind::Block => "blocked",
     };
-    let selector = shown::shortened(args.selector.as_str(), 512);
+    let selector = shown::shortened(selector.as_str(), 512);
     let before = match ruled {
         Ruled::Again => "; it was before, and has this end, actor and reason now",
         Ruled::Revived => "; it was being lifted",
