@@ -29,7 +29,7 @@ const COMMANDS: [&[&str]; 13] = [
 fn program(args: &[&str]) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
     program.args(args);
-    for name in ["SERIATIM_REDIS", "SERIATIM_NAMESPACE", "SERIATIM_LOG", "SERIATIM_NAME"] {
+    for name in ["SERIATIM_REDIS", "SERIATIM_NAMESPACE", "SERIATIM_LOG", "SERIATIM_NAME", "SERIATIM_EVENT_LOG"] {
         program.env_remove(name);
     }
     program
@@ -115,6 +115,70 @@ fn a_retry_policy_that_is_none_is_refused_with_the_reason() {
         let output = run("redis://host", &[&["worker", "--sink", "null"], options].concat());
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && message.contains(why), "{options:?}: {message}");
+    }
+}
+
+/// `SERIATIM_EVENT_LOG=1` was once refused: only `true` and `false` were understood.
+#[test]
+fn a_flag_in_the_environment_takes_the_usual_words_for_true_and_false() {
+    let worker = |value: &str| {
+        // The sink cannot be opened, which is told after the options are read.
+        let mut program = program(&["worker", "--sink", "file:/no/such/directory/out", "--redis", "redis://127.0.0.1:1"]);
+        stderr(&program.env("SERIATIM_EVENT_LOG", value).output().expect("the program runs"), 2)
+    };
+    for value in ["1", "true", "TRUE", "yes", "on", "0", "false", "no", "off", ""] {
+        assert!(worker(value).contains("/no/such/directory"), "{value}");
+    }
+    let mut program = program(&["worker", "--sink", "null", "--redis", "redis://127.0.0.1:1"]);
+    let refused = program.env("SERIATIM_EVENT_LOG", "perhaps").output().expect("the program runs");
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && message.contains("'perhaps' for '--event-log'"), "{refused:?}");
+}
+
+/// The words have their meaning: the worker announces its event log, or does not.
+#[tokio::test]
+async fn a_flag_in_the_environment_means_what_it_says() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    for (value, is_on) in [("1", true), ("off", false)] {
+        let sink = ["worker", "--sink", "null", "--name", "w", "--redis", redis.url()];
+        let mut worker = program(&sink).env("SERIATIM_EVENT_LOG", value).spawn().expect("the program runs");
+        let rows = console.run::<u64>(&["XLEN", "event.log"]).await;
+        let client = redis::Client::open(redis.url()).expect("a URL");
+        let mut emit = client.get_connection().expect("Redis answers");
+        redis::pipe().atomic().lpush("x:events", "1").lpush("objects.with.events", "x").exec(&mut emit).expect("emitted");
+        until("it is delivered", PATIENCE, async || {
+            let (queued, owner): (u64, u64) = redis::pipe()
+                .cmd("EXISTS")
+                .arg("x:events")
+                .cmd("EXISTS")
+                .arg("x:event.worker")
+                .query_async(&mut redis.connect().await)
+                .await
+                .expect("Redis answers");
+            (queued + owner == 0).then_some(())
+        })
+        .await;
+        assert_eq!(console.run::<u64>(&["XLEN", "event.log"]).await > rows, is_on, "{value}");
+        let stop = Command::new("kill").args(["-TERM", &worker.id().to_string()]).status().expect("kill runs");
+        assert!(stop.success() && worker.wait().expect("it ends").success());
+    }
+}
+
+/// With `--log-format json` the last line, which says why the program ended, was once plain text: whoever collected JSON lines lost it.
+#[test]
+fn with_json_logs_the_fatal_error_is_a_json_line() {
+    for (arguments, exit, why) in [
+        (&["stats", "--redis", "redis://127.0.0.1:1", "--log-format", "json"][..], 3, "cannot connect to Redis"),
+        (&["worker", "--sink", "null", "--turn-max", "0", "--log-format=json"], 2, "--turn-max is 0"),
+        // The command line itself cannot be read.
+        (&["worker", "--sink", "null", "--lease", "soon", "--log-format=json"], 2, "'soon' for '--lease <TIME>'"),
+    ] {
+        let line = stderr(&program(arguments).output().expect("the program runs"), exit);
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        assert!(line["fields"]["message"].as_str().is_some_and(|message| message.contains(why)), "{line}");
+        assert_eq!((&line["level"], &line["target"]), (&"ERROR".into(), &"seriatim".into()));
+        assert!(line["timestamp"].as_str().is_some_and(|at| at.ends_with('Z')), "{line}");
     }
 }
 

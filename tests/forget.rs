@@ -39,7 +39,9 @@ async fn the_command_forgets_what_is_idle_and_keeps_the_rest() {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     state.clean().await;
     let output = seriatim(&redis, &["bare", "never", "work:1", "work:2", "work:5"], b"");
-    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(1), &b""[..]));
+    let message = String::from_utf8(output.stderr.clone()).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(1), "one was kept: {message}");
+    assert!(message.contains("nothing is known of never,") && message.lines().count() == 1, "{message}");
     let expected = [
         "bare  forgotten, its last id was 16",
         "never  nothing is known of it",
@@ -56,6 +58,23 @@ async fn the_command_forgets_what_is_idle_and_keeps_the_rest() {
     redis.console().await.check().await;
 }
 
+/// A name that was misspelt once ended with 0, as if the object had been forgotten.
+#[tokio::test]
+async fn a_name_of_which_nothing_is_known_is_told() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    state.delivered("work:1", 3).await;
+    state.delivered("work:2", 4).await;
+    let output = seriatim(&redis, &["work:l", "work:1", "work:I"], b"");
+    let message = String::from_utf8(output.stderr.clone()).expect("UTF-8");
+    assert_eq!((output.status.code(), lines(&output).len()), (Some(2), 3), "{message}");
+    let told = "seriatim: nothing is known of 2 of the objects, so nothing was forgotten; the first of them is work:l: ";
+    assert!(message.starts_with(told) && message.lines().count() == 1, "{message}");
+    let output = seriatim(&redis, &["--ignore-unknown", "work:l", "work:2"], b"");
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
+    assert_eq!(lines(&output), ["work:l  nothing is known of it", "work:2  forgotten, its last id was 4"]);
+}
+
 /// Names come from standard input too, one a line, in any number; a bad one is told with its line, after all before it.
 #[tokio::test]
 async fn names_come_from_standard_input() {
@@ -69,7 +88,8 @@ async fn names_come_from_standard_input() {
     }
     state.given(7).await;
     let output = seriatim(&redis, &["first", "-", "last"], names.as_bytes());
-    assert_eq!((output.status.code(), lines(&output).len()), (Some(0), 2502));
+    assert_eq!((output.status.code(), lines(&output).len()), (Some(2), 2502));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("2 of the objects"), "{output:?}");
     assert_eq!(redis.console().await.left().await, ["next.event.id"]);
 
     state.delivered("good", 8).await;

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use crate::exit::{Exit, Failure};
 use crate::global::Global;
 use crate::pointer::Pointer;
-use crate::shown;
+use crate::shown::{self, Level};
 use crate::told::advice;
 use lines::{Batch, LINES_MAX, Read, Source};
 
@@ -163,11 +163,11 @@ impl File {
         bar.finish_and_clear();
         let lines = outcome?;
         if lines <= self.skip && self.skip > 0 {
-            shown::say(&format!("seriatim: {} has {lines} lines, all skipped", self.name));
+            shown::tell(Level::Info, &format!("{} has {lines} lines, all skipped", self.name));
         } else {
             let (name, events, seconds) = (&self.name, self.events, started.elapsed().as_secs_f64());
             let done = format!("{events} events of {name} are acknowledged, all lines up to {lines} are done, {seconds:.1} s");
-            shown::say(&format!("seriatim: {done}"));
+            shown::tell(Level::Info, &done);
         }
         Ok(Exit::Done)
     }
@@ -265,7 +265,7 @@ fn pin_interrupt() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
         let _ = sender.send(());
         // A second one does not wait for an answer of Redis.
         if tokio::signal::ctrl_c().await.is_ok() {
-            shown::say("seriatim: interrupted twice; the outcome of the last lines is unknown");
+            shown::tell(Level::Error, "interrupted twice; the outcome of the last lines is unknown");
             std::process::exit(Exit::Unknown as i32);
         }
     });

@@ -53,9 +53,9 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Prints the error in one line on standard error and answers its exit code.
+/// Prints the error in one line on standard error and returns its exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    let line = format!("{error:#}").replace(['\r', '\n'], " ");
-    crate::shown::say(&format!("seriatim: {line}"));
-    error.downcast_ref::<Failure>().map_or(Exit::Broken, |failure| failure.exit).into()
+    let exit = error.downcast_ref::<Failure>().map_or(Exit::Broken, |failure| failure.exit);
+    crate::shown::tell(crate::shown::Level::Error, &format!("{error:#}"));
+    exit.into()
 }

@@ -12,7 +12,7 @@ use seriatim::keys::Keys;
 use crate::exit::{Exit, Failure};
 use crate::global::Global;
 use crate::lines::Lines;
-use crate::shown;
+use crate::shown::{self, Level};
 
 /// So many objects are forgotten in one call.
 const PER_CALL: usize = 1000;
@@ -21,8 +21,9 @@ const PER_CALL: usize = 1000;
 ///
 /// An object that has events, an owner, or is held stays as it is, and the reason is printed. The next event of a forgotten object has "prev" 0. A
 /// receiver that remembers the object applies it all the same, because its id is above all ids before, but can no longer tell whether it has
-/// missed one; a receiver that has forgotten the object starts anew. `seriatim worker --forget-after` forgets by itself. Ends with 0 if nothing
-/// remains of any of the objects, with 1 if one of them was kept.
+/// missed one; a receiver that has forgotten the object starts anew. `seriatim worker --forget-after` forgets by itself.
+///
+/// Ends with 0 if all of the objects are forgotten, with 1 if one of them was kept, else with 2 if nothing was known of one of them: its name may be misspelt.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The objects, e.g. work:1; - reads names from standard input, one a line
@@ -31,6 +32,9 @@ pub(crate) struct Args {
     /// Print one JSON object a line instead
     #[arg(long)]
     json: bool,
+    /// An object of which nothing is known counts as forgotten
+    #[arg(long)]
+    ignore_unknown: bool,
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
@@ -39,7 +43,8 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     for object in args.objects.iter().filter(|object| *object != "-") {
         keys.object(object).map_err(|error| shown::failure(error.into()))?;
     }
-    let mut calls = Calls { conn: global.connect().await?, keys, json: args.json, names: Vec::new(), all_gone: true };
+    let mut calls =
+        Calls { conn: global.connect().await?, keys, json: args.json, names: Vec::new(), all_gone: true, unknown: None };
     for object in args.objects {
         if object != "-" {
             calls.take(object).await?;
@@ -63,7 +68,17 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         }
     }
     calls.make().await?;
-    Ok(if calls.all_gone { Exit::Done } else { Exit::Broken })
+    let exit = if calls.all_gone { Exit::Done } else { Exit::Broken };
+    let Some((first, unknown)) = calls.unknown.filter(|_| !args.ignore_unknown) else { return Ok(exit) };
+    let first = shown::shortened(&first, 512);
+    let what = match unknown {
+        1 => format!("nothing is known of {first}, so nothing was forgotten"),
+        unknown => {
+            format!("nothing is known of {unknown} of the objects, so nothing was forgotten; the first of them is {first}")
+        }
+    };
+    shown::tell(Level::Error, &format!("{what}: is the name right, and the namespace? --ignore-unknown accepts it"));
+    Ok(if exit == Exit::Done { Exit::Input } else { exit })
 }
 
 struct Calls {
@@ -72,6 +87,8 @@ struct Calls {
     json: bool,
     names: Vec<String>,
     all_gone: bool,
+    /// The first object of which nothing is known, and how many there are.
+    unknown: Option<(String, u64)>,
 }
 
 /// One line of `--json`.
@@ -98,6 +115,9 @@ impl Calls {
         let mut out = String::new();
         for (object, forgot) in names.iter().zip(&all) {
             self.all_gone &= forgot.is_gone();
+            if *forgot == Forgot::Unknown {
+                self.unknown.get_or_insert_with(|| (object.clone(), 0)).1 += 1;
+            }
             match self.json {
                 true => writeln!(out, "{}", serde_json::to_string(&Line { object, forgot })?)?,
                 false => writeln!(out, "{}  {}", shown::shortened(object, 512), said(forgot))?,

@@ -66,7 +66,10 @@ impl Global {
         let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
         match self.log_format {
             LogFormat::Text => logs.with_ansi(std::io::stderr().is_terminal()).init(),
-            LogFormat::Json => logs.json().init(),
+            LogFormat::Json => {
+                crate::shown::tell_in_json();
+                logs.json().init();
+            }
         }
     }
 

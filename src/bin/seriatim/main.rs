@@ -30,11 +30,11 @@ mod worker;
 
 use std::process::ExitCode;
 
-use clap::builder::{OsStr, Resettable};
-use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::builder::{BoolishValueParser, OsStr, Resettable};
+use clap::{Arg, ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use seriatim::control::rules::Kind;
 
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
 use crate::global::Global;
 
 /// Serializes the events of many producers, per object, through Redis.
@@ -87,6 +87,10 @@ enum Command {
 fn main() -> ExitCode {
     let cli = match parse() {
         Ok(cli) => cli,
+        Err(usage) if usage.use_stderr() && asks_for_json() => {
+            shown::tell_in_json();
+            return exit::report(&bad_usage(&usage));
+        }
         Err(usage) => usage.exit(),
     };
     // A worker that is measured says nothing of its coming and going.
@@ -104,13 +108,33 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reads the command line. A variable of the environment that is empty counts as unset.
+/// Reads the command line. A variable of the environment that is empty counts as unset; that of a flag is one of the usual words for true and false.
 fn parse() -> Result<Cli, clap::Error> {
     let is_empty = |arg: &Arg| arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
-    let unset = |arg: Arg| if is_empty(&arg) { arg.env(Resettable::<OsStr>::Reset) } else { arg };
-    let mut command = Cli::command().mut_args(unset).mut_subcommands(|command| command.mut_args(unset));
+    let from_env = |arg: Arg| match arg.get_env() {
+        Some(_) if is_empty(&arg) => arg.env(Resettable::<OsStr>::Reset),
+        // 1, true, yes, on, y, t, and 0, false, no, off, n, f, in any case.
+        Some(_) if matches!(arg.get_action(), ArgAction::SetTrue) => arg.value_parser(BoolishValueParser::new()),
+        _ => arg,
+    };
+    let mut command = Cli::command().mut_args(from_env).mut_subcommands(|command| command.mut_args(from_env));
     let matches = command.try_get_matches_from_mut(std::env::args_os())?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+/// Whether the command line, though it cannot be read, asks for JSON lines.
+fn asks_for_json() -> bool {
+    let words: Vec<_> = std::env::args_os().collect();
+    let two = words.windows(2).any(|pair| pair[0] == "--log-format" && pair[1] == "json");
+    two || words.iter().any(|word| word == "--log-format=json")
+}
+
+/// What is wrong with the command line, without the usage that follows it.
+fn bad_usage(error: &clap::Error) -> anyhow::Error {
+    let text = error.to_string();
+    let what = text.split("\n\nUsage:").next().unwrap_or_default();
+    let words: Vec<&str> = what.strip_prefix("error: ").unwrap_or(what).split_whitespace().collect();
+    Failure::with(Exit::Input, words.join(" ") + "; --help shows the usage")
 }
 
 async fn run(cli: Cli) -> anyhow::Result<Exit> {

@@ -1,7 +1,8 @@
 //! How results are printed: to standard output, for people at a terminal 80 columns wide, without what a terminal would obey.
 
 use std::io::{ErrorKind, Write as _};
-use std::time::{Duration, UNIX_EPOCH};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use seriatim::control::ControlError;
 
@@ -24,6 +25,36 @@ pub(crate) fn print(text: &str) -> anyhow::Result<bool> {
 /// Says one line on standard error. Where nobody can read it, nothing is left to be done about it.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+/// How bad a message on standard error is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Level {
+    Info,
+    Error,
+}
+
+/// Whether messages on standard error are JSON lines, as the log lines are.
+static JSON_LINES: AtomicBool = AtomicBool::new(false);
+
+/// From here on, messages are JSON lines: for `--log-format json`.
+pub(crate) fn tell_in_json() {
+    JSON_LINES.store(true, Ordering::Relaxed);
+}
+
+/// Writes one message to standard error: `seriatim: MESSAGE`, or a JSON line with the members of a log line. `--log` does not silence it.
+pub(crate) fn tell(level: Level, message: &str) {
+    let message = message.replace(['\r', '\n'], " ");
+    if !JSON_LINES.load(Ordering::Relaxed) {
+        return say(&format!("seriatim: {message}"));
+    }
+    let level = match level {
+        Level::Info => "INFO",
+        Level::Error => "ERROR",
+    };
+    let timestamp = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
+    let fields = serde_json::json!({ "message": message });
+    say(&serde_json::json!({ "timestamp": timestamp, "level": level, "fields": fields, "target": "seriatim" }).to_string());
 }
 
 /// Text from Redis on one line of at most this many characters: control characters are escaped, the end is cut with an ellipsis.

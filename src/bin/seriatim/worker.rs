@@ -49,7 +49,8 @@ pub(crate) struct Args {
     /// Forget an object so long after its last event: 1s to 10years. Its next event then has "prev" 0 [default: never]
     #[arg(long, env = "SERIATIM_FORGET_AFTER", value_name = "TIME", value_parser = time)]
     forget_after: Option<Duration>,
-    /// Write every event that is finalized to the event log, in the same step: delivered, completed with errors, dead. `seriatim log` shows it
+    /// Write every event that is finalized to the event log, in the same step: delivered, completed with errors, dead. `seriatim log` shows it.
+    /// The variable is true or false: 1 or 0, yes or no, on or off
     #[arg(long, env = "SERIATIM_EVENT_LOG")]
     event_log: bool,
     /// With --event-log: keep about the last N rows
