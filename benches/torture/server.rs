@@ -163,8 +163,12 @@ fn spawn(dir: &Path, port: u16, always: bool) -> anyhow::Result<Child> {
         .context("cannot start redis-server")
 }
 
-fn program() -> anyhow::Result<&'static str> {
-    let is_there = |program: &&str| std::process::Command::new(program).arg("--version").output().is_ok();
-    let program = ["redis-server", "valkey-server"].into_iter().find(is_there);
+/// The server that `SERIATIM_REDIS_SERVER` names, or else the first on the PATH.
+fn program() -> anyhow::Result<String> {
+    if let Some(named) = std::env::var("SERIATIM_REDIS_SERVER").ok().filter(|named| !named.is_empty()) {
+        return Ok(named);
+    }
+    let is_there = |program: &String| std::process::Command::new(program).arg("--version").output().is_ok();
+    let program = ["redis-server", "valkey-server"].map(str::to_owned).into_iter().find(is_there);
     program.context("redis-server >= 7.0 or valkey-server must be on the PATH")
 }

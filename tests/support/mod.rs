@@ -36,11 +36,16 @@ pub struct Server {
 
 static TESTS: AtomicU32 = AtomicU32::new(0);
 
-fn program() -> &'static str {
-    ["redis-server", "valkey-server"]
-        .into_iter()
-        .find(|name| Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok())
-        .expect("these tests need redis-server >= 7.0 or valkey-server on the PATH; scripts/test installs one")
+/// The server that `SERIATIM_REDIS_SERVER` names, or else the first on the PATH.
+fn program() -> String {
+    let is_there =
+        |name: &String| Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    if let Some(named) = std::env::var("SERIATIM_REDIS_SERVER").ok().filter(|named| !named.is_empty()) {
+        assert!(is_there(&named), "SERIATIM_REDIS_SERVER names {named}, which cannot be run");
+        return named;
+    }
+    let found = ["redis-server", "valkey-server"].map(str::to_owned).into_iter().find(is_there);
+    found.expect("these tests need redis-server >= 7.0 or valkey-server on the PATH; scripts/test installs one")
 }
 
 impl Server {

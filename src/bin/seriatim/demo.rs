@@ -35,7 +35,7 @@ const RESTART_AT: u64 = 50;
 
 /// See it work: events of many objects through three workers, two of which are killed, and nothing lost or reordered.
 ///
-/// Starts a private Redis (redis-server >= 7.0 or valkey-server must be on the PATH; `scripts/demo` installs one), emits events from two
+/// Starts a private Redis (redis-server >= 7.0 or valkey-server must be on the PATH, or SERIATIM_REDIS_SERVER names one; `scripts/demo` installs one), emits events from two
 /// producers, runs three worker processes that write to files, kills one of them with SIGKILL in the middle of its work and
 /// lets the others take over, kills another one and restarts it under its name, and judges what came out as
 /// `seriatim verify` does. Takes about 15 seconds, needs nothing, leaves nothing behind.

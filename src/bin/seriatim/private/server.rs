@@ -96,10 +96,12 @@ pub(crate) fn last_line(log: &Path) -> String {
     text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(nothing)").to_owned()
 }
 
-/// The first server on the PATH that is new enough.
+/// The server that `SERIATIM_REDIS_SERVER` names, or else the first on the PATH; it must be new enough.
 async fn program() -> anyhow::Result<String> {
+    let named = std::env::var("SERIATIM_REDIS_SERVER").ok().filter(|named| !named.is_empty());
+    let tried = named.as_ref().map_or_else(|| vec!["redis-server", "valkey-server"], |named| vec![named.as_str()]);
     let mut found = Vec::new();
-    for name in ["redis-server", "valkey-server"] {
+    for name in tried {
         let Ok(output) = Command::new(name).arg("--version").stdin(Stdio::null()).output().await else { continue };
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         match version(&text) {
@@ -108,7 +110,12 @@ async fn program() -> anyhow::Result<String> {
         }
     }
     let too_old = if found.is_empty() { String::new() } else { format!(" (found: {})", found.join("; ")) };
-    let what = "this needs redis-server >= 7.0 or valkey-server on the PATH; scripts/demo installs one";
+    let what = match &named {
+        Some(named) => {
+            format!("SERIATIM_REDIS_SERVER names {named}, which is no redis-server >= 7.0 or valkey-server that runs here")
+        }
+        None => "this needs redis-server >= 7.0 or valkey-server on the PATH; scripts/demo installs one".to_owned(),
+    };
     Err(Failure::with(Exit::Redis, format!("{what}{too_old}")))
 }
 
