@@ -32,6 +32,8 @@ pub mod sink;
 pub mod url;
 #[cfg(feature = "worker")]
 pub mod verify;
+#[doc(hidden)]
+pub mod wire;
 #[cfg(feature = "worker")]
 pub mod worker;
 

@@ -8,11 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, Client, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value};
+use redis::aio::ConnectionLike;
+use redis::{
+    AsyncConnectionConfig, ConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
+};
 
 use super::error::{EmitError, Failed, read_answer};
 use crate::url::{connection_info, tcp_settings};
+use crate::wire::Wire;
 
 /// So many bytes may gather before they are written to the socket: enough for many small emits, or a part of a chunk.
 const WRITE_BYTES: usize = 64 * 1024;
@@ -68,7 +71,7 @@ impl Link {
 
 /// A connection of the emitter's own.
 pub(super) struct Own {
-    client: Client,
+    info: ConnectionInfo,
     connection_timeout: Duration,
     response_timeout: Duration,
     live: Mutex<Option<Live>>,
@@ -80,7 +83,7 @@ pub(super) struct Own {
 
 #[derive(Clone)]
 struct Live {
-    connection: MultiplexedConnection,
+    connection: Wire,
     /// Set once the connection is known to be closed, also while nobody uses it.
     gone: Arc<AtomicBool>,
 }
@@ -89,15 +92,12 @@ impl Own {
     /// Reads the URL; connects to nothing yet.
     pub(super) fn new(url: &str, connection_timeout: Duration, response_timeout: Duration) -> Result<Self, EmitError> {
         let info = connection_info(url).map_err(|error| EmitError::Url { reason: error.reason })?;
-        // Nor here is the error's own text told: it may repeat parts of the URL.
-        let bad_url = |error: RedisError| EmitError::Url { reason: error.category().to_owned() };
         let tcp = tcp_settings(response_timeout);
         // Only with RESP3 does the client tell of a connection that closes while nobody uses it. Without that, the first emit
         // after a restart of Redis would be written to a dead connection, and its outcome would be unknown.
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let client = Client::open(info.set_redis_settings(settings).set_tcp_settings(tcp)).map_err(bad_url)?;
         Ok(Self {
-            client,
+            info: info.set_redis_settings(settings).set_tcp_settings(tcp),
             connection_timeout,
             response_timeout,
             live: Mutex::new(None),
@@ -116,7 +116,7 @@ impl Own {
 
     /// Where Redis is, without user and password.
     fn address(&self) -> String {
-        self.client.get_connection_info().addr().to_string()
+        self.info.addr().to_string()
     }
 
     fn usable(&self) -> Option<Live> {
@@ -164,17 +164,8 @@ impl Own {
                 Ok::<(), std::convert::Infallible>(())
             }
         };
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.connection_timeout))
-            .set_response_timeout(Some(self.response_timeout))
-            .set_write_backpressure_boundary(WRITE_BYTES)
-            .set_push_sender(sender);
-        let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
-        // The client's own timeout is given too, but a deadline around everything leaves no step out.
-        let deadline = self.connection_timeout.saturating_add(Duration::from_millis(100));
-        let connection = tokio::time::timeout(deadline, connecting)
-            .await
-            .map_err(|_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut)))??;
+        let config = AsyncConnectionConfig::new().set_write_backpressure_boundary(WRITE_BYTES).set_push_sender(sender);
+        let connection = Wire::open(&self.info, config, self.connection_timeout, self.response_timeout).await?;
         Ok(Live { connection, gone })
     }
 
@@ -195,7 +186,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            // The client's own Debug is not used: it knows the password.
+            // The Debug of the settings is not used: it knows the password.
             Self::Own(own) => write!(f, "Own({})", own.address()),
             Self::Given(_) => f.write_str("Given"),
         }

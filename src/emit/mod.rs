@@ -97,8 +97,8 @@ impl EmitterBuilder {
         self
     }
 
-    /// How long an emit waits for its answer before its outcome counts as [unknown](EmitError::Unknown). Default: 5 s. The time it
-    /// waits behind other emits on the connection counts.
+    /// How long an emit waits for its answer while no byte moves on the connection; after that its outcome is [unknown](EmitError::Unknown). Default:
+    /// 5 s. Any number of large emits on a slow link take as long as they need.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.response_timeout = timeout;
         self

@@ -8,7 +8,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -29,6 +28,7 @@ use crate::event::{Event, check_json};
 use crate::failpoints::around;
 use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report, Results};
 use crate::sink::Batch;
+use crate::wire::Wire;
 
 /// Markers looked at in one call.
 const MARKERS_MAX: usize = 1024;
@@ -207,7 +207,7 @@ struct Term {
     token: Arc<str>,
     link: Link,
     /// A connection for a pop, with none under way.
-    spare: Mutex<Option<MultiplexedConnection>>,
+    spare: Mutex<Option<Wire>>,
     /// A permit for each free slot.
     permits: Arc<Semaphore>,
     /// Free slots; the last one is used next.
@@ -265,7 +265,7 @@ impl Term {
         }
     }
 
-    fn spare(&self) -> MutexGuard<'_, Option<MultiplexedConnection>> {
+    fn spare(&self) -> MutexGuard<'_, Option<Wire>> {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

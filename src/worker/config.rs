@@ -27,7 +27,8 @@ pub struct WorkerConfig {
     pub batch: usize,
     /// A batch takes no further event once it has this many bytes. 1 to 64 MiB, default 1 MiB.
     pub batch_bytes: usize,
-    /// A reply of Redis takes no further batch once it has this many bytes. 1 to 512 MiB, default 8 MiB.
+    /// A reply of Redis takes no further batch once it has this many bytes. After a call that failed with its connection the worker asks for half of
+    /// that, down to 64 KiB, and for more again after full replies. 1 to 512 MiB, default 8 MiB.
     pub reply_bytes: usize,
     /// After this many events of one object without a pause, others get a turn. 1 and up, default 1024.
     pub turn_max: usize,
@@ -40,7 +41,8 @@ pub struct WorkerConfig {
     pub sweep: Duration,
     /// How long a graceful stop lets the sink finish what is in hand. Up to 1 hour, default 25 s.
     pub grace: Duration,
-    /// How long Redis may take to answer before the connection is given up and made anew. 100 ms to 10 minutes, default 5 s.
+    /// A connection is given up and made anew after this time without progress: a call waits for its reply, and no byte moves. A large reply on a slow
+    /// link takes as long as it needs. An attempt to connect may take as long in all. 100 ms to 10 minutes, default 5 s.
     pub response_timeout: Duration,
     /// What follows when an event fails. Default: again after 100 ms, doubling to 1 minute with jitter, for ever.
     pub retry: RetryPolicy,

@@ -4,13 +4,14 @@
 //! reconnects by itself: a new one may lead to a server that has lost writes, and must first be asked (`lua/connect.lua`).
 
 use std::future::Future;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use deadpool_redis::{Connection, Hook, HookError, Manager, Pool, PoolError};
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, Client, ErrorKind, RedisError};
+use deadpool::managed::{self, Hook, HookError, Metrics, Object, PoolError, RecycleError, RecycleResult};
+use redis::aio::ConnectionLike;
+use redis::{AsyncConnectionConfig, Cmd, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisFuture, Value};
 use tracing::warn;
 
 use super::config::{WorkerConfig, jitter};
@@ -19,6 +20,7 @@ use crate::failpoints::around;
 use crate::keys::Keys;
 use crate::scripts::{self, ScriptError, Seen};
 use crate::url::{connection_info, tcp_settings};
+use crate::wire::Wire;
 
 /// Advance, the lease, what handlers have finished, and one to spare; that of the wait is taken out of the pool.
 const CONNECTIONS: usize = 4;
@@ -26,7 +28,7 @@ const CONNECTIONS: usize = 4;
 /// Makes connections to one Redis.
 #[derive(Clone)]
 pub(crate) struct Redis {
-    pool: Pool,
+    pool: managed::Pool<Manager>,
     address: Arc<str>,
     memory: Arc<Memory>,
 }
@@ -59,18 +61,11 @@ impl Memory {
 impl Redis {
     /// Reads the settings; connects to nothing yet.
     pub(crate) fn new(url: &str, config: &WorkerConfig) -> Result<Self, WorkerError> {
-        // The error's own text may hold the URL, and with it the password.
-        let unusable = |error: RedisError| WorkerError::Url(error.category().to_owned());
         let info = connection_info(url).map_err(|error| WorkerError::Url(error.reason))?;
         let info = info.set_tcp_settings(tcp_settings(config.response_timeout));
         let address = info.addr().to_string().into();
-        Client::open(info.clone()).map_err(unusable)?;
-        let connection = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(config.response_timeout))
-            .set_response_timeout(Some(config.response_timeout));
-        let manager = Manager::new_with_config(info, connection).map_err(unusable)?;
         let memory = Arc::new(Memory::default());
-        let pool = Pool::builder(manager)
+        let pool = managed::Pool::builder(Manager { info, patience: config.response_timeout })
             .max_size(CONNECTIONS)
             .post_create(first_script(config, Arc::clone(&memory)))
             .build()
@@ -81,7 +76,7 @@ impl Redis {
     /// One connection, for as long as it is kept.
     pub(crate) async fn connect(&self) -> Result<Connection, WorkerError> {
         match around!("open", self.pool.get()).await {
-            Ok(conn) => Ok(conn),
+            Ok(conn) => Ok(Connection(conn)),
             Err(PoolError::Backend(source) | PoolError::PostCreateHook(HookError::Backend(source))) => {
                 Err(self.unreachable(source))
             }
@@ -120,6 +115,65 @@ impl Redis {
     }
 }
 
+/// Makes connections for the pool.
+struct Manager {
+    info: ConnectionInfo,
+    /// The longest time to connect, and the longest time without progress after that.
+    patience: Duration,
+}
+
+impl managed::Manager for Manager {
+    type Type = Wire;
+    type Error = RedisError;
+
+    async fn create(&self) -> Result<Wire, RedisError> {
+        Wire::open(&self.info, AsyncConnectionConfig::new(), self.patience, self.patience).await
+    }
+
+    async fn recycle(&self, wire: &mut Wire, _: &Metrics) -> RecycleResult<RedisError> {
+        let () = redis::cmd("PING").query_async(wire).await.map_err(RecycleError::Backend)?;
+        Ok(())
+    }
+}
+
+/// A wire from the pool; it goes back when it is dropped.
+pub(crate) struct Connection(Object<Manager>);
+
+impl Connection {
+    /// Takes it out of the pool for good.
+    pub(crate) fn take(this: Self) -> Wire {
+        Object::take(this.0)
+    }
+}
+
+impl Deref for Connection {
+    type Target = Wire;
+
+    fn deref(&self) -> &Wire {
+        &self.0
+    }
+}
+
+impl DerefMut for Connection {
+    fn deref_mut(&mut self) -> &mut Wire {
+        &mut self.0
+    }
+}
+
+impl ConnectionLike for Connection {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        self.0.req_packed_command(cmd)
+    }
+
+    fn req_packed_commands<'a>(&'a mut self, pipe: &'a Pipeline, offset: usize, count: usize) -> RedisFuture<'a, Vec<Value>> {
+        self.0.req_packed_commands(pipe, offset, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        self.0.get_db()
+    }
+}
+
 /// Gives up a connection: what was sent over it may still happen, but nothing is read from it any more.
 pub(crate) fn give_up(conn: Connection) {
     drop(Connection::take(conn));
@@ -131,9 +185,9 @@ pub(crate) fn is_lasting(error: &ScriptError) -> bool {
     error.is_wrong_type() || !matches!(error, ScriptError::Redis(_))
 }
 
-fn first_script(config: &WorkerConfig, memory: Arc<Memory>) -> Hook {
+fn first_script(config: &WorkerConfig, memory: Arc<Memory>) -> Hook<Manager> {
     let (keys, first_id, event_log) = (config.keys.clone(), config.first_id, config.event_log.is_some());
-    Hook::async_fn(move |conn: &mut MultiplexedConnection, _| {
+    Hook::async_fn(move |conn: &mut Wire, _| {
         let (keys, memory) = (keys.clone(), Arc::clone(&memory));
         Box::pin(async move {
             let seen = Seen { highest: memory.highest.load(Ordering::Relaxed), first_id, event_log };

@@ -7,14 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_redis::Connection;
 use redis::ErrorKind;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, info, warn};
 
 use super::config::WorkerConfig;
-use super::connect::{Backoff, Redis, give_up, is_lasting};
+use super::connect::{Backoff, Connection, Redis, give_up, is_lasting};
 use super::error::WorkerError;
 use super::holder::Holder;
 use super::recover::sweep;

@@ -10,19 +10,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use deadpool_redis::Connection;
-use redis::aio::MultiplexedConnection;
 use tokio::sync::Mutex;
 use tracing::warn;
 
 use super::config::WorkerConfig;
-use super::connect::{Backoff, Redis, give_up, is_lasting};
+use super::connect::{Backoff, Connection, Redis, give_up, is_lasting};
 use super::error::WorkerError;
 use super::slots::Hand;
 use crate::event::{NameError, ObjectName};
 use crate::failpoints::around;
 use crate::scripts::{self, Finished, Handled, ScriptError, Tag};
 use crate::sink::{Ledger, LedgerError, Page};
+use crate::wire::Wire;
 
 /// What all batches of a session share.
 pub(crate) struct Link {
@@ -38,7 +37,7 @@ impl Link {
         Self { redis, config, token, conn: Mutex::new(None) }
     }
 
-    pub(crate) async fn connection(&self) -> Result<MultiplexedConnection, WorkerError> {
+    pub(crate) async fn connection(&self) -> Result<Wire, WorkerError> {
         let mut conn = self.conn.lock().await;
         let open = match conn.take() {
             Some(open) => open,

@@ -9,12 +9,14 @@
 //! - `claims`: claim by hand, for a program that owns its loop
 //! - `ledger`: what handlers have finished of a batch
 //! - `health`: whether the sink takes events
+//! - `allowance`: how many bytes a call may ask for
 //! - `wait`: blocks on the markers while there is nothing to do
 //! - `retry`: what follows when an event fails
 //! - `recover`: takes over from processes that are gone
 //! - `connect`: connections, each checked before its first script
 //! - `shutdown`, `config`, `error`, `holder`: what their names say
 
+mod allowance;
 mod claims;
 mod config;
 mod connect;

@@ -7,18 +7,18 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_redis::Connection;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use redis::aio::MultiplexedConnection;
+use redis::ErrorKind;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
+use super::allowance::Allowance;
 use super::config::WorkerConfig;
-use super::connect::{Backoff, Redis, give_up, is_lasting};
+use super::connect::{Backoff, Connection, Redis, give_up, is_lasting};
 use super::deliver::{Outcome, deliver};
 use super::error::WorkerError;
 use super::health::{Change, Health};
@@ -31,6 +31,7 @@ use crate::event::ObjectName;
 use crate::failpoints::around;
 use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report, Results, ScriptError};
 use crate::sink::{Context, Sink, Stop};
+use crate::wire::Wire;
 
 /// Calls of advance under way at once, for disjoint slots: one for Redis to work on while the answer to the other is worked on here.
 const CALLS_MAX: usize = 2;
@@ -85,7 +86,7 @@ pub(crate) struct Serve<'a> {
     calls: FuturesUnordered<BoxFuture<'static, Answered>>,
     /// The wait for a marker, and the slot it is for, which is asked for meanwhile.
     waiting: Option<(usize, Pop)>,
-    wait_conn: Option<MultiplexedConnection>,
+    wait_conn: Option<Wire>,
     notices: mpsc::Receiver<Notice>,
     keeper: AbortHandle,
     /// The slot a pop was for. What it moved must be looked for even if the slot is busy by now.
@@ -103,6 +104,7 @@ pub(crate) struct Serve<'a> {
     /// and now and then.
     name_all_at: Instant,
     from: From,
+    allowance: Allowance,
     health: Health,
     stopping: bool,
 }
@@ -152,6 +154,7 @@ impl<'a> Serve<'a> {
             named_max: NAMED_MIN,
             name_all_at: Instant::now(),
             from: From::Held,
+            allowance: Allowance::new(config.reply_bytes),
             health: Health::Up,
             stopping: false,
         }
@@ -232,7 +235,7 @@ impl<'a> Serve<'a> {
         if self.calls.len() >= CALLS_MAX || !(reported || wanted) {
             return false;
         }
-        let mut conn: MultiplexedConnection = (**conn).clone();
+        let mut conn: Wire = (**conn).clone();
         let claims = match self.stopping {
             true => 0,
             false if self.health.is_up() => self.slots.len(),
@@ -279,8 +282,8 @@ impl<'a> Serve<'a> {
     fn new_call(&self, claims: usize) -> Advance {
         let bounds = Bounds {
             batch: self.config.batch,
-            batch_bytes: self.config.batch_bytes,
-            reply_bytes: self.config.reply_bytes,
+            batch_bytes: self.config.batch_bytes.min(self.allowance.bytes()),
+            reply_bytes: self.allowance.bytes(),
             claims,
             markers: MARKERS_MAX,
             forget_after: self.config.forget_after,
@@ -322,7 +325,10 @@ impl<'a> Serve<'a> {
                 self.wait_conn = Some(conn);
                 (out_of_memory, reply.ok())
             }
-            None => (false, None),
+            None => {
+                self.ask_for_less();
+                (false, None)
+            }
         };
         let Some(reply) = reply else {
             // Whatever is the matter, the next call meets it as well.
@@ -361,6 +367,9 @@ impl<'a> Serve<'a> {
                 self.call_backoff = Backoff::new(FAILED_MIN, FAILED_MAX);
                 self.from = from;
                 self.wake |= more;
+                if self.allowance.is_reduced() {
+                    self.allowance.came(batches.iter().flat_map(|batch| &batch.events).map(|event| event.len()).sum());
+                }
                 self.named_max = self.names_after(&asked, &batches);
                 let next_due = next_due.map_or(self.config.block, |due| due.min(self.config.block));
                 self.wake_at = self.wake_at.min(Instant::now() + next_due.max(Duration::from_millis(1)));
@@ -377,6 +386,9 @@ impl<'a> Serve<'a> {
                     return Err(error.into());
                 }
                 warn!(%error, "commit: a call failed, it will be repeated");
+                if !matches!(&error, ScriptError::Redis(error) if matches!(error.kind(), ErrorKind::Server(_))) {
+                    self.ask_for_less();
+                }
                 if let Some(conn) = self.conn.take() {
                     give_up(conn);
                     let (redis, delay) = (self.redis.clone(), self.call_backoff.delay());
@@ -388,6 +400,13 @@ impl<'a> Serve<'a> {
                 self.wake = true;
                 Ok(None)
             }
+        }
+    }
+
+    /// The link may have been too slow for the reply.
+    fn ask_for_less(&mut self) {
+        if self.allowance.failed() {
+            debug!(bytes = self.allowance.bytes(), "claim: the next replies are smaller");
         }
     }
 

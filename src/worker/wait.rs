@@ -7,21 +7,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_redis::Connection;
 use redis::Cmd;
-use redis::aio::MultiplexedConnection;
 use tracing::warn;
 
 use super::config::WorkerConfig;
-use super::connect::Redis;
+use super::connect::{Connection, Redis};
 use super::error::WorkerError;
 use crate::failpoints::around;
 use crate::scripts::{Advance, Advanced, ScriptError, pop_and_advance};
+use crate::wire::Wire;
 
 /// What became of a wait.
 pub(crate) struct Waited {
     /// For the next one.
-    pub(crate) conn: MultiplexedConnection,
+    pub(crate) conn: Wire,
     /// Redis is out of memory and moves no markers for a pop.
     pub(crate) out_of_memory: bool,
     /// What advance answered.
@@ -41,7 +40,7 @@ pub(crate) fn pop(from: &str, to: &str, block: Duration) -> Cmd {
 /// Dropping the future closes the connection, and with it the pop; a marker may have been moved, and the call made, before.
 pub(crate) async fn wait(
     redis: Redis,
-    conn: Option<MultiplexedConnection>,
+    conn: Option<Wire>,
     pop: Cmd,
     call: Advance,
     config: Arc<WorkerConfig>,
@@ -52,7 +51,7 @@ pub(crate) async fn wait(
         None => Connection::take(redis.reconnect().await?),
     };
     // The server answers after the block time at the latest; what is longer is a lost connection.
-    conn.set_response_timeout(config.block + config.response_timeout);
+    conn.set_block(config.block);
     match around!("pop", pop_and_advance(&mut conn, pop, &call)).await {
         Ok((popped, reply)) => {
             let out_of_memory = popped.as_ref().is_err_and(|error| error.code() == Some("OOM"));

@@ -30,6 +30,12 @@ pub(crate) struct Args {
     /// The most events of one object given to the sink at once: 1 to 1000
     #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().batch)]
     batch: usize,
+    /// The most bytes of events in one reply of Redis: 1 to 512MiB. After a failed call the worker asks for less, down to 64KiB
+    #[arg(long, value_name = "BYTES", default_value = "8MiB", value_parser = bytes)]
+    reply_bytes: usize,
+    /// Give up a connection after this time without progress, while a call waits for its reply: 100ms to 10m
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
+    response_timeout: Duration,
     /// After this many events of one object in a row, others get a turn
     #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().turn_max)]
     turn_max: usize,
@@ -72,6 +78,20 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write 250ms, 5s or 1m"))
 }
 
+/// A number of bytes as people write it: 65536, 64KiB, 8MiB.
+fn bytes(text: &str) -> Result<usize, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => Some(1),
+        "k" | "kib" => Some(1 << 10),
+        "m" | "mib" => Some(1 << 20),
+        _ => None,
+    };
+    let product = factor.and_then(|factor| number.parse::<usize>().ok()?.checked_mul(factor));
+    product.ok_or_else(|| "write 65536, 64KiB or 8MiB".to_owned())
+}
+
 /// TYPE=POLICY, cut at the first `=`.
 fn retry_type(text: &str) -> Result<(String, RetryPolicy), String> {
     let (event_type, policy) = text.split_once('=').ok_or("write TYPE=POLICY, e.g. moved=fixed-5m-2")?;
@@ -84,6 +104,8 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     config.keys = global.keys()?;
     config.concurrency = args.concurrency;
     config.batch = args.batch;
+    config.reply_bytes = args.reply_bytes;
+    config.response_timeout = args.response_timeout;
     config.turn_max = args.turn_max;
     config.lease = args.lease;
     config.grace = args.grace;
@@ -150,5 +172,20 @@ pub(crate) fn failure(error: WorkerError) -> anyhow::Error {
         }
         WorkerError::Script(ScriptError::Redis(source)) => Failure::with(exit, format!("{error}{}", advice(source))),
         _ => Failure::with(exit, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units() {
+        for (text, expected) in [("65536", 65_536), ("64KiB", 65_536), ("8MiB", 8 << 20), ("8 m", 8 << 20), ("0", 0)] {
+            assert_eq!(bytes(text), Ok(expected), "{text}");
+        }
+        for text in ["", "KiB", "-1", "1.5MiB", "8MB", "99999999999999999999", "18446744073709551615k"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
     }
 }
