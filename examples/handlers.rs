@@ -9,7 +9,7 @@ use std::time::Duration;
 use seriatim::Emitter;
 use seriatim::event::Json;
 use seriatim::keys::Keys;
-use seriatim::sink::{EventType, Failure, Handler, HandlerContext, HandlerResult, Handlers, Unhandled};
+use seriatim::sink::{EventType, Failure, Handler, HandlerContext, HandlerResult, Handlers, HandlersError, Unhandled};
 use seriatim::worker::{Shutdown, Worker};
 
 #[derive(serde::Deserialize)]
@@ -69,6 +69,26 @@ async fn close(_: serde_json::Value, cx: HandlerContext) -> HandlerResult {
     Ok(())
 }
 
+/// The set of handlers; `shutdown` is stopped when an order is archived. tests/testing.rs tests it.
+pub fn handlers(shutdown: &Shutdown) -> Result<Handlers, HandlersError> {
+    let stop = shutdown.clone();
+    Handlers::builder()
+        .timeout(Duration::from_secs(10))
+        .register::<Placed>("payment", Payment { limit_cents: 100_000 })
+        .register::<Shipped>("notify", notify)
+        .register_type("closed", "close", close)
+        .register_type("archived", "stop", move |event: serde_json::Value, cx: HandlerContext| {
+            let stop = stop.clone();
+            async move {
+                println!("{} of {}: {} is archived", cx.id(), cx.object(), event["order"]);
+                stop.stop();
+                Ok(())
+            }
+        })
+        .unhandled(Unhandled::Complete)
+        .build()
+}
+
 /// Emits and handles, under a namespace of its own.
 pub async fn run(url: &str, namespace: &str) -> anyhow::Result<u64> {
     let keys = Keys::with_namespace(namespace)?;
@@ -83,22 +103,7 @@ pub async fn run(url: &str, namespace: &str) -> anyhow::Result<u64> {
     }
 
     let shutdown = Shutdown::on_signals()?;
-    let stop = shutdown.clone();
-    let handlers = Handlers::builder()
-        .timeout(Duration::from_secs(10))
-        .register::<Placed>("payment", Payment { limit_cents: 100_000 })
-        .register::<Shipped>("notify", notify)
-        .register_type("closed", "close", close)
-        .register_type("archived", "stop", move |event: serde_json::Value, cx: HandlerContext| {
-            let stop = stop.clone();
-            async move {
-                println!("{} of {}: {} is archived", cx.id(), cx.object(), event["order"]);
-                stop.stop();
-                Ok(())
-            }
-        })
-        .unhandled(Unhandled::Complete)
-        .build()?;
+    let handlers = handlers(&shutdown)?;
     let stopped = Worker::builder(url).keys(keys).name("handlers").sink(handlers).build()?.run(shutdown).await?;
     Ok(stopped.delivered)
 }

@@ -10,6 +10,7 @@
 //! - `worker`: claims, delivers, commits and recovers (feature `worker`)
 //! - `verify`: judges what workers have put out (feature `worker`)
 //! - `projection`: folds over the event log into read models (feature `worker`)
+//! - `testing`: runs handlers in tests, without Redis or with one (feature `worker`)
 //! - `control`: looks at a live system: check, stats, inspect, dead letters (feature `worker`)
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
@@ -28,6 +29,8 @@ pub mod projection;
 pub mod scripts;
 #[cfg(feature = "worker")]
 pub mod sink;
+#[cfg(feature = "worker")]
+pub mod testing;
 #[doc(hidden)]
 pub mod url;
 #[cfg(feature = "worker")]

@@ -1,5 +1,8 @@
 //! What a handler has emitted, as the scripts read it (`lua/lib/emits.lua`).
 
+/// An object's name, and an event for it.
+type ObjectAndEvent<'a> = (&'a [u8], &'a [u8]);
+
 /// What one handler has emitted for an event.
 #[derive(Debug, Clone, Default)]
 pub struct Emits {
@@ -31,5 +34,43 @@ impl Emits {
     /// The value of the field `emit:ID`. `place` is the handler's among those that are registered: in that order is pushed what several have emitted.
     pub fn value(&self, place: usize) -> Vec<u8> {
         [format!("{place} {} {} ", self.events, self.bytes).as_bytes(), &self.text].concat()
+    }
+
+    /// Reads a value of the field `emit:ID`: the handler's place, and each object's name with its event. `None` if the value is invalid.
+    pub fn read(value: &[u8]) -> Option<(usize, Vec<ObjectAndEvent<'_>>)> {
+        let mut rest = value;
+        let number = |rest: &mut &[u8]| -> Option<usize> {
+            let (text, behind) = rest.split_at(rest.iter().position(|byte| *byte == b' ')?);
+            *rest = &behind[1..];
+            std::str::from_utf8(text).ok()?.parse().ok()
+        };
+        let (place, events, _bytes) = (number(&mut rest)?, number(&mut rest)?, number(&mut rest)?);
+        let mut emits = Vec::new();
+        while !rest.is_empty() {
+            let (name_bytes, event_bytes) = (number(&mut rest)?, number(&mut rest)?);
+            let (object, behind) = rest.split_at_checked(name_bytes)?;
+            let (event, behind) = behind.split_at_checked(event_bytes)?;
+            emits.push((object, event));
+            rest = behind;
+        }
+        (emits.len() == events).then_some((place, emits))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read() {
+        let mut emits = Emits::default();
+        emits.push(b"a 1", b"{} ");
+        emits.push("é".as_bytes(), b"");
+        let value = emits.value(7);
+        assert_eq!(Emits::read(&value), Some((7, vec![(&b"a 1"[..], &b"{} "[..]), ("é".as_bytes(), &b""[..])])));
+        assert_eq!(Emits::read(&Emits::default().value(0)), Some((0, vec![])));
+        for end in 0..value.len() {
+            assert_eq!(Emits::read(&value[..end]), None, "{end}");
+        }
     }
 }

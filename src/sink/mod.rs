@@ -32,8 +32,8 @@ use crate::event::{Event, ObjectName};
 pub use closures::{Batches, Each, batches, each};
 pub use file::File;
 pub use handlers::{
-    EMITS_BYTES_MAX, EMITS_MAX, EventType, Failure, Fence, Handler, HandlerContext, HandlerEmitError, HandlerResult, Handlers,
-    HandlersBuilder, HandlersError, Unhandled,
+    EMITS_BYTES_MAX, EMITS_MAX, EventType, Failure, Fence, Handler, HandlerContext, HandlerEmitError, HandlerOutcome,
+    HandlerResult, Handlers, HandlersBuilder, HandlersError, Unhandled,
 };
 pub(crate) use ledger::{Ledger, LedgerError, Page};
 pub use null::Null;

@@ -25,10 +25,13 @@ use serde_core::de::DeserializeOwned;
 pub use context::{Fence, HandlerContext};
 pub use emits::{EMITS_BYTES_MAX, EMITS_MAX, HandlerEmitError};
 pub use handler::{EventType, Failure, Handler, HandlerResult};
+pub use run::HandlerOutcome;
 
 use self::handler::{AnyHandler, Typed};
 use self::run::Emitted;
 use super::{Batch, Context, Delivered, Page, Sink, Stop};
+use crate::event::Event;
+use crate::worker::type_of;
 
 /// After so much time, what is done of a batch is committed: a crash makes no more than this run again, and the event under way.
 const COMMIT_AFTER: Duration = Duration::from_millis(100);
@@ -129,6 +132,34 @@ impl Handlers {
     pub fn builder() -> HandlersBuilder {
         HandlersBuilder { all: Vec::new(), timeout: TIMEOUT_DEFAULT, unhandled: Unhandled::default() }
     }
+
+    /// The positions and ids of an event's handlers, in the order of registration.
+    pub(crate) fn handlers_for(&self, event: &Event) -> Vec<(usize, &str)> {
+        let handlers = self.0.handlers_of(type_of(&event.payload).as_deref());
+        handlers.into_iter().map(|at| (at, self.0.all[at].id.as_str())).collect()
+    }
+
+    /// Runs the handlers of one event as [`deliver`](Sink::deliver) does. `ended` gets the position and the outcome of each handler that ran, also if this
+    /// future is dropped. `timeout` replaces the timeouts of the handlers.
+    pub(crate) async fn run_event(
+        &self,
+        ended: &mut Vec<(usize, HandlerOutcome)>,
+        timeout: Option<Duration>,
+        event: Event,
+        cx: &Context,
+    ) -> Result<(), Stop> {
+        let known = known(cx).await?;
+        let known = if event.id == known.id { known } else { Page::default() };
+        self.0.run_and_tell(ended, timeout, event, cx.attempts, cx, known).await.map(drop)
+    }
+}
+
+/// What is kept of an event of the batch.
+async fn known(cx: &Context) -> Result<Page, Stop> {
+    match &cx.ledger {
+        Some(ledger) => ledger.read().await.map_err(Stop::transient),
+        None => Ok(Page::default()),
+    }
 }
 
 impl fmt::Debug for Handlers {
@@ -220,13 +251,9 @@ impl HandlersBuilder {
 #[async_trait]
 impl Sink for Handlers {
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
-        let known = match &cx.ledger {
-            Some(ledger) => ledger.read().await,
-            None => Ok(Page::default()),
-        };
-        let known = match known {
+        let known = match known(cx).await {
             Ok(known) => known,
-            Err(error) => return Delivered::stopped(0, Stop::transient(error)),
+            Err(stop) => return Delivered::stopped(0, stop),
         };
         let began = Instant::now();
         for (at, event) in batch.events().enumerate() {

@@ -4,13 +4,14 @@ use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 
 use super::context::{HandlerContext, InHand};
 use super::emits::Emitting;
-use super::handler::{Failure, HandlerResult};
+use super::handler::Failure;
 use super::{Inner, Registered, Unhandled};
 use crate::event::Event;
 use crate::scripts::Emits;
@@ -27,9 +28,53 @@ struct Progress {
 /// Whether handlers of the event have emitted.
 pub(super) struct Emitted(pub(super) bool);
 
+/// How a handler has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HandlerOutcome {
+    /// It returned `Ok`, and the ledger kept that where it had to.
+    Succeeded,
+    /// It succeeded in an earlier run, and did not run again.
+    SucceededBefore,
+    /// It returned this failure, or its success could not be kept.
+    Failed(Failure),
+    /// It panicked, with this text. The worker takes a panic for a transient failure.
+    Panicked(String),
+    /// It ran longer than its timeout, this long. The worker takes a timeout for a transient failure.
+    TimedOut(Duration),
+    /// Its future was dropped: the delivery was cancelled before the handler ended.
+    Cancelled,
+}
+
+impl HandlerOutcome {
+    /// The failure that the worker takes this for; none where the handler has succeeded, or was cancelled.
+    pub fn failure(&self) -> Option<Failure> {
+        match self {
+            Self::Succeeded | Self::SucceededBefore | Self::Cancelled => None,
+            Self::Failed(failure) => Some(failure.clone()),
+            Self::Panicked(text) => Some(Failure::transient(format!("it panicked: {text}"))),
+            Self::TimedOut(timeout) => Some(Failure::transient(format!("it took longer than {timeout:?}"))),
+        }
+    }
+}
+
 impl Inner {
     /// Runs the handlers that have not finished before, and says what that makes of the event.
     pub(super) async fn run(&self, event: Event, attempts: u32, cx: &Context, known: Page) -> Result<Emitted, Stop> {
+        self.run_and_tell(&mut Vec::new(), None, event, attempts, cx, known).await
+    }
+
+    /// The same. `ended` gets the position and the outcome of each handler as soon as it ends, so that they outlive this future.
+    /// `timeout` replaces the timeouts of the handlers.
+    pub(super) async fn run_and_tell(
+        &self,
+        ended: &mut Vec<(usize, HandlerOutcome)>,
+        timeout: Option<Duration>,
+        event: Event,
+        attempts: u32,
+        cx: &Context,
+        known: Page,
+    ) -> Result<Emitted, Stop> {
         let event_type = type_of(&event.payload);
         let handlers = self.handlers_of(event_type.as_deref());
         if handlers.is_empty() {
@@ -41,19 +86,21 @@ impl Inner {
         let progress = Progress { left: AtomicUsize::new(todo.len()), failed: AtomicBool::new(false), emitted };
         let run = |at: usize| {
             let (registered, in_hand, progress) = (&self.all[at], &in_hand, &progress);
-            async move { (at, run_one(registered, in_hand, progress).await) }
+            let timeout = timeout.unwrap_or(registered.timeout);
+            async move { (at, run_one(registered, timeout, in_hand, progress).await) }
         };
         let mut running: FuturesUnordered<_> = todo.into_iter().map(run).collect();
-        let mut failures = Vec::new();
-        while let Some((at, ended)) = running.next().await {
-            failures.extend(ended.err().map(|failure| (at, failure)));
+        while let Some((at, outcome)) = running.next().await {
+            ended.push((at, outcome));
         }
         // As they were registered, so that an event that fails twice in the same way says so in the same words.
-        failures.sort_by_key(|(at, _)| *at);
+        ended.sort_by_key(|(at, _)| *at);
+        let failures = ended.iter().filter_map(|(at, outcome)| Some((*at, outcome.failure()?))).collect();
         self.judge(failures).map(|()| Emitted(progress.emitted.load(Ordering::Relaxed)))
     }
 
-    fn handlers_of(&self, event_type: Option<&str>) -> Vec<usize> {
+    /// The positions of the handlers of an event of this type, in the order of registration.
+    pub(super) fn handlers_of(&self, event_type: Option<&str>) -> Vec<usize> {
         let of_type = event_type.and_then(|name| self.types.get(name)).unwrap_or(&self.other);
         let mut handlers: Vec<_> = of_type.iter().chain(&self.every).copied().collect();
         handlers.sort_unstable();
@@ -92,18 +139,22 @@ impl Inner {
 
 /// Runs a handler, and keeps that it has finished, with what it has emitted. Where it has emitted nothing and the event is over with it, nothing is kept: the
 /// last one of an event of which all have succeeded is followed by the commit.
-async fn run_one(registered: &Registered, in_hand: &Arc<InHand>, progress: &Progress) -> HandlerResult {
-    let (mut ended, emits) = within(registered, in_hand).await;
+async fn run_one(registered: &Registered, timeout: Duration, in_hand: &Arc<InHand>, progress: &Progress) -> HandlerOutcome {
+    let (mut ended, emits) = within(registered, timeout, in_hand).await;
     let emitted = emits.events() > 0;
     // One that has emitted may still fail where that cannot be kept: until then the event is not over for the others.
     let is_last = !emitted && progress.left.fetch_sub(1, Ordering::Relaxed) == 1;
-    if ended.is_ok() && (!is_last || progress.failed.load(Ordering::Relaxed)) {
-        ended = in_hand.keep_finished(registered, &emits).await.map_err(Failure::from);
+    let succeeded = ended == HandlerOutcome::Succeeded;
+    if succeeded
+        && (!is_last || progress.failed.load(Ordering::Relaxed))
+        && let Err(error) = in_hand.keep_finished(registered, &emits).await
+    {
+        ended = HandlerOutcome::Failed(error.into());
     }
     if emitted {
         progress.left.fetch_sub(1, Ordering::Relaxed);
     }
-    if ended.is_err() {
+    if ended != HandlerOutcome::Succeeded {
         progress.failed.store(true, Ordering::Relaxed);
         in_hand.room.give_back(&emits);
     } else if emitted {
@@ -113,16 +164,17 @@ async fn run_one(registered: &Registered, in_hand: &Arc<InHand>, progress: &Prog
 }
 
 /// Within its time, and whatever it does. With what it has emitted.
-async fn within(registered: &Registered, in_hand: &Arc<InHand>) -> (HandlerResult, Emits) {
+async fn within(registered: &Registered, timeout: Duration, in_hand: &Arc<InHand>) -> (HandlerOutcome, Emits) {
     let (cancelled, emitting) = (in_hand.cx.cancelled.child_token(), Emitting::new());
     let cx = HandlerContext { in_hand: Arc::clone(in_hand), cancelled: cancelled.clone(), emitting: emitting.clone() };
     let running = AssertUnwindSafe(async { registered.handler.run(cx).await }).catch_unwind();
-    let ended = match tokio::time::timeout(registered.timeout, running).await {
-        Ok(Ok(ended)) => ended,
-        Ok(Err(panic)) => Err(Failure::transient(format!("it panicked: {}", text_of(&*panic)))),
+    let ended = match tokio::time::timeout(timeout, running).await {
+        Ok(Ok(Ok(()))) => HandlerOutcome::Succeeded,
+        Ok(Ok(Err(failure))) => HandlerOutcome::Failed(failure),
+        Ok(Err(panic)) => HandlerOutcome::Panicked(text_of(&*panic).to_owned()),
         Err(_) => {
             cancelled.cancel();
-            Err(Failure::transient(format!("it took longer than {:?}", registered.timeout)))
+            HandlerOutcome::TimedOut(timeout)
         }
     };
     (ended, emitting.end())

@@ -1,0 +1,102 @@
+//! Emitted events, and the patterns that tests look for.
+
+use bytes::Bytes;
+use serde_core::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::event::ObjectName;
+
+/// An event that a handler has emitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Emitted {
+    /// The object that the event is for.
+    pub object: ObjectName,
+    /// The event: JSON, byte for byte as it will be pushed.
+    pub payload: Bytes,
+}
+
+impl Emitted {
+    /// Deserializes the event.
+    ///
+    /// # Errors
+    /// The event is not a `T`.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_slice(&self.payload)
+    }
+}
+
+/// A pattern for emitted events: a JSON value, or a predicate `Fn(&serde_json::Value) -> bool`.
+///
+/// A JSON object matches if the event has all of its members; the event may have others. All other JSON values match if they are equal.
+pub trait EventPattern {
+    /// Whether the event matches.
+    fn matches(&self, event: &Value) -> bool;
+
+    /// The pattern, for the message of a failed assertion.
+    fn shown(&self) -> String {
+        "an event of which the predicate is true".to_owned()
+    }
+}
+
+impl EventPattern for Value {
+    fn matches(&self, event: &Value) -> bool {
+        has(event, self)
+    }
+
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl<F: Fn(&Value) -> bool> EventPattern for F {
+    fn matches(&self, event: &Value) -> bool {
+        self(event)
+    }
+}
+
+fn has(event: &Value, wanted: &Value) -> bool {
+    match (event, wanted) {
+        (Value::Object(event), Value::Object(wanted)) => {
+            wanted.iter().all(|(name, wanted)| event.get(name).is_some_and(|found| has(found, wanted)))
+        }
+        _ => event == wanted,
+    }
+}
+
+/// Whether one of these events is for the object and matches.
+pub(super) fn find<'a>(emitted: &'a [Emitted], object: &str, pattern: &impl EventPattern) -> Option<&'a Emitted> {
+    let matches = |event: &Emitted| event.json::<Value>().is_ok_and(|event| pattern.matches(&event));
+    emitted.iter().find(|event| event.object.as_str() == object && matches(event))
+}
+
+/// The events as lines, for the message of a failed assertion.
+pub(super) fn shown(emitted: &[Emitted]) -> String {
+    let line = |event: &Emitted| format!("\n  {}  {}", event.object, String::from_utf8_lossy(&event.payload));
+    if emitted.is_empty() { "\n  nothing".to_owned() } else { emitted.iter().map(line).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_json_object_matches_an_event_with_more_members() {
+        let event = json!({"type": "paid", "by": {"card": 1, "bank": 2}, "parts": [1, 2]});
+        for (pattern, expected) in [
+            (json!({}), true),
+            (json!({"type": "paid"}), true),
+            (json!({"by": {"card": 1}}), true),
+            (json!({"by": {"card": 2}}), false),
+            (json!({"by": 1}), false),
+            (json!({"other": null}), false),
+            (json!({"parts": [1, 2]}), true),
+            (json!({"parts": [1]}), false),
+            (json!("paid"), false),
+        ] {
+            assert_eq!(pattern.matches(&event), expected, "{pattern}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The ledger in memory: what a worker keeps in `OBJ:event.handled`, for each event of a test.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::emitted::Emitted;
+use crate::event::{NameError, ObjectName};
+use crate::keys::Keys;
+use crate::scripts::Emits;
+use crate::sink::{Ledger, LedgerError, Page};
+
+/// An event: its object and its id.
+pub(super) type Place = (ObjectName, u64);
+
+/// What is kept of all events of a test.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Memory(Arc<Mutex<HashMap<Place, Kept>>>);
+
+/// What is kept of one event.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Kept {
+    /// `handler:ID`, `once:SUBTASK`.
+    pub(super) finished: BTreeSet<String>,
+    /// By the place of the handler and its field.
+    emits: BTreeMap<(usize, String), Vec<Emitted>>,
+}
+
+impl Kept {
+    /// What is pushed when the event ends, in that order.
+    pub(super) fn emitted(&self) -> Vec<Emitted> {
+        self.emits.values().flatten().cloned().collect()
+    }
+}
+
+impl Memory {
+    pub(super) fn of(&self, place: &Place) -> Kept {
+        self.locked().get(place).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn forget(&self) {
+        self.locked().clear();
+    }
+
+    /// The ledger of an event.
+    pub(super) fn ledger(&self, place: Place) -> Arc<dyn Ledger> {
+        Arc::new(OfEvent { memory: self.clone(), place })
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<Place, Kept>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+struct OfEvent {
+    memory: Memory,
+    place: Place,
+}
+
+#[async_trait]
+impl Ledger for OfEvent {
+    async fn read(&self) -> Result<Page, LedgerError> {
+        let Kept { finished, emits } = self.memory.of(&self.place);
+        let bytes = emits.values().flatten().map(|event| event.object.as_str().len() + event.payload.len()).sum();
+        let emitted = (emits.values().map(Vec::len).sum(), bytes);
+        Ok(Page { id: self.place.1, finished, emitted })
+    }
+
+    async fn write(&self, _: u64, field: &str, emits: Option<(&str, &[u8])>) -> Result<(), LedgerError> {
+        let unreadable = || LedgerError::Failed("what the handler has emitted cannot be read".to_owned());
+        let emits = match emits {
+            Some((emit_field, value)) => {
+                let (place, events) = Emits::read(value).ok_or_else(unreadable)?;
+                let event = |(object, event): (&[u8], &[u8])| Emitted {
+                    object: ObjectName::found(&String::from_utf8_lossy(object)),
+                    payload: Bytes::copy_from_slice(event),
+                };
+                Some(((place, emit_field.to_owned()), events.into_iter().map(event).collect()))
+            }
+            None => None,
+        };
+        let mut memory = self.memory.locked();
+        let kept = memory.entry(self.place.clone()).or_default();
+        kept.finished.insert(field.to_owned());
+        kept.emits.extend(emits);
+        Ok(())
+    }
+
+    fn object(&self, name: &str) -> Result<ObjectName, NameError> {
+        Keys::new().object(name)
+    }
+}

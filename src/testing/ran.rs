@@ -1,0 +1,147 @@
+//! What became of one event in a test, with assertions.
+
+use std::fmt::Write as _;
+
+use super::emitted::{self, Emitted, EventPattern};
+use crate::event::Event;
+use crate::sink::{HandlerOutcome, Stop};
+
+/// What the handlers of one event did in one run.
+///
+/// The functions named `assert_…` panic if it was something else, with all that happened. They return `self` or what they found.
+#[derive(Debug, Clone)]
+pub struct Ran {
+    event: Event,
+    outcomes: Vec<(String, HandlerOutcome)>,
+    /// None where the delivery was cancelled.
+    delivered: Option<Result<(), Stop>>,
+    emitted: Vec<Emitted>,
+}
+
+impl Ran {
+    pub(super) fn new(
+        event: Event,
+        outcomes: Vec<(String, HandlerOutcome)>,
+        delivered: Option<Result<(), Stop>>,
+        emitted: Vec<Emitted>,
+    ) -> Self {
+        Self { event, outcomes, delivered, emitted }
+    }
+
+    /// How the handler with this id has ended; none if the set has no handler of this id for the event.
+    pub fn outcome(&self, handler: &str) -> Option<&HandlerOutcome> {
+        self.outcomes().find(|(id, _)| *id == handler).map(|(_, outcome)| outcome)
+    }
+
+    /// The ids and outcomes of all handlers of the event, in the order of registration.
+    pub fn outcomes(&self) -> impl ExactSizeIterator<Item = (&str, &HandlerOutcome)> {
+        self.outcomes.iter().map(|(id, outcome)| (id.as_str(), outcome))
+    }
+
+    /// Whether all handlers have succeeded, in this run or before, so that the event counts as delivered.
+    pub fn is_delivered(&self) -> bool {
+        matches!(self.delivered, Some(Ok(())))
+    }
+
+    /// Whether the run was cancelled before all handlers had ended.
+    pub fn is_cancelled(&self) -> bool {
+        self.delivered.is_none()
+    }
+
+    /// Why the event was not delivered, as the worker takes it: [`Stop::Transient`] is followed by the retry policy, [`Stop::Rejected`] by a dead letter.
+    /// None if the event was delivered, or the run was cancelled.
+    pub fn stop(&self) -> Option<&Stop> {
+        self.delivered.as_ref()?.as_ref().err()
+    }
+
+    /// What the handlers that have succeeded, in this run or before, have emitted for the event, in the order in which it will be pushed when the event ends.
+    pub fn emitted(&self) -> &[Emitted] {
+        &self.emitted
+    }
+
+    /// Asserts that all handlers have succeeded, in this run or before.
+    ///
+    /// # Panics
+    /// The event is not delivered.
+    #[track_caller]
+    pub fn assert_delivered(&self) -> &Self {
+        assert!(self.is_delivered(), "the event was not delivered{}", self.told());
+        self
+    }
+
+    /// Asserts that the handler has succeeded in this run.
+    ///
+    /// # Panics
+    /// It did not run, or did not succeed.
+    #[track_caller]
+    pub fn assert_succeeded(&self, handler: &str) -> &Self {
+        let succeeded = matches!(self.outcome(handler), Some(HandlerOutcome::Succeeded));
+        assert!(succeeded, "the handler {handler:?} did not succeed in this run{}", self.told());
+        self
+    }
+
+    /// Asserts that the handler has failed, by an error, a panic or its timeout, and that the text of its failure has this part.
+    ///
+    /// # Panics
+    /// It did not run, did not fail, or its error has no such part.
+    #[track_caller]
+    pub fn assert_failed(&self, handler: &str, error_part: &str) -> &Self {
+        let failure = self.outcome(handler).and_then(HandlerOutcome::failure);
+        let failed = failure.is_some_and(|failure| failure.error().contains(error_part));
+        assert!(failed, "the handler {handler:?} did not fail with {error_part:?}{}", self.told());
+        self
+    }
+
+    /// Asserts that an event was emitted for this object that matches: see [`EventPattern`]. Returns the first one.
+    ///
+    /// # Panics
+    /// No event matches.
+    #[track_caller]
+    pub fn assert_emitted(&self, object: &str, pattern: impl EventPattern) -> &Emitted {
+        match emitted::find(&self.emitted, object, &pattern) {
+            Some(event) => event,
+            None => panic!("no event was emitted for {object} like {}{}", pattern.shown(), self.told()),
+        }
+    }
+
+    /// Asserts that no event that matches was emitted for this object.
+    ///
+    /// # Panics
+    /// An event matches.
+    #[track_caller]
+    pub fn assert_not_emitted(&self, object: &str, pattern: impl EventPattern) -> &Self {
+        let found = emitted::find(&self.emitted, object, &pattern);
+        assert!(found.is_none(), "an event was emitted for {object} like {}{}", pattern.shown(), self.told());
+        self
+    }
+
+    /// Asserts that nothing was emitted, for any object.
+    ///
+    /// # Panics
+    /// Something was.
+    #[track_caller]
+    pub fn assert_nothing_emitted(&self) -> &Self {
+        assert!(self.emitted.is_empty(), "something was emitted{}", self.told());
+        self
+    }
+
+    /// All that happened, for the message of a failed assertion.
+    fn told(&self) -> String {
+        let Event { id, object, .. } = &self.event;
+        let mut told = match &self.delivered {
+            Some(Ok(())) => format!("\nevent {id} of {object} was delivered"),
+            Some(Err(Stop::Rejected { error })) => format!("\nevent {id} of {object} is a dead letter: {error}"),
+            Some(Err(stop)) => format!("\nevent {id} of {object} is tried again: {}", stop.error()),
+            None => format!("\nthe delivery of event {id} of {object} was cancelled"),
+        };
+        told += "\nhandlers:";
+        for (handler, outcome) in self.outcomes() {
+            // Writing to a string cannot fail.
+            let _ = write!(told, "\n  {handler}  {outcome:?}");
+        }
+        if self.outcomes.is_empty() {
+            told += "\n  none is registered for this event";
+        }
+        told + "\nemitted:" + &emitted::shown(&self.emitted)
+    }
+}
