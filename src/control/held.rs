@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::ControlError;
 use super::rules::Rule;
 use crate::keys::Keys;
-use crate::scripts::operator::{self, HeldReply};
+use crate::scripts::operator::{self, HeldReply, RELEASE_PER_CALL_MAX, ReleasedOne};
 pub use crate::scripts::operator::{By, Released, Skipped};
 
 /// How many held objects one call reads at most.
@@ -124,6 +124,69 @@ pub async fn paused<C: ConnectionLike>(
 pub async fn release<C: ConnectionLike>(conn: &mut C, keys: &Keys, by: By<'_>, object: &str) -> Result<Released, ControlError> {
     let object = keys.object(object)?;
     Ok(operator::release(conn, keys, by, object.as_str().as_bytes()).await?)
+}
+
+/// Which held objects [`release_all`] is about; by default all.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Which<'a> {
+    /// Only those whose names begin so.
+    pub prefix: &'a str,
+    /// Only those whose reason ([`HeldObject::why`]) contains this text.
+    pub why: &'a str,
+    /// Only those that wait for an operator.
+    pub until_released: bool,
+}
+
+/// The counts of a [`release_all`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReleasedAll {
+    /// How many objects were released.
+    pub released: u64,
+    /// How many were due already.
+    pub due: u64,
+}
+
+/// Releases all held objects, or some of them, that are held when it begins, in steps of 100: each is made due at once as by [`release`], and kept in the
+/// [actions](mod@super::actions). Objects that wait for a rule stay. `progress` is called after each step.
+///
+/// An object that becomes held meanwhile may be released or not, also one that was released and has failed again.
+///
+/// Calling again is safe, and goes on where the first call ended.
+///
+/// # Errors
+/// As [`release`]. The steps until then are done; `progress` has told how many objects they released.
+pub async fn release_all<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    by: By<'_>,
+    which: &Which<'_>,
+    mut progress: impl FnMut(&ReleasedAll),
+) -> Result<ReleasedAll, ControlError> {
+    const WHAT: &str = "objects.held";
+    let mut all = ReleasedAll::default();
+    let mut cursor = 0_u64;
+    loop {
+        // Not by the time, which a release changes: an object that fails again and again would come again and again.
+        let mut ask = redis::cmd("ZSCAN");
+        ask.arg(keys.objects_held()).arg(cursor).arg("COUNT").arg(RELEASE_PER_CALL_MAX);
+        let (next, page): (u64, Vec<(Vec<u8>, String)>) = ask.query_async(conn).await.map_err(ControlError::redis(WHAT))?;
+        let meant = |(object, due): &(Vec<u8>, String)| {
+            object.starts_with(which.prefix.as_bytes()) && (!which.until_released || due.as_str() == "inf")
+        };
+        let objects: Vec<Vec<u8>> = page.into_iter().filter(meant).map(|(object, _)| object).collect();
+        for some in objects.chunks(RELEASE_PER_CALL_MAX) {
+            for released in operator::release_many(conn, keys, by, which.until_released, which.why, some).await? {
+                all.released += u64::from(released == ReleasedOne::Released);
+                all.due += u64::from(released == ReleasedOne::Due);
+            }
+            progress(&all);
+        }
+        if next == 0 {
+            return Ok(all);
+        }
+        cursor = next;
+    }
 }
 
 /// Sends the event at the head of a held object to the dead letters; the object is due at once and goes on with what follows, `prev` being the last

@@ -102,6 +102,7 @@ static ADVANCE: LazyLock<Script> = LazyLock::new(|| {
 
 script!(DEAD, "operator/dead.lua", "operator/actions.lua");
 script!(RELEASE, "operator/release.lua", "operator/actions.lua");
+script!(RELEASE_MANY, "operator/release_many.lua", "operator/actions.lua");
 script!(SKIP, "operator/skip.lua", "lib/ids.lua", "lib/tag.lua", "lib/emits.lua", "operator/actions.lua");
 script!(NO_WRITES, HELD, "operator/held.lua");
 script!(NO_WRITES, PAUSED, "operator/paused.lua", "lib/rules.lua");
@@ -331,7 +332,7 @@ mod tests {
         let read = |script: &str| std::fs::read_to_string(lua.join(format!("{script}.lua"))).expect("a script");
         let actions = read("actions");
         let mut asked = 0;
-        for text in ["actions", "dead", "release", "skip", "rule", "../lib/rules", "../lib/emits"].map(read) {
+        for text in ["actions", "dead", "release", "release_many", "skip", "rule", "../lib/rules", "../lib/emits"].map(read) {
             for rest in text.split("call('").skip(1) {
                 let command = rest.split('\'').next().unwrap_or_default();
                 assert!(actions.contains(&format!("{{ '{command}'")), "{command} is not asked for");

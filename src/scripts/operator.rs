@@ -1,12 +1,14 @@
 //! Calls of an operator: dead letters are retried or dropped, held objects listed and released, their head events skipped, rules set and lifted. Each may be made again.
 
 mod paused;
+mod release_many;
 mod rule;
 
 use redis::Cmd;
 use redis::aio::ConnectionLike;
 
 pub use self::paused::{PausedReply, paused};
+pub use self::release_many::{RELEASE_PER_CALL_MAX, ReleasedOne, release_many};
 pub use self::rule::{RuleStep, Ruled, rule};
 use super::{DEAD, HELD, RELEASE, Reply, SKIP, Script, ScriptError};
 use crate::keys::Keys;

@@ -53,9 +53,13 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// The exit code of an error.
+pub(crate) fn of(error: &anyhow::Error) -> Exit {
+    error.downcast_ref::<Failure>().map_or(Exit::Broken, |failure| failure.exit)
+}
+
 /// Prints the error in one line on standard error and returns its exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    let exit = error.downcast_ref::<Failure>().map_or(Exit::Broken, |failure| failure.exit);
     crate::shown::tell(crate::shown::Level::Error, &format!("{error:#}"));
-    exit.into()
+    of(error).into()
 }

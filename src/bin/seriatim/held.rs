@@ -1,15 +1,21 @@
 //! `seriatim held`.
 
 use std::fmt::Write as _;
+use std::time::{Duration, Instant};
 
-use seriatim::control::held::{self, HeldObject, PER_CALL_MAX, Released, Skipped, WaitsFor};
+use redis::aio::MultiplexedConnection;
+use seriatim::control::held::{self, By, HeldObject, PER_CALL_MAX, Released, Skipped, WaitsFor, Which};
 use seriatim::control::rules::Kind;
+use seriatim::keys::Keys;
 
 use crate::actor::ActorWithReason;
 use crate::exit::{Exit, Failure};
 use crate::global::Global;
 use crate::rules::described;
-use crate::shown;
+use crate::shown::{self, Level};
+
+/// How often a release of many objects tells how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(2);
 
 /// Look at held objects, release them, skip the event they wait for
 ///
@@ -40,18 +46,32 @@ struct List {
     /// Only those that are paused or blocked
     #[arg(long, conflicts_with = "until_released")]
     paused: bool,
-    /// At most this many
+    /// At most this many [default: all]
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
 }
 
-/// Make a held object due now, whatever it waits for
+/// Make held objects due now, whatever they wait for
 ///
-/// Its attempts stay counted: where they are used up, it has one more.
+/// Their attempts stay counted: an object whose attempts are used up has one more. Objects that are paused or blocked stay. Many objects are released in
+/// steps, 100 in each; after Ctrl-C the steps until then are done.
 #[derive(Debug, clap::Args)]
 struct Release {
     /// The object, e.g. work:1
-    object: String,
+    #[arg(required_unless_present_any = ["all", "prefix", "why"], conflicts_with_all = ["all", "prefix", "why", "until_released"])]
+    object: Option<String>,
+    /// All held objects
+    #[arg(long, conflicts_with_all = ["prefix", "why"])]
+    all: bool,
+    /// Only those whose names begin so, e.g. work:
+    #[arg(long, value_name = "PREFIX", value_parser = some_text)]
+    prefix: Option<String>,
+    /// Only those whose reason contains this text, as the list shows it, e.g. 'connection refused'
+    #[arg(long, value_name = "TEXT", value_parser = some_text)]
+    why: Option<String>,
+    /// With --all, --prefix or --why: only those that wait for an operator
+    #[arg(long)]
+    until_released: bool,
     #[command(flatten)]
     actor: ActorWithReason,
 }
@@ -66,6 +86,11 @@ struct Skip {
     id: Option<u64>,
     #[command(flatten)]
     actor: ActorWithReason,
+}
+
+/// An empty text would mean all objects, which a variable of a shell that is unset must not.
+fn some_text(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("it is empty; --all means all held objects".to_owned()) } else { Ok(text.to_owned()) }
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
@@ -108,7 +133,19 @@ impl List {
                 after = page.objects.into_iter().next_back();
             }
         }
+        if left == self.limit.unwrap_or(u64::MAX) && left > 0 {
+            shown::tell(Level::Info, self.nothing());
+        }
         Ok(Exit::Done)
+    }
+
+    /// The message for an empty list.
+    fn nothing(&self) -> &'static str {
+        match (self.paused, self.until_released) {
+            (true, _) => "no object is paused or blocked",
+            (_, true) => "no object waits for an operator",
+            _ => "no object is held, paused or blocked",
+        }
     }
 
     fn write(&self, out: &mut String, object: &HeldObject, now_ms: u64) -> anyhow::Result<()> {
@@ -179,15 +216,43 @@ impl Release {
         let mut conn = global.connect().await?;
         let who = self.actor.who();
         let by = self.actor.by(&who);
-        match held::release(&mut conn, &keys, by, &self.object).await.map_err(shown::action_failure)? {
-            Released::NotHeld(owner) => Err(not_held(&self.object, &owner)),
-            Released::Paused => Err(ruled(&self.object)),
+        let Some(object) = &self.object else { return self.many(&mut conn, &keys, by).await };
+        match held::release(&mut conn, &keys, by, object).await.map_err(shown::action_failure)? {
+            Released::NotHeld(owner) => Err(not_held(object, &owner)),
+            Released::Paused => Err(ruled(object)),
             Released::Released(why) => {
                 let why = if why.is_empty() { "yield" } else { &why };
                 shown::print(&format!("released, it was held: {}\n", shown::shortened(why, 2000)))?;
                 Ok(Exit::Done)
             }
         }
+    }
+}
+
+impl Release {
+    /// Releases all that are meant, and tells how far it is every few seconds.
+    async fn many(&self, conn: &mut MultiplexedConnection, keys: &Keys, by: By<'_>) -> anyhow::Result<Exit> {
+        let which = Which {
+            prefix: self.prefix.as_deref().unwrap_or_default(),
+            why: self.why.as_deref().unwrap_or_default(),
+            until_released: self.until_released,
+        };
+        let (mut told, mut released) = (Instant::now(), 0);
+        let all = held::release_all(conn, keys, by, &which, |all| {
+            released = all.released;
+            if told.elapsed() >= TELL_EVERY {
+                told = Instant::now();
+                shown::tell(Level::Info, &format!("{released} released so far"));
+            }
+        });
+        let all = all.await.map_err(|error| {
+            let exit = shown::action_failure(error);
+            let message = format!("after {released} objects were released: {exit:#}");
+            Failure::with(crate::exit::of(&exit), message)
+        })?;
+        let due = if all.due > 0 { format!(", {} were due already", all.due) } else { String::new() };
+        shown::print(&format!("{} released{due}\n", all.released))?;
+        Ok(Exit::Done)
     }
 }
 
