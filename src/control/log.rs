@@ -170,6 +170,22 @@ pub fn since(ms: u64) -> Option<String> {
     ms.checked_sub(1).map(|before| format!("{before}-{}", u64::MAX))
 }
 
+/// Whether the workers write all events that are finalized to the log, as the worker that connected last has noted it. If not, the log has only events
+/// completed with errors.
+///
+/// # Errors
+/// [`ControlError`] if Redis cannot be asked.
+pub async fn is_on<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<bool, ControlError> {
+    let ask = redis::Cmd::hexists(keys.meta(), "event.log");
+    ask.query_async(conn).await.map_err(ControlError::redis("seriatim.meta"))
+}
+
+/// Whether the row with the id `a` comes before the row with the id `b` in a log; false for text that is no id.
+pub fn is_before(a: &str, b: &str) -> bool {
+    let place = |id: &str| id.split_once('-').and_then(|(ms, n)| Some((ms.parse::<u64>().ok()?, n.parse::<u64>().ok()?)));
+    matches!((place(a), place(b)), (Some(a), Some(b)) if a < b)
+}
+
 fn behind(log_id: Option<&str>) -> Result<Option<String>, ControlError> {
     let behind = |log_id: &str| match reply::is_entry_id(log_id) {
         true => Ok(format!("({log_id}")),

@@ -7,7 +7,7 @@ use seriatim::control::stats::time_ms;
 
 use crate::exit::Exit;
 use crate::global::Global;
-use crate::shown;
+use crate::shown::{self, Level};
 
 /// Show what operators did, newest first
 ///
@@ -18,7 +18,7 @@ pub(crate) struct Args {
     /// Print one JSON object a line; a drop has its event as it was emitted (`event`; `event_text` or `event_hex` if it is not JSON)
     #[arg(long)]
     json: bool,
-    /// At most this many
+    /// At most this many [default: all]
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
 }
@@ -45,6 +45,9 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             break;
         }
         before = page.into_iter().next_back().map(|action| action.action_id);
+    }
+    if left == args.limit.unwrap_or(u64::MAX) && left > 0 {
+        shown::tell(Level::Info, "no operator has done anything yet");
     }
     Ok(Exit::Done)
 }

@@ -10,7 +10,7 @@ use seriatim::keys::Keys;
 use crate::actor::{Actor, ActorWithReason};
 use crate::exit::{Exit, Failure};
 use crate::global::Global;
-use crate::shown;
+use crate::shown::{self, Level};
 
 /// Look at dead letters, retry them, drop them
 ///
@@ -39,7 +39,7 @@ struct List {
     /// Only those of this object
     #[arg(long, value_name = "OBJECT")]
     object: Option<String>,
-    /// At most this many
+    /// At most this many [default: all]
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
     /// Newest first
@@ -128,6 +128,11 @@ impl List {
                 break;
             }
             after = page.into_iter().next_back().map(|letter| letter.dead_id);
+        }
+        if left == self.limit.unwrap_or(u64::MAX) && left > 0 {
+            let of = self.object.as_ref().map_or_else(String::new, |object| format!(" of {}", shown::shortened(object, 512)));
+            let behind = self.after.as_ref().map_or_else(String::new, |dead_id| format!(" behind {dead_id}"));
+            shown::tell(Level::Info, &format!("there is no dead letter{of}{behind}"));
         }
         Ok(Exit::Done)
     }

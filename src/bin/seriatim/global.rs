@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo};
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisError};
 use seriatim::keys::Keys;
 use seriatim::url::connection_info;
 use tracing_subscriber::EnvFilter;
@@ -85,12 +85,21 @@ impl Global {
 
     /// One connection, for commands that ask and answer.
     pub(crate) async fn connect(&self) -> anyhow::Result<MultiplexedConnection> {
-        let info = self.connection_info()?;
-        let address = info.addr().to_string();
-        let failed = |error| Failure::with(Exit::Redis, format!("cannot connect to Redis at {address}: {}", told(&error)));
+        self.connection_info()?;
+        self.try_connect().await.map_err(|error| self.cannot_connect(&error))
+    }
+
+    /// The same with the error of Redis.
+    pub(crate) async fn try_connect(&self) -> Result<MultiplexedConnection, RedisError> {
         let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
-        let client = Client::open(info).map_err(&failed)?;
-        client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)
+        let client = Client::open(connection_info(&self.redis).map_err(std::io::Error::other)?)?;
+        client.get_multiplexed_async_connection_with_config(&config).await
+    }
+
+    /// The error of a connection that could not be made.
+    pub(crate) fn cannot_connect(&self, error: &RedisError) -> anyhow::Error {
+        let address = self.connection_info().map_or_else(|_| "?".to_owned(), |info| info.addr().to_string());
+        Failure::with(Exit::Redis, format!("cannot connect to Redis at {address}: {}", told(error)))
     }
 }
 

@@ -1,19 +1,25 @@
 //! `seriatim log`.
 
+mod follow;
+
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::value::RawValue;
-use seriatim::control::log::{PER_CALL_MAX, since};
+use seriatim::control::log::{PER_CALL_MAX, is_on, since};
 use seriatim::control::stats::time_ms;
 use seriatim::control::{LogEntry, log, newest_log};
 
+use self::follow::Follower;
 use crate::exit::Exit;
 use crate::global::Global;
-use crate::shown;
+use crate::shown::{self, Level};
 
 /// How long --follow waits before it looks again where there was nothing more.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Why there may be no row.
+const IS_OFF: &str = "the event log is off, and has only events completed with errors; workers write all events with --event-log";
 
 /// Show the event log: what became of events, in the order in which they were finalized
 ///
@@ -29,13 +35,13 @@ pub(crate) struct Args {
     /// Only rows since then: 15m, 2h (so long ago), or 2026-01-01T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = begin)]
     since: Option<Begin>,
-    /// At most this many
+    /// At most this many [default: all]
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
     /// Newest first
     #[arg(long, conflicts_with_all = ["since", "follow"])]
     newest: bool,
-    /// Go on with what is finalized from now on; without --since nothing else
+    /// Go on with what is finalized from now on; without --since nothing else. If Redis goes away, it is waited for
     #[arg(long)]
     follow: bool,
     /// Also show this top-level member of each event as its own time ("time" with --json)
@@ -62,19 +68,42 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let mut conn = global.connect().await?;
     let now_ms = time_ms(&mut conn).await.map_err(shown::failure)?;
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let mut left = args.limit.unwrap_or(u64::MAX);
-    let mut after = match args.since {
+    let since = match args.since {
         Some(Begin::Ago(ago)) => since(now_ms.saturating_sub(ms(ago))),
         Some(Begin::At(at)) => since(at.duration_since(UNIX_EPOCH).map_or(0, ms)),
-        None if args.follow => Some(newest_log(&mut conn, &keys, None, 1).await.map_err(shown::failure)?.last_id),
         None => None,
     };
+    // Only for a message: no reason to fail.
+    let is_on = is_on(&mut conn, &keys).await.unwrap_or(true);
+    let mut follower = Follower::new(global, since.clone());
+    let mut after = since;
+    if args.follow {
+        let newest = newest_log(&mut conn, &keys, None, 1).await.map_err(shown::failure)?;
+        after = after.or_else(|| args.since.is_none().then(|| newest.last_id.clone()));
+        follower.has_seen(&newest);
+        if !is_on {
+            shown::tell(Level::Warn, IS_OFF);
+        }
+    }
+    let limit = args.limit.unwrap_or(u64::MAX);
+    let mut left = limit;
     while left > 0 {
         let read = match args.newest {
             true => newest_log(&mut conn, &keys, after.as_deref(), PER_CALL_MAX).await,
             false => log(&mut conn, &keys, after.as_deref(), PER_CALL_MAX).await,
         };
-        let page = read.map_err(shown::failure)?.entries;
+        let page = match read {
+            Ok(page) => page,
+            Err(error) if args.follow => {
+                conn = follower.wait(error).await?;
+                continue;
+            }
+            Err(error) => return Err(shown::failure(error)),
+        };
+        if args.follow && follower.went_back(&page, &mut after) {
+            continue;
+        }
+        let page = page.entries;
         let mut out = String::new();
         for entry in &page {
             if left > 0 && args.object.as_ref().is_none_or(|object| *object == entry.object) {
@@ -91,10 +120,21 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
+    if left == limit && limit > 0 && !args.follow {
+        args.tell_nothing(is_on);
+    }
     Ok(Exit::Done)
 }
 
 impl Args {
+    /// Says why nothing was shown.
+    fn tell_nothing(&self, is_on: bool) {
+        let of = self.object.as_ref().map_or_else(String::new, |object| format!(" of {}", shown::shortened(object, 512)));
+        let since = if self.since.is_some() { " since then" } else { "" };
+        let why = if is_on { String::new() } else { format!(": {IS_OFF}") };
+        shown::tell(Level::Info, &format!("the event log has no row{of}{since}{why}"));
+    }
+
     fn write(&self, out: &mut String, entry: &LogEntry) -> anyhow::Result<()> {
         let time = self.time_field.as_ref().and_then(|name| entry.member(name));
         if self.json {

@@ -31,6 +31,7 @@ pub(crate) fn say(line: &str) {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Level {
     Info,
+    Warn,
     Error,
 }
 
@@ -50,6 +51,7 @@ pub(crate) fn tell(level: Level, message: &str) {
     }
     let level = match level {
         Level::Info => "INFO",
+        Level::Warn => "WARN",
         Level::Error => "ERROR",
     };
     let timestamp = humantime::format_rfc3339_micros(SystemTime::now()).to_string();

@@ -26,6 +26,13 @@ pub(crate) fn advice(error: &RedisError) -> String {
     if unreachable { "; is it running? --redis or SERIATIM_REDIS names another".to_owned() } else { String::new() }
 }
 
+/// Whether Redis cannot be reached, or cannot answer yet: it may later.
+pub(crate) fn is_outage(error: &RedisError) -> bool {
+    let is_unreachable =
+        error.is_io_error() || error.is_timeout() || error.is_connection_dropped() || error.is_connection_refusal();
+    is_unreachable || matches!(error.code(), Some("LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY"))
+}
+
 /// The right that an ACL error of Redis is about, as `ACL SETUSER` writes it.
 fn missing_right(text: &str) -> String {
     let quoted = text.split_once("run the '").and_then(|(_, rest)| rest.split_once('\'')).map(|(command, _)| command);
