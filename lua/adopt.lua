@@ -1,55 +1,164 @@
 -- adopt: any worker process takes over what names without a lease have.
 --
 -- Purpose   Holds, due now, the objects that slots of a name without a lease own, with one crash more for a batch in flight, and returns other names
---           they had taken to the markers. Such a name stays registered and is looked at again and again, because a pop of a paused or departed
---           process may still move a marker; it is forgotten a day after its last sign of life if it has nothing.
--- Keys      KEYS[1] event.workers (hash, read and write); event.worker:NAME:lease (string, read), objects.with.events (list),
+--           they had taken to the markers. Each name is looked at when it is due, by the process that comes first.
+--           A *watched* name has a lease, or has something. A *departed* name has neither: a pop of its process may still move a marker, so it is looked
+--           at 1 s, 10 s, 1 min, 10 min and 1 h after its last sign of life, and a last time when it is forgotten. If it has something then, that is
+--           taken over and the looks start again.
+--           Departed names are looked at in rounds, at most one per second over all processes and with a bound of keys, and watched names first. Half of a
+--           round takes the names that fell due last, half those that fell due first: many old names do not delay the looks at new ones.
+--           A pass over event.workers puts names into the sets that are in neither: those that an older version registered. It begins an hour after the
+--           one before, and takes one step per round.
+-- Keys      KEYS[1] event.workers (hash, read and write); event.workers.watched, event.workers.departed (zsets, read and write), seriatim.meta
+--           (hash, read and write: names.next, names.cursor, names.indexed); event.worker:NAME:lease (string, read), objects.with.events (list),
 --           objects.held (zset), event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
--- Arguments prefix; own name (left alone); cursor ('0' = from the start); names to look at, about; crashes before an event is held for an
---           operator; ms after which an empty name is forgotten
--- Replies   {'swept', next cursor, objects held, names returned, name…}: the names from which something was taken.
---           The cursor comes back unchanged where the call ended early because a name had much.
+-- Arguments prefix; own name (left alone); crashes before an event is held for an operator; ms to the next look at a watched name; ms after which a
+--           departed name is forgotten
+-- Replies   {'swept', more 0|1, objects held, names returned, name…}: the names from which something was taken. `more`: watched names are still due.
 -- Keeps     I1 to I4
--- Cost      O(names looked at + slots of names that have something)
-local own, cursor, count = ARGV[2], ARGV[3], ARGV[4]
-local crashes_max, forget_ms = tonumber(ARGV[5]), tonumber(ARGV[6])
+-- Cost      about 6 commands; 2 for each watched name with a lease, at most 256; for names without a lease 2 keys per slot, at most 1,024 and one name,
+--           and what holding 256 objects takes, or one slot more; in one call per second, 4 commands and 1 key per slot for departed names, at most 6,144
+--           keys and two names, and 2 commands for each of 256 names of the pass
+local own, crashes_max, look_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local forget_ms = tonumber(ARGV[5])
 
+local NAMES_MAX, KEYS_MAX, THINGS_MAX, SLOTS_MAX = 256, 1024, 256, 1024
+local ROUND_MS, ROUND_KEYS, PASS_MS, PASS_NAMES = 1000, 6144, 3600000, 256
+-- A look at a name costs as much as so many keys more.
+local NAME_KEYS = 24
+
+check_registry()
+local meta_key, watched, departed = P .. meta, P .. event_workers_watched, P .. event_workers_departed
+local state = redis.call('HMGET', meta_key, 'names.next', 'names.cursor', 'names.indexed')
 local now_ms = now()
-local found = redis.call('HSCAN', KEYS[1], cursor, 'COUNT', count)
-local reply = { 'swept', found[1], 0, 0 }
+local reply, things, keys_left = { 'swept', 0, 0, 0 }, 0, KEYS_MAX
 
-local function has_something(name, slots)
-  local keys = {}
-  for slot = 0, slots - 1 do
-    keys[#keys + 1] = P .. WORKER .. name .. '.' .. slot .. worker_object
-    keys[#keys + 1] = P .. WORKER .. name .. '.' .. slot .. worker_event
+-- Made once for all names of the call.
+local object_of, event_of = {}, {}
+local function key_endings(slots)
+  for slot = #object_of, slots - 1 do
+    object_of[slot + 1], event_of[slot + 1] = '.' .. slot .. worker_object, '.' .. slot .. worker_event
   end
-  return #keys > 0 and redis.call('EXISTS', unpack(keys)) > 0
 end
 
-for i = 1, #found[2], 2 do
-  local name = found[2][i]
-  if name ~= own and redis.call('EXISTS', P .. WORKER .. name .. worker_lease) == 0 then
-    local slots, token, at_ms = registered(name)
-    -- A name whose own keys have a wrong type is left to `seriatim check` and must not keep the others from being taken over.
-    local is_empty = not has_something(name, slots)
-    if not is_empty and pcall(check_types, name, slots) then
-      local held = 0
-      local strays = each_slot(name, slots, function(at, slot, object, tag)
-        hold_owned(at, object, tag, now_ms, 'takeover', true, crashes_max)
-        held = held + 1
-      end)
-      register(name, slots, token, now_ms)
-      reply[3] = reply[3] + held
-      reply[4] = reply[4] + strays
-      reply[#reply + 1] = name
-      if reply[3] + reply[4] >= 1024 then
-        reply[2] = cursor
-        break
-      end
-    elseif is_empty and token and now_ms - at_ms > forget_ms then
-      redis.call('HDEL', KEYS[1], name)
+-- Whether any of the slots' keys is there; `endings` are of their lists, or of their batches.
+local function any_of(name, slots, endings)
+  local keys, at = {}, P .. WORKER .. name
+  for slot = 1, slots do
+    keys[slot] = at .. endings[slot]
+  end
+  keys_left = keys_left - slots
+  return slots > 0 and redis.call('EXISTS', unpack(keys)) > 0
+end
+
+local function drop(name)
+  redis.call('ZREM', watched, name)
+  redis.call('ZREM', departed, name)
+end
+
+-- A name whose own keys have a wrong type is left to `seriatim check` and must not keep the others from being taken over.
+local function take_over(name, slots, token)
+  local held, strays = 0, 0
+  if pcall(check_types, name, slots) then
+    strays = each_slot(name, slots, function(at, slot, object, tag)
+      hold_owned(at, object, tag, now_ms, 'takeover', true, crashes_max)
+      held = held + 1
+    end, THINGS_MAX - things)
+  end
+  if held + strays == 0 then
+    return watch(name, now_ms + 10 * look_ms)
+  end
+  things = things + held + strays
+  reply[3], reply[4], reply[#reply + 1] = reply[3] + held, reply[4] + strays, name
+  register(name, slots, token, now_ms)
+  watch(name, now_ms)
+end
+
+-- `had` says that the name had nothing when it was looked at before: only a pop can have moved something since, into a list.
+local function look(name, had_nothing)
+  if redis.call('EXISTS', P .. WORKER .. name .. worker_lease) == 1 then
+    return watch(name, now_ms + look_ms)
+  elseif name == own then
+    return
+  end
+  local slots, token, at_ms = registered(name)
+  slots, keys_left = math.min(slots, SLOTS_MAX), keys_left - NAME_KEYS
+  key_endings(slots)
+  local is_over = now_ms - at_ms > forget_ms
+  if any_of(name, slots, object_of) or (is_over or not had_nothing) and any_of(name, slots, event_of) then
+    return take_over(name, slots, token)
+  elseif token and is_over then
+    redis.call('HDEL', KEYS[1], name)
+    return drop(name)
+  elseif token then
+    return depart(name, at_ms, now_ms, forget_ms)
+  elseif redis.call('HGET', KEYS[1], name) then
+    -- What nobody can read is left to `seriatim check`.
+    return depart(name, now_ms, now_ms + PASS_MS, forget_ms)
+  end
+  drop(name)
+end
+
+local function look_at_watched()
+  local due = redis.call('ZRANGE', watched, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, NAMES_MAX)
+  for _, name in ipairs(due) do
+    if keys_left <= 0 or things >= THINGS_MAX then
+      return true
+    end
+    look(name, false)
+  end
+  return #due == NAMES_MAX
+end
+
+-- One step of the pass over all registered names.
+local function index(cursor)
+  local found = redis.call('HSCAN', KEYS[1], cursor, 'COUNT', PASS_NAMES)
+  for i = 1, #found[2], 2 do
+    local name = found[2][i]
+    if not redis.call('ZSCORE', watched, name) and not redis.call('ZSCORE', departed, name) then
+      -- Due at once, and the sooner looked at the later its last sign of life was.
+      local at_ms = tonumber(string.match(found[2][i + 1], ' (%d+)$')) or 0
+      redis.call('ZADD', departed, math.min(at_ms, now_ms), name)
     end
   end
+  if found[1] == '0' then
+    redis.call('HDEL', meta_key, 'names.cursor')
+    redis.call('HSET', meta_key, 'names.indexed', string.format('%.0f', now_ms))
+  else
+    redis.call('HSET', meta_key, 'names.cursor', found[1])
+  end
+end
+
+local function look_at_departed(due, keys)
+  keys_left = keys
+  for _, name in ipairs(due) do
+    if keys_left <= 0 or things >= THINGS_MAX then
+      return
+    end
+    look(name, true)
+  end
+end
+
+-- Whether a time in ms that is written down lies within the last, or next, so many ms: a clock may have stepped.
+local function is_within(text, ms)
+  return text and math.abs(now_ms - (tonumber(text) or 0)) < ms
+end
+
+local function round()
+  local cursor = state[2] or not is_within(state[3], PASS_MS) and '0'
+  if cursor then
+    index(cursor)
+  end
+  local most = math.floor(ROUND_KEYS / NAME_KEYS / 2)
+  look_at_departed(redis.call('ZRANGE', departed, now_ms, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, most), ROUND_KEYS / 2)
+  look_at_departed(redis.call('ZRANGE', departed, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, most), ROUND_KEYS / 2)
+end
+
+reply[2] = look_at_watched() and 1 or 0
+-- A time further ahead than a round is one of a clock that has stepped back.
+local is_round = not state[1] or (tonumber(state[1]) or 0) <= now_ms or not is_within(state[1], ROUND_MS + 1)
+if reply[2] == 0 and things == 0 and is_round then
+  redis.call('HSET', meta_key, 'names.next', string.format('%.0f', now_ms + ROUND_MS))
+  round()
 end
 return reply

@@ -2,7 +2,8 @@
 --
 -- Purpose   Writes a new token and keeps every unfinished batch of the name's slots where it is: advance hands it out again, with the same ids
 --           and the same prev. Objects of slots that this start does not run are held, due now. A name in use is refused.
--- Keys      KEYS[1] event.worker:NAME:lease (string, read and write); event.workers (hash), objects.with.events (list), objects.held (zset),
+-- Keys      KEYS[1] event.worker:NAME:lease (string, read and write); event.workers (hash), event.workers.watched and event.workers.departed (zsets,
+--           written), objects.with.events (list), objects.held (zset),
 --           event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
 -- Arguments prefix; name; token (UUID); holder ("host pid start"); lease (ms); slots (1 to 1024); lease to displace ('' = none);
 --           the token this process had before ('' = none); crashes before an event is held for an operator
@@ -24,6 +25,7 @@ check_types(name, slots_all)
 local now_ms = now()
 redis.call('SET', KEYS[1], token .. ' ' .. holder, 'PX', lease_ms)
 register(name, slots_all, token, now_ms)
+watch(name, now_ms)
 
 -- An unfinished batch tells of a death, unless this process itself had it (its lease lapsed) or this call was made before, and be it
 -- that its own lease lapsed since.

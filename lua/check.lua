@@ -10,14 +10,13 @@
 --                      hint: how to look for what covers an object with events (I1):
 --                        covered  a marker or a worker's list had it a moment ago: do not search
 --                        unknown  do not search; a finding I1 is then only a suspicion
---                        search   search all markers and all workers' lists
+--                        search   search all markers; workers' lists are looked through by lua/taken.lua
 -- Replies
 --   {'looked', findings, names}
 --     findings  flat threes: position of the subject (from 1), `I1` to `I6`, `layout` or `foreign`, text
 --     names     the objects in the lists of the workers looked at, at most 1000 of each
 -- Invariants: none are touched; I1 to I6 are read.
--- Cost: about 15 commands per subject; with `search`, LPOS over the markers and one over the list of each registered worker;
---       a name without a lease whose lists are all empty costs two EXISTS.
+-- Cost: about 15 commands per subject; with `search`, LPOS over the markers.
 
 local workers_key = KEYS[1]
 local prefix = ARGV[1]
@@ -28,7 +27,6 @@ end
 
 local NAMES_MAX = 1000
 local SLOTS_MAX = 65536
-local EXISTS_MAX = 1024 -- keys in one command: unpack has its limit
 local ID_MAX = 9007199254740991
 
 local findings, names, position = {}, {}, 0
@@ -97,33 +95,9 @@ local function list_has(key, value)
   return type_of(key) == 'list' and redis.call('LPOS', key, value) ~= false
 end
 
--- The lists of a name's workers that may have an object: none where the name has no lease and all of them are empty, so that many departed
--- names cost one command each.
-local function lists_of(name, slots)
-  local lists = {}
-  for slot = 0, slots - 1 do
-    lists[#lists + 1] = prefix .. WORKER .. name .. '.' .. string.format('%.0f', slot) .. worker_object
-  end
-  if redis.call('EXISTS', prefix .. WORKER .. name .. worker_lease) == 0 then
-    for from = 1, #lists, EXISTS_MAX do
-      if redis.call('EXISTS', unpack(lists, from, math.min(from + EXISTS_MAX - 1, #lists))) > 0 then return lists end
-    end
-    return {}
-  end
-  return lists
-end
-
--- Whether a marker or the list of a registered worker has the object. Markers are pushed at the head, where LPOS begins.
+-- Whether a marker has the object. Markers are pushed at the head, where LPOS begins.
 local function covered(object)
-  if shared(objects_with_events, 'list') and redis.call('LPOS', prefix .. objects_with_events, object) then return true end
-  if not shared(event_workers, 'hash') then return false end
-  local all = redis.call('HGETALL', workers_key)
-  for at = 1, #all, 2 do
-    for _, list in ipairs(lists_of(all[at], slots_in(all[at + 1]) or 0)) do
-      if list_has(list, object) then return true end
-    end
-  end
-  return false
+  return shared(objects_with_events, 'list') and redis.call('LPOS', prefix .. objects_with_events, object)
 end
 
 -- The ids of a batch against those around it (I5).
@@ -290,6 +264,17 @@ local function check_worker(subject)
   if first and count > 0 then check_ids('its batch', first, count, #owned == 1 and last_of(owned[1]) or nil) end
 end
 
+-- Whether a pass has put all names into one of the two sets.
+local is_indexed
+local function indexed()
+  if is_indexed == nil then
+    local pass = shared(meta, 'hash') and redis.call('HMGET', prefix .. meta, 'names.indexed', 'names.cursor') or {}
+    local is_set = function(name) return shared(name, 'zset') or shared(name, 'none') end
+    is_indexed = pass[1] and not pass[2] and is_set(event_workers_watched) and is_set(event_workers_departed)
+  end
+  return is_indexed
+end
+
 -- I6, as far as it can be seen: the lease and the last attach name the same token.
 local function check_name(subject)
   local value = shared(event_workers, 'hash') and redis.call('HGET', workers_key, subject.name)
@@ -298,6 +283,15 @@ local function check_name(subject)
   if not value then return end
   if not slots_in(value) then
     return find('layout', 'its value in ', event_workers, ' is not slots, token and time')
+  end
+  if indexed() then
+    local is_watched = redis.call('ZSCORE', prefix .. event_workers_watched, subject.name)
+    local is_departed = redis.call('ZSCORE', prefix .. event_workers_departed, subject.name)
+    if is_watched and is_departed then
+      find('layout', 'it is in ', event_workers_watched, ' and in ', event_workers_departed)
+    elseif not is_watched and not is_departed then
+      find('layout', 'it is in neither ', event_workers_watched, ' nor ', event_workers_departed, ': nobody looks at it')
+    end
   end
   local token = string.match(value, '^%d+ (%S+)')
   local holder = has_lease and string.match(redis.call('GET', lease_key), '^(%S+)')
@@ -328,6 +322,8 @@ local function check_shared()
   expect(prefix .. objects_held, 'zset')
   expect(prefix .. objects_paused, 'zset')
   expect(prefix .. event_workers, 'hash')
+  expect(prefix .. event_workers_watched, 'zset')
+  expect(prefix .. event_workers_departed, 'zset')
   if expect(prefix .. event_rules, 'hash') then check_rules() end
   expect(prefix .. events_dead, 'stream')
   expect(prefix .. event_log, 'stream')

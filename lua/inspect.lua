@@ -1,24 +1,21 @@
 -- inspect: everything about one object at one moment. Writes nothing.
 --
 -- KEYS
---   1  event.workers   hash, read. It also routes the call; every other key is spelled from the prefix.
+--   1  event.workers   routes the call; every other key is spelled from the prefix.
 -- ARGV
 --   1  prefix          what every key begins with, may be empty
 --   2  object          its name
 --   3  text_bytes_max  how much of an event to show, bytes, 1 and up
 -- Replies
---   {'inspected', field, value, field, value, …}; a field is missing where there is nothing to tell. `wrong`, `rule`,
---   `error` and `taken` may come more than once. Fields: src/control/inspect.rs.
+--   {'inspected', field, value, field, value, …}; a field is missing where there is nothing to tell. `wrong`, `rule`
+--   and `error` may come more than once. Fields: src/control/inspect.rs.
 -- Invariants: none are touched.
--- Cost: LPOS over the markers, one LPOS for each registered worker, and about 20 commands.
+-- Cost: LPOS over the markers, and about 20 commands. lua/taken.lua tells which workers have the object in their lists.
 
-local workers_key = KEYS[1]
 local prefix = ARGV[1]
 local object = ARGV[2]
 local text_bytes_max = tonumber(ARGV[3])
 
-local SLOTS_MAX = 65536
-local EXISTS_MAX = 1024 -- keys in one command: unpack has its limit
 local ERRORS_MAX = 20
 
 local reply = {'inspected'}
@@ -84,33 +81,4 @@ if owner and owner ~= 'held' then
   if lease then tell('lease_ttl_ms', redis.call('PTTL', prefix .. WORKER .. name .. worker_lease)) end
 end
 
--- Whether any slot of a name has taken anything: many departed names cost little.
-local function has_something(name, slots)
-  for from = 0, slots - 1, EXISTS_MAX do
-    local lists = {}
-    for slot = from, math.min(from + EXISTS_MAX, slots) - 1 do
-      lists[#lists + 1] = prefix .. WORKER .. name .. '.' .. string.format('%.0f', slot) .. worker_object
-    end
-    if redis.call('EXISTS', unpack(lists)) > 0 then return true end
-  end
-  return false
-end
-
-local alive = 0
-if expect(workers_key, 'hash') then
-  local all = redis.call('HGETALL', workers_key)
-  for at = 1, #all, 2 do
-    local has_lease = redis.call('EXISTS', prefix .. WORKER .. all[at] .. worker_lease) == 1
-    alive = alive + (has_lease and 1 or 0)
-    local slots = math.min(tonumber(string.match(all[at + 1], '^(%d+)')) or 0, SLOTS_MAX)
-    if has_lease or has_something(all[at], slots) then
-      for slot = 0, slots - 1 do
-        local worker = all[at] .. '.' .. string.format('%.0f', slot)
-        local list = prefix .. WORKER .. worker .. worker_object
-        if redis.call('TYPE', list).ok == 'list' and redis.call('LPOS', list, object) then tell('taken', worker) end
-      end
-    end
-  end
-end
-tell('names_alive', alive)
 return reply

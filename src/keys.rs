@@ -106,6 +106,10 @@ keys! {
         next_event_id = "next.event.id",
         /// Hash: worker name to slots, last token, last sign of life in ms since the epoch.
         event_workers = "event.workers",
+        /// Sorted set: worker names that are alive or have something, by the time of the next look at them, ms.
+        event_workers_watched = "event.workers.watched",
+        /// Sorted set: worker names without a lease that have nothing, by the time of the next look at them, ms.
+        event_workers_departed = "event.workers.departed",
         /// Stream: dead letters.
         events_dead = "events.dead",
         /// Sorted set: scheduled events by time.

@@ -83,6 +83,8 @@ async fn a_system_as_it_should_be_is_clean() {
 #[case::rule_of_no_kind(Invariant::Layout, "shared key")]
 #[case::rules_are_looked_at_too_late(Invariant::Layout, "shared key")]
 #[case::name_without_slots(Invariant::Layout, "name b")]
+#[case::name_in_no_set(Invariant::Layout, "name gone")]
+#[case::name_in_both_sets(Invariant::Layout, "name gone")]
 #[tokio::test]
 async fn each_broken_invariant_is_found_by_number(
     #[context] context: Context,
@@ -165,6 +167,15 @@ async fn break_it(state: &mut State, case: &str) {
         "tag_is_no_number" => state.run("SET", &[&keys.worker_event_id("a.0"), "twelve"]).await,
         "held_numbers_are_none" => state.run("SET", &[&keys.events_held_id("work:6"), "16 stop"]).await,
         "name_without_slots" => state.run("HSET", &[&keys.event_workers(), "b", "many token 0"]).await,
+        "name_in_no_set" | "name_in_both_sets" => {
+            // The pass over all names is over.
+            state.run("HSET", &[&keys.meta(), "names.indexed", "1"]).await;
+            state.run("ZADD", &[&keys.event_workers_watched(), "1", "a"]).await;
+            if case == "name_in_both_sets" {
+                state.run("ZADD", &[&keys.event_workers_watched(), "1", "gone"]).await;
+                state.run("ZADD", &[&keys.event_workers_departed(), "1", "gone"]).await;
+            }
+        }
         other => panic!("no such case: {other}"),
     }
 }

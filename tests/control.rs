@@ -118,13 +118,13 @@ async fn inspect_says_where_an_object_stands_and_why() {
 async fn departed_names_are_looked_through() {
     let (redis, mut state) = clean().await;
     for n in 0..8 {
-        state.register(&format!("departed-{n}"), 1100).await;
+        state.register(&format!("departed-{n}"), 1000).await;
     }
     let keys = state.keys.clone();
-    state.run("LPUSH", &[&keys.worker_object("departed-7.1099"), "far"]).await;
+    state.run("LPUSH", &[&keys.worker_object("departed-7.999"), "far"]).await;
     state.run("LPUSH", &[&keys.events("far"), "{}"]).await;
     let seen = inspect(&mut state.conn, &keys, "far").await.expect("an inspection");
-    assert_eq!((seen.standing, seen.taken_by), (Standing::Taken, vec!["departed-7.1099".to_owned()]));
+    assert_eq!((seen.standing, seen.taken_by), (Standing::Taken, vec!["departed-7.999".to_owned()]));
     let output = seriatim(&redis, &["check"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
 }

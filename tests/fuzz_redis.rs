@@ -273,7 +273,7 @@ fn right_type(kind: &str) -> &'static str {
     match kind {
         "events" | "events_held" | "event_errors" | "worker_object" | "worker_event" | "objects_with_events" => "list",
         "event_handled" | "events_scheduled_of" | "event_workers" | "event_rules" | "event_projections" | "meta" => "hash",
-        "objects_held" | "objects_paused" | "events_scheduled" => "zset",
+        "objects_held" | "objects_paused" | "events_scheduled" | "event_workers_watched" | "event_workers_departed" => "zset",
         "events_dead" | "event_log" | "operator_actions" => "stream",
         _ => "string",
     }

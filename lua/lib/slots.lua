@@ -2,12 +2,17 @@
 
 -- Calls `owned(at, slot, object, tag)` for every object that a slot of `name` owns, and returns every other name its slots have taken
 -- to the markers. Answers how many names it returned. `tag` is false where the batch is empty.
-local function each_slot(name, slots, owned)
-  local strays = 0
+-- `most`: stops behind the slot with which so many objects and names were met; nil: never.
+local function each_slot(name, slots, owned, most)
+  local strays, met = 0, 0
   for slot = 0, slots - 1 do
+    if most and met >= most then
+      break
+    end
     local w = name .. '.' .. slot
     local at = P .. WORKER .. w
     local taken = redis.call('LRANGE', at .. worker_object, 0, -1)
+    met = met + #taken
     local had
     for i = #taken, 1, -1 do
       local object = taken[i]
@@ -27,11 +32,18 @@ local function each_slot(name, slots, owned)
   return strays
 end
 
+-- Raises WRONGTYPE, before anything is written, if a key of the registry of names has a wrong type.
+local function check_registry()
+  redis.call('HLEN', P .. event_workers)
+  redis.call('ZCARD', P .. event_workers_watched)
+  redis.call('ZCARD', P .. event_workers_departed)
+end
+
 -- Raises WRONGTYPE, before anything is written, where a key of a slot or a shared key has a wrong type.
 local function check_types(name, slots)
   redis.call('LLEN', P .. objects_with_events)
   redis.call('ZCARD', P .. objects_held)
-  redis.call('HLEN', P .. event_workers)
+  check_registry()
   for slot = 0, slots - 1 do
     local at = P .. WORKER .. name .. '.' .. slot
     redis.call('LLEN', at .. worker_object)
@@ -49,6 +61,28 @@ end
 
 local function register(name, slots, token, at_ms)
   redis.call('HSET', P .. event_workers, name, string.format('%d %s %.0f', slots, token, at_ms))
+end
+
+-- A departed name is looked at so long after its last sign of life, ms; and a last time when it is forgotten.
+local LOOKS_MS = { 1000, 10000, 60000, 600000, 3600000 }
+
+-- Makes the name a watched one; `look_ms` is the time of the next look.
+local function watch(name, look_ms)
+  redis.call('ZREM', P .. event_workers_departed, name)
+  redis.call('ZADD', P .. event_workers_watched, look_ms, name)
+end
+
+-- Makes the name a departed one, whose last sign of life was at `at_ms`; it is forgotten `forget_ms` later.
+local function depart(name, at_ms, now_ms, forget_ms)
+  local next_ms = at_ms + forget_ms + 1
+  for _, look_ms in ipairs(LOOKS_MS) do
+    if look_ms < forget_ms and at_ms + look_ms > now_ms then
+      next_ms = at_ms + look_ms
+      break
+    end
+  end
+  redis.call('ZREM', P .. event_workers_watched, name)
+  redis.call('ZADD', P .. event_workers_departed, next_ms, name)
 end
 
 -- Holds what a slot owns, due now, and counts one crash more where `died` and a batch is in flight.

@@ -13,9 +13,10 @@ use std::sync::LazyLock;
 use redis::aio::ConnectionLike;
 use redis::{RedisResult, Script, Value};
 
+use super::names::{self, Walk as Names, Which, slots_in};
 pub use super::report::{CheckReport, Invariant, LookedAt, NOT_READABLE, NotReadable, Subject, Violation};
 use super::scan::{Scan, Seen};
-use super::{ControlError, load, names, reply, slots_in};
+use super::{ControlError, load, reply};
 use crate::keys::{self, Keys};
 
 static SCRIPT: LazyLock<Script> = LazyLock::new(|| load(include_str!("../../lua/check.lua")));
@@ -55,7 +56,8 @@ pub async fn check_up_to<C: ConnectionLike>(
         violations_max,
         covered: Seen::new(SEEN_MAX),
         broken: Seen::new(SEEN_MAX),
-        slots: HashMap::new(),
+        names: HashMap::new(),
+        taken: None,
         pending: Vec::new(),
         report: CheckReport {
             looked_at: LookedAt::default(),
@@ -104,6 +106,14 @@ impl Kind {
     }
 }
 
+/// A registered name.
+#[derive(Debug, Clone, Copy)]
+struct Name {
+    slots: u32,
+    /// Its slots are looked at one by one. Of a name without a lease, those that have something are met in the walk over the keys.
+    is_alive: bool,
+}
+
 /// What the script says of one subject.
 struct Finding {
     position: usize,
@@ -120,8 +130,10 @@ struct Walk<'a, C> {
     covered: Seen,
     /// Subjects with a violation, so that none counts twice.
     broken: Seen,
-    /// Registered names and their slots.
-    slots: HashMap<String, u32>,
+    /// Registered names.
+    names: HashMap<String, Name>,
+    /// Objects in the lists of all registered workers, as they were when the first object seemed to be covered by nothing.
+    taken: Option<Seen>,
     /// Subjects that the next call of the script looks at.
     pending: Vec<(Kind, Vec<u8>)>,
     report: CheckReport,
@@ -150,26 +162,35 @@ impl<C: ConnectionLike> Walk<'_, C> {
     }
 
     async fn workers(&mut self) -> Result<(), ControlError> {
-        let mut cursor = 0;
-        loop {
-            let (next, page) = names(self.conn, self.keys, cursor).await?;
-            for (name, value) in page {
+        let mut walk = Names::all(self.keys);
+        while let Some(page) = walk.next(self.conn, self.keys).await? {
+            let alive = self.alive(&page).await?;
+            for ((name, value), is_alive) in page.into_iter().zip(alive) {
                 let slots = slots_in(&value).unwrap_or(0);
-                if self.slots.insert(name.clone(), slots).is_some() {
+                if self.names.insert(name.clone(), Name { slots, is_alive }).is_some() {
                     continue;
                 }
                 self.report.looked_at.names += 1;
+                self.report.looked_at.workers += u64::from(slots);
                 self.look_at(Kind::Name, name.clone().into_bytes()).await?;
-                for slot in 0..slots {
-                    self.report.looked_at.workers += 1;
+                for slot in 0..if is_alive { slots } else { 0 } {
                     self.look_at(Kind::Worker, format!("{name}.{slot}").into_bytes()).await?;
                 }
             }
-            cursor = next;
-            if cursor == 0 {
-                return self.flush().await;
-            }
         }
+        self.flush().await
+    }
+
+    /// Which of these names have a lease.
+    async fn alive(&mut self, page: &[(String, String)]) -> Result<Vec<bool>, ControlError> {
+        if page.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut pipe = redis::pipe();
+        for (name, _) in page {
+            pipe.cmd("EXISTS").arg(self.keys.worker_lease(name));
+        }
+        pipe.query_async(self.conn).await.map_err(ControlError::redis("the leases"))
     }
 
     async fn objects(&mut self) -> Result<(), ControlError> {
@@ -188,8 +209,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
                             self.look_at(Kind::Object, name.to_vec()).await?;
                         }
                     }
-                    Some(Found::Worker { id }) if !self.is_registered(id) && strangers.insert(id) => {
-                        self.report.looked_at.workers += 1;
+                    Some(Found::Worker { id }) if !self.is_alive(id) && strangers.insert(id) => {
+                        self.report.looked_at.workers += u64::from(!self.is_registered(id));
                         self.look_at(Kind::Worker, id.to_vec()).await?;
                     }
                     Some(Found::Worker { .. }) => self.report.looked_at.keys += 1,
@@ -212,11 +233,19 @@ impl<C: ConnectionLike> Walk<'_, C> {
         }
     }
 
+    /// The registered name whose worker this is.
+    fn name_of(&self, worker: &[u8]) -> Option<Name> {
+        let (name, slot) = std::str::from_utf8(worker).ok()?.rsplit_once('.')?;
+        let slot: u32 = slot.parse().ok()?;
+        self.names.get(name).copied().filter(|name| slot < name.slots)
+    }
+
     fn is_registered(&self, worker: &[u8]) -> bool {
-        let Ok(worker) = std::str::from_utf8(worker) else { return false };
-        let Some((name, slot)) = worker.rsplit_once('.') else { return false };
-        let slot: Option<u32> = slot.parse().ok();
-        slot.zip(self.slots.get(name)).is_some_and(|(slot, slots)| slot < *slots)
+        self.name_of(worker).is_some()
+    }
+
+    fn is_alive(&self, worker: &[u8]) -> bool {
+        self.name_of(worker).is_some_and(|name| name.is_alive)
     }
 
     /// Most objects have nothing but a last id: those are read many at once.
@@ -273,7 +302,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
         if pending.is_empty() {
             return Ok(());
         }
-        let findings = self.look(&pending, false).await?;
+        let findings = self.look(&pending, None).await?;
         let mut before = None;
         for position in findings.into_iter().map(|finding| finding.position) {
             if before.replace(position) == Some(position) {
@@ -291,7 +320,13 @@ impl<C: ConnectionLike> Walk<'_, C> {
 
     async fn confirm(&mut self, suspect: &(Kind, Vec<u8>)) -> Result<(), ControlError> {
         self.report.looked_at.suspicions += 1;
-        let findings = self.look(std::slice::from_ref(suspect), true).await?;
+        let mut findings = self.look(std::slice::from_ref(suspect), Some("search")).await?;
+        let has = |word: &str| findings.iter().any(|finding| finding.word == word);
+        if has("I1") || has("foreign") {
+            // A worker's list may cover it: those are looked through in steps, then the object is looked at again.
+            let hint = if self.is_taken(&suspect.1, has("I1")).await? { "covered" } else { "search" };
+            findings = self.look(std::slice::from_ref(suspect), Some(hint)).await?;
+        }
         for finding in findings {
             let invariant = match finding.word.as_str() {
                 "I1" => Invariant::I1,
@@ -317,18 +352,44 @@ impl<C: ConnectionLike> Walk<'_, C> {
         Ok(())
     }
 
+    /// Whether a registered worker has the object in its list. Lists of watched names are looked at anew if `anew`.
+    async fn is_taken(&mut self, object: &[u8], anew: bool) -> Result<bool, ControlError> {
+        let seen = match self.taken.take() {
+            Some(seen) => seen,
+            None => {
+                let mut seen = Seen::new(SEEN_MAX);
+                let mut walk = Names::all(self.keys);
+                while let Some(page) = walk.next(self.conn, self.keys).await? {
+                    let taken = names::taken(self.conn, self.keys, "", &page).await?;
+                    for (_, object) in &taken.objects {
+                        seen.insert(object);
+                    }
+                }
+                seen
+            }
+        };
+        let mut is_taken = seen.contains(object);
+        self.taken = Some(seen);
+        let mut walk = Names::of(self.conn, self.keys, Which::Watched).await?;
+        while anew
+            && !is_taken
+            && let Some(page) = walk.next(self.conn, self.keys).await?
+        {
+            let taken = names::taken(self.conn, self.keys, "", &page).await?;
+            is_taken = taken.objects.iter().any(|(_, other)| other == object);
+        }
+        Ok(is_taken)
+    }
+
     /// One call of the script. What registered workers have in their lists counts as covered from then on.
-    async fn look(&mut self, subjects: &[(Kind, Vec<u8>)], search: bool) -> Result<Vec<Finding>, ControlError> {
+    async fn look(&mut self, subjects: &[(Kind, Vec<u8>)], hint: Option<&str>) -> Result<Vec<Finding>, ControlError> {
         const WHAT: &str = "lua/check.lua";
         let mut call = SCRIPT.key(self.keys.event_workers());
         call.arg(self.keys.prefix());
         let mut all_registered = true;
         for (kind, name) in subjects {
-            let hint = match search {
-                true => "search",
-                false if *kind == Kind::Object && self.covered.contains(name) => "covered",
-                false => "unknown",
-            };
+            let known = if *kind == Kind::Object && self.covered.contains(name) { "covered" } else { "unknown" };
+            let hint = hint.unwrap_or(known);
             all_registered &= *kind != Kind::Worker || self.is_registered(name);
             call.arg(kind.word()).arg(name.as_slice()).arg(hint);
         }

@@ -7,12 +7,16 @@ use redis::aio::ConnectionLike;
 use redis::{RedisResult, Script, Value};
 use serde::Serialize;
 
+use super::names::{self, Walk, Which};
 use super::rules::{self, Kind, Rule};
 use super::{ControlError, load, reply};
 use crate::keys::Keys;
 use crate::worker::Holder;
 
 static SCRIPT: LazyLock<Script> = LazyLock::new(|| load(include_str!("../../lua/inspect.lua")));
+
+/// An object that nothing seems to cover has moved while its workers were looked at: so often it is looked at again.
+const LOOKS_MAX: usize = 3;
 
 /// How much of an event is read, in bytes.
 pub const TEXT_BYTES_MAX: usize = 4096;
@@ -159,27 +163,43 @@ pub struct Inspection {
     pub wrong_types: Vec<String>,
 }
 
-/// Reads everything about one object in one atomic step.
+/// Reads everything about one object in one atomic step, then in bounded steps which workers have it in their lists.
 ///
 /// # Errors
 /// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked. An object that nobody has ever
 /// emitted an event for is no error: [`Standing::Unknown`].
 pub async fn inspect<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: &str) -> Result<Inspection, ControlError> {
-    const WHAT: &str = "lua/inspect.lua";
     let object = keys.object(object)?;
+    let mut fields = Fields::default();
+    for _ in 0..LOOKS_MAX {
+        fields = look(conn, keys, object.as_str()).await?;
+        fields.add_taken(conn, keys, object.as_str(), Which::Watched).await?;
+        if fields.standing() == Standing::Uncovered {
+            fields.add_taken(conn, keys, object.as_str(), Which::Departed).await?;
+        }
+        if fields.standing() != Standing::Uncovered {
+            break;
+        }
+    }
+    Ok(fields.inspection(keys, object.as_str()))
+}
+
+async fn look<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: &str) -> Result<Fields, ControlError> {
+    const WHAT: &str = "lua/inspect.lua";
     let mut call = SCRIPT.key(keys.event_workers());
-    call.arg(keys.prefix()).arg(object.as_str()).arg(TEXT_BYTES_MAX);
+    call.arg(keys.prefix()).arg(object).arg(TEXT_BYTES_MAX);
     let answer: RedisResult<Value> = call.invoke_async(conn).await;
     let flat = reply::after("inspected", answer.map_err(ControlError::redis(WHAT))?);
-    let fields = Fields::read(&flat.map_err(|answer| ControlError::reply(WHAT, answer))?);
-    Ok(fields.inspection(keys, object.as_str()))
+    Ok(Fields::read(&flat.map_err(|answer| ControlError::reply(WHAT, answer))?))
 }
 
 /// The fields of the reply; see `lua/inspect.lua`.
 #[derive(Default)]
 struct Fields {
     once: HashMap<String, String>,
+    /// Workers that have the object in their lists.
     taken: Vec<String>,
+    names_alive: u64,
     wrong: Vec<String>,
     rules: Vec<Rule>,
     errors: Vec<FailedAttempt>,
@@ -191,7 +211,6 @@ impl Fields {
         for pair in flat.chunks_exact(2) {
             let (Some(field), Some(value)) = (reply::text(&pair[0]), reply::text(&pair[1])) else { continue };
             match field.as_str() {
-                "taken" => fields.taken.push(value),
                 "wrong" => fields.wrong.push(value),
                 "error" => fields.errors.extend(failed_attempt(&value)),
                 "rule" => fields.rules.extend(rules::told(&pair[1], fields.number("now_ms").unwrap_or(0))),
@@ -199,6 +218,24 @@ impl Fields {
             }
         }
         fields
+    }
+
+    async fn add_taken<C: ConnectionLike>(
+        &mut self,
+        conn: &mut C,
+        keys: &Keys,
+        object: &str,
+        which: Which,
+    ) -> Result<(), ControlError> {
+        let mut walk = Walk::of(conn, keys, which).await?;
+        while let Some(page) = walk.next(conn, keys).await? {
+            let taken = names::taken(conn, keys, object, &page).await?;
+            self.names_alive += taken.alive;
+            self.taken.extend(taken.objects.into_iter().map(|(worker, _)| worker));
+        }
+        self.taken.sort();
+        self.taken.dedup();
+        Ok(())
     }
 
     fn text(&self, field: &str) -> Option<&str> {
@@ -287,7 +324,7 @@ impl Fields {
 
     fn why(&self, standing: Standing, keys: &Keys, object: &str) -> String {
         let owner = self.text("owner").unwrap_or("nobody");
-        let nobody = if self.number("names_alive") == Some(0) { ", but no worker process is running" } else { "" };
+        let nobody = if self.names_alive == 0 { ", but no worker process is running" } else { "" };
         match standing {
             Standing::Unknown => {
                 "nothing is known of it: no event of it waits, and none was delivered, under this name and namespace".to_owned()
@@ -373,7 +410,7 @@ impl Fields {
             held_why: self.held_why(),
             due_ms: self.due().filter(|due| due.is_finite()).map(|due| due as u64),
             markers_before: self.number("markers_before"),
-            names_alive: self.number("names_alive").unwrap_or(0),
+            names_alive: self.names_alive,
             // What is left behind of another event is a finding of `check`.
             errors: if has_failed { self.errors } else { Vec::new() },
             taken_by: self.taken,

@@ -11,7 +11,7 @@
 //! - [`log`](mod@log): the log of events, in the order in which they were finalized
 //! - [`forget`](mod@forget): lets go of what remains of idle objects
 //! - `report` (private, its types are in `check`): invariants and violations
-//! - `scan` and `reply` (private): walking the key space, and reading what Redis answers
+//! - `names`, `scan` and `reply` (private): walking the registered names and the key space, and reading what Redis answers
 //!
 //! Only retrying, dropping, releasing, skipping, and setting and lifting rules write to Redis; they need the rights that `docs/protocol.md` lists for them. Each of these is one
 //! atomic script, and is kept with who did it and why.
@@ -27,13 +27,12 @@ pub mod forget;
 pub mod held;
 pub mod inspect;
 pub mod log;
+mod names;
 mod reply;
 mod report;
 pub mod rules;
 mod scan;
 pub mod stats;
-
-use redis::aio::ConnectionLike;
 
 pub use self::actions::{Action, actions};
 pub use self::check::{CheckReport, check};
@@ -47,7 +46,6 @@ pub use self::rules::{Rule, Rules, rules};
 pub use self::stats::{Depth, Stats, depth, stats};
 
 use crate::event::NameError;
-use crate::keys::Keys;
 use crate::scripts::ScriptError;
 pub use crate::scripts::operator::By;
 
@@ -125,28 +123,4 @@ impl ControlError {
 fn load(body: &str) -> redis::Script {
     let (prefix, rules) = (include_str!("../../lua/lib/prefix.lua"), include_str!("../../lua/lib/rules.lua"));
     redis::Script::new(&["#!lua flags=no-writes\n", crate::keys::LUA, prefix, rules, body].concat())
-}
-
-/// The names of `event.workers` with their values, a page at a time. A key of a wrong type has no names: `check` tells of it.
-async fn names<C: ConnectionLike>(conn: &mut C, keys: &Keys, cursor: u64) -> Result<(u64, Vec<(String, String)>), ControlError> {
-    const WHAT: &str = "the names of event.workers";
-    const PAGE: usize = 100;
-    let mut ask = redis::cmd("HSCAN");
-    ask.arg(keys.event_workers()).arg(cursor).arg("COUNT").arg(PAGE);
-    let (cursor, flat) = match ask.query_async::<(u64, Vec<Vec<u8>>)>(conn).await {
-        Ok(page) => page,
-        Err(error) if error.code() == Some("WRONGTYPE") => return Ok((0, Vec::new())),
-        Err(error) => return Err(ControlError::redis(WHAT)(error)),
-    };
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok((cursor, flat.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect()))
-}
-
-/// The most slots that a name is believed to have: more is a value that nobody wrote.
-const SLOTS_MAX: u32 = 65_536;
-
-/// How many slots a value of `event.workers` names, if it is one.
-fn slots_in(value: &str) -> Option<u32> {
-    let (slots, _token) = value.split_once(' ')?;
-    slots.parse().ok().filter(|slots| (1..=SLOTS_MAX).contains(slots))
 }

@@ -6,8 +6,9 @@ use redis::aio::ConnectionLike;
 use redis::{Pipeline, RedisResult, Value};
 use serde::Serialize;
 
+use super::names::{Walk, Which, slots_in};
 use super::scan::{Scan, Seen};
-use super::{ControlError, names, newest_log, reply, slots_in};
+use super::{ControlError, newest_log, reply};
 use crate::keys::Keys;
 use crate::projection::Position;
 
@@ -167,30 +168,36 @@ pub async fn stats<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<Stats
     let mut stats = Stats { now_ms: time_ms(conn).await?, ..Stats::default() };
     counts(conn, keys, &mut stats).await?;
     rules(conn, keys, &mut stats).await?;
-    let mut cursor = 0;
-    loop {
-        let (next, page) = names(conn, keys, cursor).await?;
-        for (name, value) in page {
-            if stats.workers.iter().any(|shown| shown.name == name) {
-                continue;
-            }
-            if stats.workers.len() < NAMES_MAX {
-                stats.workers.push(registered(name, &value));
-            } else {
-                stats.workers_not_shown += 1;
-            }
-        }
-        cursor = next;
-        if cursor == 0 {
-            break;
-        }
-    }
+    registered_names(conn, keys, &mut stats).await?;
     stats.workers.sort_by(|a, b| a.name.cmp(&b.name));
     leases(conn, keys, &mut stats.workers).await?;
     batches(conn, keys, &mut stats.workers).await?;
     projections(conn, keys, &mut stats).await?;
     stats.events_in_flight = stats.workers.iter().map(|name| name.events_in_flight).sum();
     Ok(stats)
+}
+
+/// Names that are alive or have something come first, then others, up to [`NAMES_MAX`].
+async fn registered_names<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
+    for mut walk in [Walk::of(conn, keys, Which::Watched).await?, Walk::all(keys)] {
+        while stats.workers.len() < NAMES_MAX
+            && let Some(page) = walk.next(conn, keys).await?
+        {
+            for (name, value) in page {
+                if stats.workers.len() < NAMES_MAX && !stats.workers.iter().any(|shown| shown.name == name) {
+                    stats.workers.push(registered(name, &value));
+                }
+            }
+        }
+    }
+    let total: RedisResult<u64> = redis::cmd("HLEN").arg(keys.event_workers()).query_async(conn).await;
+    let total = match total {
+        Ok(total) => total,
+        Err(error) if error.code() == Some("WRONGTYPE") => 0,
+        Err(error) => return Err(ControlError::redis("the names of event.workers")(error)),
+    };
+    stats.workers_not_shown = total.saturating_sub(stats.workers.len() as u64);
+    Ok(())
 }
 
 /// Redis's time, ms since the epoch.

@@ -173,11 +173,24 @@ pub async fn detach(conn: &mut impl ConnectionLike, keys: &Keys, name: &str, tok
     }
 }
 
-/// What one sweep over names took over.
+/// How a process looks at other names.
+#[derive(Debug, Clone, Copy)]
+pub struct Sweep<'a> {
+    /// Its own name, which it leaves alone.
+    pub own: &'a str,
+    /// Deaths with one event in hand after which that event waits for an operator.
+    pub crashes_max: u32,
+    /// Time from a look at a name with a lease to the next one, over all processes.
+    pub look: Duration,
+    /// Time after which a name without a lease that has nothing is forgotten.
+    pub forget: Duration,
+}
+
+/// What one call of `adopt` took over.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Adopted {
-    /// Where to go on; `0` = every name has been looked at.
-    pub cursor: String,
+    /// Names that may have something are still due: call again.
+    pub more: bool,
     /// Objects now held, due at once.
     pub held: u64,
     /// Names that slots had taken and did not own, now markers again.
@@ -186,23 +199,15 @@ pub struct Adopted {
     pub names: Vec<String>,
 }
 
-/// Takes over what names without a lease have.
-pub async fn adopt(
-    conn: &mut impl ConnectionLike,
-    keys: &Keys,
-    own: &str,
-    cursor: &str,
-    crashes_max: u32,
-    forget: Duration,
-) -> Result<Adopted, ScriptError> {
-    /// Names looked at in one call, about.
-    const NAMES: u32 = 256;
+/// Takes over what names without a lease have, as far as they are due to be looked at.
+pub async fn adopt(conn: &mut impl ConnectionLike, keys: &Keys, sweep: &Sweep<'_>) -> Result<Adopted, ScriptError> {
     let mut cmd = ADOPT.with_key(&keys.event_workers());
-    cmd.arg(keys.prefix()).arg(own).arg(cursor).arg(NAMES).arg(crashes_max).arg(millis(forget));
+    cmd.arg(keys.prefix()).arg(sweep.own).arg(sweep.crashes_max).arg(millis(sweep.look)).arg(millis(sweep.forget));
     let mut reply = Reply::of("adopt", ADOPT.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
         "swept" => {
-            let mut adopted = Adopted { cursor: reply.text()?, held: reply.count()?, strays: reply.count()?, names: Vec::new() };
+            let (more, held, strays) = (reply.int()? == 1, reply.count()?, reply.count()?);
+            let mut adopted = Adopted { more, held, strays, names: Vec::new() };
             while reply.len() > 0 {
                 adopted.names.push(reply.text()?);
             }

@@ -23,7 +23,7 @@ pub use advance::{Advance, Advanced, BatchReply, Bounds, EventLog, From, Report,
 pub use emits::Emits;
 pub use forget::{Forgot, OBJECTS_MAX, forget};
 pub use handled::{Finished, Handled, InHand, handled};
-pub use lease::{Adopted, Attach, Attached, Connected, Detached, Renewed, Seen, adopt, attach, connect, detach, renew};
+pub use lease::{Adopted, Attach, Attached, Connected, Detached, Renewed, Seen, Sweep, adopt, attach, connect, detach, renew};
 
 pub use tag::{Tag, TagError};
 

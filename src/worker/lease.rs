@@ -234,7 +234,7 @@ pub(crate) async fn wrong_type(redis: &Redis, config: &WorkerConfig, error: Scri
 fn typed_keys(keys: &Keys, name: &str, slots: usize) -> Vec<(String, &'static str)> {
     let expected = |kind: &str| match kind {
         "objects_with_events" | "worker_object" | "worker_event" => "list",
-        "objects_held" | "objects_paused" | "events_scheduled" => "zset",
+        "objects_held" | "objects_paused" | "events_scheduled" | "event_workers_watched" | "event_workers_departed" => "zset",
         "event_workers" | "event_rules" | "event_projections" | "meta" => "hash",
         "events_dead" | "event_log" | "operator_actions" => "stream",
         _ => "string",

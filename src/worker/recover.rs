@@ -10,27 +10,28 @@ use tracing::info;
 
 use super::config::WorkerConfig;
 use crate::failpoints::around;
-use crate::scripts::{self, ScriptError};
+use crate::scripts::{self, ScriptError, Sweep};
 
-/// A name that has nothing and no lease is forgotten this long after its last takeover.
+/// A name that has nothing and no lease is forgotten this long after its last sign of life.
 const FORGET: Duration = Duration::from_secs(24 * 60 * 60);
-/// Calls in one sweep; a registry that is larger than they cover is finished in the next.
+/// Calls in one sweep; names that are still due then are looked at in the next one.
 const CALLS_MAX: usize = 1000;
 
-/// Looks at every registered name once. Answers whether anything was taken over.
+/// Looks at the registered names that are due. Returns whether anything was taken over.
 pub(crate) async fn sweep(conn: &mut impl ConnectionLike, config: &WorkerConfig) -> Result<bool, ScriptError> {
-    let mut cursor = "0".to_owned();
+    // A name is due again before the next sweep of this process, whatever its timers do.
+    let look = config.sweep / 2;
+    let sweep = Sweep { own: &config.name, crashes_max: config.crashes_max, look, forget: FORGET };
     let mut found = false;
     for _ in 0..CALLS_MAX {
-        let call = scripts::adopt(conn, &config.keys, &config.name, &cursor, config.crashes_max, FORGET);
+        let call = scripts::adopt(conn, &config.keys, &sweep);
         let adopted = around!("adopt", call).await?;
         if !adopted.names.is_empty() {
             let (names, held, strays) = (adopted.names.join(" "), adopted.held, adopted.strays);
             info!(names, held, strays, "recover: took over what names without a lease had");
             found = true;
         }
-        cursor = adopted.cursor;
-        if cursor == "0" {
+        if !adopted.more {
             break;
         }
     }

@@ -296,8 +296,14 @@ impl<'a> Scene<'a> {
     /// Keys that are there as long as something is under way.
     async fn rest(console: &Console) -> Vec<String> {
         let mut rest = console.left().await;
-        let lasting = ["next.event.id", "event.workers", "seriatim.meta", "events.dead"];
-        rest.retain(|key| !key.ends_with(":last.event.id") && !key.ends_with(":lease") && !lasting.contains(&key.as_str()));
+        let lasting = ["next.event.id", "seriatim.meta", "events.dead"];
+        let lasts = |key: &String| {
+            key.ends_with(":last.event.id")
+                || key.ends_with(":lease")
+                || key.starts_with("event.workers")
+                || lasting.contains(&key.as_str())
+        };
+        rest.retain(|key| !lasts(key));
         rest
     }
 

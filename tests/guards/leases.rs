@@ -4,6 +4,7 @@ use seriatim::scripts::{self, Attached, Detached, Renewed};
 
 use crate::state::State;
 use crate::support::Redis;
+use crate::support::sweep::sweep;
 use crate::{LEASE, attach, attached};
 
 /// The name was taken over, and then its new owner's lease ended too: that is not a lapse of the first one.
@@ -102,7 +103,7 @@ async fn a_takeover_is_a_sign_of_life() {
     state.own("w.0", "work:1", 1, &["1"]).await;
     console.end_lease("w").await;
     let _: u64 = console.run(&["HSET", &keys.event_workers(), "w", "2 token-1 7"]).await;
-    scripts::adopt(&mut state.conn, &keys, "other", "0", 5, LEASE).await.expect("an answer");
+    sweep(&mut state.conn, &keys, "other", 5, LEASE).await.expect("an answer");
     let registered: String = console.run(&["HGET", &keys.event_workers(), "w"]).await;
     let at_ms: u64 = registered.strip_prefix("2 token-1 ").and_then(|at| at.parse().ok()).expect("a time");
     assert!(at_ms > 7, "{registered}");
@@ -117,7 +118,7 @@ async fn a_sweep_leaves_the_own_name_alone() {
     state.own("w.0", "work:1", 1, &["1"]).await;
     redis.console().await.end_lease("w").await;
     for (own, held) in [("w", 0), ("other", 1)] {
-        let adopted = scripts::adopt(&mut state.conn, &keys, own, "0", 5, LEASE).await.expect("an answer");
+        let adopted = sweep(&mut state.conn, &keys, own, 5, LEASE).await.expect("an answer");
         assert_eq!(adopted.held, held, "for {own}");
     }
 }

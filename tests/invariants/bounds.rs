@@ -7,6 +7,7 @@ use seriatim::scripts::{self, Bounds, From, Results, ScriptError};
 
 use super::puppet::{Puppet, Slot, WIDE};
 use super::rig::Rig;
+use crate::support::sweep::sweep;
 
 fn bytes(puppet: &Puppet, slot: usize) -> usize {
     puppet.hand(slot).events.iter().map(|event| event.len()).sum()
@@ -288,7 +289,7 @@ async fn large_ids_are_written_in_full(#[case] counter: &str) {
     rig.sound().await;
     rig.expire("p").await;
     let mut q = rig.process("q", 1).await;
-    scripts::adopt(&mut rig.conn, &rig.keys, "q", "0", 5, Duration::from_secs(1000)).await.expect("adopt");
+    sweep(&mut rig.conn, &rig.keys, "q", 5, Duration::from_secs(1000)).await.expect("adopt");
     q.advance(&mut rig.conn, &rig.keys, bounds).await;
     assert_eq!(q.hand(0).tag.to_string(), format!("{} 1 0 1", first + 3));
     rig.sound().await;

@@ -22,6 +22,7 @@ pub fn check(state: &State, world: &mut World) -> Result<(), String> {
     batches(state, &owned)?;
     rules::check(state, world, &owned)?;
     log::check(state, world)?;
+    names(state)?;
     let objects = world.pushed.keys().chain(state.objects.keys()).chain(state.due.keys()).chain(&state.paused).cloned();
     for name in objects.collect::<std::collections::BTreeSet<_>>() {
         let object = state.object(&name);
@@ -39,6 +40,16 @@ fn counter(state: &State, world: &mut World) -> Result<(), String> {
         return Err(format!("ids: the counter went back from {} to {counter}", world.counter));
     }
     world.counter = counter;
+    Ok(())
+}
+
+/// Every registered name is watched or departed, and none is both.
+fn names(state: &State) -> Result<(), String> {
+    let mut looked_at = state.looked_at.clone();
+    looked_at.sort();
+    if !looked_at.iter().eq(state.registry.keys()) {
+        return Err(format!("names: {looked_at:?} are looked at, {:?} are registered", state.registry));
+    }
     Ok(())
 }
 

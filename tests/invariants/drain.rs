@@ -5,6 +5,7 @@ use seriatim::scripts::{self, Detached};
 use super::puppet::{CRASHES_MAX, LEASE, Puppet, Slot, WIDE};
 use super::run::{DAY, Run, holds_lease};
 use super::state::{Object, State};
+use crate::support::sweep::sweep;
 
 impl Run {
     /// Peace: the processes that still have their name go on, or all are gone and a fresh one takes over. Everything pushed comes out,
@@ -50,7 +51,7 @@ impl Run {
         }
         for p in 0..self.puppets.len() {
             let own = self.puppets[p].name.clone();
-            scripts::adopt(&mut self.conn, &self.keys, &own, "0", CRASHES_MAX, DAY).await.map_err(|error| error.to_string())?;
+            sweep(&mut self.conn, &self.keys, &own, CRASHES_MAX, DAY).await.map_err(|error| error.to_string())?;
             let puppet = &mut self.puppets[p];
             for slot in 0..puppet.slots.len() {
                 if let Slot::Has(hand) = &puppet.slots[slot] {

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use rstest::rstest;
-use seriatim::scripts::{self, Bounds, Results};
+use seriatim::scripts::{Bounds, Results};
 
 use super::puppet::{CRASHES_MAX, WIDE, rest};
 use super::rig::Rig;
+use crate::support::sweep::sweep;
 
 const NAMES: &[&[u8]] = &[
     b" ",
@@ -63,7 +64,7 @@ async fn names_of_every_kind_go_the_whole_path(#[values(false, true)] namespace:
     assert!(state.dead.iter().all(|dead| dead.error == "bad" && dead.attempts == 0), "{:?}", state.dead);
     rig.expire("p").await;
     let mut q = rig.process("q", 3).await;
-    scripts::adopt(&mut rig.conn, &rig.keys, "q", "0", CRASHES_MAX, Duration::from_secs(1000)).await.expect("adopt");
+    sweep(&mut rig.conn, &rig.keys, "q", CRASHES_MAX, Duration::from_secs(1000)).await.expect("adopt");
     let state = rig.sound().await;
     assert_eq!(state.due.len(), names.len());
     for name in state.due.keys() {

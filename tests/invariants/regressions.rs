@@ -8,6 +8,7 @@ use super::check::held_tag;
 use super::puppet::{CRASHES_MAX, LEASE, Puppet, WIDE, rest};
 use super::rig::Rig;
 use super::state::Name;
+use crate::support::sweep::sweep;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -69,11 +70,11 @@ async fn a_name_is_forgotten_a_day_after_its_last_renewal() {
     rig.redis::<i64>("HSET", &[workers.as_bytes(), b"p", long_ago.as_bytes()]).await;
     scripts::renew(&mut rig.conn, &rig.keys, "p", &p.token, LEASE, 1).await.expect("renew");
     rig.expire("p").await;
-    scripts::adopt(&mut rig.conn, &rig.keys, "q", "0", CRASHES_MAX, DAY).await.expect("adopt");
+    sweep(&mut rig.conn, &rig.keys, "q", CRASHES_MAX, DAY).await.expect("adopt");
     let renewed = scripts::renew(&mut rig.conn, &rig.keys, "p", &p.token, LEASE, 1).await.expect("renew");
     assert_eq!(renewed, Renewed::Lapsed);
     rig.redis::<i64>("HSET", &[workers.as_bytes(), b"p", long_ago.as_bytes()]).await;
-    scripts::adopt(&mut rig.conn, &rig.keys, "q", "0", CRASHES_MAX, DAY).await.expect("adopt");
+    sweep(&mut rig.conn, &rig.keys, "q", CRASHES_MAX, DAY).await.expect("adopt");
     assert!(rig.sound().await.registry.is_empty());
 }
 
@@ -90,9 +91,9 @@ async fn a_name_that_has_something_is_never_forgotten() {
     rig.redis::<()>("SET", &[wrong.as_bytes(), b"?"]).await;
     let workers = rig.keys.event_workers();
     rig.redis::<i64>("HSET", &[workers.as_bytes(), b"p", b"2 token-of-p 1000"]).await;
-    scripts::adopt(&mut rig.conn, &rig.keys, "q", "0", CRASHES_MAX, DAY).await.expect("adopt");
+    sweep(&mut rig.conn, &rig.keys, "q", CRASHES_MAX, DAY).await.expect("adopt");
     rig.redis::<i64>("DEL", &[wrong.as_bytes()]).await;
-    let adopted = scripts::adopt(&mut rig.conn, &rig.keys, "q", "0", CRASHES_MAX, DAY).await.expect("adopt");
+    let adopted = sweep(&mut rig.conn, &rig.keys, "q", CRASHES_MAX, DAY).await.expect("adopt");
     assert_eq!((adopted.held, adopted.names), (1, vec!["p".to_owned()]));
 }
 
@@ -229,7 +230,7 @@ async fn a_call_that_fails_half_way_leaves_no_tag_without_a_batch() {
     assert!(failed.is_wrong_type(), "{failed}");
     rig.redis::<()>("RENAME", &[&aside, wrong.as_bytes()]).await;
     rig.expire("p").await;
-    let adopted = scripts::adopt(&mut rig.conn, &rig.keys, "q", "0", CRASHES_MAX, DAY).await.expect("adopt");
+    let adopted = sweep(&mut rig.conn, &rig.keys, "q", CRASHES_MAX, DAY).await.expect("adopt");
     assert_eq!(adopted.held, 2);
     let mut q = rig.process("q", 2).await;
     rig.drain(&mut q).await;

@@ -11,6 +11,7 @@ use super::check::check;
 use super::puppet::{Answer, CRASHES_MAX, LEASE, Puppet, Slot, WIDE, agrees, rest};
 use super::state::{Name, State, text};
 use super::world::{Hand, World, payload};
+use crate::support::sweep::sweep;
 
 const NAMES: [&str; 3] = ["p", "q", "r"];
 const OBJECTS: [&[u8]; 5] = [b"a", b"work:1", b"{x}:events", b"event.worker:p.0", b"\xff %s 1"];
@@ -372,7 +373,7 @@ impl Run {
 
     async fn adopt(&mut self) {
         let own = ["p", "q", "r", "nobody"][self.rng.at(4)];
-        let adopted = scripts::adopt(&mut self.conn, &self.keys, own, "0", CRASHES_MAX, DAY).await.expect("adopt");
+        let adopted = sweep(&mut self.conn, &self.keys, own, CRASHES_MAX, DAY).await.expect("adopt");
         self.say(format!("adopt by {own}: {adopted:?}"));
     }
 

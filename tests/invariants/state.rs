@@ -100,6 +100,8 @@ pub struct State {
     pub rules: BTreeSet<String>,
     pub counter: Option<String>,
     pub registry: BTreeMap<String, String>,
+    /// The names that are watched, and those that are departed.
+    pub looked_at: Vec<String>,
     pub dead: Vec<Dead>,
     /// Oldest first.
     pub log: Vec<Row>,
@@ -154,6 +156,9 @@ impl State {
                 self.log = rows(&value).into_iter().map(|row| Row { status: text(&row[1]), entry: dead(&row[2..]) }).collect();
                 let completed = self.log.iter().filter(|row| row.status == "completed_with_errors");
                 self.dead.extend(completed.map(|row| row.entry.clone()));
+            }
+            (b"event.workers.watched" | b"event.workers.departed", "zset") => {
+                self.looked_at.extend(value.chunks(2).map(|pair| text(&pair[0])));
             }
             (b"seriatim.meta", "hash") | (b"operator.actions", "stream") => {}
             _ => {

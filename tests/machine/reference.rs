@@ -354,6 +354,10 @@ pub struct Reference {
     pub counter: Option<u64>,
     /// In the order in which the names came.
     pub registry: Vec<(&'static str, Registered)>,
+    /// Names that are alive or have something.
+    pub watched: BTreeSet<&'static str>,
+    /// Names without a lease that have nothing.
+    pub departed: BTreeSet<&'static str>,
     pub leases: BTreeMap<&'static str, Lease>,
     pub dead: Vec<Dead>,
     /// Events that are finalized; without the log only those completed with errors.
@@ -407,6 +411,16 @@ impl Reference {
             Some((_, old)) => *old = value,
             None => self.registry.push((name, value)),
         }
+    }
+
+    fn watch(&mut self, name: &'static str) {
+        self.departed.remove(name);
+        self.watched.insert(name);
+    }
+
+    fn depart(&mut self, name: &'static str) {
+        self.watched.remove(name);
+        self.departed.insert(name);
     }
 
     /// A new dead letter; answers its serial.
@@ -531,6 +545,7 @@ impl Reference {
         let died = !repeated && last_token != args.before && last_token != args.token;
         self.leases.insert(args.name, Lease { token: args.token.clone(), holder: args.holder, ms: args.lease_ms });
         self.register(args.name, slots_all, &args.token);
+        self.watch(args.name);
         let (mut kept, mut held) = (0, 0);
         self.each_slot(args.name, slots_all, |this, w, slot, object| {
             let numbers = this.worker(w).tag.as_deref().map(Numbers::of_tag);
@@ -557,15 +572,23 @@ impl Reference {
         let slots = slots.max(self.registered(name).map_or(0, |last| last.slots));
         self.leases.get_mut(name).expect("the fence saw it").ms = lease_ms;
         self.register(name, slots, token);
+        self.watch(name);
         Reply::Renewed { strays: self.each_slot(name, slots, |_, _, _, _| ()) }
     }
 
+    /// ADOPT. All names are due here, in the order of the names.
     pub fn adopt(&mut self, own: &str, crashes_max: u32) -> Reply {
         if self.is_broken(&[Broken::Workers]) {
             return Reply::WrongType;
         }
+        let mut all = self.registry.clone();
+        all.sort_by_key(|(name, _)| *name);
+        all.iter().for_each(|(name, _)| self.watch(name));
+        if self.is_broken(&[Broken::Meta]) {
+            return Reply::WrongType;
+        }
         let (mut held, mut strays, mut names) = (0, 0, Vec::new());
-        for (name, last) in self.registry.clone() {
+        for (name, last) in all {
             if name == own || self.leases.contains_key(name) {
                 continue;
             }
@@ -573,16 +596,24 @@ impl Reference {
                 let worker = self.worker(&format!("{name}.{slot}"));
                 !worker.objects.is_empty() || !worker.batch.is_empty()
             });
-            // Where a shared key is broken, the name keeps what it has until that is put right.
-            if has_something && !self.is_broken(&[Broken::Markers, Broken::Held]) {
-                strays += self.each_slot(name, last.slots, |this, w, _, object| {
-                    this.hold_owned(w, object, "takeover", true, crashes_max);
-                    held += 1;
-                });
-                self.register(name, last.slots, &last.token);
-                names.push(name.to_owned());
-            } else if !has_something && last.at.is_none() {
+            if has_something {
+                // Where a shared key is broken, the name keeps what it has until that is put right.
+                let before = held + strays;
+                if !self.is_broken(&[Broken::Markers, Broken::Held]) {
+                    strays += self.each_slot(name, last.slots, |this, w, _, object| {
+                        this.hold_owned(w, object, "takeover", true, crashes_max);
+                        held += 1;
+                    });
+                }
+                if held + strays > before {
+                    self.register(name, last.slots, &last.token);
+                    names.push(name.to_owned());
+                }
+            } else if last.at.is_none() {
                 self.registry.retain(|(other, _)| *other != name);
+                self.watched.remove(name);
+            } else {
+                self.depart(name);
             }
         }
         Reply::Swept { held, strays, names }
@@ -603,6 +634,7 @@ impl Reference {
         });
         self.leases.remove(name);
         self.register(name, slots, token);
+        self.depart(name);
         if held > 0 {
             self.markers.push(Name::new());
         }

@@ -21,6 +21,7 @@ use super::operator::{WHO, WHY};
 use super::reference::{self, Broken, Dead, Emits, Event, FAR, Failure, Given, Key, Numbers, OPERATOR, Reference, Reply};
 use super::rules;
 use super::world::{Call, Part};
+use crate::support::sweep::sweep;
 
 const DUMP: &str = r"
 local time = redis.call('TIME')
@@ -135,6 +136,7 @@ impl Server {
         self.set_dead_ids(&mut dump, state).await;
         self.set_taken(&mut dump, before);
         self.set_failed(&mut dump, state, before);
+        self.forget_looks(&mut dump);
         differences(&dump, &wanted)?;
         let leases = state.leases.iter().map(|(name, lease)| (self.keys.worker_lease(name).into_bytes(), lease.ms));
         let fading = state.objects.iter().filter_map(|(name, object)| Some((self.key(name, ":last.event.id"), object.fades?)));
@@ -208,7 +210,7 @@ impl Server {
                     Renewed::Fenced { lease } => Reply::Fenced(lease),
                 })
             }
-            Call::Adopt { own, crashes_max } => scripts::adopt(&mut self.conn, &self.keys, own, "0", *crashes_max, DAY)
+            Call::Adopt { own, crashes_max } => sweep(&mut self.conn, &self.keys, own, *crashes_max, DAY)
                 .await
                 .map(|swept| Reply::Swept { held: swept.held, strays: swept.strays, names: swept.names }),
             Call::Detach { name, token } => {
@@ -501,6 +503,24 @@ impl Server {
         }
     }
 
+    /// When a name is looked at next does not matter here: every sweep looks at all.
+    fn forget_looks(&self, dump: &mut Dump) {
+        for set in [self.keys.event_workers_watched(), self.keys.event_workers_departed()] {
+            if let Some((_, value)) = dump.get_mut(set.as_bytes()) {
+                let mut names: Vec<_> = value.chunks(2).map(|pair| pair[0].clone()).collect();
+                names.sort();
+                *value = names;
+            }
+        }
+        let meta = self.keys.meta().into_bytes();
+        if let Some((_, value)) = dump.get_mut(&meta) {
+            *value = value.chunks(2).filter(|pair| !pair[0].starts_with(b"names.")).flatten().cloned().collect();
+            if value.is_empty() {
+                dump.remove(&meta);
+            }
+        }
+    }
+
     /// Times that were written in this step become those of the reference, in what was seen and in Redis.
     async fn set_clock(&mut self, dump: &mut Dump, state: &Reference, before: u64) {
         let during = before..=self.looked_ms;
@@ -722,6 +742,9 @@ fn wanted(state: &Reference, prefix: &str) -> Dump {
     put(b"event.rules", "", "hash", rules.concat());
     put(b"next.event.id", "", "string", state.counter.iter().map(|counter| text(counter.to_string())).collect());
     put(b"event.workers", "", "hash", registry.collect());
+    for (key, names) in [("event.workers.watched", &state.watched), ("event.workers.departed", &state.departed)] {
+        put(key.as_bytes(), "", "zset", names.iter().map(|name| text((*name).to_owned())).collect());
+    }
     put(b"events.dead", "", "stream", dead.collect());
     put(b"event.log", "", "stream", log.collect());
     put(b"seriatim.meta", "", "hash", meta.collect());

@@ -160,8 +160,8 @@ impl Console {
         let lasting = |key: &String| {
             key.ends_with(":last.event.id")
                 || key.ends_with(":lease")
-                || ["next.event.id", "event.workers", "seriatim.meta", "events.dead", "event.log", "operator.actions"]
-                    .contains(&key.as_str())
+                || key.starts_with("event.workers")
+                || ["next.event.id", "seriatim.meta", "events.dead", "event.log", "operator.actions"].contains(&key.as_str())
         };
         let deadline = std::time::Instant::now() + PATIENCE;
         while std::time::Instant::now() < deadline {

@@ -9,6 +9,8 @@ pub mod proxy;
 pub mod recorder;
 #[cfg(feature = "worker")]
 pub mod running;
+#[cfg(feature = "worker")]
+pub mod sweep;
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

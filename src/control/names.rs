@@ -1,0 +1,167 @@
+//! The registered names, in bounded steps: those that are watched, which are few, apart from those that have departed.
+//!
+//! The sets are complete after the pass of `lua/adopt.lua`. Before it, all names are taken for watched ones.
+
+use std::sync::LazyLock;
+
+use redis::aio::ConnectionLike;
+use redis::{RedisResult, Script, Value};
+
+use super::{ControlError, load, reply};
+use crate::keys::Keys;
+
+static TAKEN: LazyLock<Script> = LazyLock::new(|| load(include_str!("../../lua/taken.lua")));
+
+/// Slots that one call of the script looks at, about: some 100 microseconds for names that have nothing.
+const SLOTS_PER_CALL: u32 = 1024;
+/// The most slots that the slots of a name are believed to have: more is a value that nobody wrote.
+const SLOTS_MAX: u32 = 65_536;
+
+/// Which names a walk meets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    /// Names that are alive or have something.
+    Watched,
+    /// Names without a lease that had nothing when they were looked at last.
+    Departed,
+}
+
+/// A walk over names with their values in `event.workers`, a page at a time. A name may come twice; none that stays is missed.
+pub(super) struct Walk {
+    /// The key that is walked, and the command; none where there is nothing to walk.
+    source: Option<(String, &'static str)>,
+    cursor: u64,
+}
+
+impl Walk {
+    /// Over all names.
+    pub(super) fn all(keys: &Keys) -> Self {
+        Self { source: Some((keys.event_workers(), "HSCAN")), cursor: 0 }
+    }
+
+    /// Over those of one set.
+    pub(super) async fn of<C: ConnectionLike>(conn: &mut C, keys: &Keys, which: Which) -> Result<Self, ControlError> {
+        let source = match (is_indexed(conn, keys).await?, which) {
+            (true, Which::Watched) => Some((keys.event_workers_watched(), "ZSCAN")),
+            (true, Which::Departed) => Some((keys.event_workers_departed(), "ZSCAN")),
+            (false, Which::Watched) => return Ok(Self::all(keys)),
+            (false, Which::Departed) => None,
+        };
+        Ok(Self { source, cursor: 0 })
+    }
+
+    /// The next page, `None` behind the last one. A key of a wrong type has no names: `check` tells of it.
+    pub(super) async fn next<C: ConnectionLike>(
+        &mut self,
+        conn: &mut C,
+        keys: &Keys,
+    ) -> Result<Option<Vec<(String, String)>>, ControlError> {
+        const WHAT: &str = "the names of event.workers";
+        const PAGE: usize = 100;
+        let Some((key, command)) = &self.source else { return Ok(None) };
+        let mut ask = redis::cmd(command);
+        ask.arg(key).arg(self.cursor).arg("COUNT").arg(PAGE);
+        let (cursor, flat): (u64, Vec<Vec<u8>>) = match ask.query_async(conn).await {
+            Ok(page) => page,
+            Err(error) if error.code() == Some("WRONGTYPE") => return Ok(None),
+            Err(error) => return Err(ControlError::redis(WHAT)(error)),
+        };
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let mut page: Vec<_> = flat.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect();
+        if *command == "ZSCAN" && !page.is_empty() {
+            let mut values = redis::cmd("HMGET");
+            values.arg(keys.event_workers()).arg(page.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>());
+            let values: Vec<Option<Vec<u8>>> = match values.query_async(conn).await {
+                Ok(values) => values,
+                Err(error) if error.code() == Some("WRONGTYPE") => return Ok(None),
+                Err(error) => return Err(ControlError::redis(WHAT)(error)),
+            };
+            // One that is not registered is left over, and will go.
+            let known = page.into_iter().zip(values);
+            page = known.filter_map(|((name, _), value)| Some((name, text(&value?)))).collect();
+        }
+        self.cursor = cursor;
+        if cursor == 0 {
+            self.source = None;
+        }
+        Ok(Some(page))
+    }
+}
+
+/// Whether a pass has put every name into one of the sets.
+pub(super) async fn is_indexed<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<bool, ControlError> {
+    let mut ask = redis::cmd("HMGET");
+    ask.arg(keys.meta()).arg(&["names.indexed", "names.cursor"]);
+    match ask.query_async::<(Option<Vec<u8>>, Option<Vec<u8>>)>(conn).await {
+        Ok((indexed, cursor)) => Ok(indexed.is_some() && cursor.is_none()),
+        Err(error) if error.code() == Some("WRONGTYPE") => Ok(false),
+        Err(error) => Err(ControlError::redis("the pass over the names")(error)),
+    }
+}
+
+/// What the slots of some names have taken.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    /// Names with a lease.
+    pub(super) alive: u64,
+    /// Workers, and the objects in their lists.
+    pub(super) objects: Vec<(String, Vec<u8>)>,
+}
+
+/// What the slots of these names have taken: of one object, or of all.
+pub(super) async fn taken<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    object: &str,
+    names: &[(String, String)],
+) -> Result<Taken, ControlError> {
+    let mut taken = Taken::default();
+    let mut some: Vec<(&str, u32)> = Vec::new();
+    let mut slots_asked = 0;
+    for (name, value) in names {
+        let slots = slots_in(value).unwrap_or(0).min(SLOTS_PER_CALL);
+        if slots_asked + slots > SLOTS_PER_CALL {
+            ask(conn, keys, object, &some, &mut taken).await?;
+            some.clear();
+            slots_asked = 0;
+        }
+        slots_asked += slots;
+        some.push((name, slots));
+    }
+    ask(conn, keys, object, &some, &mut taken).await?;
+    Ok(taken)
+}
+
+async fn ask<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    object: &str,
+    names: &[(&str, u32)],
+    taken: &mut Taken,
+) -> Result<(), ControlError> {
+    const WHAT: &str = "lua/taken.lua";
+    if names.is_empty() {
+        return Ok(());
+    }
+    let mut call = TAKEN.key(keys.event_workers());
+    call.arg(keys.prefix()).arg(object);
+    for (name, slots) in names {
+        call.arg(*name).arg(*slots);
+    }
+    let answer: RedisResult<Value> = call.invoke_async(conn).await;
+    let answer = reply::after("taken", answer.map_err(ControlError::redis(WHAT))?);
+    let answer = answer.map_err(|answer| ControlError::reply(WHAT, answer))?;
+    let [alive, objects] = <[Value; 2]>::try_from(answer)
+        .map_err(|parts| ControlError::reply(WHAT, format!("{} parts after the first word", parts.len())))?;
+    taken.alive += reply::number(&alive).unwrap_or(0);
+    for pair in reply::array(objects).unwrap_or_default().chunks_exact(2) {
+        taken.objects.extend(reply::text(&pair[0]).zip(reply::bytes(&pair[1])));
+    }
+    Ok(())
+}
+
+/// How many slots a value of `event.workers` names, if it is one.
+pub(super) fn slots_in(value: &str) -> Option<u32> {
+    let (slots, _token) = value.split_once(' ')?;
+    slots.parse().ok().filter(|slots| (1..=SLOTS_MAX).contains(slots))
+}

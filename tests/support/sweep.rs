@@ -1,0 +1,31 @@
+//! A sweep over all names, whatever the time of the next look at each is.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use seriatim::keys::Keys;
+use seriatim::scripts::{self, Adopted, ScriptError, Sweep};
+
+/// Makes every registered name a watched one that is due; only leaves a registry of a wrong type alone.
+const ALL_DUE: &str = r"
+local names = redis.pcall('HKEYS', KEYS[1])
+redis.call('DEL', KEYS[3])
+for _, name in ipairs(names.err and {} or names) do
+  redis.call('ZADD', KEYS[2], 0, name)
+end";
+
+/// The time from a look at a watched name to the next one.
+pub const LOOK: Duration = Duration::from_secs(1);
+
+/// Looks at every registered name, in the order of the names.
+pub async fn sweep(
+    conn: &mut MultiplexedConnection,
+    keys: &Keys,
+    own: &str,
+    crashes_max: u32,
+    forget: Duration,
+) -> Result<Adopted, ScriptError> {
+    let sets = [keys.event_workers(), keys.event_workers_watched(), keys.event_workers_departed()];
+    redis::cmd("EVAL").arg(ALL_DUE).arg(3).arg(&sets).query_async::<()>(conn).await?;
+    scripts::adopt(conn, keys, &Sweep { own, crashes_max, look: LOOK, forget }).await
+}
