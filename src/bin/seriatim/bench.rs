@@ -62,7 +62,7 @@ use crate::stop::stop_signal;
 /// those of the plain keys.
 #[derive(Debug, clap::Args, Serialize)]
 pub(crate) struct Args {
-    /// Measure on a private Redis (redis-server >= 7.0 or valkey-server on the PATH) in place of the one that --redis names
+    /// Measure on a private Redis (redis-server >= 7.0 or valkey-server on the PATH, or SERIATIM_REDIS_SERVER names one) in place of the one that --redis names
     #[arg(long)]
     private: bool,
     /// How many objects the events are spread over: 1 to 10000000

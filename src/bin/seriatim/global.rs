@@ -35,7 +35,7 @@ pub(crate) struct Global {
     /// How much to log on standard error: error, warn, info, debug, trace, or a tracing filter [default: info; bench: warn]
     #[arg(long, global = true, env = "SERIATIM_LOG", value_name = "FILTER", value_parser = filter)]
     pub(crate) log: Option<String>,
-    /// How log lines are written
+    /// How log lines and messages on standard error are written
     #[arg(long, global = true, value_enum, default_value = "text", value_name = "FORMAT")]
     pub(crate) log_format: LogFormat,
 }

@@ -64,7 +64,7 @@ struct Release {
     #[arg(long, conflicts_with_all = ["prefix", "why"])]
     all: bool,
     /// Only those whose names begin so, e.g. work:
-    #[arg(long, value_name = "PREFIX", value_parser = some_text)]
+    #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     prefix: Option<String>,
     /// Only those whose reason contains this text, as the list shows it, e.g. 'connection refused'
     #[arg(long, value_name = "TEXT", value_parser = some_text)]
@@ -91,6 +91,14 @@ struct Skip {
 /// An empty text would mean all objects, which a variable of a shell that is unset must not.
 fn some_text(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("it is empty; --all means all held objects".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+/// A prefix is written without the star that a selector of a rule has: with it, no object would be meant.
+fn prefix(text: &str) -> Result<String, String> {
+    match text.strip_suffix('*') {
+        Some(prefix) => Err(format!("a prefix has no star at its end; write {prefix:?}")),
+        None => some_text(text),
+    }
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
