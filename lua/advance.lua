@@ -12,7 +12,7 @@
 --           deleted), OBJ:event.errors (list, written); OBJ:events of the objects for which handlers have emitted (lists, written)
 -- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per reply; slots that may claim (0 to 1024);
 --           markers looked at (1 to 4096); where to claim first: held | markers; ms after which the last id of a released object is forgotten
---           (0: never); then, where the event log is on, `log`, rows kept (about), ms they are kept (0: however old); then per slot, its number and
+--           (0: never); highest id the caller has seen (0: none); then, where the event log is on, `log`, rows kept (about), ms they are kept (0: however old); then per slot, its number and
 --           a result, which with the log on is followed by how long ago its batch was taken, ms:
 --             free                                                          no batch, as far as the caller knows
 --             look                                                          busy, but a pop for it may have moved a name: return it
@@ -39,7 +39,8 @@ local args = ARGV
 local name, token = args[2], args[3]
 local batch_max, batch_bytes, reply_bytes = tonumber(args[4]), tonumber(args[5]), tonumber(args[6])
 local claims, markers_max, from, forget_ms = tonumber(args[7]), tonumber(args[8]), args[9], tonumber(args[10])
-local SLOT_ARGS, LOG_ARGS = 11, 3
+local highest = tonumber(args[11])
+local SLOT_ARGS, LOG_ARGS = 12, 3
 local log_on = args[SLOT_ARGS] == 'log'
 
 local call, try, format = redis.call, redis.pcall, string.format
@@ -50,10 +51,26 @@ if refused then
   return refused
 end
 local now_ms = now()
-local counter_text = call('GET', P .. next_event_id) or '0'
-local counter = id_of(counter_text)
+local counter_text = call('GET', P .. next_event_id)
+local counter_before = id_of(counter_text or '0')
+local counter = counter_before
+-- `connect` has written the counter: an absent one was evicted, and a lower one is from an earlier state of Redis.
+if counter and (not counter_text or counter < highest) then
+  counter = beyond(math.max(counter, highest))
+end
 if not counter or counter + 1024 * batch_max > ID_MAX then
-  return { 'counter', counter_text }
+  return { 'counter', counter_text or '0' }
+end
+-- Makes the counter jump if an id above it turns up, which was given before. Returns whether there is room for new ids.
+local function rise_above(id)
+  if id > counter then
+    local risen = beyond(id)
+    if risen + 1024 * batch_max > ID_MAX then
+      return false
+    end
+    counter = risen
+  end
+  return true
 end
 local soonest = call('ZRANGE', P .. objects_held, 0, 0, 'WITHSCORES')
 local markers_left = call('LLEN', P .. objects_with_events)

@@ -1,19 +1,20 @@
 -- connect: the first script on every new connection of a worker process.
 --
--- Purpose   Notices that Redis may have lost writes (failover, restart, an emptied server) and makes sure that no id is ever given twice:
---           where the server's replication id changed, or the counter is below the highest id the caller has seen, the counter jumps to
---           the time in microseconds. As long as fewer than a million ids a second are given, that is beyond every id given after
---           an earlier jump, also where Redis has lost that jump and nobody remembers those ids.
+-- Purpose   Makes sure that no id is ever given twice, even if Redis has lost writes (failover, restart, eviction, an emptied server).
+--           The counter jumps to the time in microseconds if the server's replication id changed, if the counter is absent, or if it is below
+--           the highest id the caller has seen. A namespace without seriatim.meta is new, or was emptied: its counter begins at the time, too,
+--           unless the caller chose a first id. As long as fewer than a million ids a second are given, the time is beyond every id given
+--           before, also if Redis has lost an earlier jump and nobody remembers those ids.
 --           Writes down whether the event log is on, for those who finalize events and are no workers.
 --           Refuses a user who may not do all that the scripts do.
 -- Keys      KEYS[1] seriatim.meta (hash, read and write); next.event.id (string, read and write)
--- Arguments prefix; replication id ('' = unknown); highest id seen by the caller (0 = none); lowest first id (0 = none); jump where the
---           counter is ahead of the time (ids); 1 where the event log is on, or 0
+-- Arguments prefix; replication id ('' = unknown); highest id seen by the caller (0 = none); lowest first id, of the caller's choice (0 = none); 1 where the event
+--           log is on, or 0
 -- Replies   {'ok', counter jumped 0|1, counter} | {'schema', version} | {'counter', value}: next.event.id is no whole number below 2^53
 --           | {'denied', command}
 -- Keeps     I5 (ids)
 -- Cost      O(1)
-local replication_id, highest, first_id, jump, log = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local replication_id, highest, first_id, log = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
 local denied = missing_right()
 if denied then
@@ -28,18 +29,17 @@ elseif not counter then
   return { 'counter', value }
 end
 
--- An emptied Redis has no replication id to compare with, but its counter tells.
-local changed = replication_id ~= '' and seen[2] and seen[2] ~= replication_id or counter < highest
-if changed then
-  local time, known = redis.call('TIME'), math.max(counter, highest)
-  local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
-  counter = now_us > known and now_us or known + jump
+-- An emptied Redis has no replication id to compare with, but its counter tells. An absent counter was evicted: connect always sets it.
+local changed = replication_id ~= '' and seen[2] and seen[2] ~= replication_id or counter < highest or seen[1] and not value
+local chosen = first_id > 0
+if changed or not seen[1] and not chosen then
+  counter = beyond(math.max(counter, highest))
 end
-if first_id > 0 and counter < first_id - 1 then
+if chosen and counter < first_id - 1 then
   counter = first_id - 1
 end
 local text = string.format('%.0f', counter)
-if text ~= (value or '0') then
+if text ~= value then
   redis.call('SET', P .. next_event_id, text)
 end
 if not seen[1] then

@@ -28,7 +28,7 @@ const COMMANDS: [&[&str]; 13] = [
 
 fn program(args: &[&str]) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
-    program.args(args);
+    program.args(args).env("SERIATIM_FIRST_ID", "1");
     for name in ["SERIATIM_REDIS", "SERIATIM_NAMESPACE", "SERIATIM_LOG", "SERIATIM_NAME", "SERIATIM_EVENT_LOG"] {
         program.env_remove(name);
     }

@@ -100,7 +100,7 @@ async fn an_emit_joins_the_callers_transaction() {
 
 #[tokio::test]
 async fn bad_names_and_events_are_refused_before_anything_is_sent() {
-    let redis = Redis::start();
+    let redis = Redis::start().empty();
     let (em, mut con) = (emitter(&redis).await, redis.connect().await);
     let em = em.with_event_bytes_max(10);
 
@@ -256,7 +256,7 @@ async fn a_key_of_a_wrong_type_is_named_with_what_took_effect() {
 /// design.md section 6: at `maxmemory` emit must fail with a clear error.
 #[tokio::test]
 async fn without_memory_nothing_is_applied() {
-    let redis = Redis::own(&["--maxmemory-policy", "noeviction"]);
+    let redis = Redis::own(&["--maxmemory-policy", "noeviction"]).empty();
     let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
     config(&mut con, "maxmemory", "1").await;
     let error = em.event("a", Json::new("1")).data(Json::new("2")).send().await.expect_err("no memory");

@@ -243,7 +243,7 @@ async fn every_payload_is_delivered_or_dead_as_it_was_pushed() {
 
 #[tokio::test]
 async fn an_event_beyond_the_limit_leaves_nothing_behind() {
-    let redis = Redis::own(&[]);
+    let redis = Redis::own(&[]).empty();
     let emitter = Emitter::connect(redis.url()).await.expect("Redis answers").with_keys(redis.keys().clone());
     let text = |len: usize| Json::new(format!("\"{}\"", "x".repeat(len - 2)));
     let refused = emitter.event("a", text(EVENT_BYTES_MAX)).sub(text(EVENT_BYTES_MAX + 1)).send().await;

@@ -82,7 +82,7 @@ impl Store for Table {
 /// Place and state are saved together there, one process has it, the next one goes on, and Redis has nothing of it but the log.
 #[tokio::test]
 async fn a_projection_is_kept_in_a_store_of_its_own() {
-    let redis = Redis::start();
+    let redis = Redis::start().empty();
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let keys = redis.keys().clone();
     let table = Table::default();

@@ -274,7 +274,7 @@ async fn a_pop_may_last_longer_than_the_response_timeout() {
 /// A user whose rights do not suffice, or another version's data: the reason is told, once, and nothing is touched.
 #[tokio::test]
 async fn data_of_another_version_is_refused() {
-    let redis = Redis::start();
+    let redis = Redis::start().empty();
     let console = redis.console().await;
     let _: u64 = console.run(&["HSET", &console.keys.meta(), "schema", "2"]).await;
     let error = start(&redis, "w", &Recorder::new(), |_| {}).ended().await.expect_err("another version");

@@ -19,6 +19,8 @@ local function give_again(slot, object, tag)
     reply_bytes = reply_bytes - #batch[i]
     entry[#entry + 1] = batch[i]
   end
+  -- Slots that claim in this call must not get the ids of this batch.
+  rise_above(tonumber(string.match(tag, '^%d+')) + #batch - 1)
   entries[#entries + 1] = entry
   progress = true
 end

@@ -77,7 +77,7 @@ for _, slot in ipairs(slots) do
     delete_later(slot.tag)
   end
 end
-if id_of(counter_text) ~= counter then
+if counter_before ~= counter then
   set_later(P .. next_event_id, text_of(counter))
 end
 write_down()

@@ -5,6 +5,8 @@ local function claim_batch(slot, object, first, handouts, attempts, crashes)
   local batch = try('LRANGE', P .. object .. events_held, 0, -1)
   local last = try('GET', P .. object .. last_event_id)
   local wrong = is_wrong_type(batch) and events_held or is_wrong_type(last) and last_event_id or last and not id_of(last) and last_event_id
+  -- New ids come after those of the batch.
+  wrong = wrong or not rise_above(tonumber(first) + #batch - 1) and events_held_id
   if wrong or #batch == 0 then
     local why = hold().quarantined_by(object .. (wrong or events_held))
     call('ZADD', P .. objects_held, 'inf', object)

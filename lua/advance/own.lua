@@ -25,7 +25,9 @@ local function own(slot, object, owner, last, sound, named)
   elseif not entry then
     return 'empty'
   end
-  if last and not id_of(last) or not last and not sound and call('EXISTS', P .. object .. last_event_id) == 1 then
+  -- Ids are given when all slots have claimed: in time for a counter that jumps only now.
+  local last_id = last and id_of(last)
+  if last and not (last_id and rise_above(last_id)) or not last and not sound and call('EXISTS', P .. object .. last_event_id) == 1 then
     hold().put_back(slot, object, entry)
     hold().quarantine(slot, object, object .. last_event_id)
     return 'wrong'

@@ -128,12 +128,18 @@ pub struct Bounds {
 }
 
 impl Advance {
-    /// A call that names no slot yet.
+    /// A call that names no slot yet, of a caller that has seen no id.
     pub fn new(keys: &Keys, name: &str, token: &str, bounds: Bounds, from: From) -> Self {
+        Self::beyond(keys, name, token, bounds, from, 0)
+    }
+
+    /// The same, of a caller that has seen this id: new ids are above it.
+    pub fn beyond(keys: &Keys, name: &str, token: &str, bounds: Bounds, from: From, highest: u64) -> Self {
         let mut cmd = ADVANCE.with_key(&keys.worker_lease(name));
         cmd.arg(keys.prefix()).arg(name).arg(token).arg(bounds.batch).arg(bounds.batch_bytes).arg(bounds.reply_bytes);
         cmd.arg(bounds.claims).arg(bounds.markers).arg(from.word());
         cmd.arg(bounds.forget_after.map_or(0, |after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)));
+        cmd.arg(highest);
         Self { cmd, logs: false }
     }
 

@@ -7,18 +7,12 @@ use redis::aio::ConnectionLike;
 use super::{ADOPT, ATTACH, CONNECT, DETACH, RENEW, Reply, ScriptError};
 use crate::keys::Keys;
 
-/// How far the id counter jumps at least where Redis may have lost ids and the counter is ahead of the time, because the first id was chosen so: more
-/// than can have been given in a lost tail.
-const JUMP_MIN: u64 = 1_000_000;
-/// By so much more it then jumps at random: a second loss may take back the first jump, and two equal jumps would give the same ids again.
-const JUMP_RANDOM: u64 = 1 << 30;
-
 /// What a process knows when it makes a connection.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seen {
     /// The highest id it has been given; 0 = none yet.
     pub highest: u64,
-    /// The lowest id that may be given first; 0 = no matter.
+    /// The lowest id to give, by choice; 0 = a namespace without data begins at the time.
     pub first_id: u64,
     /// The process logs the events it finalizes.
     pub event_log: bool,
@@ -42,7 +36,7 @@ pub async fn connect(
 ) -> Result<Connected, ScriptError> {
     let mut cmd = CONNECT.with_key(&keys.meta());
     cmd.arg(keys.prefix()).arg(replication_id).arg(seen.highest).arg(seen.first_id);
-    cmd.arg(JUMP_MIN + uuid::Uuid::new_v4().as_u64_pair().1 % JUMP_RANDOM).arg(u8::from(seen.event_log));
+    cmd.arg(u8::from(seen.event_log));
     let mut reply = Reply::of("connect", CONNECT.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
         "ok" => Ok(Connected { changed: reply.int()? == 1, counter: reply.number()? }),

@@ -63,7 +63,7 @@ macro_rules! script {
     };
 }
 
-script!(CONNECT, "connect.lua", "lib/ids.lua", "lib/rights.lua");
+script!(CONNECT, "connect.lua", "lib/ids.lua", "lib/jump.lua", "lib/rights.lua");
 script!(ATTACH, "attach.lua", "lib/fence.lua", "lib/tag.lua", "lib/hold.lua", "lib/slots.lua");
 script!(RENEW, "renew.lua", "lib/fence.lua", "lib/tag.lua", "lib/hold.lua", "lib/slots.lua");
 script!(DETACH, "detach.lua", "lib/fence.lua", "lib/tag.lua", "lib/hold.lua", "lib/slots.lua");
@@ -77,7 +77,7 @@ static ADVANCE: LazyLock<Script> = LazyLock::new(|| {
     Script::in_layers(
         ALLOW_OOM,
         &[
-            &[lua!("lib/prefix.lua"), lua!("lib/ids.lua"), lua!("lib/fence.lua"), lua!("lib/tag.lua")],
+            &[lua!("lib/prefix.lua"), lua!("lib/ids.lua"), lua!("lib/jump.lua"), lua!("lib/fence.lua"), lua!("lib/tag.lua")],
             &[lua!("advance.lua")],
             &[
                 lua!("advance/batch.lua"),
@@ -287,6 +287,7 @@ mod tests {
             "adopt",
             "advance",
             "handled",
+            "lib/jump",
             "lib/tag",
             "lib/hold",
             "lib/slots",

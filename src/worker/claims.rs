@@ -385,7 +385,8 @@ impl Term {
             forget_after: self.config.forget_after,
         };
         let from = *self.from.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut call = Advance::new(&self.config.keys, &self.config.name, &self.token, bounds, from);
+        let (keys, name) = (&self.config.keys, &self.config.name);
+        let mut call = Advance::beyond(keys, name, &self.token, bounds, from, self.redis.highest());
         if let Some(log) = self.config.event_log {
             call.log(log);
         }

@@ -60,7 +60,9 @@ pub struct WorkerConfig {
     pub event_log: Option<EventLog>,
     /// Take the name at once from a process that is still alive, which then stops. Default: no.
     pub takeover: bool,
-    /// The lowest id to give, for a Redis that was emptied while no process was left that remembers the ids. 0 to 2^52, default 0: no matter.
+    /// The lowest id to give. A namespace without data begins there; if Redis loses its data while no process is left that remembers the ids, they
+    /// are given again. 1 to 2^52, or 0, the default: a namespace without data begins at the server's time in microseconds, beyond all ids
+    /// that were ever given.
     pub first_id: u64,
 }
 

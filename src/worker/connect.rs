@@ -104,6 +104,11 @@ impl Redis {
         self.memory.highest.fetch_max(id, Ordering::Relaxed);
     }
 
+    /// The highest id ever seen.
+    pub(crate) fn highest(&self) -> u64 {
+        self.memory.highest.load(Ordering::Relaxed)
+    }
+
     /// How often Redis was found to have another history.
     pub(crate) fn changes(&self) -> u64 {
         self.memory.changes.load(Ordering::Relaxed)

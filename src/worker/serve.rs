@@ -288,7 +288,8 @@ impl<'a> Serve<'a> {
             markers: MARKERS_MAX,
             forget_after: self.config.forget_after,
         };
-        let mut call = Advance::new(&self.config.keys, &self.config.name, &self.session.token, bounds, self.from);
+        let (keys, name) = (&self.config.keys, &self.config.name);
+        let mut call = Advance::beyond(keys, name, &self.session.token, bounds, self.from, self.redis.highest());
         if let Some(log) = self.config.event_log {
             call.log(log);
         }

@@ -1,8 +1,60 @@
 //! `connect`: the counter of ids and the version of the data.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use seriatim::scripts::{self, Seen};
 
 use crate::support::Redis;
+
+const CHOSEN: Seen = Seen { first_id: 1, highest: 0, event_log: false };
+
+fn now_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
+}
+
+/// Nobody knows which ids were given before a namespace was emptied: it begins at the time, and only then.
+#[tokio::test]
+async fn a_new_namespace_begins_at_the_time() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    let began = now_us();
+    let first = scripts::connect(&mut conn, keys, "replication-1", Seen::default()).await.expect("an answer");
+    assert!(!first.changed && (began..=now_us()).contains(&first.counter), "{first:?}");
+    assert_eq!(redis.console().await.number(&keys.next_event_id()).await, first.counter);
+    for first_id in [0, 1] {
+        let seen = Seen { first_id, ..Seen::default() };
+        let again = scripts::connect(&mut conn, keys, "replication-1", seen).await.expect("an answer");
+        assert_eq!((again.changed, again.counter), (false, first.counter));
+    }
+}
+
+/// Its own data went, but not the counter: ids go on behind it.
+#[tokio::test]
+async fn a_new_namespace_does_not_begin_below_the_counter() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    let console = redis.console().await;
+    let counter = 5_000_000_000_000_000_u64;
+    let () = console.run(&["SET", &keys.next_event_id(), &counter.to_string()]).await;
+    let connected = scripts::connect(&mut conn, keys, "", Seen::default()).await.expect("an answer");
+    assert!(connected.counter > counter, "{connected:?}");
+}
+
+/// The counter is always there from the first connection on, so that one that is absent was evicted: it jumps, whatever the first id.
+#[tokio::test]
+async fn an_absent_counter_was_evicted() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    let console = redis.console().await;
+    let _: u64 = console.run(&["DEL", &keys.next_event_id()]).await;
+    let connected = scripts::connect(&mut conn, keys, "", CHOSEN).await.expect("an answer");
+    assert_eq!((connected.changed, connected.counter), (false, 0));
+    assert_eq!(console.text(&keys.next_event_id()).await.as_deref(), Some("0"));
+    let _: u64 = console.run(&["DEL", &keys.next_event_id()]).await;
+    let began = now_us();
+    let connected = scripts::connect(&mut conn, keys, "", CHOSEN).await.expect("an answer");
+    assert!(connected.changed && connected.counter >= began, "{connected:?}");
+}
 
 /// A Redis that was emptied knows nothing; the process has seen more ids than any jump is long.
 #[tokio::test]
@@ -31,7 +83,7 @@ async fn an_unknown_replication_id_changes_nothing() {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     for replication_id in ["replication-1", "", "replication-1"] {
-        let connected = scripts::connect(&mut conn, keys, replication_id, Seen::default()).await.expect("an answer");
+        let connected = scripts::connect(&mut conn, keys, replication_id, CHOSEN).await.expect("an answer");
         assert_eq!((connected.changed, connected.counter), (false, 0));
     }
 }

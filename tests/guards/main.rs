@@ -4,6 +4,7 @@
 mod claims;
 mod connect;
 mod forget;
+mod ids;
 mod leases;
 mod log;
 mod reports;

@@ -26,7 +26,8 @@ impl Rig {
 
     /// Keys without a prefix, on a server of its own.
     pub async fn without_namespace() -> Self {
-        let redis = Redis::own(&[]);
+        let redis = Redis::own(&[]).empty();
+        redis.begin_ids(&Keys::new());
         Self { conn: redis.connect().await, keys: Keys::new(), world: World::default(), _redis: redis }
     }
 

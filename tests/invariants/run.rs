@@ -464,7 +464,7 @@ impl Run {
     async fn connect(&mut self) {
         let replication_id = ["1st", "2nd"][self.rng.at(2)];
         let highest = if self.rng.percent(90) { 0 } else { self.world.counter };
-        let seen = Seen { highest, first_id: self.rng.below(20), ..Seen::default() };
+        let seen = Seen { highest, first_id: 1 + self.rng.below(20), ..Seen::default() };
         let connected = scripts::connect(&mut self.conn, &self.keys, replication_id, seen).await.expect("connect");
         self.say(format!("connect {replication_id}: {connected:?}"));
     }

@@ -1,8 +1,8 @@
 //! `advance`: commit, go on, claim.
 
 use super::reference::{
-    Advanced, Broken, Dead, ERRORS_MAX, Event, FAR, Failure, Given, ID_MAX, Key, Name, Numbers, OPERATOR, Reference, Reply, Row,
-    remove,
+    Advanced, Broken, Dead, ERRORS_MAX, Event, FAR, Failure, Given, ID_MAX, JUMP, Key, Name, Numbers, OPERATOR, Reference, Reply,
+    Row, remove,
 };
 
 /// What follows on the delivered part of a batch.
@@ -55,6 +55,8 @@ pub struct Advance {
     pub reply_bytes: usize,
     pub claims: usize,
     pub markers: usize,
+    /// The highest id the caller has seen.
+    pub highest: u64,
     /// 0: never.
     pub forget_ms: u64,
     /// What is finalized is logged.
@@ -115,7 +117,9 @@ impl Reference {
         if let Some(refused) = self.fence(args.name, &args.token) {
             return refused;
         }
-        let counter = self.counter.unwrap_or(0);
+        let before = self.counter.unwrap_or(0);
+        let is_lost = self.counter.is_none() || before < args.highest;
+        let counter = if is_lost { before.max(args.highest) + JUMP } else { before };
         match self.broken {
             Some(Broken::Markers | Broken::Held | Broken::Rules | Broken::Counter) => return Reply::WrongType,
             Some(Broken::Paused) if !self.rules.is_empty() => return Reply::WrongType,
@@ -141,7 +145,7 @@ impl Reference {
         };
         call.run(args);
         let Call { reply_bytes, from_held, progress, batches, quarantined, .. } = call;
-        if call.counter != counter {
+        if call.counter != before {
             self.counter = Some(call.counter);
         }
         let due = self.due.values().copied().min().filter(|due| *due != OPERATOR);
@@ -404,9 +408,17 @@ impl Call<'_> {
             let worker = self.state.worker(&slot.w);
             let (tag, events) = (worker.tag.clone().expect("a batch has a tag"), worker.batch.clone());
             let prev = self.state.object(name).last_id().unwrap_or(0);
+            self.rise_above(Numbers::of_tag(&tag).first + events.len() as u64 - 1);
             self.reply_bytes -= events.iter().map(|event| event.len() as i64).sum::<i64>();
             self.batches.push(Given { slot: slot.number, object: name.clone(), tag, prev, events });
             self.progress = true;
+        }
+    }
+
+    /// A counter below an id that was given before jumps.
+    fn rise_above(&mut self, id: u64) {
+        if id > self.counter {
+            self.counter = id + JUMP;
         }
     }
 
@@ -514,7 +526,12 @@ impl Call<'_> {
             self.progress = true;
             return Got::Dropped;
         }
-        match self.take(&slot.w, name, 1) {
+        let taken = self.take(&slot.w, name, 1);
+        if taken.as_ref().is_some_and(|events| !events.is_empty()) {
+            let last = self.state.object(name).last_id().unwrap_or(0);
+            self.rise_above(last);
+        }
+        match taken {
             None => self.quarantine(slot, name, ":events", "hash"),
             Some(events) if events.is_empty() => return Got::Empty,
             Some(events) if self.state.object(name).last_id().is_none() => {
@@ -637,6 +654,7 @@ impl Call<'_> {
             self.tell_quarantined(name, &why);
             return Got::Dropped;
         }
+        self.rise_above(numbers.first + held.right().map_or(0, Vec::len) as u64 - 1);
         self.state.due.remove(name);
         let object = self.state.object(name);
         let Key::Right(batch) = std::mem::take(&mut object.held) else { unreachable!("looked at above") };

@@ -16,7 +16,7 @@ impl ReferenceStateMachine for Machine {
     type Transition = Step;
 
     fn init_state() -> BoxedStrategy<World> {
-        Just(World::default()).boxed()
+        Just(World::begin()).boxed()
     }
 
     fn transitions(_: &World) -> BoxedStrategy<Step> {
@@ -56,14 +56,16 @@ fn bounds() -> impl Strategy<Value = Bounds> {
     let reply_bytes = prop_oneof![6 => Just(1usize << 24), 1 => Just(1), 1 => Just(60)];
     let claims = prop_oneof![6 => Just(1024usize), 1 => Just(0), 2 => 1..3usize];
     let markers = prop_oneof![4 => Just(4096usize), 2 => 1..4usize];
+    let highest = prop_oneof![8 => Just(0u8), 4 => Just(1), 1 => Just(2)];
     let (forget, log) = (any::<bool>(), any::<bool>());
-    (batch, batch_bytes, reply_bytes, claims, markers, forget, log).prop_map(
-        |(batch, batch_bytes, reply_bytes, claims, markers, forget, log)| Bounds {
+    (batch, batch_bytes, reply_bytes, claims, markers, highest, forget, log).prop_map(
+        |(batch, batch_bytes, reply_bytes, claims, markers, highest, forget, log)| Bounds {
             batch,
             batch_bytes,
             reply_bytes,
             claims,
             markers,
+            highest,
             forget,
             log,
         },
@@ -160,6 +162,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (name(), 0..3usize).prop_map(|(name, slot)| Step::Pop(name, slot)),
         4 => name().prop_map(Step::Expire),
         1 => (0..NAMES.len()).prop_map(Step::Day),
+        1 => any::<bool>().prop_map(Step::Lose),
         2 => object().prop_map(Step::Release),
         2 => Just(Step::ReleaseAll),
         2 => object().prop_map(Step::Fade),

@@ -104,7 +104,7 @@ async fn schedule(
     made: impl Fn(),
 ) -> Result<(), String> {
     let mut server = Server::empty(conn, keys).await;
-    let mut world = World::default();
+    let mut world = World::begin();
     let mut trace = String::new();
     for step in steps {
         made();

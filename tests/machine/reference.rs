@@ -650,15 +650,14 @@ impl Reference {
         let seen = self.meta.clone().flatten();
         let differs = !replication_id.is_empty() && seen.as_deref() != Some(replication_id);
         let mut counter = self.counter.unwrap_or(0);
+        let evicted = self.meta.is_some() && self.counter.is_none();
         // An emptied Redis has no replication id to compare with, but its counter tells.
-        let changed = differs && seen.is_some() || counter < highest;
-        if changed {
+        let changed = differs && seen.is_some() || counter < highest || evicted;
+        if changed || self.meta.is_none() && first_id == 0 {
             counter = counter.max(highest) + JUMP;
         }
         counter = counter.max(first_id.saturating_sub(1));
-        if counter > 0 {
-            self.counter = Some(counter);
-        }
+        self.counter = Some(counter);
         self.meta = Some(if differs { Some(replication_id.to_owned()) } else { seen });
         self.log_on = log;
         Reply::Connected { changed, counter }

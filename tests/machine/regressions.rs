@@ -7,8 +7,16 @@ use super::support::Redis;
 use super::world::{AttachStep, Bounds, Choice, Part, Step, Token, World};
 
 /// Bounds that bind nothing.
-const WIDE: Bounds =
-    Bounds { batch: 1000, batch_bytes: 1 << 20, reply_bytes: 1 << 24, claims: 1024, markers: 4096, forget: false, log: false };
+const WIDE: Bounds = Bounds {
+    batch: 1000,
+    batch_bytes: 1 << 20,
+    reply_bytes: 1 << 24,
+    claims: 1024,
+    markers: 4096,
+    highest: 0,
+    forget: false,
+    log: false,
+};
 const ATTACH: Step = attach(1);
 const TWO_SLOTS: Step = attach(2);
 
@@ -24,7 +32,7 @@ fn advance(choice: Choice) -> Step {
 async fn walk(steps: &[Step]) -> Reply {
     let redis = Redis::own(&[]);
     let mut server = Server::empty(redis.connect().await, redis.keys().clone()).await;
-    let mut world = World::default();
+    let mut world = World::begin();
     let mut last = Reply::Done;
     for step in steps {
         let (broken, call, reply) = world.apply(step);

@@ -61,6 +61,18 @@ const SLACK_MS: u64 = 600_000;
 /// A key's type and its value; the fields of hashes and the members of sorted sets are sorted.
 pub type Dump = BTreeMap<Vec<u8>, (String, Vec<Vec<u8>>)>;
 
+/// The counter of the reference never comes so far, the time long has.
+const TIME_US: u64 = 1_000_000_000_000_000;
+
+/// A tag, or the counter, with an id beyond a jump to the time moved back by so much.
+fn at_jump(tag: &str, difference: u64) -> String {
+    let (first, rest) = tag.split_at(tag.find(' ').unwrap_or(tag.len()));
+    match first.parse::<u64>() {
+        Ok(id) if id >= TIME_US => format!("{}{rest}", id - difference),
+        _ => tag.to_owned(),
+    }
+}
+
 pub struct Server {
     conn: MultiplexedConnection,
     keys: Keys,
@@ -73,9 +85,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// An empty Redis.
+    /// A Redis without anything but a counter.
     pub async fn empty(mut conn: MultiplexedConnection, keys: Keys) -> Self {
         let _: () = cmd("FLUSHALL").query_async(&mut conn).await.expect("FLUSHALL");
+        let () = cmd("SET").arg(keys.next_event_id()).arg(0).query_async(&mut conn).await.expect("SET");
         let mut server = Self { conn, keys, looked_ms: 0, dead_ids: BTreeMap::new(), taken: 0 };
         server.look().await;
         server
@@ -105,25 +118,20 @@ impl Server {
             self.break_key(broken, false).await;
         }
         let (mut dump, ttls) = self.look().await;
+        let jumped = self.jump_back(&mut dump, state, before).await;
         let reply = match (reply, expected) {
             (Ok((Reply::Advanced(mut got), due)), Reply::Advanced(wanted)) => {
                 if is_due(due, wanted.due, state.now, before, self.looked_ms) {
                     got.due = wanted.due;
                 }
+                for given in &mut got.batches {
+                    given.tag = at_jump(&given.tag, jumped);
+                }
                 Reply::Advanced(got)
             }
-            // The counter jumps to the time: the reference has its own, and Redis is given that too.
-            (Ok((Reply::Connected { changed: true, counter }, _)), Reply::Connected { changed: true, counter: least })
-                if (before * 1000..(self.looked_ms + 1) * 1000).contains(&counter) =>
-            {
-                let key = self.keys.next_event_id();
-                if let Some((_, value)) = dump.get_mut(key.as_bytes())
-                    && *value == [counter.to_string().into_bytes()]
-                {
-                    *value = vec![least.to_string().into_bytes()];
-                    self.run("SET", &[key.as_bytes(), &value[0]]).await;
-                }
-                expected.clone()
+            (Ok((Reply::Connected { changed, counter }, _)), _) => {
+                let counter = if counter >= TIME_US { counter - jumped } else { counter };
+                Reply::Connected { changed, counter }
             }
             (Ok((reply, _)), _) => reply,
             (Err(error), _) => return Err(format!("the call failed: {error}; expected {expected:?}")),
@@ -150,6 +158,27 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// The counter jumps to the time. The reference has its own stand-in for that: Redis is given it too, and so are the batches that got ids beyond it.
+    /// Answers the difference.
+    async fn jump_back(&mut self, dump: &mut Dump, state: &Reference, before: u64) -> u64 {
+        let key = self.keys.next_event_id().into_bytes();
+        let id = |value: &[u8]| std::str::from_utf8(value).ok()?.parse::<u64>().ok();
+        let found = dump.get(&key).and_then(|(_, value)| id(value.first()?));
+        // Ids were given from there on.
+        let window = before * 1000..(self.looked_ms + 1) * 1000 + 1_000_000;
+        let (Some(found), Some(counter)) = (found.filter(|found| window.contains(found)), state.counter) else { return 0 };
+        let difference = found - counter;
+        for (key, (_, value)) in dump.iter_mut().filter(|(other, _)| **other == key || other.ends_with(b":event.id")) {
+            let [text] = &mut value[..] else { continue };
+            let there = at_jump(&String::from_utf8_lossy(text), difference).into_bytes();
+            if *text != there && !key.ends_with(b":last.event.id") {
+                self.run("SET", &[key, &there]).await;
+                *text = there;
+            }
+        }
+        difference
     }
 
     async fn break_key(&mut self, broken: Broken, is_broken: bool) {
@@ -319,7 +348,7 @@ impl Server {
             forget_after: (args.forget_ms > 0).then(|| Duration::from_millis(args.forget_ms)),
         };
         let from = if args.from_held { From::Held } else { From::Markers };
-        let mut call = scripts::Advance::new(&self.keys, args.name, &args.token, bounds, from);
+        let mut call = scripts::Advance::beyond(&self.keys, args.name, &args.token, bounds, from, args.highest);
         if args.log {
             call.log(EventLog::default());
         }
@@ -373,6 +402,13 @@ impl Server {
                 self.run("LMOVE", &[markers.as_bytes(), to.as_bytes(), b"RIGHT", b"LEFT"]).await;
             }
             Call::Expire(name) => drop(self.run("DEL", &[self.keys.worker_lease(name).as_bytes()]).await),
+            Call::Lose(counter) => {
+                let key = self.keys.next_event_id();
+                match counter {
+                    Some(counter) => self.run("SET", &[key.as_bytes(), counter.to_string().as_bytes()]).await,
+                    None => self.run("DEL", &[key.as_bytes()]).await,
+                };
+            }
             Call::Day(name) => {
                 let workers = self.keys.event_workers();
                 if let Value::BulkString(value) = self.run("HGET", &[workers.as_bytes(), name.as_bytes()]).await {

@@ -66,6 +66,8 @@ pub struct Bounds {
     pub reply_bytes: usize,
     pub claims: usize,
     pub markers: usize,
+    /// The highest id the caller has seen: none, the last one given, or one that Redis has lost.
+    pub highest: u8,
     pub forget: bool,
     pub log: bool,
 }
@@ -100,6 +102,8 @@ pub enum Step {
     Connect(u8, u8, u8, bool),
     Expire(usize),
     Day(usize),
+    /// The counter is evicted, or is that of an earlier state.
+    Lose(bool),
     Release(usize),
     ReleaseAll,
     /// An operator forgets these.
@@ -156,6 +160,8 @@ pub enum Call {
     Finish(Finish),
     Expire(&'static str),
     Day(&'static str),
+    /// The counter, as it is from now on.
+    Lose(Option<u64>),
     Release(Vec<Name>),
     Forget(Vec<Name>),
     Fade(Name),
@@ -192,6 +198,13 @@ pub struct World {
 }
 
 impl World {
+    /// Ids begin with 1.
+    pub fn begin() -> Self {
+        let mut world = Self::default();
+        world.state.counter = Some(0);
+        world
+    }
+
     /// Makes the step: what goes to Redis, while what is broken, and what must come back.
     pub fn apply(&mut self, step: &Step) -> (Option<Broken>, Call, Reply) {
         self.state.now += 1;
@@ -268,6 +281,7 @@ impl World {
             }
             Step::Expire(name) => Call::Expire(NAMES[*name]),
             Step::Day(name) => Call::Day(NAMES[*name]),
+            Step::Lose(evicted) => Call::Lose((!evicted).then_some(self.state.counter.unwrap_or(0) / 2)),
             Step::Release(at) => Call::Release(vec![Name::from_static(OBJECTS[*at])]),
             Step::ReleaseAll => Call::Release(OBJECTS.into_iter().map(Name::from_static).collect()),
             Step::Forget(all) => Call::Forget(all.iter().map(|at| Name::from_static(OBJECTS[*at])).collect()),
@@ -340,6 +354,10 @@ impl World {
             Call::Connect { replication_id, highest, first_id, log } => state.connect(replication_id, *highest, *first_id, *log),
             Call::Expire(name) => {
                 state.leases.remove(name);
+                Reply::Done
+            }
+            Call::Lose(counter) => {
+                self.state.counter = *counter;
                 Reply::Done
             }
             Call::Day(name) => {
@@ -502,7 +520,8 @@ impl World {
             .filter(|(_, choice)| !matches!(choice, Choice::Skip | Choice::Look))
             .map(|(slot, choice)| (slot, self.told(name, slot, *choice)))
             .collect();
-        let Bounds { batch, batch_bytes, reply_bytes, claims, markers, forget, log } = bounds;
+        let Bounds { batch, batch_bytes, reply_bytes, claims, markers, highest, forget, log } = bounds;
+        let counter = self.state.counter.unwrap_or(0);
         let token = self.token(name, token);
         Call::Advance(Advance {
             name,
@@ -512,6 +531,7 @@ impl World {
             reply_bytes,
             claims,
             markers,
+            highest: [0, counter, counter + 5][usize::from(highest)],
             forget_ms: if forget { FORGET_MS } else { 0 },
             log,
             from_held: !process.from_markers,

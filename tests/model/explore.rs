@@ -34,11 +34,12 @@ fn holds(explorations: Vec<(&str, Bounds)>, threads: usize) {
         let protocol = Protocol { bounds, ..Protocol::default() };
         let verdict: Verdict = explore(&title, protocol.clone(), threads);
         assert!(verdict.broken.is_empty(), "{title}: {:?}", verdict.broken);
-        if protocol.allows(Fault::Rollback) {
-            let [lost, again] = [&protocol.allowed.lost, &protocol.allowed.redelivered].map(|count| count.load(Relaxed));
-            println!("  allowed after a failover: {lost} times an event lost, {again} times one applied again under a new id");
-            assert!(lost > 0 && again > 0, "{title}: no failover cost anything");
+        let [lost, again] = [&protocol.allowed.lost, &protocol.allowed.redelivered].map(|count| count.load(Relaxed));
+        if protocol.allows(Fault::Rollback) || protocol.allows(Fault::Emptied) {
+            println!("  allowed after a loss: {lost} times an event lost, {again} times one applied again under a new id");
+            assert!(lost > 0, "{title}: no loss cost anything");
         }
+        assert!(!protocol.allows(Fault::Rollback) || again > 0, "{title}: no delivery was forgotten");
         generated += verdict.generated;
         unique += verdict.unique;
     }
@@ -74,6 +75,21 @@ fn small() {
             (
                 "two names, failover, forgotten",
                 Bounds { fault_kinds: &[Fault::Rollback], outcome_kinds: &[Special::Forget], ..one.clone() },
+            ),
+            (
+                "two names, emptied",
+                Bounds { faults: 2, outcomes: 0, fault_kinds: &[Fault::Crash, Fault::Emptied], ..one.clone() },
+            ),
+            (
+                "two names, two objects, counter evicted",
+                Bounds {
+                    objects: 2,
+                    events: 1,
+                    faults: 2,
+                    outcomes: 0,
+                    fault_kinds: &[Fault::Crash, Fault::Evicted],
+                    ..one.clone()
+                },
             ),
             ("one name, failover", with_failover(same_name(Bounds { faults: 2, outcomes: 0, events: 1, ..one }))),
         ],

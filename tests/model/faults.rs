@@ -38,6 +38,8 @@ impl Protocol {
         if self.may(s, Fault::Rollback) {
             actions.push(if s.snapshot.is_none() { Action::Snapshot } else { Action::Rollback });
         }
+        let losses = [(Fault::Emptied, Action::Empty), (Fault::Evicted, Action::Evict), (Fault::SetBack, Action::SetBack)];
+        actions.extend(losses.into_iter().filter(|(loss, _)| self.may(s, *loss)).map(|(_, action)| action));
     }
 
     pub fn fault(&self, s: &mut State, action: Action) {
@@ -77,7 +79,17 @@ impl Protocol {
                 }
             }
             Action::Snapshot => s.snapshot = Some(Box::new(s.redis)),
-            Action::Rollback => self.roll_back(s),
+            Action::Rollback => {
+                if let Some(snapshot) = s.snapshot.take() {
+                    self.roll_back(s, *snapshot);
+                }
+            }
+            Action::Empty => self.roll_back(s, Redis { meta: EMPTY, ..Redis::default() }),
+            Action::Evict => {
+                self.lose_counter(s, 0);
+                s.redis.evicted = true;
+            }
+            Action::SetBack => self.lose_counter(s, s.redis.next_id / 2),
             Action::Connect { process } => {
                 self.connect(s, s.processes[process].highest);
                 let found = &mut s.processes[process];
@@ -88,9 +100,14 @@ impl Protocol {
         }
     }
 
-    /// A failover. What Redis itself lost is noted: events of which there is no trace any more, and dead letters that are no longer dead.
-    fn roll_back(&self, s: &mut State) {
-        let Some(snapshot) = s.snapshot.take() else { return };
+    fn lose_counter(&self, s: &mut State, counter: u8) {
+        s.redis.next_id = counter;
+        s.time += 1;
+        s.spend_fault(true);
+    }
+
+    /// A failover, or a restart. What Redis itself lost is noted: events of which there is no trace any more, and dead letters that are no longer dead.
+    fn roll_back(&self, s: &mut State, snapshot: Redis) {
         for event in s.events().collect::<Vec<_>>() {
             let applied = s.received[object_of(event)].applied & bit(event) != 0;
             let given_up =
@@ -100,8 +117,10 @@ impl Protocol {
                 s.ghost.excused |= wide_bit(event);
             }
         }
-        s.redis = *snapshot;
+        s.redis = snapshot;
+        s.snapshot = None;
         s.replication += 1;
+        s.time += 1;
         s.late = None;
         s.spend_fault(true);
         // Every process loses its connections, and with them its lease; a stop may be undone, too.

@@ -139,6 +139,30 @@ fn jump_to_the_time() {
     matters("a jump to the time", Bounds { objects: 1, events: 2, ..bounds }, random, "L1 nothing waits for ever");
 }
 
+/// Redis came back empty, and nobody was left who remembered an id: the new ones began where the old ones had.
+#[test]
+fn emptied() {
+    let processes = vec![(0, 1), (0, 1)];
+    let bounds = Bounds { faults: 1, fault_kinds: &[Fault::Emptied], processes, attached: 1, ..Bounds::default() };
+    let without = Guards { emptied_begins_at_the_time: false, ..Guards::default() };
+    matters("a new namespace begins at the time", bounds, without, "I5 no two events share an id");
+}
+
+/// Only the counter is lost, while connections live.
+#[test]
+fn counter_lost() {
+    let bounds = Bounds { faults: 1, fault_kinds: &[Fault::Evicted], ..Bounds::default() };
+    let without = Guards { lost_counter_jumps: false, last_id_lifts_the_counter: false, ..Guards::default() };
+    matters("the jump of a lost counter", bounds.clone(), without, "I5 no two events share an id");
+    let without = Guards { lost_counter_jumps: false, ..Guards::default() };
+    let two = Bounds { objects: 2, events: 1, ..bounds.clone() };
+    matters("the jump of a lost counter, before anything is claimed", two, without, "I5 no two events share an id");
+    // A process that has seen less than what is lost looks at the object it claims.
+    let set_back = Bounds { fault_kinds: &[Fault::SetBack], events: 3, ..bounds };
+    let without = Guards { last_id_lifts_the_counter: false, ..Guards::default() };
+    matters("the last id of the object", set_back, without, "I5 no two events share an id");
+}
+
 /// A receiver never gets a dead letter: a chain through it would make every later event early.
 #[test]
 fn dead_letter_leaves_last_event_id() {

@@ -244,9 +244,9 @@ impl Protocol {
         fate: Fate,
         markers_first: bool,
     ) {
-        let Process { token, hand, rules, .. } = s.processes[process];
+        let Process { token, hand, rules, highest, .. } = s.processes[process];
         let name = self.bounds.processes[process].0 as u8;
-        let mut call = Call { name, token, rules, slots: Default::default() };
+        let mut call = Call { name, token, rules, highest, slots: Default::default() };
         for (slot, report) in reports.into_iter().enumerate() {
             call.slots[slot] = match report {
                 None => Named::Not,

@@ -2,7 +2,7 @@
 use stateright::Property;
 
 use crate::handlers::{emitted_with_the_end, nothing_stays_behind};
-use crate::protocol::{Action, Fate, Fault, Protocol, Report};
+use crate::protocol::{Action, Fate, Protocol, Report};
 use crate::state::*;
 
 // Properties of steps rather than states: once broken, broken for good.
@@ -38,7 +38,7 @@ impl Protocol {
             Property::always("a paused object is not claimed", |_, s: &State| s.ghost.broken & CLAIMED_PAUSED == 0),
             Property::always("a death counts as one crash", |_, s: &State| crashes_are_deaths(s)),
             Property::always("an event that is over has one row in the log", |protocol: &Protocol, s| {
-                protocol.allows(Fault::Rollback) || is_logged(s)
+                protocol.may_lose() || is_logged(s)
             }),
             Property::always("what is written down as finished does not run again", |_, s: &State| {
                 s.ghost.broken & RAN_AGAIN == 0
@@ -65,13 +65,13 @@ impl Protocol {
         let dead = dead | gone;
         let excused = |event: u8| s.ghost.excused & wide_bit(event) != 0;
         let settled = |event: u8| (found.applied | dead) & bit(event) != 0 || excused(event);
-        let with_rollback = s.ghost.given.is_some();
+        let with_losses = s.ghost.given.is_some();
         let mut broken = 0;
         if object_of(event) != object as usize {
             broken |= WRONG_OBJECT;
         } else if id <= found.last {
             // After a rollback, an event dropped here may come again under a new id: I7 tells whether it does.
-            broken |= if settled(event) || with_rollback { 0 } else { DROPPED_AS_DUPLICATE };
+            broken |= if settled(event) || with_losses { 0 } else { DROPPED_AS_DUPLICATE };
         } else if prev > found.last {
             broken |= EARLY;
         } else {

@@ -49,7 +49,16 @@ pub enum Fault {
     LateSend,
     /// A failover: Redis forgets its last writes.
     Rollback,
+    /// Redis without persistence is restarted: it comes back empty.
+    Emptied,
+    /// Only the counter of ids is lost: it is evicted …
+    Evicted,
+    /// … or set back. For one object only: of others the ids above it are known to nobody.
+    SetBack,
 }
+
+/// What Redis may lose.
+pub const LOSSES: &[Fault] = &[Fault::Rollback, Fault::Emptied, Fault::Evicted, Fault::SetBack];
 
 /// What is neither a fault nor a plain delivery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -162,6 +171,12 @@ pub struct Guards {
     pub waking_to_the_end: bool,
     /// Where the counter jumps to after a failover.
     pub jump: Jump,
+    /// The counter of a namespace without `seriatim.meta` begins at the time.
+    pub emptied_begins_at_the_time: bool,
+    /// A counter that is absent, or below what the process has seen, jumps before anything is claimed.
+    pub lost_counter_jumps: bool,
+    /// So does one below an id of the object that is claimed.
+    pub last_id_lifts_the_counter: bool,
     /// A dead letter leaves `last.event.id` alone.
     pub dead_letter_leaves_last: bool,
     /// A dead letter that is made a new event gets a marker …
@@ -226,6 +241,9 @@ impl Default for Guards {
             waking_anew: true,
             waking_to_the_end: true,
             jump: Jump::ToTheTime,
+            emptied_begins_at_the_time: true,
+            lost_counter_jumps: true,
+            last_id_lifts_the_counter: true,
             dead_letter_leaves_last: true,
             again_with_marker: true,
             again_at_the_end: true,
@@ -374,6 +392,9 @@ pub enum Action {
     /// From here on, a failover loses what Redis writes.
     Snapshot,
     Rollback,
+    Empty,
+    Evict,
+    SetBack,
     /// A process finds Redis again after a failover.
     Connect {
         process: usize,
@@ -432,13 +453,18 @@ impl Properties for Protocol {
 impl Protocol {
     pub fn initial(&self) -> State {
         let mut s = State { faults: self.bounds.faults, outcomes: self.bounds.outcomes, ..State::default() };
-        if self.allows(Fault::Rollback) {
+        if self.may_lose() {
             s.ghost.given = Some(Box::new([0; IDS]));
         }
         for process in 0..self.bounds.attached {
             self.start(&mut s, process, Fate::Answered);
         }
         s
+    }
+
+    /// Whether Redis may lose something.
+    pub fn may_lose(&self) -> bool {
+        LOSSES.iter().any(|loss| self.allows(*loss))
     }
 
     pub fn allows(&self, fault: Fault) -> bool {

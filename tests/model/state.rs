@@ -12,7 +12,10 @@ pub const PROCESSES: usize = 3;
 /// Room for events of one object in the numbering of events.
 pub const EVENTS_MAX: u8 = 4;
 /// Ids that the ghost table of given ids has room for (used with rollback only).
-pub const IDS: usize = 64;
+pub const IDS: usize = 128;
+
+/// There is no `seriatim.meta`: nobody has connected yet.
+pub const EMPTY: u8 = 15;
 
 /// The owner of a held object.
 pub const HELD: u8 = 15;
@@ -198,7 +201,9 @@ pub struct Redis {
     /// `objects.with.events`, objects as index + 1.
     pub markers: Short,
     pub next_id: u8,
-    /// `replication.id` of `seriatim.meta`.
+    /// The counter is absent: it was evicted.
+    pub evicted: bool,
+    /// `replication.id` of `seriatim.meta`, or EMPTY.
     pub meta: u8,
     /// A rule that is over all objects, and how many of these its waking has passed.
     pub all: Rule,
@@ -265,9 +270,9 @@ pub struct Process {
     /// While it attaches: the lease it displaces.
     pub displace: u8,
     pub hand: [Hand; SLOTS_EACH],
-    /// The replication id of its connections (with rollback only).
+    /// The replication id of its connections (with losses only).
     pub replication: u8,
-    /// The highest id it has seen (with rollback only).
+    /// The highest id it has seen (with losses only).
     pub highest: u8,
     /// Only with the guard `rules_in_script` off: the objects it believes to be paused.
     pub rules: u8,
@@ -339,6 +344,8 @@ pub struct Call {
     pub name: u8,
     pub token: u8,
     pub rules: u8,
+    /// The highest id the process has seen (with losses only).
+    pub highest: u8,
     pub slots: [Named; SLOTS_EACH],
 }
 
@@ -376,6 +383,8 @@ pub struct State {
     pub wire: Option<Envelope>,
     /// The replication id of the server: 0 until a failover.
     pub replication: u8,
+    /// How often Redis has lost something: time has passed, more than ids were given.
+    pub time: u8,
     /// What Redis will be rolled back to.
     pub snapshot: Option<Box<Redis>>,
     pub ghost: Ghost,
@@ -392,7 +401,7 @@ pub struct Ghost {
     pub excused: u16,
     /// Properties broken for good, as bits.
     pub broken: u16,
-    /// With rollback only: event and epoch (upper bits) of every id given.
+    /// With losses only: event and epoch (upper bits) of every id given.
     pub given: Option<Box<[u8; IDS]>>,
 }
 

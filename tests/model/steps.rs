@@ -1,6 +1,6 @@
 //! The scripts as atomic steps, under the names of the Lua files: advance, attach, adopt, detach, renew (and connect).
 use crate::properties::{CLAIMED_PAUSED, ID_REUSED, LOGGED_TWICE, RESULT_TWICE, STALE_TOKEN};
-use crate::protocol::{Fault, Jump, Protocol};
+use crate::protocol::{Jump, Protocol};
 use crate::state::*;
 
 /// More ids than are given between two failovers.
@@ -32,6 +32,9 @@ impl Protocol {
         let name = call.name as usize;
         if let Some(refused) = self.fence(s, name, call.token) {
             return Err(refused);
+        }
+        if self.guards.lost_counter_jumps && (s.redis.evicted || s.redis.next_id < call.highest) {
+            self.jump(s, call.highest);
         }
         let named = |slot: &usize| call.slots[*slot] != Named::Not;
         for slot in (0..SLOTS_EACH).filter(named) {
@@ -154,9 +157,9 @@ impl Protocol {
         s.redis.slots[w].batch.iter().take(k.into()).for_each(|event| self.log(s, event));
     }
 
-    /// A row of the event log. With failovers it is left out: it would tell apart states that nothing else does.
+    /// A row of the event log. With losses it is left out: it would tell apart states that nothing else does.
     fn log(&self, s: &mut State, event: u8) {
-        if self.allows(Fault::Rollback) {
+        if self.may_lose() {
             return;
         }
         if s.redis.log & wide_bit(event) != 0 {
@@ -281,9 +284,11 @@ impl Protocol {
             slot.batch = std::mem::take(&mut object.held);
             slot.tag = std::mem::take(&mut object.held_tag);
             slot.tag.handouts += u8::from(self.guards.handouts);
+            let last = slot.tag.first + slot.batch.len() - 1;
             if ruled {
                 s.ghost.broken |= CLAIMED_PAUSED;
             }
+            self.rise_above(s, last);
         } else if object.queue.is_empty() {
             self.release(s, w, at);
         } else {
@@ -300,6 +305,7 @@ impl Protocol {
         if s.redis.is_ruled(at) {
             s.ghost.broken |= CLAIMED_PAUSED;
         }
+        self.rise_above(s, s.redis.objects[at].last);
         let first = s.redis.next_id + 1;
         for _ in 0..self.bounds.batch_max {
             let Some(event) = s.redis.objects[at].queue.pop() else { break };
@@ -463,16 +469,30 @@ impl Protocol {
 
     /// The first script on a new connection.
     pub fn connect(&self, s: &mut State, highest: u8) {
-        let changed = s.redis.meta != s.replication;
-        if changed || s.redis.next_id < highest {
-            let known = s.redis.next_id.max(highest);
-            s.redis.next_id = match self.guards.jump {
-                Jump::Nowhere => s.redis.next_id,
-                Jump::AsFar => known + JUMP,
-                Jump::AtRandom => known + 2 * JUMP / s.replication.max(1),
-                Jump::ToTheTime => known.max(JUMP * s.replication),
-            };
+        let is_new = s.redis.meta == EMPTY;
+        let changed = !is_new && s.redis.meta != s.replication;
+        if changed || s.redis.evicted || s.redis.next_id < highest || is_new && self.guards.emptied_begins_at_the_time {
+            self.jump(s, highest);
         }
         s.redis.meta = s.replication;
+    }
+
+    /// The counter goes beyond every id that was given.
+    fn jump(&self, s: &mut State, highest: u8) {
+        let known = s.redis.next_id.max(highest);
+        s.redis.evicted = false;
+        s.redis.next_id = match self.guards.jump {
+            Jump::Nowhere => s.redis.next_id,
+            Jump::AsFar => known + JUMP,
+            Jump::AtRandom => known + 2 * JUMP / s.time.max(1),
+            Jump::ToTheTime => known.max(JUMP * s.time),
+        };
+    }
+
+    /// A counter below an id that was given before jumps.
+    fn rise_above(&self, s: &mut State, id: u8) {
+        if self.guards.last_id_lifts_the_counter && s.redis.next_id < id {
+            self.jump(s, id);
+        }
     }
 }

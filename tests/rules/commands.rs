@@ -64,7 +64,7 @@ async fn the_commands_set_list_and_lift_rules() {
 /// What cannot be done is told in a line, with the exit code for input that is wrong.
 #[tokio::test]
 async fn the_commands_say_what_is_wrong() {
-    let redis = Redis::start();
+    let redis = Redis::start().empty();
     assert_eq!(done(&redis, &["rules"]), "nothing is paused or blocked\n");
     assert_eq!(done(&redis, &["rules", "--json"]), "");
     for (arguments, why) in [

@@ -132,7 +132,23 @@ impl Redis {
     fn over(url: String, server: Option<Server>) -> Self {
         let namespace = format!("test-{}-{}", std::process::id(), TESTS.fetch_add(1, Ordering::Relaxed));
         let keys = Keys::with_namespace(&namespace).expect("a valid namespace");
-        Self { url, server, keys, namespace }
+        let redis = Self { url, server, keys, namespace };
+        redis.begin_ids(&redis.keys);
+        redis
+    }
+
+    /// Without that, for tests of what leaves nothing behind.
+    pub fn empty(self) -> Self {
+        let mut conn = Client::open(self.url.as_str()).and_then(|client| client.get_connection()).expect("Redis answers");
+        redis::cmd("DEL").arg(self.keys.next_event_id()).exec(&mut conn).expect("deleted");
+        self
+    }
+
+    /// Ids begin with 1 in the tests that call scripts without `connect`. Workers of tests begin there by `first_id`.
+    pub fn begin_ids(&self, keys: &Keys) {
+        let client = Client::open(self.url.as_str()).expect("a Redis URL");
+        let mut conn = client.get_connection().expect("Redis answers");
+        redis::cmd("SET").arg(keys.next_event_id()).arg(0).exec(&mut conn).expect("set");
     }
 
     pub fn url(&self) -> &str {

@@ -42,6 +42,7 @@ impl Process {
             .args(options)
             .env_remove("SERIATIM_REDIS")
             .env_remove("SERIATIM_NAMESPACE")
+            .env("SERIATIM_FIRST_ID", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(dir.path().join("log")).expect("a log"))

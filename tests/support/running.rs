@@ -25,6 +25,7 @@ pub fn config(redis: &Redis, name: &str) -> WorkerConfig {
     config.lease = Duration::from_secs(60);
     config.block = ms(50);
     config.sweep = ms(50);
+    config.first_id = 1;
     config.grace = Duration::from_secs(30);
     config.retry = RetryPolicy { backoff: Backoff::Exponential { min: ms(2), max: ms(20) }, limit: None };
     config.probe_max = ms(100);

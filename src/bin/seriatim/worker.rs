@@ -68,8 +68,9 @@ pub(crate) struct Args {
     /// Take the name at once from a worker that has it; that one stops
     #[arg(long)]
     takeover: bool,
-    /// The lowest id to give: for a Redis that lost its data while no worker was running
-    #[arg(long, value_name = "ID", default_value_t = 0)]
+    /// Begin with this id in a Redis without data, for small ids: if Redis loses its data while no worker runs, ids are given
+    /// again [default: the server's time in microseconds]
+    #[arg(long, env = "SERIATIM_FIRST_ID", value_name = "ID", default_value_t = 0, hide_default_value = true)]
     first_id: u64,
 }
 
