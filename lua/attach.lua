@@ -6,7 +6,7 @@
 --           written), objects.with.events (list), objects.held (zset),
 --           event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
 -- Arguments prefix; name; token (UUID); holder ("host pid start"); lease (ms); slots (1 to 1024); lease to displace ('' = none);
---           the token this process had before ('' = none); crashes before an event is held for an operator
+--           the token this process had before ('' = none, or it let its lease go because it stood still: a crash); crashes before an event is held for an operator
 -- Replies   {'attached', batches kept, objects held, names returned} | {'in_use', lease, ms left}
 -- Keeps     I1 to I4, I6
 -- Cost      O(slots)

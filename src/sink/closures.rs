@@ -1,11 +1,15 @@
 //! Sinks made of closures: one call per event, or one call per batch.
 
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
 use super::{Batch, Context, Delivered, Sink, Stop};
 use crate::event::Event;
+
+/// After so much time, other tasks of the thread get a turn.
+const YIELD_AFTER: Duration = Duration::from_millis(100);
 
 /// A sink that calls a closure for each event; made by [`each`].
 pub struct Each<H>(H);
@@ -60,8 +64,15 @@ where
     H: Fn(Event) -> F + Send + Sync + 'static,
     F: Future<Output = Result<(), Stop>> + Send,
 {
-    async fn deliver(&self, batch: &Batch, _cx: &Context) -> Delivered {
+    async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
+        let mut went_on = Instant::now();
         for (count, event) in batch.events().enumerate() {
+            // Closures that each block for a moment must not add up to a batch that blocks for long.
+            if count > 0 && went_on.elapsed() >= YIELD_AFTER {
+                tokio::task::yield_now().await;
+                went_on = Instant::now();
+            }
+            cx.begins(event.id);
             if let Err(stop) = (self.0)(event).await {
                 return Delivered::stopped(count, stop);
             }

@@ -28,6 +28,7 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use crate::event::{Event, ObjectName};
+use crate::worker::Post;
 
 pub use closures::{Batches, Each, batches, each};
 pub use file::File;
@@ -50,6 +51,12 @@ pub trait Sink: Send + Sync + 'static {
     /// Sends the events of `batch`, oldest first, and answers how many, from the front, are delivered for good.
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered;
 
+    /// The longest time a delivery of one event takes by the sink's own account. One that blocks its thread for this time and `stall_max` beyond it
+    /// ends the process: see [`WorkerConfig::stall_max`](crate::worker::WorkerConfig::stall_max).
+    fn timeout_max(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Opens anew what the sink has open, e.g. a file that was renamed; asked for by SIGHUP. Returns whether the sink has anything of the kind.
     /// Deliveries go on meanwhile.
     async fn reopen(&self) -> io::Result<bool> {
@@ -63,6 +70,10 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
         (**self).deliver(batch, cx).await
     }
 
+    fn timeout_max(&self) -> Duration {
+        (**self).timeout_max()
+    }
+
     async fn reopen(&self) -> io::Result<bool> {
         (**self).reopen().await
     }
@@ -72,6 +83,10 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
 impl<S: Sink + ?Sized> Sink for Box<S> {
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
         (**self).deliver(batch, cx).await
+    }
+
+    fn timeout_max(&self) -> Duration {
+        (**self).timeout_max()
     }
 
     async fn reopen(&self) -> io::Result<bool> {
@@ -139,9 +154,18 @@ pub struct Context {
     pub cancelled: CancellationToken,
     /// Where is kept what handlers have finished; nothing outside of a worker.
     pub(crate) ledger: Option<Arc<dyn Ledger>>,
+    /// Where the event under delivery is noted; nothing outside of a worker.
+    pub(crate) post: Option<Arc<Post>>,
 }
 
 impl Context {
+    /// The delivery goes on with this event.
+    pub(crate) fn begins(&self, id: u64) {
+        if let Some(post) = &self.post {
+            post.event(id);
+        }
+    }
+
     /// A context of a first try, for tests of sinks and for programs that call a sink themselves. Outside of a worker nothing is kept of what handlers
     /// have finished, and what they emit goes nowhere.
     pub fn detached() -> Self {
@@ -152,6 +176,7 @@ impl Context {
             token: "".into(),
             cancelled: CancellationToken::new(),
             ledger: None,
+            post: None,
         }
     }
 }

@@ -9,16 +9,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
+use super::activity::Activity;
 use super::config::WorkerConfig;
 use super::connect::{Backoff, Redis, is_lasting};
 use super::error::WorkerError;
-use super::lease::{Notice, Session, attach, detach, keep, wrong_type};
+use super::lease::{Notice, Session, attach, detach, keeper, wrong_type};
 use super::ledger::Link;
 use super::retry::RetryPolicy;
 use super::slots::{Hand, failed, shortened};
@@ -32,6 +33,8 @@ use crate::wire::Wire;
 
 /// Markers looked at in one call.
 const MARKERS_MAX: usize = 1024;
+/// The loop turns at least so often.
+const TURN: Duration = Duration::from_millis(250);
 /// The wait where a call failed.
 const FAILED_MIN: Duration = Duration::from_millis(20);
 const FAILED_MAX: Duration = Duration::from_secs(1);
@@ -151,10 +154,15 @@ impl Drop for Claims {
 /// Keeps the lease, takes the name again after a lapse, and gives it back at the end.
 async fn supervise(redis: Redis, config: Arc<WorkerConfig>, first: Session, say: watch::Sender<Now>, closed: CancellationToken) {
     let mut session = first;
+    let activity = Arc::new(Activity::default());
     let ended = loop {
-        let (notify, mut notices) = mpsc::channel(16);
-        let keeper = tokio::spawn(keep(redis.clone(), Arc::clone(&config), session.clone(), notify)).abort_handle();
+        activity.posts(0);
+        let (keeper, mut notices) = match keeper(&redis, &config, &session, &activity, Duration::ZERO) {
+            Ok(kept) => kept,
+            Err(error) => break ClaimError::Ended(Arc::new(error)),
+        };
         let notice = loop {
+            activity.turned();
             tokio::select! {
                 biased;
                 () = closed.cancelled() => break None,
@@ -162,9 +170,12 @@ async fn supervise(redis: Redis, config: Arc<WorkerConfig>, first: Session, say:
                     Some(Notice::Wake) => {}
                     notice => break notice,
                 },
+                // The runtime may have nothing else to do for a while: that is not standing still.
+                () = sleep(TURN) => {}
             }
         };
-        keeper.abort();
+        drop(keeper);
+        session.let_go = activity.has_let_go();
         if let Ok(term) = &*say.borrow() {
             term.over.cancel();
         }

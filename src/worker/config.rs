@@ -35,6 +35,11 @@ pub struct WorkerConfig {
     /// How long the name stays ours without renewal; it is renewed three times as often. What a killed process had is taken over
     /// by others after this time. 300 ms to 1 hour, default 5 s.
     pub lease: Duration,
+    /// How long the worker's loop may stand still, because handlers block the threads of its runtime, before the process lets its lease go. Others
+    /// then take over; for the events in hand that counts as a crash. A delivery that blocks its thread for its timeout and so long beyond it
+    /// **ends the process** with exit code 4: nothing else frees the thread. Only [`Handlers`](crate::sink::Handlers) have a timeout; for other
+    /// sinks it is 0. 1 s to 1 hour, default 60 s.
+    pub stall_max: Duration,
     /// The longest wait for the next marker in one command. 10 ms to 1 s, default 1 s.
     pub block: Duration,
     /// How often a process looks for names without a lease. 50 ms to 1 minute, default 1 s.
@@ -77,6 +82,7 @@ impl Default for WorkerConfig {
             reply_bytes: 8 * 1024 * 1024,
             turn_max: 1024,
             lease: Duration::from_secs(5),
+            stall_max: Duration::from_secs(60),
             block: Duration::from_secs(1),
             sweep: Duration::from_secs(1),
             grace: Duration::from_secs(25),
@@ -122,6 +128,7 @@ impl WorkerConfig {
         let (ms, s) = (Duration::from_millis, Duration::from_secs);
         let hour = s(3600);
         check_time("lease", self.lease, ms(300), hour, "it must be 300 ms to 1 h")?;
+        check_time("stall_max", self.stall_max, s(1), hour, "it must be 1 s to 1 h")?;
         check_time("block", self.block, ms(10), s(1), "it must be 10 ms to 1 s")?;
         check_time("sweep", self.sweep, ms(50), s(60), "it must be 50 ms to 1 min")?;
         check_time("grace", self.grace, ms(0), hour, "it must be at most 1 h")?;

@@ -22,13 +22,17 @@ use crate::scripts::{self, ScriptError, Seen};
 use crate::url::{connection_info, tcp_settings};
 use crate::wire::Wire;
 
-/// Advance, the lease, what handlers have finished, and one to spare; that of the wait is taken out of the pool.
+/// Advance, what handlers have finished, and two to spare; that of the wait is taken out of the pool.
 const CONNECTIONS: usize = 4;
+/// The lease, and one to look for a key of a wrong type; beside them that of a session before, for a moment.
+const CONNECTIONS_APART: usize = 4;
 
 /// Makes connections to one Redis.
 #[derive(Clone)]
 pub(crate) struct Redis {
     pool: managed::Pool<Manager>,
+    /// For the thread that keeps the lease: a connection is driven by the runtime in which it was made.
+    pool_apart: managed::Pool<Manager>,
     address: Arc<str>,
     memory: Arc<Memory>,
 }
@@ -65,12 +69,19 @@ impl Redis {
         let info = info.set_tcp_settings(tcp_settings(config.response_timeout));
         let address = info.addr().to_string().into();
         let memory = Arc::new(Memory::default());
-        let pool = managed::Pool::builder(Manager { info, patience: config.response_timeout })
-            .max_size(CONNECTIONS)
-            .post_create(first_script(config, Arc::clone(&memory)))
-            .build()
-            .map_err(|error| WorkerError::Url(error.to_string()))?;
-        Ok(Self { pool, address, memory })
+        let pool = |connections| {
+            managed::Pool::builder(Manager { info: info.clone(), patience: config.response_timeout })
+                .max_size(connections)
+                .post_create(first_script(config, Arc::clone(&memory)))
+                .build()
+                .map_err(|error| WorkerError::Url(error.to_string()))
+        };
+        Ok(Self { pool: pool(CONNECTIONS)?, pool_apart: pool(CONNECTIONS_APART)?, address, memory })
+    }
+
+    /// The same Redis for another runtime, with connections of its own and the same memory.
+    pub(crate) fn apart(&self) -> Self {
+        Self { pool: self.pool_apart.clone(), ..self.clone() }
     }
 
     /// One connection, for as long as it is kept.

@@ -59,6 +59,9 @@ pub enum WorkerError {
         /// What it has to be.
         expected: &'static str,
     },
+    /// The thread that keeps the lease could not be started.
+    #[error("cannot start the thread that keeps the lease: {0}; raise the limit of threads or open files")]
+    Thread(std::io::Error),
     /// A script failed, or answered something unexpected.
     #[error(transparent)]
     Script(#[from] ScriptError),

@@ -3,6 +3,10 @@
 //! State of a name: *free* (no lease), *held* (a lease with a token). A process trusts its lease only through Redis: every script compares the token,
 //! so a process that was paused for longer than its lease finds out at its next call, whatever its own clock says. If the process dies, the lease
 //! runs out and the name's objects are adopted (`recover`), or the next process of the name attaches.
+//!
+//! A thread of its own renews the lease and sweeps, with a runtime and connections of its own: a handler that blocks the threads of the worker's
+//! runtime neither loses the lease nor keeps this process from taking over what others left. The thread renews only while the worker's loop turns
+//! (`activity`); once the loop has stood still for `stall_max`, the lease is let go.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +14,11 @@ use std::time::Duration;
 use redis::ErrorKind;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::subscriber::NoSubscriber;
 use tracing::{debug, info, warn};
 
+use super::activity::{Activity, Watch};
 use super::config::WorkerConfig;
 use super::connect::{Backoff, Connection, Redis, give_up, is_lasting};
 use super::error::WorkerError;
@@ -30,6 +37,8 @@ pub(crate) struct Session {
     pub(crate) changes: u64,
     /// This process had the name before, and its lease lapsed: batches may come again under the tags they had.
     pub(crate) again: bool,
+    /// The lease was let go, because the loop stood still: the next attach counts that as a crash.
+    pub(crate) let_go: bool,
 }
 
 /// What the keeper of the lease has to say.
@@ -60,13 +69,14 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
             lease: config.lease,
             slots: config.concurrency,
             displace: &displace,
-            before: before.map_or("", |session| &session.token),
+            // Without the token of the process before, an unfinished batch tells of a crash.
+            before: before.filter(|session| !session.let_go).map_or("", |session| &session.token),
             crashes_max: config.crashes_max,
         };
         match around!("attach", scripts::attach(&mut conn, &config.keys, &args)).await {
             Ok(Attached::Attached { kept, held }) => {
                 info!(name = %config.name, slots = config.concurrency, kept, held, "recover: attached");
-                return Ok(Session { token, changes: redis.changes(), again: before.is_some() });
+                return Ok(Session { token, changes: redis.changes(), again: before.is_some(), let_go: false });
             }
             Ok(Attached::InUse { lease, left }) => {
                 let gone = Holder::of_lease(&lease).is_some_and(|holder| holder.is_gone());
@@ -120,9 +130,54 @@ fn in_use(config: &WorkerConfig, lease: &str) -> WorkerError {
     WorkerError::InUse { name: config.name.clone(), host, pid }
 }
 
-/// Renews the lease and sweeps over other names, until the lease is lost. Runs as a task of its own, so that no slow sink and no full
-/// connection can make it late.
-pub(crate) async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices: mpsc::Sender<Notice>) {
+/// The thread that keeps the lease. It ends soon after this is dropped.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    closed: CancellationToken,
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.closed.cancel();
+    }
+}
+
+/// Starts the thread that keeps the session's lease and watches over the deliveries, which take `timeout` at most by their own account.
+pub(crate) fn keeper(
+    redis: &Redis,
+    config: &Arc<WorkerConfig>,
+    session: &Session,
+    activity: &Arc<Activity>,
+    timeout: Duration,
+) -> Result<(Keeper, mpsc::Receiver<Notice>), WorkerError> {
+    let (notify, notices) = mpsc::channel(16);
+    let closed = CancellationToken::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(WorkerError::Thread)?;
+    let watch = Watch::new(Arc::clone(activity), config.stall_max, timeout).run();
+    let keep = keep(redis.apart(), Arc::clone(config), session.clone(), notify, Arc::clone(activity));
+    let until = closed.clone();
+    let work = async move {
+        tokio::select! {
+            biased;
+            () = until.cancelled() => {}
+            // What blocks its thread is watched also once the lease is lost.
+            _ = futures_util::future::join(keep, watch) => {}
+        }
+    };
+    // A subscriber that is set for the caller's thread alone is told as well.
+    let subscriber = tracing::dispatcher::get_default(|found| (!found.is::<NoSubscriber>()).then(|| found.clone()));
+    let thread = std::thread::Builder::new().name("seriatim-lease".to_owned());
+    let run = move || {
+        let _told = subscriber.as_ref().map(tracing::dispatcher::set_default);
+        runtime.block_on(work);
+        runtime.shutdown_background();
+    };
+    thread.spawn(run).map_err(WorkerError::Thread)?;
+    Ok((Keeper { closed }, notices))
+}
+
+/// Renews the lease while the loop turns, and sweeps over other names, until the lease is lost.
+async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices: mpsc::Sender<Notice>, activity: Arc<Activity>) {
     let mut conn: Option<Connection> = None;
     let mut renew_at = Instant::now() + config.lease / 3;
     let mut sweep_at = Instant::now();
@@ -136,27 +191,32 @@ pub(crate) async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Sessi
                 Err(error) => return drop(notices.send(Notice::Failed(error)).await),
             },
         };
-        let due = Instant::now();
-        let done = if renew_at <= due { renew(&mut open, &config, &session).await } else { Ok(None) };
+        let now = Instant::now();
+        let (renews, sweeps) = (renew_at <= now, sweep_at <= now);
+        let lets_go = renews && activity.is_stalled();
+        let done = if renews && !lets_go { renew(&mut open, &config, &session).await } else { Ok(None) };
         let done = match done {
-            Ok(None) if sweep_at <= due => sweep(&mut open, &config).await.map(|found| found.then_some(Notice::Wake)),
+            Ok(None) if sweeps => sweep(&mut open, &config).await.map(|found| found.then_some(Notice::Wake)),
             done => done,
         };
         match done {
             Ok(notice) => {
                 conn = Some(open);
                 backoff = Backoff::new(Duration::from_millis(20), config.lease / 10);
-                if renew_at <= due {
-                    renew_at = due + config.lease / 3;
+                if renews {
+                    renew_at = now + config.lease / 3;
                 }
-                if sweep_at <= due {
-                    sweep_at = due + config.sweep;
+                if renews && !matches!(notice, Some(Notice::Lapsed)) {
+                    activity.renewal(lets_go);
                 }
-                let is_last = matches!(notice, Some(Notice::Lapsed | Notice::Fenced(_)));
-                if let Some(notice) = notice
-                    && (notices.send(notice).await.is_err() || is_last)
-                {
-                    return;
+                if sweeps {
+                    sweep_at = now + config.sweep;
+                }
+                match notice {
+                    // A loop that stands still has been told often enough.
+                    Some(Notice::Wake) => drop(notices.try_send(Notice::Wake)),
+                    Some(last) => return drop(notices.send(last).await),
+                    None => {}
                 }
             }
             Err(error) if is_lasting(&error) => {

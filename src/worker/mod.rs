@@ -8,6 +8,7 @@
 //! - `deliver`: a batch to the sink
 //! - `claims`: claim by hand, for a program that owns its loop
 //! - `ledger`: what handlers have finished of a batch
+//! - `activity`: whether the loop turns, and which deliveries block their thread
 //! - `health`: whether the sink takes events
 //! - `allowance`: how many bytes a call may ask for
 //! - `wait`: blocks on the markers while there is nothing to do
@@ -16,6 +17,7 @@
 //! - `connect`: connections, each checked before its first script
 //! - `shutdown`, `config`, `error`, `holder`: what their names say
 
+mod activity;
 mod allowance;
 mod claims;
 mod config;
@@ -41,6 +43,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+pub(crate) use activity::Post;
 pub use claims::{ClaimError, Claimed, Claims};
 pub use config::{BATCH_MAX, CONCURRENCY_MAX, ConfigError, WorkerConfig};
 pub use error::{StopReason, Stopped, WorkerError};
@@ -51,6 +54,7 @@ pub use shutdown::Shutdown;
 
 pub use crate::scripts::EventLog;
 
+use self::activity::Activity;
 use self::connect::Redis;
 use self::lease::{Session, attach, detach};
 use self::serve::{Ended, Serve};
@@ -110,12 +114,13 @@ impl Worker {
     async fn work(&self, shutdown: &Shutdown) -> Result<Stopped, WorkerError> {
         let (mut delivered, mut stop_began) = (0, None);
         let mut before: Option<Session> = None;
+        let activity = Arc::new(Activity::default());
         loop {
-            let session = match self.enter(before.as_ref(), shutdown, delivered).await? {
+            let mut session = match self.enter(before.as_ref(), shutdown, delivered).await? {
                 ControlFlow::Continue(session) => session,
                 ControlFlow::Break(stopped) => return Ok(stopped),
             };
-            let serve = Serve::new(&self.redis, &self.config, &self.sink, &session, &mut delivered, &mut stop_began);
+            let serve = Serve::new(&self.redis, &self.config, &self.sink, &session, &activity, &mut delivered, &mut stop_began)?;
             let ended = serve.run(shutdown).await?;
             let began = stop_began.unwrap_or_else(Instant::now);
             match ended {
@@ -124,7 +129,9 @@ impl Worker {
                 }
                 Ended::AtOnce => return Ok(self.leave(&session, delivered, began, DETACH_PATIENCE_AT_ONCE, true).await),
                 Ended::Lapsed => {
-                    warn!(name = %self.config.name, "recover: the lease lapsed; dropping what was in hand and attaching again");
+                    session.let_go = activity.has_let_go();
+                    let counts = if session.let_go { "; that is a crash of it" } else { "" };
+                    warn!(name = %self.config.name, "recover: the lease lapsed; dropping what was in hand and attaching again{counts}");
                 }
                 Ended::Fenced(lease) if self.redis.changes() == session.changes => {
                     return Err(WorkerError::Fenced { name: self.config.name.clone(), lease });
@@ -239,6 +246,13 @@ impl WorkerBuilder {
     /// How long the name stays ours without renewal, 300 ms to 1 hour. Default: 5 s.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.config.lease = lease;
+        self
+    }
+
+    /// How long the loop may stand still, because something blocks its thread, before the lease is let go, 1 s to 1 hour. Default: 60 s. A delivery
+    /// that blocks its thread so long after its timeout ends the process: see [`WorkerConfig::stall_max`].
+    pub fn stall_max(mut self, stall_max: Duration) -> Self {
+        self.config.stall_max = stall_max;
         self
     }
 

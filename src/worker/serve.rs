@@ -11,18 +11,19 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use redis::ErrorKind;
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
+use super::activity::{Activity, Post};
 use super::allowance::Allowance;
 use super::config::WorkerConfig;
 use super::connect::{Backoff, Connection, Redis, give_up, is_lasting};
 use super::deliver::{Outcome, deliver};
 use super::error::WorkerError;
 use super::health::{Change, Health};
-use super::lease::{Notice, Session, keep, wrong_type};
+use super::lease::{Keeper, Notice, Session, keeper, wrong_type};
 use super::ledger::{InHand, Link};
 use super::shutdown::Shutdown;
 use super::slots::{Policy, Slot, Step};
@@ -88,7 +89,11 @@ pub(crate) struct Serve<'a> {
     waiting: Option<(usize, Pop)>,
     wait_conn: Option<Wire>,
     notices: mpsc::Receiver<Notice>,
-    keeper: AbortHandle,
+    /// Ends with the session.
+    _keeper: Keeper,
+    activity: Arc<Activity>,
+    /// By slot.
+    posts: Vec<Arc<Post>>,
     /// The slot a pop was for. What it moved must be looked for even if the slot is busy by now.
     popped: Option<usize>,
     /// After pops and calls that failed.
@@ -112,7 +117,6 @@ pub(crate) struct Serve<'a> {
 impl Drop for Serve<'_> {
     fn drop(&mut self) {
         self.cancelled.cancel();
-        self.keeper.abort();
     }
 }
 
@@ -122,12 +126,13 @@ impl<'a> Serve<'a> {
         config: &Arc<WorkerConfig>,
         sink: &Arc<dyn Sink>,
         session: &'a Session,
+        activity: &Arc<Activity>,
         delivered: &'a mut u64,
         stop_began: &'a mut Option<Instant>,
-    ) -> Self {
-        let (notify, notices) = mpsc::channel(16);
-        let keeper = tokio::spawn(keep(redis.clone(), Arc::clone(config), session.clone(), notify)).abort_handle();
-        Self {
+    ) -> Result<Self, WorkerError> {
+        let posts = activity.posts(config.concurrency);
+        let (keeper, notices) = keeper(redis, config, session, activity, sink.timeout_max())?;
+        Ok(Self {
             redis,
             config: Arc::clone(config),
             sink: Arc::clone(sink),
@@ -148,7 +153,9 @@ impl<'a> Serve<'a> {
             wait_backoff: Backoff::new(FAILED_MIN, FAILED_MAX),
             call_backoff: Backoff::new(FAILED_MIN, FAILED_MAX),
             notices,
-            keeper,
+            _keeper: keeper,
+            activity: Arc::clone(activity),
+            posts,
             wake: true,
             wake_at: Instant::now(),
             named_max: NAMED_MIN,
@@ -157,13 +164,14 @@ impl<'a> Serve<'a> {
             allowance: Allowance::new(config.reply_bytes),
             health: Health::Up,
             stopping: false,
-        }
+        })
     }
 
     /// Works until the session ends. Every turn does all that can be done at once, then waits for whatever happens next.
     pub(crate) async fn run(mut self, shutdown: &Shutdown) -> Result<Ended, WorkerError> {
         let mut grace_over = None;
         loop {
+            self.activity.turned();
             if shutdown.is_stopping() && !self.stopping {
                 self.stopping = true;
                 let now = *self.stop_began.get_or_insert_with(Instant::now);
@@ -480,10 +488,13 @@ impl<'a> Serve<'a> {
             token: Arc::clone(&self.session.token),
             cancelled: self.cancelled.clone(),
             ledger: Some(ledger.clone()),
+            post: Some(Arc::clone(&self.posts[slot])),
         };
         let (sink, batch, offered) = (Arc::clone(&self.sink), hand.batch.clone(), hand.offered());
+        let post = Arc::clone(&self.posts[slot]);
         self.deliveries.spawn(async move {
-            let outcome = deliver(sink, batch, offered, cx).await;
+            let (object, first) = (batch.object().clone(), batch.first);
+            let outcome = post.note(&object, first, deliver(sink, batch, offered, cx)).await;
             (slot, outcome, ledger)
         });
     }

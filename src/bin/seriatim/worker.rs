@@ -42,6 +42,9 @@ pub(crate) struct Args {
     /// After this time others take over what a killed worker had: 300ms to 1h
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     lease: Duration,
+    /// How long handlers may block the worker's threads before it lets its lease go: 1s to 1h. A sink that blocks for ever ends the worker
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
+    stall_max: Duration,
     /// How long a stop waits for the sink to finish what is in hand: up to 1h
     #[arg(long, value_name = "TIME", default_value = "25s", value_parser = time)]
     grace: Duration,
@@ -109,6 +112,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     config.response_timeout = args.response_timeout;
     config.turn_max = args.turn_max;
     config.lease = args.lease;
+    config.stall_max = args.stall_max;
     config.grace = args.grace;
     config.retry = args.retry;
     for (event_type, policy) in args.retry_type {

@@ -265,6 +265,7 @@ impl Sink for Handlers {
                 return Delivered::so_far(at);
             }
             let known = if event.id == known.id { known.clone() } else { Page::default() };
+            cx.begins(event.id);
             let attempts = if at == 0 { cx.attempts } else { 0 };
             match self.0.run(event, attempts, cx, known).await {
                 // What is emitted must be pushed before anything is kept of the next event.
@@ -274,5 +275,9 @@ impl Sink for Handlers {
             }
         }
         Delivered::all()
+    }
+
+    fn timeout_max(&self) -> Duration {
+        self.0.all.iter().map(|registered| registered.timeout).max().unwrap_or_default()
     }
 }

@@ -1,0 +1,314 @@
+//! What the process is doing, as a thread beside its runtime sees it: whether the worker's loop turns, and which deliveries block their thread.
+//!
+//! The loop and the deliveries only count; [`Watch`] compares the counts over time. Time in which the whole process stood still (SIGSTOP, a suspended
+//! machine) is not counted: a step of the watch adds at most twice its length.
+
+use std::future::poll_fn;
+use std::io::Write as _;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tracing::{error, info, warn};
+
+use crate::event::ObjectName;
+
+/// A longer poll of a delivery is logged.
+const LONG: Duration = Duration::from_secs(1);
+/// It is logged again after so much time.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+/// Objects named in one line of the log.
+const NAMED_MAX: usize = 8;
+/// The exit code of a process that a blocked delivery ends: that of a worker that cannot go on.
+const EXIT: i32 = 4;
+
+/// Shared by the loop, the deliveries and the watch of a worker, over all of its sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Activity {
+    turns: AtomicU64,
+    /// The loop has stood still for `stall_max`.
+    stalled: AtomicBool,
+    /// The lease was not renewed because of that.
+    let_go: AtomicBool,
+    /// One for each slot of the session, and those of earlier sessions whose delivery still blocks its thread.
+    posts: Mutex<Vec<Arc<Post>>>,
+}
+
+impl Activity {
+    /// The loop has come round.
+    pub(crate) fn turned(&self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether the lease is not to be renewed.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.stalled.load(Ordering::Relaxed)
+    }
+
+    /// A renewal was due: the lease was renewed, or let go.
+    pub(crate) fn renewal(&self, let_go: bool) {
+        self.let_go.store(let_go, Ordering::Relaxed);
+    }
+
+    /// Whether the lease was let go because the loop stood still.
+    pub(crate) fn has_let_go(&self) -> bool {
+        self.let_go.load(Ordering::Relaxed)
+    }
+
+    /// Begins a session with so many slots.
+    pub(crate) fn posts(&self, slots: usize) -> Vec<Arc<Post>> {
+        let new: Vec<_> = (0..slots).map(|_| Arc::default()).collect();
+        let mut posts = self.all();
+        // At most as many as the runtime has threads.
+        posts.retain(|post| post.is_polled());
+        posts.extend(new.iter().cloned());
+        self.stalled.store(false, Ordering::Relaxed);
+        self.renewal(false);
+        new
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Arc<Post>>> {
+        self.posts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where the deliveries of a slot are noted.
+#[derive(Debug, Default)]
+pub(crate) struct Post {
+    /// Odd while a delivery is polled; another number with each poll and each event.
+    polls: AtomicU64,
+    /// The event under delivery.
+    id: AtomicU64,
+    object: Mutex<Option<ObjectName>>,
+}
+
+impl Post {
+    /// Notes each poll of the delivery of this object's events, which begin with `first`.
+    pub(crate) async fn note<F: Future>(&self, object: &ObjectName, first: u64, delivery: F) -> F::Output {
+        *self.object.lock().unwrap_or_else(PoisonError::into_inner) = Some(object.clone());
+        self.id.store(first, Ordering::Relaxed);
+        let mut delivery = pin!(delivery);
+        poll_fn(|cx| {
+            let _polled = Polled::begin(self);
+            delivery.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// The delivery goes on with this event.
+    pub(crate) fn event(&self, id: u64) {
+        self.id.store(id, Ordering::Relaxed);
+        self.polls.fetch_add(2, Ordering::Release);
+    }
+
+    fn is_polled(&self) -> bool {
+        !self.polls.load(Ordering::Acquire).is_multiple_of(2)
+    }
+
+    fn object(&self) -> String {
+        let object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
+        object.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
+}
+
+/// A poll under way, also where it panics.
+struct Polled<'a>(&'a Post);
+
+impl<'a> Polled<'a> {
+    fn begin(post: &'a Post) -> Self {
+        post.polls.fetch_add(1, Ordering::Release);
+        Self(post)
+    }
+}
+
+impl Drop for Polled<'_> {
+    fn drop(&mut self) {
+        self.0.polls.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Compares what the process did with what it had done a moment before.
+pub(crate) struct Watch {
+    activity: Arc<Activity>,
+    stall_max: Duration,
+    /// What a delivery may take by its own account.
+    timeout: Duration,
+    turns: u64,
+    stalled_for: Duration,
+    posts: Vec<Watched>,
+}
+
+/// A post, and what it looked like.
+struct Watched {
+    post: Arc<Post>,
+    polls: u64,
+    blocked_for: Duration,
+    /// When it is to be logged next.
+    tell_at: Duration,
+}
+
+impl Watch {
+    pub(crate) fn new(activity: Arc<Activity>, stall_max: Duration, timeout: Duration) -> Self {
+        let watched = |post: &Arc<Post>| Watched { post: Arc::clone(post), polls: 0, blocked_for: Duration::ZERO, tell_at: LONG };
+        let posts = activity.all().iter().map(watched).collect();
+        let turns = activity.turns.load(Ordering::Relaxed);
+        Self { activity, stall_max, timeout, turns, stalled_for: Duration::ZERO, posts }
+    }
+
+    /// Watches for ever. Ends the process where a delivery blocks its thread for `stall_max` after its timeout.
+    pub(crate) async fn run(mut self) {
+        let tick = (self.stall_max / 8).min(Duration::from_millis(250));
+        let mut last = Instant::now();
+        loop {
+            sleep(tick).await;
+            let now = Instant::now();
+            self.step((now - last).min(2 * tick));
+            last = now;
+            if let Some(fatal) = self.fatal() {
+                end(&fatal);
+            }
+        }
+    }
+
+    fn step(&mut self, passed: Duration) {
+        for watched in &mut self.posts {
+            watched.step(passed);
+        }
+        let turns = self.activity.turns.load(Ordering::Relaxed);
+        if turns != self.turns {
+            (self.turns, self.stalled_for) = (turns, Duration::ZERO);
+            if self.activity.stalled.swap(false, Ordering::Relaxed) {
+                info!("recover: the worker's loop turns again");
+            }
+            return;
+        }
+        self.stalled_for += passed;
+        if self.stalled_for >= self.stall_max && !self.activity.stalled.swap(true, Ordering::Relaxed) {
+            error!(
+                stood_still_for = ?self.stalled_for,
+                blocking = self.blocking(),
+                "recover: the worker's loop stands still, its lease is not renewed any more; move what blocks into spawn_blocking"
+            );
+        }
+    }
+
+    /// Names the events whose delivery blocks, the longest first.
+    fn blocking(&self) -> String {
+        let mut blocking: Vec<_> = self.posts.iter().filter(|watched| !watched.blocked_for.is_zero()).collect();
+        blocking.sort_by_key(|watched| std::cmp::Reverse(watched.blocked_for));
+        let mut named: Vec<_> = blocking.iter().take(NAMED_MAX).map(|watched| watched.named()).collect();
+        if named.is_empty() {
+            named.push("no delivery; something else blocks the runtime".to_owned());
+        }
+        named.join(", ")
+    }
+
+    fn fatal(&self) -> Option<String> {
+        let limit = self.timeout.saturating_add(self.stall_max);
+        let watched = self.posts.iter().find(|watched| watched.blocked_for >= limit)?;
+        Some(format!(
+            "the delivery of {} blocks its thread, its timeout is {:?}; the process ends, which counts as a crash of the event",
+            watched.named(),
+            self.timeout
+        ))
+    }
+}
+
+impl Watched {
+    fn step(&mut self, passed: Duration) {
+        let polls = self.post.polls.load(Ordering::Acquire);
+        if polls != self.polls || polls.is_multiple_of(2) {
+            (self.polls, self.blocked_for, self.tell_at) = (polls, Duration::ZERO, LONG);
+            return;
+        }
+        self.blocked_for += passed;
+        if self.blocked_for >= self.tell_at {
+            self.tell_at += TELL_EVERY;
+            let (object, id) = (self.post.object(), self.post.id.load(Ordering::Relaxed));
+            warn!(object, id, blocked_for = ?self.blocked_for, "deliver: a delivery blocks its thread; move what blocks into spawn_blocking");
+        }
+    }
+
+    fn named(&self) -> String {
+        format!("event {} of {} (for {:?})", self.post.id.load(Ordering::Relaxed), self.post.object(), self.blocked_for)
+    }
+}
+
+/// Ends the process: nothing else frees a thread that blocks.
+fn end(why: &str) -> ! {
+    error!("deliver: {why}");
+    if !tracing::enabled!(tracing::Level::ERROR) {
+        // Nobody is left to tell if this fails.
+        let _ = writeln!(std::io::stderr(), "seriatim: {why}");
+    }
+    std::process::exit(EXIT);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK: Duration = Duration::from_millis(250);
+
+    fn watch(slots: usize, timeout: Duration) -> (Arc<Activity>, Vec<Arc<Post>>, Watch) {
+        let activity = Arc::new(Activity::default());
+        let posts = activity.posts(slots);
+        let watch = Watch::new(Arc::clone(&activity), Duration::from_secs(2), timeout);
+        (activity, posts, watch)
+    }
+
+    #[test]
+    fn a_loop_that_turns_is_never_stalled() {
+        let (activity, _, mut watch) = watch(1, Duration::ZERO);
+        for _ in 0..100 {
+            activity.turned();
+            watch.step(TICK);
+            assert!(!activity.is_stalled());
+        }
+        for at in 1..=8 {
+            watch.step(TICK);
+            assert_eq!(activity.is_stalled(), at == 8);
+        }
+        activity.turned();
+        watch.step(TICK);
+        assert!(!activity.is_stalled());
+    }
+
+    /// A delivery that blocks is found by its own time, not by that of the batch: each event begins anew.
+    #[test]
+    fn a_blocked_delivery_is_found_and_named() {
+        let (activity, posts, mut watch) = watch(2, Duration::from_secs(1));
+        *posts[1].object.lock().expect("no panic") = Some(ObjectName::new("work:1").expect("a name"));
+        let polled = Polled::begin(&posts[1]);
+        posts[1].event(7);
+        for _ in 0..9 {
+            watch.step(TICK);
+        }
+        posts[1].event(8);
+        watch.step(TICK);
+        assert!(watch.fatal().is_none() && watch.blocking().starts_with("no delivery"));
+        for at in 1..=12 {
+            activity.turned();
+            watch.step(TICK);
+            assert_eq!(watch.fatal().is_some(), at == 12, "{at}");
+        }
+        assert_eq!(watch.blocking(), "event 8 of work:1 (for 3s)");
+        drop(polled);
+        watch.step(TICK);
+        assert!(watch.fatal().is_none());
+    }
+
+    /// A delivery that outlives its session is watched on; one that waits is not.
+    #[test]
+    fn what_still_blocks_is_kept_over_sessions() {
+        let (activity, posts, _) = watch(3, Duration::ZERO);
+        let polled = Polled::begin(&posts[0]);
+        activity.posts(2);
+        assert_eq!(activity.all().len(), 3);
+        drop(polled);
+        activity.posts(2);
+        assert_eq!(activity.all().len(), 2);
+    }
+}
