@@ -9,18 +9,22 @@
 --           round takes the names that fell due last, half those that fell due first: many old names do not delay the looks at new ones.
 --           A pass over event.workers puts names into the sets that are in neither: those that an older version registered. It begins an hour after the
 --           one before, and takes one step per round.
+--           Before all that the call follows Redis' clock (lib/clock.lua). A lease that ends later than its own length allows is cut to that length.
 -- Keys      KEYS[1] event.workers (hash, read and write); event.workers.watched, event.workers.departed (zsets, read and write), seriatim.meta
---           (hash, read and write: names.next, names.cursor, names.indexed); event.worker:NAME:lease (string, read), objects.with.events (list),
+--           (hash, read and write: names.next, names.cursor, names.indexed, clock, clock.step, clock.ahead); event.rules (hash, read and write);
+--           event.worker:NAME:lease (string, read, its time to live written), objects.with.events (list),
 --           objects.held (zset), event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
 -- Arguments prefix; own name (left alone); crashes before an event is held for an operator; ms to the next look at a watched name; ms after which a
---           departed name is forgotten
--- Replies   {'swept', more 0|1, objects held, names returned, name…}: the names from which something was taken. `more`: watched names are still due.
+--           departed name is forgotten; ms since the caller made its sweep before this one, '' = there was none
+-- Replies   {'swept', more 0|1, objects held, names returned, held objects moved, name…}: the names from which something was taken. `more`: watched names
+--           are still due, or times are still to be moved.
 -- Keeps     I1 to I4
--- Cost      about 6 commands; 2 for each watched name with a lease, at most 256; for names without a lease 2 keys per slot, at most 1,024 and one name,
+-- Cost      about 8 commands; 3 for each watched name with a lease, at most 512; for names without a lease 2 keys per slot, at most 1,024 and one name,
 --           and what holding 256 objects takes, or one slot more; in one call per second, 4 commands and 1 key per slot for departed names, at most 6,144
---           keys and two names, and 2 commands for each of 256 names of the pass
+--           keys and two names, and 2 commands for each of 256 names of the pass.
+--           Behind a step of the clock calls that do nothing else: all rules are rewritten, or 1,000 held objects or departed names are moved
 local own, crashes_max, look_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local forget_ms = tonumber(ARGV[5])
+local forget_ms, since_ms = tonumber(ARGV[5]), tonumber(ARGV[6])
 
 local NAMES_MAX, KEYS_MAX, THINGS_MAX, SLOTS_MAX = 256, 1024, 256, 1024
 local ROUND_MS, ROUND_KEYS, PASS_MS, PASS_NAMES = 1000, 6144, 3600000, 256
@@ -29,9 +33,22 @@ local NAME_KEYS = 24
 
 check_registry()
 local meta_key, watched, departed = P .. meta, P .. event_workers_watched, P .. event_workers_departed
-local state = redis.call('HMGET', meta_key, 'names.next', 'names.cursor', 'names.indexed')
+local state = redis.call('HMGET', meta_key, 'names.next', 'names.cursor', 'names.indexed', 'clock', 'clock.step', 'clock.ahead')
 local now_ms = now()
-local reply, things, keys_left = { 'swept', 0, 0, 0 }, 0, KEYS_MAX
+local reply, things, keys_left = { 'swept', 0, 0, 0, 0 }, 0, KEYS_MAX
+
+-- Whether a time in ms that is written down lies within the last, or next, so many ms: a clock may have stepped.
+local function is_within(text, ms)
+  return text and math.abs(now_ms - (tonumber(text) or 0)) < ms
+end
+
+-- Whether the clock has stepped ahead a moment ago. The time written down is at most a second older than the sweep before this one of the caller.
+local noted_ms = tonumber(state[4] or '')
+local is_ahead = is_within(state[6], AHEAD_MS)
+if not is_ahead and noted_ms and since_ms and now_ms - noted_ms > since_ms + 2 * STEP_MS then
+  redis.call('HSET', meta_key, 'clock.ahead', string.format('%.0f', now_ms))
+  is_ahead = true
+end
 
 -- Made once for all names of the call.
 local object_of, event_of = {}, {}
@@ -74,9 +91,23 @@ local function take_over(name, slots, token)
   watch(name, now_ms)
 end
 
+-- Whether the name has a lease. Redis keeps the end of a lease, not its length: behind a step of the clock it may end an hour late.
+local function is_leased(name)
+  local key = P .. WORKER .. name .. worker_lease
+  local lease = redis.call('GET', key)
+  if not lease then
+    return false
+  end
+  local lease_ms = tonumber(string.match(lease, ' (%d+)ms$'))
+  if lease_ms and redis.call('PTTL', key) > lease_ms then
+    redis.call('PEXPIRE', key, lease_ms)
+  end
+  return true
+end
+
 -- `had` says that the name had nothing when it was looked at before: only a pop can have moved something since, into a list.
 local function look(name, had_nothing)
-  if redis.call('EXISTS', P .. WORKER .. name .. worker_lease) == 1 then
+  if is_leased(name) then
     return watch(name, now_ms + look_ms)
   elseif name == own then
     return
@@ -84,8 +115,16 @@ local function look(name, had_nothing)
   local slots, token, at_ms = registered(name)
   slots, keys_left = math.min(slots, SLOTS_MAX), keys_left - NAME_KEYS
   key_endings(slots)
+  if token and at_ms > now_ms + ROUND_MS then
+    -- Written before the clock stepped back.
+    at_ms = now_ms
+    register(name, slots, token, at_ms)
+  end
   local is_over = now_ms - at_ms > forget_ms
   if any_of(name, slots, object_of) or (is_over or not had_nothing) and any_of(name, slots, event_of) then
+    if is_ahead then
+      return watch(name, now_ms + look_ms)
+    end
     return take_over(name, slots, token)
   elseif token and is_over then
     redis.call('HDEL', KEYS[1], name)
@@ -101,13 +140,19 @@ end
 
 local function look_at_watched()
   local due = redis.call('ZRANGE', watched, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, NAMES_MAX)
+  local more = #due == NAMES_MAX
+  -- Nobody writes a time as far ahead as these have.
+  local far_ms = now_ms + 10 * look_ms + ROUND_MS
+  for _, name in ipairs(redis.call('ZRANGE', watched, 'inf', '(' .. far_ms, 'BYSCORE', 'REV', 'LIMIT', 0, NAMES_MAX)) do
+    due[#due + 1] = name
+  end
   for _, name in ipairs(due) do
     if keys_left <= 0 or things >= THINGS_MAX then
       return true
     end
     look(name, false)
   end
-  return #due == NAMES_MAX
+  return more or #due > 2 * NAMES_MAX - 1
 end
 
 -- One step of the pass over all registered names.
@@ -139,11 +184,6 @@ local function look_at_departed(due, keys)
   end
 end
 
--- Whether a time in ms that is written down lies within the last, or next, so many ms: a clock may have stepped.
-local function is_within(text, ms)
-  return text and math.abs(now_ms - (tonumber(text) or 0)) < ms
-end
-
 local function round()
   local cursor = state[2] or not is_within(state[3], PASS_MS) and '0'
   if cursor then
@@ -154,6 +194,11 @@ local function round()
   look_at_departed(redis.call('ZRANGE', departed, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, most), ROUND_KEYS / 2)
 end
 
+local moved, moves_on = follow_clock(state[4], state[5], now_ms)
+if moved > 0 or moves_on then
+  reply[2], reply[5] = 1, moved
+  return reply
+end
 reply[2] = look_at_watched() and 1 or 0
 -- A time further ahead than a round is one of a clock that has stepped back.
 local is_round = not state[1] or (tonumber(state[1]) or 0) <= now_ms or not is_within(state[1], ROUND_MS + 1)

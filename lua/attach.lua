@@ -5,7 +5,7 @@
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read and write); event.workers (hash), event.workers.watched and event.workers.departed (zsets,
 --           written), objects.with.events (list), objects.held (zset),
 --           event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
--- Arguments prefix; name; token (UUID); holder ("host pid start"); lease (ms); slots (1 to 1024); lease to displace ('' = none);
+-- Arguments prefix; name; token (UUID); holder ("host pid start LEASEms"); lease (ms); slots (1 to 1024); lease to displace ('' = none);
 --           the token this process had before ('' = none, or it let its lease go because it stood still: a crash); crashes before an event is held for an operator
 -- Replies   {'attached', batches kept, objects held, names returned} | {'in_use', lease, ms left}
 -- Keeps     I1 to I4, I6
@@ -16,7 +16,13 @@ local slots, displace, before, crashes_max = tonumber(ARGV[6]), ARGV[7], ARGV[8]
 local lease = redis.call('GET', KEYS[1])
 local repeated = lease and string.sub(lease, 1, #token) == token
 if lease and not repeated and lease ~= displace then
-  return { 'in_use', lease, redis.call('PTTL', KEYS[1]) }
+  -- Redis keeps the end of a lease, not its length: behind a step of the clock it may end an hour late.
+  local left_ms, length_ms = redis.call('PTTL', KEYS[1]), tonumber(string.match(lease, ' (%d+)ms$'))
+  if length_ms and left_ms > length_ms then
+    redis.call('PEXPIRE', KEYS[1], length_ms)
+    left_ms = length_ms
+  end
+  return { 'in_use', lease, left_ms }
 end
 local slots_before, last_token = registered(name)
 local slots_all = math.max(slots, slots_before)

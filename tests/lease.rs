@@ -245,7 +245,8 @@ async fn a_repeated_attach_counts_no_crash() {
     let worker = start_at(&proxy.url(), &redis, "w", &sink, |_| {});
     console.emit("work:1", "1").await;
     sink.until_offered(1).await;
-    proxy.lose_next(&[&Holder::current().to_string()], Lose::Reply, false);
+    // Behind the holder stands the length of the lease.
+    proxy.lose_next(&[&format!("{} 60000ms", Holder::current())], Lose::Reply, false);
     console.end_lease("w").await;
     sink.until_sent(1).await;
     assert_eq!((proxy.lost(), sink.sent()[0].id, sink.sent()[0].crashes), (1, 1, 0));

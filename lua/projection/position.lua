@@ -5,7 +5,8 @@
 -- Keys      KEYS[1] event.projections (hash, read and write); event.projection.NAME (string, read and write: the state),
 --           event.projection.NAME.lease (string with a time to live)
 -- Arguments prefix; open | save | keep | close; name; token; ms for which the name is kept; for save: position, state
--- Replies   {'ok', position or '', state or ''} | {'ok'} | {'lost'}: another process has the name, or had it; at open: has it
+-- Replies   {'ok', position or '', state or ''} | {'ok'} | {'lost'}: another process has the name, or had it; at open: has it,
+--           for as long as the caller would have it, at most
 -- Keeps     none is touched
 -- Cost      about 4 commands
 local step, name, token, lease_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -15,6 +16,10 @@ local lease = state .. '.lease'
 local holder = redis.call('GET', lease)
 if step == 'open' then
   if holder and holder ~= token then
+    -- Redis keeps the end of a lease, not its length: behind a step of the clock it may end an hour late.
+    if redis.call('PTTL', lease) > tonumber(lease_ms) then
+      redis.call('PEXPIRE', lease, lease_ms)
+    end
     return { 'lost' }
   end
   local position, saved = redis.call('HGET', KEYS[1], name), redis.call('GET', state)

@@ -178,13 +178,17 @@ pub struct Sweep<'a> {
     pub look: Duration,
     /// Time after which a name without a lease that has nothing is forgotten.
     pub forget: Duration,
+    /// Time since this process made its sweep before this one, by its own clock; none if there was none.
+    pub since: Option<Duration>,
 }
 
 /// What one call of `adopt` took over.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Adopted {
-    /// Names that may have something are still due: call again.
+    /// Names that may have something are still due, or times are still to be moved: call again.
     pub more: bool,
+    /// Held objects that are due earlier now, because Redis' clock has stepped back.
+    pub moved: u64,
     /// Objects now held, due at once.
     pub held: u64,
     /// Names that slots had taken and did not own, now markers again.
@@ -197,11 +201,12 @@ pub struct Adopted {
 pub async fn adopt(conn: &mut impl ConnectionLike, keys: &Keys, sweep: &Sweep<'_>) -> Result<Adopted, ScriptError> {
     let mut cmd = ADOPT.with_key(&keys.event_workers());
     cmd.arg(keys.prefix()).arg(sweep.own).arg(sweep.crashes_max).arg(millis(sweep.look)).arg(millis(sweep.forget));
+    cmd.arg(sweep.since.map_or(String::new(), |since| millis(since).to_string()));
     let mut reply = Reply::of("adopt", ADOPT.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
         "swept" => {
             let (more, held, strays) = (reply.int()? == 1, reply.count()?, reply.count()?);
-            let mut adopted = Adopted { more, held, strays, names: Vec::new() };
+            let mut adopted = Adopted { more, moved: reply.count()?, held, strays, names: Vec::new() };
             while reply.len() > 0 {
                 adopted.names.push(reply.text()?);
             }

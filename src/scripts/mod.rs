@@ -67,7 +67,7 @@ script!(CONNECT, "connect.lua", "lib/ids.lua", "lib/jump.lua", "lib/rights.lua")
 script!(ATTACH, "attach.lua", "lib/fence.lua", "lib/tag.lua", "lib/hold.lua", "lib/slots.lua");
 script!(RENEW, "renew.lua", "lib/fence.lua", "lib/tag.lua", "lib/hold.lua", "lib/slots.lua");
 script!(DETACH, "detach.lua", "lib/fence.lua", "lib/tag.lua", "lib/hold.lua", "lib/slots.lua");
-script!(ADOPT, "adopt.lua", "lib/fence.lua", "lib/tag.lua", "lib/hold.lua", "lib/slots.lua");
+script!(ADOPT, "adopt.lua", "lib/fence.lua", "lib/tag.lua", "lib/hold.lua", "lib/slots.lua", "lib/rules.lua", "lib/clock.lua");
 script!(FORGET, "forget.lua");
 script!(HANDLED, "handled.lua", "lib/ids.lua", "lib/fence.lua", "lib/emits.lua");
 script!(DENY_OOM, HANDLED_EMITS, "handled.lua", "lib/ids.lua", "lib/fence.lua", "lib/emits.lua");
@@ -294,6 +294,7 @@ mod tests {
             "lib/fence",
             "lib/rules",
             "lib/emits",
+            "lib/clock",
         ];
         let parts = [
             "advance/hold",

@@ -57,7 +57,8 @@ pub(crate) enum Notice {
 /// Takes the name. `before` is the session that lapsed, if this is not the first one; only then a Redis that cannot be reached is waited for.
 pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<&Session>) -> Result<Session, WorkerError> {
     let token: Arc<str> = uuid::Uuid::new_v4().to_string().into();
-    let holder = Holder::current().to_string();
+    // With the length of the lease: Redis keeps only its end, and its clock may step.
+    let holder = format!("{} {}ms", Holder::current(), config.lease.as_millis());
     let mut displace = String::new();
     let mut awaited: Option<(String, Instant)> = None;
     loop {
@@ -181,6 +182,7 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
     let mut conn: Option<Connection> = None;
     let mut renew_at = Instant::now() + config.lease / 3;
     let mut sweep_at = Instant::now();
+    let mut swept_at: Option<Instant> = None;
     let mut backoff = Backoff::new(Duration::from_millis(20), config.lease / 10);
     loop {
         sleep_until(renew_at.min(sweep_at)).await;
@@ -196,7 +198,10 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
         let lets_go = renews && activity.is_stalled();
         let done = if renews && !lets_go { renew(&mut open, &config, &session).await } else { Ok(None) };
         let done = match done {
-            Ok(None) if sweeps => sweep(&mut open, &config).await.map(|found| found.then_some(Notice::Wake)),
+            Ok(None) if sweeps => {
+                let since = swept_at.replace(Instant::now()).map(|before| before.elapsed());
+                sweep(&mut open, &config, since).await.map(|found| found.then_some(Notice::Wake))
+            }
             done => done,
         };
         match done {

@@ -592,6 +592,10 @@ impl Reference {
             if name == own || self.leases.contains_key(name) {
                 continue;
             }
+            // The times of the reference lie ahead of Redis' clock: such a sign of life becomes one of now.
+            if last.at.is_some() {
+                self.register(name, last.slots, &last.token);
+            }
             let has_something = (0..last.slots).any(|slot| {
                 let worker = self.worker(&format!("{name}.{slot}"));
                 !worker.objects.is_empty() || !worker.batch.is_empty()

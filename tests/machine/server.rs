@@ -550,7 +550,12 @@ impl Server {
         }
         let meta = self.keys.meta().into_bytes();
         if let Some((_, value)) = dump.get_mut(&meta) {
-            *value = value.chunks(2).filter(|pair| !pair[0].starts_with(b"names.")).flatten().cloned().collect();
+            *value = value
+                .chunks(2)
+                .filter(|pair| !pair[0].starts_with(b"names.") && !pair[0].starts_with(b"clock"))
+                .flatten()
+                .cloned()
+                .collect();
             if value.is_empty() {
                 dump.remove(&meta);
             }

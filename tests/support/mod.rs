@@ -1,6 +1,7 @@
 //! What the tests share: a private Redis per test, or another one that `SERIATIM_TEST_REDIS` names.
 #![allow(dead_code, unreachable_pub, clippy::zombie_processes)]
 
+pub mod clock;
 pub mod console;
 #[cfg(feature = "cli")]
 pub mod process;
@@ -34,6 +35,7 @@ pub struct Server {
     child: Child,
     dir: tempfile::TempDir,
     options: Vec<String>,
+    environment: Vec<(String, PathBuf)>,
 }
 
 static TESTS: AtomicU32 = AtomicU32::new(0);
@@ -53,13 +55,18 @@ fn program() -> String {
 impl Server {
     /// Starts a server with these further options, e.g. `["--maxmemory", "10mb"]`, and waits until it answers.
     pub fn start(options: &[&str]) -> Self {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let options = options.iter().map(|o| (*o).to_owned()).collect();
-        let child = Self::spawn(dir.path().to_path_buf(), &options);
-        Self { child, dir, options }
+        Self::start_with(options, Vec::new())
     }
 
-    fn spawn(dir: PathBuf, options: &Vec<String>) -> Child {
+    /// The same, with this in its environment.
+    pub fn start_with(options: &[&str], environment: Vec<(String, PathBuf)>) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let options = options.iter().map(|o| (*o).to_owned()).collect();
+        let child = Self::spawn(dir.path().to_path_buf(), &options, &environment);
+        Self { child, dir, options, environment }
+    }
+
+    fn spawn(dir: PathBuf, options: &Vec<String>, environment: &[(String, PathBuf)]) -> Child {
         let socket = dir.join("redis.sock");
         let _ = std::fs::remove_file(&socket);
         let child = Command::new(program())
@@ -69,6 +76,7 @@ impl Server {
             .arg("--dir")
             .arg(&dir)
             .args(options)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdout(std::fs::File::create(dir.join("redis.log")).expect("a log file"))
             .stdin(Stdio::null())
             .spawn()
@@ -104,7 +112,7 @@ impl Server {
     /// Starts it again with the same options and the same directory.
     pub fn restart(&mut self) {
         self.kill();
-        self.child = Self::spawn(self.dir.path().to_path_buf(), &self.options);
+        self.child = Self::spawn(self.dir.path().to_path_buf(), &self.options, &self.environment);
     }
 }
 
@@ -126,6 +134,12 @@ impl Redis {
     /// Always a server of this test's own: for tests that kill or configure it.
     pub fn own(options: &[&str]) -> Self {
         let server = Server::start(options);
+        Self::over(server.url(), Some(server))
+    }
+
+    /// The same, with this in the environment of the server.
+    pub fn with(options: &[&str], environment: Vec<(String, PathBuf)>) -> Self {
+        let server = Server::start_with(options, environment);
         Self::over(server.url(), Some(server))
     }
 

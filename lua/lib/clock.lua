@@ -1,0 +1,76 @@
+-- clock: what stands in Redis as a time moves back with Redis' clock.
+-- A sweep writes the time down in seriatim.meta, at most once a second. If the clock is then more than a second behind that, it has stepped back, and
+-- every time that was written before lies too far ahead by as much. Rules, held objects and departed names move back by it, in bounded steps of the
+-- sweeps that follow at once. What was due is due; nothing waits longer than its own time. A time that was written within the second between the step
+-- and the sweep that noticed it moves too: a retry may then come early.
+-- If the clock is further ahead of the time written down than the sweeping process can explain, it has stepped ahead, or Redis stood still: leases may
+-- have ended whose processes live. For a while nothing is taken over, so that these attach again.
+local STEP_MS, MOVES_MAX, AHEAD_MS = 1000, 1000, 5000
+
+-- Moves up to MOVES_MAX members of a sorted set from `cursor` on. Returns the cursor to go on from, or nil, and how many it moved.
+-- Members move to below the cursor, so none is met twice.
+local function move_back(key, back_ms, cursor, now_ms)
+  local from = math.max(tonumber(cursor) or 0, now_ms + 1)
+  local page = redis.call('ZRANGE', key, from, '(inf', 'BYSCORE', 'LIMIT', 0, MOVES_MAX, 'WITHSCORES')
+  local moved = {}
+  for i = 1, #page, 2 do
+    moved[i], moved[i + 1] = math.max(tonumber(page[i + 1]) - back_ms, now_ms), page[i]
+  end
+  if #moved > 0 then
+    redis.call('ZADD', key, unpack(moved))
+  end
+  return #page == 2 * MOVES_MAX and page[#page] or nil, #moved / 2
+end
+
+-- Moves the ends of all rules, at most 1,000. A rule that was set since the step, as far as that can be seen, stays.
+local function move_rules(back_ms, now_ms)
+  local all, changed = redis.call('HGETALL', P .. event_rules), {}
+  for i = 1, #all, 2 do
+    local rule = all[i] ~= 'next' and rule_of(all[i + 1])
+    local set_ms = rule and tonumber(rule.set)
+    if rule and (set_ms > now_ms or set_ms < now_ms - 5 * STEP_MS) then
+      rule.set = string.format('%.0f', math.min(set_ms, math.max(set_ms - back_ms, 0)))
+      rule.ends = rule.ends > 0 and math.max(rule.ends - back_ms, 1) or 0
+      changed[#changed + 1], changed[#changed + 2] = all[i], rule_text(rule)
+    end
+  end
+  if #changed > 0 then
+    redis.call('HSET', P .. event_rules, unpack(changed))
+    write_next()
+  end
+end
+
+-- Notes the time; begins to move what is written if the clock has stepped back, or goes on with that.
+-- `noted`: the time written down; `step`: how far a step is dealt with, `BACK_MS NEXT CURSOR`; each nil or false if there is none.
+-- Returns how many were moved, and whether there is more to do.
+local function follow_clock(noted, step, now_ms)
+  local key, noted_ms = P .. meta, tonumber(noted or '')
+  local back_ms, next_one, cursor = string.match(step or '', '^(%d+) (%a+) (%S+)$')
+  back_ms = tonumber(back_ms) or 0
+  if noted_ms and now_ms < noted_ms - STEP_MS then
+    back_ms, next_one, cursor = back_ms + noted_ms - now_ms, 'rules', '0'
+    redis.call('HSET', key, 'clock', string.format('%.0f', now_ms))
+  elseif not noted_ms or now_ms >= noted_ms + STEP_MS then
+    redis.call('HSET', key, 'clock', string.format('%.0f', now_ms))
+  end
+  if not next_one then
+    return 0, false
+  end
+  local moved = 0
+  if next_one == 'rules' then
+    move_rules(back_ms, now_ms)
+    next_one, cursor = 'held', '0'
+  elseif next_one == 'held' then
+    cursor, moved = move_back(P .. objects_held, back_ms, cursor, now_ms)
+    next_one = cursor and 'held' or 'departed'
+  else
+    cursor = move_back(P .. event_workers_departed, back_ms, cursor, now_ms)
+    next_one = cursor and 'departed' or nil
+  end
+  if next_one then
+    redis.call('HSET', key, 'clock.step', string.format('%.0f %s %s', back_ms, next_one, cursor or '0'))
+  else
+    redis.call('HDEL', key, 'clock.step')
+  end
+  return moved, next_one ~= nil
+end

@@ -1,0 +1,56 @@
+//! A clock for a Redis of a test's own, which the test can set: a small library that `cc` makes is preloaded into the server.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// How far the clock of one server differs from the machine's.
+pub struct Clock {
+    dir: tempfile::TempDir,
+    offset: File,
+}
+
+impl Clock {
+    /// Makes the library, and a clock that is right.
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let source = dir.path().join("clock.c");
+        std::fs::write(&source, include_str!("clock.c")).expect("the source is written");
+        let built =
+            Command::new("cc").args(["-shared", "-fPIC", "-O2", "-o"]).arg(dir.path().join("clock.so")).arg(&source).output();
+        let built = built.expect("these tests need a C compiler, cc");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let offset = File::create(dir.path().join("offset")).expect("a file");
+        let clock = Self { dir, offset };
+        clock.set(0);
+        clock
+    }
+
+    /// What the server needs in its environment.
+    pub fn environment(&self) -> Vec<(String, PathBuf)> {
+        let file = |name: &str| self.dir.path().join(name);
+        vec![("LD_PRELOAD".to_owned(), file("clock.so")), ("CLOCK_OFFSET_FILE".to_owned(), file("offset"))]
+    }
+
+    /// Steps back to so long before the machine's time.
+    pub fn step_back(&self, by: Duration) {
+        self.set(-i64::try_from(by.as_micros()).expect("not so far"));
+    }
+
+    /// Steps to so long after the machine's time.
+    pub fn step_ahead(&self, by: Duration) {
+        self.set(i64::try_from(by.as_micros()).expect("not so far"));
+    }
+
+    fn set(&self, offset_us: i64) {
+        self.offset.write_all_at(&offset_us.to_ne_bytes(), 0).expect("the offset is written");
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
