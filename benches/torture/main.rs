@@ -6,6 +6,9 @@
 //! end all faults and rules are lifted, the queues must drain within a bound, `check` must be clean, the history of what was emitted, answered and
 //! received (`history`) is judged by `seriatim verify --history`, and the event log is held against it (`event_log`). Ends with 1 if anything is wrong; the evidence is kept then.
 
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../tests/support/clock.rs"]
+mod clock;
 mod event_log;
 mod history;
 mod plan;

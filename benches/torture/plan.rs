@@ -38,12 +38,14 @@ pub(crate) enum Fault {
     Latency { delay: Duration, time: Duration },
     /// Some connection stays open, and nothing gets through any more.
     HalfOpen,
+    /// Redis' clock is set back by an hour, and a while later ahead again.
+    ClockStepped { time: Duration },
     /// A pause or a block, lifted after a while, or by its own end.
     Ruled { rule: RuleSet, time: Duration, ends: bool },
 }
 
 /// The names of the kinds, in the order of [`Fault::kind`].
-pub(crate) const KINDS: [&str; 16] = [
+pub(crate) const KINDS: [&str; 17] = [
     "worker SIGKILL",
     "worker SIGSTOP beyond its lease",
     "worker SIGTERM",
@@ -60,10 +62,11 @@ pub(crate) const KINDS: [&str; 16] = [
     "power lost",
     "worker displaced by --takeover",
     "rule set and lifted",
+    "Redis' clock back and ahead",
 ];
 
 /// How many of each kind in ten minutes.
-const PER_TEN_MINUTES: [u64; KINDS.len()] = [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40, 120];
+const PER_TEN_MINUTES: [u64; KINDS.len()] = [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40, 120, 20];
 
 impl Fault {
     pub(crate) fn kind(&self) -> usize {
@@ -84,6 +87,7 @@ impl Fault {
             Self::PowerLost { .. } => 13,
             Self::WorkerDisplaced { .. } => 14,
             Self::Ruled { .. } => 15,
+            Self::ClockStepped { .. } => 16,
         }
     }
 
@@ -116,6 +120,7 @@ impl Fault {
             10 => Self::ReplyCut { bytes: Self::some_bytes(random) },
             11 => Self::Latency { delay: random.ms(1, 120), time: random.ms(500, 3000) },
             12 => Self::HalfOpen,
+            16 => Self::ClockStepped { time: random.ms(2000, 6000) },
             15 => {
                 let rule = RuleSet::of(random);
                 Self::Ruled { rule, time: random.ms(200, if rule.is_for_all() { 1500 } else { 4000 }), ends: random.chance(30) }

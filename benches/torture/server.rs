@@ -11,6 +11,7 @@ use redis::{AsyncConnectionConfig, Client};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
+use crate::clock::Clock;
 use crate::history::History;
 
 /// With `everysec`, Redis may lose what it wrote in so much time before a kill.
@@ -20,6 +21,9 @@ pub(crate) struct Server {
     dir: PathBuf,
     pub(crate) port: u16,
     child: tokio::sync::Mutex<Running>,
+    /// Whoever steps it has it alone.
+    pub(crate) clock: tokio::sync::RwLock<Clock>,
+    environment: Vec<(String, PathBuf)>,
     /// How long the log was, and when, over the last seconds.
     noted: Mutex<Vec<(Instant, Log)>>,
 }
@@ -43,9 +47,12 @@ impl Server {
     pub(crate) async fn start(dir: &Path, always: bool) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir)?;
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let child = spawn(dir, port, always)?;
+        let clock = Clock::new();
+        let environment = clock.environment();
+        let child = spawn(dir, port, always, &environment)?;
         let child = tokio::sync::Mutex::new(Running { child, always });
-        let server = Self { dir: dir.to_owned(), port, child, noted: Mutex::default() };
+        let clock = tokio::sync::RwLock::new(clock);
+        let server = Self { dir: dir.to_owned(), port, child, clock, environment, noted: Mutex::default() };
         server.until_up().await?;
         Ok(server)
     }
@@ -119,7 +126,7 @@ impl Server {
             history.redis_lost(before, MAY_LOSE);
         }
         tokio::time::sleep(down).await;
-        *running = Running { child: spawn(&self.dir, self.port, always)?, always };
+        *running = Running { child: spawn(&self.dir, self.port, always, &self.environment)?, always };
         self.until_up().await?;
         Ok(was_cut)
     }
@@ -146,7 +153,7 @@ fn log_of(dir: &Path) -> Option<Log> {
     Some(Log { path, length })
 }
 
-fn spawn(dir: &Path, port: u16, always: bool) -> anyhow::Result<Child> {
+fn spawn(dir: &Path, port: u16, always: bool, environment: &[(String, PathBuf)]) -> anyhow::Result<Child> {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("redis.log"))?;
     let appendfsync = if always { "always" } else { "everysec" };
     Command::new(program()?)
@@ -155,6 +162,7 @@ fn spawn(dir: &Path, port: u16, always: bool) -> anyhow::Result<Child> {
         .args(["--enable-debug-command", "yes"])
         .arg("--dir")
         .arg(dir)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)

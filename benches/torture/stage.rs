@@ -27,6 +27,9 @@ use crate::workers::Workers;
 const DRAIN: Duration = Duration::from_secs(90);
 /// What was logged so long ago no kill takes away.
 const SETTLED: Duration = Duration::from_secs(10);
+const HOUR: Duration = Duration::from_secs(3600);
+/// Names whose processes left before anything starts.
+const DEPARTED: u64 = 2000;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_seriatim");
 
 /// What faults act on.
@@ -61,6 +64,7 @@ impl Stage {
     pub(crate) async fn set(dir: &Path, seed: u64, worker_count: usize, appendfsync: Appendfsync) -> anyhow::Result<Self> {
         let history = Arc::new(History::create(&dir.join("history.ndjson"))?);
         let server = Server::start(&dir.join("redis"), appendfsync == Appendfsync::Always).await?;
+        depart(&server).await?;
         let proxied = Arc::new(Faults::default());
         let port = proxy::start(server.port, Arc::clone(&proxied)).await?;
         let url = format!("redis://127.0.0.1:{port}");
@@ -242,6 +246,8 @@ impl Scene {
                 true
             }
             Fault::PowerLost { down, cut, always } => {
+                // No process is left that remembers an id: ids that Redis has lost are above all others only if its clock is right.
+                let _right = self.server.clock.read().await;
                 let killed = self.workers.kill_all(down);
                 let (killed, was_cut) = tokio::join!(killed, self.server.kill(down, cut, always, &self.history));
                 self.logs_cut.fetch_add(u64::from(was_cut?), Ordering::Relaxed);
@@ -274,6 +280,13 @@ impl Scene {
                 self.proxied.latency(Duration::ZERO);
                 true
             }
+            Fault::ClockStepped { time } => {
+                let clock = self.server.clock.write().await;
+                clock.step_back(HOUR);
+                sleep(time).await;
+                clock.step_back(Duration::ZERO);
+                true
+            }
             Fault::Ruled { rule, time, ends } => self.rules.hold(&self.server, rule, time, ends).await,
             Fault::HalfOpen => {
                 self.proxied.half_open();
@@ -289,6 +302,18 @@ impl Scene {
     async fn command(&self, words: &[&str]) -> bool {
         self.server.command(words).await.is_ok()
     }
+}
+
+/// Registers names as processes of an older version have left them.
+async fn depart(server: &Server) -> anyhow::Result<()> {
+    let mut conn = server.connect(Duration::from_secs(10)).await?;
+    let (seconds, _): (u64, u64) = redis::cmd("TIME").query_async(&mut conn).await?;
+    let mut names = redis::cmd("HSET");
+    names.arg(Keys::new().event_workers());
+    for n in 0..DEPARTED {
+        names.arg(format!("departed-{n}")).arg(format!("256 token-{n} {}", (seconds - 60) * 1000));
+    }
+    Ok(names.exec_async(&mut conn).await?)
 }
 
 async fn note_lengths(scene: Arc<Scene>) -> anyhow::Result<()> {
