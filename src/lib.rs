@@ -32,6 +32,8 @@ pub mod sink;
 #[cfg(feature = "worker")]
 pub mod testing;
 #[doc(hidden)]
+pub mod told;
+#[doc(hidden)]
 pub mod url;
 #[cfg(feature = "worker")]
 pub mod verify;

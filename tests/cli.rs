@@ -22,7 +22,7 @@ const COMMANDS: [&[&str]; 13] = [
     &["actions"],
     &["log"],
     &["emit", "x", "1"],
-    &["worker", "--sink", "null"],
+    &["worker", "--sink", "null", "--connect-timeout", "0s"],
     &["bench"],
 ];
 
@@ -260,6 +260,23 @@ async fn the_permissions_in_the_document_are_enough() {
     let namespace = ["--namespace", redis.namespace()];
     let emit = run(&url("frontend"), &[&namespace[..], &["emit", "x", "1", "2", "--data", "{}"]].concat());
     assert_eq!(emit.status.code(), Some(0), "{emit:?}");
+    // It writes the keys of an emit, and no others: with SET on `objects.held` it could hold up every worker.
+    let frontend = redis::Client::open(url("frontend")).expect("a URL");
+    let mut frontend = frontend.get_multiplexed_async_connection().await.expect("it may connect");
+    let keys = redis.keys();
+    for words in [
+        ["SET", &keys.objects_held(), "x"],
+        ["SET", &keys.next_event_id(), "x"],
+        ["SET", &keys.events("x"), "x"],
+        ["LPUSH", &keys.data("x"), "x"],
+        ["LPUSH", &keys.objects_held(), "x"],
+        ["LPUSH", &keys.worker_object("w.0"), "x"],
+        ["GET", &keys.data("x"), ""],
+    ] {
+        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        let denied = redis::cmd(words[0]).arg(&words[1..]).query_async::<redis::Value>(&mut frontend).await;
+        assert_eq!(denied.expect_err("no right").code(), Some("NOPERM"), "{words:?}");
+    }
     let mut worker = program(&["--redis", &url("worker"), "--log", "off"]);
     let mut worker = worker.args(namespace).args(["worker", "--sink", "null", "--name", "w"]).spawn().expect("the program runs");
     let delivered = redis.keys().last_event_id("x");

@@ -1,12 +1,12 @@
 //! Lua does not roll back: a key of a wrong type is found before the first write. One of an object quarantines that object and stops
-//! nothing else; one that all share stops the worker, which says which it is.
-#![cfg(feature = "worker")]
+//! nothing else; one that all share holds work up until an operator has moved it away, and workers say which it is.
+#![cfg(feature = "cli")]
 
 mod support;
 
 use seriatim::sink::Stop;
-use seriatim::worker::WorkerError;
 use support::console::{Console, PATIENCE};
+use support::process::{Process, merged, sent_to};
 use support::recorder::{Act, Recorder};
 use support::running::{start, start_at};
 use support::{Redis, until};
@@ -154,9 +154,15 @@ async fn dead_letters_of_a_wrong_type_hold_the_event() {
     assert_eq!(sink.applied_of("bad"), ["1", "3"]);
 }
 
-/// What all share cannot be put aside: the worker ends, names the key, and has changed nothing.
+/// The log of a worker that met a key of a wrong type says which, and what to do.
+async fn until_named(worker: &Process, key: &str, found: &str, expected: &str) {
+    worker.until_logged(&format!("the key {key} is a {found}, not a {expected}; move it away, and workers go on")).await;
+}
+
+/// With the rights of the documented user, a frontend could stop every worker: `SET objects.held x` ended each with an error. Now they name the key, wait,
+/// and go on when an operator has moved it away.
 #[tokio::test]
-async fn a_shared_key_of_a_wrong_type_is_named() {
+async fn a_shared_key_of_a_wrong_type_is_waited_for() {
     for at in 0..5 {
         let redis = Redis::start();
         let console = redis.console().await;
@@ -171,71 +177,87 @@ async fn a_shared_key_of_a_wrong_type_is_named() {
             .clone();
         let _: () = console.run(&["SET", &key, "wrong"]).await;
         let _: u64 = console.run(&["LPUSH", &keys.events("work:1"), "1"]).await;
-        let worker = start(&redis, "w", &Recorder::new(), |_| {});
-        let error = worker.ended().await.expect_err("a wrong type");
-        assert!(matches!(error, WorkerError::WrongType { .. }), "{error:?}");
-        let told = format!("the key {key} is a string, not a {expected}; move it away, then start the worker again");
-        assert_eq!(error.to_string(), told);
+        let mut worker = Process::start(&redis, "w", "null", &["--concurrency", "4"]);
+        until_named(&worker, &key, "string", expected).await;
         assert_eq!(console.list(&keys.events("work:1")).await, ["1"]);
-        assert_eq!(console.text(&keys.worker_lease("w")).await, None);
+        let _: u64 = console.run(&["DEL", &key]).await;
+        console.emit("work:1", "2").await;
+        worker.until_logged("Redis answers again").await;
+        console.until_at_rest_after(2).await;
+        worker.terminate();
+        assert!(worker.ended().await.success(), "{}", worker.log());
     }
 }
 
-/// The same, where it happens while the worker runs.
+/// The same, where it happens while the worker has work: what was acknowledged is delivered after the repair, once and in order.
 #[tokio::test]
-async fn a_shared_key_that_becomes_a_wrong_type_is_named() {
-    let redis = Redis::start();
-    let console = redis.console().await;
-    let worker = start(&redis, "w", &Recorder::new(), |_| {});
-    console.until_lease("w").await;
-    let key = console.keys.objects_held();
-    let _: () = console.run(&["SET", &key, "wrong"]).await;
-    let error = worker.ended().await.expect_err("a wrong type");
-    assert!(error.to_string().starts_with(&format!("the key {key} is a string, not a zset; ")), "{error}");
+async fn a_shared_key_that_becomes_a_wrong_type_holds_work_up_until_it_is_repaired() {
+    for at in 0..2 {
+        let redis = Redis::start();
+        let console = redis.console().await;
+        let keys = &console.keys;
+        let (key, expected) = [(keys.objects_held(), "zset"), (keys.event_rules(), "hash")][at].clone();
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let file = dir.path().join("events");
+        let sink = format!("file:{}", file.display());
+        let mut worker = Process::start(&redis, "w", &sink, &["--concurrency", "4", "--lease", "1s"]);
+        console.emit("work:1", "1").await;
+        console.until_at_rest_after(1).await;
+        let _: () = console.run(&["SET", &key, "wrong"]).await;
+        console.emit_all("work:1", ["2", "3"]).await;
+        until_named(&worker, &key, "string", expected).await;
+        let _: u64 = console.run(&["DEL", &key]).await;
+        console.emit("work:1", "4").await;
+        until("all are delivered", PATIENCE, async || (sent_to(&file).len() == 4).then_some(())).await;
+        console.until_at_rest().await;
+        worker.terminate();
+        assert!(worker.ended().await.success(), "{}", worker.log());
+        let events: Vec<_> = merged(&[file]).remove("work:1").unwrap_or_default().into_iter().map(|sent| sent.event).collect();
+        assert_eq!(events, ["1", "2", "3", "4"]);
+        console.check().await;
+    }
 }
 
-/// The first script on a connection failed on such a key, and the worker took that for a Redis that cannot be reached: it waited for ever.
+/// A stop does not wait for the operator.
+#[tokio::test]
+async fn a_worker_that_waits_for_a_repair_can_be_stopped() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let key = console.keys.event_workers();
+    let _: () = console.run(&["SET", &key, "wrong"]).await;
+    let mut worker = Process::start(&redis, "w", "null", &[]);
+    until_named(&worker, &key, "string", "hash").await;
+    worker.terminate();
+    assert!(worker.ended().await.success(), "{}", worker.log());
+}
+
+/// The first script on a connection failed on such a key, and the worker took that for a Redis that cannot be reached, or ended with a bare WRONGTYPE.
 #[tokio::test]
 async fn a_counter_or_meta_of_a_wrong_type_is_named() {
     for at in 0..2 {
         let redis = Redis::start();
         let console = redis.console().await;
-        let (key, told) = match at {
-            0 => (console.keys.next_event_id(), "list, not a string"),
-            _ => (console.keys.meta(), "list, not a hash"),
+        let (key, expected) = match at {
+            0 => (console.keys.next_event_id(), "string"),
+            _ => (console.keys.meta(), "hash"),
         };
-        let worker = start(&redis, "w", &Recorder::new(), |_| {});
-        console.until_lease("w").await;
+        let worker = Process::start(&redis, "w", "null", &[]);
+        for event in ["1", "2"] {
+            console.emit("work:1", event).await;
+            console.until_at_rest().await;
+        }
         let mut pipe = redis::pipe();
         pipe.atomic().cmd("DEL").arg(&key).cmd("LPUSH").arg(&key).arg("wrong");
         let () = pipe.query_async(&mut redis.connect().await).await.expect("set");
         // One finds it in the middle of its work, where the counter is the key; the other at its start.
-        let second = start(&redis, "second", &Recorder::new(), |_| {});
-        for worker in if at == 0 { vec![worker, second] } else { vec![second] } {
-            let error = worker.ended().await.expect_err("a wrong type").to_string();
-            assert_eq!(error, format!("the key {key} is a {told}; move it away, then start the worker again"));
+        let second = Process::start(&redis, "second", "null", &[]);
+        until_named(&second, &key, "list", expected).await;
+        if at == 0 {
+            console.emit("work:1", "3").await;
+            until_named(&worker, &key, "list", expected).await;
+            assert_eq!(console.list(&console.keys.events("work:1")).await, ["3"]);
         }
     }
-}
-
-/// The worker looked for the key over a new connection, whose first script failed on that key too: it ended with a bare WRONGTYPE.
-#[tokio::test]
-async fn a_counter_that_becomes_a_wrong_type_under_load_is_named() {
-    let redis = Redis::start();
-    let console = redis.console().await;
-    let worker = start(&redis, "w", &Recorder::new(), |_| {});
-    for event in ["1", "2"] {
-        console.emit("work:1", event).await;
-        console.until_at_rest().await;
-    }
-    let key = console.keys.next_event_id();
-    let mut pipe = redis::pipe();
-    pipe.atomic().cmd("DEL").arg(&key).cmd("LPUSH").arg(&key).arg("wrong");
-    let () = pipe.query_async(&mut redis.connect().await).await.expect("set");
-    console.emit("work:1", "3").await;
-    let error = worker.ended().await.expect_err("a wrong type").to_string();
-    assert_eq!(error, format!("the key {key} is a list, not a string; move it away, then start the worker again"));
-    assert_eq!(console.list(&console.keys.events("work:1")).await, ["3"]);
 }
 
 /// Under a Redis user who might use LMOVE but not RPOP, events were moved into a batch that nobody knew of; without LMOVE, healthy objects were

@@ -171,7 +171,9 @@ async fn a_worker_says_what_it_cannot_start_with() {
     let bad = Worker::builder(redis.url()).config(bad).sink(Recorder::new()).build().err();
     assert!(matches!(bad, Some(WorkerError::Config(_))));
 
-    let nobody = Worker::builder("unix:///nowhere/redis.sock").sink(Recorder::new()).build().expect("valid");
+    let mut impatient = config(&redis, "w");
+    impatient.connect_timeout = std::time::Duration::ZERO;
+    let nobody = Worker::builder("unix:///nowhere/redis.sock").config(impatient).sink(Recorder::new()).build().expect("valid");
     let error = tokio::time::timeout(PATIENCE, nobody.run(seriatim::worker::Shutdown::new())).await.expect("it answers");
     let error = error.expect_err("no Redis").to_string();
     assert!(error.starts_with("cannot connect to Redis at /nowhere/redis.sock: "), "{error}");

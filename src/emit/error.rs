@@ -7,6 +7,7 @@
 use redis::{ErrorKind, RedisError, RedisResult, ServerError, ServerErrorKind, Value};
 
 use crate::event::{EventError, NameError, ObjectName};
+use crate::told::told;
 
 /// Why an emit failed, and what is known about its effect.
 ///
@@ -90,15 +91,6 @@ impl EmitError {
     pub fn is_unknown(&self) -> bool {
         matches!(self, Self::Unknown { .. })
     }
-}
-
-/// An error of Redis as Redis words it, `CODE details`, in one line.
-pub(super) fn told(error: &RedisError) -> String {
-    let text = match (error.code(), error.detail()) {
-        (Some(code), Some(detail)) => format!("{code} {detail}"),
-        _ => error.to_string(),
-    };
-    text.replace(['\r', '\n'], " ")
 }
 
 /// What became of a transaction that did not run to its end. It is about no object yet: [`Failed::about`] names one.

@@ -153,6 +153,14 @@ pub enum ScriptError {
 }
 
 impl ScriptError {
+    /// The error in one line; an error of Redis with its code.
+    pub(crate) fn told(&self) -> String {
+        match self {
+            Self::Redis(error) => crate::told::told(error),
+            other => other.to_string(),
+        }
+    }
+
     /// Whether a key has a type that the protocol does not allow.
     pub fn is_wrong_type(&self) -> bool {
         matches!(self, Self::WrongType { .. }) || matches!(self, Self::Redis(error) if error.code() == Some("WRONGTYPE"))

@@ -19,7 +19,7 @@ use super::activity::Activity;
 use super::config::WorkerConfig;
 use super::connect::{Backoff, Redis, is_lasting};
 use super::error::WorkerError;
-use super::lease::{Notice, Session, attach, detach, keeper, wrong_type};
+use super::lease::{self, Notice, Session, attach, detach, keeper};
 use super::ledger::Link;
 use super::retry::RetryPolicy;
 use super::slots::{Hand, failed, shortened};
@@ -411,12 +411,14 @@ impl Term {
         loop {
             let mut conn = self.link.connection().await.map_err(ended)?;
             match around!("advance", scripts::advance(&mut conn, call)).await {
-                Ok(reply) => return self.read(reply),
-                Err(error) if error.is_wrong_type() => return Err(ended(wrong_type(&self.redis, &self.config, error).await)),
+                Ok(reply) => {
+                    self.redis.outage().answered(conn.made_at());
+                    return self.read(reply);
+                }
                 Err(error) if is_lasting(&error) => return Err(ended(error.into())),
                 Err(error) => {
-                    warn!(%error, "commit: a call failed, it will be repeated");
                     self.link.give_up().await;
+                    lease::failed(&self.redis, &self.config, conn.made_at(), error).await;
                     backoff.wait().await;
                 }
             }

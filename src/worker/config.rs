@@ -46,6 +46,9 @@ pub struct WorkerConfig {
     pub sweep: Duration,
     /// How long a graceful stop lets the sink finish what is in hand. Up to 1 hour, default 25 s.
     pub grace: Duration,
+    /// How long a start waits for a Redis that is loading or cannot be reached. A wrong user or password, or a missing right, ends it at once. Up to
+    /// 1 hour, default 30 s.
+    pub connect_timeout: Duration,
     /// A connection is given up and made anew after this time without progress: a call waits for its reply, and no byte moves. A large reply on a slow
     /// link takes as long as it needs. An attempt to connect may take as long in all. 100 ms to 10 minutes, default 5 s.
     pub response_timeout: Duration,
@@ -86,6 +89,7 @@ impl Default for WorkerConfig {
             block: Duration::from_secs(1),
             sweep: Duration::from_secs(1),
             grace: Duration::from_secs(25),
+            connect_timeout: Duration::from_secs(30),
             response_timeout: Duration::from_secs(5),
             retry: RetryPolicy::default(),
             retry_types: BTreeMap::new(),
@@ -132,6 +136,7 @@ impl WorkerConfig {
         check_time("block", self.block, ms(10), s(1), "it must be 10 ms to 1 s")?;
         check_time("sweep", self.sweep, ms(50), s(60), "it must be 50 ms to 1 min")?;
         check_time("grace", self.grace, ms(0), hour, "it must be at most 1 h")?;
+        check_time("connect_timeout", self.connect_timeout, ms(0), hour, "it must be at most 1 h")?;
         check_time("response_timeout", self.response_timeout, ms(100), s(600), "it must be 100 ms to 10 min")?;
         check_time("probe_max", self.probe_max, ms(100), hour, "it must be 100 ms to 1 h")?;
         let forget_after = self.forget_after.unwrap_or(hour);

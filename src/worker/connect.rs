@@ -9,16 +9,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use deadpool::managed::{self, Hook, HookError, Metrics, Object, PoolError, RecycleError, RecycleResult};
+use deadpool::managed::{self, Metrics, Object, PoolError, RecycleError, RecycleResult};
 use redis::aio::ConnectionLike;
 use redis::{AsyncConnectionConfig, Cmd, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisFuture, Value};
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::config::{WorkerConfig, jitter};
 use super::error::WorkerError;
+use super::outage::Outage;
 use crate::failpoints::around;
 use crate::keys::Keys;
 use crate::scripts::{self, ScriptError, Seen};
+use crate::told::{is_outage, told};
 use crate::url::{connection_info, tcp_settings};
 use crate::wire::Wire;
 
@@ -35,6 +38,7 @@ pub(crate) struct Redis {
     pool_apart: managed::Pool<Manager>,
     address: Arc<str>,
     memory: Arc<Memory>,
+    outage: Arc<Outage>,
 }
 
 /// What must be remembered over all connections of the process.
@@ -67,16 +71,21 @@ impl Redis {
     pub(crate) fn new(url: &str, config: &WorkerConfig) -> Result<Self, WorkerError> {
         let info = connection_info(url).map_err(|error| WorkerError::Url(error.reason))?;
         let info = info.set_tcp_settings(tcp_settings(config.response_timeout));
-        let address = info.addr().to_string().into();
+        let address: Arc<str> = info.addr().to_string().into();
         let memory = Arc::new(Memory::default());
         let pool = |connections| {
-            managed::Pool::builder(Manager { info: info.clone(), patience: config.response_timeout })
-                .max_size(connections)
-                .post_create(first_script(config, Arc::clone(&memory)))
-                .build()
-                .map_err(|error| WorkerError::Url(error.to_string()))
+            let manager = Manager {
+                info: info.clone(),
+                patience: config.response_timeout,
+                keys: config.keys.clone(),
+                first_id: config.first_id,
+                event_log: config.event_log.is_some(),
+                memory: Arc::clone(&memory),
+            };
+            managed::Pool::builder(manager).max_size(connections).build().map_err(|error| WorkerError::Url(error.to_string()))
         };
-        Ok(Self { pool: pool(CONNECTIONS)?, pool_apart: pool(CONNECTIONS_APART)?, address, memory })
+        let (pool, pool_apart) = (pool(CONNECTIONS)?, pool(CONNECTIONS_APART)?);
+        Ok(Self { pool, pool_apart, outage: Arc::new(Outage::new(address.to_string())), address, memory })
     }
 
     /// The same Redis for another runtime, with connections of its own and the same memory.
@@ -86,28 +95,48 @@ impl Redis {
 
     /// One connection, for as long as it is kept.
     pub(crate) async fn connect(&self) -> Result<Connection, WorkerError> {
-        match around!("open", self.pool.get()).await {
+        match around!("open", async { self.pool.get().await.map_err(|error| self.unopened(error)) }).await {
             Ok(conn) => Ok(Connection(conn)),
-            Err(PoolError::Backend(source) | PoolError::PostCreateHook(HookError::Backend(source))) => {
-                Err(self.unreachable(source))
-            }
-            Err(PoolError::PostCreateHook(HookError::Message(text))) => Err(WorkerError::Refused(text.into_owned())),
-            Err(other) => Err(self.unreachable(RedisError::from((ErrorKind::Client, "no connection", other.to_string())))),
+            Err(Unopened::Redis(source)) => Err(self.unreachable(source)),
+            Err(Unopened::Refused(error)) => Err(*error),
+        }
+    }
+
+    fn unopened(&self, error: PoolError<Unopened>) -> Unopened {
+        match error {
+            PoolError::Backend(unopened) => unopened,
+            other => Unopened::Redis(RedisError::from((ErrorKind::Client, "no connection", format!("{other:?}")))),
         }
     }
 
     /// One connection, however long it takes, unless what stands in the way is not a matter of time. Cancellation safe.
     pub(crate) async fn reconnect(&self) -> Result<Connection, WorkerError> {
+        self.connect_until(None).await
+    }
+
+    /// The same, up to a time. After that, and at once where waiting is of no use, as for a wrong password, the error of the last attempt. A key of a
+    /// wrong type is waited for without end: an operator moves it away.
+    pub(crate) async fn connect_until(&self, deadline: Option<Instant>) -> Result<Connection, WorkerError> {
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
         loop {
+            let began = Instant::now();
             match self.connect().await {
-                Err(WorkerError::Connect { source, .. }) => {
-                    warn!(address = %self.address, error = %source, "no connection to Redis, trying again");
-                    backoff.wait().await;
+                Err(WorkerError::Connect { address, source }) => {
+                    if deadline.is_some_and(|deadline| Instant::now() >= deadline || !is_outage(&source)) {
+                        return Err(WorkerError::Connect { address, source });
+                    }
+                    self.outage.failed(began, &told(&source));
                 }
+                Err(error @ WorkerError::WrongType { .. }) => self.outage.obstructed(began, &error.to_string()),
                 done => return done,
             }
+            backoff.wait().await;
         }
+    }
+
+    /// Whether Redis is away: told in one place.
+    pub(crate) fn outage(&self) -> &Arc<Outage> {
+        &self.outage
     }
 
     /// The highest id ever seen goes up to this one.
@@ -136,19 +165,40 @@ struct Manager {
     info: ConnectionInfo,
     /// The longest time to connect, and the longest time without progress after that.
     patience: Duration,
+    keys: Keys,
+    first_id: u64,
+    event_log: bool,
+    memory: Arc<Memory>,
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+enum Unopened {
+    /// Redis is away or refuses.
+    Redis(RedisError),
+    /// The first script ended so.
+    Refused(Box<WorkerError>),
+}
+
+impl From<RedisError> for Unopened {
+    fn from(error: RedisError) -> Self {
+        Self::Redis(error)
+    }
 }
 
 impl managed::Manager for Manager {
     type Type = Wire;
-    type Error = RedisError;
+    type Error = Unopened;
 
-    async fn create(&self) -> Result<Wire, RedisError> {
-        Wire::open(&self.info, AsyncConnectionConfig::new(), self.patience, self.patience).await
+    async fn create(&self) -> Result<Wire, Unopened> {
+        let mut wire = Wire::open(&self.info, AsyncConnectionConfig::new(), self.patience, self.patience).await?;
+        self.first_script(&mut wire).await?;
+        Ok(wire)
     }
 
-    async fn recycle(&self, wire: &mut Wire, _: &Metrics) -> RecycleResult<RedisError> {
-        let () = redis::cmd("PING").query_async(wire).await.map_err(RecycleError::Backend)?;
-        Ok(())
+    async fn recycle(&self, wire: &mut Wire, _: &Metrics) -> RecycleResult<Unopened> {
+        let pong: Result<(), RedisError> = redis::cmd("PING").query_async(wire).await;
+        pong.map_err(|error| RecycleError::Backend(error.into()))
     }
 }
 
@@ -195,38 +245,35 @@ pub(crate) fn give_up(conn: Connection) {
     drop(Connection::take(conn));
 }
 
-/// Whether the error says that a key has a type the protocol does not allow, or that script and program do not fit: nothing that
-/// another connection or another moment would mend.
+/// Whether the error says that script and program do not fit, or a right is missing: neither another connection nor another moment mends that. A key
+/// of a wrong type does not belong here: an operator repairs it while workers wait.
 pub(crate) fn is_lasting(error: &ScriptError) -> bool {
-    error.is_wrong_type() || !matches!(error, ScriptError::Redis(_))
+    !error.is_wrong_type() && !matches!(error, ScriptError::Redis(_))
 }
 
-fn first_script(config: &WorkerConfig, memory: Arc<Memory>) -> Hook<Manager> {
-    let (keys, first_id, event_log) = (config.keys.clone(), config.first_id, config.event_log.is_some());
-    Hook::async_fn(move |conn: &mut Wire, _| {
-        let (keys, memory) = (keys.clone(), Arc::clone(&memory));
-        Box::pin(async move {
-            let seen = Seen { highest: memory.highest.load(Ordering::Relaxed), first_id, event_log };
-            let replication_id = replication_id(conn).await.map_err(HookError::Backend)?;
-            match around!("connect", scripts::connect(conn, &keys, &replication_id, seen)).await {
-                Ok(connected) => {
-                    memory.met(replication_id, connected.changed);
-                    // Others may have given ids up to here, or from here on. Should Redis lose that it jumped, this process still knows.
-                    memory.highest.fetch_max(connected.counter, Ordering::Relaxed);
-                    if connected.changed {
-                        warn!(
-                            counter = connected.counter,
-                            "Redis was restarted or replaced: the id counter jumped, so that no id is given twice"
-                        );
-                    }
-                    Ok(())
+impl Manager {
+    async fn first_script(&self, conn: &mut Wire) -> Result<(), Unopened> {
+        let (keys, memory) = (&self.keys, &self.memory);
+        let seen = Seen { highest: memory.highest.load(Ordering::Relaxed), first_id: self.first_id, event_log: self.event_log };
+        let replication_id = replication_id(conn).await?;
+        match around!("connect", scripts::connect(conn, keys, &replication_id, seen)).await {
+            Ok(connected) => {
+                memory.met(replication_id, connected.changed);
+                // Others may have given ids up to here, or from here on. Should Redis lose that it jumped, this process still knows.
+                memory.highest.fetch_max(connected.counter, Ordering::Relaxed);
+                if connected.changed {
+                    warn!(
+                        counter = connected.counter,
+                        "Redis was restarted or replaced: the id counter jumped, so that no id is given twice"
+                    );
                 }
-                Err(error) if error.is_wrong_type() => Err(HookError::message(wrong_type(conn, &keys, error).await.to_string())),
-                Err(ScriptError::Redis(error)) => Err(HookError::Backend(error)),
-                Err(other) => Err(HookError::message(other.to_string())),
+                Ok(())
             }
-        })
-    })
+            Err(error) if error.is_wrong_type() => Err(Unopened::Refused(Box::new(wrong_type(conn, keys, error).await))),
+            Err(ScriptError::Redis(error)) => Err(error.into()),
+            Err(other) => Err(Unopened::Refused(Box::new(WorkerError::Refused(other.to_string())))),
+        }
+    }
 }
 
 /// Finds the key of a wrong type that made the first script fail.

@@ -6,6 +6,7 @@ use redis::RedisError;
 
 use super::config::ConfigError;
 use crate::scripts::ScriptError;
+use crate::told::{advice, told};
 
 /// Why a worker did not start or did not go on. What it had in hand is kept in Redis in every case.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +22,7 @@ pub enum WorkerError {
     #[error("not a Redis URL ({0}); it looks like redis://host:6379 or unix:///path")]
     Url(String),
     /// Redis could not be reached when the worker started.
-    #[error("cannot connect to Redis at {address}: {source}")]
+    #[error("cannot connect to Redis at {address}: {}{}", told(.source), advice(.source))]
     Connect {
         /// Host and port, or the socket.
         address: String,
@@ -50,7 +51,7 @@ pub enum WorkerError {
         lease: String,
     },
     /// A key has a type that the protocol does not allow.
-    #[error("the key {key} is a {found}, not a {expected}; move it away, then start the worker again")]
+    #[error("the key {key} is a {found}, not a {expected}; move it away, and workers go on")]
     WrongType {
         /// The key.
         key: String,

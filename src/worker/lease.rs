@@ -27,6 +27,7 @@ use super::recover::sweep;
 use crate::failpoints::around;
 use crate::keys::{Keys, SHARED_KINDS, WORKER_KINDS};
 use crate::scripts::{self, Attach, Attached, Detached, Renewed, ScriptError};
+use crate::told::is_outage;
 
 /// From an attach to its end.
 #[derive(Debug, Clone)]
@@ -54,15 +55,17 @@ pub(crate) enum Notice {
     Failed(WorkerError),
 }
 
-/// Takes the name. `before` is the session that lapsed, if this is not the first one; only then a Redis that cannot be reached is waited for.
+/// Takes the name. `before` is the session that lapsed; without one, a Redis that cannot be reached is waited for up to the connect timeout.
 pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<&Session>) -> Result<Session, WorkerError> {
     let token: Arc<str> = uuid::Uuid::new_v4().to_string().into();
     // With the length of the lease: Redis keeps only its end, and its clock may step.
     let holder = format!("{} {}ms", Holder::current(), config.lease.as_millis());
     let mut displace = String::new();
     let mut awaited: Option<(String, Instant)> = None;
+    let deadline = before.is_none().then(|| Instant::now() + config.connect_timeout);
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
     loop {
-        let mut conn = if before.is_some() { redis.reconnect().await? } else { redis.connect().await? };
+        let mut conn = redis.connect_until(deadline).await?;
         let args = Attach {
             name: &config.name,
             token: &token,
@@ -76,6 +79,7 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
         };
         match around!("attach", scripts::attach(&mut conn, &config.keys, &args)).await {
             Ok(Attached::Attached { kept, held }) => {
+                redis.outage().answered(conn.made_at());
                 info!(name = %config.name, slots = config.concurrency, kept, held, "recover: attached");
                 return Ok(Session { token, changes: redis.changes(), again: before.is_some(), let_go: false });
             }
@@ -88,19 +92,34 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
                 }
                 wait_for_lease(config, lease, left, &mut awaited).await?;
             }
-            Err(error) if error.is_wrong_type() => return Err(wrong_type(redis, config, error).await),
             Err(error) if is_lasting(&error) => return Err(error.into()),
-            // Where a Redis that once answered does not now, it is waited for; a repeated call changes nothing.
-            Err(error) if before.is_some() => {
-                warn!(%error, "recover: attach failed, trying again");
+            Err(ScriptError::Redis(source))
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline || !is_outage(&source))
+                    && source.code() != Some("WRONGTYPE") =>
+            {
+                return match source.kind() {
+                    ErrorKind::Server(_) => Err(ScriptError::Redis(source).into()),
+                    _ => Err(redis.unreachable(source)),
+                };
+            }
+            // A repeated call changes nothing.
+            Err(error) => {
+                let made_at = conn.made_at();
                 give_up(conn);
-                sleep(Duration::from_millis(50)).await;
+                failed(redis, config, made_at, error).await;
+                backoff.wait().await;
             }
-            Err(ScriptError::Redis(source)) if !matches!(source.kind(), ErrorKind::Server(_)) => {
-                return Err(redis.unreachable(source));
-            }
-            Err(error) => return Err(error.into()),
         }
+    }
+}
+
+/// Tells of a call that failed and will be repeated: Redis is away, or a key has a wrong type.
+pub(crate) async fn failed(redis: &Redis, config: &WorkerConfig, made_at: Instant, error: ScriptError) {
+    if !error.is_wrong_type() {
+        redis.outage().failed(made_at, &error.told());
+    } else if redis.outage().is_due() {
+        let error = wrong_type(redis, config, error).await.to_string();
+        redis.outage().obstructed(made_at, &error);
     }
 }
 
@@ -206,6 +225,7 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
         };
         match done {
             Ok(notice) => {
+                redis.outage().answered(open.made_at());
                 conn = Some(open);
                 backoff = Backoff::new(Duration::from_millis(20), config.lease / 10);
                 if renews {
@@ -224,13 +244,11 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
                     None => {}
                 }
             }
-            Err(error) if is_lasting(&error) => {
-                let error = if error.is_wrong_type() { wrong_type(&redis, &config, error).await } else { error.into() };
-                return drop(notices.send(Notice::Failed(error)).await);
-            }
+            Err(error) if is_lasting(&error) => return drop(notices.send(Notice::Failed(error.into())).await),
             Err(error) => {
-                warn!(%error, "the lease could not be renewed, trying again");
+                let made_at = open.made_at();
                 give_up(open);
+                failed(&redis, &config, made_at, error).await;
                 backoff.wait().await;
             }
         }
@@ -259,11 +277,12 @@ pub(crate) async fn detach(redis: &Redis, config: &WorkerConfig, session: &Sessi
             match around!("detach", scripts::detach(&mut conn, &config.keys, &config.name, &session.token)).await {
                 Ok(Detached::Detached { held }) => return Some(held),
                 Ok(Detached::Lapsed | Detached::Fenced { .. }) => return Some(0),
-                Err(error) => {
+                Err(error) if is_lasting(&error) || error.is_wrong_type() => {
                     warn!(%error, "recover: detach failed");
-                    if is_lasting(&error) {
-                        return None;
-                    }
+                    return None;
+                }
+                Err(error) => {
+                    redis.outage().failed(conn.made_at(), &error.told());
                     give_up(conn);
                 }
             }
@@ -278,7 +297,7 @@ pub(crate) async fn wrong_type(redis: &Redis, config: &WorkerConfig, error: Scri
         let mut conn = match redis.connect().await {
             Ok(conn) => conn,
             // The first script on the new connection met the same key, and names it.
-            Err(refused @ WorkerError::Refused(_)) => return Some(refused),
+            Err(named @ WorkerError::WrongType { .. }) => return Some(named),
             Err(_) => return None,
         };
         let registered: Result<Option<String>, _> =

@@ -11,7 +11,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::Mutex;
-use tracing::warn;
 
 use super::config::WorkerConfig;
 use super::connect::{Backoff, Connection, Redis, give_up, is_lasting};
@@ -108,7 +107,10 @@ impl InHand {
         loop {
             let mut conn = link.connection().await.map_err(|error| LedgerError::Failed(error.to_string()))?;
             match around!("handled", scripts::handled(&mut conn, keys, &batch, finished)).await {
-                Ok(Handled::Kept { id, finished, emitted }) => return Ok(Page { id, finished, emitted }),
+                Ok(Handled::Kept { id, finished, emitted }) => {
+                    link.redis.outage().answered(conn.made_at());
+                    return Ok(Page { id, finished, emitted });
+                }
                 Ok(Handled::Unpushed { id }) => {
                     return Err(LedgerError::Failed(format!("what handlers of event {id} have emitted is still to be pushed")));
                 }
@@ -119,12 +121,12 @@ impl InHand {
                                  the workers have drained the queues";
                     return Err(LedgerError::Failed(error.to_owned()));
                 }
-                Err(error) if is_lasting(&error) => {
+                Err(error) if is_lasting(&error) || error.is_wrong_type() => {
                     let object = String::from_utf8_lossy(&self.object);
                     return Err(LedgerError::Failed(format!("{}: {error}", keys.event_handled(&object))));
                 }
                 Err(error) => {
-                    warn!(%error, "deliver: what handlers have finished could not be kept, trying again");
+                    link.redis.outage().failed(conn.made_at(), &error.told());
                     link.give_up().await;
                     backoff.wait().await;
                 }

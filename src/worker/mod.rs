@@ -14,6 +14,7 @@
 //! - `wait`: blocks on the markers while there is nothing to do
 //! - `retry`: what follows when an event fails
 //! - `recover`: takes over from processes that are gone
+//! - `outage`: whether Redis is away, and what is told of it
 //! - `connect`: connections, each checked before its first script
 //! - `shutdown`, `config`, `error`, `holder`: what their names say
 
@@ -28,6 +29,7 @@ mod health;
 mod holder;
 mod lease;
 mod ledger;
+mod outage;
 mod recover;
 mod retry;
 mod serve;
@@ -95,12 +97,13 @@ impl Worker {
 
     /// Takes the name and works until it is told to stop, which is the only way it ends without an error.
     ///
-    /// A Redis that goes away while it works is waited for. Dropping the future stops everything at once, as a crash would: the name's lease
+    /// At the start it waits `connect_timeout` for a Redis that is loading or cannot be reached. A Redis that goes away while it works is waited for without
+    /// end, and so is an operator where a key has a wrong type: see the log. Dropping the future stops everything at once, as a crash would: the name's lease
     /// runs out, and what was in hand comes again elsewhere with the same ids.
     ///
     /// # Errors
     ///
-    /// [`WorkerError::Connect`] where Redis cannot be reached at the start, [`WorkerError::InUse`] where the name has a live owner,
+    /// [`WorkerError::Connect`] where Redis cannot be reached within `connect_timeout`, or refuses user or password, [`WorkerError::InUse`] where the name has a live owner,
     /// [`WorkerError::Fenced`] where another process took the name over, and what else stands in the way for good.
     pub async fn run(self, shutdown: impl Into<Shutdown>) -> Result<Stopped, WorkerError> {
         let shutdown = shutdown.into();

@@ -23,7 +23,7 @@ use super::connect::{Backoff, Connection, Redis, give_up, is_lasting};
 use super::deliver::{Outcome, deliver};
 use super::error::WorkerError;
 use super::health::{Change, Health};
-use super::lease::{Keeper, Notice, Session, keeper, wrong_type};
+use super::lease::{Keeper, Notice, Session, failed, keeper};
 use super::ledger::{InHand, Link};
 use super::shutdown::Shutdown;
 use super::slots::{Policy, Slot, Step};
@@ -283,7 +283,14 @@ impl<'a> Serve<'a> {
             call.look(slot);
         }
         self.wake &= !wanted;
-        self.calls.push(Box::pin(async move { (asked, around!("advance", scripts::advance(&mut conn, &call)).await) }));
+        let outage = Arc::clone(self.redis.outage());
+        self.calls.push(Box::pin(async move {
+            let reply = around!("advance", scripts::advance(&mut conn, &call)).await;
+            if reply.is_ok() {
+                outage.answered(conn.made_at());
+            }
+            (asked, reply)
+        }));
         true
     }
 
@@ -389,19 +396,18 @@ impl<'a> Serve<'a> {
             Ok(Advanced::Fenced { lease }) => Ok(Some(Ended::Fenced(lease))),
             Err(error) => {
                 self.unanswered(&asked);
-                if error.is_wrong_type() {
-                    return Err(wrong_type(self.redis, &self.config, error).await);
-                } else if is_lasting(&error) {
+                if is_lasting(&error) {
                     return Err(error.into());
                 }
-                warn!(%error, "commit: a call failed, it will be repeated");
                 if !matches!(&error, ScriptError::Redis(error) if matches!(error.kind(), ErrorKind::Server(_))) {
                     self.ask_for_less();
                 }
                 if let Some(conn) = self.conn.take() {
+                    let made_at = conn.made_at();
                     give_up(conn);
-                    let (redis, delay) = (self.redis.clone(), self.call_backoff.delay());
+                    let (redis, config, delay) = (self.redis.clone(), Arc::clone(&self.config), self.call_backoff.delay());
                     self.connecting = Some(Box::pin(async move {
+                        failed(&redis, &config, made_at, error).await;
                         sleep(delay).await;
                         redis.reconnect().await
                     }));

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Cmd;
-use tracing::warn;
 
 use super::config::WorkerConfig;
 use super::connect::{Connection, Redis};
 use super::error::WorkerError;
 use crate::failpoints::around;
 use crate::scripts::{Advance, Advanced, ScriptError, pop_and_advance};
+use crate::told::told;
 use crate::wire::Wire;
 
 /// What became of a wait.
@@ -52,18 +52,23 @@ pub(crate) async fn wait(
     };
     // The server answers after the block time at the latest; what is longer is a lost connection.
     conn.set_block(config.block);
-    match around!("pop", pop_and_advance(&mut conn, pop, &call)).await {
+    let answer = around!("pop", pop_and_advance(&mut conn, pop, &call)).await;
+    let made_at = conn.made_at();
+    match answer {
         Ok((popped, reply)) => {
             let out_of_memory = popped.as_ref().is_err_and(|error| error.code() == Some("OOM"));
-            if let Err(error) = popped
-                && !out_of_memory
-            {
-                warn!(%error, "claim: the wait for markers failed, trying again");
+            match popped {
+                // A list of a wrong type is found by the next call of advance, which says so.
+                Err(error) if !out_of_memory && error.code() != Some("WRONGTYPE") => {
+                    redis.outage().failed(made_at, &told(&error))
+                }
+                _ if reply.is_ok() => redis.outage().answered(made_at),
+                _ => {}
             }
             Ok(Some(Waited { conn, out_of_memory, reply }))
         }
         Err(error) => {
-            warn!(%error, "claim: the wait for markers failed, trying again");
+            redis.outage().failed(made_at, &told(&error));
             Ok(None)
         }
     }

@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// The most bytes of events in one reply of Redis: 1 to 512MiB. After a failed call the worker asks for less, down to 64KiB
     #[arg(long, value_name = "BYTES", default_value = "8MiB", value_parser = bytes)]
     reply_bytes: usize,
+    /// How long to wait at the start for a Redis that is loading or cannot be reached: up to 1h
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
+    connect_timeout: Duration,
     /// Give up a connection after this time without progress, while a call waits for its reply: 100ms to 10m
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     response_timeout: Duration,
@@ -109,6 +112,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     config.concurrency = args.concurrency;
     config.batch = args.batch;
     config.reply_bytes = args.reply_bytes;
+    config.connect_timeout = args.connect_timeout;
     config.response_timeout = args.response_timeout;
     config.turn_max = args.turn_max;
     config.lease = args.lease;

@@ -1,0 +1,82 @@
+//! Errors of Redis in one line, and what to do about them: the same words in the library and in every command.
+
+use redis::{ErrorKind, RedisError};
+
+/// An error of Redis as Redis words it, `CODE details`, in one line.
+pub fn told(error: &RedisError) -> String {
+    let text = match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
+    };
+    text.replace(['\r', '\n'], " ")
+}
+
+/// What to do, to stand behind the error; empty if nobody knows.
+pub fn advice(error: &RedisError) -> String {
+    let text = error.to_string();
+    let says = |word: &str| error.code() == Some(word) || text.contains(word);
+    if says("NOAUTH") {
+        return "; Redis wants a password: check user and password in --redis or SERIATIM_REDIS".to_owned();
+    }
+    if says("WRONGPASS") || error.kind() == ErrorKind::AuthenticationFailed {
+        return "; the password is wrong, or the user is unknown: check user and password in --redis or SERIATIM_REDIS"
+            .to_owned();
+    }
+    if says("NOPERM") || text.contains("The user executing the script") || text.contains("ACL failure in script") {
+        let right = missing_right(&text);
+        return format!("; the user lacks {right}: docs/protocol.md, \"Permissions\", lists what it needs");
+    }
+    let known = if text.contains("unknown command") || text.contains("Invalid command passed to redis.acl_check_cmd") {
+        "a command is renamed or disabled on this Redis (rename-command), or Redis is older than 7.0; seriatim needs every command of \
+         docs/protocol.md, \"Permissions\", under its own name"
+    } else if says("CROSSSLOT") || text.contains("do not hash to the same slot") || text.contains("non local key") {
+        "this is a Redis Cluster: with --namespace NAME all keys are in one slot"
+    } else if says("MOVED") {
+        "this is a Redis Cluster, and another node has the keys: --redis must name that node, and --namespace keeps all keys on it"
+    } else if says("CLUSTERDOWN") {
+        "this is a Redis Cluster that is not complete: every slot needs a node (redis-cli --cluster check)"
+    } else if says("LOADING") {
+        "Redis is loading its data: try again when that is done"
+    } else if error.is_connection_refusal() || error.is_timeout() || error.is_io_error() {
+        "is it running? --redis or SERIATIM_REDIS names another"
+    } else {
+        return String::new();
+    };
+    format!("; {known}")
+}
+
+/// Whether Redis cannot be reached, or cannot answer yet: it may later.
+pub fn is_outage(error: &RedisError) -> bool {
+    match error.code() {
+        Some("LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "READONLY" | "NOREPLICAS" | "MISCONF") => true,
+        _ => error.is_io_error() || error.is_timeout() || error.to_string().contains("max number of clients"),
+    }
+}
+
+/// The right that an ACL error of Redis is about, as `ACL SETUSER` writes it.
+fn missing_right(text: &str) -> String {
+    let quoted = text.split_once("run the '").and_then(|(_, rest)| rest.split_once('\'')).map(|(command, _)| command);
+    match quoted {
+        Some(command) => format!("+{command}"),
+        None if text.contains("keys") => "the keys (~PATTERN)".to_owned(),
+        None if text.contains("channel") => "the channels (&PATTERN)".to_owned(),
+        None => "a command or a key that a script uses".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_right_that_is_missing_is_named() {
+        for (text, right) in [
+            ("NOPERM: this user has no permissions to run the 'xrange' command", "+xrange"),
+            ("NOPERM: User u has no permissions to run the 'client|setinfo' command", "+client|setinfo"),
+            ("NOPERM: this user has no permissions to access one of the keys used as arguments", "the keys (~PATTERN)"),
+            ("ERR The user executing the script can't run this command or subcommand", "a command or a key that a script uses"),
+        ] {
+            assert_eq!(missing_right(text), right);
+        }
+    }
+}
