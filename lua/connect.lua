@@ -6,6 +6,8 @@
 --           unless the caller chose a first id. As long as fewer than a million ids a second are given, the time is beyond every id given
 --           before, also if Redis has lost an earlier jump and nobody remembers those ids.
 --           Writes down whether the event log is on, for those who finalize events and are no workers.
+--           Raises the version of the protocol, so that workers of the version before cannot connect any more, and refuses a version it does not
+--           know, before anything is written.
 --           Refuses a user who may not do all that the scripts do.
 -- Keys      KEYS[1] seriatim.meta (hash, read and write); next.event.id (string, read and write)
 -- Arguments prefix; replication id ('' = unknown); highest id seen by the caller (0 = none); lowest first id, of the caller's choice (0 = none); 1 where the event
@@ -14,6 +16,7 @@
 --           | {'denied', command}
 -- Keeps     I5 (ids)
 -- Cost      O(1)
+local SCHEMA, SCHEMA_BEFORE = '2', '1'
 local replication_id, highest, first_id, log = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
 local denied = missing_right()
@@ -23,7 +26,8 @@ end
 local seen = redis.call('HMGET', KEYS[1], 'schema', 'replication.id', 'event.log')
 local value = redis.call('GET', P .. next_event_id)
 local counter = id_of(value or '0')
-if seen[1] and seen[1] ~= '1' then
+local is_known = not seen[1] or seen[1] == SCHEMA or seen[1] == SCHEMA_BEFORE
+if not is_known then
   return { 'schema', seen[1] }
 elseif not counter then
   return { 'counter', value }
@@ -42,8 +46,8 @@ local text = string.format('%.0f', counter)
 if text ~= value then
   redis.call('SET', P .. next_event_id, text)
 end
-if not seen[1] then
-  redis.call('HSET', KEYS[1], 'schema', '1', 'partitions', '1')
+if seen[1] ~= SCHEMA then
+  redis.call('HSET', KEYS[1], 'schema', SCHEMA, 'partitions', '1')
 end
 if replication_id ~= '' and seen[2] ~= replication_id then
   redis.call('HSET', KEYS[1], 'replication.id', replication_id)

@@ -147,8 +147,8 @@ pub enum ScriptError {
         /// Its type.
         found: String,
     },
-    /// The data was written by another version of this program.
-    #[error("the data has schema version {0}, this program knows version 1")]
+    /// The data is of a version of the protocol that this program does not know; nothing was done.
+    #[error("the data is of protocol version {0}, this program knows 1 and 2; run a version that knows it")]
     Schema(String),
 }
 

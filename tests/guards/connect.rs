@@ -74,7 +74,7 @@ async fn the_version_is_written_down() {
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     scripts::connect(&mut conn, keys, "replication-1", Seen::default()).await.expect("an answer");
     let version: String = redis.console().await.run(&["HGET", &keys.meta(), "schema"]).await;
-    assert_eq!(version, "1");
+    assert_eq!(version, "2");
 }
 
 /// An unknown replication id is no other one: the counter stays where it is.

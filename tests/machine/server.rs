@@ -754,7 +754,7 @@ fn wanted(state: &Reference, prefix: &str) -> Dump {
         let mut fields = if state.log_on { vec!["event.log", "on"] } else { vec![] };
         fields.extend(["partitions", "1"]);
         fields.extend(id.iter().flat_map(|id| ["replication.id", id]));
-        fields.extend(["schema", "1"]);
+        fields.extend(["schema", "2"]);
         fields.into_iter().map(|field| text(field.to_owned())).collect::<Vec<_>>()
     });
     let actions = state.actions.iter().flat_map(|done| {
