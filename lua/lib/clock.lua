@@ -3,8 +3,8 @@
 -- every time that was written before lies too far ahead by as much. Rules, held objects and departed names move back by it, in bounded steps of the
 -- sweeps that follow at once. What was due is due; nothing waits longer than its own time. A time that was written within the second between the step
 -- and the sweep that noticed it moves too: a retry may then come early.
--- If the clock is further ahead of the time written down than the sweeping process can explain, it has stepped ahead, or Redis stood still: leases may
--- have ended whose processes live. For a while nothing is taken over, so that these attach again.
+-- If the clock is further ahead of the time written down than the sweeping process can explain, it has stepped ahead, or Redis could not be reached:
+-- leases may have ended whose processes live. For a while nothing is taken over, so that these attach again.
 local STEP_MS, MOVES_MAX, AHEAD_MS = 1000, 1000, 5000
 
 -- Moves up to MOVES_MAX members of a sorted set from `cursor` on. Returns the cursor to go on from, or nil, and how many it moved.

@@ -218,6 +218,7 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
         let done = if renews && !lets_go { renew(&mut open, &config, &session).await } else { Ok(None) };
         let done = match done {
             Ok(None) if sweeps => {
+                // A sweep that failed counts as well: behind an outage, leases may have ended whose processes live.
                 let since = swept_at.replace(Instant::now()).map(|before| before.elapsed());
                 sweep(&mut open, &config, since).await.map(|found| found.then_some(Notice::Wake))
             }
