@@ -7,8 +7,10 @@
 --           event.worker:W:event (list, read), OBJ:event.worker (string, read), OBJ:event.handled (hash, read and write)
 -- Arguments prefix; name; token (UUID); slot; object; tag of its batch; then nothing, to be told what is kept, or
 --           the id of an event of the batch and what is finished, fields and values (1 to 1000 pairs): `handler:ID` and `once:SUBTASK` to `1`, and
---           with a handler that has emitted `emit:ID` (lib/emits.lua), for which Redis must have memory
--- Replies   {'kept', field, value, …}: all of the hash where nothing is to be written, but of `emit:ID` only how many events, and their bytes; else no field
+--           with a handler that has emitted `emit:ID` (lib/emits.lua), for which Redis must have memory; with a handler that has a result `result:ID`
+--           (lib/emits.lua), at most 64 KiB
+-- Replies   {'kept', field, value, …}: all of the hash where nothing is to be written, but of `emit:ID` only how many events, and their bytes, and
+--           of `result:ID` only its bytes; else no field
 --           | {'other'}: the slot has another batch, or that of another object, or a later event is under way
 --           | {'unpushed', id}: of that event something is still to be pushed
 --           | {'lapsed'} | {'fenced', lease}
@@ -31,8 +33,8 @@ if not id then
   -- Not by unpack, which takes some thousands and no more.
   local reply = { 'kept' }
   for i, text in ipairs(redis.call('HGETALL', handled)) do
-    local of_emit = i % 2 == 0 and is_emit(reply[i])
-    reply[i + 1] = of_emit and (string.match(text, '^%d+ (%d+ %d+) ') or '') or text
+    local of_emit, of_result = i % 2 == 0 and is_emit(reply[i]), i % 2 == 0 and is_result(reply[i])
+    reply[i + 1] = of_emit and (string.match(text, '^%d+ (%d+ %d+) ') or '') or of_result and string.format('%d', #text) or text
   end
   return reply
 end

@@ -7,16 +7,17 @@
 --   2  object          its name
 --   3  text_bytes_max  how much of an event to show, bytes, 1 and up
 -- Replies
---   {'inspected', field, value, field, value, …}; a field is missing where there is nothing to tell. `wrong`, `rule`
---   and `error` may come more than once. Fields: src/control/inspect.rs.
+--   {'inspected', field, value, field, value, …}; a field is missing where there is nothing to tell. `wrong`, `rule`,
+--   `error` and `result` may come more than once. Fields: src/control/inspect.rs.
 -- Invariants: none are touched.
--- Cost: LPOS over the markers, and about 20 commands. lua/taken.lua tells which workers have the object in their lists.
+-- Cost: LPOS over the markers, about 20 commands, and two for each result that is kept, of at most 64 KiB together. lua/taken.lua tells which workers have the object in their lists.
 
 local prefix = ARGV[1]
 local object = ARGV[2]
 local text_bytes_max = tonumber(ARGV[3])
 
 local ERRORS_MAX = 20
+local RESULTS_BYTES_MAX = 65536
 
 local reply = {'inspected'}
 local function tell(field, value)
@@ -55,6 +56,18 @@ tell('held_id', string_at(base .. events_held_id))
 tell('last', string_at(base .. last_event_id))
 if expect(base .. event_errors, 'list') then
   for _, kept in ipairs(redis.call('LRANGE', base .. event_errors, 0, ERRORS_MAX - 1)) do tell('error', kept) end
+end
+-- The results that handlers of the event in hand have kept, as long as they fit.
+local handled = base .. event_handled
+if redis.call('TYPE', handled).ok == 'hash' then
+  local left = RESULTS_BYTES_MAX
+  for _, field in ipairs(redis.call('HKEYS', handled)) do
+    if string.sub(field, 1, 7) == 'result:' then
+      left = left - redis.call('HSTRLEN', handled, field)
+      if left >= 0 then tell('result', redis.call('HGET', handled, field)) end
+    end
+  end
+  tell('handled_id', redis.call('HGET', handled, 'id'))
 end
 if expect(prefix .. objects_held, 'zset') then tell('due_ms', redis.call('ZSCORE', prefix .. objects_held, object)) end
 if expect(prefix .. objects_paused, 'zset') and redis.call('ZSCORE', prefix .. objects_paused, object) then tell('paused', 1) end

@@ -39,11 +39,11 @@ async fn told(state: &mut State, batch: InHand<'_>, finished: Option<(u64, &str)
 }
 
 fn plain((id, field): (u64, &str)) -> Finished<'_> {
-    Finished { id, field, emits: None }
+    Finished { id, field, emits: None, result: None }
 }
 
 fn kept(id: u64, finished: &[&str]) -> Handled {
-    Handled::Kept { id, finished: finished.iter().map(|field| (*field).to_owned()).collect(), emitted: (0, 0) }
+    Handled::Kept { id, finished: finished.iter().map(|field| (*field).to_owned()).collect(), emitted: (0, 0), results: 0 }
 }
 
 async fn is_kept(state: &mut State) -> bool {

@@ -48,13 +48,13 @@ async fn asked(state: &mut State, finished: Option<Finished<'_>>) -> Handled {
 }
 
 fn nothing_told() -> Handled {
-    Handled::Kept { id: 0, finished: [].into(), emitted: (0, 0) }
+    Handled::Kept { id: 0, finished: [].into(), emitted: (0, 0), results: 0 }
 }
 
 /// The handlers `a` and `b` of an event have finished and emitted, `a` first; but `b` is registered before it.
 async fn finish(state: &mut State, id: u64, by_a: &[(&str, &str)], by_b: &[(&str, &str)]) {
     for (field, emit, value) in [("handler:a", "emit:a", emits(11, by_a)), ("handler:b", "emit:b", emits(2, by_b))] {
-        let done = asked(state, Some(Finished { id, field, emits: Some((emit, &value)) })).await;
+        let done = asked(state, Some(Finished { id, field, emits: Some((emit, &value)), result: None })).await;
         assert_eq!(done, nothing_told());
     }
 }
@@ -113,11 +113,11 @@ async fn what_is_emitted_is_kept_with_what_is_finished() {
     let (mut state, console) = in_hand(&redis).await;
     for _ in 0..2 {
         finish(&mut state, 5, &[("work:2", "{}"), ("work:1", "[1]")], &[("é", "7")]).await;
-        asked(&mut state, Some(Finished { id: 5, field: "once:c", emits: None })).await;
+        asked(&mut state, Some(Finished { id: 5, field: "once:c", emits: None, result: None })).await;
         assert_eq!(hash(&console).await, ["emit:a", "emit:b", "handler:a", "handler:b", "id", "once:c"]);
     }
     let finished = ["handler:a", "handler:b", "once:c"].map(str::to_owned).into();
-    assert_eq!(asked(&mut state, None).await, Handled::Kept { id: 5, finished, emitted: (3, 8 + 9 + 3) });
+    assert_eq!(asked(&mut state, None).await, Handled::Kept { id: 5, finished, emitted: (3, 8 + 9 + 3), results: 0 });
     assert!(markers(&console).await.is_empty() && queued(&console, "work:2").await.is_empty());
     console.check().await;
 }
@@ -128,7 +128,7 @@ async fn what_is_still_to_be_pushed_is_not_written_over() {
     let redis = Redis::start();
     let (mut state, console) = in_hand(&redis).await;
     finish(&mut state, 5, &[("work:2", "{}")], &[("work:2", "{}")]).await;
-    let next = Finished { id: 6, field: "handler:a", emits: None };
+    let next = Finished { id: 6, field: "handler:a", emits: None, result: None };
     for id in ["5", "4", "1000", "nan"] {
         let _: u64 = console.run(&["HSET", &console.keys.event_handled("work:1"), "id", id]).await;
         assert_eq!(asked(&mut state, Some(next)).await, Handled::Unpushed { id: id.to_owned() });
@@ -221,7 +221,7 @@ async fn any_bytes_are_pushed_as_they_are() {
         all.push(object, event);
     }
     let value = all.value(0);
-    asked(&mut state, Some(Finished { id: 5, field: "handler:a", emits: Some(("emit:a", &value)) })).await;
+    asked(&mut state, Some(Finished { id: 5, field: "handler:a", emits: Some(("emit:a", &value)), result: None })).await;
     advance(&mut state, &report(3, Results::Done), BOUNDS, false).await;
     let key = [console.keys.prefix().as_bytes(), ODD.0, b":events"].concat();
     let queue: Vec<Vec<u8>> = redis::cmd("LRANGE").arg(key).arg(0).arg(-1).query_async(&mut state.conn).await.expect("a list");
@@ -388,11 +388,11 @@ async fn at_maxmemory_nothing_is_emitted_but_what_was_is_pushed() {
     let _: String = console.run(&["CONFIG", "SET", "maxmemory", "1mb"]).await;
     let text = emits(0, &[("work:2", "c")]);
     let batch = InHand { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) };
-    let more = Finished { id: 5, field: "handler:c", emits: Some(("emit:c", &text)) };
+    let more = Finished { id: 5, field: "handler:c", emits: Some(("emit:c", &text)), result: None };
     let refused = scripts::handled(&mut state.conn, &console.keys, &batch, Some(more)).await;
     assert!(matches!(&refused, Err(ScriptError::Redis(error)) if error.code() == Some("OOM")), "{refused:?}");
     assert_eq!(hash(&console).await.len(), 5);
-    asked(&mut state, Some(Finished { id: 5, field: "handler:c", emits: None })).await;
+    asked(&mut state, Some(Finished { id: 5, field: "handler:c", emits: None, result: None })).await;
     assert_eq!(hash(&console).await.len(), 6);
     advance(&mut state, &report(3, Results::Done), BOUNDS, false).await;
     assert_eq!(queued(&console, "work:2").await, ["b", "a"]);

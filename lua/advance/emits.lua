@@ -1,11 +1,13 @@
--- emits: what handlers have kept of an event goes with the result that ends it, and what they have emitted is pushed.
+-- emits: what handlers have kept of an event goes with the result that ends it: what they have emitted is pushed, and with the log on their results
+-- are written into its row.
 
 -- Reads what is kept, where the slot's result says so. Where what is emitted cannot be pushed the batch is held, until an operator releases it: answers
 -- whether it is not. Asked before anything is written: what is emitted must neither be lost nor pushed twice.
 local function read_handled(slot, object)
   local kept = try('HGETALL', P .. object .. event_handled)
   -- One of a wrong type tells nothing, and goes with the event.
-  local id, emits = emits_of(is_wrong_type(kept) and {} or kept)
+  kept = is_wrong_type(kept) and {} or kept
+  local id, emits = emits_of(kept)
   local wrong, found = object .. event_handled, 'hash that cannot be read'
   if emits then
     wrong, found = wrong_queue(emits)
@@ -14,7 +16,7 @@ local function read_handled(slot, object)
     hold().back(slot, object, 'quarantine: ' .. wrong .. ' is a ' .. found)
     return false
   end
-  slot.handled = { id = id, emits = emits }
+  slot.handled = { id = id, emits = emits, results = log_on and results_of(kept) }
   return true
 end
 

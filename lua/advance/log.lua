@@ -15,9 +15,16 @@ local function log_refused()
   return log_wrong
 end
 
+-- The row of the event of which handlers have kept results has these, too: `results`, behind all other fields.
 local function log_row(slot, status, object, id, prev, event, why, attempts)
-  call('XADD', P .. event_log, '*', 'status', status, 'id', id, 'prev', prev, 'object', object, 'event', event, 'error', why,
-    'attempts', attempts, 'taken', slot.taken)
+  local handled = slot.handled
+  if handled and handled.results and handled.id == id_of(id) then
+    call('XADD', P .. event_log, '*', 'status', status, 'id', id, 'prev', prev, 'object', object, 'event', event, 'error', why,
+      'attempts', attempts, 'taken', slot.taken, 'results', handled.results)
+  else
+    call('XADD', P .. event_log, '*', 'status', status, 'id', id, 'prev', prev, 'object', object, 'event', event, 'error', why,
+      'attempts', attempts, 'taken', slot.taken)
+  end
   log_rows = log_rows + 1
 end
 

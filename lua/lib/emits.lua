@@ -1,9 +1,26 @@
 -- emits: what the handlers of an event have emitted is kept beside what they have finished, and pushed in the step that ends the event.
 -- A field `emit:ID` of OBJ:event.handled is all that one handler has emitted: `PLACE EVENTS BYTES `, then for each event `NAME_BYTES EVENT_BYTES `,
 -- the object's name and the event. PLACE is the handler's place among those that are registered.
+-- A field `result:ID` is the result of one handler: the member `"ID":VALUE` of a JSON object.
 
 local function is_emit(field)
   return string.sub(field, 1, 5) == 'emit:'
+end
+
+local function is_result(field)
+  return string.sub(field, 1, 7) == 'result:'
+end
+
+-- Returns the results of all handlers as one JSON object; nil if there is none. The members are sorted, so that the same results are the same text.
+local function results_of(kept)
+  local members = {}
+  for i = 1, #kept, 2 do
+    if is_result(kept[i]) then
+      members[#members + 1] = kept[i + 1]
+    end
+  end
+  table.sort(members)
+  return members[1] and '{' .. table.concat(members, ',') .. '}'
 end
 
 -- Takes the fields and values of the hash apart. Answers the event's id, 0 where there is none, and {object, event, object, event, …}: handlers in the order

@@ -1,7 +1,7 @@
 -- skip: an operator sends the event at the head of a held object to the dead letters.
 --
 -- Purpose   The object goes on with what follows, due at once: the rest of the batch with the ids it has, and `prev` the last event delivered.
---           Where the event log is on, its row says that the event is dead.
+--           Where the event log is on, its row says that the event is dead, and has the results of the handlers that had succeeded.
 --           Repeating a call that names the event changes nothing.
 -- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read); events.dead, event.log, operator.actions (streams, written);
 --           objects.with.events (list, written); seriatim.meta (hash, read), OBJ:event.worker, OBJ:last.event.id (strings, read),
@@ -40,7 +40,8 @@ end
 
 -- What handlers have kept of it goes with it, and what they have emitted is pushed; that of a later event, before which all others are finished, stays.
 local handled = P .. object .. event_handled
-local handled_id, emits = emits_of(call('HGETALL', handled))
+local kept = call('HGETALL', handled)
+local handled_id, emits = emits_of(kept)
 local is_over = handled_id <= id_of(first)
 if is_over and not emits then
   return { 'wrong_type', handled, 'hash that cannot be read' }
@@ -55,6 +56,10 @@ local last = found[3] and id_of(found[3]) and found[3] or '0'
 local fields = { 'id', first, 'prev', last, 'object', object, 'event', event, 'error', 'skipped: ' .. held_why, 'attempts', attempts }
 local dead_id = call('XADD', P .. events_dead, '*', unpack(fields))
 if call('HGET', P .. meta, 'event.log') then
+  local results = handled_id == id_of(first) and results_of(kept)
+  if results then
+    fields[#fields + 1], fields[#fields + 2] = 'results', results
+  end
   -- The workers trim it.
   call('XADD', P .. event_log, '*', 'status', 'dead', unpack(fields))
 end

@@ -1,6 +1,7 @@
 //! What became of the last events of an object, as far as the event log and the dead letters tell.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use redis::aio::ConnectionLike;
@@ -33,10 +34,20 @@ pub struct EndedEvent {
     pub attempts: Option<u64>,
     /// Its last error; nothing where it was delivered.
     pub error: Option<String>,
+    /// The results of its handlers as the log has them, one JSON object; none without results, or if they have more than 64 KiB.
+    #[serde(serialize_with = "reply::as_json", skip_serializing_if = "Option::is_none")]
+    pub results: Option<String>,
     /// When it ended, ms since the epoch by Redis' clock.
     pub at_ms: u64,
     /// The id of its dead letter, where that is still there.
     pub dead_id: Option<String>,
+}
+
+impl EndedEvent {
+    /// The results by the ids of the handlers: JSON text on one line each. Empty without results.
+    pub fn results(&self) -> BTreeMap<String, String> {
+        self.results.as_deref().map(reply::members).unwrap_or_default()
+    }
 }
 
 /// What [`ended`] has found, and how far it has looked.
@@ -135,13 +146,14 @@ fn page(items: Vec<Value>) -> Option<Page> {
 }
 
 fn row(item: Value) -> Option<(String, EndedEvent)> {
-    let [row_id, status, id, attempts, error] = <[Value; 5]>::try_from(reply::array(item)?).ok()?;
+    let [row_id, status, id, attempts, error, results] = <[Value; 6]>::try_from(reply::array(item)?).ok()?;
     let row_id = reply::text(&row_id)?;
     let event = EndedEvent {
         id: reply::number(&id),
         status: LogStatus::of(reply::text(&status)?),
         attempts: reply::number(&attempts),
         error: reply::text(&error).filter(|error| !error.is_empty()),
+        results: reply::text(&results).filter(|results| !results.is_empty()),
         at_ms: row_id.split('-').next()?.parse().ok()?,
         dead_id: None,
     };

@@ -1,6 +1,6 @@
 //! One object at one moment: where its events are, and why they wait.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 
 use redis::aio::ConnectionLike;
@@ -116,6 +116,24 @@ pub struct Tries {
     pub crashes: u64,
 }
 
+/// Results of handlers that have succeeded, of an event that is not over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct KeptResults {
+    /// The event's id.
+    pub id: Option<u64>,
+    /// The results by the ids of the handlers: the text of one JSON object. As many as have together at most 64 KiB.
+    #[serde(serialize_with = "reply::as_json")]
+    pub results: Option<String>,
+}
+
+impl KeptResults {
+    /// The results by the ids of the handlers: JSON text on one line each.
+    pub fn results(&self) -> BTreeMap<String, String> {
+        self.results.as_deref().map(reply::members).unwrap_or_default()
+    }
+}
+
 /// What Redis has of one object at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -146,6 +164,8 @@ pub struct Inspection {
     pub tries: Option<Tries>,
     /// How the event in hand has failed at last, the newest first; at most 20. Deaths of its worker are no attempts.
     pub errors: Vec<FailedAttempt>,
+    /// The results that handlers of the event in hand have kept; none without results.
+    pub kept_results: Option<KeptResults>,
     /// Why it is held, as it was noted.
     pub held_why: Option<String>,
     /// The rules that are over it, blocks first, and those that are lifted but still being woken. While one is in force, nothing more of the object is
@@ -203,6 +223,7 @@ struct Fields {
     wrong: Vec<String>,
     rules: Vec<Rule>,
     errors: Vec<FailedAttempt>,
+    results: Vec<String>,
 }
 
 impl Fields {
@@ -212,6 +233,7 @@ impl Fields {
             let (Some(field), Some(value)) = (reply::text(&pair[0]), reply::text(&pair[1])) else { continue };
             match field.as_str() {
                 "wrong" => fields.wrong.push(value),
+                "result" => fields.results.push(value),
                 "error" => fields.errors.extend(failed_attempt(&value)),
                 "rule" => fields.rules.extend(rules::told(&pair[1], fields.number("now_ms").unwrap_or(0))),
                 _ => drop(fields.once.insert(field, value)),
@@ -265,6 +287,11 @@ impl Fields {
     /// The first id in a batch's numbers.
     fn first(&self, field: &str) -> Option<u64> {
         self.text(field)?.split(' ').next()?.parse().ok().filter(|first| *first > 0)
+    }
+
+    fn kept_results(&self) -> Option<KeptResults> {
+        let results = (!self.results.is_empty()).then(|| format!("{{{}}}", self.results.join(",")))?;
+        Some(KeptResults { id: self.number("handled_id"), results: Some(results) })
     }
 
     fn tries(&self) -> Option<Tries> {
@@ -407,6 +434,7 @@ impl Fields {
             last_event_id: self.number("last"),
             next_event: self.next_event(),
             tries,
+            kept_results: self.kept_results(),
             held_why: self.held_why(),
             due_ms: self.due().filter(|due| due.is_finite()).map(|due| due as u64),
             markers_before: self.number("markers_before"),

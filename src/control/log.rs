@@ -70,7 +70,7 @@ impl fmt::Display for LogStatus {
 /// One row of the log. A field that a row lacks is `None` or empty.
 ///
 /// It serializes as `{"log_id":"1700-0","status":"completed","id":12,"prev":7,"object":"work:1","event":{…},"error":null,"attempts":0,"taken_ms":1690,
-/// "finalized_ms":1700}`, the event as that of a [dead letter](super::DeadLetter).
+/// "finalized_ms":1700}`, the event as that of a [dead letter](super::DeadLetter). Where handlers had results, `"results":{"mail":…}` follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogEntry {
@@ -92,6 +92,8 @@ pub struct LogEntry {
     pub attempts: Option<u64>,
     /// When the worker that finalized it was given it, ms since the epoch by Redis' clock; nothing where an operator skipped it.
     pub taken_ms: Option<u64>,
+    /// The results of the handlers that have succeeded: the text of one JSON object, by the ids of the handlers. None if no handler had a result.
+    pub results: Option<String>,
     /// When it was finalized, ms since the epoch by Redis' clock. Never less than in the row before, also where that clock was put back.
     pub finalized_ms: u64,
 }
@@ -102,6 +104,18 @@ impl LogEntry {
     pub fn member(&self, name: &str) -> Option<String> {
         let members: BTreeMap<String, &RawValue> = serde_json::from_slice(&self.event).ok()?;
         members.get(name).map(|value| value.get().replace(['\r', '\n'], " "))
+    }
+}
+
+impl LogEntry {
+    /// The results by the ids of the handlers: JSON text on one line each. Empty without results.
+    pub fn results(&self) -> BTreeMap<String, String> {
+        self.results.as_deref().map(reply::members).unwrap_or_default()
+    }
+
+    /// The result of a handler: JSON text on one line; none if it had no result.
+    pub fn result(&self, handler: &str) -> Option<String> {
+        self.results().remove(handler)
     }
 }
 
@@ -118,6 +132,9 @@ impl Serialize for LogEntry {
         line.serialize_entry("attempts", &self.attempts)?;
         line.serialize_entry("taken_ms", &self.taken_ms)?;
         line.serialize_entry("finalized_ms", &self.finalized_ms)?;
+        if let Some(results) = &self.results {
+            line.serialize_entry("results", &reply::AsJson(results))?;
+        }
         line.end()
     }
 }
@@ -225,6 +242,7 @@ fn entry(log_id: String, fields: &[(String, Value)]) -> Option<LogEntry> {
         error: None,
         attempts: None,
         taken_ms: None,
+        results: None,
         finalized_ms,
     };
     for (field, value) in fields {
@@ -236,6 +254,7 @@ fn entry(log_id: String, fields: &[(String, Value)]) -> Option<LogEntry> {
             "event" => entry.event = reply::bytes(value)?,
             "error" => entry.error = reply::text(value).filter(|error| !error.is_empty()),
             "attempts" => entry.attempts = reply::number(value),
+            "results" => entry.results = reply::text(value).filter(|results| !results.is_empty()),
             "taken" => entry.taken_ms = reply::number(value),
             _ => {}
         }

@@ -1,7 +1,9 @@
 //! Reading what Redis answers, by hand: the types of `redis` for streams are a feature that nothing else here needs.
 
+use std::collections::BTreeMap;
+
 use redis::Value;
-use serde::ser::SerializeMap;
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::RawValue;
 
 /// The bytes of a string, whichever way Redis sent it.
@@ -70,6 +72,30 @@ pub(super) fn serialize_event<M: SerializeMap>(line: &mut M, event: &[u8]) -> Re
         let hex: String = event.iter().map(|byte| format!("{byte:02x}")).collect();
         line.serialize_entry("event_hex", &hex)
     }
+}
+
+/// JSON text that serializes as itself, on one line; as a string if it is not JSON.
+pub(super) struct AsJson<'a>(pub(super) &'a str);
+
+impl Serialize for AsJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let in_one_line = self.0.replace(['\r', '\n'], " ");
+        match serde_json::from_str::<&RawValue>(&in_one_line) {
+            Ok(json) => json.serialize(serializer),
+            Err(_) => serializer.serialize_str(self.0),
+        }
+    }
+}
+
+/// The same for a field of a struct.
+pub(super) fn as_json<S: Serializer>(text: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    text.as_deref().map(AsJson).serialize(serializer)
+}
+
+/// The members of a JSON object, each as text on one line; none if the text is no JSON object.
+pub(crate) fn members(text: &str) -> BTreeMap<String, String> {
+    let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).unwrap_or_default();
+    members.into_iter().map(|(name, value)| (name, value.get().replace(['\r', '\n'], " "))).collect()
 }
 
 /// The items of an array whose first is this word, without it.

@@ -31,6 +31,8 @@ pub struct Finished<'a> {
     pub field: &'a str,
     /// The field `emit:ID` and its value, where the handler has emitted.
     pub emits: Option<(&'a str, &'a [u8])>,
+    /// The field `result:ID` and its value, if the handler has a result.
+    pub result: Option<(&'a str, &'a [u8])>,
 }
 
 /// What became of the call.
@@ -44,6 +46,8 @@ pub enum Handled {
         finished: BTreeSet<String>,
         /// How many events those that have finished have emitted, and the bytes of their objects' names and of the events themselves.
         emitted: (usize, usize),
+        /// The bytes of the results that are kept.
+        results: usize,
     },
     /// Of an earlier event something is still to be pushed.
     Unpushed {
@@ -74,9 +78,9 @@ pub async fn handled(
     let script = if finished.is_some_and(|finished| finished.emits.is_some()) { &HANDLED_EMITS } else { &HANDLED };
     let mut cmd = script.with_key(&keys.worker_lease(batch.name));
     cmd.arg(keys.prefix()).arg(batch.name).arg(batch.token).arg(batch.slot).arg(batch.object).arg(batch.tag.to_string());
-    if let Some(Finished { id, field, emits }) = finished {
+    if let Some(Finished { id, field, emits, result }) = finished {
         cmd.arg(id).arg(field).arg(1);
-        if let Some((field, value)) = emits {
+        for (field, value) in [emits, result].into_iter().flatten() {
             cmd.arg(field).arg(value);
         }
     }
@@ -84,6 +88,7 @@ pub async fn handled(
     match reply.text()?.as_str() {
         "kept" => {
             let (mut id, mut finished, mut emitted) = (0, BTreeSet::new(), (0usize, 0usize));
+            let mut results = 0usize;
             while reply.len() > 0 {
                 let (field, value) = (reply.lossy()?, reply.lossy()?);
                 // Another program may have written to the hash: what is no id speaks of no event.
@@ -95,10 +100,11 @@ pub async fn handled(
                         emitted.0 = emitted.0.saturating_add(events.parse().unwrap_or(1));
                         emitted.1 = emitted.1.saturating_add(bytes.parse().unwrap_or(0));
                     }
+                    _ if field.starts_with("result:") => results = results.saturating_add(value.parse().unwrap_or(0)),
                     _ => drop(finished.insert(field)),
                 }
             }
-            Ok(Handled::Kept { id, finished, emitted })
+            Ok(Handled::Kept { id, finished, emitted, results })
         }
         "unpushed" => Ok(Handled::Unpushed { id: reply.lossy()? }),
         "other" => Ok(Handled::Other),

@@ -16,6 +16,17 @@ pub(crate) struct Page {
     pub(crate) finished: BTreeSet<String>,
     /// How many events were emitted with that, and their bytes. They are pushed when the event is over.
     pub(crate) emitted: (usize, usize),
+    /// The bytes of the results that are kept with that.
+    pub(crate) results: usize,
+}
+
+/// What is kept with the success of a handler, each a field and its value.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct With<'a> {
+    /// `emit:ID`: what it has emitted.
+    pub(crate) emits: Option<(&'a str, &'a [u8])>,
+    /// `result:ID`: its result.
+    pub(crate) result: Option<(&'a str, &'a [u8])>,
 }
 
 /// Why it could not be kept.
@@ -34,8 +45,11 @@ pub(crate) enum LedgerError {
 pub(crate) trait Ledger: fmt::Debug + Send + Sync {
     async fn read(&self) -> Result<Page, LedgerError>;
 
-    /// Keeps that this is finished of the event with this id, and with it, in another field, what was emitted.
-    async fn write(&self, id: u64, field: &str, emits: Option<(&str, &[u8])>) -> Result<(), LedgerError>;
+    /// Keeps that this is finished of the event with this id, and with it.
+    async fn write(&self, id: u64, field: &str, with: With<'_>) -> Result<(), LedgerError>;
+
+    /// Whether results are written into a row of the event log when the event ends.
+    fn logs(&self) -> bool;
 
     /// Checks the name of an object for which something is emitted.
     fn object(&self, name: &str) -> Result<ObjectName, NameError>;

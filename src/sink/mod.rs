@@ -34,9 +34,9 @@ pub use closures::{Batches, Each, batches, each};
 pub use file::File;
 pub use handlers::{
     EMITS_BYTES_MAX, EMITS_MAX, EventType, Failure, Fence, Handler, HandlerContext, HandlerEmitError, HandlerOutcome,
-    HandlerResult, Handlers, HandlersBuilder, HandlersError, Unhandled,
+    HandlerResult, HandlerResultError, Handlers, HandlersBuilder, HandlersError, RESULT_BYTES_MAX, Unhandled,
 };
-pub(crate) use ledger::{Ledger, LedgerError, Page};
+pub(crate) use ledger::{Ledger, LedgerError, Page, With};
 pub use null::Null;
 pub use spec::{SinkError, Spec, SpecError};
 pub use stdout::{Stdout, stdout};

@@ -68,7 +68,7 @@ impl TestEvent {
 ///
 /// The ledger remembers what a worker keeps of an event: handlers that have succeeded, subtasks under
 /// [`once`](crate::sink::HandlerContext::once), and what was emitted. An event is known by its object and its id. A second run of the same event is
-/// what a retry is, or a delivery after a crash: what is kept does not run again. As in a worker, the success of the last handler is kept only if it has emitted.
+/// what a retry is, or a delivery after a crash: what is kept does not run again. As in a worker, the success of the last handler is kept only if it has emitted or has a result.
 ///
 /// Clones share the ledger, and runs of different events may overlap. Timeouts follow the clock of tokio: a test with a paused clock
 /// (`#[tokio::test(start_paused = true)]`, tokio's feature `test-util`) does not wait for them.
@@ -151,6 +151,6 @@ impl HandlerTest {
         };
         let outcomes = self.handlers.handlers_for(&event).into_iter().map(outcome).collect();
         let kept = self.memory.of(&place);
-        Ran::new(event, outcomes, delivered, kept.emitted())
+        Ran::new(event, outcomes, delivered, &kept)
     }
 }

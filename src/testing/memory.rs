@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use serde_json::Value;
 
 use super::emitted::Emitted;
 use crate::event::{NameError, ObjectName};
 use crate::keys::Keys;
 use crate::scripts::Emits;
-use crate::sink::{Ledger, LedgerError, Page};
+use crate::sink::{Ledger, LedgerError, Page, With};
 
 /// An event: its object and its id.
 pub(super) type Place = (ObjectName, u64);
@@ -26,12 +27,36 @@ pub(super) struct Kept {
     pub(super) finished: BTreeSet<String>,
     /// By the place of the handler and its field.
     emits: BTreeMap<(usize, String), Vec<Emitted>>,
+    /// The members of a JSON object, by field.
+    results: BTreeMap<String, Vec<u8>>,
 }
 
 impl Kept {
+    /// Keeps what a ledger is given.
+    pub(super) fn keep(&mut self, field: &str, With { emits, result }: With<'_>) -> Result<(), LedgerError> {
+        let unreadable = || LedgerError::Failed("what the handler has emitted cannot be read".to_owned());
+        if let Some((emit_field, value)) = emits {
+            let (place, events) = Emits::read(value).ok_or_else(unreadable)?;
+            let event = |(object, event): (&[u8], &[u8])| Emitted {
+                object: ObjectName::found(&String::from_utf8_lossy(object)),
+                payload: Bytes::copy_from_slice(event),
+            };
+            self.emits.insert((place, emit_field.to_owned()), events.into_iter().map(event).collect());
+        }
+        self.results.extend(result.map(|(field, value)| (field.to_owned(), value.to_vec())));
+        self.finished.insert(field.to_owned());
+        Ok(())
+    }
+
     /// What is pushed when the event ends, in that order.
     pub(super) fn emitted(&self) -> Vec<Emitted> {
         self.emits.values().flatten().cloned().collect()
+    }
+
+    /// The results of the handlers that have one.
+    pub(super) fn results(&self) -> BTreeMap<String, Value> {
+        let members: Vec<_> = self.results.values().map(Vec::as_slice).collect();
+        serde_json::from_slice(&[b"{", &members.join(&b","[..])[..], b"}"].concat()).unwrap_or_default()
     }
 }
 
@@ -63,30 +88,18 @@ struct OfEvent {
 #[async_trait]
 impl Ledger for OfEvent {
     async fn read(&self) -> Result<Page, LedgerError> {
-        let Kept { finished, emits } = self.memory.of(&self.place);
+        let Kept { finished, emits, results } = self.memory.of(&self.place);
         let bytes = emits.values().flatten().map(|event| event.object.as_str().len() + event.payload.len()).sum();
         let emitted = (emits.values().map(Vec::len).sum(), bytes);
-        Ok(Page { id: self.place.1, finished, emitted })
+        Ok(Page { id: self.place.1, finished, emitted, results: results.values().map(Vec::len).sum() })
     }
 
-    async fn write(&self, _: u64, field: &str, emits: Option<(&str, &[u8])>) -> Result<(), LedgerError> {
-        let unreadable = || LedgerError::Failed("what the handler has emitted cannot be read".to_owned());
-        let emits = match emits {
-            Some((emit_field, value)) => {
-                let (place, events) = Emits::read(value).ok_or_else(unreadable)?;
-                let event = |(object, event): (&[u8], &[u8])| Emitted {
-                    object: ObjectName::found(&String::from_utf8_lossy(object)),
-                    payload: Bytes::copy_from_slice(event),
-                };
-                Some(((place, emit_field.to_owned()), events.into_iter().map(event).collect()))
-            }
-            None => None,
-        };
-        let mut memory = self.memory.locked();
-        let kept = memory.entry(self.place.clone()).or_default();
-        kept.finished.insert(field.to_owned());
-        kept.emits.extend(emits);
-        Ok(())
+    async fn write(&self, _: u64, field: &str, with: With<'_>) -> Result<(), LedgerError> {
+        self.memory.locked().entry(self.place.clone()).or_default().keep(field, with)
+    }
+
+    fn logs(&self) -> bool {
+        true
     }
 
     fn object(&self, name: &str) -> Result<ObjectName, NameError> {

@@ -1,8 +1,12 @@
 //! What became of one event in a test, with assertions.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use serde_json::Value;
+
 use super::emitted::{self, Emitted, EventPattern};
+use super::memory::Kept;
 use crate::event::Event;
 use crate::sink::{HandlerOutcome, Stop};
 
@@ -16,6 +20,7 @@ pub struct Ran {
     /// None where the delivery was cancelled.
     delivered: Option<Result<(), Stop>>,
     emitted: Vec<Emitted>,
+    results: BTreeMap<String, Value>,
 }
 
 impl Ran {
@@ -23,9 +28,9 @@ impl Ran {
         event: Event,
         outcomes: Vec<(String, HandlerOutcome)>,
         delivered: Option<Result<(), Stop>>,
-        emitted: Vec<Emitted>,
+        kept: &Kept,
     ) -> Self {
-        Self { event, outcomes, delivered, emitted }
+        Self { event, outcomes, delivered, emitted: kept.emitted(), results: kept.results() }
     }
 
     /// How the handler with this id has ended; none if the set has no handler of this id for the event.
@@ -57,6 +62,11 @@ impl Ran {
     /// What the handlers that have succeeded, in this run or before, have emitted for the event, in the order in which it will be pushed when the event ends.
     pub fn emitted(&self) -> &[Emitted] {
         &self.emitted
+    }
+
+    /// The result of a handler that has succeeded, in this run or before; none if it has set no result.
+    pub fn result(&self, handler: &str) -> Option<&Value> {
+        self.results.get(handler)
     }
 
     /// Asserts that all handlers have succeeded, in this run or before.
@@ -141,6 +151,9 @@ impl Ran {
         }
         if self.outcomes.is_empty() {
             told += "\n  none is registered for this event";
+        }
+        for (handler, result) in &self.results {
+            let _ = write!(told, "\n  {handler}  result {result}");
         }
         told + "\nemitted:" + &emitted::shown(&self.emitted)
     }

@@ -19,7 +19,7 @@ use super::slots::Hand;
 use crate::event::{NameError, ObjectName};
 use crate::failpoints::around;
 use crate::scripts::{self, Finished, Handled, ScriptError, Tag};
-use crate::sink::{Ledger, LedgerError, Page};
+use crate::sink::{Ledger, LedgerError, Page, With};
 use crate::wire::Wire;
 
 /// What all batches of a session share.
@@ -65,7 +65,7 @@ pub(crate) struct InHand {
     again: bool,
     /// The event of which something is kept; 0: none.
     handled: AtomicU64,
-    /// Something is emitted with that.
+    /// Something is emitted with that, or has a result for the log.
     emitted: AtomicBool,
 }
 
@@ -93,7 +93,7 @@ impl InHand {
         Some(self.handled.load(Ordering::Relaxed)).filter(|id| *id > 0)
     }
 
-    /// Whether handlers have emitted something, as far as the process knows.
+    /// Whether handlers have emitted something, or have a result for the log, as far as the process knows.
     pub(crate) fn emitted(&self) -> bool {
         self.emitted.load(Ordering::Relaxed)
     }
@@ -107,9 +107,9 @@ impl InHand {
         loop {
             let mut conn = link.connection().await.map_err(|error| LedgerError::Failed(error.to_string()))?;
             match around!("handled", scripts::handled(&mut conn, keys, &batch, finished)).await {
-                Ok(Handled::Kept { id, finished, emitted }) => {
+                Ok(Handled::Kept { id, finished, emitted, results }) => {
                     link.redis.outage().answered(conn.made_at());
-                    return Ok(Page { id, finished, emitted });
+                    return Ok(Page { id, finished, emitted, results });
                 }
                 Ok(Handled::Unpushed { id }) => {
                     return Err(LedgerError::Failed(format!("what handlers of event {id} have emitted is still to be pushed")));
@@ -149,14 +149,18 @@ impl Ledger for InHand {
         // What is kept of an event that is not in the batch is a leftover.
         let page = if (self.tag.first..self.end).contains(&page.id) { page } else { Page::default() };
         self.handled.fetch_max(page.id, Ordering::Relaxed);
-        self.emitted.fetch_or(page.emitted.0 > 0, Ordering::Relaxed);
+        self.emitted.fetch_or(page.emitted.0 > 0 || self.logs() && page.results > 0, Ordering::Relaxed);
         Ok(page)
     }
 
-    async fn write(&self, id: u64, field: &str, emits: Option<(&str, &[u8])>) -> Result<(), LedgerError> {
+    async fn write(&self, id: u64, field: &str, With { emits, result }: With<'_>) -> Result<(), LedgerError> {
         self.handled.fetch_max(id, Ordering::Relaxed);
-        self.emitted.fetch_or(emits.is_some(), Ordering::Relaxed);
-        self.call(Some(Finished { id, field, emits })).await.map(drop)
+        self.emitted.fetch_or(emits.is_some() || self.logs() && result.is_some(), Ordering::Relaxed);
+        self.call(Some(Finished { id, field, emits, result })).await.map(drop)
+    }
+
+    fn logs(&self) -> bool {
+        self.link.config.event_log.is_some()
     }
 
     fn object(&self, name: &str) -> Result<ObjectName, NameError> {

@@ -242,7 +242,8 @@ impl Call<'_> {
             }
             if complete || self.log {
                 let status = if complete { "completed_with_errors" } else { "dead" };
-                self.state.log.push(Row { status, event: row, taken: self.log });
+                let results = self.results_of(told, id).filter(|_| self.log);
+                self.state.log.push(Row { status, event: row, taken: self.log, results });
             }
             count += 1;
             then = match next {
@@ -297,9 +298,15 @@ impl Call<'_> {
             let Numbers { first: id, attempts, .. } = numbers;
             let (object, error) = (told.object.clone(), Name::new());
             let event = Dead { serial: 0, id, prev: prev.to_string(), object, event, error, attempts };
-            self.state.log.push(Row { status: "completed", event, taken: true });
+            let results = self.results_of(told, id);
+            self.state.log.push(Row { status: "completed", event, taken: true, results });
             (numbers, prev) = (numbers.after(1), id);
         }
+    }
+
+    /// The results of the event's handlers, if the call says that something of the batch is handled.
+    fn results_of(&mut self, told: &Told, id: u64) -> Option<String> {
+        self.state.object(&told.object).handled.as_ref().filter(|_| told.handled)?.results_of(id)
     }
 
     /// The first `count` events leave the batch; the last id delivered is written down. What handlers have kept goes with the last event that is

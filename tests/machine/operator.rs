@@ -112,7 +112,8 @@ impl Reference {
         let prev = found.last_id().unwrap_or(0).to_string();
         let serial = self.bury(numbers.first, prev, object, event, error, numbers.attempts);
         if let (true, Some(dead)) = (self.log_on, self.dead.last()) {
-            self.log.push(Row { status: "dead", event: dead.clone(), taken: false });
+            let results = found.handled.as_ref().and_then(|kept| kept.results_of(numbers.first));
+            self.log.push(Row { status: "dead", event: dead.clone(), taken: false, results });
         }
         let rest = numbers.after(1).held_id(b"skip");
         let held = self.object(object);

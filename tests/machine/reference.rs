@@ -73,6 +73,14 @@ pub struct Handled {
     pub finished: BTreeSet<String>,
     /// By field, `emit:ID`.
     pub emits: BTreeMap<String, Emits>,
+    /// By field, `result:ID`.
+    pub results: BTreeMap<String, String>,
+}
+
+/// The result of a handler that has finished: one for events with an even id. The field and its value.
+pub fn result_of(id: u64, field: &str) -> Option<(String, String)> {
+    let handler = field.strip_prefix("handler:").filter(|_| id.is_multiple_of(2))?;
+    Some((format!("result:{handler}"), format!("\"{handler}\":{id}")))
 }
 
 /// What one handler has emitted.
@@ -93,6 +101,12 @@ impl Emits {
 }
 
 impl Handled {
+    /// The results as the row of this event has them.
+    pub fn results_of(&self, id: u64) -> Option<String> {
+        let members: Vec<_> = self.results.values().cloned().collect();
+        (self.id == id && !members.is_empty()).then(|| format!("{{{}}}", members.join(",")))
+    }
+
     /// All that was emitted, in the order in which it is pushed.
     pub fn events(&self) -> Vec<(Name, Event)> {
         let mut all: Vec<_> = self.emits.values().collect();
@@ -221,6 +235,8 @@ pub struct Row {
     pub event: Dead,
     /// It says when the event was taken.
     pub taken: bool,
+    /// The results of handlers.
+    pub results: Option<String>,
 }
 
 /// A shared key of a wrong type while one call is made.
@@ -288,7 +304,7 @@ pub enum Reply {
     /// What became of a rule.
     Ruled(&'static str),
     /// What is kept of which event, where that was asked, and how many events were emitted, with how many bytes.
-    Kept(u64, BTreeSet<String>, (usize, usize)),
+    Kept(u64, BTreeSet<String>, (usize, usize), usize),
     /// Of this event something is still to be pushed.
     Unpushed(String),
     /// The slot has something else in hand.
@@ -680,9 +696,9 @@ impl Reference {
         let end = args.tag.first + worker.batch.len() as u64;
         let kept = &mut self.object(&args.object).handled;
         let Some((id, field, emits)) = args.finished.clone() else {
-            let Handled { id, finished, emits } = kept.clone().unwrap_or_default();
+            let Handled { id, finished, emits, results } = kept.clone().unwrap_or_default();
             let emitted = (emits.values().map(|emits| emits.events.len()).sum(), emits.values().map(Emits::bytes).sum());
-            return Reply::Kept(id, finished, emitted);
+            return Reply::Kept(id, finished, emitted, results.values().map(String::len).sum());
         };
         match kept {
             Some(later) if (id + 1..end).contains(&later.id) => return Reply::OtherBatch,
@@ -692,8 +708,9 @@ impl Reference {
         }
         let kept = kept.as_mut().expect("just made");
         kept.finished.insert(field.to_owned());
+        kept.results.extend(result_of(id, field));
         kept.emits.extend(emits.map(|(field, emits)| (field.to_owned(), emits)));
-        Reply::Kept(0, BTreeSet::new(), (0, 0))
+        Reply::Kept(0, BTreeSet::new(), (0, 0), 0)
     }
 
     /// The first of the objects for which handlers have emitted whose queue has a wrong type.

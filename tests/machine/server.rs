@@ -18,7 +18,9 @@ use seriatim::scripts::{
 
 use super::advance::{Advance, Delay, ERROR, Then, Told};
 use super::operator::{WHO, WHY};
-use super::reference::{self, Broken, Dead, Emits, Event, FAR, Failure, Given, Key, Numbers, OPERATOR, Reference, Reply};
+use super::reference::{
+    self, Broken, Dead, Emits, Event, FAR, Failure, Given, Key, Numbers, OPERATOR, Reference, Reply, result_of,
+};
 use super::rules;
 use super::world::{Call, Part};
 use crate::support::sweep::sweep;
@@ -254,13 +256,15 @@ impl Server {
                 let batch = InHand { name, token, slot, object: &args.object, tag };
                 let emits = args.finished.as_ref().and_then(|(_, _, emits)| emits.as_ref());
                 let emits = emits.map(|(field, emits)| (*field, emits_text(emits)));
+                let result = args.finished.as_ref().and_then(|(id, field, _)| result_of(*id, field));
                 let finished = args.finished.as_ref().map(|(id, field, _)| Finished {
                     id: *id,
                     field,
                     emits: emits.as_ref().map(|(field, text)| (*field, &text[..])),
+                    result: result.as_ref().map(|(field, text)| (field.as_str(), text.as_bytes())),
                 });
                 scripts::handled(&mut self.conn, &self.keys, &batch, finished).await.map(|handled| match handled {
-                    Handled::Kept { id, finished, emitted } => Reply::Kept(id, finished, emitted),
+                    Handled::Kept { id, finished, emitted, results } => Reply::Kept(id, finished, emitted, results),
                     Handled::Unpushed { id } => Reply::Unpushed(id),
                     Handled::Other => Reply::OtherBatch,
                     Handled::Lapsed => Reply::Lapsed,
@@ -706,7 +710,8 @@ fn wanted(state: &Reference, prefix: &str) -> Dump {
         let handled = object.handled.iter().flat_map(|kept| {
             let done = kept.finished.iter().flat_map(|field| [text(field.clone()), b"1".to_vec()]);
             let emits = kept.emits.iter().flat_map(|(field, emits)| [text(field.clone()), emits_text(emits)]);
-            done.chain(emits).chain([b"id".to_vec(), text(kept.id.to_string())])
+            let results = kept.results.iter().flat_map(|(field, value)| [text(field.clone()), text(value.clone())]);
+            done.chain(emits).chain(results).chain([b"id".to_vec(), text(kept.id.to_string())])
         });
         any(":event.handled", "hash", Some(sorted(handled.collect())));
         let errors = |failures: &Vec<Failure>| {
@@ -748,7 +753,8 @@ fn wanted(state: &Reference, prefix: &str) -> Dump {
     let log = state.log.iter().flat_map(|row| {
         let words = |words: [&str; 2]| words.map(|word| text(word.to_owned()));
         let taken = row.taken.then(|| words(["taken", "then"])).into_iter().flatten();
-        words(["status", row.status]).into_iter().chain(letter(&row.event)).chain(taken)
+        let results = row.results.iter().flat_map(move |results| words(["results", results]));
+        words(["status", row.status]).into_iter().chain(letter(&row.event)).chain(taken).chain(results)
     });
     let meta = state.meta.iter().flat_map(|id| {
         let mut fields = if state.log_on { vec!["event.log", "on"] } else { vec![] };

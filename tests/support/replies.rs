@@ -56,7 +56,7 @@ pub async fn every_call(reply: Value) {
         // It is not taken for a handler that has finished, nor for the id.
         assert!(finished.iter().all(|field| field != "id" && !field.starts_with("emit:")));
     }
-    let finished = Finished { id: 1, field: "handler:a", emits: Some(("emit:a", b"0 1 3 1 2 o{}")) };
+    let finished = Finished { id: 1, field: "handler:a", emits: Some(("emit:a", b"0 1 3 1 2 o{}")), result: None };
     let _ = scripts::handled(&mut conn, &keys, &batch, Some(finished)).await;
     let by = By { who: "ada", why: "" };
     for settle in [Settle::Retry, Settle::Drop] {

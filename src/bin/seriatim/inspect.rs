@@ -79,6 +79,13 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
         let line = format!("attempt {}, {ago} ago: {}", failed.attempt, failed.error);
         writeln!(out, "{label:<11}{}", shown::shortened(&line, 69))?;
     }
+    if let Some(kept) = &seen.kept_results {
+        let id = kept.id.map_or_else(|| "?".to_owned(), |id| id.to_string());
+        for (at, (handler, result)) in kept.results().iter().enumerate() {
+            let label = if at == 0 { "results" } else { "" };
+            writeln!(out, "{label:<11}{}", shown::shortened(&format!("id {id}: {handler} {result}"), 69))?;
+        }
+    }
     if let Some(next) = &seen.next_event {
         let place = match next.place {
             Place::Batch => "in the batch",
@@ -142,6 +149,9 @@ fn ended_lines(ended: &Ended, now_ms: u64) -> anyhow::Result<String> {
         writeln!(out, "{label:<11}id {id}, {status}, {ago} ago{failed}")?;
         if let Some(dead_id) = &event.dead_id {
             writeln!(out, "           dead letter {}", shown::shortened(dead_id, 50))?;
+        }
+        for (handler, result) in event.results() {
+            writeln!(out, "           result {}", shown::shortened(&format!("{handler} {result}"), 62))?;
         }
         if let Some(error) = &event.error {
             writeln!(out, "           error  {}", shown::shortened(error, 62))?;

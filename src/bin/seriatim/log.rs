@@ -166,6 +166,9 @@ impl Args {
         if let Some(error) = &entry.error {
             writeln!(out, "  error  {}", shown::shortened(error, 2000))?;
         }
+        for (handler, result) in entry.results() {
+            writeln!(out, "  result {}", shown::shortened(&format!("{handler} {result}"), 70))?;
+        }
         // Only as much as is shown is turned into text.
         let head = &entry.event[..entry.event.len().min(400)];
         writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;

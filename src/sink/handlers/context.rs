@@ -8,11 +8,10 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 
 use super::Registered;
-use super::emits::{Emitting, HandlerEmitError, Room};
+use super::emits::{Done, Emitting, HandlerEmitError, HandlerResultError, RESULT_BYTES_MAX, Room};
 use super::handler::Failure;
 use crate::event::{EVENT_BYTES_MAX, Event, IntoEvent, ObjectName};
-use crate::scripts::Emits;
-use crate::sink::{Context, LedgerError, Page};
+use crate::sink::{Context, LedgerError, Page, With};
 
 /// What a store needs to refuse what comes late: see [`HandlerContext::fence`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,20 +39,30 @@ impl InHand {
         let done =
             known.finished.iter().filter_map(|field| Some((field.strip_prefix("once:")?.to_owned(), Arc::new(true.into()))));
         let once = Mutex::new(done.collect());
-        Self { event, event_type, attempts, cx, once, room: Room::beside(known.emitted) }
+        Self { event, event_type, attempts, cx, once, room: Room::beside(known.emitted, known.results) }
     }
 
-    async fn keep(&self, field: &str, emits: Option<(&str, &[u8])>) -> Result<(), LedgerError> {
+    async fn keep(&self, field: &str, with: With<'_>) -> Result<(), LedgerError> {
         match &self.cx.ledger {
-            Some(ledger) => ledger.write(self.event.id, field, emits).await,
+            Some(ledger) => ledger.write(self.event.id, field, with).await,
             None => Ok(()),
         }
     }
 
-    /// Keeps that a handler has finished, and what it has emitted.
-    pub(super) async fn keep_finished(&self, handler: &Registered, emits: &Emits) -> Result<(), LedgerError> {
-        let value = emits.value(handler.place);
-        self.keep(&handler.field, (emits.events() > 0).then_some((&handler.emits, &value))).await
+    /// Keeps that a handler has finished, what it has emitted, and its result.
+    pub(super) async fn keep_finished(&self, handler: &Registered, done: &Done) -> Result<(), LedgerError> {
+        let emits = (done.emits.events() > 0).then(|| done.emits.value(handler.place));
+        let result = done.result.as_ref().map(|result| [handler.member.as_bytes(), result].concat());
+        let with = With {
+            emits: emits.as_ref().map(|value| (handler.emits.as_str(), &value[..])),
+            result: result.as_ref().map(|value| (handler.result.as_str(), &value[..])),
+        };
+        self.keep(&handler.field, with).await
+    }
+
+    /// Whether results go into the event log.
+    pub(super) fn logs(&self) -> bool {
+        self.cx.ledger.as_ref().is_some_and(|ledger| ledger.logs())
     }
 
     fn subtask(&self, name: &str) -> Arc<AsyncMutex<bool>> {
@@ -143,6 +152,21 @@ impl HandlerContext {
         self.emitting.push(&self.in_hand.room, object.as_str(), &event)
     }
 
+    /// Sets the handler's result: `&T` of anything that serializes, or [`Json`](crate::event::Json) that is text already, of at most 64 KiB. A result that
+    /// was set before is replaced.
+    ///
+    /// Nothing is sent here. The result is kept with the success of the handler, and written into the event's row of the event log when the event
+    /// ends: `results` of [`LogEntry`](crate::control::LogEntry). A handler that fails has no result. Without the event log nobody reads a result once the event
+    /// has ended.
+    ///
+    /// # Errors
+    /// The value is not JSON or has more than 64 KiB; or the results and the emitted events of the event's handlers would have more than
+    /// [`EMITS_BYTES_MAX`](crate::sink::EMITS_BYTES_MAX) bytes together; or the handler has ended.
+    pub fn result(&self, value: impl IntoEvent) -> Result<(), HandlerResultError> {
+        let result = value.into_event(RESULT_BYTES_MAX)?;
+        self.emitting.set_result(&self.in_hand.room, result)
+    }
+
     /// Runs a subtask of the event unless it is done: `None` where it was. Whether it is done is kept beside the event as soon as it has succeeded: so it
     /// succeeds once, except where the worker dies in between.
     ///
@@ -165,7 +189,7 @@ impl HandlerContext {
             return Ok(None);
         }
         let result = run().await?;
-        self.in_hand.keep(&format!("once:{subtask}"), None).await?;
+        self.in_hand.keep(&format!("once:{subtask}"), With::default()).await?;
         *done = true;
         Ok(Some(result))
     }

@@ -6,7 +6,7 @@
 //!
 //! - `handler`: what a handler is, and what it can answer
 //! - `context`: what it is told, and the guard for subtasks
-//! - `emits`: what it emits
+//! - `emits`: what it emits, and its result
 //! - `run`: the handlers of one event
 
 mod context;
@@ -23,7 +23,7 @@ use async_trait::async_trait;
 use serde_core::de::DeserializeOwned;
 
 pub use context::{Fence, HandlerContext};
-pub use emits::{EMITS_BYTES_MAX, EMITS_MAX, HandlerEmitError};
+pub use emits::{EMITS_BYTES_MAX, EMITS_MAX, HandlerEmitError, HandlerResultError, RESULT_BYTES_MAX};
 pub use handler::{EventType, Failure, Handler, HandlerResult};
 pub use run::HandlerOutcome;
 
@@ -78,6 +78,10 @@ struct Registered {
     field: String,
     /// The same of what it has emitted.
     emits: String,
+    /// The same of its result.
+    result: String,
+    /// What the value of `result` begins with: its id as JSON, and a colon.
+    member: String,
     /// Among all that are registered, from 0.
     place: usize,
     timeout: Duration,
@@ -237,7 +241,16 @@ impl HandlersBuilder {
                 For::Every => every.push(at),
                 For::Other => other.push(at),
             }
-            all.push(Registered { field: format!("handler:{id}"), emits: format!("emit:{id}"), place: at, id, timeout, handler });
+            all.push(Registered {
+                field: format!("handler:{id}"),
+                emits: format!("emit:{id}"),
+                result: format!("result:{id}"),
+                member: format!("{}:", serde_json::Value::from(id.as_str())),
+                place: at,
+                id,
+                timeout,
+                handler,
+            });
         }
         Ok(Handlers(Arc::new(Inner { all, types, every, other, unhandled: self.unhandled })))
     }
@@ -268,7 +281,7 @@ impl Sink for Handlers {
             cx.begins(event.id);
             let attempts = if at == 0 { cx.attempts } else { 0 };
             match self.0.run(event, attempts, cx, known).await {
-                // What is emitted must be pushed before anything is kept of the next event.
+                // What is emitted must be pushed, and a result logged, before anything is kept of the next event.
                 Ok(Emitted(true)) => return Delivered::so_far(at + 1),
                 Ok(Emitted(false)) => {}
                 Err(stop) => return Delivered::stopped(at, stop),

@@ -10,11 +10,10 @@ use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 
 use super::context::{HandlerContext, InHand};
-use super::emits::Emitting;
+use super::emits::{Done, Emitting};
 use super::handler::Failure;
 use super::{Inner, Registered, Unhandled};
 use crate::event::Event;
-use crate::scripts::Emits;
 use crate::sink::{Context, Page, Stop};
 use crate::worker::type_of;
 
@@ -25,7 +24,7 @@ struct Progress {
     emitted: AtomicBool,
 }
 
-/// Whether handlers of the event have emitted.
+/// Whether handlers of the event have emitted, or have a result for the event log.
 pub(super) struct Emitted(pub(super) bool);
 
 /// How a handler has ended.
@@ -77,12 +76,14 @@ impl Inner {
     ) -> Result<Emitted, Stop> {
         let event_type = type_of(&event.payload);
         let handlers = self.handlers_of(event_type.as_deref());
+        let logs = || cx.ledger.as_ref().is_some_and(|ledger| ledger.logs());
+        let was_emitted = known.emitted.0 > 0 || known.results > 0 && logs();
         if handlers.is_empty() {
-            return self.unhandled(event_type.as_deref()).map(|()| Emitted(known.emitted.0 > 0));
+            return self.unhandled(event_type.as_deref()).map(|()| Emitted(was_emitted));
         }
         let todo: Vec<_> = handlers.into_iter().filter(|at| !known.finished.contains(&self.all[*at].field)).collect();
         let in_hand = Arc::new(InHand::new(event, event_type, attempts, cx.clone(), &known));
-        let emitted = AtomicBool::new(known.emitted.0 > 0);
+        let emitted = AtomicBool::new(was_emitted);
         let progress = Progress { left: AtomicUsize::new(todo.len()), failed: AtomicBool::new(false), emitted };
         let run = |at: usize| {
             let (registered, in_hand, progress) = (&self.all[at], &in_hand, &progress);
@@ -137,17 +138,17 @@ impl Inner {
     }
 }
 
-/// Runs a handler, and keeps that it has finished, with what it has emitted. Where it has emitted nothing and the event is over with it, nothing is kept: the
+/// Runs a handler, and keeps that it has finished, with what it has emitted and its result. Where it has neither, and the event is over with it, nothing is kept: the
 /// last one of an event of which all have succeeded is followed by the commit.
 async fn run_one(registered: &Registered, timeout: Duration, in_hand: &Arc<InHand>, progress: &Progress) -> HandlerOutcome {
-    let (mut ended, emits) = within(registered, timeout, in_hand).await;
-    let emitted = emits.events() > 0;
+    let (mut ended, done) = within(registered, timeout, in_hand).await;
+    let emitted = done.emits.events() > 0 || done.result.is_some() && in_hand.logs();
     // One that has emitted may still fail where that cannot be kept: until then the event is not over for the others.
     let is_last = !emitted && progress.left.fetch_sub(1, Ordering::Relaxed) == 1;
     let succeeded = ended == HandlerOutcome::Succeeded;
     if succeeded
         && (!is_last || progress.failed.load(Ordering::Relaxed))
-        && let Err(error) = in_hand.keep_finished(registered, &emits).await
+        && let Err(error) = in_hand.keep_finished(registered, &done).await
     {
         ended = HandlerOutcome::Failed(error.into());
     }
@@ -156,15 +157,15 @@ async fn run_one(registered: &Registered, timeout: Duration, in_hand: &Arc<InHan
     }
     if ended != HandlerOutcome::Succeeded {
         progress.failed.store(true, Ordering::Relaxed);
-        in_hand.room.give_back(&emits);
+        in_hand.room.give_back(&done);
     } else if emitted {
         progress.emitted.store(true, Ordering::Relaxed);
     }
     ended
 }
 
-/// Within its time, and whatever it does. With what it has emitted.
-async fn within(registered: &Registered, timeout: Duration, in_hand: &Arc<InHand>) -> (HandlerOutcome, Emits) {
+/// Within its time, and whatever it does. With what it has emitted, and its result.
+async fn within(registered: &Registered, timeout: Duration, in_hand: &Arc<InHand>) -> (HandlerOutcome, Done) {
     let (cancelled, emitting) = (in_hand.cx.cancelled.child_token(), Emitting::new());
     let cx = HandlerContext { in_hand: Arc::clone(in_hand), cancelled: cancelled.clone(), emitting: emitting.clone() };
     let running = AssertUnwindSafe(async { registered.handler.run(cx).await }).catch_unwind();
@@ -195,7 +196,7 @@ mod tests {
 
     use super::*;
     use crate::event::{NameError, ObjectName};
-    use crate::sink::{Batch, Handlers, Ledger, LedgerError, Sink as _};
+    use crate::sink::{Batch, Handlers, Ledger, LedgerError, Sink as _, With};
 
     /// Has no memory for what is emitted, and says so when the other handler has ended.
     #[derive(Debug, Default)]
@@ -203,6 +204,7 @@ mod tests {
         asked: Notify,
         other_ended: Notify,
         kept: Mutex<Vec<String>>,
+        logs: bool,
     }
 
     #[async_trait::async_trait]
@@ -211,14 +213,18 @@ mod tests {
             Ok(Page::default())
         }
 
-        async fn write(&self, _: u64, field: &str, emits: Option<(&str, &[u8])>) -> Result<(), LedgerError> {
-            if emits.is_some() {
+        async fn write(&self, _: u64, field: &str, with: With<'_>) -> Result<(), LedgerError> {
+            if with.emits.is_some() {
                 self.asked.notify_one();
                 self.other_ended.notified().await;
                 return Err(LedgerError::Failed("full".to_owned()));
             }
             self.kept.lock().expect("no panic").push(field.to_owned());
             Ok(())
+        }
+
+        fn logs(&self) -> bool {
+            self.logs
         }
 
         fn object(&self, name: &str) -> Result<ObjectName, NameError> {
@@ -251,5 +257,26 @@ mod tests {
         let delivered = handlers.deliver(&batch, &cx).await;
         assert!(matches!(delivered.stop(), Some(Stop::Transient { error, .. }) if error.contains("full")), "{delivered:?}");
         assert_eq!(*ledger.kept.lock().expect("no panic"), ["handler:last"]);
+    }
+
+    /// The success of the last handler is followed by the commit, and kept only if its result is to be logged: no call without need.
+    #[tokio::test]
+    async fn a_result_costs_a_call_only_where_it_is_logged() {
+        for (logs, has_result, kept, so_far) in [(true, false, 0, 2), (false, true, 0, 2), (true, true, 1, 1)] {
+            let ledger = Arc::new(Full { logs, ..Full::default() });
+            let result = move |_: Value, cx: HandlerContext| async move {
+                if has_result {
+                    cx.result(&1)?;
+                }
+                Ok(())
+            };
+            let handlers = Handlers::builder().register_all("one", result).build().expect("a set");
+            let events = vec![Bytes::from_static(b"1"), Bytes::from_static(b"2")];
+            let batch = Batch::new(ObjectName::new("a").expect("a name"), 1, 0, events);
+            let cx = Context { ledger: Some(Arc::clone(&ledger) as Arc<dyn Ledger>), ..Context::detached() };
+            let delivered = handlers.deliver(&batch, &cx).await;
+            assert_eq!((delivered.count(2), delivered.stop()), (so_far, None), "{logs} {has_result}");
+            assert_eq!(ledger.kept.lock().expect("no panic").len(), kept, "{logs} {has_result}");
+        }
     }
 }
