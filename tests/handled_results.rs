@@ -186,7 +186,10 @@ async fn a_result_outlives_a_retry_and_the_process() {
     let id = seen.next_event.and_then(|event| event.id);
     assert_eq!((kept.id, kept.results.as_deref()), (id, Some(r#"{"mail":{"attempt":1,"to":"Brno"}}"#)));
     let shown = seriatim(&redis, &["inspect", "work:1"]);
-    assert!(shown.contains(&format!("results    id {}: mail {{\"attempt\":1,\"to\":\"Brno\"}}\n", id.expect("an id"))), "{shown}");
+    assert!(
+        shown.contains(&format!("results    id {}: mail {{\"attempt\":1,\"to\":\"Brno\"}}\n", id.expect("an id"))),
+        "{shown}"
+    );
 
     console.end_lease("w").await;
     let sink = Recorder::with(|_| Act::Send);
@@ -227,7 +230,12 @@ async fn each_event_of_a_batch_has_its_own_results() {
     until("all is logged", PATIENCE, async || (rows(&redis).await.len() == 4).then_some(())).await;
     worker.finish().await;
     let results = rows(&redis).await.into_iter().map(|row| row.results.unwrap_or_default());
-    let expected = ["{\"text\":[1,\n 0],\"twice \\\"é\\\"\":2}", "{\"text\":[2,\n 0]}", "{\"twice \\\"é\\\"\":6}", "{\"twice \\\"é\\\"\":8}"];
+    let expected = [
+        "{\"text\":[1,\n 0],\"twice \\\"é\\\"\":2}",
+        "{\"text\":[2,\n 0]}",
+        "{\"twice \\\"é\\\"\":6}",
+        "{\"twice \\\"é\\\"\":8}",
+    ];
     assert_eq!(results.collect::<Vec<_>>(), expected);
 
     let shown = seriatim(&redis, &["log", "--limit", "1"]);

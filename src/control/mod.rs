@@ -27,7 +27,7 @@ pub mod forget;
 pub mod held;
 pub mod inspect;
 pub mod log;
-mod names;
+pub(crate) mod names;
 mod reply;
 mod report;
 pub mod rules;
@@ -110,7 +110,7 @@ impl From<ScriptError> for ControlError {
 }
 
 impl ControlError {
-    fn redis(what: &'static str) -> impl FnOnce(redis::RedisError) -> Self {
+    pub(crate) fn redis(what: &'static str) -> impl FnOnce(redis::RedisError) -> Self {
         move |source| Self::Redis { what, source }
     }
 

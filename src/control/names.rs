@@ -19,7 +19,7 @@ const SLOTS_MAX: u32 = 65_536;
 
 /// Which names a walk meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Which {
+pub(crate) enum Which {
     /// Names that are alive or have something.
     Watched,
     /// Names without a lease that had nothing when they were looked at last.
@@ -27,7 +27,7 @@ pub(super) enum Which {
 }
 
 /// A walk over names with their values in `event.workers`, a page at a time. A name may come twice; none that stays is missed.
-pub(super) struct Walk {
+pub(crate) struct Walk {
     /// The key that is walked, and the command; none where there is nothing to walk.
     source: Option<(String, &'static str)>,
     cursor: u64,
@@ -40,7 +40,7 @@ impl Walk {
     }
 
     /// Over those of one set.
-    pub(super) async fn of<C: ConnectionLike>(conn: &mut C, keys: &Keys, which: Which) -> Result<Self, ControlError> {
+    pub(crate) async fn of<C: ConnectionLike>(conn: &mut C, keys: &Keys, which: Which) -> Result<Self, ControlError> {
         let source = match (is_indexed(conn, keys).await?, which) {
             (true, Which::Watched) => Some((keys.event_workers_watched(), "ZSCAN")),
             (true, Which::Departed) => Some((keys.event_workers_departed(), "ZSCAN")),
@@ -51,7 +51,7 @@ impl Walk {
     }
 
     /// The next page, `None` behind the last one. A key of a wrong type has no names: `check` tells of it.
-    pub(super) async fn next<C: ConnectionLike>(
+    pub(crate) async fn next<C: ConnectionLike>(
         &mut self,
         conn: &mut C,
         keys: &Keys,
@@ -161,7 +161,7 @@ async fn ask<C: ConnectionLike>(
 }
 
 /// How many slots a value of `event.workers` names, if it is one.
-pub(super) fn slots_in(value: &str) -> Option<u32> {
+pub(crate) fn slots_in(value: &str) -> Option<u32> {
     let (slots, _token) = value.split_once(' ')?;
     slots.parse().ok().filter(|slots| (1..=SLOTS_MAX).contains(slots))
 }

@@ -1,6 +1,8 @@
-//! Tests of handlers: without Redis, by the code that a worker process runs.
+//! Tests of handlers, by the code that a worker process runs: without Redis, or with one.
 //!
 //! - [`HandlerTest`]: runs the handlers of one event, and returns what each did and emitted
+//! - [`drain`]: runs a worker on a Redis until nothing is left to do, and returns what happened
+//! - `watch` (private): the sink and the ledger of [`drain`], which note what passes
 //! - `memory` (private): the ledger of these runs, which a worker has in Redis
 //!
 //! ```
@@ -36,12 +38,16 @@
 //!
 //! The functions named `assert_…` panic, as `assert!` does. Nothing else here does.
 
+mod drain;
 mod emitted;
 mod handlers;
 mod memory;
 mod ran;
+mod watch;
 
+pub use self::drain::{DrainError, Drained, EVENTS_MAX, LEFT_MAX, Unfinished, drain};
 pub use self::emitted::{Emitted, EventPattern};
 pub use self::handlers::{HandlerTest, TestEvent, TestEventError};
 pub use self::ran::Ran;
+pub use self::watch::{DrainedEvent, Fate};
 pub use crate::sink::HandlerOutcome;

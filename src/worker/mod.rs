@@ -61,6 +61,7 @@ use self::connect::Redis;
 use self::lease::{Session, attach, detach};
 use self::serve::{Ended, Serve};
 use crate::sink::Sink;
+use crate::wire::Wire;
 
 /// How long a process that stops waits for Redis to take its name back, beyond its grace.
 const DETACH_PATIENCE: Duration = Duration::from_secs(2);
@@ -90,6 +91,21 @@ pub struct Worker {
 }
 
 impl Worker {
+    /// A connection of its own, for `testing`.
+    pub(crate) async fn connection(&self) -> Result<Wire, WorkerError> {
+        Ok((*self.redis.reconnect().await?).clone())
+    }
+
+    /// Its settings, for `testing`.
+    pub(crate) fn config(&self) -> &Arc<WorkerConfig> {
+        &self.config
+    }
+
+    /// Puts this in the place of its sink, for `testing`.
+    pub(crate) fn map_sink(&mut self, map: impl FnOnce(Arc<dyn Sink>) -> Arc<dyn Sink>) {
+        self.sink = map(Arc::clone(&self.sink));
+    }
+
     /// Begins to describe a worker of the Redis at `url`: `redis://[user:password@]host[:port][/db]` or `unix:///path`.
     pub fn builder(url: impl Into<String>) -> WorkerBuilder {
         WorkerBuilder { url: url.into(), config: WorkerConfig::default(), sink: None }
