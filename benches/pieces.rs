@@ -15,7 +15,7 @@ use redis::aio::MultiplexedConnection;
 use seriatim::Emitter;
 use seriatim::event::{Event, Json, ObjectName};
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results};
+use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results, Suspects};
 use tokio::runtime::Runtime;
 
 const PAYLOAD_BYTES: usize = 200;
@@ -92,8 +92,17 @@ impl Slots {
     async fn attach(mut conn: MultiplexedConnection, keys: Keys, slots: usize, batch: usize) -> Self {
         redis::cmd("FLUSHALL").exec_async(&mut conn).await.expect("FLUSHALL");
         let lease = Duration::from_secs(600);
-        let args =
-            Attach { name: NAME, token: TOKEN, holder: "host 1 1", lease, slots, displace: "", before: "", crashes_max: 5 };
+        let args = Attach {
+            name: NAME,
+            token: TOKEN,
+            holder: "host 1 1",
+            lease,
+            slots,
+            displace: "",
+            before: "",
+            crashes_max: 5,
+            suspects: Suspects::NONE,
+        };
         scripts::attach(&mut conn, &keys, &args).await.expect("attached");
         let mut slots = Self { conn, keys, batch, in_flight: (0..slots).map(|_| None).collect() };
         slots.fill().await;
@@ -121,8 +130,15 @@ impl Slots {
 
     /// A call that neither brings nor wants anything: what every call costs.
     async fn call_for_nothing(&mut self) {
-        let bounds =
-            Bounds { batch: 1, batch_bytes: 1 << 20, reply_bytes: 8 << 20, claims: 0, markers: 1024, forget_after: None };
+        let bounds = Bounds {
+            batch: 1,
+            batch_bytes: 1 << 20,
+            reply_bytes: 8 << 20,
+            claims: 0,
+            markers: 1024,
+            forget_after: None,
+            suspects: Suspects::NONE,
+        };
         let call = Advance::new(&self.keys, NAME, TOKEN, bounds, From::Markers);
         let reply = scripts::advance(&mut self.conn, &call).await.expect("an answer");
         assert!(matches!(&reply, Advanced::Ok { batches, .. } if batches.is_empty()), "{reply:?}");

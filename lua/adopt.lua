@@ -14,7 +14,8 @@
 --           (hash, read and write: names.next, names.cursor, names.indexed, clock, clock.step, clock.ahead); event.rules (hash, read and write);
 --           event.worker:NAME:lease (string, read, its time to live written), objects.with.events (list),
 --           objects.held (zset), event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
--- Arguments prefix; own name (left alone); crashes before an event is held for an operator; ms to the next look at a watched name; ms after which a
+-- Arguments prefix; own name (left alone); crashes before an event is held for an operator (0: never, whoever
+--           gets it settles it); ms to the next look at a watched name; ms after which a
 --           departed name is forgotten; ms since the caller made its sweep before this one, '' = there was none
 -- Replies   {'swept', more 0|1, objects held, names returned, held objects moved, name…}: the names from which something was taken. `more`: watched names
 --           are still due, or times are still to be moved.

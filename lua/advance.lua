@@ -12,7 +12,7 @@
 --           deleted), OBJ:event.errors (list, written); OBJ:events of the objects for which handlers have emitted (lists, written)
 -- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per reply; slots that may claim (0 to 1024);
 --           markers looked at (1 to 4096); where to claim first: held | markers; ms after which the last id of a released object is forgotten
---           (0: never); highest id the caller has seen (0: none); then, where the event log is on, `log`, rows kept (about), ms they are kept (0: however old); then per slot, its number and
+--           (0: never); highest id the caller has seen (0: none); room for suspects (lib/suspects.lua); then, where the event log is on, `log`, rows kept (about), ms they are kept (0: however old); then per slot, its number and
 --           a result, which with the log on is followed by how long ago its batch was taken, ms:
 --             free                                                          no batch, as far as the caller knows
 --             look                                                          busy, but a pop for it may have moved a name: return it
@@ -34,13 +34,14 @@
 -- Cost      per call about 20 commands, per claim 2, per batch of more than one event 2 or more; bounded by slots, events, bytes and markers;
 --           with rules one more for each object looked at and what waking 256 objects takes; with the log on, 1 for each event that is finalized,
 --           2 for its batch and 3 for the call; 1 or 2 for each event that fails, and 1 where one ends that had failed; 1 for each slot that is said to
---           be handled, and 1 for each event that handlers have emitted for it, 2 for each object of these
+--           be handled, and 1 for each event that handlers have emitted for it, 2 for each object of these; 2 for each due suspect there is no room
+--           for, of which a call puts off up to 256
 local args = ARGV
 local name, token = args[2], args[3]
 local batch_max, batch_bytes, reply_bytes = tonumber(args[4]), tonumber(args[5]), tonumber(args[6])
 local claims, markers_max, from, forget_ms = tonumber(args[7]), tonumber(args[8]), args[9], tonumber(args[10])
 local highest = tonumber(args[11])
-local SLOT_ARGS, LOG_ARGS = 12, 3
+local SLOT_ARGS, LOG_ARGS = 13, 3
 local log_on = args[SLOT_ARGS] == 'log'
 
 local call, try, format = redis.call, redis.pcall, string.format

@@ -1,17 +1,20 @@
 -- attach: a worker process takes its name.
 --
 -- Purpose   Writes a new token and keeps every unfinished batch of the name's slots where it is: advance hands it out again, with the same ids
---           and the same prev. Objects of slots that this start does not run are held, due now. A name in use is refused.
+--           and the same prev. Objects of slots that this start does not run are held, due now, and suspects for which it
+--           has no room. A name in use is refused.
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read and write); event.workers (hash), event.workers.watched and event.workers.departed (zsets,
 --           written), objects.with.events (list), objects.held (zset),
 --           event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
 -- Arguments prefix; name; token (UUID); holder ("host pid start LEASEms"); lease (ms); slots (1 to 1024); lease to displace ('' = none);
 --           the token this process had before ('' = none, or it let its lease go because it stood still: a crash); crashes before an event is held for an operator
+--           (0: never, whoever gets it settles it); room for suspects (lib/suspects.lua)
 -- Replies   {'attached', batches kept, objects held, names returned} | {'in_use', lease, ms left}
 -- Keeps     I1 to I4, I6
 -- Cost      O(slots)
 local name, token, holder, lease_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local slots, displace, before, crashes_max = tonumber(ARGV[6]), ARGV[7], ARGV[8], tonumber(ARGV[9])
+local _, admits, taken = suspects_of(ARGV[10])
 
 local lease = redis.call('GET', KEYS[1])
 local repeated = lease and string.sub(lease, 1, #token) == token
@@ -39,13 +42,15 @@ local died = not repeated and last_token ~= before and last_token ~= token
 local kept, held = 0, 0
 local strays = each_slot(name, slots_all, function(at, slot, object, tag)
   local first, handouts, attempts, crashes = numbers(tag or '0')
-  if slot >= slots or (tag and died and crashes + 1 >= crashes_max) then
+  crashes = crashes + (tag and died and 1 or 0)
+  if slot >= slots or tag and (died and is_used_up(crashes, crashes_max) or not admits(crashes)) then
     hold_owned(at, object, tag, now_ms, 'slots', died, crashes_max)
     held = held + 1
   elseif tag then
     if died then
-      redis.call('SET', at .. worker_event_id, tag_of(first, handouts, attempts, crashes + 1))
+      redis.call('SET', at .. worker_event_id, tag_of(first, handouts, attempts, crashes))
     end
+    taken(crashes)
     kept = kept + 1
   end
 end)

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::Value;
 use seriatim::control::held::{Skipped, release, skip};
 use seriatim::control::{self, By, inspect};
-use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results, Tag};
+use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results, Suspects, Tag};
 use seriatim::sink::Stop;
 use state::State;
 use support::Redis;
@@ -20,15 +20,32 @@ use support::console::Console;
 use support::recorder::{Act, Gate, Recorder};
 use support::running::start;
 
-const BOUNDS: Bounds =
-    Bounds { batch: 10, batch_bytes: 1 << 20, reply_bytes: 1 << 20, claims: 0, markers: 100, forget_after: None };
+const BOUNDS: Bounds = Bounds {
+    batch: 10,
+    batch_bytes: 1 << 20,
+    reply_bytes: 1 << 20,
+    claims: 0,
+    markers: 100,
+    forget_after: None,
+    suspects: Suspects::NONE,
+};
 const ADA: By<'static> = By { who: "ada@host", why: "known" };
 
 /// A worker that owns nothing.
 async fn attached(redis: &Redis) -> (State, Console) {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let lease = Duration::from_secs(600);
-    let args = Attach { name: "w", token: "t", holder: "h 1 1", lease, slots: 2, displace: "", before: "", crashes_max: 5 };
+    let args = Attach {
+        name: "w",
+        token: "t",
+        holder: "h 1 1",
+        lease,
+        slots: 2,
+        displace: "",
+        before: "",
+        crashes_max: 5,
+        suspects: Suspects::NONE,
+    };
     scripts::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
     (state, redis.console().await)
 }

@@ -8,19 +8,38 @@ use std::time::Duration;
 
 use seriatim::control::held::{Skipped, skip};
 use seriatim::control::{self, By};
-use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, Finished, From, Handled, InHand, Report, Results, Tag};
+use seriatim::scripts::{
+    self, Advance, Advanced, Attach, Bounds, Finished, From, Handled, InHand, Report, Results, Suspects, Tag,
+};
 use state::State;
 use support::Redis;
 use support::console::Console;
 
-const BOUNDS: Bounds =
-    Bounds { batch: 10, batch_bytes: 1 << 20, reply_bytes: 1 << 20, claims: 0, markers: 100, forget_after: None };
+const BOUNDS: Bounds = Bounds {
+    batch: 10,
+    batch_bytes: 1 << 20,
+    reply_bytes: 1 << 20,
+    claims: 0,
+    markers: 100,
+    forget_after: None,
+    suspects: Suspects::NONE,
+};
 
 /// A worker `w.0` that owns `work:1`, with the events 5, 6 and 7 of it in hand.
 async fn in_hand(redis: &Redis) -> (State, Console) {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let lease = Duration::from_secs(600);
-    let args = Attach { name: "w", token: "t", holder: "h 1 1", lease, slots: 2, displace: "", before: "", crashes_max: 5 };
+    let args = Attach {
+        name: "w",
+        token: "t",
+        holder: "h 1 1",
+        lease,
+        slots: 2,
+        displace: "",
+        before: "",
+        crashes_max: 5,
+        suspects: Suspects::NONE,
+    };
     scripts::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
     state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
     (state, redis.console().await)

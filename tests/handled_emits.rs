@@ -10,14 +10,21 @@ use seriatim::control::By;
 use seriatim::control::held::{Skipped, skip};
 use seriatim::scripts::{
     self, Advance, Advanced, Attach, BatchReply, Bounds, Emits, EventLog, Finished, Forgot, From, Handled, InHand, Report,
-    Results, ScriptError, Tag,
+    Results, ScriptError, Suspects, Tag,
 };
 use state::State;
 use support::Redis;
 use support::console::Console;
 
-const BOUNDS: Bounds =
-    Bounds { batch: 10, batch_bytes: 1 << 20, reply_bytes: 1 << 20, claims: 0, markers: 100, forget_after: None };
+const BOUNDS: Bounds = Bounds {
+    batch: 10,
+    batch_bytes: 1 << 20,
+    reply_bytes: 1 << 20,
+    claims: 0,
+    markers: 100,
+    forget_after: None,
+    suspects: Suspects::NONE,
+};
 /// A name and an event that try to be taken for something else.
 const ODD: (&[u8], &[u8]) = (b"3 4 a\0\r\n:\xff", b"1 1 \0\xff{}\n");
 
@@ -25,7 +32,17 @@ const ODD: (&[u8], &[u8]) = (b"3 4 a\0\r\n:\xff", b"1 1 \0\xff{}\n");
 async fn in_hand(redis: &Redis) -> (State, Console) {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let lease = Duration::from_secs(600);
-    let args = Attach { name: "w", token: "t", holder: "h 1 1", lease, slots: 2, displace: "", before: "", crashes_max: 5 };
+    let args = Attach {
+        name: "w",
+        token: "t",
+        holder: "h 1 1",
+        lease,
+        slots: 2,
+        displace: "",
+        before: "",
+        crashes_max: 5,
+        suspects: Suspects::NONE,
+    };
     scripts::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
     state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
     (state, redis.console().await)

@@ -424,15 +424,33 @@ async fn a_key_of_a_wrong_type_leaves_everything_as_it_is() {
 /// A result of an earlier hand-out that comes late, after its event was skipped, says nothing about what follows.
 #[tokio::test]
 async fn a_late_result_of_a_skipped_event_is_ignored() {
-    use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, From, Report, Results, Tag};
+    use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, From, Report, Results, Suspects, Tag};
     let redis = Redis::start();
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let (console, keys) = (redis.console().await, redis.keys().clone());
     let lease = Duration::from_secs(600);
-    let args = Attach { name: "w", token: "t", holder: "h 1 1", lease, slots: 1, displace: "", before: "", crashes_max: 5 };
+    let args = Attach {
+        name: "w",
+        token: "t",
+        holder: "h 1 1",
+        lease,
+        slots: 1,
+        displace: "",
+        before: "",
+        crashes_max: 5,
+        suspects: Suspects::NONE,
+    };
     scripts::attach(&mut state.conn, &keys, &args).await.expect("attached");
     state.own("w.0", "work:1", 1, &["1", "2", "3"]).await;
-    let bounds = Bounds { batch: 10, batch_bytes: 1 << 20, reply_bytes: 1 << 20, claims: 10, markers: 100, forget_after: None };
+    let bounds = Bounds {
+        batch: 10,
+        batch_bytes: 1 << 20,
+        reply_bytes: 1 << 20,
+        claims: 10,
+        markers: 100,
+        forget_after: None,
+        suspects: Suspects::NONE,
+    };
     let tag = Tag { first: 1, ..Tag::default() };
     let hold = Results::Hold { rest: tag.failed(), delay: None, why: "attempts: x".to_owned() };
     let hold = Report { object: "work:1".into(), tag, count: 0, last: None, then: hold };

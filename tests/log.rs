@@ -10,7 +10,7 @@ use std::time::Duration;
 use seriatim::control::log::{PER_CALL_MAX, since};
 use seriatim::control::{self, By, ControlError, LogEntry, LogStatus, log, newest_log};
 use seriatim::scripts::{
-    self, Advance, Advanced, Attach, Attached, Bounds, EventLog, From, Report, Results, ScriptError, Seen, Tag,
+    self, Advance, Advanced, Attach, Attached, Bounds, EventLog, From, Report, Results, ScriptError, Seen, Suspects, Tag,
 };
 use seriatim::sink::Stop;
 use seriatim::worker::WorkerConfig;
@@ -19,16 +19,32 @@ use support::Redis;
 use support::recorder::{Act, Recorder};
 use support::running::start;
 
-const BOUNDS: Bounds =
-    Bounds { batch: 10, batch_bytes: 1 << 20, reply_bytes: 1 << 20, claims: 0, markers: 100, forget_after: None };
+const BOUNDS: Bounds = Bounds {
+    batch: 10,
+    batch_bytes: 1 << 20,
+    reply_bytes: 1 << 20,
+    claims: 0,
+    markers: 100,
+    forget_after: None,
+    suspects: Suspects::NONE,
+};
 const ADA: By<'static> = By { who: "ada@host", why: "enough" };
 
 /// A process `w` with two slots.
 async fn attached(redis: &Redis) -> State {
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let lease = Duration::from_secs(600);
-    let args =
-        Attach { name: "w", token: "token-1", holder: "host 1 1", lease, slots: 2, displace: "", before: "", crashes_max: 5 };
+    let args = Attach {
+        name: "w",
+        token: "token-1",
+        holder: "host 1 1",
+        lease,
+        slots: 2,
+        displace: "",
+        before: "",
+        crashes_max: 5,
+        suspects: Suspects::NONE,
+    };
     let attached = scripts::attach(&mut conn, &keys, &args).await.expect("an answer");
     assert!(matches!(attached, Attached::Attached { .. }), "{attached:?}");
     State::new(conn, keys)

@@ -287,7 +287,7 @@ async fn data_of_another_version_is_refused() {
 /// although another slot of the same process was free.
 #[tokio::test]
 async fn a_name_that_came_late_to_a_busy_slot_goes_to_a_free_one_at_once() {
-    use seriatim::scripts::{Advance, Advanced, Attach, Bounds, From, advance, attach};
+    use seriatim::scripts::{Advance, Advanced, Attach, Bounds, From, Suspects, advance, attach};
     let redis = Redis::start();
     let console = redis.console().await;
     let keys = &console.keys;
@@ -301,9 +301,18 @@ async fn a_name_that_came_late_to_a_busy_slot_goes_to_a_free_one_at_once() {
         displace: "",
         before: "",
         crashes_max: 5,
+        suspects: Suspects::NONE,
     };
     attach(&mut conn, keys, &name).await.expect("attached");
-    let bounds = Bounds { batch: 10, batch_bytes: 1000, reply_bytes: 10_000, claims: 2, markers: 10, forget_after: None };
+    let bounds = Bounds {
+        batch: 10,
+        batch_bytes: 1000,
+        reply_bytes: 10_000,
+        claims: 2,
+        markers: 10,
+        forget_after: None,
+        suspects: Suspects::NONE,
+    };
     let mut gave = Vec::new();
     for (object, busy) in [("work:1", false), ("work:2", true)] {
         console.emit(object, "1").await;

@@ -26,6 +26,9 @@ local function claim_batch(slot, object, first, handouts, attempts, crashes)
   call('MSET', P .. object .. event_worker, slot.w, slot.tag, tag)
   again().give(slot, object, tag)
   claims = claims - 1
+  if crashes ~= '0' then
+    suspects().taken(tonumber(crashes))
+  end
   return 'claimed'
 end
 
@@ -44,6 +47,10 @@ local function claim_held(slot, object)
   end
   local first, handouts, attempts, crashes = string.match(found[3] or '', '^(%d+) (%d+) (%d+) (%d+)')
   if first and first ~= '0' then
+    if crashes ~= '0' and not suspects().admits(tonumber(crashes)) then
+      suspects().put_off(object)
+      return 'dropped'
+    end
     return claim_batch(slot, object, first, handouts, attempts, crashes)
   end
   -- Without numbers there must be no batch, for it would be passed over, and the next hold would write over it.

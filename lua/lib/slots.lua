@@ -85,8 +85,12 @@ local function depart(name, at_ms, now_ms, forget_ms)
   redis.call('ZADD', P .. event_workers_departed, next_ms, name)
 end
 
+local function is_used_up(crashes, crashes_max)
+  return crashes_max > 0 and crashes >= crashes_max
+end
+
 -- Holds what a slot owns, due now, and counts one crash more where `died` and a batch is in flight.
--- An event that has killed its worker `crashes_max` times waits for an operator.
+-- An event that has killed its worker `crashes_max` times waits for an operator; where that is 0, whoever gets it settles it.
 local function hold_owned(at, object, tag, now_ms, why, died, crashes_max)
   if not tag then
     return hold(at, object, now_ms, nil)
@@ -95,7 +99,7 @@ local function hold_owned(at, object, tag, now_ms, why, died, crashes_max)
   local due = now_ms
   if died then
     crashes = crashes + 1
-    if crashes >= crashes_max then
+    if is_used_up(crashes, crashes_max) then
       due = 'inf'
       why = string.format('crashes: died %d times with this event in hand', crashes)
     end

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, RedisError, Value};
 
-use super::{ADVANCE, Reply, ScriptError, Tag};
+use super::{ADVANCE, Reply, ScriptError, Suspects, Tag};
 use crate::keys::Keys;
 
 /// Where the script looks first for the next object to claim; due held objects and markers take turns.
@@ -125,6 +125,8 @@ pub struct Bounds {
     pub markers: usize,
     /// How long the last id of an object is kept after a slot has released it; nothing: for ever.
     pub forget_after: Option<Duration>,
+    /// Room for batches that may kill the process.
+    pub suspects: Suspects,
 }
 
 impl Advance {
@@ -139,7 +141,7 @@ impl Advance {
         cmd.arg(keys.prefix()).arg(name).arg(token).arg(bounds.batch).arg(bounds.batch_bytes).arg(bounds.reply_bytes);
         cmd.arg(bounds.claims).arg(bounds.markers).arg(from.word());
         cmd.arg(bounds.forget_after.map_or(0, |after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)));
-        cmd.arg(highest);
+        cmd.arg(highest).arg(bounds.suspects.to_string());
         Self { cmd, logs: false }
     }
 

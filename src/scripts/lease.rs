@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::aio::ConnectionLike;
 
-use super::{ADOPT, ATTACH, CONNECT, DETACH, RENEW, Reply, ScriptError};
+use super::{ADOPT, ATTACH, CONNECT, DETACH, RENEW, Reply, ScriptError, Suspects};
 use crate::keys::Keys;
 
 /// What a process knows when it makes a connection.
@@ -64,8 +64,10 @@ pub struct Attach<'a> {
     pub displace: &'a str,
     /// The token this process had before its lease lapsed; empty: none.
     pub before: &'a str,
-    /// Deaths with one event in hand after which that event waits for an operator.
+    /// Deaths with one event in hand after which that event waits for an operator; 0: never.
     pub crashes_max: u32,
+    /// Room for batches that may kill the process.
+    pub suspects: Suspects,
 }
 
 /// What became of an attach.
@@ -91,7 +93,7 @@ pub enum Attached {
 pub async fn attach(conn: &mut impl ConnectionLike, keys: &Keys, args: &Attach<'_>) -> Result<Attached, ScriptError> {
     let mut cmd = ATTACH.with_key(&keys.worker_lease(args.name));
     cmd.arg(keys.prefix()).arg(args.name).arg(args.token).arg(args.holder).arg(millis(args.lease)).arg(args.slots);
-    cmd.arg(args.displace).arg(args.before).arg(args.crashes_max);
+    cmd.arg(args.displace).arg(args.before).arg(args.crashes_max).arg(args.suspects.to_string());
     let mut reply = Reply::of("attach", ATTACH.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
         "attached" => Ok(Attached::Attached { kept: reply.count()?, held: reply.count()? }),

@@ -11,6 +11,7 @@ mod handled;
 mod lease;
 pub mod operator;
 pub mod projection;
+mod suspects;
 mod tag;
 
 use std::sync::LazyLock;
@@ -25,6 +26,7 @@ pub use forget::{Forgot, OBJECTS_MAX, forget};
 pub use handled::{Finished, Handled, InHand, handled};
 pub use lease::{Adopted, Attach, Attached, Connected, Detached, Renewed, Seen, Sweep, adopt, attach, connect, detach, renew};
 
+pub use suspects::Suspects;
 pub use tag::{Tag, TagError};
 
 use crate::failpoints::around;
@@ -64,7 +66,7 @@ macro_rules! script {
 }
 
 script!(CONNECT, "connect.lua", "lib/ids.lua", "lib/jump.lua", "lib/rights.lua");
-script!(ATTACH, "attach.lua", "lib/fence.lua", "lib/tag.lua", "lib/hold.lua", "lib/slots.lua");
+script!(ATTACH, "attach.lua", "lib/fence.lua", "lib/tag.lua", "lib/hold.lua", "lib/slots.lua", "lib/suspects.lua");
 script!(RENEW, "renew.lua", "lib/fence.lua", "lib/tag.lua", "lib/hold.lua", "lib/slots.lua");
 script!(DETACH, "detach.lua", "lib/fence.lua", "lib/tag.lua", "lib/hold.lua", "lib/slots.lua");
 script!(ADOPT, "adopt.lua", "lib/fence.lua", "lib/tag.lua", "lib/hold.lua", "lib/slots.lua", "lib/rules.lua", "lib/clock.lua");
@@ -82,6 +84,7 @@ static ADVANCE: LazyLock<Script> = LazyLock::new(|| {
             &[
                 lua!("advance/batch.lua"),
                 &part("hold", &[lua!("lib/hold.lua"), lua!("advance/hold.lua")]),
+                &part("suspects", &[lua!("lib/suspects.lua"), lua!("advance/suspects.lua")]),
                 &part("again", &[lua!("advance/again.lua")]),
                 &part("log", &[lua!("advance/log.lua")]),
                 &part("rules", &[lua!("lib/rules.lua"), lua!("advance/rules.lua")]),

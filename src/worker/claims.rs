@@ -27,7 +27,7 @@ use super::wait::{pop, wait};
 use super::{DETACH_PATIENCE, WorkerBuilder};
 use crate::event::{Event, check_json};
 use crate::failpoints::around;
-use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report, Results};
+use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report, Results, Suspects};
 use crate::sink::Batch;
 use crate::wire::Wire;
 
@@ -365,6 +365,11 @@ impl Term {
     /// What can be shown to nobody is held for an operator, or is a dead letter.
     async fn fit(&self, slot: usize, batch: BatchReply) -> Result<Option<Hand>, ClaimError> {
         let hand = Hand::new(batch, 0);
+        if let Some(then) = self.config.crashed(hand.tag) {
+            let report = hand.report(0, hand.crashed(then));
+            error!(object = %hand.batch.object(), id = hand.batch.first, %then, "claim: the event has killed too many workers");
+            return self.settle(slot, report, true, hand.taken).await.map(|()| None);
+        }
         let report = match (hand.unfit(), check_json(&hand.batch.payloads[0])) {
             (Some(why), _) => hand.hold_for_operator(why),
             (None, Err(error)) => reject(&hand, &format!("not JSON: {error}")),
@@ -394,6 +399,8 @@ impl Term {
             claims,
             markers: MARKERS_MAX,
             forget_after: self.config.forget_after,
+            // Whoever asks for one event after another has few in hand.
+            suspects: Suspects::NONE,
         };
         let from = *self.from.lock().unwrap_or_else(PoisonError::into_inner);
         let (keys, name) = (&self.config.keys, &self.config.name);

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::retry::{self, RetryPolicy};
+use super::retry::{self, RetryPolicy, UsedUp};
 use crate::keys::Keys;
-use crate::scripts::EventLog;
+use crate::scripts::{EventLog, Suspects, Tag};
 
 /// The most slots a process can run.
 pub const CONCURRENCY_MAX: usize = 1024;
@@ -58,8 +58,12 @@ pub struct WorkerConfig {
     pub retry_types: BTreeMap<String, RetryPolicy>,
     /// The longest wait between two tries of a sink that is unavailable; the first is a tenth of a second. 100 ms to 1 hour, default 5 s.
     pub probe_max: Duration,
-    /// How many workers may die with one event in hand before it waits for an operator. 1 to 1000, default 5.
+    /// How many workers may die with one event in hand before it is put aside. 1 to 1000, default 5. The more crashes an event has, the fewer such
+    /// events a process has in hand, and the last one before this limit alone, so that no other event is put aside with it. That needs a limit of at
+    /// least 2, and is not so for claims by hand.
     pub crashes_max: u32,
+    /// What becomes of an event that is put aside because of its crashes. All workers should have the same. Default: it waits for an operator.
+    pub crashes_then: UsedUp,
     /// How long the last id of an object is kept after its last event was delivered. After that, its next event has `prev` 0: see
     /// [`forget`](mod@crate::control::forget). All workers should have the same. 1 s to 10 years, default: for ever.
     pub forget_after: Option<Duration>,
@@ -95,6 +99,7 @@ impl Default for WorkerConfig {
             retry_types: BTreeMap::new(),
             probe_max: Duration::from_secs(5),
             crashes_max: 5,
+            crashes_then: UsedUp::Hold,
             forget_after: None,
             event_log: None,
             takeover: false,
@@ -150,6 +155,21 @@ impl WorkerConfig {
         };
         retry("retry", &self.retry)?;
         self.retry_types.values().try_for_each(|policy| retry("retry_types", policy))
+    }
+
+    /// The crashes at which a script holds an event for an operator; 0: whoever gets it settles it.
+    pub(crate) fn crashes_held(&self) -> u32 {
+        if self.crashes_then == UsedUp::Hold { self.crashes_max } else { 0 }
+    }
+
+    /// Room for batches that may kill the process, where it has nothing in hand.
+    pub(crate) fn suspects(&self) -> Suspects {
+        Suspects::of(self.crashes_max, self.crashes_then != UsedUp::Hold)
+    }
+
+    /// What becomes of a batch's first event without a delivery, because it has too many crashes.
+    pub(crate) fn crashed(&self, tag: Tag) -> Option<UsedUp> {
+        (tag.crashes >= self.crashes_max && self.crashes_then != UsedUp::Hold).then_some(self.crashes_then)
     }
 
     /// What follows when this event fails.

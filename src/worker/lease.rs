@@ -75,7 +75,8 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
             displace: &displace,
             // Without the token of the process before, an unfinished batch tells of a crash.
             before: before.filter(|session| !session.let_go).map_or("", |session| &session.token),
-            crashes_max: config.crashes_max,
+            crashes_max: config.crashes_held(),
+            suspects: config.suspects(),
         };
         match around!("attach", scripts::attach(&mut conn, &config.keys, &args)).await {
             Ok(Attached::Attached { kept, held }) => {

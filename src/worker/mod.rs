@@ -51,7 +51,7 @@ pub use config::{BATCH_MAX, CONCURRENCY_MAX, ConfigError, WorkerConfig};
 pub use error::{StopReason, Stopped, WorkerError};
 pub use holder::Holder;
 pub(crate) use retry::type_of;
-pub use retry::{Backoff, Limit, RetryError, RetryPolicy, UsedUp};
+pub use retry::{Backoff, Limit, RetryError, RetryPolicy, UsedUp, UsedUpError};
 pub use shutdown::Shutdown;
 
 pub use crate::scripts::EventLog;
@@ -265,6 +265,13 @@ impl WorkerBuilder {
     /// How long the name stays ours without renewal, 300 ms to 1 hour. Default: 5 s.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.config.lease = lease;
+        self
+    }
+
+    /// How many workers may die with one event in hand before it is put aside, 1 to 1000, and what then becomes of it. Default: 5, and it waits for an
+    /// operator.
+    pub fn crashes_max(mut self, crashes: u32, then: UsedUp) -> Self {
+        (self.config.crashes_max, self.config.crashes_then) = (crashes, then);
         self
     }
 

@@ -26,7 +26,7 @@ pub(crate) async fn sweep(
 ) -> Result<bool, ScriptError> {
     // A name is due again before the next sweep of this process, whatever its timers do.
     let look = config.sweep / 2;
-    let mut sweep = Sweep { own: &config.name, crashes_max: config.crashes_max, look, forget: FORGET, since };
+    let mut sweep = Sweep { own: &config.name, crashes_max: config.crashes_held(), look, forget: FORGET, since };
     let mut found = false;
     let mut moved = 0;
     for _ in 0..CALLS_MAX {

@@ -61,7 +61,7 @@ pub struct Limit {
     pub then: UsedUp,
 }
 
-/// What becomes of an event whose attempts are used up. Its error is kept in every case.
+/// What becomes of an event whose attempts are used up, or that has killed too many workers. Its error is kept in every case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsedUp {
     /// It goes to the dead letters; the object's next event follows.
@@ -140,6 +140,20 @@ impl Default for RetryPolicy {
 impl UsedUp {
     const WORDS: [(&str, Self); 3] =
         [("dead-letter", Self::DeadLetter), ("complete-with-errors", Self::CompleteWithErrors), ("hold", Self::Hold)];
+}
+
+/// A word that names nothing that can follow.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("then={0} is nothing that can follow; write hold, dead-letter or complete-with-errors")]
+pub struct UsedUpError(String);
+
+impl FromStr for UsedUp {
+    type Err = UsedUpError;
+
+    fn from_str(word: &str) -> Result<Self, UsedUpError> {
+        let known = Self::WORDS.iter().find(|(name, _)| *name == word);
+        known.map(|(_, then)| *then).ok_or_else(|| UsedUpError(word.to_owned()))
+    }
 }
 
 impl fmt::Display for UsedUp {

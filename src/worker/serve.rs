@@ -63,8 +63,8 @@ pub(crate) enum Ended {
     Fenced(String),
 }
 
-/// A call that came back: the slots it named, and what it brought.
-type Answered = (Vec<usize>, Result<Advanced, ScriptError>);
+/// A call that came back: the slots it named, whether it had the room for suspects, and what it brought.
+type Answered = (Vec<usize>, bool, Result<Advanced, ScriptError>);
 
 /// A wait for a marker, and the call that follows it.
 type Pop = BoxFuture<'static, Result<Option<Waited>, WorkerError>>;
@@ -100,6 +100,8 @@ pub(crate) struct Serve<'a> {
     wait_after: Instant,
     wait_backoff: Backoff,
     call_backoff: Backoff,
+    /// A call under way has the room for suspects: no other may take any.
+    room_given: bool,
     /// A call is due although no slot has a result: something may be there to claim.
     wake: bool,
     wake_at: Instant,
@@ -156,6 +158,7 @@ impl<'a> Serve<'a> {
             _keeper: keeper,
             activity: Arc::clone(activity),
             posts,
+            room_given: false,
             wake: true,
             wake_at: Instant::now(),
             named_max: NAMED_MIN,
@@ -199,7 +202,10 @@ impl<'a> Serve<'a> {
                     }
                     None
                 }
-                Some((asked, reply)) = self.calls.next() => self.answered(asked, reply).await?,
+                Some((asked, had_room, reply)) = self.calls.next() => {
+                    self.room_given &= !had_room;
+                    self.answered(asked, reply).await?
+                }
                 conn = ready(self.connecting.as_mut()) => {
                     self.connecting = None;
                     self.conn = Some(conn?);
@@ -249,7 +255,9 @@ impl<'a> Serve<'a> {
             false if self.health.is_up() => self.slots.len(),
             false => usize::from(self.health.wants_batch() && !self.has_parked()),
         };
-        let mut call = self.new_call(claims);
+        let takes_room = claims > 0 && !self.room_given;
+        let mut call = self.new_call(claims, takes_room);
+        self.room_given |= takes_room;
         let all = wanted && self.names_all();
         let mut names_left = if all { self.slots.len() } else { self.named_max };
         // Unless all are to be named, half of the slots: Redis has the other half to work on while the answer is worked on here.
@@ -289,12 +297,18 @@ impl<'a> Serve<'a> {
             if reply.is_ok() {
                 outage.answered(conn.made_at());
             }
-            (asked, reply)
+            (asked, takes_room, reply)
         }));
         true
     }
 
-    fn new_call(&self, claims: usize) -> Advance {
+    fn new_call(&self, claims: usize, takes_room: bool) -> Advance {
+        let mut suspects = self.config.suspects();
+        if takes_room {
+            self.slots.iter().for_each(|slot| suspects.has(slot.crashes()));
+        } else {
+            suspects = suspects.full();
+        }
         let bounds = Bounds {
             batch: self.config.batch,
             batch_bytes: self.config.batch_bytes.min(self.allowance.bytes()),
@@ -302,6 +316,7 @@ impl<'a> Serve<'a> {
             claims,
             markers: MARKERS_MAX,
             forget_after: self.config.forget_after,
+            suspects,
         };
         let (keys, name) = (&self.config.keys, &self.config.name);
         let mut call = Advance::beyond(keys, name, &self.session.token, bounds, self.from, self.redis.highest());
@@ -328,7 +343,8 @@ impl<'a> Serve<'a> {
         let block = if alone { self.config.block.min(until_wake) } else { self.config.block };
         let to = self.config.keys.worker_object(&self.worker(slot));
         let pop = pop(&self.config.keys.objects_with_events(), &to, block);
-        let mut call = self.new_call(1);
+        // It may be under way for long.
+        let mut call = self.new_call(1, false);
         call.free(slot);
         self.step(slot, Step::Ask);
         let (redis, config) = (self.redis.clone(), Arc::clone(&self.config));
@@ -482,6 +498,14 @@ impl<'a> Serve<'a> {
         if let Some(why) = hand.unfit() {
             error!(object = %hand.batch.object(), why, "deliver: the object is held until an operator releases it");
             return self.step(slot, Step::Refuse(why));
+        }
+        if let Some(then) = self.config.crashed(hand.tag) {
+            let object = hand.batch.object().clone();
+            self.step(slot, Step::Settle(then));
+            if let Slot::Reported(told) = &self.slots[slot] {
+                tell(&object, &told.report);
+            }
+            return;
         }
         if !self.health.admits(slot) {
             return self.step(slot, Step::Park);

@@ -71,6 +71,17 @@ impl Hand {
         Report { object: self.raw.clone(), tag: self.tag, count, last, then }
     }
 
+    /// Its first event has killed too many workers.
+    pub(crate) fn crashed(&self, then: UsedUp) -> Results {
+        let error = format!("crashes: died {} times with this event in hand", self.tag.crashes);
+        let (next, id, attempts) = (self.behind(0), self.id(0), self.tag.attempts);
+        match then {
+            UsedUp::Hold => Results::Hold { rest: self.tag, delay: None, why: error },
+            UsedUp::DeadLetter => Results::Reject { next, id, error, attempts },
+            UsedUp::CompleteWithErrors => Results::Complete { next, id, error, attempts },
+        }
+    }
+
     /// The whole batch, held until an operator releases it.
     pub(crate) fn hold_for_operator(&self, why: &str) -> Report {
         self.report(0, Results::Hold { rest: self.tag, delay: None, why: why.to_owned() })
@@ -91,6 +102,21 @@ pub(crate) enum Slot {
     Reported(Told),
     /// It keeps its batch while the sink is unavailable.
     Parked(Hand),
+}
+
+impl Slot {
+    /// The crashes of the batch that the slot has in hand, also once its result under way is taken.
+    pub(crate) fn crashes(&self) -> u32 {
+        match self {
+            Self::Free | Self::Asked(None) => 0,
+            Self::Delivering(hand) | Self::Parked(hand) => hand.tag.crashes,
+            Self::Asked(Some(told)) | Self::Reported(told) => match &told.report.then {
+                Results::Part { next } => next.crashes,
+                Results::Reject { next, .. } | Results::Complete { next, .. } => next.map_or(0, |next| next.crashes),
+                Results::Done | Results::Yield | Results::Hold { .. } => 0,
+            },
+        }
+    }
 }
 
 /// A result, and what is remembered for the batch that may follow.
@@ -122,6 +148,8 @@ pub(crate) enum Step<'a> {
     Resume,
     /// The batch cannot be delivered.
     Refuse(&'static str),
+    /// Its first event has killed too many workers: it is settled so, without a delivery.
+    Settle(UsedUp),
 }
 
 /// What decides between the results.
@@ -151,6 +179,10 @@ impl Slot {
             (Self::Delivering(hand), Step::Outcome(outcome, policy)) => hand_over(hand, outcome, policy),
             (Self::Delivering(hand), Step::Park) => Self::Parked(hand),
             (Self::Parked(hand), Step::Resume) => Self::Delivering(hand),
+            (Self::Delivering(hand), Step::Settle(then)) => {
+                let then = hand.crashed(then);
+                tell_over(hand, 0, then, 0)
+            }
             (Self::Delivering(hand), Step::Refuse(why)) => Self::Reported(Told {
                 report: hand.hold_for_operator(why),
                 taken: hand.taken,
@@ -185,6 +217,11 @@ fn hand_over(hand: Hand, outcome: Outcome, policy: &Policy<'_>) -> Slot {
     // What lets go of the object ends its turn, also where the same slot gets it back in the same call.
     let ends = matches!(then, Results::Yield | Results::Hold { .. });
     let turn = if ends { 0 } else { hand.turn - (len - count) };
+    tell_over(hand, count, then, turn)
+}
+
+/// The result, with what it ends.
+fn tell_over(hand: Hand, count: usize, then: Results, turn: usize) -> Slot {
     let over = match &then {
         Results::Done | Results::Yield => u64::MAX,
         Results::Part { .. } | Results::Hold { .. } => hand.id(count),
@@ -359,6 +396,33 @@ mod tests {
         assert_eq!(reported(slot, 1, None).then, Results::Part { next });
     }
 
+    /// An event that has killed too many workers is settled without a delivery, and what follows it stays suspect.
+    #[test]
+    fn a_killer_is_settled_as_it_is_said() {
+        let settled = |then| match delivering("7 1 2 5", 3).next(Step::Settle(then)) {
+            Slot::Reported(told) => (told.report.count, told.handled, told.report.then),
+            other => panic!("{other:?}"),
+        };
+        let (next, error) =
+            (Some(Tag { first: 8, handouts: 1, attempts: 0, crashes: 1 }), "crashes: died 5 times with this event in hand");
+        let dead = Results::Reject { next, id: 7, error: error.to_owned(), attempts: 2 };
+        assert_eq!(settled(UsedUp::DeadLetter), (0, true, dead));
+        let complete = Results::Complete { next, id: 7, error: error.to_owned(), attempts: 2 };
+        assert_eq!(settled(UsedUp::CompleteWithErrors), (0, true, complete));
+    }
+
+    /// What the result under way ends is in hand no more; what it leaves is.
+    #[test]
+    fn the_crashes_in_hand_are_those_of_what_stays() {
+        let tag = "7 1 0 3";
+        assert_eq!(delivering(tag, 2).crashes(), 3);
+        assert_eq!(delivering(tag, 2).next(Step::Park).crashes(), 3);
+        let part = delivering(tag, 2).next(Step::Outcome(Outcome { count: 1, stop: None }, &POLICY));
+        assert_eq!((part.crashes(), part.next(Step::Ask).crashes()), (1, 1));
+        let done = delivering(tag, 1).next(Step::Outcome(Outcome { count: 1, stop: None }, &POLICY));
+        assert_eq!((done.crashes(), Slot::Free.crashes()), (0, 0));
+    }
+
     #[test]
     fn an_unavailable_sink_parks_the_batch_and_counts_nothing() {
         let unavailable = || Some(Stop::unavailable("down"));
@@ -387,7 +451,7 @@ mod tests {
             || delivering("7", 2).next(Step::Outcome(Outcome { count: 2, stop: None }, &POLICY)),
             || delivering("7", 2).next(Step::Outcome(Outcome { count: 2, stop: None }, &POLICY)).next(Step::Ask),
         ];
-        let steps: [fn() -> Step<'static>; 8] = [
+        let steps: [fn() -> Step<'static>; 9] = [
             || Step::Ask,
             || Step::Answer(None),
             || Step::Answer(Some(reply("9", 1))),
@@ -396,6 +460,7 @@ mod tests {
             || Step::Park,
             || Step::Resume,
             || Step::Refuse("no"),
+            || Step::Settle(UsedUp::DeadLetter),
         ];
         let kind = |slot: Slot| match slot {
             Slot::Free => "free",
@@ -408,12 +473,12 @@ mod tests {
         };
         // In the order of the slots above: what each of the steps makes of it.
         let expected = [
-            ["asked", "free", "free", "free", "free", "free", "free", "free"],
-            ["asked", "free", "new", "free", "asked", "asked", "asked", "asked"],
-            ["has", "has", "has", "has", "result", "parked", "has", "result"],
-            ["parked", "parked", "parked", "parked", "parked", "parked", "has", "parked"],
-            ["told", "result", "result", "result", "result", "result", "result", "result"],
-            ["told", "free", "new", "result", "told", "told", "told", "told"],
+            ["asked", "free", "free", "free", "free", "free", "free", "free", "free"],
+            ["asked", "free", "new", "free", "asked", "asked", "asked", "asked", "asked"],
+            ["has", "has", "has", "has", "result", "parked", "has", "result", "result"],
+            ["parked", "parked", "parked", "parked", "parked", "parked", "has", "parked", "parked"],
+            ["told", "result", "result", "result", "result", "result", "result", "result", "result"],
+            ["told", "free", "new", "result", "told", "told", "told", "told", "told"],
         ];
         let found = slots.map(|slot| steps.map(|step| kind(slot().next(step()))));
         assert_eq!(found, expected);

@@ -12,21 +12,39 @@ mod reports;
 mod state;
 #[path = "../support/mod.rs"]
 mod support;
+mod suspects;
 
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Advanced, Attach, Attached, Bounds, From, Report, Results, Tag};
+use seriatim::scripts::{self, Advance, Advanced, Attach, Attached, Bounds, From, Report, Results, Suspects, Tag};
 use state::State;
 use support::Redis;
 
 const LEASE: Duration = Duration::from_secs(600);
-const BOUNDS: Bounds =
-    Bounds { batch: 10, batch_bytes: 1 << 20, reply_bytes: 1 << 20, claims: 10, markers: 100, forget_after: None };
+const BOUNDS: Bounds = Bounds {
+    batch: 10,
+    batch_bytes: 1 << 20,
+    reply_bytes: 1 << 20,
+    claims: 10,
+    markers: 100,
+    forget_after: None,
+    suspects: Suspects::NONE,
+};
 
 async fn attach(conn: &mut MultiplexedConnection, keys: &Keys, token: &str, displace: &str) -> Attached {
-    let args = Attach { name: "w", token, holder: "host 1 1", lease: LEASE, slots: 2, displace, before: "", crashes_max: 5 };
+    let args = Attach {
+        name: "w",
+        token,
+        holder: "host 1 1",
+        lease: LEASE,
+        slots: 2,
+        displace,
+        before: "",
+        crashes_max: 5,
+        suspects: Suspects::NONE,
+    };
     scripts::attach(conn, keys, &args).await.expect("an answer")
 }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Advanced, Attach, Attached, Bounds, EventLog, From, Report, Results, ScriptError, Tag};
+use seriatim::scripts::{
+    self, Advance, Advanced, Attach, Attached, Bounds, EventLog, From, Report, Results, ScriptError, Suspects, Tag,
+};
 
 use super::state::{Name, State};
 use super::world::Hand;
@@ -15,8 +17,15 @@ pub const LEASE: Duration = Duration::from_secs(3600);
 /// Crashes before an event waits for an operator: few, so that it happens.
 pub const CRASHES_MAX: u32 = 3;
 /// Bounds that bind nothing in a test that does not want it.
-pub const WIDE: Bounds =
-    Bounds { batch: 1000, batch_bytes: 1 << 20, reply_bytes: 1 << 24, claims: 1024, markers: 4096, forget_after: None };
+pub const WIDE: Bounds = Bounds {
+    batch: 1000,
+    batch_bytes: 1 << 20,
+    reply_bytes: 1 << 24,
+    claims: 1024,
+    markers: 4096,
+    forget_after: None,
+    suspects: Suspects::NONE,
+};
 
 /// What a process believes of a slot.
 #[derive(Debug, Clone, Default)]
@@ -76,6 +85,7 @@ impl Puppet {
             displace,
             before: &self.before,
             crashes_max: CRASHES_MAX,
+            suspects: Suspects::NONE,
         };
         scripts::attach(conn, keys, &args).await
     }

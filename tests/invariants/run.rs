@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Attached, Bounds, Forgot, From, Renewed, Results, Seen, Tag};
+use seriatim::scripts::{self, Advance, Attached, Bounds, Forgot, From, Renewed, Results, Seen, Suspects, Tag};
 
 use super::check::check;
 use super::puppet::{Answer, CRASHES_MAX, LEASE, Puppet, Slot, WIDE, agrees, rest};
@@ -202,6 +202,7 @@ impl Run {
             markers: one_of([1, 2, 8, 4096]),
             // No schedule takes as long.
             forget_after: [None, Some(DAY)][one_of([0, 0, 0, 1])],
+            suspects: Suspects::NONE,
         }
     }
 

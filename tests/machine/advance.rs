@@ -2,7 +2,7 @@
 
 use super::reference::{
     Advanced, Broken, Dead, ERRORS_MAX, Event, FAR, Failure, Given, ID_MAX, JUMP, Key, Name, Numbers, OPERATOR, Reference, Reply,
-    Row, remove,
+    Room, Row, remove,
 };
 
 /// What follows on the delivered part of a batch.
@@ -61,6 +61,7 @@ pub struct Advance {
     pub forget_ms: u64,
     /// What is finalized is logged.
     pub log: bool,
+    pub room: Room,
     pub from_held: bool,
     /// Without a result, the slot is free as far as the process knows.
     pub slots: Vec<(usize, Option<Told>)>,
@@ -103,6 +104,7 @@ struct Call<'a> {
     markers: usize,
     forget_ms: u64,
     log: bool,
+    room: Room,
     from_held: bool,
     counter: u64,
     progress: bool,
@@ -136,6 +138,7 @@ impl Reference {
             markers: args.markers,
             forget_ms: args.forget_ms,
             log: args.log,
+            room: args.room.clone(),
             from_held: args.from_held,
             counter,
             progress: false,
@@ -368,6 +371,8 @@ impl Call<'_> {
         slot.has = true;
         let objects = self.state.worker(&slot.w).objects.clone();
         if let Some(name) = objects.iter().find(|name| self.state.owner(name).as_ref() == Some(&slot.w)) {
+            let tag = self.state.worker(&slot.w).tag.clone().expect("a batch has a tag");
+            self.room.take(Numbers::of_tag(&tag).crashes);
             self.give_again(slot, name);
         }
     }
@@ -617,6 +622,11 @@ impl Call<'_> {
         }
         let object = self.state.object(&name).clone();
         match (Numbers::of_held(&object.held_id), &object.held) {
+            // A suspect for which there is no room waits, and is in nobody's way.
+            (Some(numbers), _) if !self.room.admits(numbers.crashes) => {
+                self.state.due.insert(name.clone(), FAR + now);
+                Some(Got::Dropped)
+            }
             (Some(numbers), held) => Some(self.claim_batch(slot, &name, numbers, held)),
             (None, Key::Right(held)) if held.is_empty() => {
                 self.state.due.remove(&name);
@@ -673,6 +683,7 @@ impl Call<'_> {
         worker.tag = Some(Numbers { handouts: numbers.handouts + 1, ..numbers }.tag());
         self.give_again(slot, name);
         self.claims -= 1;
+        self.room.take(numbers.crashes);
         Got::Claimed
     }
 }

@@ -6,7 +6,7 @@ use proptest_state_machine::ReferenceStateMachine;
 use super::advance::Delay;
 use super::reference::{Broken, NAMES};
 use super::rules::{KINDS, SELECTORS};
-use super::world::{AttachStep, Bounds, Choice, EmitPlan, OBJECTS, Part, Step, Token, World};
+use super::world::{AttachStep, Bounds, Choice, EmitPlan, OBJECTS, Part, ROOMS, Step, Token, World};
 
 /// The state machine: any step can be made in any state.
 pub struct Machine;
@@ -50,6 +50,10 @@ fn emits() -> impl Strategy<Value = EmitPlan> {
     prop_oneof![2 => Just(Vec::new()), 3 => prop::collection::vec((object(), prop_oneof![Just(1u16), 10..60u16]), 1..5)]
 }
 
+fn room() -> impl Strategy<Value = usize> {
+    prop_oneof![1 => Just(0), 2 => 0..ROOMS.len()]
+}
+
 fn bounds() -> impl Strategy<Value = Bounds> {
     let batch = prop_oneof![2 => Just(1000usize), 2 => 1..5usize];
     let batch_bytes = prop_oneof![4 => Just(1usize << 20), 1 => Just(1), 1 => Just(40)];
@@ -58,8 +62,8 @@ fn bounds() -> impl Strategy<Value = Bounds> {
     let markers = prop_oneof![4 => Just(4096usize), 2 => 1..4usize];
     let highest = prop_oneof![8 => Just(0u8), 4 => Just(1), 1 => Just(2)];
     let (forget, log) = (any::<bool>(), any::<bool>());
-    (batch, batch_bytes, reply_bytes, claims, markers, highest, forget, log).prop_map(
-        |(batch, batch_bytes, reply_bytes, claims, markers, highest, forget, log)| Bounds {
+    (batch, batch_bytes, reply_bytes, claims, markers, highest, forget, log, room()).prop_map(
+        |(batch, batch_bytes, reply_bytes, claims, markers, highest, forget, log, room)| Bounds {
             batch,
             batch_bytes,
             reply_bytes,
@@ -68,6 +72,7 @@ fn bounds() -> impl Strategy<Value = Bounds> {
             highest,
             forget,
             log,
+            room,
         },
     )
 }
@@ -95,10 +100,10 @@ fn advance() -> impl Strategy<Value = Step> {
 
 fn attach() -> impl Strategy<Value = Step> {
     let displace = prop_oneof![4 => Just(None), 2 => Just(Some(true)), 1 => Just(Some(false))];
-    let crashes_max = prop_oneof![Just(2u32), Just(5)];
-    (name(), 1..4usize, prop::bool::weighted(0.2), displace, any::<bool>(), any::<bool>(), crashes_max).prop_map(
-        |(name, slots, again, displace, before, long, crashes_max)| {
-            Step::Attach(AttachStep { name, slots, again, displace, before, long, crashes_max })
+    let crashes_max = prop_oneof![1 => Just(0u32), 2 => Just(2u32), 3 => Just(5)];
+    (name(), 1..4usize, prop::bool::weighted(0.2), displace, any::<bool>(), any::<bool>(), crashes_max, room()).prop_map(
+        |(name, slots, again, displace, before, long, crashes_max, room)| {
+            Step::Attach(AttachStep { name, slots, again, displace, before, long, crashes_max, room })
         },
     )
 }
@@ -127,7 +132,7 @@ fn script() -> impl Strategy<Value = Step> {
         24 => advance(),
         4 => attach(),
         2 => (name(), token(), any::<bool>(), 1..4usize).prop_map(|(name, token, long, slots)| Step::Renew(name, token, long, slots)),
-        3 => (0..NAMES.len(), prop_oneof![Just(2u32), Just(5)]).prop_map(|(own, crashes_max)| Step::Adopt(own, crashes_max)),
+        3 => (0..NAMES.len(), prop_oneof![Just(0u32), Just(2), Just(5)]).prop_map(|(own, crashes_max)| Step::Adopt(own, crashes_max)),
         1 => (name(), token()).prop_map(|(name, token)| Step::Detach(name, token)),
         6 => (name(), token(), 0..3usize, prop::option::weighted(0.8, (prop_oneof![2 => Just(0), 1 => any::<u8>()], 0..3u8, emits())), prop::bool::weighted(0.1))
             .prop_map(|(name, token, slot, finished, wrong)| Step::Finish(name, token, slot, finished, wrong)),

@@ -331,6 +331,43 @@ pub struct Given {
     pub events: Vec<Event>,
 }
 
+/// How many batches that may kill it a process takes.
+#[derive(Debug, Clone, Default)]
+pub struct Room {
+    /// 0: there are no suspects.
+    pub crashes_max: u32,
+    /// What is at `crashes_max` is settled without a delivery.
+    pub settles: bool,
+    /// The crashes of the suspects in hand.
+    pub in_hand: Vec<u32>,
+}
+
+impl Room {
+    /// The fewer crashes are left to a batch, the fewer suspects may be in hand with it; nothing: it is no suspect.
+    fn limit(&self, crashes: u32) -> Option<usize> {
+        if crashes == 0 || self.crashes_max == 0 || self.settles && crashes >= self.crashes_max {
+            return None;
+        }
+        match self.crashes_max.saturating_sub(crashes) {
+            0 | 1 => Some(1),
+            2 => Some(4),
+            _ => (crashes >= 2).then_some(8),
+        }
+    }
+
+    pub fn admits(&self, crashes: u32) -> bool {
+        let Some(limit) = self.limit(crashes) else { return true };
+        let smallest = self.in_hand.iter().filter_map(|crashes| self.limit(*crashes)).min();
+        self.in_hand.len() < smallest.map_or(limit, |smallest| smallest.min(limit))
+    }
+
+    pub fn take(&mut self, crashes: u32) {
+        if self.limit(crashes).is_some() {
+            self.in_hand.push(crashes);
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct Attach {
     pub name: &'static str,
@@ -340,7 +377,9 @@ pub struct Attach {
     pub slots: usize,
     pub displace: String,
     pub before: String,
+    /// 0: never.
     pub crashes_max: u32,
+    pub room: Room,
 }
 
 /// What handlers have finished of an event in a slot's hands; without it, what is kept is asked.
@@ -504,7 +543,7 @@ impl Reference {
         let Some(tag) = self.worker(w).tag.clone() else { return self.hold(w, object, now, None) };
         let mut numbers = Numbers::of_tag(&tag);
         numbers.crashes += u32::from(died);
-        if died && numbers.crashes >= crashes_max {
+        if died && crashes_max > 0 && numbers.crashes >= crashes_max {
             let why = format!("crashes: died {} times with this event in hand", numbers.crashes);
             self.hold_batch(w, object, OPERATOR, numbers.held_id(why.as_bytes()));
         } else {
@@ -563,14 +602,17 @@ impl Reference {
         self.register(args.name, slots_all, &args.token);
         self.watch(args.name);
         let (mut kept, mut held) = (0, 0);
+        let mut room = args.room.clone();
         self.each_slot(args.name, slots_all, |this, w, slot, object| {
             let numbers = this.worker(w).tag.as_deref().map(Numbers::of_tag);
-            let killer = died && numbers.is_some_and(|numbers| numbers.crashes + 1 >= args.crashes_max);
-            if slot >= args.slots || killer {
+            let crashes = numbers.map_or(0, |numbers| numbers.crashes + u32::from(died));
+            let killer = died && numbers.is_some() && args.crashes_max > 0 && crashes >= args.crashes_max;
+            if slot >= args.slots || killer || !room.admits(crashes) {
                 this.hold_owned(w, object, "slots", died, args.crashes_max);
                 held += 1;
             } else if let Some(mut numbers) = numbers {
-                numbers.crashes += u32::from(died);
+                numbers.crashes = crashes;
+                room.take(crashes);
                 this.worker(w).tag = Some(numbers.tag());
                 kept += 1;
             }

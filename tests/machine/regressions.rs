@@ -16,12 +16,13 @@ const WIDE: Bounds = Bounds {
     highest: 0,
     forget: false,
     log: false,
+    room: 0,
 };
 const ATTACH: Step = attach(1);
 const TWO_SLOTS: Step = attach(2);
 
 const fn attach(slots: usize) -> Step {
-    Step::Attach(AttachStep { name: 0, slots, again: false, displace: None, before: false, long: true, crashes_max: 5 })
+    Step::Attach(AttachStep { name: 0, slots, again: false, displace: None, before: false, long: true, crashes_max: 5, room: 0 })
 }
 
 fn advance(choice: Choice) -> Step {

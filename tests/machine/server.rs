@@ -227,6 +227,7 @@ impl Server {
                     displace: &args.displace,
                     before: &args.before,
                     crashes_max: args.crashes_max,
+                    suspects: suspects(&args.room),
                 };
                 scripts::attach(&mut self.conn, &self.keys, &args).await.map(|attached| match attached {
                     Attached::Attached { kept, held } => Reply::Attached { kept, held },
@@ -350,6 +351,7 @@ impl Server {
             claims: args.claims,
             markers: args.markers,
             forget_after: (args.forget_ms > 0).then(|| Duration::from_millis(args.forget_ms)),
+            suspects: suspects(&args.room),
         };
         let from = if args.from_held { From::Held } else { From::Markers };
         let mut call = scripts::Advance::beyond(&self.keys, args.name, &args.token, bounds, from, args.highest);
@@ -623,6 +625,13 @@ impl Server {
             }
         }
     }
+}
+
+/// What may not be taken waits until the far future.
+fn suspects(room: &reference::Room) -> scripts::Suspects {
+    let mut suspects = scripts::Suspects::of(room.crashes_max, room.settles).put_off(FAR);
+    room.in_hand.iter().for_each(|crashes| suspects.has(*crashes));
+    suspects
 }
 
 fn suffix(part: Part) -> &'static str {

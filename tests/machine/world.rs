@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::advance::{Advance, Delay, Then, Told};
-use super::reference::{Attach, Broken, Emits, Event, Finish, Key, NAMES, Name, Numbers, Reference, Reply};
+use super::reference::{Attach, Broken, Emits, Event, Finish, Key, NAMES, Name, Numbers, Reference, Reply, Room};
 use super::rules::{KINDS, SELECTORS};
 
 /// Names of objects that try to be taken for something else.
@@ -59,6 +59,15 @@ pub enum Token {
     Others,
 }
 
+/// Room for suspects: the crashes at which an event is put aside, whether it is settled then, and what is in hand.
+pub const ROOMS: [(u32, bool, &[u32]); 7] =
+    [(0, false, &[]), (5, false, &[]), (5, true, &[2; 7]), (2, false, &[]), (2, true, &[]), (3, true, &[1; 3]), (5, false, &[4])];
+
+fn room(at: usize) -> Room {
+    let (crashes_max, settles, in_hand) = ROOMS[at];
+    Room { crashes_max, settles, in_hand: in_hand.to_vec() }
+}
+
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     pub batch: usize,
@@ -70,6 +79,8 @@ pub struct Bounds {
     pub highest: u8,
     pub forget: bool,
     pub log: bool,
+    /// Of [`ROOMS`].
+    pub room: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +93,8 @@ pub struct AttachStep {
     pub before: bool,
     pub long: bool,
     pub crashes_max: u32,
+    /// Of [`ROOMS`].
+    pub room: usize,
 }
 
 /// For which objects a handler emits, and how large the events are.
@@ -237,6 +250,7 @@ impl World {
                     before: false,
                     long: true,
                     crashes_max: 5,
+                    room: 0,
                 }),
             },
             Step::Advance(name, token, bounds, choices) => self.advance(NAMES[*name], *token, *bounds, choices),
@@ -498,6 +512,7 @@ impl World {
             displace,
             before: if step.before { process.token } else { String::new() },
             crashes_max: step.crashes_max,
+            room: room(step.room),
         })
     }
 
@@ -520,7 +535,7 @@ impl World {
             .filter(|(_, choice)| !matches!(choice, Choice::Skip | Choice::Look))
             .map(|(slot, choice)| (slot, self.told(name, slot, *choice)))
             .collect();
-        let Bounds { batch, batch_bytes, reply_bytes, claims, markers, highest, forget, log } = bounds;
+        let Bounds { batch, batch_bytes, reply_bytes, claims, markers, highest, forget, log, room: at } = bounds;
         let counter = self.state.counter.unwrap_or(0);
         let token = self.token(name, token);
         Call::Advance(Advance {
@@ -534,6 +549,7 @@ impl World {
             highest: [0, counter, counter + 5][usize::from(highest)],
             forget_ms: if forget { FORGET_MS } else { 0 },
             log,
+            room: room(at),
             from_held: !process.from_markers,
             slots,
             looks,

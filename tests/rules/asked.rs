@@ -6,15 +6,22 @@ use redis::aio::MultiplexedConnection;
 use seriatim::control::ControlError;
 use seriatim::control::rules::{self, Kind, Ruled};
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results, Tag};
+use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results, Suspects, Tag};
 
 use super::state::State;
 use super::support::Redis;
 use super::support::console::Console;
 use super::{ADA, lift, selector, set, set_for};
 
-const BOUNDS: Bounds =
-    Bounds { batch: 10, batch_bytes: 1 << 20, reply_bytes: 1 << 20, claims: 10, markers: 4096, forget_after: None };
+const BOUNDS: Bounds = Bounds {
+    batch: 10,
+    batch_bytes: 1 << 20,
+    reply_bytes: 1 << 20,
+    claims: 10,
+    markers: 4096,
+    forget_after: None,
+    suspects: Suspects::NONE,
+};
 
 struct Scene {
     _redis: Redis,
@@ -28,7 +35,17 @@ async fn attached() -> Scene {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let lease = Duration::from_secs(600);
-    let args = Attach { name: "w", token: "t", holder: "host 1 1", lease, slots: 2, displace: "", before: "", crashes_max: 5 };
+    let args = Attach {
+        name: "w",
+        token: "t",
+        holder: "host 1 1",
+        lease,
+        slots: 2,
+        displace: "",
+        before: "",
+        crashes_max: 5,
+        suspects: Suspects::NONE,
+    };
     scripts::attach(&mut conn, &keys, &args).await.expect("attached");
     let console = redis.console().await;
     Scene { state: State::new(conn, keys.clone()), keys, console, _redis: redis }

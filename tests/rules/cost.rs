@@ -1,7 +1,7 @@
 //! What rules cost where there is none.
 
 use futures_util::StreamExt as _;
-use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, From, Report, Results};
+use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, From, Report, Results, Suspects};
 
 use super::support::Redis;
 use super::{ADA, Kind, lift, rules, selector};
@@ -18,11 +18,27 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let console = redis.console().await;
     let lease = std::time::Duration::from_secs(600);
-    let args =
-        Attach { name: "w", token: "t", holder: "host 1 1", lease, slots: SLOTS, displace: "", before: "", crashes_max: 5 };
+    let args = Attach {
+        name: "w",
+        token: "t",
+        holder: "host 1 1",
+        lease,
+        slots: SLOTS,
+        displace: "",
+        before: "",
+        crashes_max: 5,
+        suspects: Suspects::NONE,
+    };
     scripts::attach(&mut conn, &keys, &args).await.expect("attached");
-    let bounds =
-        Bounds { batch: 1, batch_bytes: 1 << 20, reply_bytes: 1 << 20, claims: SLOTS, markers: 4096, forget_after: None };
+    let bounds = Bounds {
+        batch: 1,
+        batch_bytes: 1 << 20,
+        reply_bytes: 1 << 20,
+        claims: SLOTS,
+        markers: 4096,
+        forget_after: None,
+        suspects: Suspects::NONE,
+    };
     let mut counted = Vec::new();
     for with_rule in [false, true, false] {
         for object in 0..SLOTS {

@@ -8,7 +8,7 @@ use redis::{Cmd, Pipeline, RedisFuture, Value};
 use seriatim::control;
 use seriatim::keys::Keys;
 use seriatim::scripts::operator::{self, By, Settle};
-use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, Finished, From, Handled, InHand, Seen, Sweep, Tag};
+use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, Finished, From, Handled, InHand, Seen, Suspects, Sweep, Tag};
 
 /// Answers everything with the same value.
 struct Same(Value);
@@ -32,7 +32,8 @@ impl ConnectionLike for Same {
 /// Calls every script over such a connection: whatever the reply, nothing panics, and what is taken can be worked with.
 pub async fn every_call(reply: Value) {
     let (mut conn, keys, lease) = (Same(reply), Keys::new(), Duration::from_secs(1));
-    let bounds = Bounds { batch: 1, batch_bytes: 1, reply_bytes: 1, claims: 1, markers: 1, forget_after: None };
+    let bounds =
+        Bounds { batch: 1, batch_bytes: 1, reply_bytes: 1, claims: 1, markers: 1, forget_after: None, suspects: Suspects::NONE };
     let mut call = Advance::new(&keys, "w", "token", bounds, From::Held);
     call.free(0);
     if let Ok(Advanced::Ok { batches, .. }) = scripts::advance(&mut conn, &call).await {
@@ -44,7 +45,17 @@ pub async fn every_call(reply: Value) {
             let _: Bytes = batch.object;
         }
     }
-    let args = Attach { name: "w", token: "t", holder: "h 1 1", lease, slots: 1, displace: "", before: "", crashes_max: 5 };
+    let args = Attach {
+        name: "w",
+        token: "t",
+        holder: "h 1 1",
+        lease,
+        slots: 1,
+        displace: "",
+        before: "",
+        crashes_max: 5,
+        suspects: Suspects::NONE,
+    };
     let _ = scripts::attach(&mut conn, &keys, &args).await;
     let _ = scripts::renew(&mut conn, &keys, "w", "t", lease, 1).await;
     let _ = scripts::detach(&mut conn, &keys, "w", "t").await;

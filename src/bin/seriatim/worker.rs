@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use seriatim::scripts::ScriptError;
 use seriatim::sink::{self, Sink, Spec};
-use seriatim::worker::{ConfigError, EventLog, RetryPolicy, Shutdown, StopReason, Worker, WorkerConfig, WorkerError};
+use seriatim::worker::{
+    ConfigError, EventLog, RetryPolicy, Shutdown, StopReason, UsedUp, UsedUpError, Worker, WorkerConfig, WorkerError,
+};
 use tracing::{info, warn};
 
 use crate::exit::{Exit, Failure};
@@ -45,6 +47,9 @@ pub(crate) struct Args {
     /// After this time others take over what a killed worker had: 300ms to 1h
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     lease: Duration,
+    /// How many workers may die with one event in hand, and what then becomes of it: N[,then=hold|dead-letter|complete-with-errors]
+    #[arg(long, value_name = "N", default_value = "5,then=hold", value_parser = crashes_max)]
+    crashes_max: (u32, UsedUp),
     /// How long handlers may block the worker's threads before it lets its lease go: 1s to 1h. A sink that blocks for ever ends the worker
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     stall_max: Duration,
@@ -99,6 +104,13 @@ fn bytes(text: &str) -> Result<usize, String> {
     product.ok_or_else(|| "write 65536, 64KiB or 8MiB".to_owned())
 }
 
+/// N, or N,then=WORD.
+fn crashes_max(text: &str) -> Result<(u32, UsedUp), String> {
+    let (count, then) = text.split_once(",then=").unwrap_or((text, "hold"));
+    let count = count.parse().map_err(|_| format!("{count:?} is no number of crashes; write e.g. 5,then=dead-letter"))?;
+    Ok((count, then.parse().map_err(|error: UsedUpError| error.to_string())?))
+}
+
 /// TYPE=POLICY, cut at the first `=`.
 fn retry_type(text: &str) -> Result<(String, RetryPolicy), String> {
     let (event_type, policy) = text.split_once('=').ok_or("write TYPE=POLICY, e.g. moved=fixed-5m-2")?;
@@ -116,6 +128,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     config.response_timeout = args.response_timeout;
     config.turn_max = args.turn_max;
     config.lease = args.lease;
+    (config.crashes_max, config.crashes_then) = args.crashes_max;
     config.stall_max = args.stall_max;
     config.grace = args.grace;
     config.retry = args.retry;
