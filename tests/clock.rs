@@ -12,7 +12,7 @@ use seriatim::control::rules::{self, Kind, Selector};
 use seriatim::keys::Keys;
 use seriatim::projection::{RedisStore, Store};
 use seriatim::scripts::operator::By;
-use seriatim::scripts::{self, Adopted, Attach, Attached, Sweep};
+use seriatim::scripts::{self, Adopted, Attach, Attached, Suspects, Sweep};
 use state::State;
 use support::clock::Clock;
 use support::console::{Console, PATIENCE};
@@ -115,6 +115,7 @@ async fn a_lease_is_cut_to_its_length_by_the_next_of_its_name() {
         displace: "",
         before: "",
         crashes_max: 5,
+        suspects: Suspects::NONE,
     };
     scripts::attach(&mut conn, &keys, &args).await.expect("attached");
     clock.step_back(HOUR);

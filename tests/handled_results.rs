@@ -12,7 +12,7 @@ use seriatim::control::held::skip;
 use seriatim::control::{By, LogEntry, ended, inspect, log};
 use seriatim::event::Json;
 use seriatim::scripts::{
-    self, Advance, Advanced, Attach, Bounds, EventLog, Finished, From, Handled, InHand, Report, Results, Seen, Tag,
+    self, Advance, Advanced, Attach, Bounds, EventLog, Finished, From, Handled, InHand, Report, Results, Seen, Suspects, Tag,
 };
 use seriatim::sink::{Failure, HandlerContext, HandlerResultError, Handlers, RESULT_BYTES_MAX};
 use seriatim::worker::WorkerConfig;
@@ -22,15 +22,32 @@ use support::recorder::{Act, Recorder};
 use support::running::start;
 use support::{Redis, until};
 
-const BOUNDS: Bounds =
-    Bounds { batch: 10, batch_bytes: 1 << 20, reply_bytes: 1 << 20, claims: 0, markers: 100, forget_after: None };
+const BOUNDS: Bounds = Bounds {
+    batch: 10,
+    batch_bytes: 1 << 20,
+    reply_bytes: 1 << 20,
+    claims: 0,
+    markers: 100,
+    forget_after: None,
+    suspects: Suspects::NONE,
+};
 const ADA: By<'static> = By { who: "ada@host", why: "enough" };
 
 /// A worker `w.0` that owns `work:1`, with the events 5, 6 and 7 of it in hand.
 async fn in_hand(redis: &Redis) -> (State, Console) {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let lease = Duration::from_secs(600);
-    let args = Attach { name: "w", token: "t", holder: "h 1 1", lease, slots: 2, displace: "", before: "", crashes_max: 5 };
+    let args = Attach {
+        name: "w",
+        token: "t",
+        holder: "h 1 1",
+        lease,
+        slots: 2,
+        displace: "",
+        before: "",
+        crashes_max: 5,
+        suspects: Suspects::NONE,
+    };
     scripts::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
     state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
     (state, redis.console().await)
