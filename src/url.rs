@@ -11,7 +11,7 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 /// What is wrong with a URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this is not a Redis URL that works here: {reason}; it looks like redis://[user:password@]host[:port][/db] or unix:///path"
+    "this is not a Redis URL that works here: {reason}; it looks like host[:port], redis://[user:password@]host[:port][/db] or unix:///path"
 )]
 pub struct UrlError {
     /// The reason, without any part of the URL.
@@ -33,8 +33,16 @@ pub fn check_url(url: &str) -> Result<(), UrlError> {
     Ok(())
 }
 
-/// Reads a URL. The error tells no part of it.
+/// Reads a URL, a host with or without a port, or the path of a socket. The error tells no part of it.
 pub fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
+    let has_scheme = url.contains("://") || url.starts_with("unix:/") || url.starts_with("redis+unix:/");
+    let with_scheme = match url {
+        "" => return Err(UrlError { reason: "it is empty".to_owned() }),
+        path if path.starts_with('/') => format!("unix://{path}"),
+        url if has_scheme => url.to_owned(),
+        host => format!("redis://{host}"),
+    };
+    let url = with_scheme.as_str();
     check_url(url)?;
     // The error's own text may repeat parts of the URL, and with them the password: only its category is told.
     url.into_connection_info().map_err(|error: RedisError| UrlError { reason: error.category().to_owned() })
@@ -61,7 +69,9 @@ mod tests {
             "redis://u:1?hush@host",
             "rediss://u:hush@host",
             "http://u:hush@host",
-            "hush",
+            "hush:hush",
+            "u:hush/hush@host",
+            "hu sh",
             "redis://u:hush@host:port",
             "redis://u:hush@host/db",
         ] {
@@ -72,5 +82,24 @@ mod tests {
         for url in ["redis://u:p%40@host:6379/3", "unix:///a@b/redis.sock", "redis://host"] {
             connection_info(url).expect(url);
         }
+    }
+
+    /// `--redis localhost` and `--redis 127.0.0.1:7100` ended in "invalid client config".
+    #[test]
+    fn a_host_needs_no_scheme() {
+        for (url, address) in [
+            ("localhost", "localhost:6379"),
+            ("127.0.0.1:7100", "127.0.0.1:7100"),
+            ("redis:6379", "redis:6379"),
+            ("redis", "redis:6379"),
+            ("[::1]:7100", "::1:7100"),
+            ("user:p%40@host:7100/3", "host:7100"),
+            ("/run/redis.sock", "/run/redis.sock"),
+            ("unix:///run/redis.sock", "/run/redis.sock"),
+        ] {
+            let told = connection_info(url).expect(url).addr().to_string();
+            assert!(told == address || told == address.replace("::1", "[::1]"), "{url}: {told}");
+        }
+        assert!(connection_info("").is_err());
     }
 }

@@ -81,7 +81,7 @@ fn a_url_that_cannot_be_used_is_not_repeated() {
         ("redis://u:12#hush@host", "%23"),
         ("redis://u:12/hush@host", "%2F"),
         ("rediss://u:hush@host", "TLS"),
-        ("hush", "redis://"),
+        ("hush:hush", "redis://"),
     ] {
         for command in COMMANDS {
             let message = stderr(&run(url, command), 2);

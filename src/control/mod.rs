@@ -10,6 +10,7 @@
 //! - [`actions`](mod@actions): what operators did
 //! - [`log`](mod@log): the log of events, in the order in which they were finalized
 //! - [`forget`](mod@forget): lets go of what remains of idle objects
+//! - [`server`](mod@server): settings of Redis that break the promise
 //! - `report` (private, its types are in `check`): invariants and violations
 //! - `names`, `scan` and `reply` (private): walking the registered names and the key space, and reading what Redis answers
 //!
@@ -32,6 +33,7 @@ mod reply;
 mod report;
 pub mod rules;
 mod scan;
+pub mod server;
 pub mod stats;
 
 pub use self::actions::{Action, actions};

@@ -24,7 +24,7 @@ pub enum EmitError {
     Event(#[from] EventError),
     /// What was given to connect to is not a Redis URL. The URL itself is not repeated, for it may hold a password.
     #[error(
-        "this is not a Redis URL that works here: {reason}; it looks like redis://[user:password@]host[:port][/db] or unix:///path"
+        "this is not a Redis URL that works here: {reason}; it looks like host[:port], redis://[user:password@]host[:port][/db] or unix:///path"
     )]
     Url {
         /// What is wrong with it.

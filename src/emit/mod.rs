@@ -130,7 +130,7 @@ impl fmt::Debug for EmitterBuilder {
 }
 
 impl Emitter {
-    /// Connects to Redis at `redis://[user:password@]host[:port][/db]` or `unix:///path`, with the default timeouts of 5 s;
+    /// Connects to Redis at `host[:port]`, `redis://[user:password@]host[:port][/db]` or `unix:///path`, with the default timeouts of 5 s;
     /// [`builder`](Self::builder) sets others.
     ///
     /// A connection that is lost is made anew by the next call, before that call sends anything. A call that had sent its

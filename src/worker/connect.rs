@@ -297,7 +297,10 @@ async fn replication_id(conn: &mut impl ConnectionLike) -> Result<String, RedisE
     let info: Result<String, _> = around!("info", info.query_async(conn)).await;
     match info {
         Ok(info) => Ok(info.lines().find_map(|line| line.strip_prefix("master_replid:")).unwrap_or_default().trim().to_owned()),
-        Err(error) if matches!(error.kind(), ErrorKind::Server(_)) && error.code() == Some("NOPERM") => {
+        Err(error)
+            if matches!(error.kind(), ErrorKind::Server(_)) && error.code() == Some("NOPERM")
+                || error.to_string().contains("unknown command") =>
+        {
             warn!("INFO is not allowed on this Redis: a failover cannot be noticed, and ids lost in it could be given again");
             Ok(String::new())
         }

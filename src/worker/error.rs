@@ -19,7 +19,7 @@ pub enum WorkerError {
     #[error("a worker needs a sink")]
     NoSink,
     /// The URL is none.
-    #[error("not a Redis URL ({0}); it looks like redis://host:6379 or unix:///path")]
+    #[error("not a Redis URL ({0}); it looks like host[:port], redis://host:6379 or unix:///path")]
     Url(String),
     /// Redis could not be reached when the worker started.
     #[error("cannot connect to Redis at {address}: {}{}", told(.source), advice(.source))]

@@ -106,7 +106,7 @@ impl Worker {
         self.sink = map(Arc::clone(&self.sink));
     }
 
-    /// Begins to describe a worker of the Redis at `url`: `redis://[user:password@]host[:port][/db]` or `unix:///path`.
+    /// Begins to describe a worker of the Redis at `url`: `host[:port]`, `redis://[user:password@]host[:port][/db]` or `unix:///path`.
     pub fn builder(url: impl Into<String>) -> WorkerBuilder {
         WorkerBuilder { url: url.into(), config: WorkerConfig::default(), sink: None }
     }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use seriatim::control::CheckReport;
 use seriatim::control::check::{VIOLATIONS_MAX, check_up_to};
+use seriatim::control::server::warnings;
 
 use crate::exit::Exit;
 use crate::global::Global;
@@ -13,7 +14,7 @@ use crate::shown;
 ///
 /// Walks over all keys while the system runs, and looks twice, atomically, before it calls anything broken. It only reads, also when
 /// Redis is out of memory. What each number means is under "Invariants" in docs/design.md. `layout` is a key of a wrong type or form.
-/// Ends with 0 if everything holds, with 1 if something is broken.
+/// It warns of settings of Redis that break the promise. Ends with 0 if everything holds, with 1 if something is broken.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON object instead of lines
@@ -28,12 +29,19 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let keys = global.keys()?;
     let mut conn = global.connect().await?;
     let report = check_up_to(&mut conn, &keys, args.limit).await.map_err(shown::failure)?;
-    let text = if args.json { serde_json::to_string(&report)? + "\n" } else { lines(&report)? };
+    let warnings = warnings(&mut conn).await.unwrap_or_default();
+    let text = if args.json {
+        let mut report = serde_json::to_value(&report)?;
+        report["warnings"] = serde_json::to_value(&warnings)?;
+        serde_json::to_string(&report)? + "\n"
+    } else {
+        lines(&report, &warnings)?
+    };
     shown::print(&text)?;
     Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
 }
 
-fn lines(report: &CheckReport) -> anyhow::Result<String> {
+fn lines(report: &CheckReport, warnings: &[String]) -> anyhow::Result<String> {
     let mut out = String::new();
     for violation in &report.violations {
         let subject = shown::shortened(&violation.subject.to_string(), 600);
@@ -54,6 +62,9 @@ fn lines(report: &CheckReport) -> anyhow::Result<String> {
         writeln!(out, "          {} keys of other programs, left alone; a --namespace keeps apart", seen.foreign)?;
     }
     writeln!(out, "Redis alone shows I4, I5 and I6 only in part, and I7 not at all (--json says why)")?;
+    for warning in warnings {
+        writeln!(out, "warning: {warning}")?;
+    }
     match report.violations_total {
         0 => writeln!(out, "clean: every invariant holds, as far as Redis can show it")?,
         1 => writeln!(out, "broken: 1 violation")?,

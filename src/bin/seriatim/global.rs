@@ -16,10 +16,10 @@ use crate::told::told;
 /// How long a command of ours waits for a connection and for one answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
-    /// Where Redis is: redis://[user:password@]host[:port][/db] or unix:///path
+    /// Where Redis is: host[:port], redis://[user:password@]host[:port][/db] or unix:///path
     #[arg(
         long,
         global = true,

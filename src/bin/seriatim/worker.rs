@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use seriatim::control::server::warnings;
 use seriatim::scripts::ScriptError;
 use seriatim::sink::{self, Sink, Spec};
 use seriatim::worker::{
@@ -158,12 +159,27 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let shutdown = Shutdown::on_signals()?;
     let sink = open(&args.sink, &shutdown)?;
     let worker = Worker::builder(&global.redis).config(config).sink(sink).build().map_err(failure)?;
+    warn_of_settings(global.clone(), args.connect_timeout);
     let stopped = worker.run(shutdown).await.map_err(failure)?;
     if stopped.reason == StopReason::Unreachable {
         warn!(name, "stopped without an answer from Redis; others take over when the lease ends");
     }
     info!(name, delivered = stopped.delivered, "stopped");
     Ok(Exit::Done)
+}
+
+/// Logs, beside the work, which settings of Redis break the promise.
+fn warn_of_settings(global: Global, patience: Duration) {
+    tokio::spawn(tokio::time::timeout(patience, async move {
+        loop {
+            if let Ok(mut conn) = global.try_connect().await
+                && let Ok(warnings) = warnings(&mut conn).await
+            {
+                return warnings.iter().for_each(|warning| warn!("{warning}"));
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }));
 }
 
 /// Opens the sink. A worker whose standard output nobody reads any more has nobody to work for, and stops.
