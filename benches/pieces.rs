@@ -163,6 +163,7 @@ impl Slots {
             claims: slots,
             markers: 1024,
             forget_after: None,
+            suspects: Suspects::NONE,
         };
         let began = Instant::now();
         let mut call = Advance::new(&self.keys, NAME, TOKEN, bounds, From::Markers);
