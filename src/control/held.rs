@@ -25,7 +25,7 @@ pub enum WaitsFor {
     Takeover,
     /// Other objects have a turn.
     Yield,
-    /// Its worker was stopped, or started again with fewer slots: another one goes on with it.
+    /// Its worker was stopped, started again with fewer slots, or its sink was unavailable for long: another one goes on with it.
     Stop,
     /// An operator has released it, or skipped an event of it: any worker goes on with it.
     Released,
@@ -237,7 +237,7 @@ fn waits_for(operator: bool, why: &str) -> WaitsFor {
         "" | "yield" => WaitsFor::Yield,
         "retry" => WaitsFor::Retry,
         "takeover" => WaitsFor::Takeover,
-        "stop" | "slots" => WaitsFor::Stop,
+        "stop" | "slots" | "unavailable" => WaitsFor::Stop,
         _ => WaitsFor::Released,
     }
 }

@@ -58,6 +58,9 @@ pub struct WorkerConfig {
     pub retry_types: BTreeMap<String, RetryPolicy>,
     /// The longest wait between two tries of a sink that is unavailable; the first is a tenth of a second. 100 ms to 1 hour, default 5 s.
     pub probe_max: Duration,
+    /// How long an unavailable sink keeps its batches from other workers: it may be unavailable on this node alone. After that they are held, due at
+    /// once, with no attempt more; one batch at a time is claimed to try the sink, and exchanged as often. 100 ms to 1 hour, default 1 minute.
+    pub unavailable_max: Duration,
     /// How many workers may die with one event in hand before it is put aside. 1 to 1000, default 5. The more crashes an event has, the fewer such
     /// events a process has in hand, and the last one before this limit alone, so that no other event is put aside with it. That needs a limit of at
     /// least 2, and is not so for claims by hand.
@@ -98,6 +101,7 @@ impl Default for WorkerConfig {
             retry: RetryPolicy::default(),
             retry_types: BTreeMap::new(),
             probe_max: Duration::from_secs(5),
+            unavailable_max: Duration::from_secs(60),
             crashes_max: 5,
             crashes_then: UsedUp::Hold,
             forget_after: None,
@@ -144,6 +148,7 @@ impl WorkerConfig {
         check_time("connect_timeout", self.connect_timeout, ms(0), hour, "it must be at most 1 h")?;
         check_time("response_timeout", self.response_timeout, ms(100), s(600), "it must be 100 ms to 10 min")?;
         check_time("probe_max", self.probe_max, ms(100), hour, "it must be 100 ms to 1 h")?;
+        check_time("unavailable_max", self.unavailable_max, ms(100), hour, "it must be 100 ms to 1 h")?;
         let forget_after = self.forget_after.unwrap_or(hour);
         check_time("forget_after", forget_after, s(1), 10 * 366 * 24 * hour, "it must be 1 s to 10 years")?;
         let log = self.event_log.unwrap_or_default();

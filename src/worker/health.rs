@@ -17,7 +17,7 @@ pub(crate) enum Health {
     /// It takes events.
     Up,
     /// It does not. It is tried again at the time given.
-    Down { probe_at: Instant, backoff: Backoff, probe: Probe },
+    Down { probe_at: Instant, backoff: Backoff, probe: Probe, since: Instant },
 }
 
 /// How an unavailable sink is tried.
@@ -67,7 +67,8 @@ impl Health {
             Self::Up if available => Change::None,
             Self::Up => {
                 let mut backoff = Backoff::new(PROBE_MIN, probe_max);
-                *self = Self::Down { probe_at: Instant::now() + backoff.delay(), backoff, probe: Probe::Later };
+                let now = Instant::now();
+                *self = Self::Down { probe_at: now + backoff.delay(), backoff, probe: Probe::Later, since: now };
                 Change::WentDown
             }
             Self::Down { probe, .. } if *probe != Probe::Slot(slot) => Change::None,
@@ -75,7 +76,7 @@ impl Health {
                 *self = Self::Up;
                 Change::CameUp
             }
-            Self::Down { probe_at, backoff, probe } => {
+            Self::Down { probe_at, backoff, probe, .. } => {
                 *probe = Probe::Later;
                 *probe_at = Instant::now() + backoff.delay();
                 Change::None
@@ -88,6 +89,21 @@ impl Health {
         match self {
             Self::Down { probe_at, .. } => Some(*probe_at),
             Self::Up => None,
+        }
+    }
+
+    /// When batches that are kept go to other workers; nothing while it takes events.
+    pub(crate) fn give_back_at(&self, unavailable_max: Duration) -> Option<Instant> {
+        match self {
+            Self::Down { since, .. } => Some(*since + unavailable_max),
+            Self::Up => None,
+        }
+    }
+
+    /// They go now; what is claimed for tries is kept for as long again.
+    pub(crate) fn gave_back(&mut self) {
+        if let Self::Down { since, .. } = self {
+            *since = Instant::now();
         }
     }
 

@@ -188,7 +188,7 @@ impl<'a> Serve<'a> {
             self.connect();
             while self.call() {}
             self.wait();
-            let probe_at = self.health.probe_at();
+            let (probe_at, give_back_at) = (self.health.probe_at(), self.health.give_back_at(self.config.unavailable_max));
             let ended = tokio::select! {
                 biased;
                 () = shutdown.stopped_at_once() => Some(Ended::AtOnce),
@@ -215,6 +215,10 @@ impl<'a> Serve<'a> {
                 () = sleep_until(self.wake_at) => {
                     self.wake_at = Instant::now() + self.config.block;
                     self.wake = true;
+                    None
+                }
+                () = until(give_back_at) => {
+                    self.give_back();
                     None
                 }
                 () = until(probe_at) => {
@@ -403,6 +407,8 @@ impl<'a> Serve<'a> {
                     self.allowance.came(batches.iter().flat_map(|batch| &batch.events).map(|event| event.len()).sum());
                 }
                 self.named_max = self.names_after(&asked, &batches);
+                // While the sink is unavailable, nothing that is due is claimed.
+                let next_due = next_due.filter(|_| self.health.is_up());
                 let next_due = next_due.map_or(self.config.block, |due| due.min(self.config.block));
                 self.wake_at = self.wake_at.min(Instant::now() + next_due.max(Duration::from_millis(1)));
                 self.hand_out(asked, batches);
@@ -581,6 +587,19 @@ impl<'a> Serve<'a> {
                 self.start(slot);
             }
             None => self.wake = true,
+        }
+    }
+
+    /// The sink is unavailable for long, maybe for this process alone: other workers go on with what it keeps. From then on it claims one batch at a
+    /// time, to try the sink with, and gives that back as well.
+    fn give_back(&mut self) {
+        self.health.gave_back();
+        let parked: Vec<usize> = (0..self.slots.len()).filter(|slot| matches!(self.slots[*slot], Slot::Parked(_))).collect();
+        if !parked.is_empty() {
+            info!(batches = parked.len(), "deliver: the sink is still unavailable; other workers may have what is kept");
+        }
+        for slot in parked {
+            self.step(slot, Step::GiveBack);
         }
     }
 

@@ -146,6 +146,8 @@ pub(crate) enum Step<'a> {
     Park,
     /// Try the sink again.
     Resume,
+    /// The sink is unavailable for long: other workers may have the batch.
+    GiveBack,
     /// The batch cannot be delivered.
     Refuse(&'static str),
     /// Its first event has killed too many workers: it is settled so, without a delivery.
@@ -179,6 +181,10 @@ impl Slot {
             (Self::Delivering(hand), Step::Outcome(outcome, policy)) => hand_over(hand, outcome, policy),
             (Self::Delivering(hand), Step::Park) => Self::Parked(hand),
             (Self::Parked(hand), Step::Resume) => Self::Delivering(hand),
+            (Self::Parked(hand), Step::GiveBack) => {
+                let then = Results::Hold { rest: hand.tag, delay: Some(Duration::ZERO), why: "unavailable".to_owned() };
+                tell_over(hand, 0, then, 0)
+            }
             (Self::Delivering(hand), Step::Settle(then)) => {
                 let then = hand.crashed(then);
                 tell_over(hand, 0, then, 0)
@@ -451,7 +457,7 @@ mod tests {
             || delivering("7", 2).next(Step::Outcome(Outcome { count: 2, stop: None }, &POLICY)),
             || delivering("7", 2).next(Step::Outcome(Outcome { count: 2, stop: None }, &POLICY)).next(Step::Ask),
         ];
-        let steps: [fn() -> Step<'static>; 9] = [
+        let steps: [fn() -> Step<'static>; 10] = [
             || Step::Ask,
             || Step::Answer(None),
             || Step::Answer(Some(reply("9", 1))),
@@ -461,6 +467,7 @@ mod tests {
             || Step::Resume,
             || Step::Refuse("no"),
             || Step::Settle(UsedUp::DeadLetter),
+            || Step::GiveBack,
         ];
         let kind = |slot: Slot| match slot {
             Slot::Free => "free",
@@ -473,12 +480,12 @@ mod tests {
         };
         // In the order of the slots above: what each of the steps makes of it.
         let expected = [
-            ["asked", "free", "free", "free", "free", "free", "free", "free", "free"],
-            ["asked", "free", "new", "free", "asked", "asked", "asked", "asked", "asked"],
-            ["has", "has", "has", "has", "result", "parked", "has", "result", "result"],
-            ["parked", "parked", "parked", "parked", "parked", "parked", "has", "parked", "parked"],
-            ["told", "result", "result", "result", "result", "result", "result", "result", "result"],
-            ["told", "free", "new", "result", "told", "told", "told", "told", "told"],
+            ["asked", "free", "free", "free", "free", "free", "free", "free", "free", "free"],
+            ["asked", "free", "new", "free", "asked", "asked", "asked", "asked", "asked", "asked"],
+            ["has", "has", "has", "has", "result", "parked", "has", "result", "result", "has"],
+            ["parked", "parked", "parked", "parked", "parked", "parked", "has", "parked", "parked", "result"],
+            ["told", "result", "result", "result", "result", "result", "result", "result", "result", "result"],
+            ["told", "free", "new", "result", "told", "told", "told", "told", "told", "told"],
         ];
         let found = slots.map(|slot| steps.map(|step| kind(slot().next(step()))));
         assert_eq!(found, expected);

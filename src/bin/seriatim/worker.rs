@@ -51,6 +51,9 @@ pub(crate) struct Args {
     /// How many workers may die with one event in hand, and what then becomes of it: N[,then=hold|dead-letter|complete-with-errors]
     #[arg(long, value_name = "N", default_value = "5,then=hold", value_parser = crashes_max)]
     crashes_max: (u32, UsedUp),
+    /// After this time others get what a worker keeps whose sink is unavailable: 100ms to 1h
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
+    unavailable_max: Duration,
     /// How long handlers may block the worker's threads before it lets its lease go: 1s to 1h. A sink that blocks for ever ends the worker
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     stall_max: Duration,
@@ -130,6 +133,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     config.turn_max = args.turn_max;
     config.lease = args.lease;
     (config.crashes_max, config.crashes_then) = args.crashes_max;
+    config.unavailable_max = args.unavailable_max;
     config.stall_max = args.stall_max;
     config.grace = args.grace;
     config.retry = args.retry;
