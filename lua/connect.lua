@@ -51,6 +51,8 @@ if seen[1] ~= SCHEMA then
 end
 if replication_id ~= '' and seen[2] ~= replication_id then
   redis.call('HSET', KEYS[1], 'replication.id', replication_id)
+  -- A cursor of HSCAN means nothing to another server: the pass over the worker names begins anew.
+  redis.call('HDEL', KEYS[1], 'names.cursor', 'names.indexed')
 end
 if log == '1' and not seen[3] then
   redis.call('HSET', KEYS[1], 'event.log', 'on')
