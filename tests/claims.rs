@@ -349,3 +349,114 @@ async fn what_is_behind_many_markers_is_found() {
     at_rest(&worker, &console).await;
     worker.close().await;
 }
+
+/// An event that was claimed for `next()` counted as seen before the future had returned it. If the future was dropped in between (a `select!`), the event
+/// counted as "dropped without an answer": with one attempt and dead letters, ten of ten events became dead letters that nobody had seen.
+#[tokio::test]
+async fn an_event_that_next_never_returned_is_given_back() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let policy = "fixed:1ms,attempts=1,then=dead-letter".parse().expect("a policy");
+    let worker = claims(&redis, "w", |config| config.retry = policy).await;
+    for n in 1..=10u64 {
+        {
+            let waiting = worker.next();
+            tokio::pin!(waiting);
+            // Polled once, and dropped without a look at what it has.
+            tokio::select! {
+                biased;
+                claimed = &mut waiting => panic!("nothing is there: {claimed:?}"),
+                () = std::future::ready(()) => {}
+            }
+            console.emit("work:1", n.to_string()).await;
+            let owner = console.keys.event_worker("work:1");
+            until("it is claimed", PATIENCE, async || console.text(&owner).await).await;
+            // One round trip more: the claim's reply was before this one.
+            console.run::<String>(&["PING"]).await;
+        }
+        let mut claimed = next(&worker).await;
+        assert_eq!((told(&claimed).1, claimed.attempt()), (n.to_string(), 1));
+        claimed.commit().await.expect("committed");
+    }
+    assert_eq!(console.dead().await.len(), 0);
+    at_rest(&worker, &console).await;
+    worker.close().await;
+}
+
+/// A number of `INFO`, e.g. `total_connections_received`.
+async fn figure(console: &Console, section: &str, name: &str) -> u64 {
+    let info: String = console.run(&["INFO", section]).await;
+    let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or("0").trim();
+    let value = value.strip_prefix("calls=").unwrap_or(value);
+    value.split(',').next().and_then(|value| value.parse().ok()).expect("a number")
+}
+
+/// Each waiting `next()` opened a connection of its own every second: 64 waiters 63 per second, 1,024 waiters 810. Now one wait serves all of them, and
+/// wakes as many as there are events.
+#[tokio::test]
+async fn any_number_of_waiters_shares_one_wait() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    for waiters in [64, 1024] {
+        let worker = claims(&redis, "w", |config| config.concurrency = 1024).await;
+        let worker = std::sync::Arc::new(worker);
+        let mut waiting = tokio::task::JoinSet::new();
+        for _ in 0..waiters {
+            let worker = std::sync::Arc::clone(&worker);
+            waiting.spawn(async move { worker.next().await });
+        }
+        let pops = async || figure(&console, "commandstats", "cmdstat_blmove").await;
+        let after = async |more: u64| {
+            let seen = pops().await;
+            until("pops pass", PATIENCE, async || (pops().await >= seen + more).then_some(())).await;
+        };
+        // The first pops open the connections that stay.
+        after(5).await;
+        let connections = async || figure(&console, "stats", "total_connections_received").await;
+        let (before, began) = (connections().await, pops().await);
+        after(40).await;
+        assert_eq!(connections().await, before, "{} pops of {waiters} waiters", pops().await - began);
+        let objects: Vec<String> = (0..waiters).map(|n| format!("work:{waiters}:{n}")).collect();
+        for object in &objects {
+            console.emit(object, "1").await;
+        }
+        let mut claimed = Vec::new();
+        while let Some(next) = waiting.join_next().await {
+            claimed.push(next.expect("no panic").expect("claimed"));
+        }
+        let mut found: Vec<String> = claimed.iter().map(|claimed| claimed.event().object.to_string()).collect();
+        found.sort_unstable();
+        let mut expected = objects.clone();
+        expected.sort_unstable();
+        assert_eq!(found, expected);
+        assert_eq!(connections().await, before);
+        for claimed in &mut claimed {
+            claimed.commit().await.expect("committed");
+        }
+        at_rest(&worker, &console).await;
+        std::sync::Arc::into_inner(worker).expect("nobody else has it").close().await;
+    }
+}
+
+/// A caller waits, and another one's answer makes an event due in a moment. The wait used to go on until its block time was over, a second each time.
+#[tokio::test]
+async fn an_object_that_becomes_due_during_the_wait_is_claimed() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let worker = claims(&redis, "w", |config| config.block = Duration::from_secs(1)).await;
+    console.emit("work:1", "1").await;
+    let mut claimed = next(&worker).await;
+    let began = std::time::Instant::now();
+    for attempt in 2..=30 {
+        let (again, ()) = tokio::join!(next(&worker), async {
+            console.until_idle(1).await;
+            claimed.retry("busy", Some(Duration::from_millis(1))).await.expect("held");
+        });
+        claimed = again;
+        assert_eq!((told(&claimed), claimed.attempt()), (event("work:1", "1", 1, 0), attempt));
+    }
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    claimed.commit().await.expect("committed");
+    at_rest(&worker, &console).await;
+    worker.close().await;
+}

@@ -4,42 +4,34 @@
 //! the object with the answer, so that a program that does not come back for more keeps nobody waiting. Every call is made by a task of its
 //! own: dropping the future of the one who waits takes nothing back, and loses nothing. If the process dies, what was claimed comes again elsewhere.
 
+mod finder;
+mod term;
+
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, warn};
+use tracing::warn;
 
+use self::term::{Place, Term, settle};
 use super::activity::Activity;
 use super::config::WorkerConfig;
-use super::connect::{Backoff, Redis, is_lasting};
+use super::connect::Redis;
 use super::error::WorkerError;
-use super::lease::{self, Notice, Session, attach, detach, keeper};
-use super::ledger::Link;
+use super::lease::{Notice, Session, attach, detach, keeper};
 use super::retry::RetryPolicy;
 use super::slots::{Hand, failed, shortened};
-use super::wait::{pop, wait};
 use super::{DETACH_PATIENCE, WorkerBuilder};
-use crate::event::{Event, check_json};
-use crate::failpoints::around;
-use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report, Results, Suspects};
+use crate::event::Event;
+use crate::scripts::{Report, Results};
 use crate::sink::Batch;
-use crate::wire::Wire;
 
-/// Markers looked at in one call.
-const MARKERS_MAX: usize = 1024;
 /// The loop turns at least so often.
 const TURN: Duration = Duration::from_millis(250);
-/// The wait where a call failed.
-const FAILED_MIN: Duration = Duration::from_millis(20);
-const FAILED_MAX: Duration = Duration::from_secs(1);
-/// While Redis is out of memory and moves no markers for a pop, it is asked this often.
-const OOM_WAIT: Duration = Duration::from_millis(100);
 
 /// Why an event could not be claimed, or an answer not be taken.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -107,7 +99,7 @@ impl Claims {
     pub async fn next(&self) -> Result<Claimed, ClaimError> {
         loop {
             let term = self.term()?;
-            match Arc::clone(&term).claim(true).await {
+            match term.claim(true).await {
                 Ok(Some(claimed)) => return Ok(claimed),
                 Ok(None) => {}
                 Err(ClaimError::Lost) => self.another_term(&term).await?,
@@ -211,248 +203,6 @@ async fn supervise(redis: Redis, config: Arc<WorkerConfig>, first: Session, say:
     drop(say.send_replace(Err(ended)));
 }
 
-/// From an attach to its end: the slots, and what they have.
-struct Term {
-    redis: Redis,
-    config: Arc<WorkerConfig>,
-    token: Arc<str>,
-    link: Link,
-    /// A connection for a pop, with none under way.
-    spare: Mutex<Option<Wire>>,
-    /// A permit for each free slot.
-    permits: Arc<Semaphore>,
-    /// Free slots; the last one is used next.
-    free: Mutex<Vec<usize>>,
-    /// Where to claim first next time: due held objects and markers take turns, over all calls.
-    from: Mutex<From>,
-    /// Fires when it is over.
-    over: CancellationToken,
-}
-
-/// A slot in use; free again when it is dropped.
-struct Place {
-    term: Arc<Term>,
-    slot: usize,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.term.free().push(self.slot);
-    }
-}
-
-/// For whom something is claimed: gone where nobody waits any more.
-type Asker = oneshot::Sender<Result<Option<Claimed>, ClaimError>>;
-
-impl Term {
-    /// What the slots had before is given back first, so that it is claimed as everything else.
-    async fn begin(redis: &Redis, config: &Arc<WorkerConfig>, session: &Session) -> Arc<Self> {
-        let term = Arc::new(Self {
-            redis: redis.clone(),
-            config: Arc::clone(config),
-            token: Arc::clone(&session.token),
-            link: Link::new(redis.clone(), Arc::clone(config), Arc::clone(&session.token)),
-            spare: Mutex::new(None),
-            permits: Arc::new(Semaphore::new(config.concurrency)),
-            free: Mutex::new((0..config.concurrency).rev().collect()),
-            from: Mutex::new(From::Held),
-            over: CancellationToken::new(),
-        });
-        loop {
-            let mut call = term.new_call(0);
-            (0..config.concurrency).for_each(|slot| call.free(slot));
-            // Whatever is the matter, the first claim meets it as well.
-            let Ok(found) = term.advance(&call).await else { return term };
-            if found.batches.is_empty() {
-                return term;
-            }
-            for batch in found.batches {
-                let slot = batch.slot;
-                if term.settle(slot, give_back(&Hand::new(batch, 0)), false, Instant::now()).await.is_err() {
-                    return term;
-                }
-            }
-        }
-    }
-
-    fn spare(&self) -> MutexGuard<'_, Option<Wire>> {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn free(&self) -> MutexGuard<'_, Vec<usize>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Claims an event, in a task of its own, so that it is given back where nobody takes it.
-    async fn claim(self: Arc<Self>, patient: bool) -> Result<Option<Claimed>, ClaimError> {
-        let permits = Arc::clone(&self.permits);
-        let permit = if patient {
-            tokio::select! {
-                () = self.over.cancelled() => return Err(ClaimError::Lost),
-                permit = permits.acquire_owned() => permit.ok(),
-            }
-        } else {
-            permits.try_acquire_owned().ok()
-        };
-        let Some(permit) = permit else { return Ok(None) };
-        // There are as many permits as free slots.
-        let Some(slot) = self.free().pop() else { return Ok(None) };
-        let place = Place { term: Arc::clone(&self), slot, _permit: permit };
-        let (asker, asked) = oneshot::channel();
-        tokio::spawn(async move {
-            let claimed = tokio::select! {
-                () = self.over.cancelled() => Err(ClaimError::Lost),
-                claimed = self.find(place, patient, &asker) => claimed,
-            };
-            if let Err(Ok(Some(mut unwanted))) = asker.send(claimed) {
-                unwanted.seen = false;
-            }
-        });
-        asked.await.unwrap_or(Err(ClaimError::Lost))
-    }
-
-    /// Claims for the slot until there is something, or nobody waits for it any more.
-    async fn find(&self, place: Place, patient: bool, asker: &Asker) -> Result<Option<Claimed>, ClaimError> {
-        let slot = place.slot;
-        let ask = || {
-            let mut call = self.new_call(1);
-            call.free(slot);
-            call
-        };
-        let mut backoff = Backoff::new(FAILED_MIN, FAILED_MAX);
-        let mut found = self.advance(&ask()).await?;
-        loop {
-            if let Some(batch) = found.batches.pop() {
-                if let Some(hand) = self.fit(slot, batch).await? {
-                    return Ok(Some(Claimed::new(place, hand)));
-                }
-                found = self.advance(&ask()).await?;
-                continue;
-            } else if asker.is_closed() || !patient && !found.more {
-                return Ok(None);
-            } else if found.more {
-                found = self.advance(&ask()).await?;
-                continue;
-            }
-            let to = self.config.keys.worker_object(&format!("{}.{slot}", self.config.name));
-            let block = found.next_due.map_or(self.config.block, |due| due.min(self.config.block));
-            let pop = pop(&self.config.keys.objects_with_events(), &to, block);
-            let ended = |error| ClaimError::Ended(Arc::new(error));
-            let conn = self.spare().take();
-            let waited = wait(self.redis.clone(), conn, pop, ask(), Arc::clone(&self.config)).await.map_err(ended)?;
-            let reply = match waited {
-                Some(waited) => {
-                    if waited.out_of_memory {
-                        sleep(OOM_WAIT).await;
-                    }
-                    *self.spare() = Some(waited.conn);
-                    waited.reply.ok()
-                }
-                None => {
-                    backoff.wait().await;
-                    None
-                }
-            };
-            // Whatever became of the pop and the call behind it: where there is no answer, the next call finds it.
-            found = match reply {
-                Some(reply) => self.read(reply)?,
-                None => self.advance(&ask()).await?,
-            };
-        }
-    }
-
-    /// What can be shown to nobody is held for an operator, or is a dead letter.
-    async fn fit(&self, slot: usize, batch: BatchReply) -> Result<Option<Hand>, ClaimError> {
-        let hand = Hand::new(batch, 0);
-        if let Some(then) = self.config.crashed(hand.tag) {
-            let report = hand.report(0, hand.crashed(then));
-            error!(object = %hand.batch.object(), id = hand.batch.first, %then, "claim: the event has killed too many workers");
-            return self.settle(slot, report, true, hand.taken).await.map(|()| None);
-        }
-        let report = match (hand.unfit(), check_json(&hand.batch.payloads[0])) {
-            (Some(why), _) => hand.hold_for_operator(why),
-            (None, Err(error)) => reject(&hand, &format!("not JSON: {error}")),
-            (None, Ok(())) => return Ok(Some(hand)),
-        };
-        self.settle(slot, report, false, hand.taken).await.map(|()| None)
-    }
-
-    /// Tells what became of the slot's batch, and gives back whatever else is in its hands.
-    async fn settle(&self, slot: usize, mut report: Report, mut handled: bool, taken: Instant) -> Result<(), ClaimError> {
-        loop {
-            let mut call = self.new_call(0);
-            if handled {
-                call.handled(slot);
-            }
-            call.report_taken(slot, &report, taken.elapsed());
-            let Some(rest) = self.advance(&call).await?.batches.pop() else { return Ok(()) };
-            (report, handled) = (give_back(&Hand::new(rest, 0)), false);
-        }
-    }
-
-    fn new_call(&self, claims: usize) -> Advance {
-        let bounds = Bounds {
-            batch: self.config.batch,
-            batch_bytes: self.config.batch_bytes,
-            reply_bytes: self.config.reply_bytes,
-            claims,
-            markers: MARKERS_MAX,
-            forget_after: self.config.forget_after,
-            // Whoever asks for one event after another has few in hand.
-            suspects: Suspects::NONE,
-        };
-        let from = *self.from.lock().unwrap_or_else(PoisonError::into_inner);
-        let (keys, name) = (&self.config.keys, &self.config.name);
-        let mut call = Advance::beyond(keys, name, &self.token, bounds, from, self.redis.highest());
-        if let Some(log) = self.config.event_log {
-            call.log(log);
-        }
-        call
-    }
-
-    /// Makes the call until Redis answers it.
-    async fn advance(&self, call: &Advance) -> Result<Found, ClaimError> {
-        let mut backoff = Backoff::new(FAILED_MIN, FAILED_MAX);
-        let ended = |error| ClaimError::Ended(Arc::new(error));
-        loop {
-            let mut conn = self.link.connection().await.map_err(ended)?;
-            match around!("advance", scripts::advance(&mut conn, call)).await {
-                Ok(reply) => {
-                    self.redis.outage().answered(conn.made_at());
-                    return self.read(reply);
-                }
-                Err(error) if is_lasting(&error) => return Err(ended(error.into())),
-                Err(error) => {
-                    self.link.give_up().await;
-                    lease::failed(&self.redis, &self.config, conn.made_at(), error).await;
-                    backoff.wait().await;
-                }
-            }
-        }
-    }
-
-    fn read(&self, reply: Advanced) -> Result<Found, ClaimError> {
-        let Advanced::Ok { next_due, more, from, batches, quarantined } = reply else { return Err(ClaimError::Lost) };
-        *self.from.lock().unwrap_or_else(PoisonError::into_inner) = from;
-        for (object, why) in quarantined {
-            error!(object, why, "claim: the object is held until an operator releases it");
-        }
-        for batch in &batches {
-            self.redis.saw(batch.tag.first + batch.events.len() as u64 - 1);
-        }
-        Ok(Found { next_due, more, batches })
-    }
-}
-
-/// What a call brought.
-struct Found {
-    next_due: Option<Duration>,
-    /// It may not have looked at all there is.
-    more: bool,
-    batches: Vec<BatchReply>,
-}
-
 /// The whole batch, for whoever comes next.
 fn give_back(hand: &Hand) -> Report {
     hand.report(0, Results::Hold { rest: hand.tag, delay: Some(Duration::ZERO), why: "yield".to_owned() })
@@ -474,7 +224,7 @@ pub struct Claimed {
     cancelled: CancellationToken,
     /// Nothing once it is answered.
     place: Option<Place>,
-    /// The program has seen it.
+    /// The future that asked for it has returned it to the program.
     seen: bool,
     answer: Option<JoinHandle<Result<(), ClaimError>>>,
     answered: Option<Result<(), ClaimError>>,
@@ -485,7 +235,7 @@ impl Claimed {
         let Batch { object, first, prev, payloads, .. } = &hand.batch;
         let event = Event { id: *first, prev: *prev, object: object.clone(), payload: payloads[0].clone() };
         let cancelled = place.term.over.clone();
-        Self { event, hand, cancelled, place: Some(place), seen: true, answer: None, answered: None }
+        Self { event, hand, cancelled, place: Some(place), seen: false, answer: None, answered: None }
     }
 
     /// The event.
@@ -557,24 +307,15 @@ impl Claimed {
     }
 }
 
-/// The slot is free when this is done.
-async fn settle(place: Place, report: Report, handled: bool, taken: Instant) -> Result<(), ClaimError> {
-    tokio::select! {
-        () = place.term.over.cancelled() => Err(ClaimError::Lost),
-        settled = place.term.settle(place.slot, report, handled, taken) => settled,
-    }
-}
-
 impl Drop for Claimed {
     fn drop(&mut self) {
         if self.place.is_none() {
             return;
         }
-        // Outside of a runtime the slot is asked about by its next claim, which finds the event there.
-        let Ok(runtime) = Handle::try_current() else { return };
         let (report, over) =
             if self.seen { self.failure("dropped without an answer", None) } else { (give_back(&self.hand), false) };
         if let Some(place) = self.place.take() {
+            let runtime = place.term.runtime.clone();
             runtime.spawn(settle(place, report, over && self.hand.handled.is_some(), self.hand.taken));
         }
     }
@@ -587,11 +328,5 @@ impl fmt::Debug for Claimed {
             .field("id", &self.event.id)
             .field("attempt", &self.attempt())
             .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Term {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Term").field("name", &self.config.name).finish_non_exhaustive()
     }
 }
