@@ -162,6 +162,20 @@ impl Keys {
         &self.prefix
     }
 
+    /// Checks the name of an object as it may stand in Redis, where any producer may have put it: any bytes but none, and without a namespace no brace
+    /// at the beginning.
+    ///
+    /// # Errors
+    /// [`NameError::Empty`] and [`NameError::Brace`].
+    pub fn found<'a>(&self, name: &'a (impl AsRef<[u8]> + ?Sized)) -> Result<&'a [u8], NameError> {
+        let name = name.as_ref();
+        match name.first() {
+            None => Err(NameError::Empty),
+            Some(b'{') if self.prefix.is_empty() => Err(NameError::Brace(crate::escape::name(name).into_owned())),
+            Some(_) => Ok(name),
+        }
+    }
+
     /// Checks an object's name for use under these keys.
     pub fn object(&self, name: &str) -> Result<ObjectName, NameError> {
         let name = ObjectName::new(name)?;

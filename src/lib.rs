@@ -5,6 +5,7 @@
 //! - [`emit`]: events into Redis, from any number of frontends
 //! - [`event`]: names, payloads, envelopes
 //! - [`keys`]: every Redis key
+//! - [`escape`]: names and errors as they are shown to people
 //! - [`consume`]: envelopes and the receiver's rule, for whoever gets the events
 //! - `sink`: where a worker sends events (feature `worker`)
 //! - `worker`: claims, delivers, commits and recovers (feature `worker`)
@@ -18,6 +19,7 @@ pub mod consume;
 #[cfg(feature = "worker")]
 pub mod control;
 pub mod emit;
+pub mod escape;
 pub mod event;
 #[cfg(feature = "worker")]
 mod failpoints;

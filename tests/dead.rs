@@ -187,7 +187,7 @@ async fn all_of_an_object_or_all_there_are_are_retried() {
         let object = if n % 4 == 0 { "work:1" } else { "work:2" };
         state.dead_letter(&format!("1700-{n}"), object, n.to_string().as_bytes()).await;
     }
-    let one = settle_all(&mut state.conn, &keys, ADA, Settle::Retry, Some("work:1")).await.expect("an answer");
+    let one = settle_all(&mut state.conn, &keys, ADA, Settle::Retry, Some(b"work:1")).await.expect("an answer");
     assert_eq!((one.done, one.left, dead_ids(&mut state).await.len()), (25, 0, 75));
     let expected: Vec<String> = (0..100).step_by(4).map(|n| n.to_string()).collect();
     assert_eq!(console.list(&keys.events("work:1")).await, expected);

@@ -93,11 +93,11 @@ async fn names_come_from_standard_input() {
     assert_eq!(redis.console().await.left().await, ["next.event.id"]);
 
     state.delivered("good", 8).await;
-    let output = seriatim(&redis, &["-"], b"good\nb\x01d\nnever\n");
+    let output = seriatim(&redis, &["-"], b"good\nb\\d\nnever\n");
     let message = String::from_utf8(output.stderr.clone()).expect("UTF-8");
     assert_eq!((output.status.code(), lines(&output)), (Some(2), vec!["good  forgotten, its last id was 8".to_owned()]));
     assert!(message.contains("line 2 of standard input") && message.lines().count() == 1, "{message}");
-    for arguments in [&[][..], &["a\nb"]] {
+    for arguments in [&[][..], &[r"a\b"], &[""]] {
         assert_eq!(seriatim(&redis, arguments, b"").status.code(), Some(2), "{arguments:?}");
     }
 }

@@ -11,7 +11,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Value, cmd};
 use seriatim::async_trait;
 use seriatim::emit::{EmitError, Emitter};
-use seriatim::event::{EVENT_BYTES_MAX, Json};
+use seriatim::event::{EVENT_BYTES_MAX, Json, ObjectName};
 use seriatim::keys::{Keys, OBJECT_KINDS, SHARED_KINDS, WORKER_KINDS};
 use seriatim::sink::{Batch, Context, Delivered, Sink};
 use seriatim::worker::{Shutdown, Stopped, Worker, WorkerError};
@@ -151,7 +151,7 @@ async fn every_name_gets_its_events() {
         }
         let sink = Record::default();
         let worker = Running::start(&redis, &keys, "w", &sink);
-        let (sound, odd): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| std::str::from_utf8(name).is_ok());
+        let (sound, odd): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| ObjectName::from_bytes(name).is_ok());
         let held_key = keys.objects_held();
         until("every name is done with", PATIENCE, async || {
             assert!(!worker.task.is_finished(), "the worker ended");
@@ -170,7 +170,7 @@ async fn every_name_gets_its_events() {
                 Value::Int(0)
             );
         }
-        // No sink takes a name that is not UTF-8: its events wait, all of them.
+        // No sink takes a name that no library emits for: its events wait, all of them.
         for name in &odd {
             let Value::Int(held) = run(&mut conn, "LLEN", &[&key(&keys, name, ":events.held")]).await else { panic!("a list") };
             let Value::Int(queued) = run(&mut conn, "LLEN", &[&key(&keys, name, ":events")]).await else { panic!("a list") };

@@ -6,6 +6,7 @@ use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
 use super::{ControlError, reply};
+use crate::escape;
 use crate::keys::Keys;
 
 /// How many actions one call reads at most; those of drops have their events.
@@ -30,6 +31,8 @@ pub struct Action {
     pub why: String,
     /// The object, or the selector of the rule.
     pub object: String,
+    /// The same [escaped](crate::escape::name), if that differs.
+    pub object_escaped: Option<String>,
     /// The id of the event; nothing where no event was in hand.
     pub id: Option<u64>,
     /// The dead letter that was retried or dropped, or that a skip made.
@@ -49,6 +52,9 @@ impl Serialize for Action {
         line.serialize_entry("who", &self.who)?;
         line.serialize_entry("why", &self.why)?;
         line.serialize_entry("object", &self.object)?;
+        if let Some(escaped) = &self.object_escaped {
+            line.serialize_entry("object_escaped", escaped)?;
+        }
         line.serialize_entry("id", &self.id)?;
         line.serialize_entry("dead_id", &self.dead_id)?;
         line.serialize_entry("error", &self.error)?;
@@ -90,7 +96,10 @@ fn action(action_id: String, fields: &[(String, Value)]) -> Action {
             "action" => action.action = text.unwrap_or_default(),
             "who" => action.who = text.unwrap_or_default(),
             "why" => action.why = text.unwrap_or_default(),
-            "object" => action.object = text.unwrap_or_default(),
+            "object" => {
+                action.object_escaped = reply::bytes(value).and_then(|name| escape::differing(&name));
+                action.object = text.unwrap_or_default();
+            }
             "id" => action.id = reply::number(value).filter(|id| *id > 0),
             "dead_id" => action.dead_id = text,
             "error" => action.error = text.filter(|error| !error.is_empty()),

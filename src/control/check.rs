@@ -17,6 +17,8 @@ use super::names::{self, Walk as Names, Which, slots_in};
 pub use super::report::{CheckReport, Invariant, LookedAt, NOT_READABLE, NotReadable, Subject, Violation};
 use super::scan::{Scan, Seen};
 use super::{ControlError, load, reply};
+use crate::escape;
+use crate::event::{NameError, ObjectName};
 use crate::keys::{self, Keys};
 
 static SCRIPT: LazyLock<Script> = LazyLock::new(|| load(include_str!("../../lua/check.lua")));
@@ -56,6 +58,7 @@ pub async fn check_up_to<C: ConnectionLike>(
         violations_max,
         covered: Seen::new(SEEN_MAX),
         broken: Seen::new(SEEN_MAX),
+        named: Seen::new(SEEN_MAX),
         names: HashMap::new(),
         taken: None,
         pending: Vec::new(),
@@ -96,7 +99,7 @@ impl Kind {
     }
 
     fn subject(self, name: &[u8]) -> Subject {
-        let name = String::from_utf8_lossy(name).into_owned();
+        let name = escape::name(name).into_owned();
         match self {
             Self::Object => Subject::Object(name),
             Self::Worker => Subject::Worker(name),
@@ -130,6 +133,8 @@ struct Walk<'a, C> {
     covered: Seen,
     /// Subjects with a violation, so that none counts twice.
     broken: Seen,
+    /// Objects that were reported for their names.
+    named: Seen,
     /// Registered names.
     names: HashMap<String, Name>,
     /// Objects in the lists of all registered workers, as they were when the first object seemed to be covered by nothing.
@@ -155,6 +160,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
             let page: Vec<Vec<u8>> = ask.query_async(self.conn).await.map_err(ControlError::redis(WHAT))?;
             self.report.looked_at.markers += page.len() as u64;
             for object in &page {
+                self.look_at_name(object, false);
                 self.covered.insert(object);
             }
         }
@@ -291,7 +297,40 @@ impl<C: ConnectionLike> Walk<'_, C> {
         }
     }
 
+    /// A name that no worker works on is a violation, once. An empty marker only wakes.
+    fn look_at_name(&mut self, name: &[u8], has_keys: bool) {
+        let what = match (self.keys.found(name), ObjectName::from_bytes(name)) {
+            (Err(NameError::Brace(_)), _) => {
+                "it may be an object of another namespace, for without one no name begins with a brace: workers drop its markers"
+                    .to_owned()
+            }
+            (Ok(_), Err(error)) if has_keys => {
+                format!(
+                    "{error}: workers hold such an object; skip its events, or have its producer emit them under another name"
+                )
+            }
+            _ => return,
+        };
+        if self.named.insert(name) {
+            self.violation(Invariant::Layout, Kind::Object.subject(name), what);
+        }
+    }
+
+    fn violation(&mut self, invariant: Invariant, subject: Subject, what: String) {
+        self.report.violations_total += 1;
+        if self.report.violations.len() < self.violations_max {
+            self.report.violations.push(Violation { invariant, subject, what });
+        }
+    }
+
     async fn look_at(&mut self, kind: Kind, name: Vec<u8>) -> Result<(), ControlError> {
+        if kind == Kind::Object {
+            self.look_at_name(&name, true);
+            if matches!(self.keys.found(&name), Err(NameError::Brace(_))) {
+                // Its keys are not ours.
+                return Ok(());
+            }
+        }
         self.pending.push((kind, name));
         if self.pending.len() >= SUBJECTS_PER_CALL { self.flush().await } else { Ok(()) }
     }
@@ -343,11 +382,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
                 other => return Err(ControlError::reply("lua/check.lua", format!("it finds {other:?}"))),
             };
             self.broken.insert(suspect);
-            self.report.violations_total += 1;
-            if self.report.violations.len() < self.violations_max {
-                let subject = suspect.0.subject(&suspect.1);
-                self.report.violations.push(Violation { invariant, subject, what: finding.what });
-            }
+            self.violation(invariant, suspect.0.subject(&suspect.1), finding.what);
         }
         Ok(())
     }
@@ -360,7 +395,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
                 let mut seen = Seen::new(SEEN_MAX);
                 let mut walk = Names::all(self.keys);
                 while let Some(page) = walk.next(self.conn, self.keys).await? {
-                    let taken = names::taken(self.conn, self.keys, "", &page).await?;
+                    let taken = names::taken(self.conn, self.keys, b"", &page).await?;
                     for (_, object) in &taken.objects {
                         seen.insert(object);
                     }
@@ -375,7 +410,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
             && !is_taken
             && let Some(page) = walk.next(self.conn, self.keys).await?
         {
-            let taken = names::taken(self.conn, self.keys, "", &page).await?;
+            let taken = names::taken(self.conn, self.keys, b"", &page).await?;
             is_taken = taken.objects.iter().any(|(_, other)| other == object);
         }
         Ok(is_taken)
@@ -399,6 +434,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
         let [findings, names] = <[Value; 2]>::try_from(answer)
             .map_err(|parts| ControlError::reply(WHAT, format!("{} parts after the first word", parts.len())))?;
         for name in reply::array(names).unwrap_or_default().iter().filter_map(reply::bytes) {
+            self.look_at_name(&name, false);
             if all_registered {
                 self.covered.insert(&name);
             }

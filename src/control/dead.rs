@@ -6,6 +6,7 @@ use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
 use super::{ControlError, reply};
+use crate::escape;
 use crate::keys::Keys;
 use crate::scripts::operator;
 pub use crate::scripts::operator::{By, Settle, Settled};
@@ -29,12 +30,21 @@ pub struct DeadLetter {
     pub prev: Option<u64>,
     /// The object.
     pub object: String,
+    /// Its [escaped](crate::escape::name) name, if that differs.
+    pub object_escaped: Option<String>,
     /// The event, byte for byte.
     pub event: Vec<u8>,
     /// Why it was given up.
     pub error: String,
     /// How often its delivery failed; a rejection is no failure.
     pub attempts: Option<u64>,
+}
+
+impl DeadLetter {
+    /// The escaped name of its object.
+    fn shown(&self) -> &str {
+        self.object_escaped.as_deref().unwrap_or(&self.object)
+    }
 }
 
 impl Serialize for DeadLetter {
@@ -44,6 +54,9 @@ impl Serialize for DeadLetter {
         line.serialize_entry("id", &self.id)?;
         line.serialize_entry("prev", &self.prev)?;
         line.serialize_entry("object", &self.object)?;
+        if let Some(escaped) = &self.object_escaped {
+            line.serialize_entry("object_escaped", escaped)?;
+        }
         reply::serialize_event(&mut line, &self.event)?;
         line.serialize_entry("error", &self.error)?;
         line.serialize_entry("attempts", &self.attempts)?;
@@ -138,8 +151,9 @@ pub async fn settle_all<C: ConnectionLike>(
     keys: &Keys,
     by: By<'_>,
     settle: Settle,
-    object: Option<&str>,
+    object: Option<&[u8]>,
 ) -> Result<SettledAll, ControlError> {
+    let wanted = object.map(escape::name);
     let mut all = SettledAll::default();
     let Some(last) = newest_dead_letters(conn, keys, None, 1).await?.pop() else { return Ok(all) };
     let mut from = "-".to_owned();
@@ -147,7 +161,8 @@ pub async fn settle_all<C: ConnectionLike>(
         let page = read(conn, keys, "XRANGE", [&from, &last.dead_id], PER_CALL_MAX).await?;
         let Some(end) = page.last() else { return Ok(all) };
         from = format!("({}", end.dead_id);
-        let meant = page.iter().filter(|letter| object.is_none_or(|object| letter.object == object));
+        let is_meant = |letter: &&DeadLetter| wanted.as_deref().is_none_or(|wanted| letter.shown() == wanted);
+        let meant = page.iter().filter(is_meant);
         let dead_ids: Vec<&str> = meant.map(|letter| letter.dead_id.as_str()).collect();
         if !dead_ids.is_empty() {
             for settled in operator::dead(conn, keys, by, settle, &dead_ids).await? {
@@ -195,6 +210,7 @@ fn letter(dead_id: String, fields: Vec<(String, Value)>) -> Option<DeadLetter> {
         id: None,
         prev: None,
         object: String::new(),
+        object_escaped: None,
         event: Vec::new(),
         error: String::new(),
         attempts: None,
@@ -203,7 +219,10 @@ fn letter(dead_id: String, fields: Vec<(String, Value)>) -> Option<DeadLetter> {
         match field.as_str() {
             "id" => letter.id = reply::number(value),
             "prev" => letter.prev = reply::number(value),
-            "object" => letter.object = reply::text(value)?,
+            "object" => {
+                letter.object_escaped = escape::differing(&reply::bytes(value)?);
+                letter.object = reply::text(value)?;
+            }
             "event" => letter.event = reply::bytes(value)?,
             "error" => letter.error = reply::text(value)?,
             "attempts" => letter.attempts = reply::number(value),

@@ -74,12 +74,12 @@ pub struct Ended {
 /// # Errors
 /// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked. A stream of a wrong type is no error: it is listed
 /// in `unreadable`.
-pub async fn ended<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: &str) -> Result<Ended, ControlError> {
-    let object = keys.object(object)?;
+pub async fn ended<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: impl AsRef<[u8]>) -> Result<Ended, ControlError> {
+    let object = keys.found(&object)?;
     let mut ended = Ended { complete: true, ..Ended::default() };
-    let logged = look(conn, keys, object.as_str(), keys.event_log(), &mut ended).await?;
+    let logged = look(conn, keys, object, keys.event_log(), &mut ended).await?;
     ended.log_rows = logged.looked;
-    let dead = look(conn, keys, object.as_str(), keys.events_dead(), &mut ended).await?;
+    let dead = look(conn, keys, object, keys.events_dead(), &mut ended).await?;
     ended.dead_letters = dead.looked;
     ended.events = logged.rows.into_iter().map(|(_, event)| event).collect();
     for (dead_id, letter) in dead.rows {
@@ -106,7 +106,7 @@ struct Found {
 async fn look<C: ConnectionLike>(
     conn: &mut C,
     keys: &Keys,
-    object: &str,
+    object: &[u8],
     stream: String,
     ended: &mut Ended,
 ) -> Result<Found, ControlError> {

@@ -26,11 +26,10 @@ use crate::scripts::{self, OBJECTS_MAX, ScriptError};
 pub async fn forget<C: ConnectionLike>(
     conn: &mut C,
     keys: &Keys,
-    objects: &[impl AsRef<str>],
+    objects: &[impl AsRef<[u8]>],
 ) -> Result<Vec<Forgot>, ControlError> {
     const WHAT: &str = "lua/forget.lua";
-    let names = objects.iter().map(|object| keys.object(object.as_ref())).collect::<Result<Vec<_>, _>>()?;
-    let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+    let names = objects.iter().map(|object| keys.found(object)).collect::<Result<Vec<_>, _>>()?;
     let mut all = Vec::with_capacity(names.len());
     for some in names.chunks(OBJECTS_MAX) {
         all.extend(scripts::forget(conn, keys, some).await.map_err(|error| match error {

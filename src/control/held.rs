@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::ControlError;
 use super::rules::Rule;
+use crate::escape;
 use crate::keys::Keys;
 use crate::scripts::operator::{self, HeldReply, RELEASE_PER_CALL_MAX, ReleasedOne};
 pub use crate::scripts::operator::{By, Released, Skipped};
@@ -39,8 +40,11 @@ pub enum WaitsFor {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct HeldObject {
-    /// Its name.
+    /// Its name; bytes that are not UTF-8 are shown as U+FFFD.
     pub object: String,
+    /// Its [escaped](crate::escape::name) name, if that differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub object_escaped: Option<String>,
     /// What it waits for.
     pub waits_for: WaitsFor,
     /// When it is due, ms since the epoch; nothing: until an operator or a rule releases it.
@@ -121,9 +125,13 @@ pub async fn paused<C: ConnectionLike>(
 ///
 /// # Errors
 /// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked or does not allow it.
-pub async fn release<C: ConnectionLike>(conn: &mut C, keys: &Keys, by: By<'_>, object: &str) -> Result<Released, ControlError> {
-    let object = keys.object(object)?;
-    Ok(operator::release(conn, keys, by, object.as_str().as_bytes()).await?)
+pub async fn release<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    by: By<'_>,
+    object: impl AsRef<[u8]>,
+) -> Result<Released, ControlError> {
+    Ok(operator::release(conn, keys, by, keys.found(&object)?).await?)
 }
 
 /// Which held objects [`release_all`] is about; by default all.
@@ -201,11 +209,10 @@ pub async fn skip<C: ConnectionLike>(
     conn: &mut C,
     keys: &Keys,
     by: By<'_>,
-    object: &str,
+    object: impl AsRef<[u8]>,
     id: Option<u64>,
 ) -> Result<Skipped, ControlError> {
-    let object = keys.object(object)?;
-    Ok(operator::skip(conn, keys, by, object.as_str().as_bytes(), id).await?)
+    Ok(operator::skip(conn, keys, by, keys.found(&object)?, id).await?)
 }
 
 impl HeldObject {
@@ -217,6 +224,7 @@ impl HeldObject {
         let due_ms = place.due.parse::<f64>().ok().filter(|due| due.is_finite()).map(|due| due as u64);
         Self {
             object: String::from_utf8_lossy(&place.object).into_owned(),
+            object_escaped: escape::differing(&place.object),
             waits_for: waits_for(due_ms.is_none(), &why),
             due_ms,
             id: (first > 0).then_some(first),

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::names::{self, Walk, Which};
 use super::rules::{self, Kind, Rule};
 use super::{ControlError, load, reply};
+use crate::escape;
 use crate::keys::Keys;
 use crate::worker::Holder;
 
@@ -138,8 +139,11 @@ impl KeptResults {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// Its name.
+    /// Its name; bytes that are not UTF-8 are shown as U+FFFD.
     pub object: String,
+    /// Its [escaped](crate::escape::name) name, if that differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub object_escaped: Option<String>,
     /// Redis's time, ms since the epoch.
     pub now_ms: u64,
     /// Where it stands.
@@ -188,23 +192,23 @@ pub struct Inspection {
 /// # Errors
 /// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked. An object that nobody has ever
 /// emitted an event for is no error: [`Standing::Unknown`].
-pub async fn inspect<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: &str) -> Result<Inspection, ControlError> {
-    let object = keys.object(object)?;
+pub async fn inspect<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: impl AsRef<[u8]>) -> Result<Inspection, ControlError> {
+    let object = keys.found(&object)?;
     let mut fields = Fields::default();
     for _ in 0..LOOKS_MAX {
-        fields = look(conn, keys, object.as_str()).await?;
-        fields.add_taken(conn, keys, object.as_str(), Which::Watched).await?;
+        fields = look(conn, keys, object).await?;
+        fields.add_taken(conn, keys, object, Which::Watched).await?;
         if fields.standing() == Standing::Uncovered {
-            fields.add_taken(conn, keys, object.as_str(), Which::Departed).await?;
+            fields.add_taken(conn, keys, object, Which::Departed).await?;
         }
         if fields.standing() != Standing::Uncovered {
             break;
         }
     }
-    Ok(fields.inspection(keys, object.as_str()))
+    Ok(fields.inspection(keys, object))
 }
 
-async fn look<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: &str) -> Result<Fields, ControlError> {
+async fn look<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: &[u8]) -> Result<Fields, ControlError> {
     const WHAT: &str = "lua/inspect.lua";
     let mut call = SCRIPT.key(keys.event_workers());
     call.arg(keys.prefix()).arg(object).arg(TEXT_BYTES_MAX);
@@ -246,7 +250,7 @@ impl Fields {
         &mut self,
         conn: &mut C,
         keys: &Keys,
-        object: &str,
+        object: &[u8],
         which: Which,
     ) -> Result<(), ControlError> {
         let mut walk = Walk::of(conn, keys, which).await?;
@@ -417,16 +421,17 @@ impl Fields {
         format!("{done} by the rule for {} (set by {}{reason}); `seriatim {lift} {selector}` lifts it", rule.selector, rule.actor)
     }
 
-    fn inspection(self, keys: &Keys, object: &str) -> Inspection {
+    fn inspection(self, keys: &Keys, object: &[u8]) -> Inspection {
         let standing = self.standing();
         let (state, tries) = (self.state(standing), self.tries());
         let has_failed = tries.is_some_and(|tries| tries.attempts > 0);
         Inspection {
-            object: object.to_owned(),
+            object: String::from_utf8_lossy(object).into_owned(),
+            object_escaped: escape::differing(object),
             now_ms: self.number("now_ms").unwrap_or(0),
             standing,
             state,
-            why: self.why(standing, keys, object),
+            why: self.why(standing, keys, &escape::name(object)),
             events_queued: self.number("queued").unwrap_or(0),
             events_in_flight: self.number("batch").unwrap_or(0),
             events_held: self.number("held").unwrap_or(0),

@@ -13,6 +13,7 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::{ControlError, reply};
+use crate::escape;
 use crate::keys::Keys;
 
 /// How many rows one call reads at most; events may be large.
@@ -84,6 +85,8 @@ pub struct LogEntry {
     pub prev: Option<u64>,
     /// The object.
     pub object: String,
+    /// Its [escaped](crate::escape::name) name, if that differs.
+    pub object_escaped: Option<String>,
     /// The event, byte for byte.
     pub event: Vec<u8>,
     /// Its last error; nothing where it was delivered.
@@ -127,6 +130,9 @@ impl Serialize for LogEntry {
         line.serialize_entry("id", &self.id)?;
         line.serialize_entry("prev", &self.prev)?;
         line.serialize_entry("object", &self.object)?;
+        if let Some(escaped) = &self.object_escaped {
+            line.serialize_entry("object_escaped", escaped)?;
+        }
         reply::serialize_event(&mut line, &self.event)?;
         line.serialize_entry("error", &self.error)?;
         line.serialize_entry("attempts", &self.attempts)?;
@@ -238,6 +244,7 @@ fn entry(log_id: String, fields: &[(String, Value)]) -> Option<LogEntry> {
         id: None,
         prev: None,
         object: String::new(),
+        object_escaped: None,
         event: Vec::new(),
         error: None,
         attempts: None,
@@ -250,7 +257,10 @@ fn entry(log_id: String, fields: &[(String, Value)]) -> Option<LogEntry> {
             "status" => entry.status = LogStatus::of(reply::text(value)?),
             "id" => entry.id = reply::number(value),
             "prev" => entry.prev = reply::number(value),
-            "object" => entry.object = reply::text(value)?,
+            "object" => {
+                entry.object_escaped = escape::differing(&reply::bytes(value)?);
+                entry.object = reply::text(value)?;
+            }
             "event" => entry.event = reply::bytes(value)?,
             "error" => entry.error = reply::text(value).filter(|error| !error.is_empty()),
             "attempts" => entry.attempts = reply::number(value),

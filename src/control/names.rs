@@ -112,7 +112,7 @@ pub(super) struct Taken {
 pub(super) async fn taken<C: ConnectionLike>(
     conn: &mut C,
     keys: &Keys,
-    object: &str,
+    object: &[u8],
     names: &[(String, String)],
 ) -> Result<Taken, ControlError> {
     let mut taken = Taken::default();
@@ -135,7 +135,7 @@ pub(super) async fn taken<C: ConnectionLike>(
 async fn ask<C: ConnectionLike>(
     conn: &mut C,
     keys: &Keys,
-    object: &str,
+    object: &[u8],
     names: &[(&str, u32)],
     taken: &mut Taken,
 ) -> Result<(), ControlError> {

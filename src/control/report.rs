@@ -41,7 +41,7 @@ impl fmt::Display for Invariant {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Subject {
-    /// An object, by name.
+    /// An object, by its [escaped](crate::escape::name) name.
     Object(String),
     /// A worker, by id, e.g. `catalog-a.3`.
     Worker(String),

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::names::{Walk, Which, slots_in};
 use super::scan::{Scan, Seen};
 use super::{ControlError, newest_log, reply};
+use crate::escape;
 use crate::keys::Keys;
 use crate::projection::Position;
 
@@ -140,6 +141,9 @@ pub struct PrefixDepth {
 pub struct ObjectDepth {
     /// The object.
     pub object: String,
+    /// Its [escaped](crate::escape::name) name, if that differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub object_escaped: Option<String>,
     /// Its queued events.
     pub events: u64,
 }
@@ -385,11 +389,12 @@ pub async fn depth<C: ConnectionLike>(conn: &mut C, keys: &Keys, top: usize) -> 
             for (key, answer) in some.iter().zip(ask(conn, "the queues", &mut pipe).await?) {
                 // Gone meanwhile, or another program's key that ends as ours do.
                 let Some(events) = answer.as_ref().ok().and_then(reply::number).filter(|events| *events > 0) else { continue };
-                let object = String::from_utf8_lossy(&key[..key.len() - suffix.len()]).into_owned();
+                let name = &key[..key.len() - suffix.len()];
+                let object = String::from_utf8_lossy(name).into_owned();
                 depth.events_queued += events;
                 depth.objects_with_events += 1;
                 add(&mut prefixes, &object, events);
-                longest.push((std::cmp::Reverse(events), object));
+                longest.push((std::cmp::Reverse(events), object, escape::differing(name)));
                 if longest.len() > top {
                     longest.pop();
                 }
@@ -399,7 +404,7 @@ pub async fn depth<C: ConnectionLike>(conn: &mut C, keys: &Keys, top: usize) -> 
     depth.by_prefix = prefixes.into_values().collect();
     depth.by_prefix.sort_by(|a, b| b.events.cmp(&a.events).then_with(|| a.prefix.cmp(&b.prefix)));
     let top = longest.into_sorted_vec().into_iter();
-    depth.top = top.map(|(events, object)| ObjectDepth { object, events: events.0 }).collect();
+    depth.top = top.map(|(events, object, object_escaped)| ObjectDepth { object, object_escaped, events: events.0 }).collect();
     Ok(depth)
 }
 

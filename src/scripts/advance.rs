@@ -8,6 +8,7 @@ use redis::aio::ConnectionLike;
 use redis::{Cmd, RedisError, Value};
 
 use super::{ADVANCE, Reply, ScriptError, Suspects, Tag};
+use crate::escape;
 use crate::keys::Keys;
 
 /// Where the script looks first for the next object to claim; due held objects and markers take turns.
@@ -225,7 +226,8 @@ pub enum Advanced {
         from: From,
         /// The slots that have a batch; all others of the call are free.
         batches: Vec<BatchReply>,
-        /// Objects that were held because one of their keys has a wrong type, and why.
+        /// Objects that were held because one of their keys has a wrong type, and names that were dropped because they may belong to another
+        /// namespace: the escaped name, and why.
         quarantined: Vec<(String, String)>,
     },
     /// The lease is gone, and nobody took the name since.
@@ -253,7 +255,7 @@ pub struct BatchReply {
 
 impl fmt::Debug for BatchReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let object = String::from_utf8_lossy(&self.object);
+        let object = escape::name(&self.object);
         write!(f, "{} {object} {} after {} x{}", self.slot, self.tag, self.prev, self.events.len())
     }
 }
@@ -309,7 +311,7 @@ fn ok(reply: &mut Reply) -> Result<Advanced, ScriptError> {
     let mut pairs = reply.array()?;
     let mut quarantined = Vec::new();
     while pairs.len() > 0 {
-        let object = String::from_utf8_lossy(&pairs.bytes()?).into_owned();
+        let object = escape::name(&pairs.bytes()?).into_owned();
         quarantined.push((object, String::from_utf8_lossy(&pairs.bytes()?).into_owned()));
     }
     let next_due = u64::try_from(due).ok().map(Duration::from_millis);

@@ -26,8 +26,9 @@ use super::health::{Change, Health};
 use super::lease::{Keeper, Notice, Session, failed, keeper};
 use super::ledger::{InHand, Link};
 use super::shutdown::Shutdown;
-use super::slots::{Policy, Slot, Step};
+use super::slots::{Policy, Slot, Step, tell_put_aside};
 use super::wait::{Waited, pop, wait};
+use crate::escape;
 use crate::event::ObjectName;
 use crate::failpoints::around;
 use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report, Results, ScriptError};
@@ -398,7 +399,7 @@ impl<'a> Serve<'a> {
         match reply {
             Ok(Advanced::Ok { next_due, more, from, batches, quarantined }) => {
                 for (object, why) in quarantined {
-                    error!(object, why, "claim: the object is held until an operator releases it");
+                    tell_put_aside(&object, &why);
                 }
                 self.call_backoff = Backoff::new(FAILED_MIN, FAILED_MAX);
                 self.from = from;
@@ -502,8 +503,8 @@ impl<'a> Serve<'a> {
     fn start(&mut self, slot: usize) {
         let Slot::Delivering(hand) = &self.slots[slot] else { return };
         if let Some(why) = hand.unfit() {
-            error!(object = %hand.batch.object(), why, "deliver: the object is held until an operator releases it");
-            return self.step(slot, Step::Refuse(why));
+            tell_put_aside(&escape::name(&hand.raw), &why);
+            return self.step(slot, Step::Refuse(&why));
         }
         if let Some(then) = self.config.crashed(hand.tag) {
             let object = hand.batch.object().clone();
@@ -542,7 +543,7 @@ impl<'a> Serve<'a> {
         (hand.handled, hand.emitted) = (ledger.handled(), ledger.emitted());
         let object = hand.batch.object().clone();
         if let Some(Stop::Unavailable { error }) = &outcome.stop {
-            debug!(%object, error, "deliver: the sink is unavailable");
+            debug!(object = %escape::name(object.as_str()), error, "deliver: the sink is unavailable");
         }
         self.judge_sink(slot, &outcome);
         let config = Arc::clone(&self.config);
@@ -626,6 +627,7 @@ impl<'a> Serve<'a> {
 
 /// Logs what becomes of a batch.
 fn tell(object: &ObjectName, report: &Report) {
+    let object = escape::name(object.as_str());
     match &report.then {
         Results::Hold { rest, delay: Some(delay), why } => {
             warn!(%object, id = rest.first, why, attempts = rest.attempts, ?delay, "deliver: failed, again later");

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
+use tracing::{error, warn};
 
 use super::deliver::Outcome;
 use super::retry::{RetryPolicy, UsedUp};
-use crate::event::ObjectName;
+use crate::event::{NAME_BYTES_MAX, ObjectName};
 use crate::scripts::{BatchReply, Report, Results, Tag};
 use crate::sink::{Batch, Stop};
 
@@ -52,9 +53,13 @@ impl Hand {
         if self.tag.is_suspect() { 1 } else { self.batch.len() }
     }
 
-    /// Why the batch cannot be offered to any sink.
-    pub(crate) fn unfit(&self) -> Option<&'static str> {
-        std::str::from_utf8(&self.raw).is_err().then_some("quarantine: the object's name is not UTF-8")
+    /// Why the batch cannot be offered to any sink: its object has a name that no library emits for and no output can show as it is.
+    pub(crate) fn unfit(&self) -> Option<String> {
+        // Most names are short and ASCII: one look at their bytes.
+        if self.raw.len() <= NAME_BYTES_MAX && self.raw.iter().all(|byte| matches!(byte, 0x20..=0x7e)) {
+            return None;
+        }
+        ObjectName::from_bytes(&self.raw).err().map(|error| format!("quarantine: {error}"))
     }
 
     fn id(&self, at: usize) -> u64 {
@@ -149,7 +154,7 @@ pub(crate) enum Step<'a> {
     /// The sink is unavailable for long: other workers may have the batch.
     GiveBack,
     /// The batch cannot be delivered.
-    Refuse(&'static str),
+    Refuse(&'a str),
     /// Its first event has killed too many workers: it is settled so, without a delivery.
     Settle(UsedUp),
 }
@@ -252,6 +257,14 @@ pub(crate) fn failed(hand: &Hand, count: usize, error: String, retry_after: Opti
         }
         Some(UsedUp::DeadLetter) => Results::Reject { next, id, error, attempts },
         Some(UsedUp::CompleteWithErrors) => Results::Complete { next, id, error, attempts },
+    }
+}
+
+/// Logs an object that a call of advance has put aside, or a name that it has dropped. The name is escaped.
+pub(crate) fn tell_put_aside(object: &str, why: &str) {
+    match why.starts_with("foreign: ") {
+        true => warn!(%object, why, "claim: the marker is dropped"),
+        false => error!(%object, why, "claim: the object is held until an operator releases it"),
     }
 }
 
@@ -512,11 +525,25 @@ mod tests {
         let slot = slot.next(Step::Answer(Some(BatchReply { object: Bytes::from_static(b"\xff"), ..reply("7 1 2", 1) })));
         let Slot::Delivering(hand) = &slot else { panic!("{slot:?}") };
         let why = hand.unfit().expect("not UTF-8");
-        let Slot::Reported(told) = slot.next(Step::Refuse(why)) else { panic!("no result") };
+        assert_eq!(why, "quarantine: an object name is UTF-8, this one is not at byte 0");
+        let Slot::Reported(told) = slot.next(Step::Refuse(&why)) else { panic!("no result") };
         let rest = Tag { first: 7, handouts: 1, attempts: 2, ..Tag::default() };
-        assert_eq!(told.report.then, Results::Hold { rest, delay: None, why: why.to_owned() });
+        assert_eq!(told.report.then, Results::Hold { rest, delay: None, why });
         let Slot::Delivering(sound) = delivering("7", 1) else { panic!("no batch") };
         assert_eq!(sound.unfit(), None);
+        let unfit = |name: &[u8]| Hand::new(BatchReply { object: Bytes::copy_from_slice(name), ..reply("7", 1) }, 0).unfit();
+        for fit in ["work 1", "é:日本", "a\\b", &"x".repeat(512)] {
+            assert_eq!(unfit(fit.as_bytes()), None, "{fit:?}");
+        }
+        for (name, why) in [
+            (&b"work:1\n"[..], "no control characters, this one has U+000A at byte 6"),
+            (b"\x7f", "no control characters, this one has U+007F at byte 0"),
+            ("a\u{85}".as_bytes(), "no control characters, this one has U+0085 at byte 1"),
+            (&[b'x'; 513], "at most 512 bytes, this one has 513"),
+        ] {
+            let found = unfit(name).expect("unfit");
+            assert!(found.starts_with("quarantine: an object name ") && found.ends_with(why), "{found}");
+        }
     }
 
     #[test]

@@ -479,7 +479,7 @@ impl Call<'_> {
 
     fn tell_quarantined(&mut self, name: &Name, why: &[u8]) {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        self.quarantined.push((text(name), text(why)));
+        self.quarantined.push((seriatim::escape::name(&name[..]).into_owned(), text(why)));
     }
 
     /// What a worker has taken but does not own goes back to the markers.

@@ -7,7 +7,8 @@ use seriatim::control::stats::time_ms;
 
 use crate::exit::Exit;
 use crate::global::Global;
-use crate::shown::{self, Level};
+use crate::shown::Level;
+use crate::{named, shown};
 
 /// Show what operators did, newest first
 ///
@@ -54,7 +55,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 
 fn write(out: &mut String, action: &Action, now_ms: u64) -> anyhow::Result<()> {
     let ago = shown::duration(now_ms.saturating_sub(action.at_ms));
-    let object = shown::shortened(&action.object, 512);
+    let object = named::shown(&action.object, action.object_escaped.as_deref());
     let id = action.id.map_or_else(String::new, |id| format!("  id {id}"));
     let dead_id = action.dead_id.as_ref().map_or_else(String::new, |dead_id| format!("  dead letter {dead_id}"));
     writeln!(out, "{}  {object}{id}{dead_id}", shown::shortened(&action.action, 20))?;

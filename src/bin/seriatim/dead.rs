@@ -10,7 +10,8 @@ use seriatim::keys::Keys;
 use crate::actor::{Actor, ActorWithReason};
 use crate::exit::{Exit, Failure};
 use crate::global::Global;
-use crate::shown::{self, Level};
+use crate::shown::Level;
+use crate::{named, shown};
 
 /// Look at dead letters, retry them, drop them
 ///
@@ -112,6 +113,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 impl List {
     async fn run(self, global: &Global) -> anyhow::Result<Exit> {
         let keys = global.keys()?;
+        let wanted = named::canonical(self.object.as_deref())?;
         let mut conn = global.connect().await?;
         let mut left = self.limit.unwrap_or(u64::MAX);
         let mut after = self.after.clone();
@@ -119,7 +121,7 @@ impl List {
             let page = self.page(&mut conn, &keys, after.as_deref()).await?;
             let mut out = String::new();
             for letter in &page {
-                if left > 0 && self.object.as_ref().is_none_or(|object| *object == letter.object) {
+                if left > 0 && named::is_wanted(wanted.as_deref(), &letter.object, letter.object_escaped.as_deref()) {
                     left -= 1;
                     self.write(&mut out, letter)?;
                 }
@@ -182,7 +184,7 @@ impl Show {
 
 fn head(out: &mut String, letter: &DeadLetter) -> anyhow::Result<()> {
     let number = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
-    let object = shown::shortened(&letter.object, 512);
+    let object = named::shown(&letter.object, letter.object_escaped.as_deref());
     let (id, prev, attempts) = (number(letter.id), number(letter.prev), number(letter.attempts));
     writeln!(out, "{}  {object}  id {id}, prev {prev}, {attempts} failed attempts", letter.dead_id)?;
     writeln!(out, "  error  {}", shown::shortened(&letter.error, 2000))?;
@@ -194,8 +196,8 @@ impl Which {
         let keys = global.keys()?;
         let mut conn = global.connect().await?;
         if self.all {
-            let object = self.object.as_deref();
-            let all = settle_all(&mut conn, &keys, by, step, object).await.map_err(shown::action_failure)?;
+            let object = self.object.as_deref().map(|object| named::object(&keys, object)).transpose()?;
+            let all = settle_all(&mut conn, &keys, by, step, object.as_deref()).await.map_err(shown::action_failure)?;
             let word = if step == Settle::Retry { "retried" } else { "dropped" };
             shown::print(&format!("{} {word}\n", all.done))?;
             return match all.left {

@@ -6,13 +6,14 @@ use std::path::Path;
 use redis::aio::MultiplexedConnection;
 use serde::Serialize;
 use seriatim::control::{Forgot, forget};
-use seriatim::event::ObjectName;
+use seriatim::escape;
 use seriatim::keys::Keys;
 
 use crate::exit::{Exit, Failure};
 use crate::global::Global;
 use crate::lines::Lines;
-use crate::shown::{self, Level};
+use crate::shown::Level;
+use crate::{named, shown};
 
 /// So many objects are forgotten in one call.
 const PER_CALL: usize = 1000;
@@ -26,7 +27,7 @@ const PER_CALL: usize = 1000;
 /// Ends with 0 if all of the objects are forgotten, with 1 if one of them was kept, else with 2 if nothing was known of one of them: its name may be misspelt.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The objects, e.g. work:1; - reads names from standard input, one a line
+    /// The objects, e.g. work:1, as outputs show them; - reads such names from standard input, one a line
     #[arg(required = true, value_name = "OBJECT")]
     objects: Vec<String>,
     /// Print one JSON object a line instead
@@ -41,13 +42,14 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let keys = global.keys()?;
     // A bad name is told before anything is asked of Redis.
     for object in args.objects.iter().filter(|object| *object != "-") {
-        keys.object(object).map_err(|error| shown::failure(error.into()))?;
+        named::object(&keys, object)?;
     }
     let mut calls =
         Calls { conn: global.connect().await?, keys, json: args.json, names: Vec::new(), all_gone: true, unknown: None };
     for object in args.objects {
         if object != "-" {
-            calls.take(object).await?;
+            let name = named::object(&calls.keys, &object)?;
+            calls.take(name).await?;
             continue;
         }
         let mut lines = Lines::open(Path::new("-"))?;
@@ -55,9 +57,9 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             if line.text.is_empty() {
                 continue;
             }
-            let name = ObjectName::from_bytes(line.text).and_then(|name| calls.keys.object(name.as_str()));
-            match name {
-                Ok(name) => calls.take(name.as_str().to_owned()).await?,
+            let name = std::str::from_utf8(line.text).map_err(|error| anyhow::anyhow!("{error}; write the name escaped"));
+            match name.and_then(|name| named::object(&calls.keys, name)) {
+                Ok(name) => calls.take(name).await?,
                 Err(error) => {
                     // Those before it are dealt with.
                     let number = line.number;
@@ -85,7 +87,7 @@ struct Calls {
     conn: MultiplexedConnection,
     keys: Keys,
     json: bool,
-    names: Vec<String>,
+    names: Vec<Vec<u8>>,
     all_gone: bool,
     /// The first object of which nothing is known, and how many there are.
     unknown: Option<(String, u64)>,
@@ -95,12 +97,14 @@ struct Calls {
 #[derive(Serialize)]
 struct Line<'a> {
     object: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object_escaped: Option<&'a str>,
     #[serde(flatten)]
     forgot: &'a Forgot,
 }
 
 impl Calls {
-    async fn take(&mut self, name: String) -> anyhow::Result<()> {
+    async fn take(&mut self, name: Vec<u8>) -> anyhow::Result<()> {
         self.names.push(name);
         if self.names.len() < PER_CALL { Ok(()) } else { self.make().await }
     }
@@ -115,12 +119,15 @@ impl Calls {
         let mut out = String::new();
         for (object, forgot) in names.iter().zip(&all) {
             self.all_gone &= forgot.is_gone();
+            let (object, escaped) = (String::from_utf8_lossy(object), escape::differing(object));
+            let (object, object_escaped) = (&*object, escaped.as_deref());
             if *forgot == Forgot::Unknown {
-                self.unknown.get_or_insert_with(|| (object.clone(), 0)).1 += 1;
+                let name = || (named::shown(object, object_escaped).to_owned(), 0);
+                self.unknown.get_or_insert_with(name).1 += 1;
             }
             match self.json {
-                true => writeln!(out, "{}", serde_json::to_string(&Line { object, forgot })?)?,
-                false => writeln!(out, "{}  {}", shown::shortened(object, 512), said(forgot))?,
+                true => writeln!(out, "{}", serde_json::to_string(&Line { object, object_escaped, forgot })?)?,
+                false => writeln!(out, "{}  {}", named::shown(object, object_escaped), said(forgot))?,
             }
         }
         // Where nobody reads, the objects are forgotten all the same: that is what was asked for.

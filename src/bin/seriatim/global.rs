@@ -11,6 +11,7 @@ use seriatim::url::connection_info;
 use tracing_subscriber::EnvFilter;
 
 use crate::exit::{Exit, Failure};
+use crate::logs::{Fields, JsonLines};
 use crate::told::told;
 
 /// How long a command of ours waits for a connection and for one answer.
@@ -65,10 +66,10 @@ impl Global {
         // A log line that cannot be written is no reason to panic.
         let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
         match self.log_format {
-            LogFormat::Text => logs.with_ansi(std::io::stderr().is_terminal()).init(),
+            LogFormat::Text => logs.fmt_fields(Fields).with_ansi(std::io::stderr().is_terminal()).init(),
             LogFormat::Json => {
                 crate::shown::tell_in_json();
-                logs.json().init();
+                logs.json().with_writer(|| JsonLines).init();
             }
         }
     }

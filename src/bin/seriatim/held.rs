@@ -12,7 +12,8 @@ use crate::actor::ActorWithReason;
 use crate::exit::{Exit, Failure};
 use crate::global::Global;
 use crate::rules::described;
-use crate::shown::{self, Level};
+use crate::shown::Level;
+use crate::{named, shown};
 
 /// How often a release of many objects tells how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(2);
@@ -57,7 +58,7 @@ struct List {
 /// steps, 100 in each; after Ctrl-C the steps until then are done.
 #[derive(Debug, clap::Args)]
 struct Release {
-    /// The object, e.g. work:1
+    /// The object, e.g. work:1, as outputs show it: a backslash is written \\, a line end \n, any byte \xff
     #[arg(required_unless_present_any = ["all", "prefix", "why"], conflicts_with_all = ["all", "prefix", "why", "until_released"])]
     object: Option<String>,
     /// All held objects
@@ -79,7 +80,7 @@ struct Release {
 /// Send the event at the head of a held object to the dead letters; the object goes on with the next one
 #[derive(Debug, clap::Args)]
 struct Skip {
-    /// The object, e.g. work:1
+    /// The object, e.g. work:1, as outputs show it: a backslash is written \\, a line end \n, any byte \xff
     object: String,
     /// Only if the event has this id, as the list shows it: it may be over meanwhile
     #[arg(long, value_name = "ID")]
@@ -183,7 +184,7 @@ impl List {
             Some(due) if due <= now_ms => "due now".to_owned(),
             Some(due) => format!("due in {}", shown::duration(due - now_ms)),
         };
-        writeln!(out, "{}  {what}, {due}", shown::shortened(&object.object, 512))?;
+        writeln!(out, "{}  {what}, {due}", named::shown(&object.object, object.object_escaped.as_deref()))?;
         for rule in &object.rules {
             writeln!(out, "  rule   {}", shown::shortened(&rule.to_string(), 520))?;
             writeln!(out, "         {}", described(rule, now_ms))?;
@@ -203,7 +204,7 @@ impl List {
 }
 
 fn not_held(object: &str, owner: &str) -> anyhow::Error {
-    let object = shown::shortened(object, 512);
+    let object = shown::shortened(object, usize::MAX);
     let why = match owner {
         "" => "nobody has it".to_owned(),
         owner => format!("worker {} has it", shown::shortened(owner, 100)),
@@ -212,7 +213,7 @@ fn not_held(object: &str, owner: &str) -> anyhow::Error {
 }
 
 fn ruled(object: &str) -> anyhow::Error {
-    let object = shown::shortened(object, 512);
+    let object = shown::shortened(object, usize::MAX);
     let message =
         format!("a rule holds {object}: nothing was done; `seriatim inspect` names the rule, `resume` or `unblock` lifts it");
     Failure::with(Exit::Input, message)
@@ -225,7 +226,7 @@ impl Release {
         let who = self.actor.who();
         let by = self.actor.by(&who);
         let Some(object) = &self.object else { return self.many(&mut conn, &keys, by).await };
-        match held::release(&mut conn, &keys, by, object).await.map_err(shown::action_failure)? {
+        match held::release(&mut conn, &keys, by, named::object(&keys, object)?).await.map_err(shown::action_failure)? {
             Released::NotHeld(owner) => Err(not_held(object, &owner)),
             Released::Paused => Err(ruled(object)),
             Released::Released(why) => {
@@ -270,7 +271,10 @@ impl Skip {
         let mut conn = global.connect().await?;
         let who = self.actor.who();
         let by = self.actor.by(&who);
-        match held::skip(&mut conn, &keys, by, &self.object, self.id).await.map_err(shown::action_failure)? {
+        match held::skip(&mut conn, &keys, by, named::object(&keys, &self.object)?, self.id)
+            .await
+            .map_err(shown::action_failure)?
+        {
             Skipped::Skipped { id, dead_id, left } => {
                 shown::print(&format!("event {id} is dead letter {dead_id}; {left} events of its batch go on\n"))?;
                 Ok(Exit::Done)

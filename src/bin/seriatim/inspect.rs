@@ -9,7 +9,7 @@ use seriatim::control::{Ended, Inspection, LogStatus, ended, inspect};
 use crate::exit::Exit;
 use crate::global::Global;
 use crate::rules::described;
-use crate::shown;
+use crate::{named, shown};
 
 /// Show where the events of one object are, why they wait, and what became of the last ones
 ///
@@ -17,7 +17,7 @@ use crate::shown;
 /// letters. An object that nobody ever emitted an event for is no error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The object, e.g. work:1
+    /// The object, e.g. work:1, as outputs show it: a backslash is written \\, a line end \n, any byte \xff
     object: String,
     /// Print one JSON object instead of lines
     #[arg(long)]
@@ -34,10 +34,10 @@ struct Json<'a> {
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let keys = global.keys()?;
     // A bad name is told before anything is asked of Redis.
-    keys.object(&args.object).map_err(|error| shown::failure(error.into()))?;
+    let object = named::object(&keys, &args.object)?;
     let mut conn = global.connect().await?;
-    let inspection = inspect(&mut conn, &keys, &args.object).await.map_err(shown::failure)?;
-    let ended = ended(&mut conn, &keys, &args.object).await.map_err(shown::failure)?;
+    let inspection = inspect(&mut conn, &keys, &object).await.map_err(shown::failure)?;
+    let ended = ended(&mut conn, &keys, &object).await.map_err(shown::failure)?;
     let text = if args.json {
         serde_json::to_string(&Json { inspection: &inspection, ended: &ended })? + "\n"
     } else {
@@ -49,7 +49,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 
 fn lines(seen: &Inspection) -> anyhow::Result<String> {
     let mut out = String::new();
-    writeln!(out, "object     {}", shown::shortened(&seen.object, 512))?;
+    writeln!(out, "object     {}", named::shown(&seen.object, seen.object_escaped.as_deref()))?;
     writeln!(out, "stands     {}", shown::wrapped(&shown::shortened(&seen.why, 4000), 69, 11))?;
     if seen.standing == Standing::Unknown {
         return Ok(out);

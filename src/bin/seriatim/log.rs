@@ -13,7 +13,8 @@ use seriatim::control::{LogEntry, log, newest_log};
 use self::follow::Follower;
 use crate::exit::Exit;
 use crate::global::Global;
-use crate::shown::{self, Level};
+use crate::shown::Level;
+use crate::{named, shown};
 
 /// How long --follow waits before it looks again where there was nothing more.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -65,6 +66,7 @@ fn begin(text: &str) -> Result<Begin, String> {
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let keys = global.keys()?;
+    let wanted = named::canonical(args.object.as_deref())?;
     let mut conn = global.connect().await?;
     let now_ms = time_ms(&mut conn).await.map_err(shown::failure)?;
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -106,7 +108,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         let page = page.entries;
         let mut out = String::new();
         for entry in &page {
-            if left > 0 && args.object.as_ref().is_none_or(|object| *object == entry.object) {
+            if left > 0 && named::is_wanted(wanted.as_deref(), &entry.object, entry.object_escaped.as_deref()) {
                 left -= 1;
                 args.write(&mut out, entry)?;
             }
@@ -153,7 +155,7 @@ impl Args {
         }
         let number = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
         let (id, prev, attempts) = (number(entry.id), number(entry.prev), number(entry.attempts));
-        let object = shown::shortened(&entry.object, 512);
+        let object = named::shown(&entry.object, entry.object_escaped.as_deref());
         let status = shown::shortened(entry.status.as_str(), 30);
         writeln!(out, "{}  {status}  {object}", shown::time(entry.finalized_ms))?;
         let took = entry.taken_ms.map_or_else(String::new, |taken_ms| {

@@ -17,6 +17,8 @@ mod held;
 mod inspect;
 mod lines;
 mod log;
+mod logs;
+mod named;
 mod pointer;
 mod private;
 mod random;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use seriatim::control::ControlError;
+use seriatim::escape;
 
 use crate::exit::{Exit, Failure};
 use crate::told::told;
@@ -12,10 +13,10 @@ use crate::told::told;
 /// How wide tables are at most.
 pub(crate) const COLUMNS: u16 = 80;
 
-/// Prints and flushes. Answers false if nobody reads any more (`| head`): then it is time to end, without an error.
+/// Prints and flushes; of control characters only line ends are left. Answers false if nobody reads any more (`| head`): then it is time to end, without an error.
 pub(crate) fn print(text: &str) -> anyhow::Result<bool> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(escape::lines(text).as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(anyhow::anyhow!("cannot write to standard output: {error}")),
@@ -24,7 +25,7 @@ pub(crate) fn print(text: &str) -> anyhow::Result<bool> {
 
 /// Says one line on standard error. Where nobody can read it, nothing is left to be done about it.
 pub(crate) fn say(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
+    let _ = writeln!(std::io::stderr().lock(), "{}", escape::lines(line));
 }
 
 /// How bad a message on standard error is.
@@ -63,14 +64,14 @@ pub(crate) fn tell(level: Level, message: &str) {
 pub(crate) fn shortened(text: &str, chars_max: usize) -> String {
     let mut line = String::new();
     let mut chars = 0;
-    for c in text.chars() {
-        let escaped: String = if c.is_control() { c.escape_default().collect() } else { c.to_string() };
-        chars += escaped.chars().count();
+    for (at, c) in text.char_indices() {
+        let shown = escape::text(&text[at..at + c.len_utf8()]).to_string();
+        chars += shown.chars().count();
         if chars > chars_max.saturating_sub(1) && line.len() + c.len_utf8() < text.len() || chars > chars_max {
             line.push('…');
             return line;
         }
-        line.push_str(&escaped);
+        line.push_str(&shown);
     }
     line
 }

@@ -9,7 +9,7 @@ use seriatim::control::{Depth, Stats, depth, stats};
 
 use crate::exit::Exit;
 use crate::global::Global;
-use crate::shown;
+use crate::{named, shown};
 
 /// So much of a name is shown, so that a row stays a line; `--json` has all of it.
 const NAME_CHARS: usize = 22;
@@ -114,7 +114,10 @@ fn depths(out: &mut String, queues: &Depth, top: usize) -> anyhow::Result<()> {
     }
     let mut objects = table(&["object", "events"], 1..2);
     for object in &queues.top {
-        objects.add_row([shown::shortened(&object.object, 60), object.events.to_string()]);
+        objects.add_row([
+            shown::shortened(named::shown(&object.object, object.object_escaped.as_deref()), 60),
+            object.events.to_string(),
+        ]);
     }
     writeln!(out, "\n{}", trimmed(&prefixes))?;
     if queues.by_prefix.len() > top {

@@ -12,6 +12,7 @@ use tracing::error;
 
 use super::finder::{Ask, Finder};
 use super::{ClaimError, Claimed, give_back, reject};
+use crate::escape;
 use crate::event::check_json;
 use crate::failpoints::around;
 use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report, Suspects};
@@ -19,7 +20,7 @@ use crate::worker::config::WorkerConfig;
 use crate::worker::connect::{Backoff, Redis, is_lasting};
 use crate::worker::lease::{self, Session};
 use crate::worker::ledger::Link;
-use crate::worker::slots::Hand;
+use crate::worker::slots::{Hand, tell_put_aside};
 
 /// Markers looked at in one call.
 const MARKERS_MAX: usize = 1024;
@@ -206,7 +207,7 @@ impl Term {
         *lock(&self.soonest) = Instant::now() + next_due.map_or(block, |due| due.min(block)).max(Duration::from_millis(1));
         self.changed.notify_one();
         for (object, why) in quarantined {
-            error!(object, why, "claim: the object is held until an operator releases it");
+            tell_put_aside(&object, &why);
         }
         for batch in &batches {
             self.redis.saw(batch.tag.first + batch.events.len() as u64 - 1);
@@ -219,13 +220,13 @@ impl Term {
 /// too many workers, its object is held for an operator, or it is a dead letter.
 pub(super) fn unfit(config: &WorkerConfig, hand: &Hand) -> Option<(Report, bool)> {
     if let Some(then) = config.crashed(hand.tag) {
-        error!(object = %hand.batch.object(), id = hand.batch.first, %then, "claim: the event has killed too many workers");
+        error!(object = %escape::name(&hand.raw), id = hand.batch.first, %then, "claim: the event has killed too many workers");
         return Some((hand.report(0, hand.crashed(then)), true));
     }
     match (hand.unfit(), check_json(&hand.batch.payloads[0])) {
         (Some(why), _) => {
-            error!(object = %hand.batch.object(), why, "deliver: the object is held until an operator releases it");
-            Some((hand.hold_for_operator(why), false))
+            tell_put_aside(&escape::name(&hand.raw), &why);
+            Some((hand.hold_for_operator(&why), false))
         }
         (None, Err(error)) => Some((reject(hand, &format!("not JSON: {error}")), false)),
         (None, Ok(())) => None,
