@@ -29,6 +29,8 @@
 --           TAG is the tag of the batch in flight as the reply gave it, NEXT the tag of what remains ('' = nothing), LAST '' where COUNT is 0.
 -- Replies   {'ok', ms to the next due time, or to the end of a rule | -1, more 0|1, where to claim first next time, {slot…}, {quarantined: object, why, …}}
 --             slot = {number, object, tag, prev, event…}, oldest event first; a slot that is not mentioned is free
+--             why of a quarantined object: `quarantine: …`, it is held for an operator; `foreign: …`, without a namespace its name begins with a
+--             brace, so its marker is dropped and none of its keys is touched; at most 64 of these, each name cut at 512 bytes
 --           | {'lapsed'} | {'fenced', lease} | {'counter', value}: next.event.id is not a number or at its end
 -- Keeps     I1 to I6
 -- Cost      per call about 20 commands, per claim 2, per batch of more than one event 2 or more; bounded by slots, events, bytes and markers;
@@ -87,6 +89,14 @@ local entries, quarantined, progress = {}, {}, false
 -- The number as text: an id, or how many. What Redis makes of a number itself takes longer; %d alone may be short of 2^53.
 local function text_of(number)
   return format(number < 2147483648 and '%d' or '%.0f', number)
+end
+
+-- Reports a name that is dropped because it may be one of another namespace. The reply has few of them, and of each what a name may have.
+local function report_foreign(object)
+  if #quarantined < 128 then
+    quarantined[#quarantined + 1] = string.sub(object, 1, 512)
+    quarantined[#quarantined + 1] = 'foreign: it may be an object of another namespace, so its marker is dropped'
+  end
 end
 
 -- Writes that wait until all slots have come this far, so that one command does them for all of them. They cannot fail: neither command

@@ -242,7 +242,7 @@ local function check_worker(subject)
   for _, object in ipairs(has_object and redis.call('LRANGE', base .. worker_object, 0, NAMES_MAX - 1) or {}) do
     names[#names + 1] = object
     local key = prefix .. object .. event_worker
-    if not seen[object] and type_of(key) == 'string' and redis.call('GET', key) == subject.name then
+    if not seen[object] and not is_foreign(object) and type_of(key) == 'string' and redis.call('GET', key) == subject.name then
       owned[#owned + 1] = object
     end
     seen[object] = true

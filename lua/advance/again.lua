@@ -29,7 +29,7 @@ end
 local function give_unknown(slot, tag)
   slot.has = true
   for _, object in ipairs(call('LRANGE', slot.list, 0, -1)) do
-    if call('MGET', P .. object .. event_worker)[1] == slot.w then
+    if not is_foreign(object) and call('MGET', P .. object .. event_worker)[1] == slot.w then
       local _, _, _, crashes = numbers(tag)
       if crashes > 0 then
         suspects().taken(crashes)

@@ -5,10 +5,14 @@ local function claim_taken(slot)
   local w, taken = slot.w, call('LRANGE', slot.list, 0, -1)
   for i = #taken, 1, -1 do
     local object = taken[i]
-    local found = call('MGET', P .. object .. event_worker, P .. object .. last_event_id)
+    local foreign = is_foreign(object)
+    local found = not foreign and call('MGET', P .. object .. event_worker, P .. object .. last_event_id)
     progress = true
     -- A name may be there twice, by two pops: the second one says nothing more.
-    if object == '' or object == slot.object or found[1] and found[1] ~= w then
+    if foreign then
+      call('LREM', slot.list, '1', object)
+      report_foreign(object)
+    elseif object == '' or object == slot.object or found[1] and found[1] ~= w then
       call('LREM', slot.list, '1', object)
     elseif slot.has or claims <= 0 or reply_bytes <= 0 then
       if found[1] then

@@ -35,6 +35,11 @@ end
 -- Claims a due held object. Answers 'claimed' or 'dropped'.
 local function claim_held(slot, object)
   progress = true
+  if is_foreign(object) then
+    call('ZREM', P .. objects_held, object)
+    report_foreign(object)
+    return 'dropped'
+  end
   local found = call('MGET', P .. object .. event_worker, P .. object .. last_event_id, P .. object .. events_held_id)
   if not found[1] and call('EXISTS', P .. object .. event_worker) == 1 then
     hold().quarantine_held(slot, object)

@@ -69,7 +69,10 @@ local function read_chunk()
   local objects, places, owner_keys, n = {}, {}, {}, 0
   for i = chunk_read, 1, -1 do
     local object = chunk[i]
-    if not seen[object] then
+    if not seen[object] and is_foreign(object) then
+      seen[object] = true
+      report_foreign(object)
+    elseif not seen[object] then
       seen[object] = true
       n = n + 1
       objects[n], places[n], owner_keys[n] = object, chunk_read - i, P .. object .. event_worker

@@ -20,7 +20,8 @@ local function each_slot(name, slots, owned, most)
         -- Taken twice, by two pops: what covers it once is enough.
         redis.call('LREM', at .. worker_object, 1, object)
       -- MGET answers nil for a key of a wrong type: nobody owns such an object.
-      elseif redis.call('MGET', P .. object .. event_worker)[1] == w then
+      -- A foreign name goes back as well: advance drops it, and reports it.
+      elseif not is_foreign(object) and redis.call('MGET', P .. object .. event_worker)[1] == w then
         had = object
         owned(at, slot, object, redis.call('GET', at .. worker_event_id))
       else

@@ -5,7 +5,8 @@
 --           Repeating a call changes nothing: a dead letter that is gone is passed over.
 -- Keys      KEYS[1] events.dead (stream, read and write); operator.actions (stream, written); objects.with.events, OBJ:events (lists, written)
 -- Arguments prefix; who; why; retry | drop; ids of dead letters (1 to 32)
--- Replies   {'settled', word…}, a word for each of them: retried | dropped | gone | unreadable: it names no object or no event
+-- Replies   {'settled', word…}, a word for each of them: retried | dropped | gone | unreadable: it names no object or no event, or
+--             without a namespace an object whose name begins with a brace
 --             | wrong_type: the object's queue is no list, and the dead letter stays
 --           | {'denied', command} | {'wrong_type', key, its type}
 -- Keeps     I1, I4, I7
@@ -31,7 +32,7 @@ local function settle(dead_id)
     call('XDEL', KEYS[1], dead_id)
     note('drop', object, id, 'dead_id', dead_id, 'error', letter.error or '', 'event', letter.event or '')
     return 'dropped'
-  elseif object == '' or not letter.event then
+  elseif object == '' or is_foreign(object) or not letter.event then
     return 'unreadable'
   end
   local queue = P .. object .. events

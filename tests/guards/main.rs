@@ -3,6 +3,7 @@
 
 mod claims;
 mod connect;
+mod foreign;
 mod forget;
 mod ids;
 mod leases;
