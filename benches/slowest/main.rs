@@ -1,0 +1,55 @@
+//! Measures the slowest call of each script: how long Redis does nothing else.
+//!
+//!     cargo bench --bench slowest [-- [--wide] [--default] [FILTER]]
+//!
+//! Each case builds a worst state in a private Redis, calls the script as the program does, and reads the time from the server's SLOWLOG. The
+//! program exits with 1 if a time is above its bound: 10 ms with default settings, 25 ms with the largest. `--wide` allows five times as much: for
+//! machines that others use at the same time, as in CI. `--default` leaves out the largest settings.
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+mod advance;
+mod leases;
+mod operator;
+mod rules;
+mod world;
+
+use std::process::ExitCode;
+
+use world::{Case, DEFAULT, LARGEST, Settings, World};
+
+/// The bounds, ms, and the share of them that `--wide` allows.
+const BOUND_DEFAULT_MS: f64 = 10.0;
+const BOUND_LARGEST_MS: f64 = 25.0;
+const WIDE: f64 = 5.0;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let wide = if args.iter().any(|arg| arg == "--wide") { WIDE } else { 1.0 };
+    let filter = args.iter().find(|arg| !arg.starts_with("--"));
+    let only_default = args.iter().any(|arg| arg == "--default");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let cases: Vec<Case> = [advance::cases(), rules::cases(), leases::cases(), operator::cases()].into_iter().flatten().collect();
+    println!("| script | worst state | default settings, ms | largest settings, ms |");
+    println!("|---|---|---|---|");
+    let mut too_slow = false;
+    for case in cases {
+        if filter.is_some_and(|filter| !format!("{} {}", case.script, case.state).contains(filter.as_str())) {
+            continue;
+        }
+        let measured = |settings: &Settings| runtime.block_on(World::least(&case, settings)).as_secs_f64() * 1e3;
+        let default = measured(&DEFAULT);
+        let largest = if only_default { 0.0 } else { measured(&LARGEST) };
+        let slow = default > (BOUND_DEFAULT_MS + case.more_ms) * wide || largest > (BOUND_LARGEST_MS + case.more_ms) * wide;
+        let mark = if slow { " **above**" } else { "" };
+        println!("| `{}` | {} | {default:.1} | {largest:.1}{mark} |", case.script, case.state);
+        too_slow |= slow;
+    }
+    if too_slow {
+        eprintln!(
+            "a call is above its bound: {BOUND_DEFAULT_MS} ms with default settings, {BOUND_LARGEST_MS} ms with the largest, times {wide}"
+        );
+    }
+    ExitCode::from(u8::from(too_slow))
+}

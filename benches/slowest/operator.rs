@@ -1,0 +1,102 @@
+//! What operators call: long lists, large events, many markers.
+
+use seriatim::control;
+use seriatim::control::dead::{Settle, settle};
+use seriatim::scripts;
+use seriatim::scripts::operator::By;
+
+use crate::world::{Case, NAME, TOKEN, World, case, event};
+
+const MIB: usize = 1 << 20;
+const BY: By<'static> = By { who: "ada@host", why: "" };
+
+/// Adds rows to a stream.
+async fn rows(world: &mut World, stream: String, rows: usize, bytes: usize) -> Vec<String> {
+    let mut ids = Vec::new();
+    for n in 0..rows {
+        let mut add = redis::cmd("XADD");
+        add.arg(&stream).arg("*").arg(&["status", "completed", "id", "7", "prev", "0", "object", "work:1", "event"]);
+        add.arg(event(bytes)).arg(&["error", "", "attempts", "0"]).arg("n").arg(n);
+        ids.push(add.query_async(&mut world.conn).await.expect("added"));
+    }
+    ids
+}
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        case("inspect", "no marker of the object among 1,000,000", |world, settings| {
+            Box::pin(async move {
+                world.fill(settings, 2, 200).await;
+                for _ in 0..1000 {
+                    world
+                        .cmd(redis::cmd("LPUSH").arg(world.keys.objects_with_events()).arg(vec!["work:some:other:object"; 1000]))
+                        .await;
+                }
+                world.begin().await;
+                control::inspect(&mut world.conn, &world.keys, "work:none").await.expect("inspected");
+            })
+        }),
+        case("check", "an object without a marker among 1,000,000", |world, settings| {
+            Box::pin(async move {
+                world.fill(settings, 2, 200).await;
+                for _ in 0..1000 {
+                    world
+                        .cmd(redis::cmd("LPUSH").arg(world.keys.objects_with_events()).arg(vec!["work:some:other:object"; 1000]))
+                        .await;
+                }
+                for n in 0..300 {
+                    world.cmd(redis::cmd("LPUSH").arg(world.keys.events(&format!("lost:{n}"))).arg("{}")).await;
+                }
+                world.begin().await;
+                control::check(&mut world.conn, &world.keys).await.expect("checked");
+            })
+        }),
+        case("operator/log", "rows of 1 MB", |world, _| {
+            Box::pin(async move {
+                rows(world, world.keys.event_log(), 120, 1_000_000).await;
+                world.begin().await;
+                control::log::log(&mut world.conn, &world.keys, None, 100).await.expect("a page");
+            })
+        }),
+        case("operator/ended", "rows of 1 MB", |world, _| {
+            Box::pin(async move {
+                rows(world, world.keys.event_log(), 120, 1_000_000).await;
+                world.begin().await;
+                control::ended::ended(&mut world.conn, &world.keys, "work:2").await.expect("a page");
+            })
+        }),
+        case("operator/dead", "retry: events of 1 MiB", |world, _| {
+            Box::pin(async move {
+                let ids = rows(world, world.keys.events_dead(), 32, MIB).await;
+                world.begin().await;
+                settle(&mut world.conn, &world.keys, BY, Settle::Retry, &ids).await.expect("settled");
+            })
+        }),
+        case("operator/dead", "drop: events of 1 MiB", |world, _| {
+            Box::pin(async move {
+                let ids = rows(world, world.keys.events_dead(), 32, MIB).await;
+                world.begin().await;
+                settle(&mut world.conn, &world.keys, BY, Settle::Drop, &ids).await.expect("settled");
+            })
+        }),
+        case("operator/held", "a page", |world, settings| {
+            Box::pin(async move {
+                for _ in 0..4 {
+                    world.fill(settings, 2, 200).await;
+                    scripts::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
+                }
+                world.begin().await;
+                let count = control::held::PER_CALL_MAX;
+                scripts::operator::held(&mut world.conn, &world.keys, false, None, count).await.expect("a page");
+            })
+        }),
+        case("operator/skip", "of a batch of 1,000 events", |world, settings| {
+            Box::pin(async move {
+                world.fill(settings, settings.batch(), 200).await;
+                scripts::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
+                world.begin().await;
+                scripts::operator::skip(&mut world.conn, &world.keys, BY, b"work:1", None).await.expect("skipped");
+            })
+        }),
+    ]
+}

@@ -1,0 +1,90 @@
+//! Rules: 1,000 of them, and names with as many colons as a name can have.
+
+use seriatim::control::rules::{Kind, RULES_MAX, Selector, lift, set};
+use seriatim::scripts::operator::By;
+use seriatim::scripts::{self, From};
+
+use crate::world::{Case, World, case, deep};
+
+fn by(why: &str) -> By<'_> {
+    By { who: "ada@host", why }
+}
+
+/// As many rules as there may be, with long names, which are over nothing.
+async fn many(world: &mut World) {
+    let why = "w".repeat(1000);
+    for n in 1..RULES_MAX {
+        let selector: Selector = format!("{}{n:04}", "x".repeat(500)).parse().expect("a selector");
+        set(&mut world.conn, &world.keys, by(&why), Kind::Pause, &selector, None).await.expect("set");
+    }
+}
+
+async fn over_all(world: &mut World) {
+    let all: Selector = "*".parse().expect("a selector");
+    set(&mut world.conn, &world.keys, by(""), Kind::Pause, &all, None).await.expect("set");
+}
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        case("advance", "rules: 1,000, over none of the objects, which have 508 colons", |world, settings| {
+            Box::pin(async move {
+                world.attach(settings.slots()).await;
+                world.emit(&(0..1024).map(deep).collect::<Vec<_>>(), 1, 200).await;
+                many(world).await;
+                let call = world.free(settings, From::Markers);
+                world.begin().await;
+                world.advance(&call).await;
+            })
+        }),
+        case("advance", "rules: 1,000, one of them over all of 1,024 objects", |world, settings| {
+            Box::pin(async move {
+                world.attach(settings.slots()).await;
+                world.emit(&(0..1024).map(deep).collect::<Vec<_>>(), 1, 200).await;
+                many(world).await;
+                over_all(world).await;
+                let call = world.free(settings, From::Markers);
+                world.begin().await;
+                world.advance(&call).await;
+            })
+        }),
+        case("advance", "rules: waking, while 999 others are in force", |world, settings| {
+            Box::pin(async move {
+                world.attach(settings.slots()).await;
+                world.emit(&(0..2048).map(deep).collect::<Vec<_>>(), 1, 200).await;
+                many(world).await;
+                over_all(world).await;
+                for _ in 0..4 {
+                    let call = world.free(settings, From::Markers);
+                    world.advance(&call).await;
+                }
+                let all: Selector = "*".parse().expect("a selector");
+                lift(&mut world.conn, &world.keys, by(""), Kind::Pause, &all).await.expect("lifted");
+                let call = world.free(settings, From::Markers);
+                world.begin().await;
+                world.advance(&call).await;
+            })
+        }),
+        case("operator/rule", "set: the last of 1,000", |world, _| {
+            Box::pin(async move {
+                many(world).await;
+                world.begin().await;
+                over_all(world).await;
+            })
+        }),
+        case("operator/paused", "a page, under 1,000 rules", |world, settings| {
+            Box::pin(async move {
+                world.attach(settings.slots()).await;
+                world.emit(&(0..1024).map(deep).collect::<Vec<_>>(), 1, 200).await;
+                many(world).await;
+                over_all(world).await;
+                for _ in 0..4 {
+                    let call = world.free(settings, From::Markers);
+                    world.advance(&call).await;
+                }
+                world.begin().await;
+                let count = seriatim::control::held::PER_CALL_MAX;
+                scripts::operator::paused(&mut world.conn, &world.keys, None, count).await.expect("a page");
+            })
+        }),
+    ]
+}

@@ -1,0 +1,183 @@
+//! A private Redis in its worst state, and the time that it spends in one call.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+use seriatim::keys::Keys;
+use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results};
+use seriatim::worker::WorkerConfig;
+
+use crate::support;
+
+pub(crate) const NAME: &str = "w";
+pub(crate) const TOKEN: &str = "token-1";
+/// Times a case is measured. The fastest counts: the state is the worst, and whatever else delays a call is the machine's.
+const SAMPLES: usize = 5;
+
+/// The settings of the process that calls.
+pub(crate) struct Settings {
+    pub(crate) is_largest: bool,
+}
+
+pub(crate) const DEFAULT: Settings = Settings { is_largest: false };
+pub(crate) const LARGEST: Settings = Settings { is_largest: true };
+
+impl Settings {
+    pub(crate) fn slots(&self) -> usize {
+        if self.is_largest { seriatim::worker::CONCURRENCY_MAX } else { WorkerConfig::default().concurrency }
+    }
+
+    pub(crate) fn batch(&self) -> usize {
+        if self.is_largest { seriatim::worker::BATCH_MAX } else { WorkerConfig::default().batch }
+    }
+
+    pub(crate) fn bounds(&self) -> Bounds {
+        let config = WorkerConfig::default();
+        Bounds {
+            batch: self.batch(),
+            batch_bytes: if self.is_largest { 64 << 20 } else { config.batch_bytes },
+            reply_bytes: if self.is_largest { 512 << 20 } else { config.reply_bytes },
+            claims: self.slots(),
+            markers: 1024,
+            forget_after: None,
+        }
+    }
+}
+
+pub(crate) type Run = for<'a> fn(&'a mut World, &'a Settings) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// A case: `run` builds the state, calls [`World::begin`], and makes the calls to be measured.
+pub(crate) struct Case {
+    pub(crate) script: &'static str,
+    pub(crate) state: &'static str,
+    /// Allowed above the bound, for one single event that is larger.
+    pub(crate) more_ms: f64,
+    pub(crate) run: Run,
+}
+
+pub(crate) fn case(script: &'static str, state: &'static str, run: Run) -> Case {
+    Case { script, state, more_ms: 0.0, run }
+}
+
+pub(crate) struct World {
+    _redis: support::Redis,
+    pub(crate) conn: MultiplexedConnection,
+    pub(crate) keys: Keys,
+}
+
+impl World {
+    pub(crate) async fn least(case: &Case, settings: &Settings) -> Duration {
+        let redis = support::Redis::own(&["--slowlog-max-len", "100000"]);
+        let (conn, keys) = (redis.connect().await, redis.keys().clone());
+        let mut world = Self { _redis: redis, conn, keys };
+        let mut times = Vec::with_capacity(SAMPLES);
+        for _ in 0..SAMPLES {
+            world.cmd(redis::cmd("FLUSHALL").arg("SYNC")).await;
+            (case.run)(&mut world, settings).await;
+            times.push(world.slowest().await);
+        }
+        times.into_iter().min().unwrap_or_default()
+    }
+
+    pub(crate) async fn cmd(&mut self, cmd: &mut redis::Cmd) -> Value {
+        cmd.query_async(&mut self.conn).await.expect("a reply")
+    }
+
+    pub(crate) async fn pipe(&mut self, pipe: &redis::Pipeline) {
+        pipe.exec_async(&mut self.conn).await.expect("replies");
+    }
+
+    /// From here on calls are measured.
+    pub(crate) async fn begin(&mut self) {
+        self.cmd(redis::cmd("CONFIG").arg("SET").arg("slowlog-log-slower-than").arg(0)).await;
+        self.cmd(redis::cmd("SLOWLOG").arg("RESET")).await;
+    }
+
+    /// The slowest command since [`begin`](Self::begin), by Redis' own clock.
+    async fn slowest(&mut self) -> Duration {
+        self.cmd(redis::cmd("CONFIG").arg("SET").arg("slowlog-log-slower-than").arg(-1)).await;
+        let entries: Vec<Vec<Value>> =
+            redis::cmd("SLOWLOG").arg("GET").arg(-1).query_async(&mut self.conn).await.expect("the slow log");
+        let micros = |entry: &Vec<Value>| match entry.get(2) {
+            Some(Value::Int(micros)) => u64::try_from(*micros).unwrap_or(0),
+            other => panic!("{other:?}"),
+        };
+        Duration::from_micros(entries.iter().map(micros).max().expect("a call"))
+    }
+
+    pub(crate) async fn attach(&mut self, slots: usize) {
+        let lease = Duration::from_secs(600);
+        let args =
+            Attach { name: NAME, token: TOKEN, holder: "host 1 1", lease, slots, displace: "", before: "", crashes_max: 5 };
+        scripts::attach(&mut self.conn, &self.keys, &args).await.expect("attached");
+    }
+
+    /// Pushes `events` of `bytes` for each of these objects, with a marker.
+    pub(crate) async fn emit(&mut self, objects: &[String], events: usize, bytes: usize) {
+        let event = event(bytes);
+        for some in objects.chunks(64) {
+            let mut pipe = redis::pipe();
+            for object in some {
+                let mut left = events;
+                while left > 0 {
+                    let now = left.min((1 << 22) / bytes + 1);
+                    pipe.cmd("LPUSH").arg(self.keys.events(object)).arg(vec![event.clone(); now]).ignore();
+                    left -= now;
+                }
+                pipe.cmd("LPUSH").arg(self.keys.objects_with_events()).arg(object).ignore();
+            }
+            self.pipe(&pipe).await;
+        }
+    }
+
+    pub(crate) fn free(&self, settings: &Settings, from: From) -> Advance {
+        let mut call = Advance::new(&self.keys, NAME, TOKEN, settings.bounds(), from);
+        (0..settings.slots()).for_each(|slot| call.free(slot));
+        call
+    }
+
+    pub(crate) async fn advance(&mut self, call: &Advance) -> Vec<BatchReply> {
+        match scripts::advance(&mut self.conn, call).await.expect("a reply") {
+            Advanced::Ok { batches, .. } => batches,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Fills all slots, each with a batch of an object of its own.
+    pub(crate) async fn fill(&mut self, settings: &Settings, events: usize, bytes: usize) -> Vec<BatchReply> {
+        let objects = names(settings.slots(), "work");
+        self.attach(settings.slots()).await;
+        self.emit(&objects, events, bytes).await;
+        let mut all: Vec<BatchReply> = Vec::new();
+        while all.len() < settings.slots() {
+            let mut call = Advance::new(&self.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+            (0..settings.slots()).filter(|slot| all.iter().all(|had| had.slot != *slot)).for_each(|slot| call.free(slot));
+            let got = self.advance(&call).await;
+            assert!(!got.is_empty(), "{} of {} slots have a batch", all.len(), settings.slots());
+            all.extend(got);
+        }
+        all
+    }
+}
+
+pub(crate) fn done(batch: &BatchReply) -> Report {
+    let count = batch.events.len();
+    let last = Some(batch.tag.first + count as u64 - 1);
+    Report { object: batch.object.clone(), tag: batch.tag, count, last, then: Results::Done }
+}
+
+pub(crate) fn event(bytes: usize) -> String {
+    let frame = r#"{"text":""}"#.len();
+    format!(r#"{{"text":"{}"}}"#, "x".repeat(bytes.saturating_sub(frame)))
+}
+
+pub(crate) fn names(count: usize, prefix: &str) -> Vec<String> {
+    (0..count).map(|n| format!("{prefix}:{n}")).collect()
+}
+
+/// A legal name with as many colons as a name can have.
+pub(crate) fn deep(n: usize) -> String {
+    format!("{}{n:04}", ":".repeat(508))
+}
