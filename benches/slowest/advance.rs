@@ -2,12 +2,24 @@
 
 use std::time::Duration;
 
-use seriatim::scripts::{Advance, EventLog, From, Results};
+use seriatim::scripts::{self, Advance, BatchReply, Emits, EventLog, Finished, From, InHand, Load, Results, Room};
 
-use crate::world::{Case, NAME, TOKEN, case, done, event, names};
+use crate::world::{Case, NAME, Settings, TOKEN, case, done, event, names};
 
 const EVENT_BYTES: usize = 200;
 const MIB: usize = 1 << 20;
+
+/// Reports as many batches as a process puts into one call.
+fn report_all(call: &mut Advance, settings: &Settings, batches: &[BatchReply], more: fn(Load, usize, usize) -> Load) {
+    let mut room = Room::new(settings.bounds().reply_bytes);
+    for batch in batches {
+        let bytes = batch.events.iter().map(|event| event.len()).sum();
+        if !room.admits(more(Load::of_batch(batch.events.len(), bytes), batch.events.len(), bytes)) {
+            break;
+        }
+        call.report(batch.slot, &done(batch));
+    }
+}
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut large = case("advance", "claim: events of 1 MiB", |world, settings| {
@@ -67,16 +79,18 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 let batches = world.fill(settings, 2 * settings.batch(), EVENT_BYTES).await;
                 let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
-                batches.iter().for_each(|batch| call.report(batch.slot, &done(batch)));
+                report_all(&mut call, settings, &batches, |load, _, _| load);
                 world.begin().await;
                 world.advance(&call).await;
             })
         }),
         case("advance", "commit: all slots, batches of 1 MiB", |world, settings| {
             Box::pin(async move {
-                let batches = world.fill(settings, 256, 4096).await;
+                let batches = world
+                    .fill(settings, if settings.is_largest { 8 } else { 256 }, if settings.is_largest { 1 << 18 } else { 4096 })
+                    .await;
                 let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
-                batches.iter().for_each(|batch| call.report(batch.slot, &done(batch)));
+                report_all(&mut call, settings, &batches, |load, _, _| load);
                 world.begin().await;
                 world.advance(&call).await;
             })
@@ -86,7 +100,29 @@ pub(crate) fn cases() -> Vec<Case> {
                 let batches = world.fill(settings, settings.batch(), EVENT_BYTES).await;
                 let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
                 call.log(EventLog::default());
-                batches.iter().for_each(|batch| call.report(batch.slot, &done(batch)));
+                report_all(&mut call, settings, &batches, Load::with_rows);
+                world.begin().await;
+                world.advance(&call).await;
+            })
+        }),
+        case("advance", "commit: handlers have emitted 1,000 events of 2 MiB together for each batch", |world, settings| {
+            Box::pin(async move {
+                let batches = world.fill(settings, 1, EVENT_BYTES).await;
+                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+                let (mut room, emitted) = (Room::new(settings.bounds().reply_bytes), event(2000));
+                for batch in &batches {
+                    let mut emits = Emits::default();
+                    (0..1000).for_each(|n| emits.push(format!("emitted:{}:{n}", batch.slot).as_bytes(), emitted.as_bytes()));
+                    if !room.admits(Load::of_batch(1, EVENT_BYTES).with_emits(emits.events(), emits.bytes())) {
+                        break;
+                    }
+                    let hand = InHand { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
+                    let value = emits.value(0);
+                    let finished = Finished { id: batch.tag.first, field: "handler:a", emits: Some(("emit:a", &value)) };
+                    scripts::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
+                    call.handled(batch.slot);
+                    call.report(batch.slot, &done(batch));
+                }
                 world.begin().await;
                 world.advance(&call).await;
             })
@@ -95,7 +131,11 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 let batches = world.fill(settings, settings.batch(), EVENT_BYTES).await;
                 let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+                let mut room = Room::new(settings.bounds().reply_bytes);
                 for batch in &batches {
+                    if !room.admits(Load::of_batch(1, EVENT_BYTES).with_rest()) {
+                        break;
+                    }
                     let mut report = done(batch);
                     (report.count, report.last) = (0, None);
                     let rest = seriatim::scripts::Tag { attempts: 1, ..batch.tag };
@@ -111,7 +151,11 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 let batches = world.fill(settings, settings.batch(), EVENT_BYTES).await;
                 let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+                let mut room = Room::new(settings.bounds().reply_bytes);
                 for batch in &batches {
+                    if !room.admits(Load::of_batch(1, EVENT_BYTES).with_rest()) {
+                        break;
+                    }
                     let mut report = done(batch);
                     (report.count, report.last) = (0, None);
                     let next = Some(seriatim::scripts::Tag { first: batch.tag.first + 1, ..batch.tag });

@@ -14,7 +14,7 @@ use crate::support;
 pub(crate) const NAME: &str = "w";
 pub(crate) const TOKEN: &str = "token-1";
 /// Times a case is measured. The fastest counts: the state is the worst, and whatever else delays a call is the machine's.
-const SAMPLES: usize = 5;
+const SAMPLES: usize = 3;
 
 /// The settings of the process that calls.
 pub(crate) struct Settings {
@@ -37,8 +37,8 @@ impl Settings {
         let config = WorkerConfig::default();
         Bounds {
             batch: self.batch(),
-            batch_bytes: if self.is_largest { 64 << 20 } else { config.batch_bytes },
-            reply_bytes: if self.is_largest { 512 << 20 } else { config.reply_bytes },
+            batch_bytes: if self.is_largest { seriatim::worker::BATCH_BYTES_MAX } else { config.batch_bytes },
+            reply_bytes: if self.is_largest { seriatim::worker::REPLY_BYTES_MAX } else { config.reply_bytes },
             claims: self.slots(),
             markers: 1024,
             forget_after: None,

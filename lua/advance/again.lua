@@ -22,6 +22,7 @@ local function give_again(slot, object, tag)
   -- Slots that claim in this call must not get the ids of this batch.
   rise_above(tonumber(string.match(tag, '^%d+')) + #batch - 1)
   entries[#entries + 1] = entry
+  count_events(#batch)
   progress = true
 end
 

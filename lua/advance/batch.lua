@@ -1,5 +1,15 @@
 -- batch: out of the queue, into the slot's hands, into the reply. An entry of the reply is {number, object, tag, prev, event…}.
 local EVENTS_FROM = 5
+-- A call takes no further events once it has taken so many beside the first of each batch: the reply counts as full.
+local EVENTS_MAX = 4096
+local events_taken = 0
+
+local function count_events(count)
+  events_taken = events_taken + count
+  if events_taken >= EVENTS_MAX then
+    reply_bytes = math.min(reply_bytes, 0)
+  end
+end
 
 -- Moves the first event of `object` into the slot's empty batch. Answers the entry, still without tag and prev, or nil where there is no event, or
 -- false and the key of a wrong type.
@@ -49,6 +59,7 @@ local function take_more(slot, entry)
       break
     end
   end
+  count_events(n - 1)
   return entry
 end
 

@@ -2,12 +2,12 @@
 
 -- A held batch, handed out once more.
 local function claim_batch(slot, object, first, handouts, attempts, crashes)
-  local batch = try('LRANGE', P .. object .. events_held, 0, -1)
+  local count = try('LLEN', P .. object .. events_held)
   local last = try('GET', P .. object .. last_event_id)
-  local wrong = is_wrong_type(batch) and events_held or is_wrong_type(last) and last_event_id or last and not id_of(last) and last_event_id
+  local wrong = is_wrong_type(count) and events_held or is_wrong_type(last) and last_event_id or last and not id_of(last) and last_event_id
   -- New ids come after those of the batch.
-  wrong = wrong or not rise_above(tonumber(first) + #batch - 1) and events_held_id
-  if wrong or #batch == 0 then
+  wrong = wrong or not rise_above(tonumber(first) + count - 1) and events_held_id
+  if wrong or count == 0 then
     local why = hold().quarantined_by(object .. (wrong or events_held))
     call('ZADD', P .. objects_held, 'inf', object)
     call('SET', P .. object .. events_held_id, held_id_of(first, handouts, attempts, crashes, why))

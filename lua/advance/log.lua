@@ -1,6 +1,6 @@
 -- log: with the event log on, what is finalized is written there, in the step that finalizes it.
 -- Beyond what came in this call, so many rows are trimmed at most.
-local LOG_TRIM_MAX = 10000
+local LOG_TRIM_MAX = 1000
 
 -- How many rows are kept, about, and for how long (ms; 0: however old).
 local log_keep, log_keep_ms = args[SLOT_ARGS + 1], tonumber(args[SLOT_ARGS + 2])

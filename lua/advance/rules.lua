@@ -1,7 +1,7 @@
 -- rules: objects under a rule are held in objects.paused, and those of a rule that is over are woken, some in each call.
 local WAKE_MAX = 256
 -- More than one call should pause: then it claims nothing further, and the next one goes on.
-local pauses_left = 1024
+local pauses_left = 256
 
 local function pause(slot, object, named)
   call('ZADD', P .. objects_paused, '0', object)

@@ -67,16 +67,21 @@ local function wrong_queue(emits)
   end
 end
 
--- Pushes them as a frontend does, with one marker for each object. Answers how many markers.
+-- Markers in one command: unpack has its limit.
+local MARKERS_PER_PUSH = 1000
+
+-- Pushes the events as a frontend does, with one marker for each object. Returns the number of markers.
 local function push_emits(emits)
-  local marked, markers = {}, 0
+  local marked, markers = {}, {}
   for i = 1, #emits, 2 do
     local object = emits[i]
     redis.call('LPUSH', P .. object .. events, emits[i + 1])
     if not marked[object] then
-      redis.call('LPUSH', P .. objects_with_events, object)
-      marked[object], markers = true, markers + 1
+      marked[object], markers[#markers + 1] = true, object
     end
   end
-  return markers
+  for i = 1, #markers, MARKERS_PER_PUSH do
+    redis.call('LPUSH', P .. objects_with_events, unpack(markers, i, math.min(i + MARKERS_PER_PUSH - 1, #markers)))
+  end
+  return #markers
 end

@@ -2,8 +2,8 @@
 -- `SET_MS END_MS LIFTED WHO_BYTES CURSOR_BYTES WHO CURSOR WHY`, without blanks between the texts. END_MS is 0 where the rule has no end; LIFTED is 1 once
 -- it is lifted, and then the objects up to CURSOR, which may be any bytes, have been woken. The field `next` tells when a rule is to be woken next.
 
--- The longest prefix that a rule can name.
-local PREFIX_MAX = 512
+-- A prefix ends at one of the first 8 colons of a name. A name may have 512, and each would be two lookups more.
+local COLONS_MAX = 8
 
 local function rule_of(value)
   local set, ends, lifted, who_len, cursor_len, text = string.match(value, '^(%d+) (%d+) ([01]) (%d+) (%d+) (.*)$')
@@ -28,10 +28,10 @@ local function is_in_force(rule, now_ms)
   return not rule.lifted and (rule.ends == 0 or rule.ends > now_ms)
 end
 
--- The fields of all rules that there could be for the object: for everything, for each prefix at a colon, for itself; blocks first.
+-- Returns the fields of all possible rules for the object, blocks first: everything, each prefix at one of its first 8 colons, the object.
 local function rule_fields(object)
   local selectors, colon = { '*' }, string.find(object, ':', 1, true)
-  while colon and colon <= PREFIX_MAX do
+  while colon and #selectors <= COLONS_MAX do
     selectors[#selectors + 1] = string.sub(object, 1, colon) .. '*'
     colon = string.find(object, ':', colon + 1, true)
   end

@@ -21,6 +21,9 @@ pub use crate::scripts::operator::{By, Ruled};
 /// How many rules there may be at the same time. To pause more objects than that, give them a prefix.
 pub const RULES_MAX: u64 = 1000;
 
+/// How many colons the prefix of a rule may have: each is a lookup more for every object that a worker claims.
+pub const COLONS_MAX: usize = 8;
+
 /// The longest time after which a rule lifts itself, about a hundred years.
 pub const FOR_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
@@ -43,7 +46,8 @@ impl Kind {
     }
 }
 
-/// Which objects a rule is for: `*` for all, `PREFIX:*` for those of which the names begin with `PREFIX:`, or the name of one object.
+/// Which objects a rule is for: `*` for all, `PREFIX:*` for those of which the names begin with `PREFIX:`, or the name of one object. A prefix has at
+/// most [`COLONS_MAX`] colons.
 ///
 /// Text with a star elsewhere, or with a blank at either end, is refused when it is parsed: it would pause only an object of exactly this name, which is
 /// rarely meant. [`Selector::exact`] takes such a name. An object whose own name is `*`, or ends with `:*`, cannot be meant alone.
@@ -57,6 +61,9 @@ pub enum SelectorError {
     /// No object has such a name, or none begins so.
     #[error(transparent)]
     Name(#[from] NameError),
+    /// A prefix with more colons than the workers look at.
+    #[error("{0:?} has too many colons: the prefix of a rule ends at one of the first {COLONS_MAX} colons of a name")]
+    Colons(String),
     /// A star that is neither alone nor behind a colon at the end.
     #[error(
         "{0:?} has a star elsewhere than at the end behind a colon, and would be the name of one object; write `*` for all, a prefix as in work:*, or --exact \
@@ -117,6 +124,8 @@ impl FromStr for Selector {
             Err(SelectorError::Star(text.to_owned()))
         } else if text.starts_with(char::is_whitespace) || text.ends_with(char::is_whitespace) {
             Err(SelectorError::Blank(text.to_owned()))
+        } else if text.ends_with(":*") && text.matches(':').count() > COLONS_MAX {
+            Err(SelectorError::Colons(text.to_owned()))
         } else {
             Ok(selector)
         }
@@ -284,6 +293,10 @@ mod tests {
             assert_eq!(good.parse::<Selector>().expect("a selector").as_str(), good);
             assert_eq!(Selector::existing(good).expect("a selector").as_str(), good);
         }
+        assert!(format!("{}*", "a:".repeat(8)).parse::<Selector>().is_ok());
+        assert!(matches!(format!("{}*", "a:".repeat(9)).parse::<Selector>(), Err(SelectorError::Colons(_))));
+        // The name of one object may have as many as it likes.
+        assert!("a:".repeat(100).parse::<Selector>().is_ok());
         for bad in ["", "a\nb"] {
             let refused = [bad.parse::<Selector>(), Selector::exact(bad), Selector::existing(bad)];
             assert!(refused.iter().all(|refused| matches!(refused, Err(SelectorError::Name(_)))), "{bad:?}");

@@ -26,6 +26,12 @@ impl Emits {
         self.events
     }
 
+    /// How many events a value of the field `emit:ID` has.
+    pub(crate) fn events_in(value: &[u8]) -> usize {
+        let number = value.split(|byte| *byte == b' ').nth(1).and_then(|number| std::str::from_utf8(number).ok());
+        number.and_then(|number| number.parse().ok()).unwrap_or(0)
+    }
+
     /// The bytes of their objects' names and of the events themselves.
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -9,6 +9,7 @@ mod emits;
 mod forget;
 mod handled;
 mod lease;
+mod load;
 pub mod operator;
 pub mod projection;
 mod suspects;
@@ -25,6 +26,7 @@ pub use emits::Emits;
 pub use forget::{Forgot, OBJECTS_MAX, forget};
 pub use handled::{Finished, Handled, InHand, handled};
 pub use lease::{Adopted, Attach, Attached, Connected, Detached, Renewed, Seen, Sweep, adopt, attach, connect, detach, renew};
+pub use load::{Load, Room};
 
 pub use suspects::Suspects;
 pub use tag::{Tag, TagError};

@@ -11,6 +11,10 @@ use crate::scripts::{EventLog, Suspects, Tag};
 pub const CONCURRENCY_MAX: usize = 1024;
 /// The most events in a batch.
 pub const BATCH_MAX: usize = 1000;
+/// The most bytes after which a batch takes no further event.
+pub const BATCH_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// The most bytes after which a reply takes no further batch.
+pub const REPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The settings of a worker process. [`Default`] gives the defaults below; [`WorkerConfig::validate`] checks the ranges.
 #[derive(Debug, Clone)]
@@ -25,10 +29,11 @@ pub struct WorkerConfig {
     pub concurrency: usize,
     /// The most events of one object handed to the sink at once. 1 to 1000, default 256.
     pub batch: usize,
-    /// A batch takes no further event once it has this many bytes. 1 to 64 MiB, default 1 MiB.
+    /// A batch takes no further event once it has this many bytes. 1 to [`BATCH_BYTES_MAX`], default 1 MiB.
     pub batch_bytes: usize,
-    /// A reply of Redis takes no further batch once it has this many bytes. After a call that failed with its connection the worker asks for half of
-    /// that, down to 64 KiB, and for more again after full replies. 1 to 512 MiB, default 8 MiB.
+    /// A reply of Redis takes no further batch once it has this many bytes, and a call no further results once they are as much work: Redis does nothing
+    /// else meanwhile. After a call that failed with its connection the worker asks for half of that, down to 64 KiB, and for more again after full
+    /// replies. 1 to [`REPLY_BYTES_MAX`], default 2 MiB.
     pub reply_bytes: usize,
     /// After this many events of one object without a pause, others get a turn. 1 and up, default 1024.
     pub turn_max: usize,
@@ -89,7 +94,7 @@ impl Default for WorkerConfig {
             concurrency: 256,
             batch: 256,
             batch_bytes: 1024 * 1024,
-            reply_bytes: 8 * 1024 * 1024,
+            reply_bytes: 2 * 1024 * 1024,
             turn_max: 1024,
             lease: Duration::from_secs(5),
             stall_max: Duration::from_secs(60),
@@ -130,11 +135,10 @@ impl WorkerConfig {
         let name_byte = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
         let name_ok = (1..=64).contains(&self.name.len()) && self.name.bytes().all(name_byte);
         check("name", &self.name, name_ok, "it must be 1 to 64 of the characters A-Z a-z 0-9 _ -")?;
-        let (kib, mib) = (1024, 1024 * 1024);
         check_number("concurrency", self.concurrency, 1, CONCURRENCY_MAX, "it must be 1 to 1024 slots")?;
         check_number("batch", self.batch, 1, BATCH_MAX, "it must be 1 to 1000 events")?;
-        check_number("batch_bytes", self.batch_bytes, 1, 64 * mib, "it must be 1 to 67108864 bytes")?;
-        check_number("reply_bytes", self.reply_bytes, 1, 512 * kib * kib, "it must be 1 to 536870912 bytes")?;
+        check_number("batch_bytes", self.batch_bytes, 1, BATCH_BYTES_MAX, "it must be 1 to 2097152 bytes")?;
+        check_number("reply_bytes", self.reply_bytes, 1, REPLY_BYTES_MAX, "it must be 1 to 4194304 bytes")?;
         check_number("turn_max", self.turn_max, 1, usize::MAX, "it must be at least 1 event")?;
         check_number("crashes_max", self.crashes_max, 1, 1000, "it must be 1 to 1000 crashes")?;
         check_number("first_id", self.first_id, 0, 1 << 52, "it must be 0 to 4503599627370496")?;

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -65,8 +65,8 @@ pub(crate) struct InHand {
     again: bool,
     /// The event of which something is kept; 0: none.
     handled: AtomicU64,
-    /// Something is emitted with that, or has a result for the log.
-    emitted: AtomicBool,
+    /// How many events handlers have emitted with that, and their bytes; the bytes of results for the log.
+    emitted: (AtomicUsize, AtomicUsize),
 }
 
 impl InHand {
@@ -76,16 +76,7 @@ impl InHand {
         let again = lapsed || tag.is_again() || hand.handled.is_some();
         // Until what is kept is read, something may be.
         let handled = AtomicU64::new(hand.handled.unwrap_or(if again { tag.first } else { 0 }));
-        Self {
-            link,
-            slot,
-            object,
-            tag,
-            end: tag.first + hand.batch.len() as u64,
-            again,
-            handled,
-            emitted: AtomicBool::new(false),
-        }
+        Self { link, slot, object, tag, end: tag.first + hand.batch.len() as u64, again, handled, emitted: Default::default() }
     }
 
     /// The event of which something is kept, as far as the process knows.
@@ -93,9 +84,14 @@ impl InHand {
         Some(self.handled.load(Ordering::Relaxed)).filter(|id| *id > 0)
     }
 
-    /// Whether handlers have emitted something, or have a result for the log, as far as the process knows.
-    pub(crate) fn emitted(&self) -> bool {
-        self.emitted.load(Ordering::Relaxed)
+    /// How many events handlers have emitted, and their bytes, as far as the process knows.
+    pub(crate) fn emitted(&self) -> (usize, usize) {
+        (self.emitted.0.load(Ordering::Relaxed), self.emitted.1.load(Ordering::Relaxed))
+    }
+
+    fn has_emitted(&self, (events, bytes): (usize, usize)) {
+        self.emitted.0.fetch_add(events, Ordering::Relaxed);
+        self.emitted.1.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Makes the call until Redis answers it.
@@ -149,13 +145,21 @@ impl Ledger for InHand {
         // What is kept of an event that is not in the batch is a leftover.
         let page = if (self.tag.first..self.end).contains(&page.id) { page } else { Page::default() };
         self.handled.fetch_max(page.id, Ordering::Relaxed);
-        self.emitted.fetch_or(page.emitted.0 > 0 || self.logs() && page.results > 0, Ordering::Relaxed);
+        self.has_emitted(page.emitted);
+        if self.logs() {
+            self.has_emitted((0, page.results));
+        }
         Ok(page)
     }
 
     async fn write(&self, id: u64, field: &str, With { emits, result }: With<'_>) -> Result<(), LedgerError> {
         self.handled.fetch_max(id, Ordering::Relaxed);
-        self.emitted.fetch_or(emits.is_some() || self.logs() && result.is_some(), Ordering::Relaxed);
+        if let Some((_, value)) = emits {
+            self.has_emitted((scripts::Emits::events_in(value), value.len()));
+        }
+        if let Some(result) = result.filter(|_| self.logs()) {
+            self.has_emitted((0, result.1.len()));
+        }
         self.call(Some(Finished { id, field, emits, result })).await.map(drop)
     }
 

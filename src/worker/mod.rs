@@ -47,7 +47,7 @@ use tracing::{info, warn};
 
 pub(crate) use activity::Post;
 pub use claims::{ClaimError, Claimed, Claims};
-pub use config::{BATCH_MAX, CONCURRENCY_MAX, ConfigError, WorkerConfig};
+pub use config::{BATCH_BYTES_MAX, BATCH_MAX, CONCURRENCY_MAX, ConfigError, REPLY_BYTES_MAX, WorkerConfig};
 pub use error::{StopReason, Stopped, WorkerError};
 pub use holder::Holder;
 pub(crate) use retry::type_of;

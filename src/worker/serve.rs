@@ -31,7 +31,7 @@ use super::wait::{Waited, pop, wait};
 use crate::escape;
 use crate::event::ObjectName;
 use crate::failpoints::around;
-use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report, Results, ScriptError};
+use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report, Results, Room, ScriptError};
 use crate::sink::{Context, Sink, Stop};
 use crate::wire::Wire;
 
@@ -39,8 +39,6 @@ use crate::wire::Wire;
 const CALLS_MAX: usize = 2;
 /// Markers looked at in one call: enough to pass over those a busy object has left, few enough to leave Redis to others.
 const MARKERS_MAX: usize = 1024;
-/// Slots in one call whose events' handlers have emitted, each up to 1,000 events and 8 MiB: Redis does nothing else while it pushes them.
-const EMITTED_MAX: usize = 16;
 /// Free slots named in a call beside those with results, at least: naming more than can be given something costs Redis time for nothing.
 const NAMED_MIN: usize = 4;
 /// Waits before a connection whose call or pop failed is replaced: the reason may be a lasting one.
@@ -111,6 +109,8 @@ pub(crate) struct Serve<'a> {
     /// From then on, the next call names all of them, so that a batch the process does not know of is found: after an attach, a lost reply,
     /// and now and then.
     name_all_at: Instant,
+    /// Where the next call begins to name slots: where the one before had no room for a result, so that none waits for ever.
+    name_from: usize,
     from: From,
     allowance: Allowance,
     health: Health,
@@ -164,6 +164,7 @@ impl<'a> Serve<'a> {
             wake_at: Instant::now(),
             named_max: NAMED_MIN,
             name_all_at: Instant::now(),
+            name_from: 0,
             from: From::Held,
             allowance: Allowance::new(config.reply_bytes),
             health: Health::Up,
@@ -268,13 +269,18 @@ impl<'a> Serve<'a> {
         // Unless all are to be named, half of the slots: Redis has the other half to work on while the answer is worked on here.
         let asked_max = if all { self.slots.len() } else { self.slots.len().div_ceil(CALLS_MAX) };
         let mut asked = Vec::with_capacity(asked_max);
-        let mut emitted_left = EMITTED_MAX;
-        for (number, slot) in self.slots.iter_mut().enumerate() {
+        let mut room = Room::new(self.config.reply_bytes);
+        let (later, sooner) = self.slots.split_at_mut(self.name_from);
+        let (sooner, later) = (sooner.iter_mut().enumerate(), later.iter_mut().enumerate());
+        let from = std::mem::take(&mut self.name_from);
+        for (number, slot) in sooner.map(|(at, slot)| (from + at, slot)).chain(later) {
             match slot {
                 _ if asked.len() == asked_max => break,
-                Slot::Reported(told) if told.emitted && emitted_left == 0 => continue,
+                Slot::Reported(told) if !room.admits(told.load) => {
+                    self.name_from = number;
+                    break;
+                }
                 Slot::Reported(told) => {
-                    emitted_left -= usize::from(told.emitted);
                     if told.handled {
                         call.handled(number);
                     }
@@ -547,7 +553,12 @@ impl<'a> Serve<'a> {
         }
         self.judge_sink(slot, &outcome);
         let config = Arc::clone(&self.config);
-        let policy = Policy { turn_max: config.turn_max, stopping: self.stopping, retry_of: &|payload| config.retry_of(payload) };
+        let policy = Policy {
+            turn_max: config.turn_max,
+            stopping: self.stopping,
+            logs: config.event_log.is_some(),
+            retry_of: &|payload| config.retry_of(payload),
+        };
         self.step(slot, Step::Outcome(outcome, &policy));
         if let Slot::Reported(told) = &self.slots[slot] {
             tell(&object, &told.report);

@@ -11,7 +11,7 @@ use tracing::{error, warn};
 use super::deliver::Outcome;
 use super::retry::{RetryPolicy, UsedUp};
 use crate::event::{NAME_BYTES_MAX, ObjectName};
-use crate::scripts::{BatchReply, Report, Results, Tag};
+use crate::scripts::{BatchReply, Load, Report, Results, Tag};
 use crate::sink::{Batch, Stop};
 
 /// Ids of one batch are this far apart: there is one partition.
@@ -32,8 +32,8 @@ pub(crate) struct Hand {
     pub(crate) taken: Instant,
     /// The event of which handlers have finished something, as far as the process knows.
     pub(crate) handled: Option<u64>,
-    /// Handlers have emitted something with that.
-    pub(crate) emitted: bool,
+    /// How many events handlers have emitted with that, and their bytes.
+    pub(crate) emitted: (usize, usize),
 }
 
 impl Hand {
@@ -45,7 +45,7 @@ impl Hand {
         let batch = Batch { object, first: reply.tag.first, prev: reply.prev, stride: STRIDE, payloads: reply.events };
         // In other hands, handlers may have finished something of its first event.
         let handled = reply.tag.is_again().then_some(reply.tag.first);
-        Self { raw: reply.object, tag: reply.tag, batch, turn, taken: Instant::now(), handled, emitted: false }
+        Self { raw: reply.object, tag: reply.tag, batch, turn, taken: Instant::now(), handled, emitted: (0, 0) }
     }
 
     /// How many events to offer to the sink at once: an event that failed, or that may have killed its worker, is delivered alone.
@@ -132,8 +132,8 @@ pub(crate) struct Told {
     pub(crate) taken: Instant,
     /// It ends the event of which handlers have finished something.
     pub(crate) handled: bool,
-    /// Something is to be pushed with that.
-    pub(crate) emitted: bool,
+    /// The work that it is for Redis.
+    pub(crate) load: Load,
     turn: usize,
 }
 
@@ -165,6 +165,8 @@ pub(crate) struct Policy<'a> {
     pub(crate) turn_max: usize,
     /// The process is stopping: it goes on with no object.
     pub(crate) stopping: bool,
+    /// The event log is on.
+    pub(crate) logs: bool,
     /// What follows when an event with this payload fails.
     pub(crate) retry_of: &'a dyn Fn(&[u8]) -> RetryPolicy,
 }
@@ -198,7 +200,7 @@ impl Slot {
                 report: hand.hold_for_operator(why),
                 taken: hand.taken,
                 handled: false,
-                emitted: false,
+                load: Load::default().with_rest(),
                 turn: 0,
             }),
             (slot @ (Self::Free | Self::Parked(_) | Self::Delivering(_) | Self::Reported(_) | Self::Asked(_)), _) => slot,
@@ -239,8 +241,19 @@ fn tell_over(hand: Hand, count: usize, then: Results, turn: usize) -> Slot {
         Results::Reject { id, .. } | Results::Complete { id, .. } => id + 1,
     };
     let handled = hand.handled.is_some_and(|id| id < over);
-    let emitted = handled && hand.emitted;
-    Slot::Reported(Told { report: hand.report(count, then), taken: hand.taken, handled, emitted, turn })
+    let load = load(&hand, &then, count, policy.logs, handled);
+    Slot::Reported(Told { report: hand.report(count, then), taken: hand.taken, handled, load, turn })
+}
+
+/// The work of a result: the events that leave the batch, their rows in the log, and the events that handlers have emitted.
+fn load(hand: &Hand, then: &Results, count: usize, logs: bool, handled: bool) -> Load {
+    let buried = usize::from(matches!(then, Results::Reject { .. } | Results::Complete { .. }));
+    let over = &hand.batch.payloads[..(count + buried).min(hand.batch.len())];
+    let bytes = over.iter().map(Bytes::len).sum();
+    let load = Load::of_batch(over.len(), bytes);
+    let load = if matches!(then, Results::Done | Results::Yield) { load } else { load.with_rest() };
+    let load = if logs { load.with_rows(over.len(), bytes) } else { load };
+    if handled { load.with_emits(hand.emitted.0, hand.emitted.1) } else { load }
 }
 
 /// The event behind the first `count` has failed: it is tried again later, unless its attempts are used up.
@@ -280,7 +293,7 @@ mod tests {
     use crate::worker::retry::{Backoff, Limit};
 
     const RETRY: RetryPolicy = RetryPolicy { backoff: Backoff::Fixed(Duration::from_millis(1)), limit: None };
-    const POLICY: Policy<'static> = Policy { turn_max: 4, stopping: false, retry_of: &|_| RETRY };
+    const POLICY: Policy<'static> = Policy { turn_max: 4, stopping: false, logs: false, retry_of: &|_| RETRY };
 
     fn reply(tag: &str, events: usize) -> BatchReply {
         let events = vec![Bytes::from_static(b"1"); events];
@@ -328,6 +341,30 @@ mod tests {
     fn all_delivered_goes_on() {
         let report = reported(delivering("7", 2), 2, None);
         assert_eq!((report.count, report.last, report.then), (2, Some(8), Results::Done));
+    }
+
+    /// One call wrote the log's rows of all slots, 32,768 with default settings. A result tells its work now, and a call takes in so much and no more.
+    #[test]
+    fn a_result_tells_its_work() {
+        let load_of = |slot: Slot, count: usize, stop: Option<Stop>, logs: bool| match slot
+            .next(Step::Outcome(Outcome { count, stop }, &Policy { logs, ..POLICY }))
+        {
+            Slot::Reported(told) => told.load,
+            other => panic!("{other:?}"),
+        };
+        let delivered = Load::of_batch(3, 3);
+        assert_eq!(load_of(delivering("7", 3), 3, None, false), delivered);
+        assert_eq!(load_of(delivering("7", 3), 3, None, true), delivered.with_rows(3, 3));
+        let failed = load_of(delivering("7", 3), 1, Some(Stop::transient("down")), true);
+        assert_eq!(failed, Load::of_batch(1, 1).with_rest().with_rows(1, 1));
+        let buried = load_of(delivering("7", 3), 2, Some(Stop::rejected("bad")), true);
+        assert_eq!(buried, delivered.with_rest().with_rows(3, 3));
+        // Handlers of 16 slots pushed 8 MiB each in one call.
+        let mut slot = delivering("7", 3);
+        if let Slot::Delivering(hand) = &mut slot {
+            (hand.handled, hand.emitted) = (Some(9), (1000, 1 << 20));
+        }
+        assert_eq!(load_of(slot, 3, None, false), delivered.with_emits(1000, 1 << 20));
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use redis::aio::MultiplexedConnection;
 use seriatim::control::ControlError;
-use seriatim::control::rules::{self, Kind, Ruled};
+use seriatim::control::rules::{self, Kind, Ruled, Selector};
 use seriatim::keys::Keys;
 use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results, Suspects, Tag};
 
@@ -24,7 +25,7 @@ const BOUNDS: Bounds = Bounds {
 };
 
 struct Scene {
-    _redis: Redis,
+    redis: Redis,
     state: State,
     keys: Keys,
     console: Console,
@@ -48,7 +49,7 @@ async fn attached() -> Scene {
     };
     scripts::attach(&mut conn, &keys, &args).await.expect("attached");
     let console = redis.console().await;
-    Scene { state: State::new(conn, keys.clone()), keys, console, _redis: redis }
+    Scene { state: State::new(conn, keys.clone()), keys, console, redis }
 }
 
 /// What a call answers.
@@ -261,19 +262,46 @@ async fn a_rule_that_is_set_again_begins_anew() {
     assert_eq!((scene.paused().await.len(), scene.rule("next").await), (0, None));
 }
 
+/// A worker looked up every prefix of a name at a colon. A legal name has up to 508 colons, so one rule made each object of such names cost 1,016
+/// lookups, and a call of all slots stopped Redis for a second. Only the first 8 colons count now, and no prefix of a rule has more.
+#[tokio::test]
+async fn colons_of_a_name_cost_eight_lookups_at_most() {
+    let mut scene = attached().await;
+    let keys = scene.keys.clone();
+    let (name, eighth) = (":".repeat(508), format!("{}*", ":".repeat(8)));
+    assert!(format!("{}*", ":".repeat(9)).parse::<Selector>().is_err());
+    set(scene.conn(), &keys, Kind::Pause, "never:*").await;
+    scene.state.emit(&name, "1").await;
+    let client = redis::Client::open(scene.redis.url()).expect("a URL");
+    let monitor = client.get_async_monitor().await.expect("a monitor");
+    assert_eq!(scene.ask().await.objects(), [name.as_str()]);
+    let _: String = scene.console.run(&["ECHO", "that was all"]).await;
+    let ran: Vec<String> =
+        monitor.into_on_message().take_while(|line: &String| std::future::ready(!line.contains("that was all"))).collect().await;
+    let of_rules = ran.iter().filter(|line| line.contains(r#""HMGET""#) && line.contains(&keys.event_rules()));
+    let fields: Vec<usize> = of_rules.map(|line| line.matches(r#"" ""#).count() - 1).collect();
+    assert_eq!(fields, [20], "for each kind: everything, eight prefixes, the object");
+    // The longest prefix that a rule can have holds the object.
+    set(scene.conn(), &keys, Kind::Block, &eighth).await;
+    scene.state.emit(&format!("{name}2"), "1").await;
+    scene.ask().await;
+    assert_eq!(scene.paused().await, [format!("{name}2")]);
+    scene.console.check().await;
+}
+
 /// Where more is due, or marked, than a call should pause, the next call goes on.
 #[tokio::test]
 async fn a_call_pauses_so_many_objects_and_no_more() {
     let mut scene = attached().await;
     let keys = scene.keys.clone();
-    for n in 0..1200 {
+    for n in 0..300 {
         scene.state.hold(&format!("o{n}"), "1", &[], "0 0 0 0 ").await;
     }
     set(scene.conn(), &keys, Kind::Block, "*").await;
     let first = scene.call(BOUNDS, From::Held, None).await.expect("an answer");
-    assert_eq!((scene.paused().await.len(), first.more), (1024, true));
+    assert_eq!((scene.paused().await.len(), first.more), (256, true));
     let second = scene.call(BOUNDS, From::Held, None).await.expect("an answer");
-    assert_eq!((scene.paused().await.len(), second.more), (1200, false));
+    assert_eq!((scene.paused().await.len(), second.more), (300, false));
 }
 
 /// A rule past its end holds nothing and is woken as a lifted one, and until then a call says when it will be time.

@@ -141,7 +141,7 @@ impl HandlerContext {
     /// and nothing was emitted.
     ///
     /// # Errors
-    /// The name or the event is refused; or the handlers of the event would emit more than 1,000 events or 8 MiB together; or the handler has ended.
+    /// The name or the event is refused; or the handlers of the event would emit more than 1,000 events or 2 MiB together; or the handler has ended.
     /// Where Redis is at its `maxmemory` when the handler has succeeded, it has failed for a time, and runs again.
     pub fn emit(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Result<(), HandlerEmitError> {
         let object = match &self.in_hand.cx.ledger {

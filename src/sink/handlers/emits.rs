@@ -9,8 +9,8 @@ use crate::scripts::Emits;
 
 /// The most events that the handlers of one event emit together.
 pub const EMITS_MAX: usize = 1000;
-/// The most bytes that they emit together, of objects' names and events: 8 MiB.
-pub const EMITS_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The most bytes that they emit together, of objects' names and events: 2 MiB.
+pub const EMITS_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// The most bytes of a handler's result, as JSON: 64 KiB.
 pub const RESULT_BYTES_MAX: usize = 64 * 1024;
@@ -61,7 +61,7 @@ pub enum HandlerEmitError {
     /// The event is refused.
     #[error(transparent)]
     Event(#[from] EventError),
-    /// The handlers of the event have emitted so much that this would be more than 1,000 events, or 8 MiB of objects' names and events.
+    /// The handlers of the event have emitted so much that this would be more than 1,000 events, or 2 MiB of objects' names and events.
     #[error(
         "the handlers of one event emit at most {EMITS_MAX} events with {EMITS_BYTES_MAX} bytes, names of objects included: \
          emit fewer, and let the handler of one of them emit the others"

@@ -1,0 +1,86 @@
+//! How much work one call of `advance` may bring to Redis, which does nothing else meanwhile.
+
+/// A command that takes or deletes an event costs about as much as so many bytes.
+const EVENT_BYTES: usize = 512;
+/// A row of the event log costs as much again.
+const ROW_BYTES: usize = 512;
+/// A result that does not end a batch takes about ten commands more: the rest is held or kept, an error noted, a dead letter written.
+const REST_BYTES: usize = 8192;
+/// An event that a handler has emitted takes up to three commands: its queue's type, the push and a marker.
+const EMIT_BYTES: usize = 2048;
+
+/// The work of one result, in bytes: each command counts as a number of bytes that takes as long.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Load(usize);
+
+impl Load {
+    /// A batch that leaves a slot. The next batch of the object, which may follow in the same call, is bounded by the script.
+    pub fn of_batch(events: usize, bytes: usize) -> Self {
+        Self(bytes.saturating_add(events.saturating_mul(EVENT_BYTES)))
+    }
+
+    /// Adds what becomes of the rest of the batch.
+    #[must_use]
+    pub fn with_rest(self) -> Self {
+        Self(self.0.saturating_add(REST_BYTES))
+    }
+
+    /// Adds the rows of the event log.
+    #[must_use]
+    pub fn with_rows(self, rows: usize, bytes: usize) -> Self {
+        Self(self.0.saturating_add(bytes).saturating_add(rows.saturating_mul(ROW_BYTES)))
+    }
+
+    /// Adds the events that handlers have emitted.
+    #[must_use]
+    pub fn with_emits(self, events: usize, bytes: usize) -> Self {
+        Self(self.0.saturating_add(bytes).saturating_add(events.saturating_mul(EMIT_BYTES)))
+    }
+}
+
+/// The room for results that one call has left.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    left: usize,
+    is_empty: bool,
+}
+
+impl Room {
+    /// The room of a call of which the reply may have so many bytes.
+    pub fn new(reply_bytes: usize) -> Self {
+        Self { left: reply_bytes, is_empty: true }
+    }
+
+    /// Takes the result in if there is room. The first one always fits: a result that is larger than the room goes alone.
+    pub fn admits(&mut self, load: Load) -> bool {
+        let fits = self.is_empty || load.0 <= self.left;
+        if fits {
+            self.left = self.left.saturating_sub(load.0);
+            self.is_empty = false;
+        }
+        fits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_larger_than_the_room_goes_alone() {
+        let mut room = Room::new(10_000);
+        assert!(room.admits(Load::of_batch(1, 1 << 20)));
+        assert!(!room.admits(Load::of_batch(1, 0)));
+        let mut room = Room::new(10_000);
+        assert!(room.admits(Load::of_batch(1, 100)));
+        assert!(!room.admits(Load::of_batch(1, 1 << 20)));
+        assert!(room.admits(Load::of_batch(1, 100)));
+    }
+
+    #[test]
+    fn rows_and_emits_weigh_more_than_events() {
+        let batch = Load::of_batch(10, 1000);
+        assert!(batch.with_rows(10, 1000) > batch && batch.with_emits(10, 1000) > batch.with_rows(10, 1000));
+        assert!(Load::of_batch(usize::MAX, 1).with_rows(1, 1) >= Load::of_batch(usize::MAX, 1));
+    }
+}
