@@ -33,8 +33,8 @@ pub(crate) struct Args {
     /// The most events of one object given to the sink at once: 1 to 1000
     #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().batch)]
     batch: usize,
-    /// The most bytes of events in one reply of Redis: 1 to 512MiB. After a failed call the worker asks for less, down to 64KiB
-    #[arg(long, value_name = "BYTES", default_value = "8MiB", value_parser = bytes)]
+    /// The most bytes of events in one reply of Redis: 1 to 4MiB. After a failed call the worker asks for less, down to 64KiB
+    #[arg(long, value_name = "BYTES", default_value = "2MiB", value_parser = bytes)]
     reply_bytes: usize,
     /// How long to wait at the start for a Redis that is loading or cannot be reached: up to 1h
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
