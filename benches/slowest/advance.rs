@@ -118,7 +118,8 @@ pub(crate) fn cases() -> Vec<Case> {
                     }
                     let hand = InHand { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
                     let value = emits.value(0);
-                    let finished = Finished { id: batch.tag.first, field: "handler:a", emits: Some(("emit:a", &value)) };
+                    let finished =
+                        Finished { id: batch.tag.first, field: "handler:a", emits: Some(("emit:a", &value)), result: None };
                     scripts::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
                     call.handled(batch.slot);
                     call.report(batch.slot, &done(batch));

@@ -22,6 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
                     displace: &lease,
                     before: "",
                     crashes_max: 5,
+                    suspects: scripts::Suspects::NONE,
                 };
                 world.begin().await;
                 scripts::attach(&mut world.conn, &world.keys, &args).await.expect("attached");

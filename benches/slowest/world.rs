@@ -42,6 +42,7 @@ impl Settings {
             claims: self.slots(),
             markers: 1024,
             forget_after: None,
+            suspects: scripts::Suspects::NONE,
         }
     }
 }
@@ -109,8 +110,17 @@ impl World {
 
     pub(crate) async fn attach(&mut self, slots: usize) {
         let lease = Duration::from_secs(600);
-        let args =
-            Attach { name: NAME, token: TOKEN, holder: "host 1 1", lease, slots, displace: "", before: "", crashes_max: 5 };
+        let args = Attach {
+            name: NAME,
+            token: TOKEN,
+            holder: "host 1 1",
+            lease,
+            slots,
+            displace: "",
+            before: "",
+            crashes_max: 5,
+            suspects: scripts::Suspects::NONE,
+        };
         scripts::attach(&mut self.conn, &self.keys, &args).await.expect("attached");
     }
 

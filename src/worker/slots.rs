@@ -194,7 +194,8 @@ impl Slot {
             }
             (Self::Delivering(hand), Step::Settle(then)) => {
                 let then = hand.crashed(then);
-                tell_over(hand, 0, then, 0)
+                // A suspect is settled alone, so that its load may be told too high.
+                tell_over(hand, 0, then, 0, true)
             }
             (Self::Delivering(hand), Step::Refuse(why)) => Self::Reported(Told {
                 report: hand.hold_for_operator(why),
@@ -230,18 +231,18 @@ fn hand_over(hand: Hand, outcome: Outcome, policy: &Policy<'_>) -> Slot {
     // What lets go of the object ends its turn, also where the same slot gets it back in the same call.
     let ends = matches!(then, Results::Yield | Results::Hold { .. });
     let turn = if ends { 0 } else { hand.turn - (len - count) };
-    tell_over(hand, count, then, turn)
+    tell_over(hand, count, then, turn, policy.logs)
 }
 
 /// The result, with what it ends.
-fn tell_over(hand: Hand, count: usize, then: Results, turn: usize) -> Slot {
+fn tell_over(hand: Hand, count: usize, then: Results, turn: usize, logs: bool) -> Slot {
     let over = match &then {
         Results::Done | Results::Yield => u64::MAX,
         Results::Part { .. } | Results::Hold { .. } => hand.id(count),
         Results::Reject { id, .. } | Results::Complete { id, .. } => id + 1,
     };
     let handled = hand.handled.is_some_and(|id| id < over);
-    let load = load(&hand, &then, count, policy.logs, handled);
+    let load = load(&hand, &then, count, logs, handled);
     Slot::Reported(Told { report: hand.report(count, then), taken: hand.taken, handled, load, turn })
 }
 
