@@ -190,7 +190,7 @@ impl Slot {
             (Self::Parked(hand), Step::Resume) => Self::Delivering(hand),
             (Self::Parked(hand), Step::GiveBack) => {
                 let then = Results::Hold { rest: hand.tag, delay: Some(Duration::ZERO), why: "unavailable".to_owned() };
-                tell_over(hand, 0, then, 0)
+                tell_over(hand, 0, then, 0, true)
             }
             (Self::Delivering(hand), Step::Settle(then)) => {
                 let then = hand.crashed(then);
