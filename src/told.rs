@@ -49,8 +49,17 @@ pub fn advice(error: &RedisError) -> String {
 pub fn is_outage(error: &RedisError) -> bool {
     match error.code() {
         Some("LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "READONLY" | "NOREPLICAS" | "MISCONF") => true,
-        _ => error.is_io_error() || error.is_timeout() || error.to_string().contains("max number of clients"),
+        // A SCRIPT FLUSH came between the loading of a script and its call.
+        Some("NOSCRIPT") => true,
+        _ => {
+            error.is_io_error() || error.is_timeout() || is_cut_off(error) || error.to_string().contains("max number of clients")
+        }
     }
+}
+
+/// Whether the connection ended in the middle of a reply.
+fn is_cut_off(error: &RedisError) -> bool {
+    error.is_connection_dropped() || error.kind() == ErrorKind::Parse && error.to_string().contains("end of input")
 }
 
 /// The right that an ACL error of Redis is about, as `ACL SETUSER` writes it.
@@ -67,6 +76,19 @@ fn missing_right(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A worker ended at its start: its connection was cut in the middle of the first reply, or a SCRIPT FLUSH came between loading a script and
+    /// calling it. Both are over with the next connection.
+    #[test]
+    fn a_reply_that_was_cut_off_is_an_outage() {
+        let cut = redis::parse_redis_value(b"$40\r\nredis_version").expect_err("half a reply");
+        assert!(is_outage(&cut), "{cut}");
+        let flushed =
+            redis::parse_redis_value(b"-NOSCRIPT No matching script. Please use EVAL.\r\n").and_then(redis::Value::extract_error);
+        assert!(is_outage(&flushed.expect_err("an error")));
+        let denied = redis::parse_redis_value(b"-NOPERM no\r\n").and_then(redis::Value::extract_error);
+        assert!(!is_outage(&denied.expect_err("an error")));
+    }
 
     #[test]
     fn the_right_that_is_missing_is_named() {
