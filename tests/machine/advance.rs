@@ -121,7 +121,7 @@ impl Reference {
         }
         let before = self.counter.unwrap_or(0);
         let is_lost = self.counter.is_none() || before < args.highest;
-        let counter = if is_lost { before.max(args.highest) + JUMP } else { before };
+        let counter = if is_lost { before.max(args.highest).max(self.highest) + JUMP } else { before };
         match self.broken {
             Some(Broken::Markers | Broken::Held | Broken::Rules | Broken::Counter) => return Reply::WrongType,
             Some(Broken::Paused) if !self.rules.is_empty() => return Reply::WrongType,
@@ -149,7 +149,9 @@ impl Reference {
         call.run(args);
         let Call { reply_bytes, from_held, progress, batches, quarantined, .. } = call;
         if call.counter != before {
-            self.counter = Some(call.counter);
+            let counter = call.counter;
+            self.counter = Some(counter);
+            self.highest = self.highest.max(counter);
         }
         let due = self.due.values().copied().min().filter(|due| *due != OPERATOR);
         let left = !self.markers.is_empty() || due.is_some_and(|due| due <= self.now) || reply_bytes <= 0;
@@ -430,7 +432,7 @@ impl Call<'_> {
     /// A counter below an id that was given before jumps.
     fn rise_above(&mut self, id: u64) {
         if id > self.counter {
-            self.counter = id + JUMP;
+            self.counter = id.max(self.state.highest) + JUMP;
         }
     }
 

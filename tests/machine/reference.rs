@@ -407,6 +407,8 @@ pub struct Reference {
     /// By kind and selector.
     pub rules: BTreeMap<Name, Rule>,
     pub counter: Option<u64>,
+    /// The highest counter there ever was. The time, to which the counter jumps, is beyond it.
+    pub highest: u64,
     /// In the order in which the names came.
     pub registry: Vec<(&'static str, Registered)>,
     /// Names that are alive or have something.
@@ -716,10 +718,11 @@ impl Reference {
         // An emptied Redis has no replication id to compare with, but its counter tells.
         let changed = differs && seen.is_some() || counter < highest || evicted;
         if changed || self.meta.is_none() && first_id == 0 {
-            counter = counter.max(highest) + JUMP;
+            counter = counter.max(highest).max(self.highest) + JUMP;
         }
         counter = counter.max(first_id.saturating_sub(1));
         self.counter = Some(counter);
+        self.highest = self.highest.max(counter);
         self.meta = Some(if differs { Some(replication_id.to_owned()) } else { seen });
         self.log_on = log;
         Reply::Connected { changed, counter }

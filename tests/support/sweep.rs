@@ -9,8 +9,9 @@ use seriatim::scripts::{self, Adopted, ScriptError, Sweep};
 /// Makes every registered name a watched one that is due; only leaves a registry of a wrong type alone.
 const ALL_DUE: &str = r"
 local names = redis.pcall('HKEYS', KEYS[1])
+if names.err then return end
 redis.call('DEL', KEYS[3])
-for _, name in ipairs(names.err and {} or names) do
+for _, name in ipairs(names) do
   redis.call('ZADD', KEYS[2], 0, name)
 end";
 
