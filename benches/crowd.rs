@@ -1,0 +1,204 @@
+//! Measures what a crowded Redis costs emitters: the p99 of an emit at 500 per second, with and without the crowd, in the same run.
+//!
+//!     cargo bench --bench crowd [-- --scale PERCENT]
+//!
+//! Two private Redis on loopback have two worker processes each, whose 512 slots are all busy. One of the two also has 100,000 departed names,
+//! 1,000,000 markers, 300,000 paused and 100,000 held objects, and 1,000 rules; `--scale` takes that percentage of each. Both get 500 emits per
+//! second in turn. Ends with 1 if the p99 with the crowd is more than twice that without.
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::future::pending;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use seriatim::Emitter;
+use seriatim::control::By;
+use seriatim::control::rules::{self, Kind};
+use seriatim::event::Json;
+use seriatim::keys::Keys;
+use seriatim::sink;
+use seriatim::worker::{Shutdown, Worker};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+/// Set for the children that this program starts of itself: the name of the worker to be.
+const CHILD: &str = "SERIATIM_BENCH_WORKER";
+const WORKERS: usize = 2;
+const SLOTS: usize = 256;
+/// 500 emits per second, in turns of five seconds.
+const EVERY: Duration = Duration::from_millis(2);
+const EMITS: usize = 2_500;
+const TURNS: usize = 8;
+/// The p99 with the crowd is at most so many times that without.
+const RATIO_MAX: f64 = 2.0;
+/// Things seeded in one command.
+const CHUNK: u64 = 5_000;
+
+const DEPARTED: u64 = 100_000;
+const MARKERS: u64 = 1_000_000;
+const PAUSED: u64 = 300_000;
+const HELD: u64 = 100_000;
+const RULES: u64 = 1_000;
+
+fn main() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    if let Ok(name) = std::env::var(CHILD) {
+        return runtime.block_on(busy_worker(&name));
+    }
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let percent = match args.as_slice() {
+        [] => 100,
+        [option, percent] if option == "--scale" => percent.parse()?,
+        _ => anyhow::bail!("usage: crowd [--scale PERCENT]"),
+    };
+    runtime.block_on(measure(percent))
+}
+
+async fn measure(percent: u64) -> anyhow::Result<()> {
+    let (empty, crowded) = (Place::start().await?, Place::start().await?);
+    let began = Instant::now();
+    crowded.crowd(percent).await?;
+    println!("crowd at {percent} %, seeded in {:.0?}", began.elapsed());
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for turn in 0..TURNS {
+        without.push(empty.emits(turn).await?);
+        with.push(crowded.emits(turn).await?);
+    }
+    let [without_p50, without_p99] = [50, 99].map(|percentile| of_turns(&without, percentile));
+    let [with_p50, with_p99] = [50, 99].map(|percentile| of_turns(&with, percentile));
+    let ratio = with_p99 / without_p99;
+    println!("an emit at 500/s, medians of {TURNS} turns of {EMITS}, ms");
+    println!("  without the crowd: p50 {without_p50:.3}  p99 {without_p99:.3}");
+    println!("  with the crowd:    p50 {with_p50:.3}  p99 {with_p99:.3}");
+    println!("  p99 with / without {ratio:.2}, at most {RATIO_MAX:.2}");
+    anyhow::ensure!(ratio <= RATIO_MAX, "the crowd costs emitters too much");
+    Ok(())
+}
+
+/// The median over the turns of a percentile of each, in ms.
+fn of_turns(turns: &[Vec<f64>], percentile: usize) -> f64 {
+    let mut of_each: Vec<f64> = turns.iter().map(|turn| turn[turn.len() * percentile / 100]).collect();
+    of_each.sort_by(f64::total_cmp);
+    (of_each[TURNS / 2 - 1] + of_each[TURNS / 2]) / 2.0
+}
+
+/// A Redis whose workers are busy.
+struct Place {
+    _server: support::Server,
+    _workers: Vec<Process>,
+    conn: MultiplexedConnection,
+    emitter: Emitter,
+}
+
+/// A process of ours that ends with the value.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A worker whose deliveries never end.
+async fn busy_worker(name: &str) -> anyhow::Result<()> {
+    let sink = sink::batches(|_: sink::Batch, _| pending::<sink::Delivered>());
+    let worker = Worker::builder(std::env::var("SERIATIM_REDIS")?).name(name).concurrency(SLOTS).sink(sink);
+    worker.build()?.run(Shutdown::new()).await?;
+    Ok(())
+}
+
+impl Place {
+    async fn start() -> anyhow::Result<Self> {
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let server = support::Server::start(&["--port", &port.to_string()]);
+        let url = format!("redis://127.0.0.1:{port}");
+        let patience = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
+        let conn = redis::Client::open(url.as_str())?.get_multiplexed_async_connection_with_config(&patience).await?;
+        let emitter = Emitter::builder(&url).connect().await?;
+        for busy in 0..WORKERS * SLOTS {
+            emitter.event(format!("busy:{busy}"), Json::new("{}")).send().await?;
+        }
+        let mut workers = Vec::new();
+        for name in 0..WORKERS {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.env(CHILD, format!("w{name}")).env("SERIATIM_REDIS", &url).stdout(Stdio::null());
+            workers.push(Process(command.spawn()?));
+        }
+        let mut place = Self { _server: server, _workers: workers, conn, emitter };
+        place.until_busy().await?;
+        Ok(place)
+    }
+
+    async fn until_busy(&mut self) -> anyhow::Result<()> {
+        let owners: Vec<_> = (0..WORKERS * SLOTS).map(|busy| Keys::new().event_worker(&format!("busy:{busy}"))).collect();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let owned: usize = redis::cmd("EXISTS").arg(&owners).query_async(&mut self.conn).await?;
+            if owned == owners.len() {
+                return Ok(());
+            }
+            anyhow::ensure!(Instant::now() < deadline, "only {owned} slots are busy after 30 s");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// One line of Lua for each thing of the chunk from `ARGV[1]` to `ARGV[2]`.
+    async fn seed(&self, count: u64, percent: u64, lua: &str) -> anyhow::Result<()> {
+        let mut conn = self.conn.clone();
+        let count = count * percent / 100;
+        let script = format!("for n = ARGV[1], ARGV[2] do {lua} end");
+        for from in (1..=count).step_by(CHUNK as usize) {
+            let to = (from + CHUNK - 1).min(count);
+            redis::cmd("EVAL").arg(&script).arg(0).arg(from).arg(to).exec_async(&mut conn).await?;
+        }
+        Ok(())
+    }
+
+    async fn crowd(&self, percent: u64) -> anyhow::Result<()> {
+        let mut conn = self.conn.clone();
+        let (seconds, _): (u64, u64) = redis::cmd("TIME").query_async(&mut conn).await?;
+        let departed_ms = seconds * 1000 - 30_000;
+        let register = "local token = string.format('00000000-0000-4000-8000-%012d', n)
+            redis.call('HSET', 'event.workers', 'departed-' .. n, '256 ' .. token .. ' ";
+        self.seed(DEPARTED, percent, &format!("{register}{departed_ms}')")).await?;
+        let by = By { who: "bench", why: "a crowd" };
+        for rule in 1..=(RULES * percent / 100).max(1) {
+            rules::set(&mut conn, &Keys::new(), by, Kind::Pause, &format!("paused:{rule}:*").parse()?, None).await?;
+        }
+        let held = "redis.call('SET', name .. ':event.worker', 'held') redis.call('LPUSH', name .. ':events', '{}')";
+        let paused =
+            format!("local name = 'paused:' .. n % 1000 + 1 .. ':' .. n {held} redis.call('ZADD', 'objects.paused', 0, name)");
+        self.seed(PAUSED, percent, &paused).await?;
+        let due_ms = (seconds + 3600) * 1000;
+        let waiting = format!("local name = 'held:' .. n {held} redis.call('ZADD', 'objects.held', {due_ms} + n, name)");
+        self.seed(HELD, percent, &waiting).await?;
+        let marked =
+            "redis.call('LPUSH', 'marked:' .. n .. ':events', '{}') redis.call('LPUSH', 'objects.with.events', 'marked:' .. n)";
+        self.seed(MARKERS, percent, marked).await
+    }
+
+    /// A turn of emits at an even pace, each timed from the moment at which it was due. Returns the times in ms, sorted.
+    async fn emits(&self, turn: usize) -> anyhow::Result<Vec<f64>> {
+        let mut every = interval(EVERY);
+        every.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        let mut under_way = JoinSet::new();
+        for emit in 0..EMITS {
+            let due = every.tick().await;
+            let emitter = self.emitter.clone();
+            under_way.spawn(async move {
+                let sent = emitter.event(format!("emitted:{turn}:{emit}"), Json::new("{\"n\":1}")).send().await;
+                sent.map(|_| due.elapsed().as_secs_f64() * 1000.0)
+            });
+        }
+        let mut took = Vec::with_capacity(EMITS);
+        while let Some(done) = under_way.join_next().await {
+            took.push(done??);
+        }
+        took.sort_by(f64::total_cmp);
+        Ok(took)
+    }
+}
