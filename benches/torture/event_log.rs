@@ -3,7 +3,7 @@
 //! An event and its row leave together, in one step: whatever Redis loses, it loses both. So no event has two rows, in no run; each row follows the one
 //! before of its object; and what was acknowledged or received has a row, unless the emit itself is among what Redis may have lost.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -16,6 +16,8 @@ use seriatim::control::log::PER_CALL_MAX;
 use seriatim::control::{LogEntry, LogStatus, log};
 use seriatim::keys::Keys;
 
+use tokio::time::Instant;
+
 use crate::receiver::name_in;
 
 /// So many faults are told one by one.
@@ -26,6 +28,10 @@ pub(crate) struct EventLog {
     rows: Vec<Row>,
     /// The last row that was taken out.
     read_to: Option<String>,
+    /// The newest row at some times of the last seconds. Ids of rows tell no age: Redis' clock may step.
+    newest: VecDeque<(Instant, String)>,
+    /// Redis was restarted empty after so many rows.
+    emptied: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -50,15 +56,27 @@ impl Row {
 }
 
 impl EventLog {
-    /// Takes out what is there, or what was there so long ago that Redis does not lose it any more.
+    /// Redis lost all rows, and every object begins a new chain.
+    pub(crate) fn emptied(&mut self) {
+        self.emptied.push(self.rows.len());
+        self.read_to = None;
+        self.newest.clear();
+    }
+
+    /// Takes out all rows, or those that were there so long ago that Redis does not lose them any more.
     pub(crate) async fn read(&mut self, conn: &mut MultiplexedConnection, settled: Option<Duration>) -> anyhow::Result<()> {
-        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(conn).await?;
-        let age = settled.unwrap_or_default().as_millis() as u64;
-        let end_ms = settled.map_or(u64::MAX, |_| seconds * 1000 + micros / 1000 - age);
+        let end = match settled {
+            None => None,
+            Some(age) => match self.settled_to(conn, age).await? {
+                Some(end) => Some(end),
+                None => return Ok(()),
+            },
+        };
         loop {
             let page = log(conn, &Keys::new(), self.read_to.as_deref(), PER_CALL_MAX).await?.entries;
             let count = page.len();
-            let page: Vec<LogEntry> = page.into_iter().take_while(|entry| entry.finalized_ms < end_ms).collect();
+            let is_settled = |entry: &LogEntry| end.is_none_or(|end| stream_id(&entry.log_id) <= end);
+            let page: Vec<LogEntry> = page.into_iter().take_while(is_settled).collect();
             let is_last = page.len() < PER_CALL_MAX || count < PER_CALL_MAX;
             for entry in page {
                 let log_id = entry.log_id.clone();
@@ -75,11 +93,27 @@ impl EventLog {
         Ok(())
     }
 
+    /// Notes the newest row, and returns the id up to which rows are older than `age`.
+    async fn settled_to(&mut self, conn: &mut MultiplexedConnection, age: Duration) -> anyhow::Result<Option<StreamId>> {
+        let mut newest = redis::cmd("XREVRANGE");
+        newest.arg("event.log").arg("+").arg("-").arg("COUNT").arg(1);
+        let newest: Vec<(String, redis::Value)> = newest.query_async(conn).await?;
+        if let Some((id, _)) = newest.into_iter().next() {
+            self.newest.push_back((Instant::now(), id));
+        }
+        let settled = self.newest.iter().take_while(|(at, _)| at.elapsed() >= age).count();
+        let end = self.newest.drain(..settled).next_back();
+        Ok(end.map(|(_, id)| stream_id(&id)))
+    }
+
     /// Prints the verdict; answers whether it is clean.
     pub(crate) fn judge(&self, history: &Path, lossy: bool) -> anyhow::Result<bool> {
         let (known, mut faults) = (Known::read(history)?, Vec::new());
         let (mut ids, mut events, mut last) = (HashSet::new(), HashSet::new(), HashMap::<&str, (u64, u64)>::new());
-        for row in &self.rows {
+        for (at, row) in self.rows.iter().enumerate() {
+            if self.emptied.contains(&at) {
+                last.values_mut().for_each(|(_, prev)| *prev = 0);
+            }
             if !ids.insert(row.id) || !events.insert(row.event.as_str()) {
                 faults.push(format!("logged twice: {row:?}"));
             }
@@ -127,6 +161,14 @@ impl EventLog {
         faults.iter().take(TOLD).for_each(|fault| println!("  EVENT LOG: {fault}"));
         Ok(faults.is_empty())
     }
+}
+
+/// A stream's id as numbers, which compare as the stream does.
+type StreamId = (u64, u64);
+
+fn stream_id(text: &str) -> StreamId {
+    let (ms, sequence) = text.split_once('-').unwrap_or((text, "0"));
+    (ms.parse().unwrap_or_default(), sequence.parse().unwrap_or_default())
 }
 
 /// An emit, as far as one of its events is concerned.

@@ -7,7 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
+use redis::aio::MultiplexedConnection;
 use serde_json::{Value, json};
+use seriatim::control::dead::{PER_CALL_MAX, dead_letters};
+use seriatim::keys::Keys;
 
 /// One file, and the clock. No two times are the same.
 pub(crate) struct History {
@@ -47,6 +51,23 @@ impl History {
     pub(crate) fn came(&self, op: &str, object: &str, id: u64, prev: u64, event: &str) {
         let t = self.now();
         self.write(&json!({"op": op, "t": t, "object": object, "id": id, "prev": prev, "event": event}));
+    }
+
+    /// Writes a line for each dead letter in Redis.
+    pub(crate) async fn dead_letters(&self, conn: &mut MultiplexedConnection) -> anyhow::Result<()> {
+        let mut after: Option<String> = None;
+        loop {
+            let page = dead_letters(conn, &Keys::new(), after.as_deref(), PER_CALL_MAX).await?;
+            for letter in &page {
+                let (id, prev) = letter.id.zip(letter.prev).context("a dead letter without numbers")?;
+                let event = String::from_utf8_lossy(&letter.event);
+                self.came("dead", &letter.object, id, prev, event.trim_start_matches('!'));
+            }
+            if page.len() < PER_CALL_MAX {
+                return Ok(());
+            }
+            after = page.into_iter().next_back().map(|letter| letter.dead_id);
+        }
     }
 
     /// Redis may have lost what was written from `before` before `t` until now.

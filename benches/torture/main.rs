@@ -6,6 +6,7 @@
 //! end all faults and rules are lifted, the queues must drain within a bound, `check` must be clean, the history of what was emitted, answered and
 //! received (`history`) is judged by `seriatim verify --history`, and the event log is held against it (`event_log`). Ends with 1 if anything is wrong; the evidence is kept then.
 
+mod blocking;
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../tests/support/clock.rs"]
 mod clock;
@@ -42,6 +43,16 @@ struct Args {
 }
 
 fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some((blocking::WORD, words)) = words.split_first().map(|(word, words)| (word.as_str(), words)) {
+        return match blocking::main(words) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("torture: {error:#}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     // A plain `cargo bench` comes here, too, and asks for nothing.
     match Args::read().and_then(|args| args.map_or_else(usage, |args| run(&args))) {
         Ok(true) => ExitCode::SUCCESS,

@@ -38,14 +38,20 @@ pub(crate) enum Fault {
     Latency { delay: Duration, time: Duration },
     /// Some connection stays open, and nothing gets through any more.
     HalfOpen,
-    /// Redis' clock is set back by an hour, and a while later ahead again.
-    ClockStepped { time: Duration },
     /// A pause or a block, lifted after a while, or by its own end.
     Ruled { rule: RuleSet, time: Duration, ends: bool },
+    /// The next delivery of the worker with a handler blocks its thread.
+    HandlerBlocked { time: Duration },
+    /// All connections share a link of 1 MB/s in each direction.
+    LinkSlow { time: Duration },
+    /// SIGKILL to Redis, which starts again without data.
+    RedisEmptied { down: Duration },
+    /// Redis' clock steps forward or back by an hour, and returns after a while.
+    ClockStepped { back: bool, time: Duration },
 }
 
 /// The names of the kinds, in the order of [`Fault::kind`].
-pub(crate) const KINDS: [&str; 17] = [
+pub(crate) const KINDS: [&str; 20] = [
     "worker SIGKILL",
     "worker SIGSTOP beyond its lease",
     "worker SIGTERM",
@@ -62,11 +68,17 @@ pub(crate) const KINDS: [&str; 17] = [
     "power lost",
     "worker displaced by --takeover",
     "rule set and lifted",
-    "Redis' clock back and ahead",
+    "handler blocks its thread",
+    "link at 1 MB/s",
+    "Redis restarted empty",
+    "Redis' clock stepped by 1 h",
 ];
 
 /// How many of each kind in ten minutes.
-const PER_TEN_MINUTES: [u64; KINDS.len()] = [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40, 120, 20];
+const PER_TEN_MINUTES: [u64; KINDS.len()] = [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40, 120, 60, 30, 3, 12];
+
+/// The kind that loses data whatever Redis has synced. A run that must lose nothing goes without it.
+const EMPTIED: usize = 18;
 
 impl Fault {
     pub(crate) fn kind(&self) -> usize {
@@ -87,7 +99,10 @@ impl Fault {
             Self::PowerLost { .. } => 13,
             Self::WorkerDisplaced { .. } => 14,
             Self::Ruled { .. } => 15,
-            Self::ClockStepped { .. } => 16,
+            Self::HandlerBlocked { .. } => 16,
+            Self::LinkSlow { .. } => 17,
+            Self::RedisEmptied { .. } => 18,
+            Self::ClockStepped { .. } => 19,
         }
     }
 
@@ -120,11 +135,15 @@ impl Fault {
             10 => Self::ReplyCut { bytes: Self::some_bytes(random) },
             11 => Self::Latency { delay: random.ms(1, 120), time: random.ms(500, 3000) },
             12 => Self::HalfOpen,
-            16 => Self::ClockStepped { time: random.ms(2000, 6000) },
             15 => {
                 let rule = RuleSet::of(random);
                 Self::Ruled { rule, time: random.ms(200, if rule.is_for_all() { 1500 } else { 4000 }), ends: random.chance(30) }
             }
+            // The lease is 1 s and `stall_max` 2 s: some lose neither, some the lease.
+            16 => Self::HandlerBlocked { time: random.ms(200, 4000) },
+            17 => Self::LinkSlow { time: random.ms(500, 4000) },
+            18 => Self::RedisEmptied { down: random.ms(0, 400) },
+            19 => Self::ClockStepped { back: random.chance(50), time: random.ms(2000, 6000) },
             _ => Self::WorkerDisplaced { worker, paused: random.chance(50).then(|| random.ms(300, 2500)) },
         }
     }
@@ -149,6 +168,9 @@ pub(crate) enum Appendfsync {
 pub(crate) fn schedule(seed: u64, length: Duration, appendfsync: Appendfsync, workers: usize) -> Vec<(Duration, Fault)> {
     let mut plan = Vec::new();
     for (kind, count) in PER_TEN_MINUTES.into_iter().enumerate() {
+        if kind == EMPTIED && appendfsync == Appendfsync::Always {
+            continue;
+        }
         // A sequence of its own per kind: another rate of one kind leaves the others as they are.
         let mut random = Random::new(seed ^ (kind as u64 + 1).wrapping_mul(0xd134_2543_de82_ef95));
         let mean_ms = 600_000 / count;

@@ -1,6 +1,6 @@
 //! A TCP proxy before Redis that cuts connections at a chosen byte, delays them, or lets nothing through any more.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// Which way bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +23,11 @@ pub(crate) struct Faults {
     cuts: Mutex<[Vec<usize>; 2]>,
     half_open: AtomicI64,
     latency_ms: AtomicU64,
+    /// Bytes per second of the link that all connections share; 0: no limit. With the time, by way, at which the link is free again.
+    rate: AtomicU64,
+    busy_until: Mutex<[Option<Instant>; 2]>,
+    /// Nothing passes.
+    stopped: AtomicBool,
     /// Connections cut and made half-open.
     pub(crate) cut: [AtomicU64; 2],
     pub(crate) half_opened: AtomicU64,
@@ -42,11 +48,36 @@ impl Faults {
         self.latency_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
     }
 
+    /// Limits the link to so many bytes per second in each direction; 0 lifts the limit.
+    pub(crate) fn rate(&self, bytes_per_second: u64) {
+        self.rate.store(bytes_per_second, Ordering::SeqCst);
+    }
+
+    /// Returns when the link has room for so many bytes.
+    fn link_free_at(&self, way: Way, bytes: usize) -> Option<Instant> {
+        let rate = self.rate.load(Ordering::Relaxed);
+        if rate == 0 {
+            return None;
+        }
+        let mut busy_until = self.busy_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let from = busy_until[way as usize].map_or(now, |at| at.max(now));
+        let until = from + Duration::from_secs_f64(bytes as f64 / rate as f64);
+        busy_until[way as usize] = Some(until);
+        Some(until)
+    }
+
+    /// Lets nothing pass from now on, or everything that waited.
+    pub(crate) fn stop(&self, stopped: bool) {
+        self.stopped.store(stopped, Ordering::SeqCst);
+    }
+
     /// No fault is in force any more.
     pub(crate) fn lift(&self) {
         *self.cuts.lock().unwrap_or_else(PoisonError::into_inner) = Default::default();
         self.half_open.store(0, Ordering::SeqCst);
         self.latency(Duration::ZERO);
+        self.rate(0);
         self.end.notify_waiters();
     }
 
@@ -107,6 +138,12 @@ async fn pump(way: Way, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, faults:
         let delay_ms = faults.latency_ms.load(Ordering::Relaxed);
         if delay_ms > 0 {
             tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+        }
+        if let Some(at) = faults.link_free_at(way, read) {
+            tokio::time::sleep_until(at).await;
+        }
+        while faults.stopped.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
         let pass = left.map_or(read, |left| left.min(read));
         if to.write_all(&bytes[..pass]).await.is_err() {

@@ -12,20 +12,26 @@ use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
 use crate::clock::Clock;
+use crate::event_log::EventLog;
 use crate::history::History;
+use crate::proxy::Faults;
 
 /// With `everysec`, Redis may lose what it wrote in so much time before a kill.
 const MAY_LOSE: Duration = Duration::from_secs(2);
+/// A Redis that restarts empty loses all events that wait. None waits longer than this, apart from those that an error of the workers left behind.
+const MAY_WAIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Server {
     dir: PathBuf,
     pub(crate) port: u16,
     child: tokio::sync::Mutex<Running>,
-    /// Whoever steps it has it alone.
-    pub(crate) clock: tokio::sync::RwLock<Clock>,
-    environment: Vec<(String, PathBuf)>,
     /// How long the log was, and when, over the last seconds.
     noted: Mutex<Vec<(Instant, Log)>>,
+    /// The clock that Redis reads.
+    clock: Clock,
+    /// Kills and steps of the clock exclude each other: a counter that jumps while the clock is ahead stays ahead for an hour, and then a loss of two
+    /// jumps in a row can lead to ids below those given, if no process remembers them.
+    clock_or_kill: tokio::sync::Mutex<()>,
 }
 
 /// A log, and how long it is.
@@ -34,6 +40,10 @@ struct Log {
     path: PathBuf,
     length: u64,
 }
+
+/// Redis has done everything that was sent to it so long ago.
+const SETTLED: Duration = Duration::from_millis(100);
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// A longer log is written anew from what is there, or each start would take longer than the one before.
 const LOG_BYTES_MAX: u64 = 2 * 1024 * 1024;
@@ -48,11 +58,10 @@ impl Server {
         std::fs::create_dir_all(dir)?;
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let clock = Clock::new();
-        let environment = clock.environment();
-        let child = spawn(dir, port, always, &environment)?;
+        let child = spawn(dir, port, always, &clock)?;
         let child = tokio::sync::Mutex::new(Running { child, always });
-        let clock = tokio::sync::RwLock::new(clock);
-        let server = Self { dir: dir.to_owned(), port, child, clock, environment, noted: Mutex::default() };
+        let clock_or_kill = tokio::sync::Mutex::default();
+        let server = Self { dir: dir.to_owned(), port, child, noted: Mutex::default(), clock, clock_or_kill };
         server.until_up().await?;
         Ok(server)
     }
@@ -113,6 +122,7 @@ impl Server {
         always: bool,
         history: &History,
     ) -> anyhow::Result<bool> {
+        let _alone = self.clock_or_kill.lock().await;
         let mut running = self.child.lock().await;
         let (killed_at, before) = (Instant::now(), history.now());
         running.child.kill().await?;
@@ -126,9 +136,61 @@ impl Server {
             history.redis_lost(before, MAY_LOSE);
         }
         tokio::time::sleep(down).await;
-        *running = Running { child: spawn(&self.dir, self.port, always, &self.environment)?, always };
+        *running = Running { child: spawn(&self.dir, self.port, always, &self.clock)?, always };
         self.until_up().await?;
         Ok(was_cut)
+    }
+
+    /// SIGKILL, and a new start without data. Dead letters and rows of the log are read before; meanwhile nothing passes the proxy. Returns whether
+    /// they could be read: if another fault prevents it, Redis keeps its data.
+    pub(crate) async fn empty(
+        &self,
+        down: Duration,
+        history: &History,
+        event_log: &mut EventLog,
+        proxied: &Faults,
+    ) -> anyhow::Result<bool> {
+        let _alone = self.clock_or_kill.lock().await;
+        let mut running = self.child.lock().await;
+        proxied.stop(true);
+        // What was sent to Redis before is over by then, or waits for a marker that nobody can push.
+        tokio::time::sleep(SETTLED).await;
+        let looked = match self.connect(Duration::from_secs(3)).await {
+            Ok(mut conn) => match history.dead_letters(&mut conn).await {
+                Ok(()) => event_log.read(&mut conn, None).await,
+                failed => failed,
+            },
+            Err(error) => Err(error),
+        };
+        if let Err(error) = looked {
+            println!("Redis keeps its data: {error:#}");
+            proxied.stop(false);
+            return Ok(false);
+        }
+        let before = history.now();
+        running.child.kill().await?;
+        std::fs::remove_dir_all(self.dir.join("appendonlydir"))?;
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        history.redis_lost(before, MAY_WAIT);
+        event_log.emptied();
+        proxied.stop(false);
+        tokio::time::sleep(down).await;
+        let always = running.always;
+        *running = Running { child: spawn(&self.dir, self.port, always, &self.clock)?, always };
+        self.until_up().await?;
+        Ok(true)
+    }
+
+    /// The clock of Redis steps, and returns after a while.
+    pub(crate) async fn step_clock(&self, back: bool, time: Duration) {
+        let _alone = self.clock_or_kill.lock().await;
+        if back {
+            self.clock.step_back(HOUR);
+        } else {
+            self.clock.step_ahead(HOUR);
+        }
+        tokio::time::sleep(time).await;
+        self.clock.step_back(Duration::ZERO);
     }
 
     /// The log as it was then, unless it was written anew since.
@@ -153,16 +215,16 @@ fn log_of(dir: &Path) -> Option<Log> {
     Some(Log { path, length })
 }
 
-fn spawn(dir: &Path, port: u16, always: bool, environment: &[(String, PathBuf)]) -> anyhow::Result<Child> {
+fn spawn(dir: &Path, port: u16, always: bool, clock: &Clock) -> anyhow::Result<Child> {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("redis.log"))?;
     let appendfsync = if always { "always" } else { "everysec" };
     Command::new(program()?)
+        .envs(clock.environment())
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"])
         .args(["--appendonly", "yes", "--appendfsync", appendfsync, "--auto-aof-rewrite-percentage", "0"])
         .args(["--enable-debug-command", "yes"])
         .arg("--dir")
         .arg(dir)
-        .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use seriatim::control::check::check_up_to;
-use seriatim::control::dead::{PER_CALL_MAX, dead_letters};
 use seriatim::keys::Keys;
 use tokio::process::Command;
 use tokio::task::{JoinHandle, JoinSet};
@@ -27,9 +26,10 @@ use crate::workers::Workers;
 const DRAIN: Duration = Duration::from_secs(90);
 /// What was logged so long ago no kill takes away.
 const SETTLED: Duration = Duration::from_secs(10);
-const HOUR: Duration = Duration::from_secs(3600);
-/// Names whose processes left before anything starts.
-const DEPARTED: u64 = 2000;
+/// Names of departed processes, 256 slots each, from the start.
+const DEPARTED: u64 = 2_000;
+/// The link while it is slow, in bytes per second.
+const SLOW_LINK: u64 = 1_000_000;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_seriatim");
 
 /// What faults act on.
@@ -44,6 +44,7 @@ struct Scene {
     missed: [AtomicU64; KINDS.len()],
     logs_cut: AtomicU64,
     released: AtomicU64,
+    event_log: Arc<tokio::sync::Mutex<EventLog>>,
 }
 
 pub(crate) struct Stage {
@@ -56,7 +57,6 @@ pub(crate) struct Stage {
     beside: JoinSet<anyhow::Result<()>>,
     watching: JoinHandle<anyhow::Result<()>>,
     receiver: Arc<Mutex<Receiver>>,
-    event_log: Arc<tokio::sync::Mutex<EventLog>>,
     worker_count: usize,
 }
 
@@ -64,15 +64,18 @@ impl Stage {
     pub(crate) async fn set(dir: &Path, seed: u64, worker_count: usize, appendfsync: Appendfsync) -> anyhow::Result<Self> {
         let history = Arc::new(History::create(&dir.join("history.ndjson"))?);
         let server = Server::start(&dir.join("redis"), appendfsync == Appendfsync::Always).await?;
-        depart(&server).await?;
         let proxied = Arc::new(Faults::default());
         let port = proxy::start(server.port, Arc::clone(&proxied)).await?;
         let url = format!("redis://127.0.0.1:{port}");
         // A build while this runs must not change what runs, and the evidence is complete with it.
         let program = dir.join("seriatim");
         std::fs::copy(PROGRAM, &program).with_context(|| format!("cannot copy {PROGRAM}"))?;
-        let workers = Workers::start(worker_count, dir, &url, &program)?;
+        let harness = dir.join("torture");
+        std::fs::copy(std::env::current_exe()?, &harness).context("cannot copy the harness")?;
+        depart(&server).await?;
+        let workers = Workers::start(worker_count, dir, &url, &program, &harness)?;
         let frontends = Frontends::new(url, Arc::clone(&history), seed);
+        let event_log = Arc::new(tokio::sync::Mutex::new(EventLog::default()));
         let scene = Arc::new(Scene {
             history: Arc::clone(&history),
             server,
@@ -83,6 +86,7 @@ impl Stage {
             missed: Default::default(),
             logs_cut: AtomicU64::new(0),
             released: AtomicU64::new(0),
+            event_log: Arc::clone(&event_log),
         });
         let emitting = tokio::spawn(Arc::clone(&frontends).run());
         let watching = tokio::spawn(async move { workers.watch().await });
@@ -91,8 +95,7 @@ impl Stage {
         beside.spawn(shorten_log(Arc::clone(&scene)));
         beside.spawn(release(Arc::clone(&scene)));
         beside.spawn(lift_forgotten(Arc::clone(&scene)));
-        let event_log = Arc::new(tokio::sync::Mutex::new(EventLog::default()));
-        beside.spawn(read_log(Arc::clone(&event_log), Arc::clone(&scene)));
+        beside.spawn(read_log(Arc::clone(&scene)));
         let receiver = Arc::new(Mutex::new(Receiver::default()));
         beside.spawn(receive(Arc::clone(&receiver), Arc::clone(&scene)));
         Ok(Self {
@@ -104,7 +107,6 @@ impl Stage {
             beside,
             watching,
             receiver,
-            event_log,
             worker_count,
         })
     }
@@ -162,7 +164,8 @@ impl Stage {
         let stopped = self.scene.workers.stop_all().await?;
         self.beside.shutdown().await;
         receive_once(&self.receiver, &self.scene)?;
-        self.log_dead_letters().await?;
+        let mut conn = self.scene.server.connect(Duration::from_secs(10)).await?;
+        self.scene.history.dead_letters(&mut conn).await?;
         self.scene.history.flush()?;
         let url = format!("redis://127.0.0.1:{}", self.scene.server.port);
         let program = self.dir.join("seriatim");
@@ -173,28 +176,10 @@ impl Stage {
             .args(self.lossy.then_some("--lossy"))
             .arg(self.dir.join("history.ndjson"));
         let verify = verify.status().await?;
-        let mut conn = self.scene.server.connect(Duration::from_secs(10)).await?;
-        let mut event_log = self.event_log.lock().await;
+        let mut event_log = self.scene.event_log.lock().await;
         event_log.read(&mut conn, None).await?;
         let logged = event_log.judge(&self.dir.join("history.ndjson"), self.lossy)?;
         Ok(stopped && check.success() && verify.success() && logged && self.panics()? == 0)
-    }
-
-    async fn log_dead_letters(&self) -> anyhow::Result<()> {
-        let mut conn = self.scene.server.connect(Duration::from_secs(10)).await?;
-        let mut after: Option<String> = None;
-        loop {
-            let page = dead_letters(&mut conn, &Keys::new(), after.as_deref(), PER_CALL_MAX).await?;
-            for letter in &page {
-                let (id, prev) = letter.id.zip(letter.prev).context("a dead letter without numbers")?;
-                let event = String::from_utf8_lossy(&letter.event);
-                self.scene.history.came("dead", &letter.object, id, prev, event.trim_start_matches('!'));
-            }
-            if page.len() < PER_CALL_MAX {
-                return Ok(());
-            }
-            after = page.into_iter().next_back().map(|letter| letter.dead_id);
-        }
     }
 
     fn panics(&self) -> anyhow::Result<usize> {
@@ -246,8 +231,6 @@ impl Scene {
                 true
             }
             Fault::PowerLost { down, cut, always } => {
-                // No process is left that remembers an id: ids that Redis has lost are above all others only if its clock is right.
-                let _right = self.server.clock.read().await;
                 let killed = self.workers.kill_all(down);
                 let (killed, was_cut) = tokio::join!(killed, self.server.kill(down, cut, always, &self.history));
                 self.logs_cut.fetch_add(u64::from(was_cut?), Ordering::Relaxed);
@@ -280,14 +263,22 @@ impl Scene {
                 self.proxied.latency(Duration::ZERO);
                 true
             }
-            Fault::ClockStepped { time } => {
-                let clock = self.server.clock.write().await;
-                clock.step_back(HOUR);
+            Fault::Ruled { rule, time, ends } => self.rules.hold(&self.server, rule, time, ends).await,
+            Fault::HandlerBlocked { time } => self.workers.block(time).await?,
+            Fault::LinkSlow { time } => {
+                self.proxied.rate(SLOW_LINK);
                 sleep(time).await;
-                clock.step_back(Duration::ZERO);
+                self.proxied.rate(0);
                 true
             }
-            Fault::Ruled { rule, time, ends } => self.rules.hold(&self.server, rule, time, ends).await,
+            Fault::RedisEmptied { down } => {
+                let mut event_log = self.event_log.lock().await;
+                self.server.empty(down, &self.history, &mut event_log, &self.proxied).await?
+            }
+            Fault::ClockStepped { back, time } => {
+                self.server.step_clock(back, time).await;
+                true
+            }
             Fault::HalfOpen => {
                 self.proxied.half_open();
                 true
@@ -302,18 +293,6 @@ impl Scene {
     async fn command(&self, words: &[&str]) -> bool {
         self.server.command(words).await.is_ok()
     }
-}
-
-/// Registers names as processes of an older version have left them.
-async fn depart(server: &Server) -> anyhow::Result<()> {
-    let mut conn = server.connect(Duration::from_secs(10)).await?;
-    let (seconds, _): (u64, u64) = redis::cmd("TIME").query_async(&mut conn).await?;
-    let mut names = redis::cmd("HSET");
-    names.arg(Keys::new().event_workers());
-    for n in 0..DEPARTED {
-        names.arg(format!("departed-{n}")).arg(format!("256 token-{n} {}", (seconds - 60) * 1000));
-    }
-    Ok(names.exec_async(&mut conn).await?)
 }
 
 async fn note_lengths(scene: Arc<Scene>) -> anyhow::Result<()> {
@@ -358,13 +337,30 @@ async fn lift_forgotten(scene: Arc<Scene>) -> anyhow::Result<()> {
 }
 
 /// Takes what is in the log and cannot be lost any more out of Redis, which would take longer and longer to start with it.
-async fn read_log(event_log: Arc<tokio::sync::Mutex<EventLog>>, scene: Arc<Scene>) -> anyhow::Result<()> {
+async fn read_log(scene: Arc<Scene>) -> anyhow::Result<()> {
     loop {
         sleep(Duration::from_secs(1)).await;
+        // Locked before the connection is made: what is read belongs to the Redis that the log was emptied for, or not.
+        let mut event_log = scene.event_log.lock().await;
         if let Ok(mut conn) = scene.server.connect(Duration::from_secs(2)).await {
-            let _ = event_log.lock().await.read(&mut conn, Some(SETTLED)).await;
+            // Redis may be killed just now: the next time, then.
+            let _ = event_log.read(&mut conn, Some(SETTLED)).await;
         }
     }
+}
+
+/// Registers names of processes that departed, as they stand in Redis after many restarts under random names.
+async fn depart(server: &Server) -> anyhow::Result<()> {
+    let mut conn = server.connect(Duration::from_secs(10)).await?;
+    let (seconds, _): (u64, u64) = redis::cmd("TIME").query_async(&mut conn).await?;
+    let mut register = redis::cmd("HSET");
+    register.arg(Keys::new().event_workers());
+    for name in 0..DEPARTED {
+        register
+            .arg(format!("departed-{name}"))
+            .arg(format!("256 00000000-0000-4000-8000-{name:012} {}", (seconds - name) * 1000));
+    }
+    Ok(register.exec_async(&mut conn).await?)
 }
 
 async fn receive(receiver: Arc<Mutex<Receiver>>, scene: Arc<Scene>) -> anyhow::Result<()> {

@@ -12,8 +12,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, MutexGuard};
 
+use crate::blocking;
+
 /// Short, so that many faults fit into a minute.
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
+/// How failed events are tried again.
+pub(crate) const RETRY: &str = "exponential:20ms..1m";
+/// Rows of the event log that stay, unless the harness takes them out.
+pub(crate) const LOG_KEEP: u64 = 1_000_000_000;
+/// The worker with a handler that blocks its thread on request: the first one. The others run the program.
+const BLOCKING: usize = 0;
 /// A stop that takes longer than its grace by so much counts as hung.
 const STOP_PATIENCE: Duration = Duration::from_secs(12);
 
@@ -24,6 +32,8 @@ pub(crate) struct Workers {
     dir: PathBuf,
     url: String,
     program: PathBuf,
+    /// This program, for the worker with a handler.
+    harness: PathBuf,
     children: Vec<Mutex<Child>>,
     /// What the workers write to, by worker; the last one is the present one.
     outputs: Vec<StdMutex<Vec<PathBuf>>>,
@@ -35,11 +45,12 @@ pub(crate) struct Workers {
 
 impl Workers {
     /// Starts so many, and whoever watches over them.
-    pub(crate) fn start(count: usize, dir: &Path, url: &str, program: &Path) -> anyhow::Result<Arc<Self>> {
+    pub(crate) fn start(count: usize, dir: &Path, url: &str, program: &Path, harness: &Path) -> anyhow::Result<Arc<Self>> {
         let mut workers = Self {
             dir: dir.to_owned(),
             url: url.to_owned(),
             program: program.to_owned(),
+            harness: harness.to_owned(),
             children: Vec::new(),
             outputs: (0..count).map(|worker| StdMutex::new(vec![Self::output(dir, worker, 0)])).collect(),
             starts: AtomicUsize::new(0),
@@ -66,16 +77,29 @@ impl Workers {
 
     fn spawn(&self, worker: usize, takeover: bool) -> anyhow::Result<Child> {
         let output = lock(&self.outputs[worker]).last().cloned().unwrap_or_default();
-        let slots = SLOTS[self.starts.fetch_add(1, Ordering::Relaxed) % SLOTS.len()];
+        let start = self.starts.fetch_add(1, Ordering::Relaxed);
+        let slots = SLOTS[start % SLOTS.len()];
         let log = std::fs::OpenOptions::new().create(true).append(true).open(Self::log(&self.dir, worker))?;
-        Command::new(&self.program)
-            .args(["worker", "--name", &format!("torture-{worker}"), "--redis", &self.url])
-            .arg("--sink")
-            .arg(format!("file:{}", output.display()))
-            .args(["--lease", &format!("{}ms", LEASE.as_millis()), "--grace", "2s", "--retry", "exponential:20ms..1m"])
-            .args(["--concurrency", slots, "--batch", "16", "--turn-max", "64"])
-            .args(["--event-log", "--event-log-keep", "1000000000"])
-            .args(takeover.then_some("--takeover"))
+        let name = format!("torture-{worker}");
+        let mut command = if worker == BLOCKING {
+            let mut command = Command::new(&self.harness);
+            command.args([blocking::WORD, &name, &self.url]).arg(output).arg(slots).arg(self.request());
+            // Now one thread runs everything, now a thread blocks beside others.
+            command.args([takeover, start.is_multiple_of(2)].map(|yes| yes.to_string()));
+            command
+        } else {
+            let mut command = Command::new(&self.program);
+            command
+                .args(["worker", "--name", &name, "--redis", &self.url])
+                .arg("--sink")
+                .arg(format!("file:{}", output.display()))
+                .args(["--lease", &format!("{}ms", LEASE.as_millis()), "--grace", "2s", "--retry", RETRY])
+                .args(["--concurrency", slots, "--batch", "16", "--turn-max", "64"])
+                .args(["--event-log", "--event-log-keep", &LOG_KEEP.to_string()])
+                .args(takeover.then_some("--takeover"));
+            command
+        };
+        command
             .env("SERIATIM_LOG", "info")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -83,6 +107,22 @@ impl Workers {
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("cannot start {}", self.program.display()))
+    }
+
+    /// The file that asks the worker with a handler to block.
+    fn request(&self) -> PathBuf {
+        self.dir.join("block")
+    }
+
+    /// The next delivery of the worker with a handler blocks its thread for so long. Returns whether one did within that time and 5 s more.
+    pub(crate) async fn block(&self, time: Duration) -> anyhow::Result<bool> {
+        let request = self.request();
+        // Renamed, so that no delivery reads half a number.
+        let half = self.dir.join("block.new");
+        std::fs::write(&half, time.as_millis().to_string())?;
+        std::fs::rename(&half, &request)?;
+        tokio::time::sleep(time + Duration::from_secs(5)).await;
+        Ok(std::fs::remove_file(&request).is_err())
     }
 
     /// Starts again, for ever, what ended by itself.
