@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
 
@@ -138,6 +140,9 @@ pub(crate) struct Watch {
     turns: u64,
     stalled_for: Duration,
     posts: Vec<Watched>,
+    /// The runtime of the deliveries, and the last task that was given to it.
+    runtime: Handle,
+    nudge: Option<JoinHandle<()>>,
 }
 
 /// A post, and what it looked like.
@@ -150,11 +155,13 @@ struct Watched {
 }
 
 impl Watch {
+    /// Called in the runtime of the deliveries.
     pub(crate) fn new(activity: Arc<Activity>, stall_max: Duration, timeout: Duration) -> Self {
         let watched = |post: &Arc<Post>| Watched { post: Arc::clone(post), polls: 0, blocked_for: Duration::ZERO, tell_at: LONG };
         let posts = activity.all().iter().map(watched).collect();
         let turns = activity.turns.load(Ordering::Relaxed);
-        Self { activity, stall_max, timeout, turns, stalled_for: Duration::ZERO, posts }
+        let runtime = Handle::current();
+        Self { activity, stall_max, timeout, turns, stalled_for: Duration::ZERO, posts, runtime, nudge: None }
     }
 
     /// Watches for ever. Ends the process where a delivery blocks its thread for `stall_max` after its timeout.
@@ -176,6 +183,7 @@ impl Watch {
         for watched in &mut self.posts {
             watched.step(passed);
         }
+        self.nudge();
         let turns = self.activity.turns.load(Ordering::Relaxed);
         if turns != self.turns {
             (self.turns, self.stalled_for) = (turns, Duration::ZERO);
@@ -191,6 +199,16 @@ impl Watch {
                 blocking = self.blocking(),
                 "recover: the worker's loop stands still, its lease is not renewed any more; move what blocks into spawn_blocking"
             );
+        }
+    }
+
+    /// Wakes a thread of the runtime if a delivery blocks another one. A thread that blocks may have been the one that waited for sockets and timers, and
+    /// the others sleep until they are given a task.
+    fn nudge(&mut self) {
+        let blocks = self.posts.iter().any(|watched| !watched.blocked_for.is_zero());
+        // A runtime with one thread does not come to the last one either.
+        if blocks && self.nudge.as_ref().is_none_or(JoinHandle::is_finished) {
+            self.nudge = Some(self.runtime.spawn(async {}));
         }
     }
 
@@ -259,8 +277,8 @@ mod tests {
         (activity, posts, watch)
     }
 
-    #[test]
-    fn a_loop_that_turns_is_never_stalled() {
+    #[tokio::test]
+    async fn a_loop_that_turns_is_never_stalled() {
         let (activity, _, mut watch) = watch(1, Duration::ZERO);
         for _ in 0..100 {
             activity.turned();
@@ -277,8 +295,8 @@ mod tests {
     }
 
     /// A delivery that blocks is found by its own time, not by that of the batch: each event begins anew.
-    #[test]
-    fn a_blocked_delivery_is_found_and_named() {
+    #[tokio::test]
+    async fn a_blocked_delivery_is_found_and_named() {
         let (activity, posts, mut watch) = watch(2, Duration::from_secs(1));
         *posts[1].object.lock().expect("no panic") = Some(ObjectName::new("work:1").expect("a name"));
         let polled = Polled::begin(&posts[1]);
@@ -301,8 +319,8 @@ mod tests {
     }
 
     /// A delivery that outlives its session is watched on; one that waits is not.
-    #[test]
-    fn what_still_blocks_is_kept_over_sessions() {
+    #[tokio::test]
+    async fn what_still_blocks_is_kept_over_sessions() {
         let (activity, posts, _) = watch(3, Duration::ZERO);
         let polled = Polled::begin(&posts[0]);
         activity.posts(2);
