@@ -16,6 +16,13 @@ const SYSTEMS: [&str; 3] = ["seriatim", "streams", "raw"];
 const TINY: [&str; 12] =
     ["--events", "2000", "--objects", "50", "--rate", "2000", "--repetitions", "1", "--warm-up", "0", "--producers", "8"];
 
+/// A Redis without any key, not even a counter.
+fn empty() -> Redis {
+    let redis = Redis::own(&[]);
+    let () = redis::cmd("FLUSHALL").query(&mut connection(&redis)).expect("FLUSHALL");
+    redis
+}
+
 fn command(url: &str, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
     command.args(["bench", "--redis", url]).args(args);
@@ -62,7 +69,7 @@ fn assert_measured(report: &Value, figure: &str, systems: &[&str]) {
 
 #[test]
 fn every_figure_is_measured_and_no_key_is_left() {
-    let redis = Redis::own(&[]);
+    let redis = empty();
     let mut connection = connection(&redis);
     let () = connection.set("{other:0}:work:1:events", "not ours").expect("SET");
     let report = json(&bench(redis.url(), &[&TINY[..], &["--json", "--workers", "2", "--seed", "7"]].concat()));
@@ -97,7 +104,7 @@ fn the_table_fits_a_terminal_and_only_what_is_asked_for_is_measured() {
 
 #[tokio::test]
 async fn a_signal_ends_it_and_no_key_is_left() {
-    let redis = Redis::own(&[]);
+    let redis = empty();
     let mut connection = connection(&redis);
     let child = command(redis.url(), &["--events", "20000", "--repetitions", "1000"]).spawn().expect("the program runs");
     let asked = redis.connect().await;
@@ -117,7 +124,7 @@ async fn a_signal_ends_it_and_no_key_is_left() {
 
 #[test]
 fn keys_of_others_are_left_alone() {
-    let redis = Redis::own(&[]);
+    let redis = empty();
     let mut connection = connection(&redis);
     let () = connection.lpush("{shop:0}:work:1:events", "1").expect("LPUSH");
     let output = bench(redis.url(), &["--namespace", "shop"]);

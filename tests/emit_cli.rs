@@ -250,7 +250,7 @@ fn without_redis_it_says_where_it_looked_and_shows_no_password() {
     assert_has(&stderr(&emit(redis.url()), 3), &[redis.url().trim_start_matches("unix://"), "is it running?"]);
     let message = stderr(&emit("redis://:hush@127.0.0.1:1"), 3);
     assert_has(&message, &["127.0.0.1:1"]);
-    for url in ["redis://:hush@127.0.0.1:1", "redis://u:hush@host:x", "hush", "redis://:hu#hush@host"] {
+    for url in ["redis://:hush@127.0.0.1:1", "redis://u:hush@host:x", "ftp://:hush@host", "redis://:hu#hush@host"] {
         let output = emit(url);
         assert!(matches!(output.status.code(), Some(2 | 3)), "{url}");
         let said = [output.stdout, output.stderr].concat();
