@@ -2,9 +2,25 @@
 
 use std::time::Duration;
 
-use seriatim::scripts::{self, Attach};
+use seriatim::scripts::{self, Attach, Emits, Finished, InHand, Sweep};
 
-use crate::world::{Case, NAME, TOKEN, case, names};
+use crate::world::{Case, NAME, TOKEN, World, case, event, names};
+
+/// Keeps what handlers of an event have emitted, as much as they may.
+async fn keep(world: &mut World, measured: bool) -> (bytes::Bytes, scripts::Tag) {
+    let batch = world.fill(&crate::DEFAULT, 1, 200).await.remove(0);
+    let mut emits = Emits::default();
+    let emitted = event(2000);
+    (0..1000).for_each(|n| emits.push(format!("emitted:{n}").as_bytes(), emitted.as_bytes()));
+    let value = emits.value(0);
+    let hand = InHand { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
+    let finished = Finished { id: batch.tag.first, field: "handler:a", emits: Some(("emit:a", &value)), result: None };
+    if measured {
+        world.begin().await;
+    }
+    scripts::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
+    (batch.object, batch.tag)
+}
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -41,6 +57,30 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.fill(settings, 2, 200).await;
                 world.begin().await;
                 scripts::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
+            })
+        }),
+        case("adopt", "all slots of a dead process have a batch in flight", |world, settings| {
+            Box::pin(async move {
+                world.fill(settings, 2, 200).await;
+                world.cmd(redis::cmd("DEL").arg(world.keys.worker_lease(NAME))).await;
+                world.begin().await;
+                let (look, forget) = (Duration::from_millis(1), Duration::from_secs(86_400));
+                let sweep = Sweep { own: "other", crashes_max: 5, look, forget, since: None };
+                while scripts::adopt(&mut world.conn, &world.keys, &sweep).await.expect("swept").more {}
+            })
+        }),
+        case("handled", "a handler has emitted 1,000 events of 2 MiB together", |world, _| {
+            Box::pin(async move {
+                keep(world, true).await;
+            })
+        }),
+        case("handled", "the same is read", |world, _| {
+            Box::pin(async move {
+                let (object, tag) = keep(world, false).await;
+                let slot = 0;
+                let hand = InHand { name: NAME, token: TOKEN, slot, object: &object, tag };
+                world.begin().await;
+                scripts::handled(&mut world.conn, &world.keys, &hand, None).await.expect("read");
             })
         }),
         case("forget", "a call's objects, all idle", |world, _| {

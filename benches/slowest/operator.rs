@@ -90,6 +90,16 @@ pub(crate) fn cases() -> Vec<Case> {
                 scripts::operator::held(&mut world.conn, &world.keys, false, None, count).await.expect("a page");
             })
         }),
+        case("operator/release_many", "as many as a call takes", |world, settings| {
+            Box::pin(async move {
+                world.fill(settings, 2, 200).await;
+                scripts::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
+                let objects = crate::world::names(scripts::operator::RELEASE_PER_CALL_MAX, "work");
+                world.begin().await;
+                let released = scripts::operator::release_many(&mut world.conn, &world.keys, BY, false, "", &objects).await;
+                assert!(!released.expect("released").is_empty());
+            })
+        }),
         case("operator/skip", "of a batch of 1,000 events", |world, settings| {
             Box::pin(async move {
                 world.fill(settings, settings.batch(), 200).await;

@@ -12,11 +12,13 @@ fn by(why: &str) -> By<'_> {
 
 /// As many rules as there may be, with long names, which are over nothing.
 async fn many(world: &mut World) {
-    let why = "w".repeat(1000);
+    let value = format!("1 0 0 3 0 ada{}", "w".repeat(1000));
+    let mut rules = redis::cmd("HSET");
+    rules.arg(world.keys.event_rules()).arg(&["next", "never"]);
     for n in 1..RULES_MAX {
-        let selector: Selector = format!("{}{n:04}", "x".repeat(500)).parse().expect("a selector");
-        set(&mut world.conn, &world.keys, by(&why), Kind::Pause, &selector, None).await.expect("set");
+        rules.arg(format!("pause {}{n:04}", "x".repeat(500))).arg(&value);
     }
+    world.cmd(&mut rules).await;
 }
 
 async fn over_all(world: &mut World) {
