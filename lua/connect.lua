@@ -5,13 +5,14 @@
 --           the highest id the caller has seen. A namespace without seriatim.meta is new, or was emptied: its counter begins at the time, too,
 --           unless the caller chose a first id. As long as fewer than a million ids a second are given, the time is beyond every id given
 --           before, also if Redis has lost an earlier jump and nobody remembers those ids.
---           Writes down whether the event log is on, for those who finalize events and are no workers.
+--           Writes down whether the event log is on, for those who finalize events and are no workers, and how many rows of it are kept: a worker
+--           without the log must not trim rows that workers with it have written.
 --           Raises the version of the protocol, so that workers of the version before cannot connect any more, and refuses a version it does not
 --           know, before anything is written.
 --           Refuses a user who may not do all that the scripts do.
 -- Keys      KEYS[1] seriatim.meta (hash, read and write); next.event.id (string, read and write)
--- Arguments prefix; replication id ('' = unknown); highest id seen by the caller (0 = none); lowest first id, of the caller's choice (0 = none); 1 where the event
---           log is on, or 0
+-- Arguments prefix; replication id ('' = unknown); highest id seen by the caller (0 = none); lowest first id, of the caller's choice (0 = none); rows of the
+--           event log that are kept, or 0 if it is off
 -- Replies   {'ok', counter jumped 0|1, counter} | {'schema', version} | {'counter', value}: next.event.id is no whole number below 2^53
 --           | {'denied', command}
 -- Keeps     I5 (ids)
@@ -54,9 +55,12 @@ if replication_id ~= '' and seen[2] ~= replication_id then
   -- A cursor of HSCAN means nothing to another server: the pass over the worker names begins anew.
   redis.call('HDEL', KEYS[1], 'names.cursor', 'names.indexed')
 end
-if log == '1' and not seen[3] then
+if log ~= '0' then
+  redis.call('HSET', KEYS[1], 'event.log.keep', log)
+end
+if log ~= '0' and not seen[3] then
   redis.call('HSET', KEYS[1], 'event.log', 'on')
-elseif log ~= '1' and seen[3] then
+elseif log == '0' and seen[3] then
   redis.call('HDEL', KEYS[1], 'event.log')
 end
 return { 'ok', changed and 1 or 0, text }

@@ -5,7 +5,7 @@
 -- Keys      KEYS[1] objects.held (zset, read); objects.paused (zset, read); of the objects OBJ:last.event.id (string, read and deleted),
 --           OBJ:event.handled (hash, read and deleted), OBJ:event.errors (deleted), OBJ:event.worker (string, read), OBJ:events (list, read), and
 --           whether OBJ:events.held, OBJ:events.held.id or OBJ:events.scheduled are there
--- Arguments prefix; objects (1 to 1000)
+-- Arguments prefix; objects (1 to 250)
 -- Replies   {'looked', word, detail, …}, a pair for each object:
 --             forgotten LAST | unknown '' | queued EVENTS | owned W | held '' | reserved KEY | wrong KEY
 --           A marker may be all there is of an `unknown` one. `wrong` names a key of a wrong type.
@@ -41,7 +41,7 @@ local function kept_by(object)
     return 'reserved', object .. events_scheduled_of
   end
   -- What handlers have emitted is pushed with the end of their event; should it be left behind all the same, it must not be lost.
-  for _, field in ipairs(redis.pcall('HGETALL', base .. event_handled)) do
+  for _, field in ipairs(redis.pcall('HKEYS', base .. event_handled)) do
     if string.sub(field, 1, 5) == 'emit:' then
       return 'reserved', object .. event_handled
     end

@@ -10,7 +10,8 @@
 --   {'inspected', field, value, field, value, …}; a field is missing where there is nothing to tell. `wrong`, `rule`,
 --   `error` and `result` may come more than once. Fields: src/control/inspect.rs.
 -- Invariants: none are touched.
--- Cost: LPOS over the markers, about 20 commands, and two for each result that is kept, of at most 64 KiB together. lua/taken.lua tells which workers have the object in their lists.
+-- Cost: LPOS over 10,000 markers at most, about 20 commands, and two for each result that is kept, of at most 64 KiB together. lua/taken.lua tells
+-- which workers have the object in their lists.
 
 local prefix = ARGV[1]
 local object = ARGV[2]
@@ -18,6 +19,8 @@ local text_bytes_max = tonumber(ARGV[3])
 
 local ERRORS_MAX = 20
 local RESULTS_BYTES_MAX = 65536
+-- The markers that are searched, from the end that is taken next.
+local MARKERS_MAX = 10000
 
 local reply = {'inspected'}
 local function tell(field, value)
@@ -78,8 +81,10 @@ if expect(prefix .. event_rules, 'hash') then
   end
 end
 if expect(prefix .. objects_with_events, 'list') then
-  local marker = redis.call('LPOS', prefix .. objects_with_events, object, 'RANK', -1)
-  if marker then tell('markers_before', redis.call('LLEN', prefix .. objects_with_events) - 1 - marker) end
+  local marker = redis.call('LPOS', prefix .. objects_with_events, object, 'RANK', -1, 'MAXLEN', MARKERS_MAX)
+  local markers = redis.call('LLEN', prefix .. objects_with_events)
+  if marker then tell('markers_before', markers - 1 - marker) end
+  if not marker and markers > MARKERS_MAX then tell('markers_beyond', 1) end
 end
 
 local owner = string_at(base .. event_worker)

@@ -149,7 +149,7 @@ async fn a_skipped_event_has_its_results() {
     for (id, results) in [(5, BOTH), (6, "-")] {
         let redis = Redis::start();
         let (mut state, console) = in_hand(&redis).await;
-        let seen = Seen { event_log: true, ..Seen::default() };
+        let seen = Seen { event_log: Some(EventLog::default()), ..Seen::default() };
         scripts::connect(&mut state.conn, &state.keys, "", seen).await.expect("connected");
         finish(&mut state, id).await;
         let rest = Results::Hold { rest: tag(5).failed(), delay: None, why: "retry: no".to_owned() };

@@ -330,6 +330,7 @@ async fn a_call_trims_a_bounded_number_of_rows() {
 }
 
 async fn connect(state: &mut State, event_log: bool) {
+    let event_log = event_log.then(EventLog::default);
     let keys = state.keys.clone();
     scripts::connect(&mut state.conn, &keys, "", Seen { event_log, ..Seen::default() }).await.expect("connected");
 }

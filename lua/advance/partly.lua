@@ -1,5 +1,12 @@
 -- partly: results that say what became of each piece of a batch: some events delivered, one buried, the rest kept or held.
 
+-- Rows of the log that a worker without the event log keeps: as many as the workers that have it on, or had it on last; else 1,000.
+local function rows_kept()
+  -- The key is spelled out: the layer is at its limit of names from outside.
+  local kept = try('HGET', P .. 'seriatim.meta', 'event.log.keep')
+  return type(kept) == 'string' and id_of(kept) and kept or '1000'
+end
+
 -- Writes the event behind the first `count` of the batch to the dead letters, or to the log where it is completed with errors. Answers the error
 -- where that cannot be done.
 local function bury(slot, object, prev, count, id, why, attempts)
@@ -8,7 +15,7 @@ local function bury(slot, object, prev, count, id, why, attempts)
   local status, kept = 'dead', nil
   if slot.result == 'complete' then
     status = 'completed_with_errors'
-    kept = not log_on and try('XADD', P .. event_log, 'MAXLEN', '~', '1000', '*', 'status', status, unpack(fields))
+    kept = not log_on and try('XADD', P .. event_log, 'MAXLEN', '~', rows_kept(), 'LIMIT', '1000', '*', 'status', status, unpack(fields))
   else
     kept = try('XADD', P .. events_dead, '*', unpack(fields))
   end

@@ -26,6 +26,22 @@ local function refused(...)
   end
 end
 
+-- Of an event so many bytes are kept in an action: 1,000 actions with whole events could have a gigabyte.
+local EVENT_BYTES_MAX = 8192
+
+-- The fields of an event in an action: all of a short one, else its beginning and its length.
+local function event_fields(event)
+  if #event <= EVENT_BYTES_MAX then
+    return 'event', event
+  end
+  -- Up to the end of a letter of UTF-8, which has up to four bytes.
+  local bytes = EVENT_BYTES_MAX
+  while bytes > EVENT_BYTES_MAX - 4 and string.find(event, '^[\128-\191]', bytes + 1) do
+    bytes = bytes - 1
+  end
+  return 'event', string.sub(event, 1, bytes), 'event_bytes', string.format('%d', #event)
+end
+
 -- Keeps what was done; further fields and values may follow.
 local function note(action, object, id, ...)
   call('XADD', P .. operator_actions, 'MAXLEN', '~', '1000', '*', 'action', action, 'who', who, 'why', why, 'object', object, 'id', id, ...)

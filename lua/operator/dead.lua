@@ -1,22 +1,26 @@
 -- dead: an operator retries or drops dead letters.
 --
 -- Purpose   retry: the event is pushed again as a new one, behind all others of its object and with a marker, as an emit does, and its dead letter goes.
---           drop: the dead letter goes. What was done is kept, of a drop with the event.
+--           drop: the dead letter goes. What was done is kept, of a drop with the first 8 KiB of the event.
+--           A call that has settled 1 MiB of events ends, and settles no further dead letter: the caller names the others again.
 --           Repeating a call changes nothing: a dead letter that is gone is passed over.
 -- Keys      KEYS[1] events.dead (stream, read and write); operator.actions (stream, written); objects.with.events, OBJ:events (lists, written)
 -- Arguments prefix; who; why; retry | drop; ids of dead letters (1 to 32)
--- Replies   {'settled', word…}, a word for each of them: retried | dropped | gone | unreadable: it names no object or no event, or
---             without a namespace an object whose name begins with a brace
+-- Replies   {'settled', word…}, a word for each of the first of them, or all: retried | dropped | gone | unreadable: it names no object or no event,
+--             or without a namespace an object whose name begins with a brace
 --             | wrong_type: the object's queue is no list, and the dead letter stays
 --           | {'denied', command} | {'wrong_type', key, its type}
 -- Keeps     I1, I4, I7
--- Cost      about 5 commands for each
+-- Cost      about 5 commands for each; 1 MiB of events and the last one
 local step = ARGV[4]
 
 local no = refused(KEYS[1], 'stream')
 if no then
   return no
 end
+
+-- A call ends behind the event with which it has settled so many bytes.
+local BYTES_MAX, bytes_settled = 1048576, 0
 
 local function settle(dead_id)
   local entry = call('XRANGE', KEYS[1], dead_id, dead_id)[1]
@@ -28,9 +32,10 @@ local function settle(dead_id)
     letter[entry[2][i]] = entry[2][i + 1]
   end
   local object, id = letter.object or '', letter.id or ''
+  bytes_settled = bytes_settled + #(letter.event or '')
   if step == 'drop' then
     call('XDEL', KEYS[1], dead_id)
-    note('drop', object, id, 'dead_id', dead_id, 'error', letter.error or '', 'event', letter.event or '')
+    note('drop', object, id, 'dead_id', dead_id, 'error', string.sub(letter.error or '', 1, EVENT_BYTES_MAX), event_fields(letter.event or ''))
     return 'dropped'
   elseif object == '' or is_foreign(object) or not letter.event then
     return 'unreadable'
@@ -49,6 +54,9 @@ end
 
 local reply = { 'settled' }
 for i = 5, #ARGV do
+  if bytes_settled >= BYTES_MAX then
+    break
+  end
   reply[#reply + 1] = settle(ARGV[i])
 end
 return reply

@@ -15,7 +15,8 @@ pub const PER_CALL_MAX: usize = 32;
 /// One action.
 ///
 /// It serializes as `{"action_id":"1700-0","at_ms":1700,"action":"drop","who":"ada@host","why":"…","object":"work:1","id":12,"dead_id":"1690-0","error":"…",
-/// "event":{…}}`, the event of a drop as that of a [dead letter](super::DeadLetter), and `"event":null` without one.
+/// "event":{…}}`, the event of a drop as that of a [dead letter](super::DeadLetter), and `"event":null` without one. `event_bytes` is there only if
+/// the event is cut.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Action {
@@ -39,8 +40,10 @@ pub struct Action {
     pub dead_id: Option<String>,
     /// What the event had failed with.
     pub error: Option<String>,
-    /// The event that was dropped, byte for byte.
+    /// The event that was dropped, byte for byte; the first 8 KiB of a longer one.
     pub event: Option<Vec<u8>>,
+    /// The length of the event, if only its beginning is kept.
+    pub event_bytes: Option<u64>,
 }
 
 impl Serialize for Action {
@@ -61,6 +64,9 @@ impl Serialize for Action {
         match &self.event {
             Some(event) => reply::serialize_event(&mut line, event)?,
             None => line.serialize_entry("event", &None::<()>)?,
+        }
+        if let Some(bytes) = self.event_bytes {
+            line.serialize_entry("event_bytes", &bytes)?;
         }
         line.end()
     }
@@ -104,6 +110,7 @@ fn action(action_id: String, fields: &[(String, Value)]) -> Action {
             "dead_id" => action.dead_id = text,
             "error" => action.error = text.filter(|error| !error.is_empty()),
             "event" => action.event = reply::bytes(value),
+            "event_bytes" => action.event_bytes = reply::number(value),
             _ => {}
         }
     }

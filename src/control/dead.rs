@@ -1,11 +1,11 @@
 //! Dead letters: events that were given up, with the reason, in the order they were. They are read, retried as new events, or dropped.
 
+use redis::Value;
 use redis::aio::ConnectionLike;
-use redis::{RedisResult, Value};
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
-use super::{ControlError, reply};
+use super::{ControlError, log, reply};
 use crate::escape;
 use crate::keys::Keys;
 use crate::scripts::operator;
@@ -93,6 +93,58 @@ pub async fn newest_dead_letters<C: ConnectionLike>(
     read(conn, keys, "XREVRANGE", [&from, "-"], count).await
 }
 
+/// How many dead letters one call of [`dead_letters_of`] looks at.
+pub const LOOKED_MAX: usize = 1000;
+
+/// Dead letters of one object.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeadPage {
+    /// The dead letters.
+    pub letters: Vec<DeadLetter>,
+    /// The last dead letter that was looked at, if others may follow: pass it to go on. None at the end.
+    pub after: Option<String>,
+}
+
+/// Reads up to `count` dead letters of one object that come after the one named, oldest first or newest first. It looks at [`LOOKED_MAX`] dead letters at
+/// most, of whichever objects: [`DeadPage::after`] says how to go on.
+///
+/// # Errors
+/// As [`dead_letters`].
+pub async fn dead_letters_of<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    object: impl AsRef<[u8]>,
+    newest: bool,
+    after: Option<&str>,
+    count: usize,
+) -> Result<DeadPage, ControlError> {
+    let wanted = escape::name(object.as_ref());
+    let (mut found, mut looked) = (DeadPage { letters: Vec::new(), after: after.map(str::to_owned) }, 0);
+    while found.letters.len() < count && looked < LOOKED_MAX {
+        let page = match newest {
+            true => newest_dead_letters(conn, keys, found.after.as_deref(), PER_CALL_MAX).await?,
+            false => dead_letters(conn, keys, found.after.as_deref(), PER_CALL_MAX).await?,
+        };
+        looked += page.len();
+        let ends = page.len() < PER_CALL_MAX;
+        for letter in page {
+            if found.letters.len() == count {
+                return Ok(found);
+            }
+            found.after = Some(letter.dead_id.clone());
+            if letter.shown() == wanted {
+                found.letters.push(letter);
+            }
+        }
+        if ends {
+            found.after = None;
+            break;
+        }
+    }
+    Ok(found)
+}
+
 /// Reads one dead letter; nothing where it is not there.
 ///
 /// # Errors
@@ -107,9 +159,9 @@ pub async fn dead_letter<C: ConnectionLike>(
 }
 
 /// Retries or drops these dead letters, and answers what became of each, in order. A retried event is pushed as a new one, at the end of its
-/// object's queue: it gets a new id. What was done is kept in the [actions](mod@super::actions), of a drop with the event.
+/// object's queue: it gets a new id. What was done is kept in the [actions](mod@super::actions), of a drop with the first 8 KiB of the event.
 ///
-/// Each dead letter is settled in one atomic step, [`PER_CALL_MAX`] of them in one call. Calling again is safe, also after the future was dropped or
+/// Each dead letter is settled in one atomic step, [`PER_CALL_MAX`] of them or 1 MiB of events in one call. Calling again is safe, also after the future was dropped or
 /// a reply was lost: what is done already is [`Settled::Gone`].
 ///
 /// # Errors
@@ -123,8 +175,8 @@ pub async fn settle<C: ConnectionLike>(
 ) -> Result<Vec<Settled>, ControlError> {
     dead_ids.iter().try_for_each(|dead_id| check_id(dead_id.as_ref()))?;
     let mut settled = Vec::with_capacity(dead_ids.len());
-    for some in dead_ids.chunks(PER_CALL_MAX) {
-        settled.extend(operator::dead(conn, keys, by, settle, some).await?);
+    while let Some(left) = dead_ids.get(settled.len()..).filter(|left| !left.is_empty()) {
+        settled.extend(operator::dead(conn, keys, by, settle, left).await?);
     }
     Ok(settled)
 }
@@ -164,13 +216,11 @@ pub async fn settle_all<C: ConnectionLike>(
         let is_meant = |letter: &&DeadLetter| wanted.as_deref().is_none_or(|wanted| letter.shown() == wanted);
         let meant = page.iter().filter(is_meant);
         let dead_ids: Vec<&str> = meant.map(|letter| letter.dead_id.as_str()).collect();
-        if !dead_ids.is_empty() {
-            for settled in operator::dead(conn, keys, by, settle, &dead_ids).await? {
-                match settled {
-                    Settled::Retried | Settled::Dropped => all.done += 1,
-                    Settled::Unreadable | Settled::WrongType => all.left += 1,
-                    Settled::Gone => {}
-                }
+        for settled in self::settle(conn, keys, by, settle, &dead_ids).await? {
+            match settled {
+                Settled::Retried | Settled::Dropped => all.done += 1,
+                Settled::Unreadable | Settled::WrongType => all.left += 1,
+                Settled::Gone => {}
             }
         }
         if page.len() < PER_CALL_MAX {
@@ -196,12 +246,22 @@ async fn read<C: ConnectionLike>(
     count: usize,
 ) -> Result<Vec<DeadLetter>, ControlError> {
     const WHAT: &str = "events.dead";
-    let mut ask = redis::cmd(command);
-    ask.arg(keys.events_dead()).arg(&bounds[..]).arg("COUNT").arg(count.min(PER_CALL_MAX));
-    let answer: RedisResult<Value> = ask.query_async(conn).await;
-    let entries = reply::entries(answer.map_err(ControlError::redis(WHAT))?);
-    let letters = entries.and_then(|entries| entries.into_iter().map(|(dead_id, fields)| letter(dead_id, fields)).collect());
-    letters.ok_or_else(|| ControlError::reply(WHAT, "an entry is not an id and its fields"))
+    let unreadable = || ControlError::reply(WHAT, "an entry is not an id and its fields");
+    let (count, [from, to]) = (count.min(PER_CALL_MAX), bounds);
+    let (mut letters, mut from): (Vec<DeadLetter>, _) = (Vec::new(), from.to_owned());
+    // A page ends early where its events are large.
+    while letters.len() < count {
+        let items = log::rows(conn, WHAT, keys.events_dead(), [command, &from, to], count - letters.len()).await?;
+        let [_, _, _, entries, more] = <[Value; 5]>::try_from(items).map_err(|_| unreadable())?;
+        let some: Option<Vec<DeadLetter>> = reply::entries(entries)
+            .and_then(|entries| entries.into_iter().map(|(dead_id, fields)| letter(dead_id, fields)).collect());
+        letters.extend(some.ok_or_else(unreadable)?);
+        match letters.last() {
+            Some(last) if reply::number(&more).is_some_and(|more| more > 0) => from = format!("({}", last.dead_id),
+            _ => break,
+        }
+    }
+    Ok(letters)
 }
 
 fn letter(dead_id: String, fields: Vec<(String, Value)>) -> Option<DeadLetter> {

@@ -69,7 +69,7 @@ pub struct Ended {
 /// Looks for the object's last events in the newest [`ROWS_MAX`] rows of the event log and as many dead letters, until [`EVENTS_MAX`] are found in each.
 /// Where the log is off it has only events completed with errors.
 ///
-/// Cost: at most 20 calls, each of which reads up to 100 rows and tells only of what it was looking for.
+/// Each call reads up to 100 rows or 1 MiB, and returns only the rows of the object.
 ///
 /// # Errors
 /// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked. A stream of a wrong type is no error: it is listed
@@ -125,10 +125,11 @@ async fn look<C: ConnectionLike>(
             Err(error) => return Err(ControlError::redis(WHAT)(error)),
         };
         let items = reply::after("ended", answer).map_err(|answer| ControlError::reply(WHAT, answer))?;
-        let (looked, last, rows) = page(items).ok_or_else(|| ControlError::reply(WHAT, "it is not a count, an id and rows"))?;
+        let (looked, last, more, rows) =
+            page(items).ok_or_else(|| ControlError::reply(WHAT, "it is not a count, an id and rows"))?;
         found.looked += looked;
         found.rows.extend(rows);
-        if looked < count && found.rows.len() < EVENTS_MAX {
+        if !more && looked < count && found.rows.len() < EVENTS_MAX {
             return Ok(found);
         }
         from = format!("({last}");
@@ -137,12 +138,13 @@ async fn look<C: ConnectionLike>(
     Ok(found)
 }
 
-type Page = (u64, String, Vec<(String, EndedEvent)>);
+type Page = (u64, String, bool, Vec<(String, EndedEvent)>);
 
 fn page(items: Vec<Value>) -> Option<Page> {
     let mut items = items.into_iter();
     let (looked, last) = (reply::number(&items.next()?)?, reply::text(&items.next()?)?);
-    Some((looked, last, items.map(row).collect::<Option<_>>()?))
+    let more = reply::number(&items.next()?)? > 0;
+    Some((looked, last, more, items.map(row).collect::<Option<_>>()?))
 }
 
 fn row(item: Value) -> Option<(String, EndedEvent)> {

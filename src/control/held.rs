@@ -13,7 +13,7 @@ use crate::scripts::operator::{self, HeldReply, RELEASE_PER_CALL_MAX, ReleasedOn
 pub use crate::scripts::operator::{By, Released, Skipped};
 
 /// How many held objects one call reads at most.
-pub const PER_CALL_MAX: usize = 1000;
+pub const PER_CALL_MAX: usize = 250;
 
 /// What a held object waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -177,8 +177,10 @@ pub struct Inspection {
     pub rules: Vec<Rule>,
     /// When it is due, ms since the epoch; none if it is not held, or held until an operator or a rule releases it.
     pub due_ms: Option<u64>,
-    /// How many markers will be taken before its first one; none if it has no marker.
+    /// How many markers will be taken before its first one; none if it has no marker among the first 10,000.
     pub markers_before: Option<u64>,
+    /// Its first marker is not among the first 10,000, and there are more: it waits behind them, or has no marker.
+    pub markers_beyond: bool,
     /// Registered workers that have it in their list.
     pub taken_by: Vec<String>,
     /// Worker processes whose lease is there, of all names.
@@ -325,6 +327,7 @@ impl Fields {
             Some(_) => Standing::OwnerGone,
             None if !self.taken.is_empty() => Standing::Taken,
             None if self.text("markers_before").is_some() => Standing::Marked,
+            None if events && self.text("markers_beyond").is_some() => Standing::Marked,
             None if events => Standing::Uncovered,
             None if self.text("last").is_some() || !self.wrong.is_empty() => Standing::Idle,
             None => Standing::Unknown,
@@ -377,7 +380,8 @@ impl Fields {
             Standing::Paused | Standing::Blocked => self.why_ruled(nobody),
             Standing::Taken => format!("worker {} has taken its marker and is about to claim it{nobody}", self.taken.join(", ")),
             Standing::Marked => {
-                let before = self.number("markers_before").unwrap_or(0);
+                let before = self.number("markers_before");
+                let before = before.map_or_else(|| "more than 10000".to_owned(), |before| before.to_string());
                 format!("it waits for a free worker, after {before} other markers{nobody}")
             }
             Standing::Uncovered => format!(
@@ -443,6 +447,7 @@ impl Fields {
             held_why: self.held_why(),
             due_ms: self.due().filter(|due| due.is_finite()).map(|due| due as u64),
             markers_before: self.number("markers_before"),
+            markers_beyond: self.text("markers_beyond").is_some(),
             names_alive: self.names_alive,
             // What is left behind of another event is a finding of `check`.
             errors: if has_failed { self.errors } else { Vec::new() },

@@ -157,10 +157,13 @@ pub struct LogPage {
     pub kept: u64,
     /// The id of the last row ever written; `0-0` without one.
     pub last_id: String,
+    /// Whether the page has fewer rows than asked for because of their bytes: go on behind its last one.
+    pub more: bool,
 }
 
 /// Reads up to `count` rows (1 to [`PER_CALL_MAX`]), oldest first, that come after the one named, which need not be there; from the beginning
-/// without one. Fewer than asked for means that there are no more yet.
+/// without one. Fewer than asked for, if [`LogPage::more`] does not say otherwise, means that there are no more yet: a page ends behind the row with which it has
+/// 1 MiB.
 ///
 /// # Errors
 /// [`ControlError::LogId`] for what is no id, others if Redis cannot be asked, also if `event.log` is no stream.
@@ -219,20 +222,32 @@ fn behind(log_id: Option<&str>) -> Result<Option<String>, ControlError> {
 
 async fn read<C: ConnectionLike>(conn: &mut C, keys: &Keys, range: [&str; 3], count: usize) -> Result<LogPage, ControlError> {
     const WHAT: &str = "event.log";
+    page(rows(conn, WHAT, keys.event_log(), range, count.clamp(1, PER_CALL_MAX)).await?)
+        .ok_or_else(|| ControlError::reply(WHAT, "it is not three numbers and entries"))
+}
+
+/// A page of a stream, which ends behind the row with which it has 1 MiB, and the numbers of the stream: the reply of `lua/operator/log.lua`.
+pub(super) async fn rows<C: ConnectionLike>(
+    conn: &mut C,
+    what: &'static str,
+    stream: String,
+    range: [&str; 3],
+    count: usize,
+) -> Result<Vec<Value>, ControlError> {
     let mut ask = LOG.prepare_invoke();
-    ask.key(keys.event_log()).arg(&range[..]).arg(count.clamp(1, PER_CALL_MAX));
-    let answer: Value = ask.invoke_async(conn).await.map_err(ControlError::redis(WHAT))?;
-    let items = reply::after("log", answer).map_err(|what| ControlError::reply(WHAT, what))?;
-    page(items).ok_or_else(|| ControlError::reply(WHAT, "it is not three numbers and entries"))
+    ask.key(stream).arg(&range[..]).arg(count);
+    let answer: Value = ask.invoke_async(conn).await.map_err(ControlError::redis(what))?;
+    reply::after("log", answer).map_err(|answer| ControlError::reply(what, answer))
 }
 
 fn page(items: Vec<Value>) -> Option<LogPage> {
-    let [written, kept, last_id, entries] = <[Value; 4]>::try_from(items).ok()?;
+    let [written, kept, last_id, entries, more] = <[Value; 5]>::try_from(items).ok()?;
     Some(LogPage {
         entries: reply::entries(entries)?.into_iter().map(|(log_id, fields)| entry(log_id, &fields)).collect::<Option<_>>()?,
         written: reply::number(&written)?,
         kept: reply::number(&kept)?,
         last_id: reply::text(&last_id)?,
+        more: reply::number(&more)? > 0,
     })
 }
 

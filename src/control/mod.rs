@@ -124,5 +124,6 @@ impl ControlError {
 /// A script that only reads, which Redis runs at `maxmemory` and on replicas too.
 fn load(body: &str) -> redis::Script {
     let (prefix, rules) = (include_str!("../../lua/lib/prefix.lua"), include_str!("../../lua/lib/rules.lua"));
-    redis::Script::new(&["#!lua flags=no-writes\n", crate::keys::LUA, prefix, rules, body].concat())
+    let page = include_str!("../../lua/lib/page.lua");
+    redis::Script::new(&["#!lua flags=no-writes\n", crate::keys::LUA, prefix, rules, page, body].concat())
 }

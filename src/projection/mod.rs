@@ -153,7 +153,7 @@ impl<P: Projection, S: Store> Runner<P, S> {
         let trimmed = page.written.saturating_sub(page.kept);
         let missed = trimmed.saturating_sub(self.position.rows);
         let rows = self.position.rows + missed + page.entries.len() as u64;
-        if page.written < rows || page.entries.len() < PER_CALL_MAX && page.written > rows {
+        if page.written < rows || !page.more && page.entries.len() < PER_CALL_MAX && page.written > rows {
             return Err(ProjectionError::OtherLog { written: page.written, expected: rows });
         } else if missed > 0 && self.gaps == Gaps::Refuse {
             return Err(ProjectionError::Gap { missed });

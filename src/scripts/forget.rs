@@ -8,7 +8,7 @@ use super::{FORGET, Reply, ScriptError};
 use crate::keys::Keys;
 
 /// The most objects in one call.
-pub const OBJECTS_MAX: usize = 1000;
+pub const OBJECTS_MAX: usize = 250;
 
 /// What became of an object that was to be forgotten. All but the first of these have changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::aio::ConnectionLike;
 
-use super::{ADOPT, ATTACH, CONNECT, DETACH, RENEW, Reply, ScriptError, Suspects};
+use super::{ADOPT, ATTACH, CONNECT, DETACH, EventLog, RENEW, Reply, ScriptError, Suspects};
 use crate::keys::Keys;
 
 /// What a process knows when it makes a connection.
@@ -14,8 +14,8 @@ pub struct Seen {
     pub highest: u64,
     /// The lowest id to give, by choice; 0 = a namespace without data begins at the time.
     pub first_id: u64,
-    /// The process logs the events it finalizes.
-    pub event_log: bool,
+    /// The log, if the process logs the events it finalizes.
+    pub event_log: Option<EventLog>,
 }
 
 /// What `connect` found.
@@ -36,7 +36,7 @@ pub async fn connect(
 ) -> Result<Connected, ScriptError> {
     let mut cmd = CONNECT.with_key(&keys.meta());
     cmd.arg(keys.prefix()).arg(replication_id).arg(seen.highest).arg(seen.first_id);
-    cmd.arg(u8::from(seen.event_log));
+    cmd.arg(seen.event_log.map_or(0, |log| log.keep));
     let mut reply = Reply::of("connect", CONNECT.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
         "ok" => Ok(Connected { changed: reply.int()? == 1, counter: reply.number()? }),

@@ -126,7 +126,7 @@ async fn call(
     }
 }
 
-/// Retries or drops up to [`DEAD_PER_CALL_MAX`] dead letters. Answers what became of each, in order.
+/// Retries or drops dead letters, from the first on: up to [`DEAD_PER_CALL_MAX`], or 1 MiB of events. Returns what became of each of these, at least one, in order.
 ///
 /// Calling again is safe: those that are gone are passed over.
 pub async fn dead(
@@ -146,6 +146,9 @@ pub async fn dead(
         return Err(reply.wrong(format!("unknown status {word:?}")));
     }
     let mut settled = Vec::with_capacity(dead_ids.len());
+    if reply.len() == 0 && !dead_ids.is_empty() {
+        return Err(reply.wrong("it settled none"));
+    }
     while reply.len() > 0 {
         settled.push(match reply.text()?.as_str() {
             "retried" => Settled::Retried,

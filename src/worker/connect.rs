@@ -79,7 +79,7 @@ impl Redis {
                 patience: config.response_timeout,
                 keys: config.keys.clone(),
                 first_id: config.first_id,
-                event_log: config.event_log.is_some(),
+                event_log: config.event_log,
                 memory: Arc::clone(&memory),
             };
             managed::Pool::builder(manager).max_size(connections).build().map_err(|error| WorkerError::Url(error.to_string()))
@@ -167,7 +167,7 @@ struct Manager {
     patience: Duration,
     keys: Keys,
     first_id: u64,
-    event_log: bool,
+    event_log: Option<scripts::EventLog>,
     memory: Arc<Memory>,
 }
 

@@ -6,7 +6,7 @@ use seriatim::scripts::{self, Seen};
 
 use crate::support::Redis;
 
-const CHOSEN: Seen = Seen { first_id: 1, highest: 0, event_log: false };
+const CHOSEN: Seen = Seen { first_id: 1, highest: 0, event_log: None };
 
 fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64

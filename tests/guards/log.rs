@@ -1,7 +1,8 @@
 //! `advance`: what completes with errors is in the log, which is bounded.
 
-use seriatim::scripts::{self, Advance, Advanced, Bounds, From, Report, Results, Tag};
+use seriatim::scripts::{self, Advance, Advanced, Bounds, EventLog, From, Report, Results, Seen, Tag};
 
+use crate::state::State;
 use crate::support::Redis;
 use crate::{BOUNDS, attached};
 
@@ -39,14 +40,11 @@ async fn what_completes_with_errors_is_in_the_log() {
     assert!(held.starts_with("7 3 2 2 quarantine: event.log: WRONGTYPE "), "{held}");
 }
 
-/// However many events complete with errors, the log keeps about a thousand.
-#[tokio::test]
-async fn the_log_is_bounded() {
-    let redis = Redis::start();
-    let mut state = attached(&redis).await;
+/// Adds rows to the log, completes an event with errors in a worker without the log, and returns the number of rows.
+async fn rows_after_completion(state: &mut State, rows: usize) -> usize {
     let keys = state.keys.clone();
     let mut fill = redis::pipe();
-    for _ in 0..1500 {
+    for _ in 0..rows {
         fill.cmd("XADD").arg(keys.event_log()).arg(&["*", "a", "b"]).ignore();
     }
     fill.query_async::<()>(&mut state.conn).await.expect("filled");
@@ -55,6 +53,37 @@ async fn the_log_is_bounded() {
     let then = Results::Complete { next: None, id: 1, error: "no".to_owned(), attempts: 1 };
     call.report(0, &Report { object: "work:1".into(), tag: Tag { first: 1, ..Tag::default() }, count: 0, last: None, then });
     scripts::advance(&mut state.conn, &call).await.expect("an answer");
-    let kept: usize = redis.console().await.run(&["XLEN", &keys.event_log()]).await;
+    redis::cmd("XLEN").arg(keys.event_log()).query_async(&mut state.conn).await.expect("XLEN")
+}
+
+/// However many events complete with errors, the log keeps about a thousand.
+#[tokio::test]
+async fn the_log_is_bounded() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let kept = rows_after_completion(&mut state, 1500).await;
     assert!((1000..1200).contains(&kept), "{kept}");
+    // A number of rows that cannot be read is none.
+    let keys = state.keys.clone();
+    state.run("HSET", &[&keys.meta(), "event.log.keep", "many"]).await;
+    let kept = rows_after_completion(&mut state, 500).await;
+    assert!((1000..1200).contains(&kept), "{kept}");
+}
+
+/// During a rolling change to the event log, a worker without it completed an event with errors, and trimmed the rows that the others had written to 1,000.
+/// It keeps as many as they do, also if it was the last one to connect.
+#[tokio::test]
+async fn a_worker_without_the_log_keeps_the_rows_of_those_with_it() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let keys = state.keys.clone();
+    let mut log = EventLog::default();
+    log.keep = 2000;
+    for event_log in [Some(log), None] {
+        scripts::connect(&mut state.conn, &keys, "", Seen { event_log, ..Seen::default() }).await.expect("connected");
+    }
+    assert_eq!(rows_after_completion(&mut state, 1500).await, 1501);
+    // It trims what is more than that.
+    let kept = rows_after_completion(&mut state, 1000).await;
+    assert!((2000..2200).contains(&kept), "{kept}");
 }

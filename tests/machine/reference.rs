@@ -421,6 +421,8 @@ pub struct Reference {
     pub log: Vec<Row>,
     /// Whether the process that came last logs.
     pub log_on: bool,
+    /// A worker had the log on since the data began.
+    pub log_was_on: bool,
     /// How many dead letters there ever were.
     pub buried: u64,
     pub actions: Vec<Action>,
@@ -723,6 +725,7 @@ impl Reference {
         counter = counter.max(first_id.saturating_sub(1));
         self.counter = Some(counter);
         self.highest = self.highest.max(counter);
+        self.log_was_on = log || self.log_was_on && self.meta.is_some();
         self.meta = Some(if differs { Some(replication_id.to_owned()) } else { seen });
         self.log_on = log;
         Reply::Connected { changed, counter }

@@ -321,7 +321,7 @@ impl Server {
                 })
             }
             Call::Connect { replication_id, highest, first_id, log } => {
-                let seen = Seen { highest: *highest, first_id: *first_id, event_log: *log };
+                let seen = Seen { highest: *highest, first_id: *first_id, event_log: log.then(EventLog::default) };
                 scripts::connect(&mut self.conn, &self.keys, replication_id, seen)
                     .await
                     .map(|found| Reply::Connected { changed: found.changed, counter: found.counter })
@@ -767,6 +767,7 @@ fn wanted(state: &Reference, prefix: &str) -> Dump {
     });
     let meta = state.meta.iter().flat_map(|id| {
         let mut fields = if state.log_on { vec!["event.log", "on"] } else { vec![] };
+        fields.extend(state.log_was_on.then_some(["event.log.keep", "100000"]).into_iter().flatten());
         fields.extend(["partitions", "1"]);
         fields.extend(id.iter().flat_map(|id| ["replication.id", id]));
         fields.extend(["schema", "2"]);

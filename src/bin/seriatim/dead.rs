@@ -3,8 +3,11 @@
 use std::fmt::Write as _;
 
 use redis::aio::MultiplexedConnection;
-use seriatim::control::dead::{PER_CALL_MAX, Settle, Settled, newest_dead_letters, settle, settle_all};
+use seriatim::control::dead::{
+    LOOKED_MAX, PER_CALL_MAX, Settle, Settled, dead_letters_of, newest_dead_letters, settle, settle_all,
+};
 use seriatim::control::{By, DeadLetter, dead_letters};
+use seriatim::escape;
 use seriatim::keys::Keys;
 
 use crate::actor::{Actor, ActorWithReason};
@@ -37,7 +40,7 @@ struct List {
     /// Print one JSON object a line, with the event as it was emitted (`event`; `event_text` or `event_hex` if it is not JSON)
     #[arg(long)]
     json: bool,
-    /// Only those of this object
+    /// Only those of this object, among 1,000 dead letters; if there are more, a last line (with --json `{"after":…}`) says how to go on
     #[arg(long, value_name = "OBJECT")]
     object: Option<String>,
     /// At most this many [default: all]
@@ -87,7 +90,7 @@ struct Retry {
     actor: ActorWithReason,
 }
 
-/// Drop dead letters; who did and why is kept, and for a while the events
+/// Drop dead letters; who did and why is kept, and for a while the first 8 KiB of each event
 #[derive(Debug, clap::Args)]
 struct Drop {
     #[command(flatten)]
@@ -113,18 +116,19 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 impl List {
     async fn run(self, global: &Global) -> anyhow::Result<Exit> {
         let keys = global.keys()?;
-        let wanted = named::canonical(self.object.as_deref())?;
+        let wanted = self.object.as_deref().map(named::bytes).transpose()?;
         let mut conn = global.connect().await?;
+        if let Some(object) = &wanted {
+            return self.run_of(&mut conn, &keys, object).await;
+        }
         let mut left = self.limit.unwrap_or(u64::MAX);
         let mut after = self.after.clone();
         while left > 0 {
             let page = self.page(&mut conn, &keys, after.as_deref()).await?;
             let mut out = String::new();
-            for letter in &page {
-                if left > 0 && named::is_wanted(wanted.as_deref(), &letter.object, letter.object_escaped.as_deref()) {
-                    left -= 1;
-                    self.write(&mut out, letter)?;
-                }
+            for letter in page.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+                left -= 1;
+                self.write(&mut out, letter)?;
             }
             if !shown::print(&out)? || page.len() < PER_CALL_MAX {
                 break;
@@ -132,11 +136,36 @@ impl List {
             after = page.into_iter().next_back().map(|letter| letter.dead_id);
         }
         if left == self.limit.unwrap_or(u64::MAX) && left > 0 {
-            let of = self.object.as_ref().map_or_else(String::new, |object| format!(" of {}", shown::shortened(object, 512)));
-            let behind = self.after.as_ref().map_or_else(String::new, |dead_id| format!(" behind {dead_id}"));
-            shown::tell(Level::Info, &format!("there is no dead letter{of}{behind}"));
+            self.tell_none("");
         }
         Ok(Exit::Done)
+    }
+
+    /// Those of one object. The request looks at a bounded number of dead letters, and says how to go on.
+    async fn run_of(&self, conn: &mut MultiplexedConnection, keys: &Keys, object: &[u8]) -> anyhow::Result<Exit> {
+        let count = self.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        let found = dead_letters_of(conn, keys, object, self.newest, self.after.as_deref(), count).await;
+        let found = found.map_err(shown::failure)?;
+        let mut out = String::new();
+        found.letters.iter().try_for_each(|letter| self.write(&mut out, letter))?;
+        match &found.after {
+            _ if found.letters.len() >= count => {}
+            Some(after) => {
+                shown::tell(Level::Info, &format!("looked at {LOOKED_MAX} dead letters; go on with --after {after}"));
+                if self.json {
+                    writeln!(out, "{}", serde_json::json!({ "after": after }))?;
+                }
+            }
+            None if found.letters.is_empty() => self.tell_none(&format!(" of {}", shown::shortened(&escape::name(object), 512))),
+            None => {}
+        }
+        shown::print(&out)?;
+        Ok(Exit::Done)
+    }
+
+    fn tell_none(&self, of: &str) {
+        let behind = self.after.as_ref().map_or_else(String::new, |dead_id| format!(" behind {dead_id}"));
+        shown::tell(Level::Info, &format!("there is no dead letter{of}{behind}"));
     }
 
     async fn page(&self, conn: &mut MultiplexedConnection, keys: &Keys, after: Option<&str>) -> anyhow::Result<Vec<DeadLetter>> {

@@ -98,6 +98,7 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
     }
     match seen.markers_before {
         Some(before) => writeln!(out, "marker     yes, after {before} others")?,
+        None if seen.markers_beyond => writeln!(out, "marker     none among the first 10000; more than 10000 are before it")?,
         None => writeln!(out, "marker     none")?,
     }
     if !seen.taken_by.is_empty() {

@@ -19,6 +19,9 @@ use crate::{named, shown};
 /// How long --follow waits before it looks again where there was nothing more.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
+/// How many rows a request for one object looks at.
+const LOOKED_MAX: usize = 1000;
+
 /// Why there may be no row.
 const IS_OFF: &str = "the event log is off, and has only events completed with errors; workers write all events with --event-log";
 
@@ -30,12 +33,15 @@ pub(crate) struct Args {
     /// Print one JSON object a line, with the event as it was emitted (`event`; `event_text` or `event_hex` if it is not JSON)
     #[arg(long)]
     json: bool,
-    /// Only rows of this object
+    /// Only rows of this object, without --follow among 1,000 rows; if there are more, a last line (with --json `{"after":…}`) says how to go on
     #[arg(long, value_name = "OBJECT")]
     object: Option<String>,
     /// Only rows since then: 15m, 2h (so long ago), or 2026-01-01T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = begin)]
     since: Option<Begin>,
+    /// Only rows that come behind this one in the list
+    #[arg(long, value_name = "LOG_ID", conflicts_with_all = ["since", "follow"])]
+    after: Option<String>,
     /// At most this many [default: all]
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
@@ -78,7 +84,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     // Only for a message: no reason to fail.
     let is_on = is_on(&mut conn, &keys).await.unwrap_or(true);
     let mut follower = Follower::new(global, since.clone());
-    let mut after = since;
+    let mut after = since.or_else(|| args.after.clone());
     if args.follow {
         let newest = newest_log(&mut conn, &keys, None, 1).await.map_err(shown::failure)?;
         after = after.or_else(|| args.since.is_none().then(|| newest.last_id.clone()));
@@ -88,7 +94,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         }
     }
     let limit = args.limit.unwrap_or(u64::MAX);
-    let mut left = limit;
+    let (mut left, mut looked) = (limit, 0);
     while left > 0 {
         let read = match args.newest {
             true => newest_log(&mut conn, &keys, after.as_deref(), PER_CALL_MAX).await,
@@ -105,7 +111,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         if args.follow && follower.went_back(&page, &mut after) {
             continue;
         }
-        let page = page.entries;
+        let (page, more) = (page.entries, page.more);
         let mut out = String::new();
         for entry in &page {
             if left > 0 && named::is_wanted(wanted.as_deref(), &entry.object, entry.object_escaped.as_deref()) {
@@ -113,11 +119,15 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
                 args.write(&mut out, entry)?;
             }
         }
-        let ends = page.len() < PER_CALL_MAX;
+        let ends = !more && page.len() < PER_CALL_MAX;
         if !shown::print(&out)? || ends && !args.follow {
             break;
         }
+        looked += page.len();
         after = page.into_iter().next_back().map(|entry| entry.log_id).or(after);
+        if looked >= LOOKED_MAX && left > 0 && args.object.is_some() && !args.follow {
+            return args.tell_more(&after.unwrap_or_default());
+        }
         if ends {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
@@ -129,6 +139,15 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 }
 
 impl Args {
+    /// Says how to go on.
+    fn tell_more(&self, after: &str) -> anyhow::Result<Exit> {
+        shown::tell(Level::Info, &format!("looked at {LOOKED_MAX} rows; go on with --after {after}"));
+        if self.json {
+            shown::print(&format!("{}\n", serde_json::json!({ "after": after })))?;
+        }
+        Ok(Exit::Done)
+    }
+
     /// Says why nothing was shown.
     fn tell_nothing(&self, is_on: bool) {
         let of = self.object.as_ref().map_or_else(String::new, |object| format!(" of {}", shown::shortened(object, 512)));

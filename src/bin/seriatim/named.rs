@@ -25,8 +25,12 @@ pub(crate) fn is_wanted(wanted: Option<&str>, object: &str, escaped: Option<&str
     wanted.is_none_or(|wanted| wanted == shown(object, escaped))
 }
 
+/// The bytes of the name that `--object` gives, also where no object can have it.
+pub(crate) fn bytes(text: &str) -> anyhow::Result<Vec<u8>> {
+    escape::unescaped(text).map_err(|error| Failure::with(Exit::Input, format!("--object: {error}")))
+}
+
 /// The form that outputs show of the name that an argument gives: an argument may spell an escape in another way.
 pub(crate) fn canonical(text: Option<&str>) -> anyhow::Result<Option<String>> {
-    let read = |text| escape::unescaped(text).map_err(|error| Failure::with(Exit::Input, format!("--object: {error}")));
-    Ok(text.map(read).transpose()?.map(|name| Cow::into_owned(escape::name(&name))))
+    Ok(text.map(bytes).transpose()?.map(|name| Cow::into_owned(escape::name(&name))))
 }
