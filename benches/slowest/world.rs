@@ -165,16 +165,22 @@ impl World {
         self.attach(settings.slots()).await;
         self.emit(&objects, events, bytes).await;
         let mut all: Vec<BatchReply> = Vec::new();
+        let mut in_vain = 0;
         while all.len() < settings.slots() {
             let mut call = Advance::new(&self.keys, NAME, TOKEN, settings.bounds(), From::Markers);
             (0..settings.slots()).filter(|slot| all.iter().all(|had| had.slot != *slot)).for_each(|slot| call.free(slot));
             let got = self.advance(&call).await;
-            assert!(!got.is_empty(), "{} of {} slots have a batch", all.len(), settings.slots());
+            // A call may find only markers of objects that are held: those are claimed by the next one.
+            in_vain = if got.is_empty() { in_vain + 1 } else { 0 };
+            assert!(in_vain < IN_VAIN_MAX, "{} of {} slots have a batch", all.len(), settings.slots());
             all.extend(got);
         }
         all
     }
 }
+
+/// Calls that bring nothing, one after the other, before a case has failed.
+const IN_VAIN_MAX: usize = 100;
 
 pub(crate) fn done(batch: &BatchReply) -> Report {
     let count = batch.events.len();
