@@ -6,6 +6,7 @@ use seriatim::scripts::{self, Advanced, Attach, Attached, Bounds, Suspects};
 
 use crate::state::State;
 use crate::support::Redis;
+use crate::support::sweep::sweep;
 use crate::{BOUNDS, LEASE, ask, attached, objects};
 
 /// Held batches with so many crashes, due in this order.
@@ -127,4 +128,20 @@ async fn attach_keeps_few_suspects() {
     assert_eq!(console.text(&keys.worker_event_id("w.0")).await.as_deref(), Some("1 0 0 4"));
     assert_eq!(console.held_id("work:2").await.as_deref(), Some("2 0 0 4 slots"));
     console.check().await;
+}
+
+/// Without a limit of crashes no takeover puts an event aside: the worker that gets it next settles it.
+#[tokio::test]
+async fn without_a_limit_a_takeover_makes_it_due() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.own("w.0", "work:1", 1, &["1"]).await;
+    state.run("SET", &[&keys.worker_event_id("w.0"), "1 0 0 8"]).await;
+    console.end_lease("w").await;
+    let adopted = sweep(&mut state.conn, &keys, "other", 0, LEASE).await.expect("an answer");
+    assert_eq!(adopted.held, 1);
+    assert_eq!(console.held_id("work:1").await.as_deref(), Some("1 0 0 9 takeover"));
+    let due: String = console.run(&["ZSCORE", &keys.objects_held(), "work:1"]).await;
+    assert_ne!(due, "inf");
 }
