@@ -377,3 +377,19 @@ async fn a_name_is_watched_while_its_process_lives() {
     until("the dead name has departed", PATIENCE, async || score(&console, &departed, "dead").await.map(drop)).await;
     assert_eq!(score(&console, &watched, "dead").await, None);
 }
+
+/// A pass took a watched name for one that stood in no set. A name whose lease has just ended, seen by its own process, then stood in both.
+#[tokio::test]
+async fn a_pass_leaves_watched_names_alone() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let console = redis.console().await;
+    let now = now_ms(&console).await;
+    let _: u64 = console.run(&["HSET", &keys.event_workers(), "sweeper", &format!("4 token {now}")]).await;
+    let _: u64 = console.run(&["ZADD", &keys.event_workers_watched(), &now.to_string(), "sweeper"]).await;
+    adopt(&mut conn, &keys).await;
+    let fields: Vec<String> = console.run(&["HKEYS", &keys.meta()]).await;
+    assert!(fields.contains(&"names.indexed".to_owned()), "the pass is over: {fields:?}");
+    assert!(score(&console, &keys.event_workers_watched(), "sweeper").await.is_some());
+    assert_eq!(score(&console, &keys.event_workers_departed(), "sweeper").await, None);
+}
