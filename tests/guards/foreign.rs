@@ -7,7 +7,7 @@ use seriatim::scripts::{self, Advance, Advanced, From, Renewed};
 
 use crate::state::State;
 use crate::support::Redis;
-use crate::{BOUNDS, LEASE, ask, attach, objects, pop};
+use crate::{BOUNDS, LEASE, ask, attach, attached, objects, pop};
 
 const FOREIGN: &str = "{shop:0}:work:1";
 
@@ -127,4 +127,13 @@ async fn a_dead_letter_of_a_namespace_is_not_retried_without_it() {
     let settled = dead(&mut scene.state.conn, &Keys::new(), by, Settle::Retry, &["1-1"]).await.expect("an answer");
     assert_eq!(settled, [Settled::Unreadable]);
     assert_eq!(scene.of_shop().await, before);
+}
+
+/// With a namespace a brace says nothing: the object is claimed like any other.
+#[tokio::test]
+async fn with_a_namespace_a_name_may_begin_with_a_brace() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.emit("{work}:1", "1").await;
+    assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), ["{work}:1"]);
 }
