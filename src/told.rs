@@ -26,7 +26,10 @@ pub fn advice(error: &RedisError) -> String {
         let right = missing_right(&text);
         return format!("; the user lacks {right}: docs/protocol.md, \"Permissions\", lists what it needs");
     }
-    let known = if text.contains("unknown command") || text.contains("Invalid command passed to redis.acl_check_cmd") {
+    let known = if text.contains("unknown command")
+        || text.contains("acl_check_cmd() script")
+        || text.contains("Invalid command passed to redis.acl_check_cmd")
+    {
         "a command is renamed or disabled on this Redis (rename-command), or Redis is older than 7.0; seriatim needs every command of \
          docs/protocol.md, \"Permissions\", under its own name"
     } else if says("CROSSSLOT") || text.contains("do not hash to the same slot") || text.contains("non local key") {
