@@ -1,4 +1,4 @@
-//! What operators call: long lists, large events, many markers.
+//! Calls of operators: long lists, large events, many markers.
 
 use seriatim::control;
 use seriatim::control::dead::{Settle, settle};

@@ -153,7 +153,7 @@ impl Server {
         let _alone = self.clock_or_kill.lock().await;
         let mut running = self.child.lock().await;
         proxied.stop(true);
-        // What was sent to Redis before is over by then, or waits for a marker that nobody can push.
+        // Calls sent before are over by then, or wait for a marker that nobody can push.
         tokio::time::sleep(SETTLED).await;
         let looked = match self.connect(Duration::from_secs(3)).await {
             Ok(mut conn) => match history.dead_letters(&mut conn).await {

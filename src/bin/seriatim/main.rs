@@ -131,7 +131,7 @@ fn asks_for_json() -> bool {
     two || words.iter().any(|word| word == "--log-format=json")
 }
 
-/// What is wrong with the command line, without the usage that follows it.
+/// The error of the command line, without the usage that follows it.
 fn bad_usage(error: &clap::Error) -> anyhow::Error {
     let text = error.to_string();
     let what = text.split("\n\nUsage:").next().unwrap_or_default();
