@@ -33,8 +33,9 @@
 --             brace, so its marker is dropped and none of its keys is touched; at most 64 of these, each name cut at 512 bytes
 --           | {'lapsed'} | {'fenced', lease} | {'counter', value}: next.event.id is not a number or at its end
 -- Keeps     I1 to I6
--- Cost      A call takes at most 4,096 events beside the first of each batch, and one batch more than fits into the reply's bytes; the caller bounds
---           the results, their rows in the log and their emits (src/scripts/load.rs). A call pauses or wakes 256 objects at most.
+-- Cost      A call claims 512 objects at most. It takes at most 4,096 events, of which the first of each batch counts as four, and one batch more than
+--           fits into the reply's bytes; the caller bounds
+--           the results, their rows in the log and their emits (src/scripts/load.rs). A call pauses 256 objects or wakes 64 at most.
 --           per call about 20 commands, per claim 2, per batch of more than one event 2 or more; bounded by slots, events, bytes and markers;
 --           with rules one more for each object looked at and what waking 256 objects takes; with the log on, 1 for each event that is finalized,
 --           2 for its batch and 3 for the call; 1 or 2 for each event that fails, and 1 where one ends that had failed; 1 for each slot that is said to

@@ -8,15 +8,17 @@
 --   2… threes of       kind: `object`, `worker`, `name` or `shared`
 --                      name: the object, the worker id, the worker name; empty for `shared`
 --                      hint: how to look for what covers an object with events (I1):
---                        covered  a marker or a worker's list had it a moment ago: do not search
---                        unknown  do not search; a finding I1 is then only a suspicion
---                        search   search all markers; workers' lists are looked through by lua/taken.lua
+--                        covered  a marker or a worker's list had it a moment ago
+--                        unknown  a finding I1 or `foreign` is only a suspicion
+--                        searched the caller has looked for it in all markers and lists, in steps: only the end of the markers to which names
+--                                 are returned is looked at again. A finding with the text of the one before the search is certain: no
+--                                 event came or went meanwhile
 -- Replies
 --   {'looked', findings, names}
 --     findings  flat threes: position of the subject (from 1), `I1` to `I6`, `layout` or `foreign`, text
 --     names     the objects in the lists of the workers looked at, at most 1000 of each
 -- Invariants: none are touched; I1 to I6 are read.
--- Cost: about 15 commands per subject; with `search`, LPOS over the markers.
+-- Cost: about 15 commands per subject, and all rules for `shared`. With `searched`, LPOS over 1,000 markers.
 
 local workers_key = KEYS[1]
 local prefix = ARGV[1]
@@ -92,12 +94,12 @@ local function registered(worker)
 end
 
 local function list_has(key, value)
-  return type_of(key) == 'list' and redis.call('LPOS', key, value) ~= false
+  return type_of(key) == 'list' and redis.call('LPOS', key, value, 'RANK', -1, 'MAXLEN', NAMES_MAX) ~= false
 end
 
--- Whether a marker has the object. Markers are pushed at the head, where LPOS begins.
-local function covered(object)
-  return shared(objects_with_events, 'list') and redis.call('LPOS', prefix .. objects_with_events, object)
+-- Whether a marker or a worker's list has the object, as far as that is told or seen here.
+local function covered(subject)
+  return subject.hint == 'covered' or subject.hint == 'searched' and list_has(prefix .. objects_with_events, subject.name)
 end
 
 -- The ids of a batch against those around it (I5).
@@ -182,9 +184,8 @@ local function check_object(subject)
   local in_held = shared(objects_held, 'zset') and redis.call('ZSCORE', prefix .. objects_held, object)
   local in_paused = shared(objects_paused, 'zset') and redis.call('ZSCORE', prefix .. objects_paused, object)
   local queue = type_of(base .. events)
-  if prefix == '' and queue ~= 'list' and queue ~= 'none' and not in_held and not in_paused and subject.hint ~= 'covered'
-    and redis.call('EXISTS', base .. last_event_id, base .. event_worker, base .. events_held, base .. events_held_id) == 0
-    and (subject.hint ~= 'search' or not covered(object)) then
+  if prefix == '' and queue ~= 'list' and queue ~= 'none' and not in_held and not in_paused and not covered(subject)
+    and redis.call('EXISTS', base .. last_event_id, base .. event_worker, base .. events_held, base .. events_held_id) == 0 then
     -- Without a namespace, another program's key may end as ours do.
     return find('foreign', base, events, ' is a ', queue)
   end
@@ -213,10 +214,9 @@ local function check_object(subject)
     find('layout', event_errors, ' tells how an event has failed, but the object has none in hand that has')
   end
 
-  if has_queue and not in_hand and not in_held and not in_paused and subject.hint ~= 'covered' then
-    if subject.hint ~= 'search' or not covered(object) then
-      find('I1', 'has ', redis.call('LLEN', base .. events), ' events queued, but no marker, no worker that has it, and is not held')
-    end
+  if has_queue and not in_hand and not in_held and not in_paused and not covered(subject) then
+    local behind = last and ' behind id ' or ''
+    find('I1', 'has ', redis.call('LLEN', base .. events), ' events queued', behind, last or '', ', but no marker, no worker that has it, and is not held')
   end
 end
 
@@ -308,12 +308,13 @@ local function check_rules()
   for at = 1, #all, 2 do
     if all[at] == 'next' then
       told = all[at + 1]
-    elseif not kinds[string.sub(all[at], 1, 6)] or not rule_of(all[at + 1]) then
+    elseif not kinds[string.sub(all[at], 1, 6)] or not times_of(all[at + 1]) then
       find('layout', event_rules, ' has a field ', all[at], ' that is no rule')
     end
   end
-  if told ~= next_of(all) then
-    find('layout', event_rules, ' says that rules are to be looked at next at ', told or 'no time', ', it should be ', next_of(all) or 'no time')
+  local due = next_text(next_of(all))
+  if told ~= due then
+    find('layout', event_rules, ' says that rules are to be looked at next at ', told or 'no time', ', it should be ', due or 'no time')
   end
 end
 

@@ -255,8 +255,9 @@ async fn a_long_error_is_cut() {
         ("x".repeat(500), "x".repeat(500)),
         ("x".repeat(501), "x".repeat(500)),
         ("x".repeat(499) + "é", "x".repeat(499)),
-        ("x".repeat(498) + "é!", "x".repeat(498)),
-        ("é".repeat(500), "é".repeat(249)),
+        ("x".repeat(498) + "é!", "x".repeat(498) + "é"),
+        ("é".repeat(500), "é".repeat(250)),
+        ("x".repeat(497) + "😀", "x".repeat(497)),
         ("a\nb \u{0}c".to_owned(), "a\nb \u{0}c".to_owned()),
     ] {
         let redis = Redis::start();

@@ -1,7 +1,7 @@
 -- batch: out of the queue, into the slot's hands, into the reply. An entry of the reply is {number, object, tag, prev, event…}.
 local EVENTS_FROM = 5
--- A call takes no further events once it has taken so many beside the first of each batch: the reply counts as full.
-local EVENTS_MAX = 4096
+-- A call takes no further events once it has taken so many: the reply counts as full. The first one of a batch counts as four.
+local EVENTS_MAX, FIRST_COUNTS = 4096, 4
 local events_taken = 0
 
 local function count_events(count)
@@ -23,6 +23,7 @@ local function take_first(slot, object)
     return false, object .. events
   end
   reply_bytes = reply_bytes - #event
+  count_events(FIRST_COUNTS)
   return { slot.number, object, '', '', event }
 end
 

@@ -2,24 +2,16 @@
 -- A list of a wrong type holds up nothing: it is written over by nobody, and goes as any other where the event ends.
 local ERRORS_MAX, ERROR_BYTES_MAX = 20, 500
 
--- The first bytes of a text that is too long, up to the end of a letter of UTF-8.
-local function shortened(text)
-  if #text <= ERROR_BYTES_MAX then
-    return text
-  end
-  return (string.gsub(string.sub(text, 1, ERROR_BYTES_MAX), '[\192-\255]?[\128-\191]*$', ''))
-end
-
 -- Keeps the error of an event that is held with these numbers, where it has failed once more than the tag of its batch says; `count` events before it
 -- are over. The error is `why`, or else what the event is held for.
 local function keep_error(object, tag, count, held_id, why)
-  local attempts, held_why = string.match(held_id, '^%d+ %d+ (%d+) %d+ (.*)$')
+  local attempts, why_at = string.match(held_id, '^%d+ %d+ (%d+) %d+ ()')
   local _, _, before = numbers(tag)
   if tonumber(attempts) <= (count > 0 and 0 or before) then
     return
   end
-  why = why or string.match(held_why, '^retry: (.*)$') or string.match(held_why, '^attempts: .-: (.*)$') or held_why
-  local kept = try('LPUSH', P .. object .. event_errors, text_of(now_ms) .. ' ' .. attempts .. ' ' .. shortened(why))
+  why = why or string.sub(held_id, string.match(held_id, '^retry: ()', why_at) or string.match(held_id, '^attempts: .-: ()', why_at) or why_at)
+  local kept = try('LPUSH', P .. object .. event_errors, text_of(now_ms) .. ' ' .. attempts .. ' ' .. beginning(why, ERROR_BYTES_MAX))
   if not is_wrong_type(kept) and kept > ERRORS_MAX then
     call('LTRIM', P .. object .. event_errors, 0, ERRORS_MAX - 1)
   end

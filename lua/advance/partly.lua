@@ -26,16 +26,20 @@ local function bury(slot, object, prev, count, id, why, attempts)
   return failed
 end
 
+-- The id before the first event that remains.
+local function prev_of(object, last)
+  return last ~= '' and last or again().last_of(object)
+end
+
 -- A part of the batch is delivered. Answers whether the slot goes on with its object because nothing of the batch remains.
 local function commit_part(slot, object, last)
   local result, count, rest = slot.result, tonumber(args[slot.arg + 3]), args[slot.arg + 4]
   local tag, held_id, error_kept = args[slot.arg + 1], args[slot.arg + 5], nil
-  local prev = last ~= '' and last or again().last_of(object)
   -- The last event that is over.
   local over = id_of(last) or 0
   if result == 'reject' or result == 'complete' then
     local id, why = args[slot.arg + 5], args[slot.arg + 6]
-    local failed = bury(slot, object, prev, count, id, why, args[slot.arg + 7])
+    local failed = bury(slot, object, prev_of(object, last), count, id, why, args[slot.arg + 7])
     if failed then
       -- The event stays where it is, held, rather than be lost. Its hand-outs are kept: no tag may come twice.
       local _, handouts, _, crashes = numbers(tag)
@@ -64,7 +68,7 @@ local function commit_part(slot, object, last)
     return false
   elseif rest == '' then
     call('DEL', slot.tag)
-    slot.prev = prev
+    slot.prev = prev_of(object, last)
     return true
   end
   call('SET', slot.tag, rest)

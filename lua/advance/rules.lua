@@ -1,7 +1,22 @@
 -- rules: objects under a rule are held in objects.paused, and those of a rule that is over are woken, some in each call.
-local WAKE_MAX = 256
+local WAKE_MAX = 64
 -- More than one call should pause: then it claims nothing further, and the next one goes on.
 local pauses_left = 256
+-- Fields of rules that one call asks for. Behind them it takes nothing further: the reply counts as full. An object that is woken counts as 16.
+local fields_left, WOKEN_FIELDS = 2048, 16
+
+local function count_fields(count)
+  fields_left = fields_left - count
+  if fields_left <= 0 then
+    reply_bytes = math.min(reply_bytes, 0)
+  end
+end
+
+local function is_over_now(object)
+  local is_over, fields = is_ruled(object, now_ms)
+  count_fields(fields)
+  return is_over
+end
 
 local function pause(slot, object, named)
   call('ZADD', P .. objects_paused, '0', object)
@@ -22,7 +37,7 @@ end
 -- Pauses an object that nobody runs, or this slot, where it has events and a rule is over it. Answers whether it has. `named`: the slot's list has it.
 -- One that is held already, though its owner's key does not tell so, is left to who looks at that.
 local function pause_ruled(slot, object, last, named)
-  if not is_ruled(object, now_ms) or call('EXISTS', P .. object .. events) == 0 or call('ZSCORE', P .. objects_held, object) then
+  if not is_over_now(object) or call('EXISTS', P .. object .. events) == 0 or call('ZSCORE', P .. objects_held, object) then
     return false
   end
   pause(slot, object, named)
@@ -36,7 +51,7 @@ end
 
 -- Pauses a due held object that a rule is over, with the batch it has. Answers whether it has.
 local function pause_held(object)
-  if not is_ruled(object, now_ms) then
+  if not is_over_now(object) then
     return false
   end
   call('ZREM', P .. objects_held, object)
@@ -56,11 +71,21 @@ local function range_of(selector)
   return '[' .. selector, '[' .. selector
 end
 
+-- Whether one of the selectors of the rules in force means the object.
+local function is_over(in_force, object)
+  for _, selector in ipairs(selectors_of(object)) do
+    if in_force[selector] then
+      return true
+    end
+  end
+  return false
+end
+
 -- Makes due what no other rule is over.
-local function wake_those(objects, some_in_force)
+local function wake_those(objects, in_force)
   local woken, due = {}, {}
   for _, object in ipairs(objects) do
-    if not (some_in_force and is_ruled(object, now_ms)) then
+    if not is_over(in_force, object) then
       woken[#woken + 1] = object
       due[#due + 1], due[#due + 2] = now_ms, object
     end
@@ -74,36 +99,40 @@ end
 -- Goes on with the waking of rules that are lifted or past their end, where another call has left off; a rule of which nothing is left to wake goes.
 -- The hash is not asked in any order, and needs none: what is over an object does not depend on it.
 local function wake()
-  local all, left, some_in_force = call('HGETALL', P .. event_rules), WAKE_MAX, false
-  local over = {}
+  local all, left = call('HGETALL', P .. event_rules), WAKE_MAX
+  local in_force, over = {}, {}
   for i = 1, #all, 2 do
-    local rule = all[i] ~= 'next' and rule_of(all[i + 1])
-    if rule and is_in_force(rule, now_ms) then
-      some_in_force = true
-    elseif rule then
-      rule.field = all[i]
-      over[#over + 1] = rule
+    local ends, lifted = times_of(all[i + 1])
+    if is_in_force(ends, lifted, now_ms) then
+      in_force[string.sub(all[i], KIND_BYTES + 1)] = true
+    elseif ends then
+      over[#over + 1] = i
     end
   end
-  for _, rule in ipairs(over) do
+  for _, i in ipairs(over) do
     if left <= 0 then
       break
     end
-    local from, to = range_of(string.sub(rule.field, #'pause ' + 1))
+    local field, rule = all[i], rule_of(all[i + 1])
+    local from, to = range_of(string.sub(field, KIND_BYTES + 1))
     if rule.cursor ~= '' then
       from = '(' .. rule.cursor
     end
     local objects = call('ZRANGE', P .. objects_paused, from, to, 'BYLEX', 'LIMIT', 0, left)
-    wake_those(objects, some_in_force)
+    wake_those(objects, in_force)
+    count_fields(WOKEN_FIELDS * #objects)
     if #objects < left then
-      call('HDEL', P .. event_rules, rule.field)
+      call('HDEL', P .. event_rules, field)
+      -- As any field that is no rule.
+      all[i] = 'next'
     else
       rule.lifted, rule.cursor = true, objects[#objects]
-      call('HSET', P .. event_rules, rule.field, rule_text(rule))
+      all[i + 1] = rule_text(rule)
+      call('HSET', P .. event_rules, field, all[i + 1])
     end
     left = left - 1 - #objects
   end
-  rules_next, progress = write_next(), true
+  rules_next, progress = write_next(next_of(all)), true
 end
 
 return { pause = pause_ruled, pause_held = pause_held, wake = wake }

@@ -26,17 +26,17 @@ end
 local function move_rules(back_ms, now_ms)
   local all, changed = redis.call('HGETALL', P .. event_rules), {}
   for i = 1, #all, 2 do
-    local rule = all[i] ~= 'next' and rule_of(all[i + 1])
-    local set_ms = rule and tonumber(rule.set)
-    if rule and (set_ms > now_ms or set_ms < now_ms - 5 * STEP_MS) then
-      rule.set = string.format('%.0f', math.min(set_ms, math.max(set_ms - back_ms, 0)))
-      rule.ends = rule.ends > 0 and math.max(rule.ends - back_ms, 1) or 0
-      changed[#changed + 1], changed[#changed + 2] = all[i], rule_text(rule)
+    local ends, _, set_ms = times_of(all[i + 1])
+    if ends and (set_ms > now_ms or set_ms < now_ms - 5 * STEP_MS) then
+      local set_back = math.min(set_ms, math.max(set_ms - back_ms, 0))
+      local ends_back = ends > 0 and math.max(ends - back_ms, 1) or 0
+      all[i + 1] = with_times(all[i + 1], set_back, ends_back)
+      changed[#changed + 1], changed[#changed + 2] = all[i], all[i + 1]
     end
   end
   if #changed > 0 then
     redis.call('HSET', P .. event_rules, unpack(changed))
-    write_next()
+    write_next(next_of(all))
   end
 end
 

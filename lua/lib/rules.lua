@@ -5,15 +5,27 @@
 -- A prefix ends at one of the first 8 colons of a name. A name may have 512, and each would be two lookups more.
 local COLONS_MAX = 8
 
+-- Returns the end of a rule, whether it is lifted, and when it was set; nil if the value is no rule. Its texts, which may be long, are not taken
+-- apart: a script that reads all rules needs no more.
+local function times_of(value)
+  local set, ends, lifted = string.match(value, '^(%d+) (%d+) ([01]) %d+ %d+ ')
+  return tonumber(ends), lifted == '1', tonumber(set)
+end
+
+-- Returns the value of the rule with another time at which it was set, and another end.
+local function with_times(value, set_ms, ends)
+  return string.format('%.0f %.0f ', set_ms, ends) .. string.sub(value, string.match(value, '^%d+ %d+ ()'))
+end
+
 local function rule_of(value)
-  local set, ends, lifted, who_len, cursor_len, text = string.match(value, '^(%d+) (%d+) ([01]) (%d+) (%d+) (.*)$')
-  if not text then
+  local set, ends, lifted, who_len, cursor_len, text_at = string.match(value, '^(%d+) (%d+) ([01]) (%d+) (%d+) ()')
+  if not text_at then
     return nil
   end
-  local cursor_at, why_at = 1 + who_len, 1 + who_len + cursor_len
+  local cursor_at, why_at = text_at + who_len, text_at + who_len + cursor_len
   return {
-    set = set, ends = tonumber(ends), lifted = lifted == '1', who = string.sub(text, 1, cursor_at - 1),
-    cursor = string.sub(text, cursor_at, why_at - 1), why = string.sub(text, why_at),
+    set = set, ends = tonumber(ends), lifted = lifted == '1', who = string.sub(value, text_at, cursor_at - 1),
+    cursor = string.sub(value, cursor_at, why_at - 1), why = string.sub(value, why_at),
   }
 end
 
@@ -23,20 +35,28 @@ local function rule_text(rule)
   return numbers .. rule.who .. rule.cursor .. rule.why
 end
 
--- Whether it holds anything; what is lifted or past its end does not.
-local function is_in_force(rule, now_ms)
-  return not rule.lifted and (rule.ends == 0 or rule.ends > now_ms)
+-- Whether a rule with these times holds anything. A rule that is lifted or past its end does not; nor does a value that is no rule.
+local function is_in_force(ends, lifted, now_ms)
+  return ends ~= nil and not lifted and (ends == 0 or ends > now_ms)
 end
 
--- Returns the fields of all possible rules for the object, blocks first: everything, each prefix at one of its first 8 colons, the object.
-local function rule_fields(object)
+-- Both kinds of rules have names of five letters and a blank.
+local KIND_BYTES = 6
+
+-- Returns the selectors that mean the object: everything, each prefix at one of its first 8 colons, the object.
+local function selectors_of(object)
   local selectors, colon = { '*' }, string.find(object, ':', 1, true)
   while colon and #selectors <= COLONS_MAX do
     selectors[#selectors + 1] = string.sub(object, 1, colon) .. '*'
     colon = string.find(object, ':', colon + 1, true)
   end
   selectors[#selectors + 1] = object
-  local fields = {}
+  return selectors
+end
+
+-- Returns the fields of all possible rules for the object, blocks first.
+local function rule_fields(object)
+  local selectors, fields = selectors_of(object), {}
   for _, kind in ipairs({ 'block ', 'pause ' }) do
     for _, selector in ipairs(selectors) do
       fields[#fields + 1] = kind .. selector
@@ -45,36 +65,54 @@ local function rule_fields(object)
   return fields
 end
 
--- Whether a rule in force is over the object.
+-- Fields that this call has asked for, each with whether its rule is in force: objects share most of them.
+local asked = {}
+
+-- Returns whether a rule in force is over the object, and how many fields it has asked for.
 local function is_ruled(object, now_ms)
-  for _, value in ipairs(redis.call('HMGET', P .. event_rules, unpack(rule_fields(object)))) do
-    local rule = value and rule_of(value)
-    if rule and is_in_force(rule, now_ms) then
-      return true
+  local fields = {}
+  for _, field in ipairs(rule_fields(object)) do
+    if asked[field] then
+      return true, 0
+    elseif asked[field] == nil then
+      fields[#fields + 1], asked[field] = field, false
     end
   end
-  return false
+  local is_over = false
+  for n, value in ipairs(#fields > 0 and redis.call('HMGET', P .. event_rules, unpack(fields)) or {}) do
+    local ends, lifted = times_of(value or '')
+    if is_in_force(ends, lifted, now_ms) then
+      asked[fields[n]], is_over = true, true
+    end
+  end
+  return is_over, #fields
 end
 
--- When a rule is to be woken next, of all fields and values: 0 where one is lifted, else the first end, or `never`; nothing where there is no rule.
+-- When a rule is to be woken next, of all fields and values: 0 if one is lifted, else the first end, or infinity; nil if there is no rule.
 local function next_of(all)
   local soonest
   for i = 1, #all, 2 do
     if all[i] ~= 'next' then
-      local rule = rule_of(all[i + 1])
-      local at = rule and (rule.lifted and 0 or rule.ends > 0 and rule.ends) or math.huge
+      local ends, lifted = times_of(all[i + 1])
+      local at = ends and (lifted and 0 or ends > 0 and ends) or math.huge
       soonest = math.min(soonest or at, at)
     end
   end
+  return soonest
+end
+
+-- The same as the field `next` has it; nil if there is no such field.
+local function next_text(soonest)
   return soonest and (soonest < math.huge and string.format('%.0f', soonest) or 'never')
 end
 
-local function write_next()
-  local at = next_of(redis.call('HGETALL', P .. event_rules))
-  if at then
-    redis.call('HSET', P .. event_rules, 'next', at)
+-- Writes down when a rule is to be woken next, and returns it as it is written.
+local function write_next(soonest)
+  local text = next_text(soonest)
+  if text then
+    redis.call('HSET', P .. event_rules, 'next', text)
   else
     redis.call('HDEL', P .. event_rules, 'next')
   end
-  return at
+  return text
 end

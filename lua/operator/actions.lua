@@ -34,12 +34,7 @@ local function event_fields(event)
   if #event <= EVENT_BYTES_MAX then
     return 'event', event
   end
-  -- Up to the end of a letter of UTF-8, which has up to four bytes.
-  local bytes = EVENT_BYTES_MAX
-  while bytes > EVENT_BYTES_MAX - 4 and string.find(event, '^[\128-\191]', bytes + 1) do
-    bytes = bytes - 1
-  end
-  return 'event', string.sub(event, 1, bytes), 'event_bytes', string.format('%d', #event)
+  return 'event', beginning(event, EVENT_BYTES_MAX), 'event_bytes', string.format('%d', #event)
 end
 
 -- Keeps what was done; further fields and values may follow.

@@ -24,7 +24,7 @@ local rule = value and rule_of(value)
 
 local function write(changed)
   call('HSET', KEYS[1], field, rule_text(changed))
-  write_next()
+  write_next(next_of(call('HGETALL', KEYS[1])))
 end
 
 if step == 'set' then
@@ -36,7 +36,7 @@ if step == 'set' then
   local ends = for_ms > 0 and now_ms + for_ms or 0
   write({ set = string.format('%.0f', now_ms), ends = ends, lifted = false, who = who, cursor = '', why = why })
   note(kind, selector, '')
-  return { 'set', not rule and 'new' or is_in_force(rule, now_ms) and 'again' or 'revived' }
+  return { 'set', not rule and 'new' or is_in_force(rule.ends, rule.lifted, now_ms) and 'again' or 'revived' }
 end
 
 if not value then

@@ -4,10 +4,14 @@
 //! that reads all it needs in one atomic step, and only what is broken there is reported. A violation that heals between the two is
 //! none; in a system at rest, nothing is missed.
 //!
-//! Memory: the violations reported, and 8 bytes for each marker and each object with events, up to 32 MiB of either; beyond that the check
-//! goes on and only takes longer.
+//! No atomic step could look through all markers: Redis would stand still meanwhile. Objects that nothing seems to cover are therefore
+//! gathered, searched for in steps, and looked at again. A producer pushes a marker with each event, and a worker that takes one changes
+//! the queue or the last id. If both are as they were before the search, what the search did not find is not there.
+//!
+//! Memory: the violations reported, 8 bytes for each marker and each object with events, up to 32 MiB of either, and 4,096 objects to be
+//! searched for; beyond that the check goes on and only takes longer.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use redis::aio::ConnectionLike;
@@ -35,6 +39,9 @@ const MARKERS_PER_CALL: usize = 1000;
 /// How much is remembered of what was seen, in entries of 8 bytes.
 const SEEN_MAX: usize = 4 << 20;
 
+/// How many objects that nothing seems to cover are searched for at once.
+const UNCOVERED_MAX: usize = 4096;
+
 /// Reads the invariants off a live Redis; reports at most [`VIOLATIONS_MAX`] one by one.
 ///
 /// # Errors
@@ -61,6 +68,7 @@ pub async fn check_up_to<C: ConnectionLike>(
         named: Seen::new(SEEN_MAX),
         names: HashMap::new(),
         taken: None,
+        uncovered: HashMap::new(),
         pending: Vec::new(),
         report: CheckReport {
             looked_at: LookedAt::default(),
@@ -77,6 +85,7 @@ pub async fn check_up_to<C: ConnectionLike>(
     walk.held(keys.objects_held()).await?;
     walk.held(keys.objects_paused()).await?;
     walk.flush().await?;
+    walk.settle().await?;
     Ok(walk.report)
 }
 
@@ -124,6 +133,18 @@ struct Finding {
     what: String,
 }
 
+impl Finding {
+    /// Whether it says that nothing covers the object, which only a search can confirm.
+    fn is_of_cover(&self) -> bool {
+        matches!(self.word.as_str(), "I1" | "foreign")
+    }
+}
+
+/// What says that nothing covers the object, if anything does.
+fn uncovered(findings: &[Finding]) -> Option<String> {
+    findings.iter().find(|finding| finding.is_of_cover()).map(|finding| finding.what.clone())
+}
+
 /// One walk over everything.
 struct Walk<'a, C> {
     keys: &'a Keys,
@@ -139,6 +160,8 @@ struct Walk<'a, C> {
     names: HashMap<String, Name>,
     /// Objects in the lists of all registered workers, as they were when the first object seemed to be covered by nothing.
     taken: Option<Seen>,
+    /// Objects that nothing seems to cover, each with the texts of the findings that say so.
+    uncovered: HashMap<Vec<u8>, String>,
     /// Subjects that the next call of the script looks at.
     pending: Vec<(Kind, Vec<u8>)>,
     report: CheckReport,
@@ -146,18 +169,9 @@ struct Walk<'a, C> {
 
 impl<C: ConnectionLike> Walk<'_, C> {
     async fn markers(&mut self) -> Result<(), ControlError> {
-        const WHAT: &str = "the markers";
-        let list = self.keys.objects_with_events();
-        let total: usize = match redis::cmd("LLEN").arg(&list).query_async(self.conn).await {
-            Ok(total) => total,
-            Err(error) if error.code() == Some("WRONGTYPE") => return Ok(()),
-            Err(error) => return Err(ControlError::redis(WHAT)(error)),
-        };
-        // A marker that moves out of sight meanwhile only makes a suspicion more.
-        for from in (0..total).step_by(MARKERS_PER_CALL) {
-            let mut ask = redis::cmd("LRANGE");
-            ask.arg(&list).arg(from).arg(from + MARKERS_PER_CALL - 1);
-            let page: Vec<Vec<u8>> = ask.query_async(self.conn).await.map_err(ControlError::redis(WHAT))?;
+        let mut from = 0;
+        while let Some(page) = self.page_of_markers(from).await? {
+            from += page.len();
             self.report.looked_at.markers += page.len() as u64;
             for object in &page {
                 self.look_at_name(object, false);
@@ -165,6 +179,17 @@ impl<C: ConnectionLike> Walk<'_, C> {
             }
         }
         Ok(())
+    }
+
+    /// The markers from this place on; none behind the last one. Producers push before the first place, so what stays is not missed.
+    async fn page_of_markers(&mut self, from: usize) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
+        let mut ask = redis::cmd("LRANGE");
+        ask.arg(self.keys.objects_with_events()).arg(from).arg(from + MARKERS_PER_CALL - 1);
+        match ask.query_async::<Vec<Vec<u8>>>(self.conn).await {
+            Ok(page) => Ok(Some(page).filter(|page| !page.is_empty())),
+            Err(error) if error.code() == Some("WRONGTYPE") => Ok(None),
+            Err(error) => Err(ControlError::redis("the markers")(error)),
+        }
     }
 
     async fn workers(&mut self) -> Result<(), ControlError> {
@@ -359,13 +384,33 @@ impl<C: ConnectionLike> Walk<'_, C> {
 
     async fn confirm(&mut self, suspect: &(Kind, Vec<u8>)) -> Result<(), ControlError> {
         self.report.looked_at.suspicions += 1;
-        let mut findings = self.look(std::slice::from_ref(suspect), Some("search")).await?;
-        let has = |word: &str| findings.iter().any(|finding| finding.word == word);
-        if has("I1") || has("foreign") {
-            // A worker's list may cover it: those are looked through in steps, then the object is looked at again.
-            let hint = if self.is_taken(&suspect.1, has("I1")).await? { "covered" } else { "search" };
-            findings = self.look(std::slice::from_ref(suspect), Some(hint)).await?;
+        let findings = self.look(std::slice::from_ref(suspect), Some("unknown")).await?;
+        let Some(text) = uncovered(&findings) else { return self.report(suspect, findings) };
+        self.uncovered.insert(suspect.1.clone(), text);
+        if self.uncovered.len() >= UNCOVERED_MAX { self.settle().await } else { Ok(()) }
+    }
+
+    /// Searches all markers and lists for the objects that nothing seems to cover, then looks at each again.
+    async fn settle(&mut self) -> Result<(), ControlError> {
+        let texts = std::mem::take(&mut self.uncovered);
+        if texts.is_empty() {
+            return Ok(());
         }
+        let found = self.search(&texts).await?;
+        for (object, text) in texts {
+            let suspect = (Kind::Object, object);
+            let hint = if found.contains(&suspect.1) { "covered" } else { "searched" };
+            let mut findings = self.look(std::slice::from_ref(&suspect), Some(hint)).await?;
+            if uncovered(&findings).is_some_and(|now| now != text) {
+                // Events came or went: what covers it came with them.
+                findings.retain(|finding| !finding.is_of_cover());
+            }
+            self.report(&suspect, findings)?;
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, suspect: &(Kind, Vec<u8>), findings: Vec<Finding>) -> Result<(), ControlError> {
         for finding in findings {
             let invariant = match finding.word.as_str() {
                 "I1" => Invariant::I1,
@@ -387,9 +432,15 @@ impl<C: ConnectionLike> Walk<'_, C> {
         Ok(())
     }
 
-    /// Whether a registered worker has the object in its list. Lists of watched names are looked at anew if `anew`.
-    async fn is_taken(&mut self, object: &[u8], anew: bool) -> Result<bool, ControlError> {
-        let seen = match self.taken.take() {
+    /// Which of these objects have a marker, or are in the list of a registered worker. Markers first: from there they move to lists.
+    async fn search(&mut self, objects: &HashMap<Vec<u8>, String>) -> Result<HashSet<Vec<u8>>, ControlError> {
+        let mut found = HashSet::new();
+        let mut from = 0;
+        while let Some(page) = self.page_of_markers(from).await? {
+            from += page.len();
+            found.extend(page.into_iter().filter(|object| objects.contains_key(object)));
+        }
+        let departed = match self.taken.take() {
             Some(seen) => seen,
             None => {
                 let mut seen = Seen::new(SEEN_MAX);
@@ -403,17 +454,14 @@ impl<C: ConnectionLike> Walk<'_, C> {
                 seen
             }
         };
-        let mut is_taken = seen.contains(object);
-        self.taken = Some(seen);
+        found.extend(objects.keys().filter(|object| departed.contains(object)).cloned());
+        self.taken = Some(departed);
         let mut walk = Names::of(self.conn, self.keys, Which::Watched).await?;
-        while anew
-            && !is_taken
-            && let Some(page) = walk.next(self.conn, self.keys).await?
-        {
+        while let Some(page) = walk.next(self.conn, self.keys).await? {
             let taken = names::taken(self.conn, self.keys, b"", &page).await?;
-            is_taken = taken.objects.iter().any(|(_, other)| other == object);
+            found.extend(taken.objects.into_iter().map(|(_, object)| object).filter(|object| objects.contains_key(object)));
         }
-        Ok(is_taken)
+        Ok(found)
     }
 
     /// One call of the script. What registered workers have in their lists counts as covered from then on.

@@ -1,9 +1,11 @@
 //! How much work one call of `advance` may bring to Redis, which does nothing else meanwhile.
 
+/// A batch, however small, takes about six commands.
+const BATCH_BYTES: usize = 4096;
 /// A command that takes or deletes an event costs about as much as so many bytes.
 const EVENT_BYTES: usize = 512;
-/// A row of the event log costs as much again.
-const ROW_BYTES: usize = 512;
+/// A row of the event log costs about two such commands.
+const ROW_BYTES: usize = 1024;
 /// A result that does not end a batch takes about ten commands more: the rest is held or kept, an error noted, a dead letter written.
 const REST_BYTES: usize = 8192;
 /// An event that a handler has emitted takes up to three commands: its queue's type, the push and a marker.
@@ -16,7 +18,7 @@ pub struct Load(usize);
 impl Load {
     /// A batch that leaves a slot. The next batch of the object, which may follow in the same call, is bounded by the script.
     pub fn of_batch(events: usize, bytes: usize) -> Self {
-        Self(bytes.saturating_add(events.saturating_mul(EVENT_BYTES)))
+        Self(BATCH_BYTES.saturating_add(bytes).saturating_add(events.saturating_mul(EVENT_BYTES)))
     }
 
     /// Adds what becomes of the rest of the batch.
@@ -68,10 +70,10 @@ mod tests {
 
     #[test]
     fn what_is_larger_than_the_room_goes_alone() {
-        let mut room = Room::new(10_000);
+        let mut room = Room::new(20_000);
         assert!(room.admits(Load::of_batch(1, 1 << 20)));
         assert!(!room.admits(Load::of_batch(1, 0)));
-        let mut room = Room::new(10_000);
+        let mut room = Room::new(20_000);
         assert!(room.admits(Load::of_batch(1, 100)));
         assert!(!room.admits(Load::of_batch(1, 1 << 20)));
         assert!(room.admits(Load::of_batch(1, 100)));

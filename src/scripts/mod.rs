@@ -91,7 +91,7 @@ static ADVANCE: LazyLock<Script> = LazyLock::new(|| {
                 &part("log", &[lua!("advance/log.lua")]),
                 &part("rules", &[lua!("lib/rules.lua"), lua!("advance/rules.lua")]),
                 &part("emits", &[lua!("lib/emits.lua"), lua!("advance/emits.lua")]),
-                &part("errors", &[lua!("advance/errors.lua")]),
+                &part("errors", &[lua!("lib/beginning.lua"), lua!("advance/errors.lua")]),
                 &part("partly", &[lua!("advance/partly.lua")]),
                 lua!("advance/commit.lua"),
                 lua!("advance/own.lua"),
@@ -105,13 +105,13 @@ static ADVANCE: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-script!(DEAD, "operator/dead.lua", "operator/actions.lua");
-script!(RELEASE, "operator/release.lua", "operator/actions.lua");
-script!(RELEASE_MANY, "operator/release_many.lua", "operator/actions.lua");
-script!(SKIP, "operator/skip.lua", "lib/ids.lua", "lib/tag.lua", "lib/emits.lua", "operator/actions.lua");
+script!(DEAD, "operator/dead.lua", "lib/beginning.lua", "operator/actions.lua");
+script!(RELEASE, "operator/release.lua", "lib/beginning.lua", "operator/actions.lua");
+script!(RELEASE_MANY, "operator/release_many.lua", "lib/beginning.lua", "operator/actions.lua");
+script!(SKIP, "operator/skip.lua", "lib/ids.lua", "lib/tag.lua", "lib/emits.lua", "lib/beginning.lua", "operator/actions.lua");
 script!(NO_WRITES, HELD, "operator/held.lua");
 script!(NO_WRITES, PAUSED, "operator/paused.lua", "lib/rules.lua");
-script!(RULE, "operator/rule.lua", "lib/rules.lua", "operator/actions.lua");
+script!(RULE, "operator/rule.lua", "lib/rules.lua", "lib/beginning.lua", "operator/actions.lua");
 script!(DENY_OOM, POSITION, "projection/position.lua");
 
 /// What only some calls of a script need: a function of this name that answers what the fragments return, made when it is first called. Functions last as

@@ -173,3 +173,27 @@ async fn what_was_put_aside_is_told_once() {
     let Advanced::Ok { quarantined, .. } = answer else { panic!("{answer:?}") };
     assert_eq!(quarantined.len(), 1, "{quarantined:?}");
 }
+
+/// A call takes 4,096 events at most, of which the first of each batch counts as four: the calls in which each object has one event would take
+/// longest otherwise. What is behind the first events comes with later batches.
+#[tokio::test]
+async fn the_first_event_of_a_batch_counts_as_four() {
+    const OBJECTS: usize = 100;
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    for n in 0..OBJECTS {
+        let events: Vec<String> = (0..300).map(|event| event.to_string()).collect();
+        let mut push = redis::cmd("LPUSH");
+        push.arg(state.keys.events(&format!("work:{n}"))).arg(events).exec_async(&mut state.conn).await.expect("LPUSH");
+        state.run("LPUSH", &[&state.keys.objects_with_events(), &format!("work:{n}")]).await;
+    }
+    let keys = state.keys.clone();
+    let bounds = Bounds { batch: 300, claims: OBJECTS, markers: 4096, ..BOUNDS };
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, From::Markers);
+    (0..OBJECTS).for_each(|slot| call.free(slot));
+    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
+    let counts: Vec<usize> = batches.iter().map(|batch| batch.events.len()).collect();
+    // 100 first ones count as 400, and 13 times 299 more reach the limit.
+    assert_eq!(counts, [vec![300; 13], vec![1; OBJECTS - 13]].concat());
+}

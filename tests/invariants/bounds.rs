@@ -58,7 +58,7 @@ async fn a_reply_is_bounded_in_bytes_and_the_rest_comes_next() {
 }
 
 /// A call took as many events as fitted into its slots and bytes: 512 slots with 1,000 small events each stopped Redis for 90 ms. A call that has taken
-/// 4,096 events beside the first of each batch takes no more, and the next call goes on.
+/// 4,096 events, of which the first of each batch counts as four, takes no more, and the next call goes on.
 #[tokio::test]
 async fn a_call_takes_so_many_events_and_no_more() {
     let mut rig = Rig::start().await;

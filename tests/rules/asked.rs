@@ -232,7 +232,7 @@ async fn waking_goes_on_where_another_call_has_left_off() {
         assert_eq!(answer.next_due, Some(Duration::ZERO));
         assert_eq!(lift(scene.conn(), &keys, Kind::Pause, "*").await, Ruled::Lifting);
     }
-    assert_eq!(left, [700, 488, 300]);
+    assert_eq!(left, [700, 700, 700, 700, 680, 616, 552, 488, 424, 360, 300]);
     assert_eq!(scene.paused().await[0], "kept:0000");
     assert!(scene.rule("block kept:*").await.is_some());
     assert_eq!(scene.rule("next").await.as_deref(), Some("never"));
@@ -463,4 +463,61 @@ async fn the_last_id_of_a_paused_object_does_not_expire() {
     scene.call(forgets, From::Markers, None).await.expect("an answer");
     assert_eq!(scene.console.run::<i64>(&["PTTL", &keys.last_event_id("work:1")]).await, -1);
     assert_eq!(scene.console.number(&keys.last_event_id("work:1")).await, 7);
+}
+
+/// A call asks for so many fields of rules at most, about 2,048. Objects whose prefixes are all their own need 18 fields each, so that a call ends behind
+/// some of them, says that there is more, and the next one goes on.
+#[tokio::test]
+async fn a_call_asks_for_so_many_fields_of_rules_at_most() {
+    const OBJECTS: usize = 600;
+    let mut scene = attached().await;
+    let keys = scene.keys.clone();
+    set(scene.conn(), &keys, Kind::Pause, "other").await;
+    for n in 0..OBJECTS {
+        scene.state.emit(&format!("{n}:1:2:3:4:5:6:7:8:9"), "1").await;
+    }
+    let bounds = Bounds { claims: OBJECTS, ..BOUNDS };
+    let mut calls = Vec::new();
+    let (mut slots, mut claimed) = (0..OBJECTS, 0);
+    loop {
+        let mut call = Advance::new(&keys, "w", "t", bounds, From::Markers);
+        slots.clone().for_each(|slot| call.free(slot));
+        let Advanced::Ok { batches, more, .. } = scripts::advance(scene.conn(), &call).await.expect("an answer") else {
+            panic!("the call was refused")
+        };
+        claimed += batches.len();
+        slots.start = claimed;
+        calls.push((batches.len(), more));
+        if !more {
+            break;
+        }
+    }
+    let per_call = 2048_usize.div_ceil(18);
+    assert_eq!(calls[..2], [(per_call, true), (per_call, true)], "{calls:?}");
+    assert_eq!(claimed, OBJECTS, "{calls:?}");
+}
+
+/// A call that wakes objects claims fewer: both take time of Redis.
+#[tokio::test]
+async fn a_call_that_wakes_claims_fewer() {
+    let mut scene = attached().await;
+    let keys = scene.keys.clone();
+    for n in 0..64 {
+        let name = format!("{n}:1:2:3:4:5:6:7:8");
+        scene.state.run("SET", &[&keys.event_worker(&name), "held"]).await;
+        scene.state.run("ZADD", &[&keys.objects_paused(), "0", &name]).await;
+    }
+    for n in 0..200 {
+        scene.state.emit(&format!("other:{n}:1:2:3:4:5:6:7:8"), "1").await;
+    }
+    set(scene.conn(), &keys, Kind::Pause, "none").await;
+    set(scene.conn(), &keys, Kind::Pause, "*").await;
+    assert_eq!(lift(scene.conn(), &keys, Kind::Pause, "*").await, Ruled::Lifted);
+    let bounds = Bounds { claims: 200, ..BOUNDS };
+    let mut call = Advance::new(&keys, "w", "t", bounds, From::Markers);
+    (0..200).for_each(|slot| call.free(slot));
+    let answer = scripts::advance(scene.conn(), &call).await.expect("an answer");
+    let Advanced::Ok { batches, more, .. } = answer else { panic!("{answer:?}") };
+    assert!((1..100).contains(&batches.len()) && more, "{} batches, more: {more}", batches.len());
+    assert!(scene.paused().await.is_empty());
 }
