@@ -13,7 +13,9 @@ use redis::aio::MultiplexedConnection;
 use serde::{Deserialize, Serialize};
 use seriatim::control::{LogEntry, stats};
 use seriatim::keys::Keys;
-use seriatim::projection::{Gaps, NameError, Position, Projection, ProjectionError, RedisStore, Runner, Saved, Store};
+use seriatim::projection::{
+    Gaps, NameError, Position, Projection, ProjectionError, RedisStore, Runner, STATE_BYTES_MAX, Saved, Store,
+};
 use seriatim::scripts::ScriptError;
 use state::State;
 use support::Redis;
@@ -420,4 +422,23 @@ async fn a_projection_killed_at_any_point_applies_each_row_once() {
     assert_eq!(state_of(&runner).0, ids(1..=written));
     println!("{killed} of 12 were killed in the middle");
     assert!(killed > 0, "none was killed in the middle");
+}
+
+/// Redis does nothing else while it writes a state, so that one of hundreds of megabytes would stop it.
+#[tokio::test]
+async fn a_state_that_is_too_large_is_refused_and_the_one_before_stays() {
+    let redis = Redis::start();
+    let mut store = store(&redis).await;
+    let lease = Duration::from_secs(10);
+    store.open("t", lease).await.expect("opened");
+    let largest = vec![b'1'; STATE_BYTES_MAX];
+    assert!(store.save("t", lease, &Position::default(), &largest).await.expect("saved"));
+    let too_large = vec![b'2'; STATE_BYTES_MAX + 1];
+    let refused = store.save("t", lease, &Position::default(), &too_large).await.expect_err("it is too large");
+    assert_eq!(
+        refused.to_string(),
+        "the state of the projection has 4194305 bytes, RedisStore keeps 4194304 at most; keep it in a Store of your own"
+    );
+    let saved = store.open("t", lease).await.expect("opened").expect("nobody else has it");
+    assert!(saved.state == Some(largest));
 }

@@ -13,7 +13,7 @@ use redis::aio::ConnectionLike;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use self::store::{NameError, Position, RedisStore, Saved, Store};
+pub use self::store::{NameError, Position, RedisStore, STATE_BYTES_MAX, Saved, Store};
 use crate::control::log::{PER_CALL_MAX, log};
 use crate::control::{ControlError, LogEntry};
 use crate::keys::Keys;

@@ -152,6 +152,14 @@ pub enum ScriptError {
         /// Its type.
         found: String,
     },
+    /// The state of a projection is larger than [`STATE_BYTES_MAX`](crate::projection::STATE_BYTES_MAX); nothing was written.
+    #[error("the state of the projection has {bytes} bytes, RedisStore keeps {max} at most; keep it in a Store of your own")]
+    StateTooLarge {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
     /// The data is of a version of the protocol that this program does not know; nothing was done.
     #[error("the data is of protocol version {0}, this program knows 1 and 2; run a version that knows it")]
     Schema(String),
