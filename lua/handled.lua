@@ -15,7 +15,7 @@
 --           | {'unpushed', id}: of that event something is still to be pushed
 --           | {'lapsed'} | {'fenced', lease}
 -- Keeps     I1 to I6: touches nothing else
--- Cost      about 6 commands
+-- Cost      about 6 commands; reads all fields of the hash, of which handlers write at most 1,000 `once:SUBTASK` for one event
 local name, token, slot, object, tag, id = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local FIELDS = 8
 

@@ -214,6 +214,31 @@ async fn what_a_worker_refuses_is_refused() {
     assert_eq!(ran.assert_delivered().emitted().len(), seriatim::sink::EMITS_MAX);
 }
 
+/// The limit of subtasks is that of a worker: it counts those of earlier runs, and one more is refused without running.
+#[tokio::test]
+async fn one_subtask_too_many_is_refused() {
+    let runs = Arc::new(AtomicU32::new(0));
+    let counts = Arc::clone(&runs);
+    let test = HandlerTest::one("names", move |_: Value, cx: HandlerContext| {
+        let counts = Arc::clone(&counts);
+        async move {
+            // The second run names the last subtask again, and one more.
+            let last = seriatim::sink::SUBTASKS_MAX + cx.attempt() as usize - 2;
+            for n in 0..=last {
+                let run = || async { Ok::<_, Failure>(counts.fetch_add(1, Relaxed)) };
+                cx.once(&format!("step:{n}"), run).await?;
+            }
+            Err(Failure::transient("all are done"))
+        }
+    });
+    let test = test.expect("a handler");
+    test.run(moved()).await.assert_failed("names", "all are done");
+    let ran = test.run(moved().attempt(2)).await;
+    ran.assert_failed("names", "at most 1000 subtasks").assert_failed("names", r#"refused: "step:1000""#);
+    assert!(matches!(ran.stop(), Some(Stop::Transient { .. })));
+    assert_eq!(runs.load(Relaxed), 1000);
+}
+
 /// A failed assertion tells all that happened.
 #[tokio::test]
 async fn a_failed_assertion_tells_what_happened() {

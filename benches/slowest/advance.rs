@@ -11,7 +11,7 @@ const MIB: usize = 1 << 20;
 
 /// Reports as many batches as a process puts into one call.
 fn report_all(call: &mut Advance, settings: &Settings, batches: &[BatchReply], more: fn(Load, usize, usize) -> Load) {
-    let mut room = Room::new(settings.bounds().reply_bytes);
+    let mut room = Room::of_call();
     for batch in batches {
         let bytes = batch.events.iter().map(|event| event.len()).sum();
         if !room.admits(more(Load::of_batch(batch.events.len(), bytes), batch.events.len(), bytes)) {
@@ -109,7 +109,7 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 let batches = world.fill(settings, 1, EVENT_BYTES).await;
                 let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
-                let (mut room, emitted) = (Room::new(settings.bounds().reply_bytes), event(2000));
+                let (mut room, emitted) = (Room::of_call(), event(2000));
                 for batch in &batches {
                     let mut emits = Emits::default();
                     (0..1000).for_each(|n| emits.push(format!("emitted:{}:{n}", batch.slot).as_bytes(), emitted.as_bytes()));
@@ -132,7 +132,7 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 let batches = world.fill(settings, settings.batch(), EVENT_BYTES).await;
                 let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
-                let mut room = Room::new(settings.bounds().reply_bytes);
+                let mut room = Room::of_call();
                 for batch in &batches {
                     if !room.admits(Load::of_batch(1, EVENT_BYTES).with_rest()) {
                         break;
@@ -152,7 +152,7 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 let batches = world.fill(settings, settings.batch(), EVENT_BYTES).await;
                 let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
-                let mut room = Room::new(settings.bounds().reply_bytes);
+                let mut room = Room::of_call();
                 for batch in &batches {
                     if !room.admits(Load::of_batch(1, EVENT_BYTES).with_rest()) {
                         break;

@@ -1,5 +1,7 @@
 //! How much work one call of `advance` may bring to Redis, which does nothing else meanwhile.
 
+/// What the results of one call may weigh together.
+const CALL_BYTES: usize = 2 << 20;
 /// A batch, however small, takes about six commands.
 const BATCH_BYTES: usize = 4096;
 /// A command that takes or deletes an event costs about as much as so many bytes.
@@ -10,6 +12,8 @@ const ROW_BYTES: usize = 1024;
 const REST_BYTES: usize = 8192;
 /// An event that a handler has emitted takes up to three commands: its queue's type, the push and a marker.
 const EMIT_BYTES: usize = 2048;
+/// A field that says what is finished of an event: it is read with its name, which may be long, and deleted.
+const FINISHED_BYTES: usize = 512;
 
 /// The work of one result, in bytes: each command counts as a number of bytes that takes as long.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +42,12 @@ impl Load {
     pub fn with_emits(self, events: usize, bytes: usize) -> Self {
         Self(self.0.saturating_add(bytes).saturating_add(events.saturating_mul(EMIT_BYTES)))
     }
+
+    /// Adds the subtasks and handlers that are finished of the event that the result ends.
+    #[must_use]
+    pub fn with_finished(self, fields: usize) -> Self {
+        Self(self.0.saturating_add(fields.saturating_mul(FINISHED_BYTES)))
+    }
 }
 
 /// The room for results that one call has left.
@@ -48,9 +58,9 @@ pub struct Room {
 }
 
 impl Room {
-    /// The room of a call of which the reply may have so many bytes.
-    pub fn new(reply_bytes: usize) -> Self {
-        Self { left: reply_bytes, is_empty: true }
+    /// The room of one call, the same with all settings: what a reply may have depends on the link, what a call may do depends on Redis.
+    pub fn of_call() -> Self {
+        Self { left: CALL_BYTES, is_empty: true }
     }
 
     /// Takes the result in if there is room. The first one always fits: a result that is larger than the room goes alone.
@@ -70,13 +80,25 @@ mod tests {
 
     #[test]
     fn what_is_larger_than_the_room_goes_alone() {
-        let mut room = Room::new(20_000);
+        let mut room = Room { left: 20_000, is_empty: true };
         assert!(room.admits(Load::of_batch(1, 1 << 20)));
         assert!(!room.admits(Load::of_batch(1, 0)));
-        let mut room = Room::new(20_000);
+        let mut room = Room { left: 20_000, is_empty: true };
         assert!(room.admits(Load::of_batch(1, 100)));
         assert!(!room.admits(Load::of_batch(1, 1 << 20)));
         assert!(room.admits(Load::of_batch(1, 100)));
+    }
+
+    /// Finished subtasks weighed nothing: one call read those of all slots, 128,000 with default settings, in 97 ms.
+    #[test]
+    fn a_call_takes_in_few_results_with_many_subtasks() {
+        let mut room = Room::of_call();
+        let taken = (0..128).filter(|_| room.admits(Load::of_batch(1, 100).with_finished(1000))).count();
+        assert_eq!(taken, 4);
+        let mut room = Room::of_call();
+        let taken = (0..128).filter(|_| room.admits(Load::of_batch(1, 100).with_finished(5))).count();
+        assert_eq!(taken, 128);
+        assert!(Load::default().with_finished(usize::MAX) > Load::default().with_finished(1000));
     }
 
     #[test]

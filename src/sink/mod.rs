@@ -34,7 +34,8 @@ pub use closures::{Batches, Each, batches, each};
 pub use file::File;
 pub use handlers::{
     EMITS_BYTES_MAX, EMITS_MAX, EventType, Failure, Fence, Handler, HandlerContext, HandlerEmitError, HandlerOutcome,
-    HandlerResult, HandlerResultError, Handlers, HandlersBuilder, HandlersError, RESULT_BYTES_MAX, Unhandled,
+    HandlerResult, HandlerResultError, Handlers, HandlersBuilder, HandlersError, RESULT_BYTES_MAX, SUBTASK_BYTES_MAX,
+    SUBTASKS_MAX, Unhandled,
 };
 pub(crate) use ledger::{Ledger, LedgerError, Page, With};
 pub use null::Null;

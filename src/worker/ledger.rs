@@ -4,8 +4,8 @@
 //! done again. The step that ends the event deletes it.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex as SyncMutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -67,6 +67,26 @@ pub(crate) struct InHand {
     handled: AtomicU64,
     /// How many events handlers have emitted with that, and their bytes; the bytes of results for the log.
     emitted: (AtomicUsize, AtomicUsize),
+    finished: Fields,
+}
+
+/// The fields that say what is finished of an event: the event's id, and how many there are. A later event takes the place of an earlier one.
+#[derive(Debug, Default)]
+struct Fields(SyncMutex<(u64, usize)>);
+
+impl Fields {
+    fn add(&self, id: u64, fields: usize) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if id > kept.0 {
+            *kept = (id, fields);
+        } else if id == kept.0 {
+            kept.1 = kept.1.saturating_add(fields);
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1
+    }
 }
 
 impl InHand {
@@ -76,7 +96,8 @@ impl InHand {
         let again = lapsed || tag.is_again() || hand.handled.is_some();
         // Until what is kept is read, something may be.
         let handled = AtomicU64::new(hand.handled.unwrap_or(if again { tag.first } else { 0 }));
-        Self { link, slot, object, tag, end: tag.first + hand.batch.len() as u64, again, handled, emitted: Default::default() }
+        let end = tag.first + hand.batch.len() as u64;
+        Self { link, slot, object, tag, end, again, handled, emitted: Default::default(), finished: Fields::default() }
     }
 
     /// The event of which something is kept, as far as the process knows.
@@ -87,6 +108,11 @@ impl InHand {
     /// How many events handlers have emitted, and their bytes, as far as the process knows.
     pub(crate) fn emitted(&self) -> (usize, usize) {
         (self.emitted.0.load(Ordering::Relaxed), self.emitted.1.load(Ordering::Relaxed))
+    }
+
+    /// How many handlers and subtasks of that event are finished, as far as the process knows.
+    pub(crate) fn finished(&self) -> usize {
+        self.finished.count()
     }
 
     fn has_emitted(&self, (events, bytes): (usize, usize)) {
@@ -142,9 +168,12 @@ impl Ledger for InHand {
             return Ok(Page::default());
         }
         let page = self.call(None).await?;
+        let fields = page.finished.len();
         // What is kept of an event that is not in the batch is a leftover.
         let page = if (self.tag.first..self.end).contains(&page.id) { page } else { Page::default() };
         self.handled.fetch_max(page.id, Ordering::Relaxed);
+        // The fields of a leftover are read, too, unless an event of the batch takes its place.
+        self.finished.add(page.id, fields);
         self.has_emitted(page.emitted);
         if self.logs() {
             self.has_emitted((0, page.results));
@@ -154,6 +183,7 @@ impl Ledger for InHand {
 
     async fn write(&self, id: u64, field: &str, With { emits, result }: With<'_>) -> Result<(), LedgerError> {
         self.handled.fetch_max(id, Ordering::Relaxed);
+        self.finished.add(id, 1);
         if let Some((_, value)) = emits {
             self.has_emitted((scripts::Emits::events_in(value), value.len()));
         }
@@ -175,5 +205,25 @@ impl Ledger for InHand {
 impl fmt::Debug for InHand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} in slot {}", self.tag, self.slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fields of an event are those of the hash in Redis: a leftover's until an event of the batch writes, then those of the latest event.
+    #[test]
+    fn the_fields_are_those_of_the_latest_event() {
+        let fields = Fields::default();
+        fields.add(0, 1000);
+        assert_eq!(fields.count(), 1000);
+        fields.add(7, 1);
+        fields.add(7, 1);
+        assert_eq!(fields.count(), 2);
+        fields.add(8, 1);
+        // A task that a handler of the event before has spawned is refused by Redis.
+        fields.add(7, 1);
+        assert_eq!(fields.count(), 1);
     }
 }

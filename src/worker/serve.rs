@@ -84,8 +84,8 @@ pub(crate) struct Serve<'a> {
     conn: Option<Connection>,
     connecting: Option<BoxFuture<'static, Result<Connection, WorkerError>>>,
     calls: FuturesUnordered<BoxFuture<'static, Answered>>,
-    /// The wait for a marker, and the slot it is for, which is asked for meanwhile.
-    waiting: Option<(usize, Pop)>,
+    /// The wait for a marker, the slot it is for, which is asked for meanwhile, and whether the call behind it has the room for suspects.
+    waiting: Option<(usize, bool, Pop)>,
     wait_conn: Option<Wire>,
     notices: mpsc::Receiver<Notice>,
     /// Ends with the session.
@@ -213,7 +213,7 @@ impl<'a> Serve<'a> {
                     self.conn = Some(conn?);
                     None
                 }
-                waited = ready(self.waiting.as_mut().map(|(_, pop)| pop)) => self.waited(waited?).await?,
+                waited = ready(self.waiting.as_mut().map(|(_, _, pop)| pop)) => self.waited(waited?).await?,
                 () = sleep_until(self.wake_at) => {
                     self.wake_at = Instant::now() + self.config.block;
                     self.wake = true;
@@ -269,7 +269,7 @@ impl<'a> Serve<'a> {
         // Unless all are to be named, half of the slots: Redis has the other half to work on while the answer is worked on here.
         let asked_max = if all { self.slots.len() } else { self.slots.len().div_ceil(CALLS_MAX) };
         let mut asked = Vec::with_capacity(asked_max);
-        let mut room = Room::new(self.config.reply_bytes);
+        let mut room = Room::of_call();
         let (later, sooner) = self.slots.split_at_mut(self.name_from);
         let (sooner, later) = (sooner.iter_mut().enumerate(), later.iter_mut().enumerate());
         let from = std::mem::take(&mut self.name_from);
@@ -354,12 +354,14 @@ impl<'a> Serve<'a> {
         let block = if alone { self.config.block.min(until_wake) } else { self.config.block };
         let to = self.config.keys.worker_object(&self.worker(slot));
         let pop = pop(&self.config.keys.objects_with_events(), &to, block);
-        // It may be under way for long.
-        let mut call = self.new_call(1, false);
+        // It may be under way for long. Where no other slot is free, it alone can claim the suspect that falls due at its end.
+        let takes_room = alone && !self.room_given;
+        let mut call = self.new_call(1, takes_room);
+        self.room_given |= takes_room;
         call.free(slot);
         self.step(slot, Step::Ask);
         let (redis, config) = (self.redis.clone(), Arc::clone(&self.config));
-        self.waiting = Some((slot, Box::pin(wait(redis, self.wait_conn.take(), pop, call, config))));
+        self.waiting = Some((slot, takes_room, Box::pin(wait(redis, self.wait_conn.take(), pop, call, config))));
     }
 
     async fn waited(&mut self, waited: Option<Waited>) -> Result<Option<Ended>, WorkerError> {
@@ -384,13 +386,18 @@ impl<'a> Serve<'a> {
             self.wait_after = Instant::now() + OOM_WAIT;
             self.wake_at = self.wake_at.min(self.wait_after);
         }
-        let asked = self.waiting.take().map(|(slot, _)| slot).into_iter().collect();
+        let asked = self.waiting.take().map(|(slot, had_room, _)| {
+            self.room_given &= !had_room;
+            slot
+        });
+        let asked = asked.into_iter().collect();
         self.answered(asked, Ok(reply)).await
     }
 
     /// The pop is over, one way or another: whatever it did, and the call behind it, the next call finds it.
     fn give_up_waiting(&mut self) {
-        if let Some((slot, _)) = self.waiting.take() {
+        if let Some((slot, had_room, _)) = self.waiting.take() {
+            self.room_given &= !had_room;
             self.step(slot, Step::Unanswered);
             self.popped = Some(slot);
             self.wake = true;
@@ -546,7 +553,7 @@ impl<'a> Serve<'a> {
         // A delivery catches its own panics and is aborted only with the session.
         let Ok((slot, outcome, ledger)) = done else { return };
         let Slot::Delivering(hand) = &mut self.slots[slot] else { return };
-        (hand.handled, hand.emitted) = (ledger.handled(), ledger.emitted());
+        (hand.handled, hand.emitted, hand.finished) = (ledger.handled(), ledger.emitted(), ledger.finished());
         let object = hand.batch.object().clone();
         if let Some(Stop::Unavailable { error }) = &outcome.stop {
             debug!(object = %escape::name(object.as_str()), error, "deliver: the sink is unavailable");

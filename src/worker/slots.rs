@@ -34,6 +34,8 @@ pub(crate) struct Hand {
     pub(crate) handled: Option<u64>,
     /// How many events handlers have emitted with that, and their bytes.
     pub(crate) emitted: (usize, usize),
+    /// How many handlers and subtasks of that event are finished.
+    pub(crate) finished: usize,
 }
 
 impl Hand {
@@ -45,7 +47,8 @@ impl Hand {
         let batch = Batch { object, first: reply.tag.first, prev: reply.prev, stride: STRIDE, payloads: reply.events };
         // In other hands, handlers may have finished something of its first event.
         let handled = reply.tag.is_again().then_some(reply.tag.first);
-        Self { raw: reply.object, tag: reply.tag, batch, turn, taken: Instant::now(), handled, emitted: (0, 0) }
+        let taken = Instant::now();
+        Self { raw: reply.object, tag: reply.tag, batch, turn, taken, handled, emitted: (0, 0), finished: 0 }
     }
 
     /// How many events to offer to the sink at once: an event that failed, or that may have killed its worker, is delivered alone.
@@ -246,7 +249,7 @@ fn tell_over(hand: Hand, count: usize, then: Results, turn: usize, logs: bool) -
     Slot::Reported(Told { report: hand.report(count, then), taken: hand.taken, handled, load, turn })
 }
 
-/// The work of a result: the events that leave the batch, their rows in the log, and the events that handlers have emitted.
+/// The work of a result: the events that leave the batch, their rows in the log, and what handlers have emitted and finished.
 fn load(hand: &Hand, then: &Results, count: usize, logs: bool, handled: bool) -> Load {
     let buried = usize::from(matches!(then, Results::Reject { .. } | Results::Complete { .. }));
     let over = &hand.batch.payloads[..(count + buried).min(hand.batch.len())];
@@ -254,7 +257,7 @@ fn load(hand: &Hand, then: &Results, count: usize, logs: bool, handled: bool) ->
     let load = Load::of_batch(over.len(), bytes);
     let load = if matches!(then, Results::Done | Results::Yield) { load } else { load.with_rest() };
     let load = if logs { load.with_rows(over.len(), bytes) } else { load };
-    if handled { load.with_emits(hand.emitted.0, hand.emitted.1) } else { load }
+    if handled { load.with_emits(hand.emitted.0, hand.emitted.1).with_finished(hand.finished) } else { load }
 }
 
 /// The event behind the first `count` has failed: it is tried again later, unless its attempts are used up.
@@ -366,6 +369,17 @@ mod tests {
             (hand.handled, hand.emitted) = (Some(9), (1000, 1 << 20));
         }
         assert_eq!(load_of(slot, 3, None, false), delivered.with_emits(1000, 1 << 20));
+        // A call read 1,000 subtasks of each of 128 slots; those of an event that goes on are not read.
+        let remembers = |id: u64| {
+            let mut slot = delivering("7", 3);
+            if let Slot::Delivering(hand) = &mut slot {
+                (hand.handled, hand.finished) = (Some(id), 1000);
+            }
+            slot
+        };
+        assert_eq!(load_of(remembers(9), 3, None, false), delivered.with_finished(1000));
+        let goes_on = load_of(remembers(8), 1, Some(Stop::transient("down")), false);
+        assert_eq!(goes_on, Load::of_batch(1, 1).with_rest());
     }
 
     #[test]

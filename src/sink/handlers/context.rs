@@ -13,6 +13,13 @@ use super::handler::Failure;
 use crate::event::{EVENT_BYTES_MAX, Event, IntoEvent, ObjectName};
 use crate::sink::{Context, LedgerError, Page, With};
 
+/// The most subtasks that the handlers of one event name under [`once`](HandlerContext::once), all handlers together.
+///
+/// Redis reads the names of all subtasks that are done in the step that ends the event, and does nothing else meanwhile.
+pub const SUBTASKS_MAX: usize = 1000;
+/// The most bytes of a subtask's name.
+pub const SUBTASK_BYTES_MAX: usize = 256;
+
 /// What a store needs to refuse what comes late: see [`HandlerContext::fence`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fence {
@@ -65,9 +72,13 @@ impl InHand {
         self.cx.ledger.as_ref().is_some_and(|ledger| ledger.logs())
     }
 
-    fn subtask(&self, name: &str) -> Arc<AsyncMutex<bool>> {
+    /// Returns whether a subtask is done; none for a new name above the limit. Names that are done stay known, also if an earlier version kept more.
+    fn subtask(&self, name: &str) -> Option<Arc<AsyncMutex<bool>>> {
         let mut once = self.once.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(once.entry(name.to_owned()).or_default())
+        if once.len() >= SUBTASKS_MAX && !once.contains_key(name) {
+            return None;
+        }
+        Some(Arc::clone(once.entry(name.to_owned()).or_default()))
     }
 }
 
@@ -170,20 +181,34 @@ impl HandlerContext {
     /// Runs a subtask of the event unless it is done: `None` where it was. Whether it is done is kept beside the event as soon as it has succeeded: so it
     /// succeeds once, except where the worker dies in between.
     ///
-    /// The guard is one per event and name of a subtask (at most 256 bytes). Where several handlers of the event name the same subtask, one runs it
-    /// and the others wait. A subtask must not begin itself again inside of itself: it would wait for ever, or until the handler's timeout.
+    /// The guard is one per event and name of a subtask (1 to [`SUBTASK_BYTES_MAX`] bytes). Where several handlers of the event name the same subtask,
+    /// one runs it and the others wait. A subtask must not begin itself again inside of itself: it would wait for ever, or until the handler's timeout.
+    ///
+    /// The handlers of one event name at most [`SUBTASKS_MAX`] subtasks together, those included that were done before. For more work, guard
+    /// several steps by one subtask, or emit events whose handlers do the rest.
     ///
     /// # Errors
-    /// That of the subtask, which is not done then; or a transient one where it could not be kept that it is done.
+    /// - The subtask's own error. The subtask is not done then.
+    /// - A transient failure if Redis cannot keep that the subtask is done.
+    /// - A transient failure if the name is one above [`SUBTASKS_MAX`]. The subtask does not run. Subtasks that are done stay done, so that a changed
+    ///   handler can finish the event.
+    /// - An unrecoverable failure if the name is empty or longer than [`SUBTASK_BYTES_MAX`].
     pub async fn once<R, E, F>(&self, subtask: &str, run: impl FnOnce() -> F) -> Result<Option<R>, Failure>
     where
         F: Future<Output = Result<R, E>>,
         Failure: From<E>,
     {
-        if subtask.is_empty() || subtask.len() > 256 {
-            return Err(Failure::unrecoverable(format!("the name of a subtask has 1 to 256 bytes, not {}", subtask.len())));
+        if subtask.is_empty() || subtask.len() > SUBTASK_BYTES_MAX {
+            let bytes = subtask.len();
+            return Err(Failure::unrecoverable(format!("the name of a subtask has 1 to {SUBTASK_BYTES_MAX} bytes, not {bytes}")));
         }
-        let done = self.in_hand.subtask(subtask);
+        let Some(done) = self.in_hand.subtask(subtask) else {
+            // The name comes last: an error is kept up to a limit.
+            return Err(Failure::transient(format!(
+                "the handlers of one event name at most {SUBTASKS_MAX} subtasks, and this one more was not run: guard several steps by \
+                 one subtask, or emit events whose handlers do the rest; subtasks that are done stay done; refused: {subtask:?}"
+            )));
+        };
         let mut done = done.lock().await;
         if *done {
             return Ok(None);
