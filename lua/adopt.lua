@@ -16,16 +16,17 @@
 --           objects.held (zset), event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
 -- Arguments prefix; own name (left alone); crashes before an event is held for an operator (0: never, whoever
 --           gets it settles it); ms to the next look at a watched name; ms after which a
---           departed name is forgotten; ms since the caller made its sweep before this one, '' = there was none
--- Replies   {'swept', more 0|1, objects held, names returned, held objects moved, name…}: the names from which something was taken. `more`: watched names
---           are still due, or times are still to be moved.
+--           departed name is forgotten; ms since the caller made its sweep before this one, '' = there was none;
+--           ms within which a process with the caller's settings notices that its lease has ended
+-- Replies   {'swept', more 0|1, objects held, names returned, held objects moved, ahead 0|1, name…}: the names from which something was taken. `more`:
+--           watched names are still due, or times are still to be moved. `ahead`: leases may have ended whose processes live; nothing is taken over.
 -- Keeps     I1 to I4
 -- Cost      about 8 commands; 3 for each watched name with a lease, at most 512; for names without a lease 2 keys per slot, at most 1,024 and one name,
 --           and what holding 256 objects takes, or one slot more; in one call per second, 4 commands and 1 key per slot for departed names, at most 6,144
 --           keys and two names, and 2 commands for each of 256 names of the pass.
 --           Behind a step of the clock calls that do nothing else: all rules are rewritten, or 1,000 held objects or departed names are moved
 local own, crashes_max, look_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local forget_ms, since_ms = tonumber(ARGV[5]), tonumber(ARGV[6])
+local forget_ms, since_ms, notice_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
 local NAMES_MAX, KEYS_MAX, THINGS_MAX, SLOTS_MAX = 256, 1024, 256, 1024
 local ROUND_MS, ROUND_KEYS, PASS_MS, PASS_NAMES = 1000, 6144, 3600000, 256
@@ -36,7 +37,7 @@ check_registry()
 local meta_key, watched, departed = P .. meta, P .. event_workers_watched, P .. event_workers_departed
 local state = redis.call('HMGET', meta_key, 'names.next', 'names.cursor', 'names.indexed', 'clock', 'clock.step', 'clock.ahead')
 local now_ms = now()
-local reply, things, keys_left = { 'swept', 0, 0, 0, 0 }, 0, KEYS_MAX
+local reply, things, keys_left = { 'swept', 0, 0, 0, 0, 0 }, 0, KEYS_MAX
 
 -- Whether a time in ms that is written down lies within the last, or next, so many ms: a clock may have stepped.
 local function is_within(text, ms)
@@ -45,11 +46,14 @@ end
 
 -- Whether the clock has stepped ahead a moment ago. The time written down is at most a second older than the sweep before this one of the caller.
 local noted_ms = tonumber(state[4] or '')
-local is_ahead = is_within(state[6], AHEAD_MS)
+-- The pause is long enough for the processes that live to notice, and to attach again.
+local is_ahead = is_within(state[6], math.max(AHEAD_MS, notice_ms + 2 * STEP_MS))
 if not is_ahead and noted_ms and since_ms and now_ms - noted_ms > since_ms + 2 * STEP_MS then
-  redis.call('HSET', meta_key, 'clock.ahead', string.format('%.0f', now_ms))
+  local gained_ms = now_ms - noted_ms - since_ms
+  redis.call('HSET', meta_key, 'clock.ahead', string.format('%.0f', now_ms), 'clock.gained', string.format('%.0f', gained_ms))
   is_ahead = true
 end
+reply[6] = is_ahead and 1 or 0
 
 -- Made once for all names of the call.
 local object_of, event_of = {}, {}

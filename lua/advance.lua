@@ -33,14 +33,14 @@
 --             brace, so its marker is dropped and none of its keys is touched; at most 64 of these, each name cut at 512 bytes
 --           | {'lapsed'} | {'fenced', lease} | {'counter', value}: next.event.id is not a number or at its end
 -- Keeps     I1 to I6
--- Cost      A call claims 512 objects at most. It takes at most 4,096 events, of which the first of each batch counts as four, and one batch more than
---           fits into the reply's bytes; the caller bounds
---           the results, their rows in the log and their emits (src/scripts/load.rs). A call pauses 256 objects or wakes 64 at most.
---           per call about 20 commands, per claim 2, per batch of more than one event 2 or more; bounded by slots, events, bytes and markers;
---           with rules one more for each object looked at and what waking 256 objects takes; with the log on, 1 for each event that is finalized,
---           2 for its batch and 3 for the call; 1 or 2 for each event that fails, and 1 where one ends that had failed; 1 for each slot that is said to
---           be handled, and 1 for each event that handlers have emitted for it, 2 for each object of these; 2 for each due suspect there is no room
---           for, of which a call puts off up to 256
+-- Cost      A call claims 512 objects at most, and lets 256 go that cannot be claimed. It takes at most 4,096 events, of which the first of each
+--           batch counts as four, and one batch more than fits into the reply's bytes. It pauses 256 objects, wakes 64, and asks for 2,048 fields
+--           of rules at most; the last object may ask for 18 more. The caller bounds the results, their rows in the log and what handlers have kept
+--           (src/scripts/load.rs).
+--           Commands: about 20 per call; 2 per claim; 2 or more per batch of more than one event; 1 per object that is looked up in the rules.
+--           With the log on, 1 per event that is finalized, 2 per batch and 3 per call. 1 or 2 per event that fails, and 1 where one ends that had
+--           failed. 1 per slot that is said to be handled, 1 per event that handlers have emitted for it, and 2 per object of these. 2 per due
+--           suspect there is no room for, of which a call puts off up to 256.
 local args = ARGV
 local name, token = args[2], args[3]
 local batch_max, batch_bytes, reply_bytes = tonumber(args[4]), tonumber(args[5]), tonumber(args[6])

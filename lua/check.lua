@@ -10,15 +10,14 @@
 --                      hint: how to look for what covers an object with events (I1):
 --                        covered  a marker or a worker's list had it a moment ago
 --                        unknown  a finding I1 or `foreign` is only a suspicion
---                        searched the caller has looked for it in all markers and lists, in steps: only the end of the markers to which names
---                                 are returned is looked at again. A finding with the text of the one before the search is certain: no
---                                 event came or went meanwhile
+--                        searched the caller has looked for it in all markers and lists, in steps: only both ends of the markers are looked at
+--                                 again. A finding with the text of the one before the search is certain: no event came or went meanwhile
 -- Replies
 --   {'looked', findings, names}
 --     findings  flat threes: position of the subject (from 1), `I1` to `I6`, `layout` or `foreign`, text
 --     names     the objects in the lists of the workers looked at, at most 1000 of each
 -- Invariants: none are touched; I1 to I6 are read.
--- Cost: about 15 commands per subject, and all rules for `shared`. With `searched`, LPOS over 1,000 markers.
+-- Cost: about 15 commands per subject, and all rules for `shared`. With `searched`, LPOS over 2,000 markers.
 
 local workers_key = KEYS[1]
 local prefix = ARGV[1]
@@ -94,7 +93,8 @@ local function registered(worker)
 end
 
 local function list_has(key, value)
-  return type_of(key) == 'list' and redis.call('LPOS', key, value, 'RANK', -1, 'MAXLEN', NAMES_MAX) ~= false
+  return type_of(key) == 'list' and (redis.call('LPOS', key, value, 'RANK', -1, 'MAXLEN', NAMES_MAX) ~= false
+    or redis.call('LPOS', key, value, 'MAXLEN', NAMES_MAX) ~= false)
 end
 
 -- Whether a marker or a worker's list has the object, as far as that is told or seen here.

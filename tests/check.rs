@@ -391,3 +391,30 @@ async fn what_only_moves_is_no_violation() {
     println!("{looks} looks, {suspicions} suspicions that healed, {} moves", moves.load(Ordering::Relaxed));
     assert!(report(&mut state).await.is_clean());
 }
+
+/// A producer pushes events of an object all the time, and never a marker. Its queue is longer at each look, so that no look confirms the one before.
+#[tokio::test]
+async fn an_object_that_is_fed_without_markers_is_found() {
+    let (redis, mut state) = fresh().await;
+    let keys = state.keys.clone();
+    for _ in 0..20 {
+        state.run("LPUSH", &[&[keys.objects_with_events().as_str()], &["other"; 500][..]].concat()).await;
+    }
+    let is_over = Arc::new(AtomicBool::new(false));
+    let producer = {
+        let (mut conn, queue, is_over) = (redis.connect().await, keys.events("x"), is_over.clone());
+        tokio::spawn(async move {
+            while !is_over.load(Ordering::Relaxed) {
+                redis::cmd("LPUSH").arg(&queue).arg("1").exec_async(&mut conn).await.expect("LPUSH");
+            }
+        })
+    };
+    support::until("the first event", Duration::from_secs(5), async || {
+        redis::cmd("LLEN").arg(keys.events("x")).query_async::<u64>(&mut state.conn.clone()).await.ok().filter(|len| *len > 0)
+    })
+    .await;
+    let report = report(&mut state).await;
+    is_over.store(true, Ordering::Relaxed);
+    producer.await.expect("no panic");
+    assert_eq!(found(&report), [(Invariant::I1, "object x".to_owned())]);
+}

@@ -5,9 +5,11 @@
 mod state;
 mod support;
 
+use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
+use rstest::rstest;
 use seriatim::control::rules::{self, Kind, Selector};
 use seriatim::keys::Keys;
 use seriatim::projection::{RedisStore, Store};
@@ -44,7 +46,12 @@ async fn step_back(clock: &Clock, console: &Console) {
 }
 
 async fn adopt(conn: &mut MultiplexedConnection, keys: &Keys, since: Option<Duration>) -> Adopted {
-    let sweep = Sweep { own: "sweeper", crashes_max: 5, look: LOOK, forget: DAY, since };
+    adopt_in(conn, keys, since, LOOK).await
+}
+
+/// The same by a process that notices within this time that its lease has ended.
+async fn adopt_in(conn: &mut MultiplexedConnection, keys: &Keys, since: Option<Duration>, notice: Duration) -> Adopted {
+    let sweep = Sweep { own: "sweeper", crashes_max: 5, look: LOOK, forget: DAY, since, notice };
     scripts::adopt(conn, keys, &sweep).await.expect("a sweep")
 }
 
@@ -293,6 +300,69 @@ async fn a_step_ahead_counts_no_crash() {
     console.until_at_rest().await;
 }
 
+/// Emits, and has delivered, one event after the other.
+async fn keep_busy(console: &Console) -> Infallible {
+    loop {
+        console.emit("busy:1", "1").await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Behind a step ahead, a process that commits all the time meets its lapse at once. It attached again, and its first sweep did not say how long ago the
+/// process had swept: it took everything from a process that was in a long handler, and counted a crash for each event. In the other case the pause of
+/// takeovers, 5 s, was over before a process with a long lease made its next renewal.
+#[rstest]
+#[case::first_sweep(Duration::from_secs(5), Duration::from_secs(60))]
+#[case::long_lease(Duration::from_secs(60), Duration::from_secs(1))]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_ahead_takes_nothing_from_a_long_handler(#[case] lease: Duration, #[case] sweep: Duration) {
+    let (clock, redis) = with_clock();
+    let console = redis.console().await;
+    let gate = Gate::closed();
+    let held_up = gate.clone();
+    let slow = Recorder::with(move |_| Act::Wait(held_up.clone()));
+    let in_handlers = start(&redis, "in-handlers", &slow, |config| (config.lease, config.sweep) = (lease, sweep));
+    for n in 0..4 {
+        console.emit(&format!("slow:{n}"), "1").await;
+    }
+    gate.until_reached(4).await;
+    let quick = Recorder::new();
+    let commits = start(&redis, "commits", &quick, |config| {
+        (config.lease, config.sweep) = (Duration::from_secs(5), Duration::from_secs(1));
+    });
+    let token = async || {
+        let registered: String = console.run(&["HGET", &console.keys.event_workers(), "in-handlers"]).await;
+        registered.split(' ').nth(1).map(str::to_owned)
+    };
+    let before = token().await;
+    let attached_again = async {
+        quick.until_sent(100).await;
+        // The busy process has made a sweep that wrote the time down.
+        until("a sweep has noted the time", PATIENCE, async || {
+            console.run::<Option<String>>(&["HGET", &console.keys.meta(), "clock"]).await
+        })
+        .await;
+        clock.step_ahead(HOUR);
+        until("the process in handlers has attached again", PATIENCE, async || (token().await != before).then_some(())).await;
+    };
+    tokio::select! {
+        never = keep_busy(&console) => match never {},
+        () = attached_again => {}
+    }
+    gate.open();
+    until("the handlers have ended", PATIENCE, async || {
+        let sent = [slow.sent(), quick.sent()].concat();
+        (sent.iter().filter(|offer| offer.object.starts_with("slow:")).count() >= 4).then_some(())
+    })
+    .await;
+    let crashed: Vec<_> = [slow.offered(), quick.offered()].concat().into_iter().filter(|offer| offer.crashes > 0).collect();
+    assert!(crashed.is_empty(), "{crashed:?}");
+    assert!(quick.offered().iter().all(|offer| offer.object == "busy:1"), "something was taken over");
+    in_handlers.finish().await;
+    commits.finish().await;
+    console.check().await;
+}
+
 /// For a moment after a step ahead nothing is taken over; then a process that has really died is.
 #[tokio::test]
 async fn a_takeover_waits_for_a_moment_after_a_step_ahead() {
@@ -300,17 +370,28 @@ async fn a_takeover_waits_for_a_moment_after_a_step_ahead() {
     let console = redis.console().await;
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let _: u64 = console.run(&["HSET", &keys.event_workers(), "dead", "1 token 1"]).await;
-    let _: u64 = console.run(&["LPUSH", &keys.worker_object("dead.0"), "work:1"]).await;
     let second = Some(Duration::from_secs(1));
-    // So long ago by Redis' clock the last sweep was, the caller's own clock has gone on by a second, and so long ago a step was seen.
-    for (noted, ahead, found) in [(10_000, None, 0), (1_000, Some(2_000), 0), (2_000, Some(6_000), 1)] {
+    // So long ago by Redis' clock the last sweep was, the caller's own clock has gone on by a second, so long ago a step was seen, and so soon a process
+    // notices that its lease has ended, in s. The pause was 5 s for all: a process with a lease of 60 s that was busy in handlers noticed after 20 s.
+    for (noted, ahead, notice, found) in [
+        (10_000, None, 1, 0),
+        (1_000, Some(2_000), 1, 0),
+        (1_000, Some(6_000), 20, 0),
+        (1_000, Some(21_000), 20, 0),
+        (1_000, Some(23_000), 20, 1),
+        (2_000, Some(6_000), 1, 1),
+    ] {
         let now = now_ms(&console).await;
+        let _: i64 = console.run(&["LREM", &keys.objects_with_events(), "0", "work:1"]).await;
+        let _: i64 = console.run(&["DEL", &keys.worker_object("dead.0")]).await;
+        let _: u64 = console.run(&["LPUSH", &keys.worker_object("dead.0"), "work:1"]).await;
         let _: u64 = console.run(&["ZADD", &keys.event_workers_watched(), "1", "dead"]).await;
         let _: u64 = console.run(&["HSET", &keys.meta(), "clock", &(now - noted).to_string()]).await;
         if let Some(ahead) = ahead {
             let _: u64 = console.run(&["HSET", &keys.meta(), "clock.ahead", &(now - ahead).to_string()]).await;
         }
-        assert_eq!(adopt(&mut conn, &keys, second).await.strays, found, "{noted} {ahead:?}");
+        let adopted = adopt_in(&mut conn, &keys, second, Duration::from_secs(notice)).await;
+        assert_eq!((adopted.strays, adopted.is_ahead), (found, found == 0), "{noted} {ahead:?} {notice}");
     }
 }
 

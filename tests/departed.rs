@@ -31,7 +31,7 @@ for n = ARGV[1], ARGV[1] + ARGV[2] - 1 do
 end";
 
 async fn adopt(conn: &mut MultiplexedConnection, keys: &Keys) -> Adopted {
-    let sweep = Sweep { own: "sweeper", crashes_max: 5, look: LOOK, forget: DAY, since: None };
+    let sweep = Sweep { own: "sweeper", crashes_max: 5, look: LOOK, forget: DAY, since: None, notice: LOOK };
     scripts::adopt(conn, keys, &sweep).await.expect("a sweep")
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.cmd(redis::cmd("DEL").arg(world.keys.worker_lease(NAME))).await;
                 world.begin().await;
                 let (look, forget) = (Duration::from_millis(1), Duration::from_secs(86_400));
-                let sweep = Sweep { own: "other", crashes_max: 5, look, forget, since: None };
+                let sweep = Sweep { own: "other", crashes_max: 5, look, forget, since: None, notice: Duration::ZERO };
                 while scripts::adopt(&mut world.conn, &world.keys, &sweep).await.expect("swept").more {}
             })
         }),

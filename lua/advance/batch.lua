@@ -1,12 +1,11 @@
 -- batch: out of the queue, into the slot's hands, into the reply. An entry of the reply is {number, object, tag, prev, event…}.
 local EVENTS_FROM = 5
--- A call takes no further events once it has taken so many: the reply counts as full. The first one of a batch counts as four.
-local EVENTS_MAX, FIRST_COUNTS = 4096, 4
-local events_taken = 0
+-- Events that this call may still take. Behind them the reply counts as full.
+local events_left = 4096
 
 local function count_events(count)
-  events_taken = events_taken + count
-  if events_taken >= EVENTS_MAX then
+  events_left = events_left - count
+  if events_left <= 0 then
     reply_bytes = math.min(reply_bytes, 0)
   end
 end
@@ -23,7 +22,8 @@ local function take_first(slot, object)
     return false, object .. events
   end
   reply_bytes = reply_bytes - #event
-  count_events(FIRST_COUNTS)
+  -- It takes as long as four that come with others.
+  count_events(4)
   return { slot.number, object, '', '', event }
 end
 

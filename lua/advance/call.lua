@@ -1,6 +1,4 @@
 -- call: what the call names, in which order it is dealt with, and the reply.
--- A call gives objects to so many slots at most, so that room for more events than their first ones remains.
-local CLAIMS_MAX = 512
 local slots, tag_keys, looks, handled, n_slots = {}, {}, {}, {}, 0
 local width = { free = 0, look = 0, handled = 0, done = 3, yield = 3, part = 5, hold = 6, reject = 8, complete = 8 }
 local at = P .. WORKER
@@ -57,7 +55,8 @@ local function advance()
   for _, slot in ipairs(slots) do
     without = without + (slot.has and 0 or 1)
   end
-  claims = math.min(claims, without, CLAIMS_MAX)
+  -- No more, so that room for more events than the first ones remains.
+  claims = math.min(claims, without, 512)
   claim_what_was_popped()
   for _, slot in ipairs(slots) do
     claim(slot)

@@ -31,6 +31,8 @@ local function claim_taken(slot)
   end
 end
 
+-- Due objects that this call may still let go: behind them it claims nothing further, and the next call goes on.
+local drops_left = 256
 local due, due_at, due_end = {}, 0, false
 local function next_due()
   repeat
@@ -49,7 +51,8 @@ local function claim(slot)
   local without = 0
   while without < 2 and claims > 0 and reply_bytes > 0 and not slot.has do
     local got
-    if from == 'held' then
+    local from_held, put_aside_before = from == 'held', #quarantined
+    if from_held then
       local object = not due_end and next_due()
       got, from = object and held()(slot, object), 'markers'
     else
@@ -59,6 +62,15 @@ local function claim(slot)
       end
       -- A marker that led nowhere does not use up the turn of the markers.
       from = got == 'dropped' and 'markers' or 'held'
+    end
+    if #quarantined > put_aside_before then
+      -- To put an object aside takes as long as to let four go.
+      drops_left = drops_left - 4
+    elseif got == 'dropped' and from_held then
+      drops_left = drops_left - 1
+    end
+    if drops_left <= 0 then
+      claims = 0
     end
     without = got and 0 or without + 1
   end

@@ -74,12 +74,12 @@ local function go_on(slots)
   end
   for _, slot in ipairs(slots) do
     local object = args[slot.arg]
-    if reply_bytes <= 0 then
-      hold().now(slot, object)
-    elseif some_left then
-      go_on_with_more(slot, object)
-    else
+    if not some_left then
       leave(slot, object)
+    elseif reply_bytes <= 0 then
+      hold().now(slot, object)
+    else
+      go_on_with_more(slot, object)
     end
   end
   write_down()

@@ -32,7 +32,7 @@ local function claim_batch(slot, object, first, handouts, attempts, crashes)
   return 'claimed'
 end
 
--- Claims a due held object. Answers 'claimed' or 'dropped'.
+-- Claims a due held object. Answers 'claimed' or 'dropped', or nil where it stays due.
 local function claim_held(slot, object)
   progress = true
   if is_foreign(object) then
@@ -49,6 +49,9 @@ local function claim_held(slot, object)
     return 'dropped'
   elseif rules_next and rules().pause_held(object) then
     return 'dropped'
+  elseif reply_bytes <= 0 then
+    -- The look at the rules was the last that this call has room for. The object stays due.
+    return nil
   end
   local first, handouts, attempts, crashes = string.match(found[3] or '', '^(%d+) (%d+) (%d+) (%d+)')
   if first and first ~= '0' then

@@ -1,10 +1,10 @@
 -- clock: what stands in Redis as a time moves back with Redis' clock.
 -- A sweep writes the time down in seriatim.meta, at most once a second. If the clock is then more than a second behind that, it has stepped back, and
 -- every time that was written before lies too far ahead by as much. Rules, held objects and departed names move back by it, in bounded steps of the
--- sweeps that follow at once. What was due is due; nothing waits longer than its own time. A time that was written within the second between the step
--- and the sweep that noticed it moves too: a retry may then come early.
+-- sweeps that follow at once. What was due is due; nothing waits longer than its own time. A retry may come early: if it was written within the second
+-- between the step and the sweep that noticed it, or if the clock steps back again while times are being moved.
 -- If the clock is further ahead of the time written down than the sweeping process can explain, it has stepped ahead, or Redis could not be reached:
--- leases may have ended whose processes live. For a while nothing is taken over, so that these attach again.
+-- leases may have ended whose processes live. For AHEAD_MS or longer (adopt.lua) nothing is taken over, so that these attach again.
 local STEP_MS, MOVES_MAX, AHEAD_MS = 1000, 1000, 5000
 
 -- Moves up to MOVES_MAX members of a sorted set from `cursor` on. Returns the cursor to go on from, or nil, and how many it moved.
@@ -22,15 +22,17 @@ local function move_back(key, back_ms, cursor, now_ms)
   return #page == 2 * MOVES_MAX and page[#page] or nil, #moved / 2
 end
 
--- Moves the ends of all rules, at most 1,000. A rule that was set since the step, as far as that can be seen, stays.
+-- Moves the ends of the rules that were set in what is the future now, at most 1,000. The others were set before the clock went wrong, or since.
 local function move_rules(back_ms, now_ms)
+  if redis.call('TYPE', P .. event_rules).ok ~= 'hash' then
+    return
+  end
   local all, changed = redis.call('HGETALL', P .. event_rules), {}
   for i = 1, #all, 2 do
     local ends, _, set_ms = times_of(all[i + 1])
-    if ends and (set_ms > now_ms or set_ms < now_ms - 5 * STEP_MS) then
-      local set_back = math.min(set_ms, math.max(set_ms - back_ms, 0))
+    if ends and set_ms > now_ms then
       local ends_back = ends > 0 and math.max(ends - back_ms, 1) or 0
-      all[i + 1] = with_times(all[i + 1], set_back, ends_back)
+      all[i + 1] = with_times(all[i + 1], math.max(set_ms - back_ms, 0), ends_back)
       changed[#changed + 1], changed[#changed + 2] = all[i], all[i + 1]
     end
   end
@@ -40,18 +42,32 @@ local function move_rules(back_ms, now_ms)
   end
 end
 
+-- Where to begin with times that move back by `back_ms`. If the clock had only stepped ahead before, by at least as much, what is due before the time to
+-- which it had stepped was written before that, and is right again.
+local function first_to_move(back_ms)
+  local found = redis.call('HMGET', P .. meta, 'clock.ahead', 'clock.gained')
+  local ahead_ms, gained_ms = tonumber(found[1] or ''), tonumber(found[2] or '')
+  redis.call('HDEL', P .. meta, 'clock.gained')
+  return ahead_ms and gained_ms and back_ms <= gained_ms + 5 * STEP_MS and ahead_ms - 5 * STEP_MS or 0
+end
+
+local function note_step(back_ms, next_one, cursor)
+  return string.format('%.0f %s %.0f', back_ms, next_one, tonumber(cursor) or 0)
+end
+
 -- Notes the time; begins to move what is written if the clock has stepped back, or goes on with that.
 -- `noted`: the time written down; `step`: how far a step is dealt with, `BACK_MS NEXT CURSOR`; each nil or false if there is none.
 -- Returns how many were moved, and whether there is more to do.
 local function follow_clock(noted, step, now_ms)
-  local key, noted_ms = P .. meta, tonumber(noted or '')
+  local key, noted_ms, now_text = P .. meta, tonumber(noted or ''), string.format('%.0f', now_ms)
   local back_ms, next_one, cursor = string.match(step or '', '^(%d+) (%a+) (%S+)$')
   back_ms = tonumber(back_ms) or 0
   if noted_ms and now_ms < noted_ms - STEP_MS then
-    back_ms, next_one, cursor = back_ms + noted_ms - now_ms, 'rules', '0'
-    redis.call('HSET', key, 'clock', string.format('%.0f', now_ms))
+    back_ms, next_one = back_ms + noted_ms - now_ms, 'rules'
+    -- Both at once: if the call fails further on, the step is not forgotten.
+    redis.call('HSET', key, 'clock', now_text, 'clock.step', note_step(back_ms, next_one, 0))
   elseif not noted_ms or now_ms >= noted_ms + STEP_MS then
-    redis.call('HSET', key, 'clock', string.format('%.0f', now_ms))
+    redis.call('HSET', key, 'clock', now_text)
   end
   if not next_one then
     return 0, false
@@ -59,7 +75,7 @@ local function follow_clock(noted, step, now_ms)
   local moved = 0
   if next_one == 'rules' then
     move_rules(back_ms, now_ms)
-    next_one, cursor = 'held', '0'
+    next_one, cursor = 'held', first_to_move(back_ms)
   elseif next_one == 'held' then
     cursor, moved = move_back(P .. objects_held, back_ms, cursor, now_ms)
     next_one = cursor and 'held' or 'departed'
@@ -68,7 +84,7 @@ local function follow_clock(noted, step, now_ms)
     next_one = cursor and 'departed' or nil
   end
   if next_one then
-    redis.call('HSET', key, 'clock.step', string.format('%.0f %s %s', back_ms, next_one, cursor or '0'))
+    redis.call('HSET', key, 'clock.step', note_step(back_ms, next_one, cursor))
   else
     redis.call('HDEL', key, 'clock.step')
   end

@@ -182,6 +182,9 @@ pub struct Sweep<'a> {
     pub forget: Duration,
     /// Time since this process made its sweep before this one, by its own clock; none if there was none.
     pub since: Option<Duration>,
+    /// Time within which a process notices that its lease has ended, if its settings are those of this process. Behind a step of the clock, takeovers
+    /// wait for so long and 2 s more, but at least 5 s.
+    pub notice: Duration,
 }
 
 /// What one call of `adopt` took over.
@@ -191,6 +194,8 @@ pub struct Adopted {
     pub more: bool,
     /// Held objects that are due earlier now, because Redis' clock has stepped back.
     pub moved: u64,
+    /// Leases may have ended whose processes live: Redis' clock has stepped ahead a moment ago, or Redis could not be reached. Nothing is taken over.
+    pub is_ahead: bool,
     /// Objects now held, due at once.
     pub held: u64,
     /// Names that slots had taken and did not own, now markers again.
@@ -203,12 +208,13 @@ pub struct Adopted {
 pub async fn adopt(conn: &mut impl ConnectionLike, keys: &Keys, sweep: &Sweep<'_>) -> Result<Adopted, ScriptError> {
     let mut cmd = ADOPT.with_key(&keys.event_workers());
     cmd.arg(keys.prefix()).arg(sweep.own).arg(sweep.crashes_max).arg(millis(sweep.look)).arg(millis(sweep.forget));
-    cmd.arg(sweep.since.map_or(String::new(), |since| millis(since).to_string()));
+    cmd.arg(sweep.since.map_or(String::new(), |since| millis(since).to_string())).arg(millis(sweep.notice));
     let mut reply = Reply::of("adopt", ADOPT.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
         "swept" => {
             let (more, held, strays) = (reply.int()? == 1, reply.count()?, reply.count()?);
-            let mut adopted = Adopted { more, moved: reply.count()?, held, strays, names: Vec::new() };
+            let (moved, is_ahead) = (reply.count()?, reply.int()? == 1);
+            let mut adopted = Adopted { more, moved, is_ahead, held, strays, names: Vec::new() };
             while reply.len() > 0 {
                 adopted.names.push(reply.text()?);
             }

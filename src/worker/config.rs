@@ -47,7 +47,9 @@ pub struct WorkerConfig {
     pub stall_max: Duration,
     /// The longest wait for the next marker in one command. 10 ms to 1 s, default 1 s.
     pub block: Duration,
-    /// How often a process looks for names without a lease. 50 ms to 1 minute, default 1 s.
+    /// How often a process looks for names without a lease. A process notices within this time, or a third of `lease` if that is shorter, that a step of
+    /// Redis' clock has ended its lease; others wait for that. If the time is longer than 3 s, all workers of a namespace should have similar values.
+    /// 50 ms to 1 minute, default 1 s.
     pub sweep: Duration,
     /// How long a graceful stop lets the sink finish what is in hand. Up to 1 hour, default 25 s.
     pub grace: Duration,

@@ -50,6 +50,8 @@ pub(crate) struct Memory {
     changes: AtomicU64,
     /// The replication id of the server that was spoken to last; empty where it is unknown.
     replication_id: Mutex<String>,
+    /// When the process began its last sweep, in any of its sessions.
+    swept_at: Mutex<Option<Instant>>,
 }
 
 impl Memory {
@@ -152,6 +154,12 @@ impl Redis {
     /// How often Redis was found to have another history.
     pub(crate) fn changes(&self) -> u64 {
         self.memory.changes.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a sweep begins now. Returns the time since the sweep before it, in whichever session that was; none if this is the first one.
+    pub(crate) fn sweeps(&self) -> Option<Duration> {
+        let mut swept_at = self.memory.swept_at.lock().unwrap_or_else(PoisonError::into_inner);
+        swept_at.replace(Instant::now()).map(|before| before.elapsed())
     }
 
     /// The error of a Redis that was lost before anything was begun.

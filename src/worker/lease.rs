@@ -202,7 +202,6 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
     let mut conn: Option<Connection> = None;
     let mut renew_at = Instant::now() + config.lease / 3;
     let mut sweep_at = Instant::now();
-    let mut swept_at: Option<Instant> = None;
     let mut backoff = Backoff::new(Duration::from_millis(20), config.lease / 10);
     loop {
         sleep_until(renew_at.min(sweep_at)).await;
@@ -217,12 +216,13 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
         let (renews, sweeps) = (renew_at <= now, sweep_at <= now);
         let lets_go = renews && activity.is_stalled();
         let done = if renews && !lets_go { renew(&mut open, &config, &session).await } else { Ok(None) };
+        let mut may_have_lapsed = false;
         let done = match done {
-            Ok(None) if sweeps => {
-                // A sweep that failed counts as well: behind an outage, leases may have ended whose processes live.
-                let since = swept_at.replace(Instant::now()).map(|before| before.elapsed());
-                sweep(&mut open, &config, since).await.map(|found| found.then_some(Notice::Wake))
-            }
+            // A sweep that failed counts as well: behind an outage, leases may have ended whose processes live.
+            Ok(None) if sweeps => sweep(&mut open, &config, redis.sweeps()).await.map(|swept| {
+                may_have_lapsed = swept.is_ahead;
+                swept.found.then_some(Notice::Wake)
+            }),
             done => done,
         };
         match done {
@@ -232,6 +232,8 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
                 backoff = Backoff::new(Duration::from_millis(20), config.lease / 10);
                 if renews {
                     renew_at = now + config.lease / 3;
+                } else if may_have_lapsed {
+                    renew_at = now;
                 }
                 if renews && !matches!(notice, Some(Notice::Lapsed)) {
                     activity.renewal(lets_go);

@@ -17,17 +17,26 @@ const FORGET: Duration = Duration::from_secs(24 * 60 * 60);
 /// Calls in one sweep; names that are still due then are looked at in the next one.
 const CALLS_MAX: usize = 1000;
 
-/// Looks at the registered names that are due, and follows Redis' clock. `since` is the time since the sweep before. Returns whether there may be
-/// something to claim.
+/// The result of a sweep.
+pub(crate) struct Swept {
+    /// There may be something to claim.
+    pub(crate) found: bool,
+    /// Redis' clock has stepped ahead, or Redis was away: leases may have ended whose processes live, this process' own, too.
+    pub(crate) is_ahead: bool,
+}
+
+/// Looks at the registered names that are due, and follows Redis' clock. `since` is the time since the sweep before.
 pub(crate) async fn sweep(
     conn: &mut impl ConnectionLike,
     config: &WorkerConfig,
     since: Option<Duration>,
-) -> Result<bool, ScriptError> {
+) -> Result<Swept, ScriptError> {
     // A name is due again before the next sweep of this process, whatever its timers do.
     let look = config.sweep / 2;
-    let mut sweep = Sweep { own: &config.name, crashes_max: config.crashes_held(), look, forget: FORGET, since };
-    let mut found = false;
+    // A process whose handlers are busy notices its lapse at a renewal. One follows each sweep that tells of a step.
+    let notice = config.sweep.min(config.lease / 3);
+    let mut sweep = Sweep { own: &config.name, crashes_max: config.crashes_held(), look, forget: FORGET, since, notice };
+    let (mut found, mut is_ahead) = (false, false);
     let mut moved = 0;
     for _ in 0..CALLS_MAX {
         let call = scripts::adopt(conn, &config.keys, &sweep);
@@ -38,6 +47,7 @@ pub(crate) async fn sweep(
             found = true;
         }
         moved += adopted.moved;
+        is_ahead |= adopted.is_ahead;
         if !adopted.more {
             break;
         }
@@ -47,5 +57,5 @@ pub(crate) async fn sweep(
     if moved > 0 {
         warn!(objects = moved, "recover: the clock of Redis has stepped back, held objects are due as early as before");
     }
-    Ok(found || moved > 0)
+    Ok(Swept { found: found || moved > 0, is_ahead })
 }

@@ -1,5 +1,7 @@
 //! `advance`: which names a slot claims, and what becomes of the others.
 
+use std::time::Duration;
+
 use seriatim::scripts::{self, Advance, Advanced, Bounds, From};
 
 use crate::state::State;
@@ -196,4 +198,36 @@ async fn the_first_event_of_a_batch_counts_as_four() {
     let counts: Vec<usize> = batches.iter().map(|batch| batch.events.len()).collect();
     // 100 first ones count as 400, and 13 times 299 more reach the limit.
     assert_eq!(counts, [vec![300; 13], vec![1; OBJECTS - 13]].concat());
+}
+
+/// Thousands of objects are due, and none of them can be claimed: their owners' keys were evicted, or their batches are gone. One call let all of them
+/// go, and Redis did nothing else for as long.
+#[tokio::test]
+async fn a_call_lets_so_many_due_objects_go_and_no_more() {
+    for (why, most) in [("evicted", 256), ("batch gone", 64)] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        for n in 0..1000 {
+            let object = format!("work:{n}");
+            state.run("ZADD", &[&state.keys.objects_held(), "1", &object]).await;
+            if why == "batch gone" {
+                state.run("SET", &[&state.keys.event_worker(&object), "held"]).await;
+                state.run("SET", &[&state.keys.events_held_id(&object), "7 0 0 0 stop"]).await;
+            }
+        }
+        let keys = state.keys.clone();
+        let due = async |state: &mut State| -> usize {
+            let ask = redis::cmd("ZCOUNT").arg(keys.objects_held()).arg("-inf").arg(2).to_owned();
+            ask.query_async(&mut state.conn).await.expect("a count")
+        };
+        let mut left = 1000;
+        while left > 0 {
+            let answer = ask(&mut state, BOUNDS).await.expect("an answer");
+            let Advanced::Ok { batches, more, next_due, .. } = answer else { panic!("{answer:?}") };
+            let now_left = due(&mut state).await;
+            assert_eq!((batches.len(), left - now_left), (0, most.min(left)), "{why}");
+            assert_eq!((more, next_due), (now_left > 0, (now_left > 0).then_some(Duration::ZERO)), "{why}");
+            left = now_left;
+        }
+    }
 }

@@ -2,6 +2,7 @@
 #![cfg(feature = "worker")]
 
 mod claims;
+mod clock;
 mod connect;
 mod foreign;
 mod forget;

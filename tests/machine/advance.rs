@@ -183,8 +183,12 @@ impl Call<'_> {
             }
             slots.push(slot);
         }
+        let some_left = going_on.iter().any(|(_, object)| match &self.state.object(object).queue {
+            Key::Right(queue) => !queue.is_empty(),
+            Key::Wrong => true,
+        });
         for (at, object) in going_on {
-            self.go_on(&mut slots[at], &object);
+            self.go_on(&mut slots[at], &object, some_left);
         }
         for number in &args.looks {
             let left = slots.iter().find(|slot| slot.number == *number).and_then(|slot| slot.left.as_ref());
@@ -346,8 +350,9 @@ impl Call<'_> {
 
     // GO ON
 
-    fn go_on(&mut self, slot: &mut Slot, name: &Name) {
-        if self.reply_bytes <= 0 {
+    /// `some_left`: one of the slots that go on may take more.
+    fn go_on(&mut self, slot: &mut Slot, name: &Name, some_left: bool) {
+        if some_left && self.reply_bytes <= 0 {
             let now = self.state.now;
             return self.state.hold(&slot.w, name, now, None);
         }

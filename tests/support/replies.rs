@@ -59,8 +59,8 @@ pub async fn every_call(reply: Value) {
     let _ = scripts::attach(&mut conn, &keys, &args).await;
     let _ = scripts::renew(&mut conn, &keys, "w", "t", lease, 1).await;
     let _ = scripts::detach(&mut conn, &keys, "w", "t").await;
-    let _ = scripts::adopt(&mut conn, &keys, &Sweep { own: "w", crashes_max: 5, look: lease, forget: lease, since: Some(lease) })
-        .await;
+    let sweep = Sweep { own: "w", crashes_max: 5, look: lease, forget: lease, since: Some(lease), notice: lease };
+    let _ = scripts::adopt(&mut conn, &keys, &sweep).await;
     let _ = scripts::connect(&mut conn, &keys, "id", Seen::default()).await;
     let batch = InHand { name: "w", token: "t", slot: 0, object: b"o", tag: Tag { first: 1, ..Tag::default() } };
     if let Ok(Handled::Kept { finished, .. }) = scripts::handled(&mut conn, &keys, &batch, None).await {

@@ -28,5 +28,5 @@ pub async fn sweep(
 ) -> Result<Adopted, ScriptError> {
     let sets = [keys.event_workers(), keys.event_workers_watched(), keys.event_workers_departed()];
     redis::cmd("EVAL").arg(ALL_DUE).arg(3).arg(&sets).query_async::<()>(conn).await?;
-    scripts::adopt(conn, keys, &Sweep { own, crashes_max, look: LOOK, forget, since: None }).await
+    scripts::adopt(conn, keys, &Sweep { own, crashes_max, look: LOOK, forget, since: None, notice: LOOK }).await
 }

@@ -44,8 +44,8 @@ pub(super) struct Ask {
 
 /// A call that came back.
 enum Called {
-    /// It claimed: for which slots, for how many callers, and for which impatient ones.
-    Claimed { places: Vec<Place>, claims: usize, impatient: Vec<Asker>, reply: Result<Found, ClaimError> },
+    /// It claimed: for which slots, for how many callers, for which impatient ones, and whether it had the room for suspects.
+    Claimed { places: Vec<Place>, claims: usize, impatient: Vec<Asker>, had_room: bool, reply: Result<Found, ClaimError> },
     /// It told the result of a batch that no caller can have.
     Settled(Result<(), ClaimError>),
 }
@@ -53,6 +53,8 @@ enum Called {
 /// The one wait for a marker.
 struct Pop {
     place: Place,
+    /// The call behind it has the room for suspects.
+    has_room: bool,
     until: Instant,
     done: BoxFuture<'static, Result<Option<Waited>, WorkerError>>,
 }
@@ -68,6 +70,8 @@ pub(super) struct Finder {
     calls: FuturesUnordered<BoxFuture<'static, Called>>,
     /// Calls under way that claim, and how many callers they claim for.
     claiming: (usize, usize),
+    /// A call under way, or the one behind the pop, has the room for suspects: no other may take any.
+    room_given: bool,
     pop: Option<Pop>,
     /// The connection of the wait.
     conn: Option<Wire>,
@@ -90,6 +94,7 @@ impl Finder {
             waiting_max: WAITING_MIN,
             calls: FuturesUnordered::new(),
             claiming: (0, 0),
+            room_given: false,
             pop: None,
             conn: None,
             lost: None,
@@ -171,13 +176,14 @@ impl Finder {
         }
         self.wake = false;
         let claims = places.len().min(wanted);
-        let mut call = self.term.new_call(claims);
+        let had_room = !std::mem::replace(&mut self.room_given, true);
+        let mut call = self.term.new_call(claims, had_room);
         places.iter().for_each(|place| call.free(place.slot));
         self.claiming = (self.claiming.0 + 1, self.claiming.1 + claims);
         let term = Arc::clone(&self.term);
         self.calls.push(Box::pin(async move {
             let reply = term.advance(&call).await;
-            Called::Claimed { places, claims, impatient, reply }
+            Called::Claimed { places, claims, impatient, had_room, reply }
         }));
         true
     }
@@ -210,10 +216,12 @@ impl Finder {
         let block = until.saturating_duration_since(Instant::now()).min(config.block);
         let to = config.keys.worker_object(&format!("{}.{}", config.name, place.slot));
         let pop = pop(&config.keys.objects_with_events(), &to, block);
-        let mut call = self.term.new_call(1);
+        // It takes the room if no call has it: it is made when the next object is due, so that a suspect may be what it finds.
+        let has_room = !std::mem::replace(&mut self.room_given, true);
+        let mut call = self.term.new_call(1, has_room);
         call.free(place.slot);
         let done = Box::pin(wait(self.term.redis.clone(), self.conn.take(), pop, call, Arc::clone(config)));
-        self.pop = Some(Pop { place, until, done });
+        self.pop = Some(Pop { place, has_room, until, done });
     }
 
     /// When something must be done though nothing happens: an object is due before the pop ends, or a failed pop is made again.
@@ -228,7 +236,8 @@ impl Finder {
     }
 
     async fn waited(&mut self, waited: Result<Option<Waited>, WorkerError>) {
-        let Some(Pop { place, .. }) = self.pop.take() else { return };
+        let Some(Pop { place, has_room, .. }) = self.pop.take() else { return };
+        self.room_given &= !has_room;
         let waited = match waited {
             Ok(waited) => waited,
             Err(error) => return self.fail(&ClaimError::Ended(Arc::new(error))),
@@ -257,12 +266,13 @@ impl Finder {
     }
 
     fn called(&mut self, called: Called) {
-        let (places, claims, mut impatient, reply) = match called {
-            Called::Claimed { places, claims, impatient, reply } => (places, claims, impatient, reply),
+        let (places, claims, mut impatient, had_room, reply) = match called {
+            Called::Claimed { places, claims, impatient, had_room, reply } => (places, claims, impatient, had_room, reply),
             Called::Settled(Ok(())) => return,
             Called::Settled(Err(error)) => return self.fail(&error),
         };
         self.claiming = (self.claiming.0 - 1, self.claiming.1 - claims);
+        self.room_given &= !had_room;
         let found = match reply {
             Ok(found) => found,
             Err(error) => {
@@ -288,6 +298,7 @@ impl Finder {
         for batch in batches {
             let Some(place) = places.remove(&batch.slot) else { continue };
             let hand = Hand::new(batch, 0);
+            place.has(&hand);
             match unfit(&self.term.config, &hand) {
                 Some((report, handled)) => {
                     let settled = settle(place, report, handled, hand.taken);

@@ -15,7 +15,7 @@ use super::{ClaimError, Claimed, give_back, reject};
 use crate::escape;
 use crate::event::check_json;
 use crate::failpoints::around;
-use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report, Suspects};
+use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report};
 use crate::worker::config::WorkerConfig;
 use crate::worker::connect::{Backoff, Redis, is_lasting};
 use crate::worker::lease::{self, Session};
@@ -40,6 +40,8 @@ pub(super) struct Term {
     asks: mpsc::Sender<Ask>,
     /// Free slots; the last one is used next.
     free: Mutex<Vec<usize>>,
+    /// The crashes of the batch that each slot has in hand; 0 if it has none.
+    crashes: Mutex<Vec<u32>>,
     /// A slot has become free, or `soonest` is sooner.
     pub(super) changed: Notify,
     /// Where to claim first next time: due held objects and markers take turns, over all calls.
@@ -58,8 +60,16 @@ pub(super) struct Place {
     pub(super) slot: usize,
 }
 
+impl Place {
+    /// The slot has this batch in hand from now on.
+    pub(super) fn has(&self, hand: &Hand) {
+        lock(&self.term.crashes)[self.slot] = hand.tag.crashes;
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
+        lock(&self.term.crashes)[self.slot] = 0;
         lock(&self.term.free).push(self.slot);
         self.term.changed.notify_one();
     }
@@ -87,6 +97,7 @@ impl Term {
             link: Link::new(redis.clone(), Arc::clone(config), Arc::clone(&session.token)),
             asks,
             free: Mutex::new((0..config.concurrency).rev().collect()),
+            crashes: Mutex::new(vec![0; config.concurrency]),
             changed: Notify::new(),
             from: Mutex::new(From::Held),
             soonest: Mutex::new(Instant::now()),
@@ -101,7 +112,7 @@ impl Term {
     /// Gives back the batches of all slots. An error is left to the first claim, which meets it as well.
     async fn give_all_back(&self) {
         loop {
-            let mut call = self.new_call(0);
+            let mut call = self.new_call(0, false);
             (0..self.config.concurrency).for_each(|slot| call.free(slot));
             let Ok(found) = self.advance(&call).await else { return };
             if found.batches.is_empty() {
@@ -150,7 +161,7 @@ impl Term {
         taken: Instant,
     ) -> Result<(), ClaimError> {
         loop {
-            let mut call = self.new_call(0);
+            let mut call = self.new_call(0, false);
             if handled {
                 call.handled(slot);
             }
@@ -160,7 +171,14 @@ impl Term {
         }
     }
 
-    pub(super) fn new_call(&self, claims: usize) -> Advance {
+    /// `takes_room`: the call may take as many suspects as there is room for beside those in hand; otherwise it takes none.
+    pub(super) fn new_call(&self, claims: usize, takes_room: bool) -> Advance {
+        let mut suspects = self.config.suspects();
+        if takes_room {
+            lock(&self.crashes).iter().for_each(|crashes| suspects.has(*crashes));
+        } else {
+            suspects = suspects.full();
+        }
         let bounds = Bounds {
             batch: self.config.batch,
             batch_bytes: self.config.batch_bytes,
@@ -168,8 +186,7 @@ impl Term {
             claims,
             markers: MARKERS_MAX,
             forget_after: self.config.forget_after,
-            // A program that asks for one event after another has few in hand.
-            suspects: Suspects::NONE,
+            suspects,
         };
         let (keys, name) = (&self.config.keys, &self.config.name);
         let mut call = Advance::beyond(keys, name, &self.token, bounds, *lock(&self.from), self.redis.highest());
