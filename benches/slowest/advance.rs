@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use seriatim::scripts::{self, Advance, BatchReply, Emits, EventLog, Finished, From, InHand, Load, Results, Room};
+use seriatim::scripts::{self, Advance, BatchReply, Bounds, Emits, EventLog, Finished, From, InHand, Load, Results, Room};
+use seriatim::sink::SUBTASKS_MAX;
 
-use crate::world::{Case, NAME, Settings, TOKEN, case, done, event, names};
+use crate::world::{Case, NAME, Settings, TOKEN, World, case, done, event, names};
 
 const EVENT_BYTES: usize = 200;
 const MIB: usize = 1 << 20;
 
 /// Reports as many batches as a process puts into one call.
-fn report_all(call: &mut Advance, settings: &Settings, batches: &[BatchReply], more: fn(Load, usize, usize) -> Load) {
+fn report_all(call: &mut Advance, batches: &[BatchReply], more: fn(Load, usize, usize) -> Load) {
     let mut room = Room::of_call();
     for batch in batches {
         let bytes = batch.events.iter().map(|event| event.len()).sum();
@@ -19,6 +20,25 @@ fn report_all(call: &mut Advance, settings: &Settings, batches: &[BatchReply], m
         }
         call.report(batch.slot, &done(batch));
     }
+}
+
+/// All slots have a batch of one event, and their objects have more.
+async fn commit_singles(world: &mut World, settings: &Settings, with_log: bool) {
+    world.attach(settings.slots()).await;
+    world.emit(&names(settings.slots(), "work"), 12, EVENT_BYTES).await;
+    let mut batches: Vec<BatchReply> = Vec::new();
+    while batches.len() < settings.slots() {
+        let mut call = Advance::new(&world.keys, NAME, TOKEN, Bounds { batch: 1, ..settings.bounds() }, From::Markers);
+        (batches.len()..settings.slots()).for_each(|slot| call.free(slot));
+        batches.extend(world.advance(&call).await);
+    }
+    let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+    if with_log {
+        call.log(EventLog::default());
+    }
+    report_all(&mut call, &batches, if with_log { Load::with_rows } else { |load, _, _| load });
+    world.begin().await;
+    world.advance(&call).await;
 }
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -32,6 +52,30 @@ pub(crate) fn cases() -> Vec<Case> {
         })
     });
     large.more_ms = 3.0;
+    let mut emits = case("advance", "commit: handlers of one event have emitted 1,000 of 2 MiB together", |world, settings| {
+        Box::pin(async move {
+            let batches = world.fill(settings, 1, EVENT_BYTES).await;
+            let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+            let (mut room, emitted) = (Room::of_call(), event(2000));
+            for batch in &batches {
+                let mut emits = Emits::default();
+                (0..1000).for_each(|n| emits.push(format!("emitted:{}:{n}", batch.slot).as_bytes(), emitted.as_bytes()));
+                if !room.admits(Load::of_batch(1, EVENT_BYTES).with_emits(emits.events(), emits.bytes())) {
+                    break;
+                }
+                let hand = InHand { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
+                let value = emits.value(0);
+                let finished =
+                    Finished { id: batch.tag.first, field: "handler:a", emits: Some(("emit:a", &value)), result: None };
+                scripts::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
+                call.handled(batch.slot);
+                call.report(batch.slot, &done(batch));
+            }
+            world.begin().await;
+            world.advance(&call).await;
+        })
+    });
+    emits.more_ms = 2.0 * 3.0;
     vec![
         case("advance", "claim: all slots, full batches", |world, settings| {
             Box::pin(async move {
@@ -75,14 +119,67 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.advance(&call).await;
             })
         }),
+        case("advance", "claim: 10,000 due objects whose batches are gone", |world, settings| {
+            Box::pin(async move {
+                world.attach(settings.slots()).await;
+                for some in names(10_000, "work").chunks(1000) {
+                    let mut pipe = redis::pipe();
+                    for object in some {
+                        pipe.cmd("ZADD").arg(world.keys.objects_held()).arg(1).arg(object).ignore();
+                        pipe.cmd("SET").arg(world.keys.event_worker(object)).arg("held").ignore();
+                        pipe.cmd("SET").arg(world.keys.events_held_id(object)).arg("7 0 0 0 stop").ignore();
+                    }
+                    world.pipe(&pipe).await;
+                }
+                let call = world.free(settings, From::Held);
+                world.begin().await;
+                world.advance(&call).await;
+            })
+        }),
+        case("advance", "claim: 10,000 due objects that nobody holds", |world, settings| {
+            Box::pin(async move {
+                world.attach(settings.slots()).await;
+                for some in names(10_000, "work").chunks(1000) {
+                    let mut held = redis::cmd("ZADD");
+                    held.arg(world.keys.objects_held());
+                    for object in some {
+                        held.arg(1).arg(object);
+                    }
+                    world.cmd(&mut held).await;
+                }
+                let call = world.free(settings, From::Held);
+                world.begin().await;
+                world.advance(&call).await;
+            })
+        }),
+        case("advance", "claim: markers of objects whose queues have a wrong type", |world, settings| {
+            Box::pin(async move {
+                world.attach(settings.slots()).await;
+                let mut pipe = redis::pipe();
+                for object in names(1024, "work") {
+                    pipe.cmd("SET").arg(world.keys.events(&object)).arg("wrong").ignore();
+                    pipe.cmd("LPUSH").arg(world.keys.objects_with_events()).arg(object).ignore();
+                }
+                world.pipe(&pipe).await;
+                let call = world.free(settings, From::Markers);
+                world.begin().await;
+                world.advance(&call).await;
+            })
+        }),
         case("advance", "commit and go on: all slots, full batches", |world, settings| {
             Box::pin(async move {
                 let batches = world.fill(settings, 2 * settings.batch(), EVENT_BYTES).await;
                 let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
-                report_all(&mut call, settings, &batches, |load, _, _| load);
+                report_all(&mut call, &batches, |load, _, _| load);
                 world.begin().await;
                 world.advance(&call).await;
             })
+        }),
+        case("advance", "commit and go on: all slots, one event each", |world, settings| {
+            Box::pin(async move { commit_singles(world, settings, false).await })
+        }),
+        case("advance", "commit and go on: all slots, one event each, with the event log", |world, settings| {
+            Box::pin(async move { commit_singles(world, settings, true).await })
         }),
         case("advance", "commit: all slots, batches of 1 MiB", |world, settings| {
             Box::pin(async move {
@@ -90,7 +187,7 @@ pub(crate) fn cases() -> Vec<Case> {
                     .fill(settings, if settings.is_largest { 8 } else { 256 }, if settings.is_largest { 1 << 18 } else { 4096 })
                     .await;
                 let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
-                report_all(&mut call, settings, &batches, |load, _, _| load);
+                report_all(&mut call, &batches, |load, _, _| load);
                 world.begin().await;
                 world.advance(&call).await;
             })
@@ -100,27 +197,24 @@ pub(crate) fn cases() -> Vec<Case> {
                 let batches = world.fill(settings, settings.batch(), EVENT_BYTES).await;
                 let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
                 call.log(EventLog::default());
-                report_all(&mut call, settings, &batches, Load::with_rows);
+                report_all(&mut call, &batches, Load::with_rows);
                 world.begin().await;
                 world.advance(&call).await;
             })
         }),
-        case("advance", "commit: handlers have emitted 1,000 events of 2 MiB together for each batch", |world, settings| {
+        emits,
+        case("advance", "commit: all slots, handlers remember 1,000 subtasks, with the log", |world, settings| {
             Box::pin(async move {
                 let batches = world.fill(settings, 1, EVENT_BYTES).await;
                 let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
-                let (mut room, emitted) = (Room::of_call(), event(2000));
+                call.log(EventLog::default());
+                let mut room = Room::of_call();
                 for batch in &batches {
-                    let mut emits = Emits::default();
-                    (0..1000).for_each(|n| emits.push(format!("emitted:{}:{n}", batch.slot).as_bytes(), emitted.as_bytes()));
-                    if !room.admits(Load::of_batch(1, EVENT_BYTES).with_emits(emits.events(), emits.bytes())) {
+                    let load = Load::of_batch(1, EVENT_BYTES).with_rows(1, EVENT_BYTES).with_finished(SUBTASKS_MAX);
+                    if !room.admits(load) {
                         break;
                     }
-                    let hand = InHand { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
-                    let value = emits.value(0);
-                    let finished =
-                        Finished { id: batch.tag.first, field: "handler:a", emits: Some(("emit:a", &value)), result: None };
-                    scripts::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
+                    crate::leases::remember(world, batch).await;
                     call.handled(batch.slot);
                     call.report(batch.slot, &done(batch));
                 }
@@ -159,7 +253,7 @@ pub(crate) fn cases() -> Vec<Case> {
                     }
                     let mut report = done(batch);
                     (report.count, report.last) = (0, None);
-                    let next = Some(seriatim::scripts::Tag { first: batch.tag.first + 1, ..batch.tag });
+                    let next = (batch.events.len() > 1).then(|| scripts::Tag { first: batch.tag.first + 1, ..batch.tag });
                     report.then = Results::Reject { next, id: batch.tag.first, error: event(1000), attempts: 0 };
                     call.report(batch.slot, &report);
                 }

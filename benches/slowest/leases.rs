@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use seriatim::scripts::{self, Attach, Emits, Finished, InHand, Sweep};
+use seriatim::control;
+use seriatim::scripts::{self, Attach, BatchReply, Emits, Finished, InHand, Sweep};
+use seriatim::sink::{SUBTASK_BYTES_MAX, SUBTASKS_MAX};
 
 use crate::world::{Case, NAME, TOKEN, World, case, event, names};
 
@@ -22,8 +24,27 @@ async fn keep(world: &mut World, measured: bool) -> (bytes::Bytes, scripts::Tag)
     (batch.object, batch.tag)
 }
 
+/// Keeps as many subtasks of the first event of a batch as its handlers may name, with the longest names.
+pub(crate) async fn remember(world: &mut World, batch: &BatchReply) {
+    let mut handled = redis::cmd("HSET");
+    handled.arg(world.keys.event_handled(&String::from_utf8_lossy(&batch.object))).arg("id").arg(batch.tag.first);
+    for n in 0..SUBTASKS_MAX {
+        handled.arg(format!("once:{n:0SUBTASK_BYTES_MAX$}")).arg(1);
+    }
+    world.cmd(&mut handled).await;
+}
+
 pub(crate) fn cases() -> Vec<Case> {
     vec![
+        case("connect", "to another server", |world, _| {
+            Box::pin(async move {
+                let seen = scripts::Seen { highest: 7, ..Default::default() };
+                for server in ["one", "two"] {
+                    world.begin().await;
+                    scripts::connect(&mut world.conn, &world.keys, server, seen).await.expect("connected");
+                }
+            })
+        }),
         case("attach", "all slots have a batch in flight, the process has died", |world, settings| {
             Box::pin(async move {
                 world.fill(settings, 2, 200).await;
@@ -65,7 +86,27 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.cmd(redis::cmd("DEL").arg(world.keys.worker_lease(NAME))).await;
                 world.begin().await;
                 let (look, forget) = (Duration::from_millis(1), Duration::from_secs(86_400));
-                let sweep = Sweep { own: "other", crashes_max: 5, look, forget, since: None, notice: Duration::ZERO };
+                let sweep = Sweep { own: "other", crashes_max: 5, look, forget, since: None, notice: look };
+                while scripts::adopt(&mut world.conn, &world.keys, &sweep).await.expect("swept").more {}
+            })
+        }),
+        case("adopt", "the clock has stepped back, under 1,000 rules and 100,000 held objects", |world, _| {
+            Box::pin(async move {
+                let now_ms = control::stats::time_ms(&mut world.conn).await.expect("a time");
+                crate::rules::many(world).await;
+                for n in 0..100 {
+                    let mut held = redis::cmd("ZADD");
+                    held.arg(world.keys.objects_held());
+                    for m in 0..1000 {
+                        held.arg(now_ms + 3_600_000 + n).arg(format!("work:held:{n}:{m}"));
+                    }
+                    world.cmd(&mut held).await;
+                }
+                let mut clock = redis::cmd("HSET");
+                world.cmd(clock.arg(world.keys.meta()).arg("clock").arg(now_ms + 3_600_000)).await;
+                world.begin().await;
+                let (look, forget) = (Duration::from_secs(1), Duration::from_secs(86_400));
+                let sweep = Sweep { own: "other", crashes_max: 5, look, forget, since: None, notice: look };
                 while scripts::adopt(&mut world.conn, &world.keys, &sweep).await.expect("swept").more {}
             })
         }),
@@ -81,6 +122,17 @@ pub(crate) fn cases() -> Vec<Case> {
                 let hand = InHand { name: NAME, token: TOKEN, slot, object: &object, tag };
                 world.begin().await;
                 scripts::handled(&mut world.conn, &world.keys, &hand, None).await.expect("read");
+            })
+        }),
+        case("handled", "1,000 subtasks with long names are read, then written over", |world, settings| {
+            Box::pin(async move {
+                let batch = world.fill(settings, 2, 200).await.remove(0);
+                remember(world, &batch).await;
+                let hand = InHand { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
+                world.begin().await;
+                scripts::handled(&mut world.conn, &world.keys, &hand, None).await.expect("read");
+                let finished = Finished { id: batch.tag.first + 1, field: "handler:a", emits: None, result: None };
+                scripts::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
             })
         }),
         case("forget", "a call's objects, all idle", |world, _| {

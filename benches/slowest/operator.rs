@@ -1,7 +1,10 @@
 //! Calls of operators: long lists, large events, many markers.
 
+use std::time::Duration;
+
 use seriatim::control;
 use seriatim::control::dead::{Settle, settle};
+use seriatim::projection::{Position, RedisStore, STATE_BYTES_MAX, Store as _};
 use seriatim::scripts;
 use seriatim::scripts::operator::By;
 
@@ -51,6 +54,25 @@ pub(crate) fn cases() -> Vec<Case> {
                 control::check(&mut world.conn, &world.keys).await.expect("checked");
             })
         }),
+        case("taken", "all slots of a name have a batch in flight", |world, settings| {
+            Box::pin(async move {
+                world.fill(settings, 2, 200).await;
+                world.begin().await;
+                control::inspect(&mut world.conn, &world.keys, "work:none").await.expect("inspected");
+            })
+        }),
+        case("projection/position", "a state of 4 MiB is saved, then read", |world, _| {
+            Box::pin(async move {
+                let state = vec![b'x'; STATE_BYTES_MAX];
+                let position = Position::default();
+                let mut store = RedisStore::new(world.conn.clone(), world.keys.clone(), "p").expect("a name");
+                let lease = Duration::from_secs(5);
+                world.begin().await;
+                store.open("t", lease).await.expect("opened");
+                store.save("t", lease, &position, &state).await.expect("saved");
+                store.open("t", lease).await.expect("opened").expect("saved");
+            })
+        }),
         case("operator/log", "rows of 1 MB", |world, _| {
             Box::pin(async move {
                 rows(world, world.keys.event_log(), 120, 1_000_000).await;
@@ -88,6 +110,16 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.begin().await;
                 let count = control::held::PER_CALL_MAX;
                 scripts::operator::held(&mut world.conn, &world.keys, false, None, count).await.expect("a page");
+            })
+        }),
+        case("operator/release", "one of 1,024 objects, with a reason of 10 KB", |world, settings| {
+            Box::pin(async move {
+                world.fill(settings, 2, 200).await;
+                scripts::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
+                let held_id = world.keys.events_held_id("work:1");
+                world.cmd(redis::cmd("SET").arg(held_id).arg(format!("7 1 1 0 retry: {}", "x".repeat(10_000)))).await;
+                world.begin().await;
+                scripts::operator::release(&mut world.conn, &world.keys, BY, b"work:1").await.expect("released");
             })
         }),
         case("operator/release_many", "as many as a call takes", |world, settings| {

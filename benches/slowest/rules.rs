@@ -1,17 +1,17 @@
-//! Rules: 1,000 of them, and names with as many colons as a name can have.
+//! Rules: 1,000 of them, and names with as many colons as a name can have, and with prefixes of their own.
 
 use seriatim::control::rules::{Kind, RULES_MAX, Selector, lift, set};
 use seriatim::scripts::operator::By;
-use seriatim::scripts::{self, From};
+use seriatim::scripts::{self, Advance, Bounds, From};
 
-use crate::world::{Case, World, case, deep};
+use crate::world::{Case, NAME, TOKEN, World, case, deep, done};
 
 fn by(why: &str) -> By<'_> {
     By { who: "ada@host", why }
 }
 
 /// As many rules as there may be, with long names, which are over nothing.
-async fn many(world: &mut World) {
+pub(crate) async fn many(world: &mut World) {
     let value = format!("1 0 0 3 0 ada{}", "w".repeat(1000));
     let mut rules = redis::cmd("HSET");
     rules.arg(world.keys.event_rules()).arg(&["next", "never"]);
@@ -28,7 +28,7 @@ async fn over_all(world: &mut World) {
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        case("advance", "rules: 1,000, over none of the objects, which have 508 colons", |world, settings| {
+        case("advance", "rules: 1,000, over none of the objects, whose prefixes are all their own", |world, settings| {
             Box::pin(async move {
                 world.attach(settings.slots()).await;
                 world.emit(&(0..1024).map(deep).collect::<Vec<_>>(), 1, 200).await;
@@ -64,6 +64,27 @@ pub(crate) fn cases() -> Vec<Case> {
                 let call = world.free(settings, From::Markers);
                 world.begin().await;
                 world.advance(&call).await;
+            })
+        }),
+        case("advance", "rules: 1,000, all slots go on with their objects", |world, settings| {
+            Box::pin(async move {
+                world.attach(settings.slots()).await;
+                world.emit(&(0..settings.slots()).map(deep).collect::<Vec<_>>(), 2, 200).await;
+                let mut call = Advance::new(&world.keys, NAME, TOKEN, Bounds { batch: 1, ..settings.bounds() }, From::Markers);
+                (0..settings.slots()).for_each(|slot| call.free(slot));
+                let batches = world.advance(&call).await;
+                many(world).await;
+                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+                batches.iter().for_each(|batch| call.report(batch.slot, &done(batch)));
+                world.begin().await;
+                world.advance(&call).await;
+            })
+        }),
+        case("check", "1,000 rules", |world, _| {
+            Box::pin(async move {
+                many(world).await;
+                world.begin().await;
+                seriatim::control::check(&mut world.conn, &world.keys).await.expect("checked");
             })
         }),
         case("operator/rule", "set: the last of 1,000", |world, _| {
