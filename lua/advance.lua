@@ -40,7 +40,7 @@
 --           Commands: about 20 per call; 2 per claim; 2 or more per batch of more than one event; 1 per object that is looked up in the rules.
 --           With the log on, 1 per event that is finalized, 2 per batch and 3 per call. 1 or 2 per event that fails, and 1 where one ends that had
 --           failed. 1 per slot that is said to be handled, 1 per event that handlers have emitted for it, and 2 per object of these. 2 per due
---           suspect there is no room for, of which a call puts off up to 256.
+--           suspect there is no room for.
 local args = ARGV
 local name, token = args[2], args[3]
 local batch_max, batch_bytes, reply_bytes = tonumber(args[4]), tonumber(args[5]), tonumber(args[6])

@@ -302,6 +302,38 @@ async fn a_call_pauses_so_many_objects_and_no_more() {
     assert_eq!((scene.paused().await.len(), first.more), (256, true));
     let second = scene.call(BOUNDS, From::Held, None).await.expect("an answer");
     assert_eq!((scene.paused().await.len(), second.more), (300, false));
+    for n in 0..300 {
+        scene.state.emit(&format!("marked{n}"), "1").await;
+    }
+    let third = scene.call(BOUNDS, From::Markers, None).await.expect("an answer");
+    assert_eq!((scene.paused().await.len(), third.more), (556, true));
+    let fourth = scene.call(BOUNDS, From::Markers, None).await.expect("an answer");
+    assert_eq!((scene.paused().await.len(), fourth.more), (600, false));
+}
+
+/// The look at the rules for a held batch was the last that the call had room for: the batch went into a slot and not into the reply, and the process
+/// took the slot for a free one.
+#[tokio::test]
+async fn a_slot_has_a_batch_only_if_the_reply_has_it() {
+    const OBJECTS: usize = 200;
+    let mut scene = attached().await;
+    let keys = scene.keys.clone();
+    set(scene.conn(), &keys, Kind::Pause, "other").await;
+    for n in 0..OBJECTS {
+        scene.state.hold(&format!("{n}:1:2:3:4:5:6:7:8"), "1", &["1"], &format!("{} 0 0 0 stop", n + 1)).await;
+    }
+    let bounds = Bounds { claims: OBJECTS, ..BOUNDS };
+    let mut call = Advance::new(&keys, "w", "t", bounds, From::Held);
+    (0..OBJECTS).for_each(|slot| call.free(slot));
+    let answer = scripts::advance(scene.conn(), &call).await.expect("an answer");
+    let Advanced::Ok { batches, more, .. } = answer else { panic!("{answer:?}") };
+    let mut owned = 0;
+    for n in 0..OBJECTS {
+        let owner: String = scene.console.run(&["GET", &keys.event_worker(&format!("{n}:1:2:3:4:5:6:7:8"))]).await;
+        owned += usize::from(owner != "held");
+    }
+    assert!((1..OBJECTS).contains(&owned) && more, "{owned} are owned, more: {more}");
+    assert_eq!(batches.len(), owned);
 }
 
 /// A rule past its end holds nothing and is woken as a lifted one, and until then a call says when it will be time.
@@ -503,7 +535,7 @@ async fn a_call_that_wakes_claims_fewer() {
     let mut scene = attached().await;
     let keys = scene.keys.clone();
     for n in 0..64 {
-        let name = format!("{n}:1:2:3:4:5:6:7:8");
+        let name = format!("woken{n}");
         scene.state.run("SET", &[&keys.event_worker(&name), "held"]).await;
         scene.state.run("ZADD", &[&keys.objects_paused(), "0", &name]).await;
     }
