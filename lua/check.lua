@@ -131,7 +131,7 @@ end
 local function check_owner(object, owner, in_held, in_paused)
   if owner == 'held' then
     if not in_held and not in_paused then
-      find('I2', 'is held, but is neither in ', objects_held, ' nor in ', objects_paused, ': nothing will release it')
+      find('I2', 'is held, but is neither in ', objects_held, ' nor in ', objects_paused, ': only `seriatim held release` lets it go on')
     elseif in_held and in_paused then
       find('I2', 'is held, but is in both ', objects_held, ' and ', objects_paused)
     elseif in_paused and not has_rule(object) then

@@ -564,3 +564,19 @@ async fn releases_do_not_lift_the_limit() {
     worker.finish().await;
     assert_eq!(sink.offered().len(), 3);
 }
+
+/// The set of held objects was evicted, and they waited for ever: each emit's marker was dropped, for they were held, and no command released them.
+#[tokio::test]
+async fn an_object_that_is_held_and_in_no_set_is_released() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    state.hold("work:1", "inf", &["1"], "7 0 1 0 attempts: 5: down").await;
+    state.run("DEL", &[&state.keys.objects_held()]).await;
+    let keys = state.keys.clone();
+    let released = release(&mut state.conn, &keys, ADA, "work:1").await.expect("an answer");
+    assert_eq!(released, Released::Released("attempts: 5: down".to_owned()));
+    let sink = Recorder::with(|_| Act::Send);
+    let worker = start(&redis, "w", &sink, |_| {});
+    sink.until_sent(1).await;
+    worker.finish().await;
+}

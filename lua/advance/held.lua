@@ -44,10 +44,14 @@ local function claim_held(slot, object)
   if not found[1] and call('EXISTS', P .. object .. event_worker) == 1 then
     hold().quarantine_held(slot, object)
     return 'dropped'
+  elseif not found[1] and found[3] then
+    -- The owner's key was evicted. What is held must stay ahead of what came later.
+    call('SET', P .. object .. event_worker, 'held')
   elseif found[1] ~= 'held' then
     call('ZREM', P .. objects_held, object)
     return 'dropped'
-  elseif rules_next and rules().pause_held(object) then
+  end
+  if rules_next and rules().pause_held(object) then
     return 'dropped'
   elseif reply_bytes <= 0 then
     -- The look at the rules was the last that this call has room for. The object stays due.

@@ -1,6 +1,7 @@
 -- release: an operator makes a held object due at once.
 --
--- Purpose   Whatever the object waits for, its time or an operator, it waits no more; a worker is woken. Its numbers stay what they are.
+-- Purpose   Whatever the object waits for, its time or an operator, it waits no more; a worker is woken. Its numbers stay what they are. This repairs
+--           an object that is held and in no set, too.
 -- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read); operator.actions (stream, written); objects.with.events (list, written);
 --           OBJ:event.worker, OBJ:events.held.id (strings, read)
 -- Arguments prefix; who; why; object
@@ -17,7 +18,8 @@ local found = call('MGET', P .. object .. event_worker, P .. object .. events_he
 if call('ZSCORE', P .. objects_paused, object) then
   return { 'paused' }
 end
-if not call('ZSCORE', KEYS[1], object) then
+-- The set may have been evicted, or deleted. An object that its owner's key calls held would wait for ever.
+if not call('ZSCORE', KEYS[1], object) and found[1] ~= 'held' then
   return { 'not_held', found[1] or '' }
 end
 local id, held_why = string.match(found[2] or '', '^(%d+) %d+ %d+ %d+ (.*)$')

@@ -399,7 +399,9 @@ impl Fields {
         }
         let now = self.number("now_ms").unwrap_or(0) as f64;
         match self.due() {
-            None => format!("I2 is broken: held ({why}), but in neither set of held objects, so that nothing will release it"),
+            None => format!(
+                "I2 is broken: held ({why}), but in neither set of held objects; only `seriatim held release` lets it go on"
+            ),
             Some(due) if due.is_infinite() => {
                 format!("held until an operator releases it ({why}); `seriatim held release {}` does", quoted(object))
             }

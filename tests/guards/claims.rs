@@ -159,6 +159,23 @@ async fn a_due_name_that_is_not_held_is_dropped() {
     assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
 }
 
+/// The owner's key of a held object was evicted. What had come later was delivered before the batch, with higher ids, and the batch was never delivered.
+#[tokio::test]
+async fn a_held_batch_whose_owner_was_evicted_comes_first() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    state.hold("work:1", "1", &["1"], "7 0 1 0 retry: down").await;
+    state.run("DEL", &[&state.keys.event_worker("work:1")]).await;
+    state.emit("work:1", "2").await;
+    let keys = state.keys.clone();
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
+    call.free(1);
+    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let Advanced::Ok { batches, .. } = &answer else { panic!("{answer:?}") };
+    assert_eq!(batches.iter().map(|batch| (batch.tag.first, batch.events.len())).collect::<Vec<_>>(), [(7, 1)]);
+    assert_eq!(redis.console().await.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.1"));
+}
+
 /// A due held object is put aside, for nobody can tell its owner. The marker of it that the call has read leads nowhere from then on.
 #[tokio::test]
 async fn what_was_put_aside_is_told_once() {
