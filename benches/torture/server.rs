@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client};
+use redis::{AsyncConnectionConfig, Client, InfoDict};
+use seriatim::keys::Keys;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
@@ -151,6 +152,10 @@ impl Server {
         proxied: &Faults,
     ) -> anyhow::Result<bool> {
         let _alone = self.clock_or_kill.lock().await;
+        if !self.is_in_time().await.unwrap_or(false) {
+            println!("Redis keeps its data: ids are ahead of its clock, or nobody has connected since the last kill");
+            return Ok(false);
+        }
         let mut running = self.child.lock().await;
         proxied.stop(true);
         // Calls sent before are over by then, or wait for a marker that nobody can push.
@@ -181,9 +186,31 @@ impl Server {
         Ok(true)
     }
 
-    /// The clock of Redis steps, and returns after a while.
-    pub(crate) async fn step_clock(&self, back: bool, time: Duration) {
+    /// Whether a process has connected since the last kill, and the ids are not ahead of the clock. Otherwise the counter may jump while the clock is
+    /// wrong. It is then ahead, and stays so, because each kill makes it jump further; ids after a loss of all data would be lower.
+    async fn is_in_time(&self) -> anyhow::Result<bool> {
+        let mut conn = self.connect(Duration::from_secs(3)).await?;
+        let (info, noted, counter, (seconds, _)): (InfoDict, Option<String>, Option<u64>, (u64, u64)) = redis::pipe()
+            .cmd("INFO")
+            .arg("replication")
+            .cmd("HGET")
+            .arg(Keys::new().meta())
+            .arg("replication.id")
+            .cmd("GET")
+            .arg(Keys::new().next_event_id())
+            .cmd("TIME")
+            .query_async(&mut conn)
+            .await?;
+        let server: Option<String> = info.get("master_replid");
+        Ok(noted.is_some() && noted == server && counter.is_some_and(|counter| counter / 1_000_000 <= seconds))
+    }
+
+    /// The clock of Redis steps, and returns after a while. Returns whether it has stepped: not if the last kill is not over for all.
+    pub(crate) async fn step_clock(&self, back: bool, time: Duration) -> bool {
         let _alone = self.clock_or_kill.lock().await;
+        if !self.is_in_time().await.unwrap_or(false) {
+            return false;
+        }
         if back {
             self.clock.step_back(HOUR);
         } else {
@@ -191,6 +218,7 @@ impl Server {
         }
         tokio::time::sleep(time).await;
         self.clock.step_back(Duration::ZERO);
+        true
     }
 
     /// The log as it was then, unless it was written anew since.

@@ -275,10 +275,7 @@ impl Scene {
                 let mut event_log = self.event_log.lock().await;
                 self.server.empty(down, &self.history, &mut event_log, &self.proxied).await?
             }
-            Fault::ClockStepped { back, time } => {
-                self.server.step_clock(back, time).await;
-                true
-            }
+            Fault::ClockStepped { back, time } => self.server.step_clock(back, time).await,
             Fault::HalfOpen => {
                 self.proxied.half_open();
                 true
