@@ -42,8 +42,8 @@ local function move_rules(back_ms, now_ms)
   end
 end
 
--- Where to begin with times that move back by `back_ms`. If the clock had only stepped ahead before, by at least as much, what is due before the time to
--- which it had stepped was written before that, and is right again.
+-- Returns the first time that moves back by `back_ms`. The clock may have stepped ahead before, by at least as much. Earlier times were then written
+-- before that step, and are right again.
 local function first_to_move(back_ms)
   local found = redis.call('HMGET', P .. meta, 'clock.ahead', 'clock.gained')
   local ahead_ms, gained_ms = tonumber(found[1] or ''), tonumber(found[2] or '')

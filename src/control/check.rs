@@ -147,7 +147,7 @@ impl Finding {
     }
 }
 
-/// What says that nothing covers the object, if anything does.
+/// The text of the finding that nothing covers the object; none if there is no such finding.
 fn uncovered(findings: &[Finding]) -> Option<String> {
     findings.iter().find(|finding| finding.is_of_cover()).map(|finding| finding.what.clone())
 }

@@ -1,6 +1,6 @@
 //! How much work one call of `advance` may bring to Redis, which does nothing else meanwhile.
 
-/// What the results of one call may weigh together.
+/// The largest weight of all results of one call together, in bytes.
 const CALL_BYTES: usize = 2 << 20;
 /// A batch, however small, takes about six commands.
 const BATCH_BYTES: usize = 4096;

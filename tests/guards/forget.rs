@@ -14,7 +14,7 @@ async fn fades(state: &State) -> i64 {
 
 const FORGET: Bounds = Bounds { forget_after: Some(LEASE), ..BOUNDS };
 
-/// What a call claims at most.
+/// The largest number of objects that one call claims.
 const CLAIMS_MAX: usize = 512;
 
 /// Reports the batch of `work:1` in slot 0, ids `first` to `last`, as delivered.
