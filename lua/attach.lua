@@ -12,43 +12,45 @@
 -- Replies   {'attached', batches kept, objects held, names returned} | {'in_use', lease, ms left}
 -- Keeps     I1 to I4, I6
 -- Cost      O(slots)
+-- Uses: slots.check_types slots.each slots.hold_owned slots.is_used_up slots.register
+-- Uses: slots.registered slots.watch suspects.of tag.numbers tag.text time.now_ms
 local name, token, holder, lease_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local slots, displace, before, crashes_max = tonumber(ARGV[6]), ARGV[7], ARGV[8], tonumber(ARGV[9])
-local _, admits, taken = suspects_of(ARGV[10])
+local _, admits, taken = M.suspects.of(ARGV[10])
 
-local lease = redis.call('GET', KEYS[1])
+local lease = call('GET', KEYS[1])
 local repeated = lease and string.sub(lease, 1, #token) == token
 if lease and not repeated and lease ~= displace then
   -- Redis keeps the end of a lease, not its length: behind a step of the clock it may end an hour late.
-  local left_ms, length_ms = redis.call('PTTL', KEYS[1]), tonumber(string.match(lease, ' (%d+)ms$'))
+  local left_ms, length_ms = call('PTTL', KEYS[1]), tonumber(string.match(lease, ' (%d+)ms$'))
   if length_ms and left_ms > length_ms then
-    redis.call('PEXPIRE', KEYS[1], length_ms)
+    call('PEXPIRE', KEYS[1], length_ms)
     left_ms = length_ms
   end
   return { 'in_use', lease, left_ms }
 end
-local slots_before, last_token = registered(name)
+local slots_before, last_token = M.slots.registered(name)
 local slots_all = math.max(slots, slots_before)
-check_types(name, slots_all)
+M.slots.check_types(name, slots_all)
 
-local now_ms = now()
-redis.call('SET', KEYS[1], token .. ' ' .. holder, 'PX', lease_ms)
-register(name, slots_all, token, now_ms)
-watch(name, now_ms)
+local now_ms = M.time.now_ms()
+call('SET', KEYS[1], token .. ' ' .. holder, 'PX', lease_ms)
+M.slots.register(name, slots_all, token, now_ms)
+M.slots.watch(name, now_ms)
 
 -- An unfinished batch tells of a death, unless this process itself had it (its lease lapsed) or this call was made before, and be it
 -- that its own lease lapsed since.
 local died = not repeated and last_token ~= before and last_token ~= token
 local kept, held = 0, 0
-local strays = each_slot(name, slots_all, function(at, slot, object, tag)
-  local first, handouts, attempts, crashes = numbers(tag or '0')
+local strays = M.slots.each(name, slots_all, function(at, slot, object, tag)
+  local first, handouts, attempts, crashes = M.tag.numbers(tag or '0')
   crashes = crashes + (tag and died and 1 or 0)
-  if slot >= slots or tag and (died and is_used_up(crashes, crashes_max) or not admits(crashes)) then
-    hold_owned(at, object, tag, now_ms, 'slots', died, crashes_max)
+  if slot >= slots or tag and (died and M.slots.is_used_up(crashes, crashes_max) or not admits(crashes)) then
+    M.slots.hold_owned(at, object, tag, now_ms, 'slots', died, crashes_max)
     held = held + 1
   elseif tag then
     if died then
-      redis.call('SET', at .. worker_event_id, tag_of(first, handouts, attempts, crashes))
+      call('SET', at .. K.worker_event_id, M.tag.text(first, handouts, attempts, crashes))
     end
     taken(crashes)
     kept = kept + 1

@@ -1,5 +1,5 @@
--- check: looks at objects, workers, worker names and the shared keys, each as it is at this one moment, and tells which
--- invariants ("Invariants" in docs/design.md) are broken there. Writes nothing.
+-- check: which invariants are broken at some objects, workers, worker names, and shared keys.
+-- The invariants are those of docs/design.md. Each subject is seen as it is at this one moment. Writes nothing.
 --
 -- KEYS
 --   1  event.workers   hash, read. It also routes the call; every other key is spelled from the prefix.
@@ -18,9 +18,10 @@
 --     names     the objects in the lists of the workers looked at, at most 1000 of each
 -- Invariants: none are touched; I1 to I6 are read.
 -- Cost: about 15 commands per subject, and all rules for `shared`. With `searched`, LPOS over 2,000 markers.
+-- Uses: ids.after ids.parse names.is_foreign rules.fields_of rules.next_of rules.next_text
+-- Uses: rules.times tag.has_failed tag.held_numbers
 
 local workers_key = KEYS[1]
-local prefix = ARGV[1]
 local subjects = {}
 for at = 2, #ARGV, 3 do
   subjects[#subjects + 1] = {kind = ARGV[at], name = ARGV[at + 1], hint = ARGV[at + 2]}
@@ -28,7 +29,6 @@ end
 
 local NAMES_MAX = 1000
 local SLOTS_MAX = 65536
-local ID_MAX = 9007199254740991
 
 local findings, names, position = {}, {}, 0
 
@@ -44,15 +44,11 @@ end
 
 -- A whole number below 2^53, or nil.
 local function whole(text)
-  if text and #text <= 16 and string.find(text, '^%d+$') then
-    local number = tonumber(text)
-    if number <= ID_MAX then return number end
-  end
-  return nil
+  return text and M.ids.parse(text) or nil
 end
 
 local function type_of(key)
-  return redis.call('TYPE', key).ok
+  return call('TYPE', key).ok
 end
 
 -- Whether the key is there with this type. A key of another type is a finding.
@@ -69,14 +65,14 @@ local shared_types = {}
 local function shared(name, wanted)
   local found = shared_types[name]
   if not found then
-    found = type_of(prefix .. name)
+    found = type_of(P .. name)
     shared_types[name] = found
   end
   return found == wanted
 end
 
 local function next_id()
-  return shared(next_event_id, 'string') and whole(redis.call('GET', prefix .. next_event_id)) or 0
+  return shared(K.next_event_id, 'string') and whole(call('GET', P .. K.next_event_id)) or 0
 end
 
 local function slots_in(value)
@@ -87,19 +83,19 @@ end
 
 local function registered(worker)
   local name, slot = string.match(worker, '^([%w_-]+)%.(%d+)$')
-  if not name or not shared(event_workers, 'hash') then return false end
-  local slots = slots_in(redis.call('HGET', workers_key, name))
+  if not name or not shared(K.event_workers, 'hash') then return false end
+  local slots = slots_in(call('HGET', workers_key, name))
   return slots ~= nil and tonumber(slot) < slots
 end
 
 local function list_has(key, value)
-  return type_of(key) == 'list' and (redis.call('LPOS', key, value, 'RANK', -1, 'MAXLEN', NAMES_MAX) ~= false
-    or redis.call('LPOS', key, value, 'MAXLEN', NAMES_MAX) ~= false)
+  return type_of(key) == 'list' and (call('LPOS', key, value, 'RANK', -1, 'MAXLEN', NAMES_MAX) ~= false
+    or call('LPOS', key, value, 'MAXLEN', NAMES_MAX) ~= false)
 end
 
 -- Whether a marker or a worker's list has the object, as far as that is told or seen here.
 local function covered(subject)
-  return subject.hint == 'covered' or subject.hint == 'searched' and list_has(prefix .. objects_with_events, subject.name)
+  return subject.hint == 'covered' or subject.hint == 'searched' and list_has(P .. K.objects_with_events, subject.name)
 end
 
 -- The ids of a batch against those around it (I5).
@@ -108,20 +104,20 @@ local function check_ids(where, first, count, last)
   if last and first <= last then
     find('I5', where, ' begins with id ', first, ', but id ', last, ' of the object is delivered already')
   end
-  if first + count - 1 > given then
-    find('I5', where, ' has ids up to ', first + count - 1, ', but ', next_event_id, ' is ', given, ': ids would be given twice')
+  if M.ids.after(first, count - 1) > given then
+    find('I5', where, ' has ids up to ', M.ids.after(first, count - 1), ', but ', K.next_event_id, ' is ', given, ': ids would be given twice')
   end
 end
 
 local function last_of(object)
-  local key = prefix .. object .. last_event_id
-  return type_of(key) == 'string' and whole(redis.call('GET', key)) or nil
+  local key = P .. object .. K.last_event_id
+  return type_of(key) == 'string' and whole(call('GET', key)) or nil
 end
 
 -- Whether there is a rule over the object, also one that is lifted: until all that it has held is woken it stays. So it is where that cannot be told.
 local function has_rule(object)
-  if not shared(event_rules, 'hash') then return not shared(event_rules, 'none') end
-  for _, value in ipairs(redis.call('HMGET', prefix .. event_rules, unpack(rule_fields(object)))) do
+  if not shared(K.event_rules, 'hash') then return not shared(K.event_rules, 'none') end
+  for _, value in ipairs(call('HMGET', P .. K.event_rules, unpack(M.rules.fields_of(object)))) do
     if value then return true end
   end
   return false
@@ -131,92 +127,92 @@ end
 local function check_owner(object, owner, in_held, in_paused)
   if owner == 'held' then
     if not in_held and not in_paused then
-      find('I2', 'is held, but is neither in ', objects_held, ' nor in ', objects_paused, ': only `seriatim held release` lets it go on')
+      find('I2', 'is held, but is neither in ', K.objects_held, ' nor in ', K.objects_paused, ': only `seriatim held release` lets it go on')
     elseif in_held and in_paused then
-      find('I2', 'is held, but is in both ', objects_held, ' and ', objects_paused)
+      find('I2', 'is held, but is in both ', K.objects_held, ' and ', K.objects_paused)
     elseif in_paused and not has_rule(object) then
-      find('I2', 'is in ', objects_paused, ', but no rule is over it: nothing will wake it')
+      find('I2', 'is in ', K.objects_paused, ', but no rule is over it: nothing will wake it')
     end
     return false
   end
   local shown = owner or 'nobody'
-  if in_held then find('I2', 'is in ', objects_held, ', but its owner is ', shown) end
-  if in_paused then find('I2', 'is in ', objects_paused, ', but its owner is ', shown) end
+  if in_held then find('I2', 'is in ', K.objects_held, ', but its owner is ', shown) end
+  if in_paused then find('I2', 'is in ', K.objects_paused, ', but its owner is ', shown) end
   if not owner then return false end
   if not registered(owner) then
-    find('I2', 'its owner ', owner, ' is no slot of a name in ', event_workers, ': nobody will adopt it')
+    find('I2', 'its owner ', owner, ' is no slot of a name in ', K.event_workers, ': nobody will adopt it')
     return false
   end
-  local list = WORKER .. owner .. worker_object
-  if list_has(prefix .. list, object) then return true end
+  local list = K.WORKER .. owner .. K.worker_object
+  if list_has(P .. list, object) then return true end
   find('I2', 'its owner is ', owner, ', but ', list, ' lacks it')
   return false
 end
 
 -- I4 and I5: the held batch against its numbers and the owner.
 local function check_held(object, owner, has_batch, has_numbers, last)
-  local count = has_batch and redis.call('LLEN', prefix .. object .. events_held) or 0
+  local count = has_batch and call('LLEN', P .. object .. K.events_held) or 0
   local first
   if has_numbers then
-    local numbers = redis.call('GET', prefix .. object .. events_held_id)
-    first = whole(string.match(numbers, '^(%d+) %d+ %d+ %d+'))
-    if not first then find('layout', prefix, object, events_held_id, ' is not four numbers and a reason') end
+    local numbers = call('GET', P .. object .. K.events_held_id)
+    first = whole((M.tag.held_numbers(numbers)))
+    if not first then find('layout', P, object, K.events_held_id, ' is not four numbers and a reason') end
   end
   if count > 0 and owner ~= 'held' then
     find('I4', 'has ', count, ' events in a held batch, but its owner is ', owner or 'nobody')
   elseif count > 0 and (first or 0) == 0 and (first or not has_numbers) then
-    find('I4', 'has ', count, ' events in a held batch, but ', events_held_id, ' names no id for them')
+    find('I4', 'has ', count, ' events in a held batch, but ', K.events_held_id, ' names no id for them')
   elseif count == 0 and (first or 0) > 0 then
-    find('I4', events_held_id, ' names a held batch that begins with id ', first, ', but there is none')
+    find('I4', K.events_held_id, ' names a held batch that begins with id ', first, ', but there is none')
   end
   if count > 0 and (first or 0) > 0 then check_ids('its held batch', first, count, last) end
 end
 
 -- Whether the event at the head of the object's batch, in hand or held, has failed before.
 local function has_failed(object, owner)
-  local key = owner == 'held' and prefix .. object .. events_held_id or prefix .. WORKER .. (owner or '') .. worker_event_id
-  return type_of(key) == 'string' and string.find(redis.call('GET', key), '^%d+ %d+ [1-9]') ~= nil
+  local key = owner == 'held' and P .. object .. K.events_held_id or P .. K.WORKER .. (owner or '') .. K.worker_event_id
+  return type_of(key) == 'string' and M.tag.has_failed(call('GET', key))
 end
 
 local function check_object(subject)
   local object = subject.name
-  local base = prefix .. object
-  local in_held = shared(objects_held, 'zset') and redis.call('ZSCORE', prefix .. objects_held, object)
-  local in_paused = shared(objects_paused, 'zset') and redis.call('ZSCORE', prefix .. objects_paused, object)
-  local queue = type_of(base .. events)
-  if prefix == '' and queue ~= 'list' and queue ~= 'none' and not in_held and not in_paused and not covered(subject)
-    and redis.call('EXISTS', base .. last_event_id, base .. event_worker, base .. events_held, base .. events_held_id) == 0 then
+  local base = P .. object
+  local in_held = shared(K.objects_held, 'zset') and call('ZSCORE', P .. K.objects_held, object)
+  local in_paused = shared(K.objects_paused, 'zset') and call('ZSCORE', P .. K.objects_paused, object)
+  local queue = type_of(base .. K.events)
+  if P == '' and queue ~= 'list' and queue ~= 'none' and not in_held and not in_paused and not covered(subject)
+    and call('EXISTS', base .. K.last_event_id, base .. K.event_worker, base .. K.events_held, base .. K.events_held_id) == 0 then
     -- Without a namespace, another program's key may end as ours do.
-    return find('foreign', base, events, ' is a ', queue)
+    return find('foreign', base, K.events, ' is a ', queue)
   end
-  local has_queue = expect(base .. events, 'list')
-  local has_last = expect(base .. last_event_id, 'string')
-  local has_owner = expect(base .. event_worker, 'string')
-  local has_batch = expect(base .. events_held, 'list')
-  local has_numbers = expect(base .. events_held_id, 'string')
+  local has_queue = expect(base .. K.events, 'list')
+  local has_last = expect(base .. K.last_event_id, 'string')
+  local has_owner = expect(base .. K.event_worker, 'string')
+  local has_batch = expect(base .. K.events_held, 'list')
+  local has_numbers = expect(base .. K.events_held_id, 'string')
 
   local last = nil
   if has_last then
-    last = whole(redis.call('GET', base .. last_event_id))
+    last = whole(call('GET', base .. K.last_event_id))
     local given = next_id()
-    if not last then find('layout', base, last_event_id, ' is not an id')
+    if not last then find('layout', base, K.last_event_id, ' is not an id')
     elseif last > given then
-      find('I5', last_event_id, ' is ', last, ', but ', next_event_id, ' is ', given, ': ids would be given twice')
+      find('I5', K.last_event_id, ' is ', last, ', but ', K.next_event_id, ' is ', given, ': ids would be given twice')
     end
   end
-  local owner = has_owner and redis.call('GET', base .. event_worker)
+  local owner = has_owner and call('GET', base .. K.event_worker)
   local in_hand = check_owner(object, owner, in_held, in_paused)
   check_held(object, owner, has_batch, has_numbers, last)
-  if expect(base .. event_handled, 'hash') and not has_owner then
-    find('layout', event_handled, ' tells what handlers have finished, but no event of the object is in hand')
+  if expect(base .. K.event_handled, 'hash') and not has_owner then
+    find('layout', K.event_handled, ' tells what handlers have finished, but no event of the object is in hand')
   end
-  if expect(base .. event_errors, 'list') and not has_failed(object, owner) then
-    find('layout', event_errors, ' tells how an event has failed, but the object has none in hand that has')
+  if expect(base .. K.event_errors, 'list') and not has_failed(object, owner) then
+    find('layout', K.event_errors, ' tells how an event has failed, but the object has none in hand that has')
   end
 
   if has_queue and not in_hand and not in_held and not in_paused and not covered(subject) then
     local behind = last and ' behind id ' or ''
-    find('I1', 'has ', redis.call('LLEN', base .. events), ' events queued', behind, last or '', ', but no marker, no worker that has it, and is not held')
+    find('I1', 'has ', call('LLEN', base .. K.events), ' events queued', behind, last or '', ', but no marker, no worker that has it, and is not held')
   end
 end
 
@@ -234,32 +230,32 @@ end
 
 -- I3 and I4: the batch of a worker against its object and its tag.
 local function check_worker(subject)
-  local base = prefix .. WORKER .. subject.name
-  local has_object = expect(base .. worker_object, 'list')
-  local has_batch = expect(base .. worker_event, 'list')
-  local has_tag = expect(base .. worker_event_id, 'string')
+  local base = P .. K.WORKER .. subject.name
+  local has_object = expect(base .. K.worker_object, 'list')
+  local has_batch = expect(base .. K.worker_event, 'list')
+  local has_tag = expect(base .. K.worker_event_id, 'string')
   local owned, seen = {}, {}
-  for _, object in ipairs(has_object and redis.call('LRANGE', base .. worker_object, 0, NAMES_MAX - 1) or {}) do
+  for _, object in ipairs(has_object and call('LRANGE', base .. K.worker_object, 0, NAMES_MAX - 1) or {}) do
     names[#names + 1] = object
-    local key = prefix .. object .. event_worker
-    if not seen[object] and not is_foreign(object) and type_of(key) == 'string' and redis.call('GET', key) == subject.name then
+    local key = P .. object .. K.event_worker
+    if not seen[object] and not M.names.is_foreign(object) and type_of(key) == 'string' and call('GET', key) == subject.name then
       owned[#owned + 1] = object
     end
     seen[object] = true
   end
-  local count = has_batch and redis.call('LLEN', base .. worker_event) or 0
+  local count = has_batch and call('LLEN', base .. K.worker_event) or 0
   if count > 0 and #owned == 0 then
-    find('I3', 'has a batch of ', count, ' events, but owns no object in ', WORKER, subject.name, worker_object)
+    find('I3', 'has a batch of ', count, ' events, but owns no object in ', K.WORKER, subject.name, K.worker_object)
   elseif #owned > 1 then
     find('I3', 'owns ', #owned, ' objects at once, ', owned[1], ' and ', owned[2], ' among them')
   end
   local first
   if has_tag then
-    first = first_of(redis.call('GET', base .. worker_event_id))
-    if not first then find('layout', base, worker_event_id, ' is not an id and up to three counts')
-    elseif count == 0 then find('I4', worker_event_id, ' names a batch that begins with id ', first, ', but there is none') end
-  elseif count > 0 and type_of(base .. worker_event_id) == 'none' then
-    find('I4', 'has a batch of ', count, ' events, but no ', worker_event_id, ' that names its id')
+    first = first_of(call('GET', base .. K.worker_event_id))
+    if not first then find('layout', base, K.worker_event_id, ' is not an id and up to three counts')
+    elseif count == 0 then find('I4', K.worker_event_id, ' names a batch that begins with id ', first, ', but there is none') end
+  elseif count > 0 and type_of(base .. K.worker_event_id) == 'none' then
+    find('I4', 'has a batch of ', count, ' events, but no ', K.worker_event_id, ' that names its id')
   end
   if first and count > 0 then check_ids('its batch', first, count, #owned == 1 and last_of(owned[1]) or nil) end
 end
@@ -268,33 +264,33 @@ end
 local is_indexed
 local function indexed()
   if is_indexed == nil then
-    local pass = shared(meta, 'hash') and redis.call('HMGET', prefix .. meta, 'names.indexed', 'names.cursor') or {}
+    local pass = shared(K.meta, 'hash') and call('HMGET', P .. K.meta, 'names.indexed', 'names.cursor') or {}
     local is_set = function(name) return shared(name, 'zset') or shared(name, 'none') end
-    is_indexed = pass[1] and not pass[2] and is_set(event_workers_watched) and is_set(event_workers_departed)
+    is_indexed = pass[1] and not pass[2] and is_set(K.event_workers_watched) and is_set(K.event_workers_departed)
   end
   return is_indexed
 end
 
 -- I6, as far as it can be seen: the lease and the last attach name the same token.
 local function check_name(subject)
-  local value = shared(event_workers, 'hash') and redis.call('HGET', workers_key, subject.name)
-  local lease_key = prefix .. WORKER .. subject.name .. worker_lease
+  local value = shared(K.event_workers, 'hash') and call('HGET', workers_key, subject.name)
+  local lease_key = P .. K.WORKER .. subject.name .. K.worker_lease
   local has_lease = expect(lease_key, 'string')
   if not value then return end
   if not slots_in(value) then
-    return find('layout', 'its value in ', event_workers, ' is not slots, token and time')
+    return find('layout', 'its value in ', K.event_workers, ' is not slots, token and time')
   end
   if indexed() then
-    local is_watched = redis.call('ZSCORE', prefix .. event_workers_watched, subject.name)
-    local is_departed = redis.call('ZSCORE', prefix .. event_workers_departed, subject.name)
+    local is_watched = call('ZSCORE', P .. K.event_workers_watched, subject.name)
+    local is_departed = call('ZSCORE', P .. K.event_workers_departed, subject.name)
     if is_watched and is_departed then
-      find('layout', 'it is in ', event_workers_watched, ' and in ', event_workers_departed)
+      find('layout', 'it is in ', K.event_workers_watched, ' and in ', K.event_workers_departed)
     elseif not is_watched and not is_departed then
-      find('layout', 'it is in neither ', event_workers_watched, ' nor ', event_workers_departed, ': nobody looks at it')
+      find('layout', 'it is in neither ', K.event_workers_watched, ' nor ', K.event_workers_departed, ': nobody looks at it')
     end
   end
   local token = string.match(value, '^%d+ (%S+)')
-  local holder = has_lease and string.match(redis.call('GET', lease_key), '^(%S+)')
+  local holder = has_lease and string.match(call('GET', lease_key), '^(%S+)')
   if holder and holder ~= token then
     find('I6', 'its lease is held by token ', holder, ', but the last to attach was ', token)
   end
@@ -303,36 +299,36 @@ end
 -- Every field is a rule, and `next` is no later than the first of them is to be woken.
 local kinds = {['block '] = true, ['pause '] = true}
 local function check_rules()
-  local all = redis.call('HGETALL', prefix .. event_rules)
+  local all = call('HGETALL', P .. K.event_rules)
   local told
   for at = 1, #all, 2 do
     if all[at] == 'next' then
       told = all[at + 1]
-    elseif not kinds[string.sub(all[at], 1, 6)] or not times_of(all[at + 1]) then
-      find('layout', event_rules, ' has a field ', all[at], ' that is no rule')
+    elseif not kinds[string.sub(all[at], 1, 6)] or not M.rules.times(all[at + 1]) then
+      find('layout', K.event_rules, ' has a field ', all[at], ' that is no rule')
     end
   end
-  local due = next_text(next_of(all))
+  local due = M.rules.next_text(M.rules.next_of(all))
   if told ~= due then
-    find('layout', event_rules, ' says that rules are to be looked at next at ', told or 'no time', ', it should be ', due or 'no time')
+    find('layout', K.event_rules, ' says that rules are to be looked at next at ', told or 'no time', ', it should be ', due or 'no time')
   end
 end
 
 local function check_shared()
-  expect(prefix .. objects_with_events, 'list')
-  expect(prefix .. objects_held, 'zset')
-  expect(prefix .. objects_paused, 'zset')
-  expect(prefix .. event_workers, 'hash')
-  expect(prefix .. event_workers_watched, 'zset')
-  expect(prefix .. event_workers_departed, 'zset')
-  if expect(prefix .. event_rules, 'hash') then check_rules() end
-  expect(prefix .. events_dead, 'stream')
-  expect(prefix .. event_log, 'stream')
-  expect(prefix .. operator_actions, 'stream')
-  expect(prefix .. event_projections, 'hash')
-  expect(prefix .. meta, 'hash')
-  if expect(prefix .. next_event_id, 'string') and not whole(redis.call('GET', prefix .. next_event_id)) then
-    find('layout', prefix, next_event_id, ' is not a whole number below 2^53')
+  expect(P .. K.objects_with_events, 'list')
+  expect(P .. K.objects_held, 'zset')
+  expect(P .. K.objects_paused, 'zset')
+  expect(P .. K.event_workers, 'hash')
+  expect(P .. K.event_workers_watched, 'zset')
+  expect(P .. K.event_workers_departed, 'zset')
+  if expect(P .. K.event_rules, 'hash') then check_rules() end
+  expect(P .. K.events_dead, 'stream')
+  expect(P .. K.event_log, 'stream')
+  expect(P .. K.operator_actions, 'stream')
+  expect(P .. K.event_projections, 'hash')
+  expect(P .. K.meta, 'hash')
+  if expect(P .. K.next_event_id, 'string') and not whole(call('GET', P .. K.next_event_id)) then
+    find('layout', P, K.next_event_id, ' is not a whole number below 2^53')
   end
 end
 

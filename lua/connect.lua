@@ -17,16 +17,17 @@
 --           | {'denied', command}
 -- Keeps     I5 (ids)
 -- Cost      O(1)
+-- Uses: ids.parse jump.beyond rights.missing
 local SCHEMA, SCHEMA_BEFORE = '2', '1'
 local replication_id, highest, first_id, log = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
-local denied = missing_right()
+local denied = M.rights.missing()
 if denied then
   return { 'denied', denied }
 end
-local seen = redis.call('HMGET', KEYS[1], 'schema', 'replication.id', 'event.log')
-local value = redis.call('GET', P .. next_event_id)
-local counter = id_of(value or '0')
+local seen = call('HMGET', KEYS[1], 'schema', 'replication.id', 'event.log')
+local value = call('GET', P .. K.next_event_id)
+local counter = M.ids.parse(value or '0')
 local is_known = not seen[1] or seen[1] == SCHEMA or seen[1] == SCHEMA_BEFORE
 if not is_known then
   return { 'schema', seen[1] }
@@ -38,29 +39,29 @@ end
 local changed = replication_id ~= '' and seen[2] and seen[2] ~= replication_id or counter < highest or seen[1] and not value
 local chosen = first_id > 0
 if changed or not seen[1] and not chosen then
-  counter = beyond(math.max(counter, highest))
+  counter = M.jump.beyond(math.max(counter, highest))
 end
 if chosen and counter < first_id - 1 then
   counter = first_id - 1
 end
 local text = string.format('%.0f', counter)
 if text ~= value then
-  redis.call('SET', P .. next_event_id, text)
+  call('SET', P .. K.next_event_id, text)
 end
 if seen[1] ~= SCHEMA then
-  redis.call('HSET', KEYS[1], 'schema', SCHEMA, 'partitions', '1')
+  call('HSET', KEYS[1], 'schema', SCHEMA, 'partitions', '1')
 end
 if replication_id ~= '' and seen[2] ~= replication_id then
-  redis.call('HSET', KEYS[1], 'replication.id', replication_id)
+  call('HSET', KEYS[1], 'replication.id', replication_id)
   -- A cursor of HSCAN means nothing to another server: the pass over the worker names begins anew.
-  redis.call('HDEL', KEYS[1], 'names.cursor', 'names.indexed')
+  call('HDEL', KEYS[1], 'names.cursor', 'names.indexed')
 end
 if log ~= '0' then
-  redis.call('HSET', KEYS[1], 'event.log.keep', log)
+  call('HSET', KEYS[1], 'event.log.keep', log)
 end
 if log ~= '0' and not seen[3] then
-  redis.call('HSET', KEYS[1], 'event.log', 'on')
+  call('HSET', KEYS[1], 'event.log', 'on')
 elseif log == '0' and seen[3] then
-  redis.call('HDEL', KEYS[1], 'event.log')
+  call('HDEL', KEYS[1], 'event.log')
 end
 return { 'ok', changed and 1 or 0, text }

@@ -9,26 +9,28 @@
 -- Replies   {'detached', objects held} | {'lapsed'}: nothing left to do | {'fenced', lease}
 -- Keeps     I1 to I4
 -- Cost      O(slots)
+-- Uses: fence.check slots.check_types slots.depart slots.each slots.hold_owned slots.register
+-- Uses: slots.registered time.now_ms
 local name, token = ARGV[2], ARGV[3]
 
-local refused = fence(name, token)
+local refused = M.fence.check(name, token)
 if refused then
   return refused
 end
-local slots = registered(name)
-check_types(name, slots)
+local slots = M.slots.registered(name)
+M.slots.check_types(name, slots)
 
-local now_ms = now()
+local now_ms = M.time.now_ms()
 local held = 0
-each_slot(name, slots, function(at, slot, object, tag)
-  hold_owned(at, object, tag, now_ms, 'stop', false, 0)
+M.slots.each(name, slots, function(at, slot, object, tag)
+  M.slots.hold_owned(at, object, tag, now_ms, 'stop', false, 0)
   held = held + 1
 end)
-redis.call('DEL', KEYS[1])
-register(name, slots, token, now_ms)
+call('DEL', KEYS[1])
+M.slots.register(name, slots, token, now_ms)
 -- The first look comes a second from now: nothing is forgotten before.
-depart(name, now_ms, now_ms, math.huge)
+M.slots.depart(name, now_ms, now_ms, math.huge)
 if held > 0 then
-  redis.call('RPUSH', P .. objects_with_events, '')
+  call('RPUSH', P .. K.objects_with_events, '')
 end
 return { 'detached', held }

@@ -16,41 +16,42 @@
 --           | {'lapsed'} | {'fenced', lease}
 -- Keeps     I1 to I6: touches nothing else
 -- Cost      about 6 commands; reads all fields of the hash, of which handlers write at most 1,000 `once:SUBTASK` for one event
+-- Uses: emits.is_emit emits.is_result fence.check ids.after ids.parse tag.numbers
 local name, token, slot, object, tag, id = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local FIELDS = 8
 
-local refused = fence(name, token)
+local refused = M.fence.check(name, token)
 if refused then
   return refused
 end
 local w = name .. '.' .. slot
-local at, handled = P .. WORKER .. w, P .. object .. event_handled
-local found = redis.call('MGET', P .. object .. event_worker, at .. worker_event_id)
+local at, handled = P .. K.WORKER .. w, P .. object .. K.event_handled
+local found = call('MGET', P .. object .. K.event_worker, at .. K.worker_event_id)
 if found[1] ~= w or found[2] ~= tag then
   return { 'other' }
 end
 if not id then
   -- Not by unpack, which takes some thousands and no more.
   local reply = { 'kept' }
-  for i, text in ipairs(redis.call('HGETALL', handled)) do
-    local of_emit, of_result = i % 2 == 0 and is_emit(reply[i]), i % 2 == 0 and is_result(reply[i])
+  for i, text in ipairs(call('HGETALL', handled)) do
+    local of_emit, of_result = i % 2 == 0 and M.emits.is_emit(reply[i]), i % 2 == 0 and M.emits.is_result(reply[i])
     reply[i + 1] = of_emit and (string.match(text, '^%d+ (%d+ %d+) ') or '') or of_result and string.format('%d', #text) or text
   end
   return reply
 end
 
-local kept = redis.call('HGET', handled, 'id')
+local kept = call('HGET', handled, 'id')
 if kept ~= id then
-  local first, later = id_of(string.match(tag, '^%d+')), kept and id_of(kept) or 0
-  if later > id_of(id) and later < first + redis.call('LLEN', at .. worker_event) then
+  local first, later = M.ids.parse((M.tag.numbers(tag))), kept and M.ids.parse(kept) or 0
+  if later > M.ids.parse(id) and later < M.ids.after(first, call('LLEN', at .. K.worker_event)) then
     return { 'other' }
   end
-  for _, field in ipairs(redis.call('HGETALL', handled)) do
-    if is_emit(field) then
+  for _, field in ipairs(call('HGETALL', handled)) do
+    if M.emits.is_emit(field) then
       return { 'unpushed', kept or '' }
     end
   end
-  redis.call('DEL', handled)
+  call('DEL', handled)
 end
-redis.call('HSET', handled, 'id', id, unpack(ARGV, FIELDS))
+call('HSET', handled, 'id', id, unpack(ARGV, FIELDS))
 return { 'kept' }

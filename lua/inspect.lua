@@ -1,4 +1,4 @@
--- inspect: everything about one object at one moment. Writes nothing.
+-- inspect: everything about one object at one moment; writes nothing.
 --
 -- KEYS
 --   1  event.workers   routes the call; every other key is spelled from the prefix.
@@ -12,8 +12,8 @@
 -- Invariants: none are touched.
 -- Cost: LPOS over 10,000 markers at most, about 20 commands, and two for each result that is kept, of at most 64 KiB together. lua/taken.lua tells
 -- which workers have the object in their lists.
+-- Uses: emits.is_result rules.fields_of time.now_ms
 
-local prefix = ARGV[1]
 local object = ARGV[2]
 local text_bytes_max = tonumber(ARGV[3])
 
@@ -32,7 +32,7 @@ end
 
 -- Whether the key is there with this type; another type is told.
 local function expect(key, wanted)
-  local found = redis.call('TYPE', key).ok
+  local found = call('TYPE', key).ok
   if found ~= wanted and found ~= 'none' then tell('wrong', key .. ' is a ' .. found .. ', it should be a ' .. wanted) end
   return found == wanted
 end
@@ -40,63 +40,62 @@ end
 -- How many events a list has, and its oldest, cut.
 local function tell_list(key, count_field, text_field, bytes_field)
   if not expect(key, 'list') then return end
-  tell(count_field, redis.call('LLEN', key))
-  local oldest = redis.call('LINDEX', key, -1)
+  tell(count_field, call('LLEN', key))
+  local oldest = call('LINDEX', key, -1)
   tell(bytes_field, #oldest)
   tell(text_field, string.sub(oldest, 1, text_bytes_max))
 end
 
 local function string_at(key)
-  return expect(key, 'string') and redis.call('GET', key)
+  return expect(key, 'string') and call('GET', key)
 end
 
-local base = prefix .. object
-local now = redis.call('TIME')
-tell('now_ms', tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000))
-tell_list(base .. events, 'queued', 'queued_text', 'queued_bytes')
-tell_list(base .. events_held, 'held', 'held_text', 'held_bytes')
-tell('held_id', string_at(base .. events_held_id))
-tell('last', string_at(base .. last_event_id))
-if expect(base .. event_errors, 'list') then
-  for _, kept in ipairs(redis.call('LRANGE', base .. event_errors, 0, ERRORS_MAX - 1)) do tell('error', kept) end
+local base = P .. object
+tell('now_ms', M.time.now_ms())
+tell_list(base .. K.events, 'queued', 'queued_text', 'queued_bytes')
+tell_list(base .. K.events_held, 'held', 'held_text', 'held_bytes')
+tell('held_id', string_at(base .. K.events_held_id))
+tell('last', string_at(base .. K.last_event_id))
+if expect(base .. K.event_errors, 'list') then
+  for _, kept in ipairs(call('LRANGE', base .. K.event_errors, 0, ERRORS_MAX - 1)) do tell('error', kept) end
 end
 -- The results that handlers of the event in hand have kept, as long as they fit.
-local handled = base .. event_handled
-if redis.call('TYPE', handled).ok == 'hash' then
+local handled = base .. K.event_handled
+if call('TYPE', handled).ok == 'hash' then
   local left = RESULTS_BYTES_MAX
-  for _, field in ipairs(redis.call('HKEYS', handled)) do
-    if string.sub(field, 1, 7) == 'result:' then
-      left = left - redis.call('HSTRLEN', handled, field)
-      if left >= 0 then tell('result', redis.call('HGET', handled, field)) end
+  for _, field in ipairs(call('HKEYS', handled)) do
+    if M.emits.is_result(field) then
+      left = left - call('HSTRLEN', handled, field)
+      if left >= 0 then tell('result', call('HGET', handled, field)) end
     end
   end
-  tell('handled_id', redis.call('HGET', handled, 'id'))
+  tell('handled_id', call('HGET', handled, 'id'))
 end
-if expect(prefix .. objects_held, 'zset') then tell('due_ms', redis.call('ZSCORE', prefix .. objects_held, object)) end
-if expect(prefix .. objects_paused, 'zset') and redis.call('ZSCORE', prefix .. objects_paused, object) then tell('paused', 1) end
-if expect(prefix .. event_rules, 'hash') then
-  local fields = rule_fields(object)
-  for at, value in ipairs(redis.call('HMGET', prefix .. event_rules, unpack(fields))) do
+if expect(P .. K.objects_held, 'zset') then tell('due_ms', call('ZSCORE', P .. K.objects_held, object)) end
+if expect(P .. K.objects_paused, 'zset') and call('ZSCORE', P .. K.objects_paused, object) then tell('paused', 1) end
+if expect(P .. K.event_rules, 'hash') then
+  local fields = M.rules.fields_of(object)
+  for at, value in ipairs(call('HMGET', P .. K.event_rules, unpack(fields))) do
     if value then tell('rule', #fields[at] .. ' ' .. fields[at] .. value) end
   end
 end
-if expect(prefix .. objects_with_events, 'list') then
-  local marker = redis.call('LPOS', prefix .. objects_with_events, object, 'RANK', -1, 'MAXLEN', MARKERS_MAX)
-  local markers = redis.call('LLEN', prefix .. objects_with_events)
+if expect(P .. K.objects_with_events, 'list') then
+  local marker = call('LPOS', P .. K.objects_with_events, object, 'RANK', -1, 'MAXLEN', MARKERS_MAX)
+  local markers = call('LLEN', P .. K.objects_with_events)
   if marker then tell('markers_before', markers - 1 - marker) end
   if not marker and markers > MARKERS_MAX then tell('markers_beyond', 1) end
 end
 
-local owner = string_at(base .. event_worker)
+local owner = string_at(base .. K.event_worker)
 tell('owner', owner)
 if owner and owner ~= 'held' then
-  local worker = prefix .. WORKER .. owner
-  tell_list(worker .. worker_event, 'batch', 'batch_text', 'batch_bytes')
-  tell('batch_id', string_at(worker .. worker_event_id))
+  local worker = P .. K.WORKER .. owner
+  tell_list(worker .. K.worker_event, 'batch', 'batch_text', 'batch_bytes')
+  tell('batch_id', string_at(worker .. K.worker_event_id))
   local name = string.match(owner, '^(.+)%.%d+$') or owner
-  local lease = string_at(prefix .. WORKER .. name .. worker_lease)
+  local lease = string_at(P .. K.WORKER .. name .. K.worker_lease)
   tell('lease', lease)
-  if lease then tell('lease_ttl_ms', redis.call('PTTL', prefix .. WORKER .. name .. worker_lease)) end
+  if lease then tell('lease_ttl_ms', call('PTTL', P .. K.WORKER .. name .. K.worker_lease)) end
 end
 
 return reply

@@ -9,19 +9,21 @@
 -- Replies   {'renewed', names returned} | {'lapsed'} | {'fenced', lease}
 -- Keeps     I1, I2
 -- Cost      O(slots the name ever had)
+-- Uses: fence.check slots.check_registry slots.each slots.register slots.registered slots.watch
+-- Uses: time.now_ms
 local name, token, lease_ms, slots = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 
-local refused = fence(name, token)
+local refused = M.fence.check(name, token)
 if refused then
   return refused
 end
-redis.call('LLEN', P .. objects_with_events)
-check_registry()
+call('LLEN', P .. K.objects_with_events)
+M.slots.check_registry()
 -- Every slot the name ever had, not only those this process runs: a pop of an earlier process may still answer for any of them.
-local slots_all = math.max(slots, (registered(name)))
-redis.call('PEXPIRE', KEYS[1], lease_ms)
+local slots_all = math.max(slots, (M.slots.registered(name)))
+call('PEXPIRE', KEYS[1], lease_ms)
 -- The day after which an empty name is forgotten begins with its last sign of life.
-local now_ms = now()
-register(name, slots_all, token, now_ms)
-watch(name, now_ms)
-return { 'renewed', each_slot(name, slots_all, function() end) }
+local now_ms = M.time.now_ms()
+M.slots.register(name, slots_all, token, now_ms)
+M.slots.watch(name, now_ms)
+return { 'renewed', M.slots.each(name, slots_all, function() end) }

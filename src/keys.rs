@@ -12,6 +12,14 @@ use crate::event::{NameError, ObjectName};
 #[cfg(feature = "worker")]
 pub(crate) const WORKER: &str = "event.worker:";
 
+/// The names and spellings of the table of keys that every script has: `events` and `worker_event` are what follows the object or the worker id,
+/// `objects_held` is a whole key without prefix, `WORKER` is what keys of workers begin with.
+#[cfg(feature = "worker")]
+pub(crate) fn for_lua() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let kinds = OBJECT_KINDS.iter().chain(WORKER_KINDS).chain(SHARED_KINDS).copied();
+    std::iter::once(("WORKER", WORKER)).chain(kinds)
+}
+
 /// The longest namespace, in bytes.
 pub const NAMESPACE_BYTES_MAX: usize = 64;
 
@@ -26,7 +34,7 @@ pub struct Keys {
     prefix: String,
 }
 
-/// Makes, from one list, the Rust functions that spell keys and the Lua constants the scripts spell them with.
+/// Makes, from one list, the functions that spell keys and the tables of all kinds, of which the scripts get theirs.
 macro_rules! keys {
     (
         objects { $($(#[$odoc:meta])* $oname:ident = $osuffix:literal,)* }
@@ -51,16 +59,6 @@ macro_rules! keys {
         pub const WORKER_KINDS: &[(&str, &str)] = &[$((stringify!($wname), $wsuffix),)*];
         /// Every shared key without its prefix, with the kind's name.
         pub const SHARED_KINDS: &[(&str, &str)] = &[$((stringify!($sname), $skey),)*];
-
-        /// The same spelling for Lua, one local for each kind, with its name: `events` and `worker_event` hold what follows the object
-        /// or the worker id, `objects_held` a whole key without prefix; `WORKER` is what keys of workers begin with.
-        #[cfg(feature = "worker")]
-        pub(crate) const LUA: &str = concat!(
-            "local WORKER = 'event.worker:'\n",
-            $("local ", stringify!($oname), " = '", $osuffix, "'\n",)*
-            $("local ", stringify!($wname), " = '", $wsuffix, "'\n",)*
-            $("local ", stringify!($sname), " = '", $skey, "'\n",)*
-        );
     };
 }
 

@@ -1,43 +1,56 @@
 -- again: what a slot has is given to it again.
+-- Uses: batch.count ids.MAX ids.after ids.parse jump.beyond names.is_foreign room.taken tag.numbers
 
--- MGET, because it answers nil for a key of a wrong type where GET would fail. What is no id must not reach the caller: with the
--- batch in hand there is nothing to hold back any more, and 0 is an id before it.
+-- Returns the object's last id, or 0 if its key has no id. MGET, because it answers nil for a key of a wrong type where GET would fail. What is no id
+-- must not reach the caller: with the batch in hand there is nothing to hold back any more, and 0 is an id before it.
 local function last_of(object)
-  local last = call('MGET', P .. object .. last_event_id)[1]
-  return last and id_of(last) and last or '0'
+  local last = call('MGET', P .. object .. K.last_event_id)[1]
+  return last and M.ids.parse(last) and last or '0'
+end
+
+-- Makes the counter jump if an id above it turns up, which was given before. Returns whether there is room for new ids.
+local function rise_above(id)
+  if id > C.counter then
+    local risen = M.jump.beyond(id)
+    if M.ids.after(risen, 1024 * C.batch_max) > M.ids.MAX then
+      return false
+    end
+    C.counter = risen
+  end
+  return true
 end
 
 -- Gives the slot the batch it has: what remains of one, or all of it after a lost reply, a restart, a hold.
-local function give_again(slot, object, tag)
-  slot.has = true
-  if reply_bytes <= 0 then
+local function give(i, object, tag)
+  C.busy[i] = true
+  if C.bytes_left <= 0 then
     return
   end
-  local batch = call('LRANGE', slot.batch, 0, -1)
-  local entry = { slot.number, object, tag, last_of(object) }
-  for i = #batch, 1, -1 do
-    reply_bytes = reply_bytes - #batch[i]
-    entry[#entry + 1] = batch[i]
+  local batch = call('LRANGE', C.base[i] .. K.worker_event, 0, -1)
+  local entry = { C.number[i], object, tag, last_of(object) }
+  for k = #batch, 1, -1 do
+    C.bytes_left = C.bytes_left - #batch[k]
+    entry[#entry + 1] = batch[k]
   end
   -- Slots that claim in this call must not get the ids of this batch.
-  rise_above(tonumber(string.match(tag, '^%d+')) + #batch - 1)
-  entries[#entries + 1] = entry
-  count_events(#batch)
-  progress = true
+  rise_above(M.ids.after(tonumber((M.tag.numbers(tag))), #batch - 1))
+  C.entries[#C.entries + 1] = entry
+  M.batch.count(#batch)
+  C.progress = true
 end
 
--- The batch of a slot whose result, if any, speaks of another one.
-local function give_unknown(slot, tag)
-  slot.has = true
-  for _, object in ipairs(call('LRANGE', slot.list, 0, -1)) do
-    if not is_foreign(object) and call('MGET', P .. object .. event_worker)[1] == slot.w then
-      local _, _, _, crashes = numbers(tag)
+-- Gives the batch to a slot whose result, if any, speaks of another one.
+local function give_unknown(i, tag)
+  C.busy[i] = true
+  for _, object in ipairs(call('LRANGE', C.base[i] .. K.worker_object, 0, -1)) do
+    if not M.names.is_foreign(object) and call('MGET', P .. object .. K.event_worker)[1] == C.name .. '.' .. C.number[i] then
+      local _, _, _, crashes = M.tag.numbers(tag)
       if crashes > 0 then
-        suspects().taken(crashes)
+        M.room.taken(crashes)
       end
-      return give_again(slot, object, tag)
+      return give(i, object, tag)
     end
   end
 end
 
-return { last_of = last_of, give = give_again, give_unknown = give_unknown }
+return { last_of = last_of, rise_above = rise_above, give = give, give_unknown = give_unknown }

@@ -1,87 +1,118 @@
 -- held: held objects that are due.
+-- Uses: again.give again.rise_above aside.is_wrong_type aside.note aside.put_held
+-- Uses: aside.report_foreign aside.why_of ids.after ids.parse names.is_foreign pauses.pause_held
+-- Uses: room.admits room.put_off room.taken tag.held_numbers tag.held_text tag.text time.now_ms
+local due, due_at, due_end = {}, 0, false
 
--- A held batch, handed out once more.
-local function claim_batch(slot, object, first, handouts, attempts, crashes)
-  local count = try('LLEN', P .. object .. events_held)
-  local last = try('GET', P .. object .. last_event_id)
-  local wrong = is_wrong_type(count) and events_held or is_wrong_type(last) and last_event_id or last and not id_of(last) and last_event_id
+-- Returns the next one that this call has not put aside; nil if there is none.
+local function next_due()
+  repeat
+    if due_at == #due and not due_end then
+      due, due_at = call('ZRANGE', P .. K.objects_held, '-inf', M.time.now_ms(), 'BYSCORE', 'LIMIT', 0, C.claims_left), 0
+      due_end = #due == 0
+    end
+    due_at = due_end and 0 or due_at + 1
+  until due_end or not C.put_aside[due[due_at]]
+  return due[due_at]
+end
+
+-- Claims a held batch: it is handed out once more.
+local function claim_batch(i, object, last, held_id)
+  local first, handouts, attempts, crashes = M.tag.held_numbers(held_id)
+  local count = try('LLEN', P .. object .. K.events_held)
+  last = last or try('GET', P .. object .. K.last_event_id)
+  local wrong = M.aside.is_wrong_type(count) and K.events_held or M.aside.is_wrong_type(last) and K.last_event_id
+    or last and not M.ids.parse(last) and K.last_event_id
   -- New ids come after those of the batch.
-  wrong = wrong or not rise_above(tonumber(first) + count - 1) and events_held_id
+  wrong = wrong or not M.again.rise_above(M.ids.after(tonumber(first), count - 1)) and K.events_held_id
   if wrong or count == 0 then
-    local why = hold().quarantined_by(object .. (wrong or events_held))
-    call('ZADD', P .. objects_held, 'inf', object)
-    call('SET', P .. object .. events_held_id, held_id_of(first, handouts, attempts, crashes, why))
-    quarantined[#quarantined + 1] = object
-    quarantined[#quarantined + 1] = why
+    local why = M.aside.why_of(object .. (wrong or K.events_held))
+    call('ZADD', P .. K.objects_held, 'inf', object)
+    call('SET', P .. object .. K.events_held_id, M.tag.held_text(first, handouts, attempts, crashes, why))
+    M.aside.note(object, why)
     return 'dropped'
   end
-  local tag = tag_of(first, handouts + 1, tonumber(attempts), tonumber(crashes))
-  local failed = enlist(slot, object)
-  if failed then
-    error(failed)
+  local list = C.base[i] .. K.worker_object
+  if C.left[i] then
+    call('LSET', list, '-1', object)
+    C.left[i] = nil
+  else
+    call('LPUSH', list, object)
   end
-  call('ZREM', P .. objects_held, object)
-  call('RENAME', P .. object .. events_held, slot.batch)
-  call('DEL', P .. object .. events_held_id)
-  call('MSET', P .. object .. event_worker, slot.w, slot.tag, tag)
-  again().give(slot, object, tag)
-  claims = claims - 1
-  if crashes ~= '0' then
-    suspects().taken(tonumber(crashes))
+  local tag = M.tag.text(first, handouts + 1, attempts, crashes)
+  call('ZREM', P .. K.objects_held, object)
+  call('RENAME', P .. object .. K.events_held, C.base[i] .. K.worker_event)
+  call('DEL', P .. object .. K.events_held_id)
+  call('MSET', P .. object .. K.event_worker, C.name .. '.' .. C.number[i], C.base[i] .. K.worker_event_id, tag)
+  C.object[i], C.claimed[object] = object, i
+  M.again.give(i, object, tag)
+  C.claims_left = C.claims_left - 1
+  if crashes > 0 then
+    M.room.taken(crashes)
   end
   return 'claimed'
 end
 
--- Claims a due held object. Answers 'claimed' or 'dropped', or nil where it stays due.
-local function claim_held(slot, object)
-  progress = true
-  if is_foreign(object) then
-    call('ZREM', P .. objects_held, object)
-    report_foreign(object)
+-- Claims the next due held object. Returns 'claimed' or 'dropped'; nil if none is due, or if it stays due; or 'own' if it has no batch, with its name,
+-- its owner and its last id: the slot claims it as any other object, and `owned` comes after that.
+local function claim(i)
+  local object = not due_end and next_due()
+  if not object then
+    return nil
+  end
+  C.progress, C.held_changed = true, true
+  if M.names.is_foreign(object) then
+    call('ZREM', P .. K.objects_held, object)
+    M.aside.report_foreign(object)
     return 'dropped'
   end
-  local found = call('MGET', P .. object .. event_worker, P .. object .. last_event_id, P .. object .. events_held_id)
-  if not found[1] and call('EXISTS', P .. object .. event_worker) == 1 then
-    hold().quarantine_held(slot, object)
+  local found = call('MGET', P .. object .. K.event_worker, P .. object .. K.last_event_id, P .. object .. K.events_held_id)
+  local owner, last, held_id = found[1], found[2], found[3]
+  if not owner and call('EXISTS', P .. object .. K.event_worker) == 1 then
+    M.aside.put_held(i, object)
     return 'dropped'
-  elseif not found[1] and found[3] then
+  elseif not owner and held_id and not C.claimed[object] then
     -- The owner's key was evicted. What is held must stay ahead of what came later.
-    call('SET', P .. object .. event_worker, 'held')
-  elseif found[1] ~= 'held' then
-    call('ZREM', P .. objects_held, object)
+    call('SET', P .. object .. K.event_worker, 'held')
+    owner = 'held'
+  elseif owner ~= 'held' then
+    call('ZREM', P .. K.objects_held, object)
     return 'dropped'
   end
-  if rules_next and rules().pause_held(object) then
+  if C.rules_next and M.pauses.pause_held(object) then
     return 'dropped'
-  elseif reply_bytes <= 0 then
+  elseif C.bytes_left <= 0 then
     -- The look at the rules was the last that this call has room for. The object stays due.
     return nil
   end
-  local first, handouts, attempts, crashes = string.match(found[3] or '', '^(%d+) (%d+) (%d+) (%d+)')
+  local first, _, _, crashes = M.tag.held_numbers(held_id or '')
   if first and first ~= '0' then
-    if crashes ~= '0' and not suspects().admits(tonumber(crashes)) then
-      suspects().put_off(object)
+    if crashes > 0 and not M.room.admits(crashes) then
+      M.room.put_off(object)
       return 'dropped'
     end
-    return claim_batch(slot, object, first, handouts, attempts, crashes)
+    return claim_batch(i, object, last, held_id)
   end
   -- Without numbers there must be no batch, for it would be passed over, and the next hold would write over it.
-  if call('EXISTS', P .. object .. events_held) == 1 then
-    call('ZADD', P .. objects_held, 'inf', object)
-    quarantined[#quarantined + 1] = object
-    quarantined[#quarantined + 1] = hold().quarantined_by(object .. events_held_id) .. ' and tells no ids'
+  if call('EXISTS', P .. object .. K.events_held) == 1 then
+    call('ZADD', P .. K.objects_held, 'inf', object)
+    M.aside.note(object, M.aside.why_of(object .. K.events_held_id) .. ' and tells no ids')
     return 'dropped'
   end
-  local got = own(slot, object, found[1], found[2], false, false)
+  return 'own', object, owner, last
+end
+
+-- What follows on `own`: `got` is what came of it.
+local function owned(object, got)
   if got ~= 'wrong' then
-    call('ZREM', P .. objects_held, object)
-    call('DEL', P .. object .. events_held_id)
+    call('ZREM', P .. K.objects_held, object)
+    call('DEL', P .. object .. K.events_held_id)
   end
   if got == 'empty' then
-    call('DEL', P .. object .. event_worker)
-    forget_later(object)
+    call('DEL', P .. object .. K.event_worker)
+    C.to_expire[#C.to_expire + 1] = C.forget_ms > 0 and P .. object .. K.last_event_id or nil
   end
   return got == 'claimed' and got or 'dropped'
 end
 
-return claim_held
+return { claim = claim, owned = owned }

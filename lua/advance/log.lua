@@ -1,70 +1,70 @@
--- log: with the event log on, what is finalized is written there, in the step that finalizes it.
+-- log: with the event log on, the rows of events that are finalized.
+-- Uses: again.last_of aside.put_batch aside.why_of ids.after ids.parse ids.text results.taken_ms
+-- Uses: tag.numbers time.now_ms
+
 -- Beyond what came in this call, so many rows are trimmed at most.
-local LOG_TRIM_MAX = 1000
+local TRIM_MAX = 1000
+local rows, wrong = 0, nil
 
--- How many rows are kept, about, and for how long (ms; 0: however old).
-local log_keep, log_keep_ms = args[SLOT_ARGS + 1], tonumber(args[SLOT_ARGS + 2])
-local log_rows, log_wrong = 0, nil
-
--- Answers why the log cannot be written, or false. Asked before anything is written: an event must not leave its batch without its row, nor have two.
-local function log_refused()
-  if log_wrong == nil then
-    local found = call('TYPE', P .. event_log).ok
-    log_wrong = found ~= 'stream' and found ~= 'none' and hold().quarantined_by(event_log)
+-- Returns why the log cannot be written, or false. Asked before anything is written: an event must not leave its batch without its row, nor have two.
+local function refused()
+  if wrong == nil then
+    local found = call('TYPE', P .. K.event_log).ok
+    wrong = found ~= 'stream' and found ~= 'none' and M.aside.why_of(K.event_log)
   end
-  return log_wrong
+  return wrong
 end
 
--- The row of the event of which handlers have kept results has these, too: `results`, behind all other fields.
-local function log_row(slot, status, object, id, prev, event, why, attempts)
-  local handled = slot.handled
-  if handled and handled.results and handled.id == id_of(id) then
-    call('XADD', P .. event_log, '*', 'status', status, 'id', id, 'prev', prev, 'object', object, 'event', event, 'error', why,
-      'attempts', attempts, 'taken', slot.taken, 'results', handled.results)
+-- Writes a row. That of the event of which handlers have kept results has these, too, behind all other fields.
+local function row(i, status, object, id, before, event, why, attempts)
+  local taken, handled = M.ids.text(M.results.taken_ms(i)), C.handled[C.number[i]]
+  if handled and handled.results and handled.id == M.ids.parse(id) then
+    call('XADD', P .. K.event_log, '*', 'status', status, 'id', id, 'prev', before, 'object', object, 'event', event, 'error', why,
+      'attempts', attempts, 'taken', taken, 'results', handled.results)
   else
-    call('XADD', P .. event_log, '*', 'status', status, 'id', id, 'prev', prev, 'object', object, 'event', event, 'error', why,
-      'attempts', attempts, 'taken', slot.taken)
+    call('XADD', P .. K.event_log, '*', 'status', status, 'id', id, 'prev', before, 'object', object, 'event', event, 'error', why,
+      'attempts', attempts, 'taken', taken)
   end
-  log_rows = log_rows + 1
+  rows = rows + 1
 end
 
--- Writes down the delivered events of the batch, all of it or the first `count`. One that is buried behind them has its row where that is done.
-local function log_delivered(slot, object, count)
-  local id, _, attempts = numbers(args[slot.arg + 1])
-  local batch, prev = call('LRANGE', slot.batch, count and text_of(-count) or '0', '-1'), again().last_of(object)
-  for i = #batch, 1, -1 do
-    log_row(slot, 'completed', object, id, prev, batch[i], '', text_of(attempts))
-    id, prev, attempts = text_of(tonumber(id) + 1), id, 0
-  end
-end
-
--- Logs what the result of a slot finalizes. Where the log cannot be written the batch is held, until an operator releases it: answers whether it is not.
-local function log_result(slot, object)
-  local all = slot.result == 'done' or slot.result == 'yield'
-  local buries = slot.result == 'reject' or slot.result == 'complete'
-  local count = not all and tonumber(args[slot.arg + 3])
-  if not all and not buries and count == 0 then
+-- Writes down the delivered events of the batch: all of it, or the first `count`. One that is buried behind them has its row where that is done.
+-- If the log cannot be written the batch is put aside; returns whether it is not.
+local function delivered(i, object, count)
+  local why = refused()
+  if why then
+    M.aside.put_batch(i, object, why)
+    return false
+  elseif count == 0 then
     return true
   end
-  local why = log_refused()
-  if why then
-    hold().back(slot, object, why)
-    return false
-  elseif count ~= 0 then
-    log_delivered(slot, object, count)
+  local id, _, attempts = M.tag.numbers(ARGV[C.arg[i] + 1])
+  local batch = call('LRANGE', C.base[i] .. K.worker_event, count and M.ids.text(-count) or '0', '-1')
+  local before = M.again.last_of(object)
+  for k = #batch, 1, -1 do
+    row(i, 'completed', object, id, before, batch[k], '', M.ids.text(attempts))
+    id, before, attempts = M.ids.text(M.ids.after(tonumber(id), 1)), id, 0
   end
   return true
 end
 
+-- Writes a row as a worker without the event log does. As many rows are kept as the workers with it keep, or kept last; else 1,000.
+-- Returns what Redis answered.
+local function keep_without_log(status, fields)
+  local kept = try('HGET', P .. K.meta, 'event.log.keep')
+  local most = type(kept) == 'string' and M.ids.parse(kept) and kept or '1000'
+  return try('XADD', P .. K.event_log, 'MAXLEN', '~', most, 'LIMIT', '1000', '*', 'status', status, unpack(fields))
+end
+
 -- Whole nodes of the stream go, and so many at most: a little more is kept than was asked for.
-local function trim_log()
-  if log_rows > 0 then
-    local limit = text_of(log_rows + LOG_TRIM_MAX)
-    call('XTRIM', P .. event_log, 'MAXLEN', '~', log_keep, 'LIMIT', limit)
-    if log_keep_ms > 0 then
-      call('XTRIM', P .. event_log, 'MINID', '~', text_of(now_ms - log_keep_ms), 'LIMIT', limit)
+local function trim()
+  if rows > 0 then
+    local limit = M.ids.text(rows + TRIM_MAX)
+    call('XTRIM', P .. K.event_log, 'MAXLEN', '~', C.log_keep, 'LIMIT', limit)
+    if C.log_keep_ms > 0 then
+      call('XTRIM', P .. K.event_log, 'MINID', '~', M.ids.text(M.time.now_ms() - C.log_keep_ms), 'LIMIT', limit)
     end
   end
 end
 
-return { row = log_row, result = log_result, trim = trim_log }
+return { row = row, delivered = delivered, keep_without_log = keep_without_log, trim = trim }

@@ -1,53 +1,54 @@
--- clock: what stands in Redis as a time moves back with Redis' clock.
+-- clock: times in Redis move back when Redis' clock steps back.
 -- A sweep writes the time down in seriatim.meta, at most once a second. If the clock is then more than a second behind that, it has stepped back, and
 -- every time that was written before lies too far ahead by as much. Rules, held objects and departed names move back by it, in bounded steps of the
 -- sweeps that follow at once. What was due is due; nothing waits longer than its own time. A retry may come early: if it was written within the second
 -- between the step and the sweep that noticed it, or if the clock steps back again while times are being moved.
 -- If the clock is further ahead of the time written down than the sweeping process can explain, it has stepped ahead, or Redis could not be reached:
 -- leases may have ended whose processes live. For AHEAD_MS or longer (adopt.lua) nothing is taken over, so that these attach again.
+-- Uses: rules.next_of rules.times rules.with_times rules.write_next
 local STEP_MS, MOVES_MAX, AHEAD_MS = 1000, 1000, 5000
 
 -- Moves up to MOVES_MAX members of a sorted set from `cursor` on. Returns the cursor to go on from, or nil, and how many it moved.
 -- Members move to below the cursor, so none is met twice.
 local function move_back(key, back_ms, cursor, now_ms)
   local from = math.max(tonumber(cursor) or 0, now_ms + 1)
-  local page = redis.call('ZRANGE', key, from, '(inf', 'BYSCORE', 'LIMIT', 0, MOVES_MAX, 'WITHSCORES')
+  local page = call('ZRANGE', key, from, '(inf', 'BYSCORE', 'LIMIT', 0, MOVES_MAX, 'WITHSCORES')
   local moved = {}
   for i = 1, #page, 2 do
     moved[i], moved[i + 1] = math.max(tonumber(page[i + 1]) - back_ms, now_ms), page[i]
   end
   if #moved > 0 then
-    redis.call('ZADD', key, unpack(moved))
+    call('ZADD', key, unpack(moved))
   end
   return #page == 2 * MOVES_MAX and page[#page] or nil, #moved / 2
 end
 
 -- Moves the ends of the rules that were set in what is the future now, at most 1,000. The others were set before the clock went wrong, or since.
 local function move_rules(back_ms, now_ms)
-  if redis.call('TYPE', P .. event_rules).ok ~= 'hash' then
+  if call('TYPE', P .. K.event_rules).ok ~= 'hash' then
     return
   end
-  local all, changed = redis.call('HGETALL', P .. event_rules), {}
+  local all, changed = call('HGETALL', P .. K.event_rules), {}
   for i = 1, #all, 2 do
-    local ends, _, set_ms = times_of(all[i + 1])
+    local ends, _, set_ms = M.rules.times(all[i + 1])
     if ends and set_ms > now_ms then
       local ends_back = ends > 0 and math.max(ends - back_ms, 1) or 0
-      all[i + 1] = with_times(all[i + 1], math.max(set_ms - back_ms, 0), ends_back)
+      all[i + 1] = M.rules.with_times(all[i + 1], math.max(set_ms - back_ms, 0), ends_back)
       changed[#changed + 1], changed[#changed + 2] = all[i], all[i + 1]
     end
   end
   if #changed > 0 then
-    redis.call('HSET', P .. event_rules, unpack(changed))
-    write_next(next_of(all))
+    call('HSET', P .. K.event_rules, unpack(changed))
+    M.rules.write_next(M.rules.next_of(all))
   end
 end
 
 -- Returns the first time that moves back by `back_ms`. The clock may have stepped ahead before, by at least as much. Earlier times were then written
 -- before that step, and are right again.
 local function first_to_move(back_ms)
-  local found = redis.call('HMGET', P .. meta, 'clock.ahead', 'clock.gained')
+  local found = call('HMGET', P .. K.meta, 'clock.ahead', 'clock.gained')
   local ahead_ms, gained_ms = tonumber(found[1] or ''), tonumber(found[2] or '')
-  redis.call('HDEL', P .. meta, 'clock.gained')
+  call('HDEL', P .. K.meta, 'clock.gained')
   return ahead_ms and gained_ms and back_ms <= gained_ms + 5 * STEP_MS and ahead_ms - 5 * STEP_MS or 0
 end
 
@@ -59,15 +60,15 @@ end
 -- `noted`: the time written down; `step`: how far a step is dealt with, `BACK_MS NEXT CURSOR`; each nil or false if there is none.
 -- Returns how many were moved, and whether there is more to do.
 local function follow_clock(noted, step, now_ms)
-  local key, noted_ms, now_text = P .. meta, tonumber(noted or ''), string.format('%.0f', now_ms)
+  local key, noted_ms, now_text = P .. K.meta, tonumber(noted or ''), string.format('%.0f', now_ms)
   local back_ms, next_one, cursor = string.match(step or '', '^(%d+) (%a+) (%S+)$')
   back_ms = tonumber(back_ms) or 0
   if noted_ms and now_ms < noted_ms - STEP_MS then
     back_ms, next_one = back_ms + noted_ms - now_ms, 'rules'
     -- Both at once: if the call fails further on, the step is not forgotten.
-    redis.call('HSET', key, 'clock', now_text, 'clock.step', note_step(back_ms, next_one, 0))
+    call('HSET', key, 'clock', now_text, 'clock.step', note_step(back_ms, next_one, 0))
   elseif not noted_ms or now_ms >= noted_ms + STEP_MS then
-    redis.call('HSET', key, 'clock', now_text)
+    call('HSET', key, 'clock', now_text)
   end
   if not next_one then
     return 0, false
@@ -77,16 +78,18 @@ local function follow_clock(noted, step, now_ms)
     move_rules(back_ms, now_ms)
     next_one, cursor = 'held', first_to_move(back_ms)
   elseif next_one == 'held' then
-    cursor, moved = move_back(P .. objects_held, back_ms, cursor, now_ms)
+    cursor, moved = move_back(P .. K.objects_held, back_ms, cursor, now_ms)
     next_one = cursor and 'held' or 'departed'
   else
-    cursor = move_back(P .. event_workers_departed, back_ms, cursor, now_ms)
+    cursor = move_back(P .. K.event_workers_departed, back_ms, cursor, now_ms)
     next_one = cursor and 'departed' or nil
   end
   if next_one then
-    redis.call('HSET', key, 'clock.step', note_step(back_ms, next_one, cursor))
+    call('HSET', key, 'clock.step', note_step(back_ms, next_one, cursor))
   else
-    redis.call('HDEL', key, 'clock.step')
+    call('HDEL', key, 'clock.step')
   end
   return moved, next_one ~= nil
 end
+
+return { follow = follow_clock, AHEAD_MS = AHEAD_MS, STEP_MS = STEP_MS }

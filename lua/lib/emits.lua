@@ -1,7 +1,8 @@
--- emits: what the handlers of an event have emitted is kept beside what they have finished, and pushed in the step that ends the event.
+-- emits: what handlers have emitted and returned is kept, and pushed in the step that ends the event.
 -- A field `emit:ID` of OBJ:event.handled is all that one handler has emitted: `PLACE EVENTS BYTES `, then for each event `NAME_BYTES EVENT_BYTES `,
 -- the object's name and the event. PLACE is the handler's place among those that are registered.
 -- A field `result:ID` is the result of one handler: the member `"ID":VALUE` of a JSON object.
+-- Uses: ids.parse
 
 local function is_emit(field)
   return string.sub(field, 1, 5) == 'emit:'
@@ -29,7 +30,7 @@ local function emits_of(kept)
   local id, texts, emits, n = 0, {}, {}, 0
   for i = 1, #kept, 2 do
     if kept[i] == 'id' then
-      id = id_of(kept[i + 1]) or 0
+      id = M.ids.parse(kept[i + 1]) or 0
     elseif is_emit(kept[i]) then
       local place, at = string.match(kept[i + 1], '^(%d+) %d+ %d+ ()')
       texts[#texts + 1] = { place = tonumber(place) or 0, field = kept[i], text = kept[i + 1], at = at }
@@ -59,9 +60,9 @@ local function wrong_queue(emits)
   local seen = {}
   for i = 1, #emits, 2 do
     local object = emits[i]
-    local found = seen[object] or redis.call('TYPE', P .. object .. events).ok
+    local found = seen[object] or call('TYPE', P .. object .. K.events).ok
     if found ~= 'list' and found ~= 'none' then
-      return object .. events, found
+      return object .. K.events, found
     end
     seen[object] = found
   end
@@ -75,13 +76,15 @@ local function push_emits(emits)
   local marked, markers = {}, {}
   for i = 1, #emits, 2 do
     local object = emits[i]
-    redis.call('LPUSH', P .. object .. events, emits[i + 1])
+    call('LPUSH', P .. object .. K.events, emits[i + 1])
     if not marked[object] then
       marked[object], markers[#markers + 1] = true, object
     end
   end
   for i = 1, #markers, MARKERS_PER_PUSH do
-    redis.call('LPUSH', P .. objects_with_events, unpack(markers, i, math.min(i + MARKERS_PER_PUSH - 1, #markers)))
+    call('LPUSH', P .. K.objects_with_events, unpack(markers, i, math.min(i + MARKERS_PER_PUSH - 1, #markers)))
   end
   return #markers
 end
+
+return { is_emit = is_emit, is_result = is_result, results_of = results_of, parse = emits_of, wrong_queue = wrong_queue, push = push_emits }

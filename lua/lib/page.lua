@@ -10,7 +10,7 @@ local ROWS_PER_READ = 4
 local function each_row(command, key, from, to, count, add)
   local want, longest, bytes, seen = 1, 1, 0, 0
   repeat
-    local rows = redis.call(command, key, from, to, 'COUNT', want)
+    local rows = call(command, key, from, to, 'COUNT', want)
     for _, entry in ipairs(rows) do
       local size = 0
       for _, text in ipairs(entry[2]) do
@@ -29,3 +29,5 @@ local function each_row(command, key, from, to, count, add)
   until bytes >= PAGE_BYTES_MAX
   return 1
 end
+
+return { each_row = each_row }

@@ -1,8 +1,9 @@
--- rights: whether the Redis user may do everything the scripts do. A right that is missing in the middle of a script could strand an event.
+-- rights: whether the Redis user may do everything the scripts do.
+-- A right that is missing in the middle of a script could strand an event.
 
 -- Answers the first command that is not allowed, or nil.
 local function missing_right()
-  local key, other = P .. next_event_id, P .. objects_with_events
+  local key, other = P .. K.next_event_id, P .. K.objects_with_events
   local needed = {
     { 'BLMOVE', other, key, 'RIGHT', 'LEFT', '1' },
     { 'DEL', key }, { 'EXISTS', key }, { 'GET', key }, { 'HDEL', key, 'f' }, { 'HGET', key, 'f' }, { 'HGETALL', key }, { 'HLEN', key },
@@ -19,3 +20,5 @@ local function missing_right()
     end
   end
 end
+
+return { missing = missing_right }

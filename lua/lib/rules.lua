@@ -1,4 +1,5 @@
--- rules: pauses and blocks. A field of event.rules is `KIND SELECTOR`; its value is numbers, then text of the lengths they tell:
+-- rules: pauses and blocks, as event.rules has them.
+-- A field of event.rules is `KIND SELECTOR`; its value is numbers, then text of the lengths they tell:
 -- `SET_MS END_MS LIFTED WHO_BYTES CURSOR_BYTES WHO CURSOR WHY`, without blanks between the texts. END_MS is 0 where the rule has no end; LIFTED is 1 once
 -- it is lifted, and then the objects up to CURSOR, which may be any bytes, have been woken. The field `next` tells when a rule is to be woken next.
 
@@ -17,7 +18,7 @@ local function with_times(value, set_ms, ends)
   return string.format('%.0f %.0f ', set_ms, ends) .. string.sub(value, string.match(value, '^%d+ %d+ ()'))
 end
 
-local function rule_of(value)
+local function parse(value)
   local set, ends, lifted, who_len, cursor_len, text_at = string.match(value, '^(%d+) (%d+) ([01]) (%d+) (%d+) ()')
   if not text_at then
     return nil
@@ -30,7 +31,7 @@ local function rule_of(value)
 end
 
 -- Not by %s, which cuts a name at a NUL.
-local function rule_text(rule)
+local function text_of(rule)
   local numbers = string.format('%s %.0f %d %d %d ', rule.set, rule.ends, rule.lifted and 1 or 0, #rule.who, #rule.cursor)
   return numbers .. rule.who .. rule.cursor .. rule.why
 end
@@ -55,7 +56,7 @@ local function selectors_of(object)
 end
 
 -- Returns the fields of all possible rules for the object, blocks first.
-local function rule_fields(object)
+local function fields_of(object)
   local selectors, fields = selectors_of(object), {}
   for _, kind in ipairs({ 'block ', 'pause ' }) do
     for _, selector in ipairs(selectors) do
@@ -69,9 +70,9 @@ end
 local asked = {}
 
 -- Returns whether a rule in force is over the object, and how many fields it has asked for.
-local function is_ruled(object, now_ms)
+local function look(object, now_ms)
   local fields = {}
-  for _, field in ipairs(rule_fields(object)) do
+  for _, field in ipairs(fields_of(object)) do
     if asked[field] then
       return true, 0
     elseif asked[field] == nil then
@@ -79,7 +80,7 @@ local function is_ruled(object, now_ms)
     end
   end
   local is_over = false
-  for n, value in ipairs(#fields > 0 and redis.call('HMGET', P .. event_rules, unpack(fields)) or {}) do
+  for n, value in ipairs(#fields > 0 and call('HMGET', P .. K.event_rules, unpack(fields)) or {}) do
     local ends, lifted = times_of(value or '')
     if is_in_force(ends, lifted, now_ms) then
       asked[fields[n]], is_over = true, true
@@ -110,9 +111,14 @@ end
 local function write_next(soonest)
   local text = next_text(soonest)
   if text then
-    redis.call('HSET', P .. event_rules, 'next', text)
+    call('HSET', P .. K.event_rules, 'next', text)
   else
-    redis.call('HDEL', P .. event_rules, 'next')
+    call('HDEL', P .. K.event_rules, 'next')
   end
   return text
 end
+
+return {
+  KIND_BYTES = KIND_BYTES, times = times_of, with_times = with_times, parse = parse, text = text_of, is_in_force = is_in_force,
+  selectors_of = selectors_of, fields_of = fields_of, look = look, next_of = next_of, next_text = next_text, write_next = write_next,
+}

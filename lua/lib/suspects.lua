@@ -1,4 +1,5 @@
--- suspects: how many batches that may kill its worker a process takes, as the process says it: `MS[ CRASHES ROOM]…`, with CRASHES ascending.
+-- suspects: how many batches that may kill its worker a process takes.
+-- The process says it as `MS[ CRASHES ROOM]…`, with CRASHES ascending.
 -- A batch with at least CRASHES crashes is taken while there is ROOM; `-`: always. One that is not taken waits for MS at least.
 
 -- Returns MS; a function that returns whether a batch with so many crashes may be taken; and one that notes that it was.
@@ -32,3 +33,5 @@ local function suspects_of(text)
 
   return tonumber(string.match(text, '^%d+')) or 0, admits, taken
 end
+
+return { of = suspects_of }

@@ -1,11 +1,11 @@
--- actions: what the scripts of an operator share. A call names who does what and why, and that is kept, about the last thousand of them.
-local call = redis.call
+-- actions: what all actions of an operator share: rights, and the record of who did what and why.
+-- Uses: text.beginning
 local who, why = ARGV[2], ARGV[3]
 
 -- Whatever could fail in the middle, because the user may not or a key has a wrong type, is asked for before anything is written.
 -- Answers the reply to give, or nil.
 local function refused(...)
-  local key = P .. next_event_id
+  local key = P .. K.next_event_id
   local needed = {
     { 'DEL', key }, { 'HDEL', key, 'f' }, { 'HGET', key, 'f' }, { 'HGETALL', key }, { 'HLEN', key }, { 'HMGET', key, 'f' }, { 'HSET', key, 'f', 'v' },
     { 'LINDEX', key, '0' }, { 'LLEN', key }, { 'LPUSH', key, 'v' }, { 'MGET', key }, { 'RPOP', key }, { 'RPUSH', key, 'v' },
@@ -17,7 +17,7 @@ local function refused(...)
       return { 'denied', command[1] }
     end
   end
-  local types = { P .. operator_actions, 'stream', P .. objects_with_events, 'list', ... }
+  local types = { P .. K.operator_actions, 'stream', P .. K.objects_with_events, 'list', ... }
   for i = 1, #types, 2 do
     local found = call('TYPE', types[i]).ok
     if found ~= types[i + 1] and found ~= 'none' then
@@ -34,16 +34,18 @@ local function event_fields(event)
   if #event <= EVENT_BYTES_MAX then
     return 'event', event
   end
-  return 'event', beginning(event, EVENT_BYTES_MAX), 'event_bytes', string.format('%d', #event)
+  return 'event', M.text.beginning(event, EVENT_BYTES_MAX), 'event_bytes', string.format('%d', #event)
 end
 
 -- Keeps what was done; further fields and values may follow.
 local function note(action, object, id, ...)
-  call('XADD', P .. operator_actions, 'MAXLEN', '~', '1000', '*', 'action', action, 'who', who, 'why', why, 'object', object, 'id', id, ...)
+  call('XADD', P .. K.operator_actions, 'MAXLEN', '~', '1000', '*', 'action', action, 'who', who, 'why', why, 'object', object, 'id', id, ...)
 end
 
 -- Makes a held object due at once, and wakes a worker that waits for markers.
 local function make_due(object)
-  call('ZADD', P .. objects_held, '0', object)
-  call('RPUSH', P .. objects_with_events, '')
+  call('ZADD', P .. K.objects_held, '0', object)
+  call('RPUSH', P .. K.objects_with_events, '')
 end
+
+return { who = who, why = why, EVENT_BYTES_MAX = EVENT_BYTES_MAX, refused = refused, event_fields = event_fields, note = note, make_due = make_due }

@@ -12,9 +12,10 @@
 --           | {'denied', command} | {'wrong_type', key, its type}
 -- Keeps     I1, I4, I7
 -- Cost      about 5 commands for each; 1 MiB of events and the last one
+-- Uses: actions.EVENT_BYTES_MAX actions.event_fields actions.note actions.refused names.is_foreign
 local step = ARGV[4]
 
-local no = refused(KEYS[1], 'stream')
+local no = M.actions.refused(KEYS[1], 'stream')
 if no then
   return no
 end
@@ -35,20 +36,20 @@ local function settle(dead_id)
   bytes_settled = bytes_settled + #(letter.event or '')
   if step == 'drop' then
     call('XDEL', KEYS[1], dead_id)
-    note('drop', object, id, 'dead_id', dead_id, 'error', string.sub(letter.error or '', 1, EVENT_BYTES_MAX), event_fields(letter.event or ''))
+    M.actions.note('drop', object, id, 'dead_id', dead_id, 'error', string.sub(letter.error or '', 1, M.actions.EVENT_BYTES_MAX), M.actions.event_fields(letter.event or ''))
     return 'dropped'
-  elseif object == '' or is_foreign(object) or not letter.event then
+  elseif object == '' or M.names.is_foreign(object) or not letter.event then
     return 'unreadable'
   end
-  local queue = P .. object .. events
+  local queue = P .. object .. K.events
   local found = call('TYPE', queue).ok
   if found ~= 'list' and found ~= 'none' then
     return 'wrong_type'
   end
   call('XDEL', KEYS[1], dead_id)
   call('LPUSH', queue, letter.event)
-  call('LPUSH', P .. objects_with_events, object)
-  note('retry', object, id, 'dead_id', dead_id)
+  call('LPUSH', P .. K.objects_with_events, object)
+  M.actions.note('retry', object, id, 'dead_id', dead_id)
   return 'retried'
 end
 

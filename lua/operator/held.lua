@@ -1,4 +1,4 @@
--- held: a page of the held objects, those due first first. Writes nothing.
+-- held: a page of the held objects, those due first first; writes nothing.
 --
 -- Keys      KEYS[1] objects.held (zset, read); OBJ:event.worker, OBJ:events.held.id (strings, read), OBJ:events.held (list, read)
 -- Arguments prefix; `all`, or `inf`: only those that wait for an operator; the due time and the object behind which the page begins ('' = from the
@@ -7,10 +7,9 @@
 --           An object whose time changes between two pages may be missed or told twice; no other is missed.
 -- Keeps     none is touched
 -- Cost      about 3 commands for each
-local call = redis.call
+-- Uses: time.now_ms
 local which, due, object, count = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 
-local time = call('TIME')
 local from = 0
 if due ~= '' and call('ZSCORE', KEYS[1], object) == due then
   from = call('ZRANK', KEYS[1], object) + 1
@@ -19,12 +18,12 @@ elseif due ~= '' then
 elseif which == 'inf' then
   from = call('ZCOUNT', KEYS[1], '-inf', '(inf')
 end
-local reply = { 'held', string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)) }
+local reply = { 'held', string.format('%.0f', M.time.now_ms()) }
 local page = call('ZRANGE', KEYS[1], from, from + count - 1, 'WITHSCORES')
 for i = 1, #page, 2 do
   local at = P .. page[i]
-  local found = call('MGET', at .. event_worker, at .. events_held_id)
-  local batch = at .. events_held
+  local found = call('MGET', at .. K.event_worker, at .. K.events_held_id)
+  local batch = at .. K.events_held
   local len = call('TYPE', batch).ok == 'list' and call('LLEN', batch) or 0
   reply[#reply + 1] = { page[i], page[i + 1], found[1] or '', found[2] or '', len }
 end

@@ -1,4 +1,4 @@
--- paused: a page of the objects that rules hold, by name, each with the rules that are over it. Writes nothing.
+-- paused: a page of the objects that rules hold, by name, each with the rules that are over it; writes nothing.
 --
 -- Keys      KEYS[1] objects.paused (zset, read); event.rules (hash, read); OBJ:event.worker, OBJ:events.held.id (strings, read), OBJ:events.held (list,
 --           read)
@@ -7,16 +7,16 @@
 --             {object, owner or '', numbers and why or '', events in the batch, field of a rule over it, blocks first, …}…}
 -- Keeps     none is touched
 -- Cost      about 4 commands for each
-local call = redis.call
+-- Uses: rules.fields_of time.now_ms
 local after, count = ARGV[2], ARGV[3]
 
-local has_rules = call('TYPE', P .. event_rules).ok == 'hash'
+local has_rules = call('TYPE', P .. K.event_rules).ok == 'hash'
 local told, all_rules = {}, {}
 
 -- Appends the fields of the rules over the object; their values are told once for all.
 local function add_rules(entry, object)
-  local fields = rule_fields(object)
-  for at, value in ipairs(call('HMGET', P .. event_rules, unpack(fields))) do
+  local fields = M.rules.fields_of(object)
+  for at, value in ipairs(call('HMGET', P .. K.event_rules, unpack(fields))) do
     if value then
       entry[#entry + 1] = fields[at]
       if not told[fields[at]] then
@@ -27,14 +27,13 @@ local function add_rules(entry, object)
   end
 end
 
-local time = call('TIME')
-local now_ms = string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
+local now_ms = string.format('%.0f', M.time.now_ms())
 local reply = { 'paused', now_ms, all_rules }
 local page = call('ZRANGE', KEYS[1], after == '' and '-' or '(' .. after, '+', 'BYLEX', 'LIMIT', '0', count)
 for _, object in ipairs(page) do
   local at = P .. object
-  local found = call('MGET', at .. event_worker, at .. events_held_id)
-  local batch = at .. events_held
+  local found = call('MGET', at .. K.event_worker, at .. K.events_held_id)
+  local batch = at .. K.events_held
   local len = call('TYPE', batch).ok == 'list' and call('LLEN', batch) or 0
   local entry = { object, found[1] or '', found[2] or '', len }
   if has_rules then

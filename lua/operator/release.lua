@@ -8,21 +8,23 @@
 -- Replies   {'released', why it was held} | {'not_held', owner or ''} | {'paused'}: a rule holds it | {'denied', command} | {'wrong_type', key, its type}
 -- Keeps     I2
 -- Cost      about 6 commands
+-- Uses: actions.make_due actions.note actions.refused tag.held_numbers
 local object = ARGV[4]
 
-local no = refused(KEYS[1], 'zset', P .. objects_paused, 'zset')
+local no = M.actions.refused(KEYS[1], 'zset', P .. K.objects_paused, 'zset')
 if no then
   return no
 end
-local found = call('MGET', P .. object .. event_worker, P .. object .. events_held_id)
-if call('ZSCORE', P .. objects_paused, object) then
+local found = call('MGET', P .. object .. K.event_worker, P .. object .. K.events_held_id)
+if call('ZSCORE', P .. K.objects_paused, object) then
   return { 'paused' }
 end
 -- The set may have been evicted, or deleted. An object that its owner's key calls held would wait for ever.
 if not call('ZSCORE', KEYS[1], object) and found[1] ~= 'held' then
   return { 'not_held', found[1] or '' }
 end
-local id, held_why = string.match(found[2] or '', '^(%d+) %d+ %d+ %d+ (.*)$')
-make_due(object)
-note('release', object, id or '', 'error', held_why or '')
+local id, _, _, _, why_at = M.tag.held_numbers(found[2] or '')
+local held_why = id and string.sub(found[2], why_at)
+M.actions.make_due(object)
+M.actions.note('release', object, id or '', 'error', held_why or '')
 return { 'released', held_why or '' }

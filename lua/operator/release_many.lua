@@ -11,17 +11,17 @@
 --           | {'denied', command} | {'wrong_type', key, its type}
 -- Keeps     I2
 -- Cost      about 5 commands for each object, and 1; with 100 objects held for reasons of 2 KB about 2 ms
+-- Uses: actions.note actions.refused tag.held_numbers time.now_ms
 local which, text = ARGV[4], ARGV[5]
 
-local no = refused(KEYS[1], 'zset', P .. objects_paused, 'zset')
+local no = M.actions.refused(KEYS[1], 'zset', P .. K.objects_paused, 'zset')
 if no then
   return no
 end
-local time = call('TIME')
-local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local now_ms = M.time.now_ms()
 
 local function release(object)
-  if call('ZSCORE', P .. objects_paused, object) then
+  if call('ZSCORE', P .. K.objects_paused, object) then
     return 'paused'
   end
   local due = call('ZSCORE', KEYS[1], object)
@@ -30,15 +30,16 @@ local function release(object)
   elseif which == 'inf' and due ~= 'inf' then
     return 'other'
   end
-  local held_id = call('MGET', P .. object .. events_held_id)[1] or ''
-  local id, held_why = string.match(held_id, '^(%d+) %d+ %d+ %d+ (.*)$')
+  local held_id = call('MGET', P .. object .. K.events_held_id)[1] or ''
+  local id, _, _, _, why_at = M.tag.held_numbers(held_id)
+  local held_why = id and string.sub(held_id, why_at)
   if text ~= '' and not string.find(held_why or '', text, 1, true) then
     return 'other'
   elseif due ~= 'inf' and tonumber(due) <= now_ms then
     return 'due'
   end
   call('ZADD', KEYS[1], '0', object)
-  note('release', object, id or '', 'error', held_why or '')
+  M.actions.note('release', object, id or '', 'error', held_why or '')
   return 'released'
 end
 
@@ -50,6 +51,6 @@ for i = 6, #ARGV do
 end
 if is_any then
   -- For a worker that waits for markers.
-  call('RPUSH', P .. objects_with_events, '')
+  call('RPUSH', P .. K.objects_with_events, '')
 end
 return reply

@@ -10,21 +10,22 @@
 --           | {'not_set'} | {'too_many', how many rules there are} | {'denied', command} | {'wrong_type', key, its type}
 -- Keeps     I1 to I7: it holds nothing and wakes nothing
 -- Cost      about 20 commands, one of which reads all rules
+-- Uses: actions.note actions.refused actions.who actions.why rules.is_in_force rules.next_of
+-- Uses: rules.parse rules.text rules.write_next time.now_ms
 local step, kind, selector, for_ms, rules_max = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local field = kind .. ' ' .. selector
 
-local no = refused(KEYS[1], 'hash')
+local no = M.actions.refused(KEYS[1], 'hash')
 if no then
   return no
 end
-local time = call('TIME')
-local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local now_ms = M.time.now_ms()
 local value = call('HGET', KEYS[1], field)
-local rule = value and rule_of(value)
+local rule = value and M.rules.parse(value)
 
 local function write(changed)
-  call('HSET', KEYS[1], field, rule_text(changed))
-  write_next(next_of(call('HGETALL', KEYS[1])))
+  call('HSET', KEYS[1], field, M.rules.text(changed))
+  M.rules.write_next(M.rules.next_of(call('HGETALL', KEYS[1])))
 end
 
 if step == 'set' then
@@ -34,9 +35,9 @@ if step == 'set' then
     return { 'too_many', others }
   end
   local ends = for_ms > 0 and now_ms + for_ms or 0
-  write({ set = string.format('%.0f', now_ms), ends = ends, lifted = false, who = who, cursor = '', why = why })
-  note(kind, selector, '')
-  return { 'set', not rule and 'new' or is_in_force(rule.ends, rule.lifted, now_ms) and 'again' or 'revived' }
+  write({ set = string.format('%.0f', now_ms), ends = ends, lifted = false, who = M.actions.who, cursor = '', why = M.actions.why })
+  M.actions.note(kind, selector, '')
+  return { 'set', not rule and 'new' or M.rules.is_in_force(rule.ends, rule.lifted, now_ms) and 'again' or 'revived' }
 end
 
 if not value then
@@ -48,6 +49,6 @@ end
 rule = rule or { set = '0', ends = 0, who = '', cursor = '', why = '' }
 rule.lifted = true
 write(rule)
-call('RPUSH', P .. objects_with_events, '')
-note(kind == 'pause' and 'resume' or 'unblock', selector, '')
+call('RPUSH', P .. K.objects_with_events, '')
+M.actions.note(kind == 'pause' and 'resume' or 'unblock', selector, '')
 return { 'lifted' }

@@ -13,26 +13,26 @@ local step, name, token, lease_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local state = P .. 'event.projection.' .. name
 local lease = state .. '.lease'
 
-local holder = redis.call('GET', lease)
+local holder = call('GET', lease)
 if step == 'open' then
   if holder and holder ~= token then
     -- Redis keeps the end of a lease, not its length: behind a step of the clock it may end an hour late.
-    if redis.call('PTTL', lease) > tonumber(lease_ms) then
-      redis.call('PEXPIRE', lease, lease_ms)
+    if call('PTTL', lease) > tonumber(lease_ms) then
+      call('PEXPIRE', lease, lease_ms)
     end
     return { 'lost' }
   end
-  local position, saved = redis.call('HGET', KEYS[1], name), redis.call('GET', state)
-  redis.call('SET', lease, token, 'PX', lease_ms)
+  local position, saved = call('HGET', KEYS[1], name), call('GET', state)
+  call('SET', lease, token, 'PX', lease_ms)
   return { 'ok', position or '', saved or '' }
 elseif holder ~= token then
   return { 'lost' }
 elseif step == 'close' then
-  redis.call('DEL', lease)
+  call('DEL', lease)
   return { 'ok' }
 elseif step == 'save' then
-  redis.call('HSET', KEYS[1], name, ARGV[6])
-  redis.call('SET', state, ARGV[7])
+  call('HSET', KEYS[1], name, ARGV[6])
+  call('SET', state, ARGV[7])
 end
-redis.call('PEXPIRE', lease, lease_ms)
+call('PEXPIRE', lease, lease_ms)
 return { 'ok' }

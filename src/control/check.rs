@@ -13,20 +13,18 @@
 //! searched for; beyond that the check goes on and only takes longer. Besides, all registered names.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::LazyLock;
 
 use redis::aio::ConnectionLike;
-use redis::{RedisResult, Script, Value};
+use redis::{RedisResult, Value};
 
 use super::names::{self, Walk as Names, Which, slots_in};
 pub use super::report::{CheckReport, Invariant, LookedAt, NOT_READABLE, NotReadable, Subject, Violation};
 use super::scan::{Scan, Seen};
-use super::{ControlError, load, reply};
+use super::{ControlError, reply};
 use crate::escape;
 use crate::event::{NameError, ObjectName};
 use crate::keys::{self, Keys};
-
-static SCRIPT: LazyLock<Script> = LazyLock::new(|| load(include_str!("../../lua/check.lua")));
+use crate::scripts;
 
 /// How many violations [`check`] reports one by one; all are counted.
 pub const VIOLATIONS_MAX: usize = 100;
@@ -494,7 +492,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
     /// One call of the script. What registered workers have in their lists counts as covered from then on.
     async fn look(&mut self, subjects: &[(Kind, Vec<u8>)], hint: Option<&str>) -> Result<Vec<Finding>, ControlError> {
         const WHAT: &str = "lua/check.lua";
-        let mut call = SCRIPT.key(self.keys.event_workers());
+        let mut call = scripts::CHECK.invoke();
+        call.key(self.keys.event_workers());
         call.arg(self.keys.prefix());
         let mut all_registered = true;
         for (kind, name) in subjects {

@@ -2,17 +2,15 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 
+use redis::Value;
 use redis::aio::ConnectionLike;
-use redis::{Script, Value};
 use serde::Serialize;
 
 use super::log::LogStatus;
 use super::{ControlError, reply};
 use crate::keys::Keys;
-
-static ENDED: LazyLock<Script> = LazyLock::new(|| super::load(include_str!("../../lua/operator/ended.lua")));
+use crate::scripts;
 
 /// How many rows of the log, and how many dead letters, [`ended`] looks at: the newest.
 pub const ROWS_MAX: u64 = 1000;
@@ -114,7 +112,8 @@ async fn look<C: ConnectionLike>(
     let (mut found, mut from) = (Found::default(), "+".to_owned());
     while found.looked < ROWS_MAX && found.rows.len() < EVENTS_MAX {
         let count = PER_CALL.min(ROWS_MAX - found.looked);
-        let mut ask = ENDED.key(&stream);
+        let mut ask = scripts::ENDED.invoke();
+        ask.key(&stream);
         ask.arg(keys.prefix()).arg(object).arg(&from).arg(count).arg(EVENTS_MAX - found.rows.len());
         let answer: Value = match ask.invoke_async(conn).await {
             Ok(answer) => answer,

@@ -1,20 +1,18 @@
 //! One object at one moment: where its events are, and why they wait.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::LazyLock;
 
 use redis::aio::ConnectionLike;
-use redis::{RedisResult, Script, Value};
+use redis::{RedisResult, Value};
 use serde::Serialize;
 
 use super::names::{self, Walk, Which};
 use super::rules::{self, Kind, Rule};
-use super::{ControlError, load, reply};
+use super::{ControlError, reply};
 use crate::escape;
 use crate::keys::Keys;
+use crate::scripts;
 use crate::worker::Holder;
-
-static SCRIPT: LazyLock<Script> = LazyLock::new(|| load(include_str!("../../lua/inspect.lua")));
 
 /// An object that nothing seems to cover has moved while its workers were looked at: so often it is looked at again.
 const LOOKS_MAX: usize = 3;
@@ -212,7 +210,8 @@ pub async fn inspect<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: impl 
 
 async fn look<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: &[u8]) -> Result<Fields, ControlError> {
     const WHAT: &str = "lua/inspect.lua";
-    let mut call = SCRIPT.key(keys.event_workers());
+    let mut call = scripts::INSPECT.invoke();
+    call.key(keys.event_workers());
     call.arg(keys.prefix()).arg(object).arg(TEXT_BYTES_MAX);
     let answer: RedisResult<Value> = call.invoke_async(conn).await;
     let flat = reply::after("inspected", answer.map_err(ControlError::redis(WHAT))?);

@@ -4,10 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::LazyLock;
 
+use redis::Value;
 use redis::aio::ConnectionLike;
-use redis::{Script, Value};
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -15,11 +14,10 @@ use serde_json::value::RawValue;
 use super::{ControlError, reply};
 use crate::escape;
 use crate::keys::Keys;
+use crate::scripts;
 
 /// How many rows one call reads at most; events may be large.
 pub const PER_CALL_MAX: usize = 100;
-
-static LOG: LazyLock<Script> = LazyLock::new(|| super::load(include_str!("../../lua/operator/log.lua")));
 
 /// What became of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -234,7 +232,7 @@ pub(super) async fn rows<C: ConnectionLike>(
     range: [&str; 3],
     count: usize,
 ) -> Result<Vec<Value>, ControlError> {
-    let mut ask = LOG.prepare_invoke();
+    let mut ask = scripts::LOG.invoke();
     ask.key(stream).arg(&range[..]).arg(count);
     let answer: Value = ask.invoke_async(conn).await.map_err(ControlError::redis(what))?;
     reply::after("log", answer).map_err(|answer| ControlError::reply(what, answer))

@@ -120,10 +120,3 @@ impl ControlError {
         Self::Reply { what, answer: answer.into() }
     }
 }
-
-/// A script that only reads, which Redis runs at `maxmemory` and on replicas too.
-fn load(body: &str) -> redis::Script {
-    let (prefix, rules) = (include_str!("../../lua/lib/prefix.lua"), include_str!("../../lua/lib/rules.lua"));
-    let page = include_str!("../../lua/lib/page.lua");
-    redis::Script::new(&["#!lua flags=no-writes\n", crate::keys::LUA, prefix, rules, page, body].concat())
-}

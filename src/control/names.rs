@@ -2,15 +2,12 @@
 //!
 //! The sets are complete after the pass of `lua/adopt.lua`. Before it, all names are taken for watched ones.
 
-use std::sync::LazyLock;
-
 use redis::aio::ConnectionLike;
-use redis::{RedisResult, Script, Value};
+use redis::{RedisResult, Value};
 
-use super::{ControlError, load, reply};
+use super::{ControlError, reply};
 use crate::keys::Keys;
-
-static TAKEN: LazyLock<Script> = LazyLock::new(|| load(include_str!("../../lua/taken.lua")));
+use crate::scripts;
 
 /// Slots that one call of the script looks at, about: some 100 microseconds for names that have nothing.
 const SLOTS_PER_CALL: u32 = 1024;
@@ -143,7 +140,8 @@ async fn ask<C: ConnectionLike>(
     if names.is_empty() {
         return Ok(());
     }
-    let mut call = TAKEN.key(keys.event_workers());
+    let mut call = scripts::TAKEN.invoke();
+    call.key(keys.event_workers());
     call.arg(keys.prefix()).arg(object);
     for (name, slots) in names {
         call.arg(*name).arg(*slots);

@@ -1,4 +1,4 @@
--- beginning: the first bytes of a text.
+-- text: texts for people, cut to a length.
 
 -- Returns the text, or its first `bytes_max` bytes and up to three less, so that no letter of UTF-8 is cut.
 local function beginning(text, bytes_max)
@@ -11,3 +11,5 @@ local function beginning(text, bytes_max)
   end
   return string.sub(text, 1, bytes)
 end
+
+return { beginning = beginning }

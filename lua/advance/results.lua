@@ -1,0 +1,160 @@
+-- results: results other than `done`: what became of a batch in flight.
+-- Uses: again.give again.give_unknown again.last_of errors.keep finish.event finish.read hold.batch
+-- Uses: hold.object ids.parse log.delivered log.keep_without_log log.row tag.has_failed
+-- Uses: tag.held_text tag.numbers time.now_ms
+
+-- The arguments that follow each word. With the log on one more follows: how long ago the batch was taken, ms.
+local FIELDS = {
+  done = { 'object', 'tag', 'last' },
+  yield = { 'object', 'tag', 'last' },
+  part = { 'object', 'tag', 'last', 'count', 'next' },
+  hold = { 'object', 'tag', 'last', 'count', 'delay_ms', 'held_id' },
+  reject = { 'object', 'tag', 'last', 'count', 'next', 'id', 'error', 'attempts' },
+  complete = { 'object', 'tag', 'last', 'count', 'next', 'id', 'error', 'attempts' },
+}
+
+-- Reads a number and a word at `at`, as what comes behind the first `n` slots. Returns how many slots there are, and where the next number is.
+local function name(at, n, tag_keys, base)
+  local number, word = ARGV[at], ARGV[at + 1]
+  if word == 'look' then
+    C.looks[#C.looks + 1] = number
+    return n, at + 2
+  elseif word == 'handled' then
+    C.handled[number] = true
+    return n, at + 2
+  end
+  n = n + 1
+  C.number[n], C.result[n], C.arg[n], C.base[n] = number, word, at + 2, base .. number
+  tag_keys[n] = C.base[n] .. K.worker_event_id
+  return n, at + 2 + #FIELDS[word] + (C.logs and 1 or 0)
+end
+
+-- Returns the arguments of the slot's result by their names.
+local function read(i)
+  local result = {}
+  for k, field in ipairs(FIELDS[C.result[i]] or {}) do
+    result[field] = ARGV[C.arg[i] + k - 1]
+  end
+  return result
+end
+
+-- Returns when the batch was taken, in ms.
+local function taken_ms(i)
+  return M.time.now_ms() - tonumber(ARGV[C.arg[i] + #FIELDS[C.result[i]]])
+end
+
+-- What comes before and after a batch is committed that is delivered as a whole: the log is written, what handlers have kept is finished, and the
+-- errors of its first event go. `prepare` returns false if that cannot be done; the batch is put aside then.
+local function prepare(i)
+  local object = ARGV[C.arg[i]]
+  return (not C.handled[C.number[i]] or M.finish.read(i, object)) and (not C.logs or M.log.delivered(i, object, nil))
+end
+
+local function finish(i)
+  local object, tag = ARGV[C.arg[i]], ARGV[C.arg[i] + 1]
+  if C.handled[C.number[i]] then
+    M.finish.event(i, object, nil)
+  end
+  if M.tag.has_failed(tag) then
+    C.to_delete[#C.to_delete + 1] = P .. object .. K.event_errors
+  end
+end
+
+-- Holds an object that has nothing in hand, due at once: other objects have a turn, or the next call has room for it.
+local function let_go(i, object)
+  M.hold.object(C.base[i], object, M.time.now_ms(), nil)
+  C.held_changed = true
+end
+
+-- Writes the event behind the first `count` of the batch to the dead letters, or to the log if it is completed with errors. Returns the error
+-- if that cannot be done.
+local function bury(i, result, before)
+  local object = result.object
+  local event = call('LINDEX', C.base[i] .. K.worker_event, -1 - tonumber(result.count))
+  local fields = { 'id', result.id, 'prev', before, 'object', object, 'event', event, 'error', result.error, 'attempts', result.attempts }
+  local status, kept = 'dead', nil
+  if C.result[i] == 'complete' then
+    status = 'completed_with_errors'
+    kept = not C.logs and M.log.keep_without_log(status, fields)
+  else
+    kept = try('XADD', P .. K.events_dead, '*', unpack(fields))
+  end
+  local failed = type(kept) == 'table' and kept.err or nil
+  if C.logs and not failed then
+    M.log.row(i, status, object, result.id, before, event, result.error, result.attempts)
+  end
+  return failed
+end
+
+-- Holds what remains of the batch, for a time or until an operator releases it; `why`: the error of its first event, if the value does not tell it.
+local function hold(i, result, count, delay_ms, held_id, why)
+  local due = delay_ms == 'inf' and delay_ms or M.time.now_ms() + tonumber(delay_ms)
+  M.hold.batch(C.base[i], result.object, due, held_id)
+  C.held_changed = true
+  M.errors.keep(result.object, result.tag, count, held_id, why)
+end
+
+-- Takes in a result that says what became of each piece of a batch: some events delivered, one buried, the rest kept or held.
+-- Returns whether the slot goes on with its object because nothing of the batch remains.
+local function settle_part(i, result)
+  local word, object, last, tag = C.result[i], result.object, result.last, result.tag
+  local count, batch = tonumber(result.count), C.base[i] .. K.worker_event
+  -- The id before the first event that remains, and the last event that is over.
+  local before = last ~= '' and last or M.again.last_of(object)
+  local over = M.ids.parse(last) or 0
+  local delay_ms, held_id, why = result.delay_ms, result.held_id, nil
+  if result.id then
+    local failed = bury(i, result, before)
+    if failed then
+      -- The event stays where it is, held, rather than be lost. Its hand-outs are kept: no tag may come twice.
+      local _, handouts, _, crashes = M.tag.numbers(tag)
+      local held_why = 'quarantine: ' .. (word == 'complete' and K.event_log or K.events_dead) .. ': ' .. failed
+      held_id = M.tag.held_text(result.id, handouts, tonumber(result.attempts), crashes, held_why)
+      delay_ms, why = 'inf', result.error
+    else
+      count, over = count + 1, M.ids.parse(result.id)
+    end
+  end
+  if count > 0 then
+    call('LTRIM', batch, 0, -1 - count)
+  end
+  if last ~= '' then
+    call('SET', P .. object .. K.last_event_id, last)
+  end
+  if C.handled[C.number[i]] then
+    M.finish.event(i, object, over)
+  end
+  if count > 0 and M.tag.has_failed(tag) then
+    call('DEL', P .. object .. K.event_errors)
+  end
+  if delay_ms then
+    hold(i, result, count, delay_ms, held_id, why)
+    return false
+  elseif result.next == '' then
+    call('DEL', C.base[i] .. K.worker_event_id)
+    C.object[i], C.prev[i] = object, before
+    return true
+  end
+  call('SET', C.base[i] .. K.worker_event_id, result.next)
+  M.again.give(i, object, result.next)
+  return false
+end
+
+-- Takes in any result but `done` and `yield` of the batch with this tag; a slot whose result speaks of another batch is given its own again.
+-- Returns whether the slot goes on with its object.
+local function settle(i, tag)
+  local result = read(i)
+  if result.tag ~= tag or not result.count then
+    M.again.give_unknown(i, tag)
+    return false
+  end
+  C.progress = true
+  local ready = not C.handled[C.number[i]] or M.finish.read(i, result.object)
+  local count = tonumber(result.count)
+  ready = ready and (not C.logs or count == 0 and not result.id or M.log.delivered(i, result.object, count))
+  return ready and settle_part(i, result)
+end
+
+return {
+  FIELDS = FIELDS, name = name, taken_ms = taken_ms, prepare = prepare, finish = finish, let_go = let_go, settle = settle,
+}
