@@ -2,11 +2,12 @@
 
 use std::process::{Command, Output, Stdio};
 
-use crate::support::console::PATIENCE;
-use crate::support::{Redis, until};
 use redis::Commands as _;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+use crate::support::console::PATIENCE;
+use crate::support::{Redis, until};
 
 const SYSTEMS: [&str; 3] = ["seriatim", "streams", "raw"];
 /// Small enough for a test.

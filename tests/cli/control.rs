@@ -2,12 +2,13 @@
 
 use std::process::{Command, Output};
 
-use crate::state::State;
-use crate::support::Redis;
 use serde_json::{Value, json};
 use seriatim::control::ended::{EVENTS_MAX, ROWS_MAX};
 use seriatim::control::inspect::{EventState, Place, Standing, Tries};
 use seriatim::control::{ControlError, LogStatus, dead_letters, depth, ended, inspect, stats};
+
+use crate::state::State;
+use crate::support::Redis;
 
 async fn clean() -> (Redis, State) {
     let redis = Redis::start();

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::support::{Redis, until};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use redis::Commands as _;
+
+use crate::support::{Redis, until};
 
 /// A Redis, a connection to it, and a directory for files.
 struct Bench {

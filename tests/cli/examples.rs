@@ -3,10 +3,11 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::support::Redis;
 use rustix::process::{Pid, Signal, kill_process};
 use seriatim::keys::Keys;
 use seriatim::scripts::{self, Seen};
+
+use crate::support::Redis;
 
 /// `cargo run --example NAME -- ARGUMENTS`.
 fn example(redis: &Redis, name: &str, arguments: &[&str]) -> Command {

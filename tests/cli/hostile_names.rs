@@ -2,11 +2,12 @@
 
 use std::process::{Command, Output};
 
+use redis::aio::MultiplexedConnection;
+use serde_json::Value;
+
 use crate::support::console::PATIENCE;
 use crate::support::process::{Process, sent_to};
 use crate::support::{Redis, until};
-use redis::aio::MultiplexedConnection;
-use serde_json::Value;
 
 /// Names that no library emits for: their objects are held, and only an operator gets at their events.
 const UNFIT: [(&[u8], &str); 5] = [

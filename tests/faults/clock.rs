@@ -4,13 +4,6 @@
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
-use crate::state::State;
-use crate::support::clock::Clock;
-use crate::support::console::{Console, PATIENCE};
-use crate::support::recorder::{Act, Gate, Recorder};
-use crate::support::running::start;
-use crate::support::sweep::LOOK;
-use crate::support::{Redis, until};
 use redis::aio::MultiplexedConnection;
 use rstest::rstest;
 use seriatim::control::rules::{self, Kind, Selector};
@@ -18,6 +11,14 @@ use seriatim::keys::Keys;
 use seriatim::projection::{RedisStore, Store};
 use seriatim::scripts::operator::By;
 use seriatim::scripts::{self, Adopted, Attach, Attached, Suspects, Sweep};
+
+use crate::state::State;
+use crate::support::clock::Clock;
+use crate::support::console::{Console, PATIENCE};
+use crate::support::recorder::{Act, Gate, Recorder};
+use crate::support::running::start;
+use crate::support::sweep::LOOK;
+use crate::support::{Redis, until};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);

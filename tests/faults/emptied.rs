@@ -4,13 +4,14 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rstest::rstest;
+use seriatim::consume::{Gate, Start, Verdict};
+
 use crate::support::console::{Console, PATIENCE};
 use crate::support::process::{Process, Sent, sent_to};
 use crate::support::recorder::Recorder;
 use crate::support::running::{config, start};
 use crate::support::{Redis, until};
-use rstest::rstest;
-use seriatim::consume::{Gate, Start, Verdict};
 
 /// Options of a worker of a user who has chosen no first id.
 const PLAIN: [&str; 2] = ["--first-id", "0"];

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use seriatim::scripts::{self, Seen};
+use seriatim::worker::{StopReason, WorkerError};
+
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, until};
-use seriatim::scripts::{self, Seen};
-use seriatim::worker::{StopReason, WorkerError};
 
 /// The time to which the counter jumps.
 fn now_us() -> u64 {

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use seriatim::sink::Stop;
+
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, until};
-use seriatim::sink::Stop;
 
 /// From now on Redis is full: it holds more than it may, and drops nothing.
 async fn full(console: &Console) {

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use seriatim::sink::Stop;
+
 use crate::support::Redis;
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
-use seriatim::sink::Stop;
 
 /// The story: the sink stood still with the events of one object, and said of those of another that it was unavailable. A probe was only
 /// made while no delivery was under way, so none was ever made, and no object went on. The fail point `deliver.after=unavailable` found it.

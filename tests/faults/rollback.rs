@@ -2,11 +2,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::support::{Redis, until};
 use redis::aio::MultiplexedConnection;
 use seriatim::sink::{self, Stop};
 use seriatim::worker::{Shutdown, Worker, WorkerBuilder};
 use tokio::sync::mpsc;
+
+use crate::support::{Redis, until};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use seriatim::event::Json;
+use seriatim::{EmitError, Emitter};
+
 use crate::support::Redis;
 use crate::support::console::Console;
 use crate::support::proxy::Proxy;
 use crate::support::recorder::Recorder;
 use crate::support::running::start_at;
-use seriatim::event::Json;
-use seriatim::{EmitError, Emitter};
 
 /// A link of 10 Mbit/s.
 const SLOW: usize = 1_250_000;

@@ -6,16 +6,17 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::support::console::{Console, PATIENCE};
-use crate::support::process::Process;
-use crate::support::recorder::Recorder;
-use crate::support::running::{config, start};
-use crate::support::{Redis, until};
 use rstest::rstest;
 use seriatim::async_trait;
 use seriatim::keys::Keys;
 use seriatim::sink::{Batch, Context, Delivered, Handlers, Sink};
 use seriatim::worker::{Shutdown, Stopped, Worker, WorkerConfig, WorkerError};
+
+use crate::support::console::{Console, PATIENCE};
+use crate::support::process::Process;
+use crate::support::recorder::Recorder;
+use crate::support::running::{config, start};
+use crate::support::{Redis, until};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 

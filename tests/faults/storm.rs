@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use seriatim::sink::Stop;
+
 use crate::support::console::{Console, PATIENCE};
 use crate::support::proxy::{Lose, Proxy};
 use crate::support::recorder::{Act, Recorder};
 use crate::support::running::{Running, start_at};
 use crate::support::{Redis, until};
-use seriatim::sink::Stop;
 
 const OBJECTS: u64 = 7;
 const EVENTS: u64 = 250;

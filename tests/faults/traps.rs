@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use seriatim::worker::WorkerError;
+
 use crate::support::console::{Console, PATIENCE};
 use crate::support::proxy::{Lose, Proxy};
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::{start, start_at};
 use crate::support::{Redis, until};
-use seriatim::worker::WorkerError;
 
 /// A reply to a blocking pop is lost on its way: the marker is in the slot's list, and nobody was told.
 #[tokio::test]

@@ -2,12 +2,13 @@
 //! nothing else; one that all share holds work up until an operator has moved it away, and workers say which it is.
 #![cfg(feature = "cli")]
 
+use seriatim::sink::Stop;
+
 use crate::support::console::{Console, PATIENCE};
 use crate::support::process::{Process, merged, sent_to};
 use crate::support::recorder::{Act, Recorder};
 use crate::support::running::{start, start_at};
 use crate::support::{Redis, until};
-use seriatim::sink::Stop;
 
 async fn others_are_served(console: &Console, sink: &Recorder) {
     let before = sink.sent().len();

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use seriatim::sink::Stop;
+
 use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, until};
-use seriatim::sink::Stop;
 
 /// The disk of one node was full: its worker kept all of its batches while healthy workers had nothing to do. They are held for others after a while, with
 /// no attempt more, and from then on the worker has one batch at most, to try its sink with.

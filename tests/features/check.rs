@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::state::State;
-use crate::support::Redis;
 use rstest::{Context, rstest};
 use seriatim::control::check::{CheckReport, Invariant, Subject, check, check_up_to};
 use seriatim::keys::Keys;
+
+use crate::state::State;
+use crate::support::Redis;
 
 async fn fresh() -> (Redis, State) {
     let redis = Redis::start();

@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
+use seriatim::control::log;
+use seriatim::scripts::EventLog;
+use seriatim::worker::{ClaimError, Claimed, Claims, Worker, WorkerConfig, WorkerError};
+
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::Recorder;
 use crate::support::running::{config, start};
 use crate::support::{Redis, until};
-use seriatim::control::log;
-use seriatim::scripts::EventLog;
-use seriatim::worker::{ClaimError, Claimed, Claims, Worker, WorkerConfig, WorkerError};
 
 async fn claims(redis: &Redis, name: &str, change: impl FnOnce(&mut WorkerConfig)) -> Claims {
     let mut config = config(redis, name);

@@ -3,15 +3,16 @@
 
 use std::process::{Command, Output};
 
-use crate::state::State;
-use crate::support::Redis;
-use crate::support::recorder::{Act, Recorder};
-use crate::support::running::start;
 use serde_json::Value;
 use seriatim::control::actions::{Action, actions};
 use seriatim::control::dead::{Settle, Settled, dead_letter, dead_letters, newest_dead_letters, settle, settle_all};
 use seriatim::control::{By, ControlError};
 use seriatim::sink::Stop;
+
+use crate::state::State;
+use crate::support::Redis;
+use crate::support::recorder::{Act, Recorder};
+use crate::support::running::start;
 
 const ADA: By<'static> = By { who: "ada@host", why: "fixed upstream" };
 

@@ -5,13 +5,14 @@ use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use seriatim::consume::{Gate, Start, Verdict};
+use seriatim::control::{ControlError, Forgot, forget};
+
 use crate::state::State;
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Gate as Barrier, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, until};
-use seriatim::consume::{Gate, Start, Verdict};
-use seriatim::control::{ControlError, Forgot, forget};
 
 /// Runs `seriatim forget` against this Redis, with this on standard input.
 fn seriatim(redis: &Redis, arguments: &[&str], input: &[u8]) -> Output {

@@ -4,10 +4,6 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use crate::state::State;
-use crate::support::Redis;
-use crate::support::recorder::{Act, Recorder};
-use crate::support::running::start;
 use seriatim::control::log::{PER_CALL_MAX, since};
 use seriatim::control::{self, By, ControlError, LogEntry, LogStatus, log, newest_log};
 use seriatim::scripts::{
@@ -15,6 +11,11 @@ use seriatim::scripts::{
 };
 use seriatim::sink::Stop;
 use seriatim::worker::WorkerConfig;
+
+use crate::state::State;
+use crate::support::Redis;
+use crate::support::recorder::{Act, Recorder};
+use crate::support::running::start;
 
 const BOUNDS: Bounds = Bounds {
     batch: 10,

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use seriatim::sink::Stop;
+use seriatim::worker::{RetryPolicy, WorkerConfig};
+
 use crate::support::Redis;
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
 use crate::support::until;
-use seriatim::sink::Stop;
-use seriatim::worker::{RetryPolicy, WorkerConfig};
 
 /// A sink that fails for a time whatever mentions `bad`, and sends the rest.
 fn failing() -> Recorder {

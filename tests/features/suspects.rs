@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rstest::rstest;
+use seriatim::sink::Stop;
+use seriatim::worker::{Claimed, Claims, UsedUp, Worker, WorkerConfig};
+use tokio::runtime::Runtime;
+
 use crate::state::State;
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Gate, Offer, Recorder};
 use crate::support::running::{Running, config, start};
 use crate::support::{Redis, until};
-use rstest::rstest;
-use seriatim::sink::Stop;
-use seriatim::worker::{Claimed, Claims, UsedUp, Worker, WorkerConfig};
-use tokio::runtime::Runtime;
 
 /// Drops the worker in the middle of its work; its lease ends.
 async fn kill(console: &Console, worker: Running) {

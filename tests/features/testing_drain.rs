@@ -3,9 +3,6 @@
 
 use std::time::Duration;
 
-use crate::support::Redis;
-use crate::support::console::PATIENCE;
-use crate::support::running::config;
 use serde_json::{Value, json};
 use seriatim::control::By;
 use seriatim::control::held::WaitsFor;
@@ -13,6 +10,10 @@ use seriatim::control::rules::{Kind, Selector, set};
 use seriatim::sink::{Failure, HandlerContext, Handlers};
 use seriatim::testing::{DrainError, Fate, drain};
 use seriatim::worker::{Worker, WorkerBuilder};
+
+use crate::support::Redis;
+use crate::support::console::PATIENCE;
+use crate::support::running::config;
 
 fn worker(redis: &Redis, handlers: &Handlers) -> WorkerBuilder {
     Worker::builder(redis.url()).config(config(redis, "w")).sink(handlers.clone())

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::support::{Redis, until};
 use redis::aio::MultiplexedConnection;
 use redis::{Value, cmd};
 use seriatim::async_trait;
@@ -15,6 +14,8 @@ use seriatim::keys::{Keys, OBJECT_KINDS, SHARED_KINDS, WORKER_KINDS};
 use seriatim::sink::{Batch, Context, Delivered, Sink};
 use seriatim::worker::{Shutdown, Stopped, Worker, WorkerError};
 use tokio::task::JoinHandle;
+
+use crate::support::{Redis, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A worker has met a key of a wrong type by then, and waits.

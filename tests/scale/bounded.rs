@@ -3,12 +3,13 @@
 
 use std::process::Command;
 
-use crate::support::Redis;
 use seriatim::control::actions::actions;
 use seriatim::control::dead::{DeadPage, Settle, Settled, dead_letters, dead_letters_of, settle};
 use seriatim::control::inspect::Standing;
 use seriatim::control::{By, ended, inspect, log, newest_log};
 use seriatim::scripts;
+
+use crate::support::Redis;
 
 /// `dead list --object` read 20,000 dead letters in one request to show 20. A request looks at 1,000 now, and says how to go on.
 #[tokio::test]

@@ -3,15 +3,16 @@
 
 use std::time::{Duration, Instant};
 
+use redis::aio::MultiplexedConnection;
+use rstest::rstest;
+use seriatim::keys::Keys;
+use seriatim::scripts::{self, Adopted, Sweep};
+
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::Recorder;
 use crate::support::running::start;
 use crate::support::sweep::LOOK;
 use crate::support::{Redis, until};
-use redis::aio::MultiplexedConnection;
-use rstest::rstest;
-use seriatim::keys::Keys;
-use seriatim::scripts::{self, Adopted, Sweep};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const DEPARTED: u64 = 100_000;

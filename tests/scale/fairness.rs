@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use seriatim::async_trait;
+use seriatim::sink::{Batch, Context, Delivered, Sink};
+
 use crate::support::console::{Console, PATIENCE};
 use crate::support::running::start;
 use crate::support::{Redis, until};
-use seriatim::async_trait;
-use seriatim::sink::{Batch, Context, Delivered, Sink};
 
 const HOT: usize = 63;
 /// Events queued of each hot object before the worker starts, each with a marker of its own.

@@ -1,11 +1,12 @@
 //! A rule that has held a million objects is lifted, and all of them go on.
 #![cfg(feature = "cli")]
 
+use seriatim::control::By;
+use seriatim::control::rules::{self, Kind, Ruled, Selector};
+
 use crate::support::console::PATIENCE;
 use crate::support::process::{Process, merged};
 use crate::support::{Redis, until};
-use seriatim::control::By;
-use seriatim::control::rules::{self, Kind, Ruled, Selector};
 
 const OBJECTS: usize = 1_000_000;
 /// Of so many objects, one has an event.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::proxy::{Lose, Proxy};
-use crate::support::recorder::{Act, Gate, Recorder};
-use crate::support::running::{start, start_at};
-use crate::support::{Redis, until};
 use futures_util::future::join_all;
 use seriatim::sink::Stop;
 
 use crate::support::console::{Console, PATIENCE};
+use crate::support::proxy::{Lose, Proxy};
+use crate::support::recorder::{Act, Gate, Recorder};
+use crate::support::running::{start, start_at};
+use crate::support::{Redis, until};
 
 async fn calls(console: &Console) -> u64 {
     let stats: String = console.run(&["INFO", "commandstats"]).await;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use seriatim::sink::Stop;
+
 use crate::support::Redis;
 use crate::support::console::PATIENCE;
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
 use crate::support::until;
-use seriatim::sink::Stop;
 
 #[tokio::test]
 async fn a_transient_failure_comes_again_with_the_same_id_and_prev() {

@@ -4,11 +4,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use seriatim::sink::{self, Delivered, Stop};
+use seriatim::worker::{Shutdown, Worker};
+
 use crate::support::console::PATIENCE;
 use crate::support::running::config;
 use crate::support::{Redis, until};
-use seriatim::sink::{self, Delivered, Stop};
-use seriatim::worker::{Shutdown, Worker};
 
 #[tokio::test]
 async fn a_closure_per_event_stops_at_its_first_error() {

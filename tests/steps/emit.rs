@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{Redis, until};
 use redis::AsyncCommands as _;
 use redis::aio::MultiplexedConnection;
 use seriatim::emit::EmitManyError;
@@ -14,6 +13,8 @@ use seriatim::keys::Keys;
 use seriatim::{EmitError, Emitter};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixStream};
+
+use crate::support::{Redis, until};
 
 async fn emitter(redis: &Redis) -> Emitter {
     Emitter::builder(redis.url()).keys(redis.keys().clone()).connect().await.expect("Redis answers")

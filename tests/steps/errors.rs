@@ -6,16 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::state::State;
-use crate::support::Redis;
-use crate::support::console::Console;
-use crate::support::recorder::{Act, Gate, Recorder};
-use crate::support::running::start;
 use serde_json::Value;
 use seriatim::control::held::{Skipped, release, skip};
 use seriatim::control::{self, By, inspect};
 use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results, Suspects, Tag};
 use seriatim::sink::Stop;
+
+use crate::state::State;
+use crate::support::Redis;
+use crate::support::console::Console;
+use crate::support::recorder::{Act, Gate, Recorder};
+use crate::support::running::start;
 
 const BOUNDS: Bounds = Bounds {
     batch: 10,

@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use crate::state::State;
-use crate::support::Redis;
-use crate::support::console::Console;
 use seriatim::control::held::{Skipped, skip};
 use seriatim::control::{self, By};
 use seriatim::scripts::{
     self, Advance, Advanced, Attach, Bounds, Finished, From, Handled, InHand, Report, Results, Suspects, Tag,
 };
+
+use crate::state::State;
+use crate::support::Redis;
+use crate::support::console::Console;
 
 const BOUNDS: Bounds = Bounds {
     batch: 10,

@@ -3,15 +3,16 @@
 
 use std::time::Duration;
 
-use crate::state::State;
-use crate::support::Redis;
-use crate::support::console::Console;
 use seriatim::control::By;
 use seriatim::control::held::{Skipped, skip};
 use seriatim::scripts::{
     self, Advance, Advanced, Attach, BatchReply, Bounds, Emits, EventLog, Finished, Forgot, From, Handled, InHand, Report,
     Results, ScriptError, Suspects, Tag,
 };
+
+use crate::state::State;
+use crate::support::Redis;
+use crate::support::console::Console;
 
 const BOUNDS: Bounds = Bounds {
     batch: 10,

@@ -4,11 +4,6 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::state::State;
-use crate::support::console::{Console, PATIENCE};
-use crate::support::recorder::{Act, Recorder};
-use crate::support::running::start;
-use crate::support::{Redis, until};
 use serde_json::{Value, json};
 use seriatim::control::held::skip;
 use seriatim::control::{By, LogEntry, ended, inspect, log};
@@ -18,6 +13,12 @@ use seriatim::scripts::{
 };
 use seriatim::sink::{Failure, HandlerContext, HandlerResultError, Handlers, RESULT_BYTES_MAX};
 use seriatim::worker::WorkerConfig;
+
+use crate::state::State;
+use crate::support::console::{Console, PATIENCE};
+use crate::support::recorder::{Act, Recorder};
+use crate::support::running::start;
+use crate::support::{Redis, until};
 
 const BOUNDS: Bounds = Bounds {
     batch: 10,

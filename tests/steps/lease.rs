@@ -4,14 +4,15 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use seriatim::async_trait;
+use seriatim::sink::{Batch, Context, Delivered, Sink};
+use seriatim::worker::{Holder, StopReason, WorkerError};
+
 use crate::support::console::PATIENCE;
 use crate::support::proxy::{Lose, Proxy};
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::{start, start_at};
 use crate::support::{Redis, until};
-use seriatim::async_trait;
-use seriatim::sink::{Batch, Context, Delivered, Sink};
-use seriatim::worker::{Holder, StopReason, WorkerError};
 
 #[tokio::test]
 async fn a_name_in_use_is_refused_soon_and_clearly() {

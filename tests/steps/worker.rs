@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use seriatim::sink::Stop;
+use seriatim::worker::{StopReason, Worker, WorkerError};
+
 use crate::support::Redis;
 use crate::support::console::PATIENCE;
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::{config, start};
-use seriatim::sink::Stop;
-use seriatim::worker::{StopReason, Worker, WorkerError};
 
 #[tokio::test]
 async fn events_come_out_in_order_with_ids_and_prevs() {

@@ -5,14 +5,15 @@ use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::console::{Console, PATIENCE};
-use crate::support::running::start;
-use crate::support::{Redis, until};
 use serde_json::Value;
 use seriatim::control::log::log;
 use seriatim::sink::{Failure, Handler, HandlerContext, HandlerResult, Handlers, SUBTASK_BYTES_MAX, SUBTASKS_MAX};
 use seriatim::worker::EventLog;
 use tokio::sync::Notify;
+
+use crate::support::console::{Console, PATIENCE};
+use crate::support::running::start;
+use crate::support::{Redis, until};
 
 /// What handlers have done, in the order in which they did it.
 #[derive(Clone, Default)]

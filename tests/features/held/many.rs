@@ -3,12 +3,13 @@
 
 use std::process::{Command, Output};
 
-use crate::state::State;
-use crate::support::Redis;
 use seriatim::control::actions::actions;
 use seriatim::control::held::{Which, release_all};
 use seriatim::control::{By, ControlError};
 use seriatim::scripts::operator::{self, ReleasedOne};
+
+use crate::state::State;
+use crate::support::Redis;
 
 const ADA: By<'static> = By { who: "ada@host", why: "known" };
 const DOWN: &str = "retry: connection refused";

@@ -8,9 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::state::State;
-use crate::support::Redis;
-use crate::support::console::{Console, PATIENCE};
 use redis::aio::MultiplexedConnection;
 use serde::{Deserialize, Serialize};
 use seriatim::control::{LogEntry, stats};
@@ -19,6 +16,10 @@ use seriatim::projection::{
     Gaps, NameError, Position, Projection, ProjectionError, RedisStore, Runner, STATE_BYTES_MAX, Saved, Store,
 };
 use seriatim::scripts::ScriptError;
+
+use crate::state::State;
+use crate::support::Redis;
+use crate::support::console::{Console, PATIENCE};
 
 const LEASE: Duration = Duration::from_secs(600);
 

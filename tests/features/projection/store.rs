@@ -5,11 +5,12 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::state::State;
-use crate::support::Redis;
 use serde::{Deserialize, Serialize};
 use seriatim::control::LogEntry;
 use seriatim::projection::{Gaps, Position, Projection, ProjectionError, Runner, Saved, Store};
+
+use crate::state::State;
+use crate::support::Redis;
 
 const LEASE: Duration = Duration::from_secs(600);
 
