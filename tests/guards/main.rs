@@ -10,7 +10,7 @@ mod ids;
 mod leases;
 mod log;
 mod reports;
-#[path = "../state/mod.rs"]
+#[path = "../support/state.rs"]
 mod state;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,0 +1,158 @@
+//! The lists of the program: an empty one says that it is empty, and why; `log --follow` outlives Redis.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Output, Stdio};
+
+use crate::state::State;
+use crate::support::Redis;
+use crate::support::console::PATIENCE;
+
+fn program(url: &str, arguments: &[&str]) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    program.args(["--redis", url]).args(arguments).env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE");
+    program
+}
+
+/// An empty list once printed nothing at all: with the log off, `log` looked as if nothing had happened.
+#[tokio::test]
+async fn an_empty_list_says_so_on_standard_error() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, seriatim::keys::Keys::new());
+    let told = |arguments: &[&str]| -> String {
+        let output: Output = program(redis.url(), arguments).output().expect("the program runs");
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0), "{output:?}");
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    let off = "the event log is off, and has only events completed with errors; workers write all events with --event-log\n";
+    for (arguments, expected) in [
+        (&["log"][..], format!("seriatim: the event log has no row: {off}")),
+        (
+            &["log", "--json", "--object", "work:1", "--since", "1h"],
+            format!("seriatim: the event log has no row of work:1 since then: {off}"),
+        ),
+        (&["dead", "list"], "seriatim: there is no dead letter\n".to_owned()),
+        (
+            &["dead", "list", "--object", "work:1", "--after", "1-1"],
+            "seriatim: there is no dead letter of work:1 behind 1-1\n".to_owned(),
+        ),
+        (&["held", "list"], "seriatim: no object is held, paused or blocked\n".to_owned()),
+        (&["held", "list", "--paused"], "seriatim: no object is paused or blocked\n".to_owned()),
+        (&["held", "list", "--until-released", "--json"], "seriatim: no object waits for an operator\n".to_owned()),
+        (&["actions"], "seriatim: no operator has done anything yet\n".to_owned()),
+        // Nothing was asked for.
+        (&["dead", "list", "--limit", "0"], String::new()),
+    ] {
+        assert_eq!(told(arguments), expected, "{arguments:?}");
+    }
+    state.run("HSET", &["seriatim.meta", "event.log", "on"]).await;
+    assert_eq!(told(&["log"]), "seriatim: the event log has no row\n");
+    // With JSON logs it is a JSON line, too.
+    let line: serde_json::Value = serde_json::from_str(&told(&["held", "list", "--log-format", "json"])).expect("JSON");
+    assert_eq!((&line["level"], &line["fields"]["message"]), (&"INFO".into(), &"no object is held, paused or blocked".into()));
+}
+
+/// A `log --follow` and its lines.
+struct Follow {
+    child: std::process::Child,
+    rows: BufReader<std::process::ChildStdout>,
+    messages: BufReader<std::process::ChildStderr>,
+}
+
+impl Follow {
+    fn start(url: &str) -> Self {
+        // Redis knows the script from here on: the first call of the follower is one that was answered.
+        let warmed = program(url, &["log"]).output().expect("the program runs");
+        assert!(warmed.status.success(), "{warmed:?}");
+        let mut child = program(url, &["log", "--follow", "--json"]);
+        let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program runs");
+        let (rows, messages) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+        Self { child, rows: BufReader::new(rows), messages: BufReader::new(messages) }
+    }
+
+    /// The id of the event of the next row; waits for it.
+    fn row(&mut self) -> u64 {
+        let mut line = String::new();
+        self.rows.read_line(&mut line).expect("UTF-8");
+        let row: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"));
+        row["id"].as_u64().expect("an id")
+    }
+
+    /// The next message; waits for it.
+    fn message(&mut self) -> String {
+        let mut line = String::new();
+        self.messages.read_line(&mut line).expect("UTF-8");
+        line
+    }
+}
+
+impl Drop for Follow {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn row(redis: &Redis, id: u64) {
+    redis
+        .console()
+        .await
+        .run::<String>(&["XADD", "event.log", "*", "status", "completed", "object", "x", "id", &id.to_string()])
+        .await;
+}
+
+/// `log --follow` once ended when Redis was restarted. Now it waits, says so once, and goes on behind the last row that it has shown: where Redis has kept its
+/// rows, none is missing and none comes twice, also of those that were written before it was back.
+#[tokio::test]
+async fn following_the_log_outlives_a_restart() {
+    let mut redis = Redis::own(&["--appendonly", "yes", "--appendfsync", "always"]);
+    redis.console().await.run::<u64>(&["HSET", "seriatim.meta", "event.log", "on"]).await;
+    row(&redis, 1).await;
+    let mut follow = Follow::start(redis.url());
+    following(&redis, &mut follow).await;
+    row(&redis, 3).await;
+    assert_eq!(follow.row(), 3);
+    redis.server().kill();
+    let message = follow.message();
+    assert!(message.starts_with("seriatim: Redis does not answer (") && message.ends_with("; waiting for it\n"), "{message}");
+    redis.server().restart();
+    row(&redis, 4).await;
+    assert_eq!(follow.message(), "seriatim: Redis answers again\n");
+    assert_eq!(follow.row(), 4);
+    row(&redis, 5).await;
+    assert_eq!(follow.row(), 5);
+}
+
+/// A Redis that comes back empty: it says that rows are gone, and shows those that are new.
+#[tokio::test]
+async fn following_the_log_goes_on_in_an_emptied_redis() {
+    let mut redis = Redis::own(&[]);
+    redis.console().await.run::<u64>(&["HSET", "seriatim.meta", "event.log", "on"]).await;
+    row(&redis, 1).await;
+    let mut follow = Follow::start(redis.url());
+    following(&redis, &mut follow).await;
+    redis.server().restart();
+    assert!(follow.message().contains("Redis does not answer"));
+    assert_eq!(follow.message(), "seriatim: Redis answers again\n");
+    let message = follow.message();
+    let told = "seriatim: the event log went back: 2 rows had been written to it, now ";
+    assert!(message.starts_with(told) && message.ends_with("; going on with the rows there are\n"), "{message}");
+    row(&redis, 7).await;
+    assert_eq!(follow.row(), 7);
+    // A log that begins anew with a clock that is behind.
+    let console = redis.console().await;
+    console.run::<u64>(&["DEL", "event.log"]).await;
+    assert!(follow.message().contains("1 rows had been written to it, now 0;"), "it says so again");
+    console.run::<String>(&["XADD", "event.log", "5-1", "status", "completed", "object", "x", "id", "8"]).await;
+    assert_eq!(follow.row(), 8);
+}
+
+/// Waits until it has looked for the end of the log, so that the next row is shown.
+async fn following(redis: &Redis, follow: &mut Follow) {
+    crate::support::until("it follows", PATIENCE, async || {
+        let clients: String = redis.console().await.run(&["CLIENT", "LIST"]).await;
+        (clients.lines().filter(|line| line.contains(" cmd=evalsha ")).count() >= 1).then_some(())
+    })
+    .await;
+    row(redis, 2).await;
+    assert_eq!(follow.row(), 2);
+}

@@ -1,0 +1,19 @@
+//! The command line program: what it is told, what it prints, and how it ends.
+#![cfg(feature = "cli")]
+
+#[path = "../support/state.rs"]
+mod state;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bench;
+mod control;
+mod defaults;
+mod emit;
+mod examples;
+mod history;
+mod hostile_names;
+mod lists;
+mod options;
+mod settings;
+mod verify;

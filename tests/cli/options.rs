@@ -1,0 +1,316 @@
+//! What all commands share: the options, the environment, and what they say when Redis does not let them in.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::support::console::PATIENCE;
+use crate::support::{Redis, until};
+
+/// One way to call each command that talks to Redis.
+const COMMANDS: [&[&str]; 13] = [
+    &["check"],
+    &["stats"],
+    &["inspect", "x"],
+    &["dead", "list"],
+    &["forget", "x"],
+    &["dead", "retry", "1-1"],
+    &["held", "list"],
+    &["held", "release", "x"],
+    &["actions"],
+    &["log"],
+    &["emit", "x", "1"],
+    &["worker", "--sink", "null", "--connect-timeout", "0s"],
+    &["bench"],
+];
+
+fn program(args: &[&str]) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    program.args(args).env("SERIATIM_FIRST_ID", "1");
+    for name in ["SERIATIM_REDIS", "SERIATIM_NAMESPACE", "SERIATIM_LOG", "SERIATIM_NAME", "SERIATIM_EVENT_LOG"] {
+        program.env_remove(name);
+    }
+    program
+}
+
+fn run(url: &str, args: &[&str]) -> Output {
+    program(&["--redis", url, "--log", "off"]).args(args).output().expect("the program runs")
+}
+
+/// The one line on standard error, after the exit code has been checked.
+#[track_caller]
+fn stderr(output: &Output, exit: i32) -> String {
+    let text = String::from_utf8(output.stderr.clone()).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(exit), "{text}");
+    assert_eq!(text.lines().count(), 1, "one line: {text}");
+    text
+}
+
+#[test]
+fn each_command_says_what_to_do_when_redis_does_not_let_it_in() {
+    let redis = Redis::own(&[]);
+    let client = redis::Client::open(redis.url()).expect("a Redis URL");
+    let mut connection = client.get_connection().expect("Redis answers");
+    let mut acl = |rules: &[&str]| redis::cmd("ACL").arg("SETUSER").arg(rules).exec(&mut connection).expect("ACL SETUSER");
+    acl(&["low", "on", ">hush", "~*", "+ping", "+multi", "+exec"]);
+    acl(&["default", "off"]);
+    let url = redis.url();
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let nobody = format!("unix://{}", dir.path().join("nobody.sock").display());
+    let wrong = format!("{url}?user=low&pass=hushed");
+    let low = format!("{url}?user=low&pass=hush");
+    for (url, advice) in [
+        (&nobody, "is it running? --redis or SERIATIM_REDIS names another"),
+        (&wrong, "check user and password in --redis"),
+        (&url.to_owned(), "check user and password in --redis"),
+        (&low, "the user lacks +"),
+    ] {
+        for command in COMMANDS {
+            let message = stderr(&run(url, command), 3);
+            assert!(message.contains(advice) && !message.contains("hush"), "{command:?} with {url}: {message}");
+        }
+    }
+}
+
+#[test]
+fn a_url_that_cannot_be_used_is_not_repeated() {
+    for (url, why) in [
+        ("redis://u:12?hush@host", "%3F"),
+        ("redis://u:12#hush@host", "%23"),
+        ("redis://u:12/hush@host", "%2F"),
+        ("rediss://u:hush@host", "TLS"),
+        ("hush:hush", "redis://"),
+    ] {
+        for command in COMMANDS {
+            let message = stderr(&run(url, command), 2);
+            assert!(message.contains(why) && !message.contains("hush"), "{command:?} with {url}: {message}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_opened_for_a_worker_that_cannot_start() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("out");
+    let sink = format!("file:{}", file.display());
+    for (url, option, why) in [("rediss://host", "--retry=minute", "TLS"), ("redis://host", "--turn-max=0", "--turn-max is 0; ")]
+    {
+        let message = stderr(&run(url, &["worker", "--sink", &sink, option]), 2);
+        assert!(message.contains(why), "{message}");
+        assert!(!Path::new(&file).exists(), "{message}");
+    }
+}
+
+#[test]
+fn a_retry_policy_that_is_none_is_refused_with_the_reason() {
+    for (options, why) in [
+        (&["--retry=fixed:0s"][..], "a wait must be 1 ms to 24 h"),
+        (&["--retry=hourly"], "is no retry policy"),
+        (&["--retry-type=moved"], "write TYPE=POLICY"),
+        (&["--retry-type=moved=fixed:1s,attempts=3"], "go together"),
+        (&["--retry-type=moved=minute", "--retry-type=moved=scheduler"], "--retry-type moved is given twice"),
+    ] {
+        let output = run("redis://host", &[&["worker", "--sink", "null"], options].concat());
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && message.contains(why), "{options:?}: {message}");
+    }
+}
+
+/// `SERIATIM_EVENT_LOG=1` was once refused: only `true` and `false` were understood.
+#[test]
+fn a_flag_in_the_environment_takes_the_usual_words_for_true_and_false() {
+    let worker = |value: &str| {
+        // The sink cannot be opened, which is told after the options are read.
+        let mut program = program(&["worker", "--sink", "file:/no/such/directory/out", "--redis", "redis://127.0.0.1:1"]);
+        stderr(&program.env("SERIATIM_EVENT_LOG", value).output().expect("the program runs"), 2)
+    };
+    for value in ["1", "true", "TRUE", "yes", "on", "0", "false", "no", "off", ""] {
+        assert!(worker(value).contains("/no/such/directory"), "{value}");
+    }
+    let mut program = program(&["worker", "--sink", "null", "--redis", "redis://127.0.0.1:1"]);
+    let refused = program.env("SERIATIM_EVENT_LOG", "perhaps").output().expect("the program runs");
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && message.contains("'perhaps' for '--event-log'"), "{refused:?}");
+}
+
+/// The words have their meaning: the worker announces its event log, or does not.
+#[tokio::test]
+async fn a_flag_in_the_environment_means_what_it_says() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    for (value, is_on) in [("1", true), ("off", false)] {
+        let sink = ["worker", "--sink", "null", "--name", "w", "--redis", redis.url()];
+        let mut worker = program(&sink).env("SERIATIM_EVENT_LOG", value).spawn().expect("the program runs");
+        let rows = console.run::<u64>(&["XLEN", "event.log"]).await;
+        let client = redis::Client::open(redis.url()).expect("a URL");
+        let mut emit = client.get_connection().expect("Redis answers");
+        redis::pipe().atomic().lpush("x:events", "1").lpush("objects.with.events", "x").exec(&mut emit).expect("emitted");
+        until("it is delivered", PATIENCE, async || {
+            let (queued, owner): (u64, u64) = redis::pipe()
+                .cmd("EXISTS")
+                .arg("x:events")
+                .cmd("EXISTS")
+                .arg("x:event.worker")
+                .query_async(&mut redis.connect().await)
+                .await
+                .expect("Redis answers");
+            (queued + owner == 0).then_some(())
+        })
+        .await;
+        assert_eq!(console.run::<u64>(&["XLEN", "event.log"]).await > rows, is_on, "{value}");
+        let stop = Command::new("kill").args(["-TERM", &worker.id().to_string()]).status().expect("kill runs");
+        assert!(stop.success() && worker.wait().expect("it ends").success());
+    }
+}
+
+/// With `--log-format json` the last line, which says why the program ended, was once plain text: whoever collected JSON lines lost it.
+#[test]
+fn with_json_logs_the_fatal_error_is_a_json_line() {
+    for (arguments, exit, why) in [
+        (&["stats", "--redis", "redis://127.0.0.1:1", "--log-format", "json"][..], 3, "cannot connect to Redis"),
+        (&["worker", "--sink", "null", "--turn-max", "0", "--log-format=json"], 2, "--turn-max is 0"),
+        // The command line itself cannot be read.
+        (&["worker", "--sink", "null", "--lease", "soon", "--log-format=json"], 2, "'soon' for '--lease <TIME>'"),
+    ] {
+        let line = stderr(&program(arguments).output().expect("the program runs"), exit);
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        assert!(line["fields"]["message"].as_str().is_some_and(|message| message.contains(why)), "{line}");
+        assert_eq!((&line["level"], &line["target"]), (&"ERROR".into(), &"seriatim".into()));
+        assert!(line["timestamp"].as_str().is_some_and(|at| at.ends_with('Z')), "{line}");
+    }
+}
+
+#[test]
+fn an_empty_variable_counts_as_unset() {
+    let redis = Redis::start();
+    let output = program(&["stats", "--redis", redis.url()]).env("SERIATIM_NAMESPACE", "").env("SERIATIM_LOG", "").output();
+    let output = output.expect("the program runs");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let worker =
+        program(&["worker", "--sink", "file:/no/such/directory/out"]).env("SERIATIM_REDIS", "").env("SERIATIM_NAME", "").output();
+    let message = stderr(&worker.expect("the program runs"), 2);
+    assert!(message.contains("/no/such/directory"), "{message}");
+    // What is written on the command line is meant.
+    stderr(&run(redis.url(), &["stats", "--namespace", ""]), 2);
+}
+
+#[test]
+fn a_log_filter_that_is_none_is_refused() {
+    for bad in ["verbose", "foo=bar=baz"] {
+        let output = program(&["stats", "--log", bad]).output().expect("the program runs");
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--log"), "{output:?}");
+    }
+}
+
+/// The lines of docs/protocol.md, "Permissions", for this namespace: the words after `ACL SETUSER`.
+fn permissions(prefix: &str) -> Vec<Vec<String>> {
+    let lines = include_str!("../../docs/protocol.md").lines();
+    let rules = lines.filter_map(|line| line.strip_prefix("    ACL SETUSER "));
+    rules.map(|rules| rules.replace("{shop:0}:", prefix).split(' ').map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn the_permissions_in_the_document_name_every_command_of_the_scripts() {
+    let rules = permissions("");
+    let worker = rules.iter().find(|rules| rules[0] == "worker").expect("a line for the worker");
+    let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+    let files =
+        [lua.clone(), lua.join("lib"), lua.join("advance")].into_iter().flat_map(|dir| std::fs::read_dir(dir).expect("scripts"));
+    let mut commands = 0;
+    for path in files.map(|file| file.expect("a script").path()) {
+        // These two are an operator's, who may run all commands that read.
+        if path.extension().is_none_or(|end| end != "lua") || path.ends_with("check.lua") || path.ends_with("inspect.lua") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("text");
+        for rest in ["call('", "try('"].into_iter().flat_map(|call| text.split(call).skip(1)) {
+            let command = rest.split('\'').next().unwrap_or_default().to_lowercase();
+            assert!(worker.contains(&format!("+{command}")), "{} uses {command}", path.display());
+            commands += 1;
+        }
+    }
+    assert!(commands > 50, "only {commands} were found");
+    let operator = rules.iter().find(|rules| rules[0] == "operator").expect("a line for the operator");
+    // `+@read` has these.
+    let reads = "exists hget hgetall hlen hmget lindex llen mget type xinfo xrange xrevrange zcount zrange zrank zscore";
+    let reads: Vec<&str> = reads.split(' ').collect();
+    for file in std::fs::read_dir(lua.join("operator")).expect("scripts") {
+        let path = file.expect("a script").path();
+        let text = std::fs::read_to_string(&path).expect("text");
+        for rest in text.split("call('").skip(1) {
+            let command = rest.split('\'').next().unwrap_or_default().to_lowercase();
+            let allowed = reads.contains(&command.as_str()) || operator.contains(&format!("+{command}"));
+            assert!(allowed, "{} uses {command}", path.display());
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_permissions_in_the_document_are_enough() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    for rules in permissions(redis.keys().prefix()) {
+        let words: Vec<&str> = ["ACL", "SETUSER"].into_iter().chain(rules.iter().map(String::as_str)).collect();
+        console.run::<String>(&words).await;
+    }
+    let url = |user: &str| format!("{}?user={user}&pass=PASSWORD", redis.url());
+    let namespace = ["--namespace", redis.namespace()];
+    let emit = run(&url("frontend"), &[&namespace[..], &["emit", "x", "1", "2", "--data", "{}"]].concat());
+    assert_eq!(emit.status.code(), Some(0), "{emit:?}");
+    // It writes the keys of an emit, and no others: with SET on `objects.held` it could hold up every worker.
+    let frontend = redis::Client::open(url("frontend")).expect("a URL");
+    let mut frontend = frontend.get_multiplexed_async_connection().await.expect("it may connect");
+    let keys = redis.keys();
+    for words in [
+        ["SET", &keys.objects_held(), "x"],
+        ["SET", &keys.next_event_id(), "x"],
+        ["SET", &keys.events("x"), "x"],
+        ["LPUSH", &keys.data("x"), "x"],
+        ["LPUSH", &keys.objects_held(), "x"],
+        ["LPUSH", &keys.worker_object("w.0"), "x"],
+        ["GET", &keys.data("x"), ""],
+    ] {
+        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        let denied = redis::cmd(words[0]).arg(&words[1..]).query_async::<redis::Value>(&mut frontend).await;
+        assert_eq!(denied.expect_err("no right").code(), Some("NOPERM"), "{words:?}");
+    }
+    let mut worker = program(&["--redis", &url("worker"), "--log", "off"]);
+    let mut worker = worker.args(namespace).args(["worker", "--sink", "null", "--name", "w"]).spawn().expect("the program runs");
+    let delivered = redis.keys().last_event_id("x");
+    until("both events are delivered", PATIENCE, async || (console.number(&delivered).await == 2).then_some(())).await;
+    for command in [&["check"][..], &["stats", "--scan"], &["inspect", "x"], &["dead", "list"]] {
+        let output = run(&url("operator"), &[&namespace[..], command].concat());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    for n in 1..=3 {
+        let dead = [&redis.keys().events_dead(), &format!("1-{n}"), "object", "x", "event", "3", "id", "1"];
+        console.run::<String>(&[&["XADD"], &dead[..]].concat()).await;
+    }
+    for words in [
+        ["ZADD", &redis.keys().objects_held(), "inf", "held"],
+        ["MSET", &redis.keys().event_worker("held"), "held", ""],
+        ["RPUSH", &redis.keys().events_held("held"), "1", "2"],
+        ["MSET", &redis.keys().events_held_id("held"), "1 0 1 0 attempts: x", ""],
+    ] {
+        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        console.run::<redis::Value>(&words).await;
+    }
+    for command in [
+        &["dead", "show", "1-1"][..],
+        &["dead", "retry", "1-1"],
+        &["dead", "drop", "1-2", "--reason", "no"],
+        &["dead", "retry", "--all"],
+        &["held", "list"],
+        &["held", "skip", "held"],
+        &["pause", "other:*"],
+        &["resume", "other:*"],
+        &["rules"],
+        &["actions"],
+        &["log"],
+    ] {
+        let output = run(&url("operator"), &[&namespace[..], command].concat());
+        assert_eq!(output.status.code(), Some(0), "{command:?}: {output:?}");
+    }
+    let stop = Command::new("kill").args(["-TERM", &worker.id().to_string()]).status().expect("kill runs");
+    assert!(stop.success() && worker.wait().expect("it ends").success());
+}

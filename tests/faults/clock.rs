@@ -1,0 +1,409 @@
+//! Redis' clock is set back, or ahead, by an hour. What was due at once was stored with its time: it waited for an hour, and so did a takeover, because
+//! Redis keeps the end of a lease, too.
+
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use rstest::rstest;
+use seriatim::control::rules::{self, Kind, Selector};
+use seriatim::keys::Keys;
+use seriatim::projection::{RedisStore, Store};
+use seriatim::scripts::operator::By;
+use seriatim::scripts::{self, Adopted, Attach, Attached, Suspects, Sweep};
+
+use crate::state::State;
+use crate::support::clock::Clock;
+use crate::support::console::{Console, PATIENCE};
+use crate::support::recorder::{Act, Gate, Recorder};
+use crate::support::running::start;
+use crate::support::sweep::LOOK;
+use crate::support::{Redis, until};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// So soon everything goes on.
+const SOON: Duration = Duration::from_secs(8);
+
+fn with_clock() -> (Clock, Redis) {
+    let clock = Clock::new();
+    let redis = Redis::with(&[], clock.environment());
+    (clock, redis)
+}
+
+/// Sets the clock back by an hour. Valkey gives scripts a time that it keeps for a moment.
+async fn step_back(clock: &Clock, console: &Console) {
+    let before = now_ms(console).await;
+    clock.step_back(HOUR);
+    until("scripts see the step", PATIENCE, async || {
+        let seconds: u64 = console.run(&["EVAL", "return redis.call('TIME')[1]", "0"]).await;
+        (seconds * 1000 < before - 1_800_000).then_some(())
+    })
+    .await;
+}
+
+async fn adopt(conn: &mut MultiplexedConnection, keys: &Keys, since: Option<Duration>) -> Adopted {
+    adopt_in(conn, keys, since, LOOK).await
+}
+
+/// The same by a process that notices within this time that its lease has ended.
+async fn adopt_in(conn: &mut MultiplexedConnection, keys: &Keys, since: Option<Duration>, notice: Duration) -> Adopted {
+    let sweep = Sweep { own: "sweeper", crashes_max: 5, look: LOOK, forget: DAY, since, notice };
+    scripts::adopt(conn, keys, &sweep).await.expect("a sweep")
+}
+
+async fn now_ms(console: &Console) -> u64 {
+    let (seconds, micros): (u64, u64) = console.run(&["TIME"]).await;
+    seconds * 1000 + micros / 1000
+}
+
+/// Objects that were held, due at once, and one to be tried again in 3 s, when the clock was set back by an hour.
+#[tokio::test]
+async fn what_was_due_is_due_after_a_step_back() {
+    let (clock, redis) = with_clock();
+    let console = redis.console().await;
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let keys = state.keys.clone();
+    let now = now_ms(&console).await;
+    for (n, why) in ["takeover", "stop", "slots"].into_iter().enumerate() {
+        let first = n as u64 + 1;
+        state.hold(why, &now.to_string(), &["{}"], &format!("{first} 0 0 0 {why}")).await;
+    }
+    for object in ["yield", "wake"] {
+        state.hold(object, &now.to_string(), &[], "0 0 0 0 ").await;
+        state.run("DEL", &[&keys.events_held_id(object)]).await;
+        state.run("LPUSH", &[&keys.events(object), "{}"]).await;
+    }
+    state.hold("retry", &(now + 3000).to_string(), &["{}"], "4 0 1 0 retry: no").await;
+    state.hold("operator", "inf", &["{}"], "5 0 1 0 attempts: no").await;
+    adopt(&mut state.conn, &keys, None).await;
+    step_back(&clock, &console).await;
+    let stepped = Instant::now();
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |config| config.sweep = Duration::from_secs(1));
+    sink.until_sent(6).await;
+    assert!(stepped.elapsed() < SOON, "{:?}", stepped.elapsed());
+    assert_eq!(console.due("operator").await, Some(f64::INFINITY));
+    worker.finish().await;
+}
+
+/// The clock is set back while workers run: one holds an object for its next attempt, one dies. Its lease would have ended an hour late.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_process_is_taken_over_in_time_after_a_step_back() {
+    let (clock, redis) = with_clock();
+    let console = redis.console().await;
+    let five_s = Duration::from_secs(5);
+    let stuck = Recorder::with(|_| Act::Wait(Gate::closed()));
+    let dies = start(&redis, "dies", &stuck, |config| config.lease = five_s);
+    console.emit("work:1", "1").await;
+    stuck.until_offered(1).await;
+    let sink = Recorder::new();
+    let lives = start(&redis, "lives", &sink, |config| {
+        config.sweep = Duration::from_secs(1);
+        config.lease = five_s;
+    });
+    console.until_lease("lives").await;
+    let noted = async || console.run::<Option<String>>(&["HGET", &console.keys.meta(), "clock"]).await.map(drop);
+    until("a sweep has noted the time", PATIENCE, noted).await;
+    step_back(&clock, &console).await;
+    dies.crash().await;
+    let stepped = Instant::now();
+    console.emit("work:2", "1").await;
+    sink.until_sent(2).await;
+    assert!(stepped.elapsed() < SOON, "{:?}", stepped.elapsed());
+    lives.finish().await;
+    console.until_at_rest().await;
+}
+
+/// A process that starts again under its name waits for the lease of the one before; that would have ended an hour late.
+#[tokio::test]
+async fn a_lease_is_cut_to_its_length_by_the_next_of_its_name() {
+    let (clock, redis) = with_clock();
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let lease = Duration::from_secs(5);
+    let mut args = Attach {
+        name: "w",
+        token: "token-1",
+        holder: "elsewhere 1 1 5000ms",
+        lease,
+        slots: 1,
+        displace: "",
+        before: "",
+        crashes_max: 5,
+        suspects: Suspects::NONE,
+    };
+    scripts::attach(&mut conn, &keys, &args).await.expect("attached");
+    step_back(&clock, &redis.console().await).await;
+    args.token = "token-2";
+    for _ in 0..2 {
+        let Attached::InUse { left, .. } = scripts::attach(&mut conn, &keys, &args).await.expect("an answer") else {
+            panic!("the name is in use")
+        };
+        assert!(left <= lease, "{left:?}");
+    }
+}
+
+/// A pause of three seconds would have lasted an hour longer.
+#[tokio::test]
+async fn a_rule_ends_in_time_after_a_step_back() {
+    let (clock, redis) = with_clock();
+    let console = redis.console().await;
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let by = By { who: "ada", why: "" };
+    for (selector, after) in [("a:*", Some(Duration::from_secs(3))), ("b:*", None), ("c:*", Some(2 * HOUR))] {
+        let selector: Selector = selector.parse().expect("a selector");
+        rules::set(&mut conn, &keys, by, Kind::Pause, &selector, after).await.expect("set");
+    }
+    adopt(&mut conn, &keys, None).await;
+    step_back(&clock, &console).await;
+    let stepped = Instant::now();
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |config| config.sweep = Duration::from_secs(1));
+    for object in ["a:1", "b:1", "c:1"] {
+        console.emit(object, "1").await;
+    }
+    sink.until_sent(1).await;
+    assert!(stepped.elapsed() < SOON, "{:?}", stepped.elapsed());
+    assert_eq!(sink.sent()[0].object, "a:1");
+    let left = rules::rules(&mut conn, &keys).await.expect("rules");
+    let ends: Vec<_> = left.rules.iter().filter(|rule| rule.in_force).map(|rule| rule.end_ms).collect();
+    let [None, Some(end)] = ends[..] else { panic!("{left:?}") };
+    let two_hours = 7_200_000;
+    assert!((two_hours - 60_000..=two_hours).contains(&(end - left.now_ms)), "{left:?}");
+    worker.stop().await;
+}
+
+/// However many objects are held, they move in bounded steps, and stay in their order.
+#[tokio::test]
+async fn many_held_objects_move_in_bounded_steps() {
+    const HELD: u64 = 4_500;
+    let (clock, redis) = with_clock();
+    let console = redis.console().await;
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let now = now_ms(&console).await;
+    let mut pipe = redis::pipe();
+    for n in 0..HELD {
+        // Some have one time together.
+        pipe.cmd("ZADD").arg(keys.objects_held()).arg(now + 60_000 + n / 3000 * 5).arg(format!("{n:05}")).ignore();
+    }
+    for n in 0..1_200 {
+        pipe.cmd("ZADD").arg(keys.objects_held()).arg("inf").arg(format!("operator:{n}")).ignore();
+    }
+    let () = pipe.query_async(&mut conn).await.expect("held");
+    let _: u64 = console.run(&["ZADD", &keys.event_workers_departed(), &(now + 500_000).to_string(), "gone"]).await;
+    adopt(&mut conn, &keys, None).await;
+    step_back(&clock, &console).await;
+    let mut moved = Vec::new();
+    let mut more = true;
+    while more && moved.len() < 20 {
+        let adopted = adopt(&mut conn, &keys, None).await;
+        moved.push(adopted.moved);
+        more = adopted.more;
+    }
+    assert!(!more, "objects that wait for an operator are moved without end: {moved:?}");
+    assert_eq!((moved.iter().sum::<u64>(), moved.iter().max()), (HELD, Some(&1000)), "{moved:?}");
+    let due = ["ZRANGE", &keys.objects_held(), "-inf", "(inf", "BYSCORE", "WITHSCORES"];
+    let all: Vec<(String, f64)> = console.run(&due).await;
+    let kept: u64 = console.run(&["ZCOUNT", &keys.objects_held(), "inf", "inf"]).await;
+    assert_eq!(kept, 1_200);
+    assert!(all.iter().map(|(object, _)| object).eq(&(0..HELD).map(|n| format!("{n:05}")).collect::<Vec<_>>()));
+    let ahead = now_ms(&console).await as f64;
+    assert!(all.iter().all(|(_, due)| (ahead + 30_000.0..ahead + 62_000.0).contains(due)), "{:?}", all.first());
+    let gone: f64 = console.run(&["ZSCORE", &keys.event_workers_departed(), "gone"]).await;
+    assert!(gone < ahead + 502_000.0);
+    let fields: Vec<String> = console.run(&["HKEYS", &keys.meta()]).await;
+    assert!(!fields.contains(&"clock.step".to_owned()), "{fields:?}");
+    // Nothing moves a second time.
+    assert_eq!(adopt(&mut conn, &keys, None).await.moved, 0);
+}
+
+/// A name that was to be looked at in a moment, and a lease of a process that lives, are right again with the first sweep.
+#[tokio::test]
+async fn watched_names_are_looked_at_after_a_step_back() {
+    let (clock, redis) = with_clock();
+    let console = redis.console().await;
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let _: u64 = console.run(&["HSET", &keys.event_workers(), "w", "1 token 1"]).await;
+    let _: () = console.run(&["SET", &keys.worker_lease("w"), "token h 1 1 5000ms", "PX", "5000"]).await;
+    let _: u64 = console.run(&["ZADD", &keys.event_workers_watched(), "1", "w"]).await;
+    adopt(&mut conn, &keys, None).await;
+    step_back(&clock, &console).await;
+    while adopt(&mut conn, &keys, None).await.more {}
+    let left: i64 = console.run(&["PTTL", &keys.worker_lease("w")]).await;
+    assert!((1..=5000).contains(&left), "{left} ms");
+    let next: f64 = console.run(&["ZSCORE", &keys.event_workers_watched(), "w"]).await;
+    assert!(next <= now_ms(&console).await as f64 + LOOK.as_millis() as f64);
+}
+
+/// A departed name of which the last sign of life seems to lie ahead: its looks start again.
+#[tokio::test]
+async fn a_departed_name_is_looked_at_soon_after_a_step_back() {
+    let (clock, redis) = with_clock();
+    let console = redis.console().await;
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let now = now_ms(&console).await;
+    let _: u64 = console.run(&["HSET", &keys.event_workers(), "gone", &format!("1 token {now}")]).await;
+    adopt(&mut conn, &keys, None).await;
+    step_back(&clock, &console).await;
+    while adopt(&mut conn, &keys, None).await.more {}
+    until("it is looked at", PATIENCE, async || {
+        let _: u64 = console.run(&["HDEL", &keys.meta(), "names.next"]).await;
+        adopt(&mut conn.clone(), &keys, None).await;
+        let next: f64 = console.run(&["ZSCORE", &keys.event_workers_departed(), "gone"]).await;
+        let registered: String = console.run(&["HGET", &keys.event_workers(), "gone"]).await;
+        let at: u64 = registered.rsplit(' ').next().and_then(|at| at.parse().ok()).expect("a time");
+        (at < now && next < now as f64).then_some(())
+    })
+    .await;
+}
+
+/// All leases end at once where the clock is set ahead. The processes live: nothing is taken over from them, and no crash is counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_ahead_counts_no_crash() {
+    let (clock, redis) = with_clock();
+    let console = redis.console().await;
+    let gate = Gate::closed();
+    let held_up = gate.clone();
+    let sink = Recorder::with(move |_| Act::Wait(held_up.clone()));
+    let workers = ["a", "b"].map(|name| {
+        start(&redis, name, &sink, |config| {
+            config.sweep = Duration::from_millis(300);
+            config.lease = Duration::from_secs(5);
+        })
+    });
+    for n in 0..8 {
+        console.emit(&format!("work:{n}"), "1").await;
+    }
+    gate.until_reached(8).await;
+    for name in ["a", "b"] {
+        console.until_lease(name).await;
+    }
+    // Both have made a sweep, and know when.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before: Vec<String> = console.run(&["HVALS", &console.keys.event_workers()]).await;
+    clock.step_ahead(HOUR);
+    until("both have attached again", PATIENCE, async || {
+        let now: Vec<String> = console.run(&["HVALS", &console.keys.event_workers()]).await;
+        let token = |value: &String| value.split(' ').nth(1).map(str::to_owned);
+        now.iter().zip(&before).all(|(now, before)| token(now) != token(before)).then_some(())
+    })
+    .await;
+    gate.open();
+    until("all is delivered", PATIENCE, async || (sink.applied().len() == 8).then_some(())).await;
+    assert!(sink.offered().iter().all(|offer| offer.crashes == 0), "{:?}", sink.offered());
+    for worker in workers {
+        worker.finish().await;
+    }
+    console.until_at_rest().await;
+}
+
+/// Emits, and has delivered, one event after the other.
+async fn keep_busy(console: &Console) -> Infallible {
+    loop {
+        console.emit("busy:1", "1").await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Behind a step ahead, a process that commits all the time meets its lapse at once. It attached again, and its first sweep did not say how long ago the
+/// process had swept: it took everything from a process that was in a long handler, and counted a crash for each event. In the other case the pause of
+/// takeovers, 5 s, was over before a process with a long lease made its next renewal.
+#[rstest]
+#[case::first_sweep(Duration::from_secs(5), Duration::from_secs(60))]
+#[case::long_lease(Duration::from_secs(60), Duration::from_secs(1))]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_ahead_takes_nothing_from_a_long_handler(#[case] lease: Duration, #[case] sweep: Duration) {
+    let (clock, redis) = with_clock();
+    let console = redis.console().await;
+    let gate = Gate::closed();
+    let held_up = gate.clone();
+    let slow = Recorder::with(move |_| Act::Wait(held_up.clone()));
+    let in_handlers = start(&redis, "in-handlers", &slow, |config| (config.lease, config.sweep) = (lease, sweep));
+    for n in 0..4 {
+        console.emit(&format!("slow:{n}"), "1").await;
+    }
+    gate.until_reached(4).await;
+    let quick = Recorder::new();
+    let commits = start(&redis, "commits", &quick, |config| {
+        (config.lease, config.sweep) = (Duration::from_secs(5), Duration::from_secs(1));
+    });
+    let token = async || {
+        let registered: String = console.run(&["HGET", &console.keys.event_workers(), "in-handlers"]).await;
+        registered.split(' ').nth(1).map(str::to_owned)
+    };
+    let before = token().await;
+    let attached_again = async {
+        quick.until_sent(100).await;
+        // The busy process has made a sweep that wrote the time down.
+        until("a sweep has noted the time", PATIENCE, async || {
+            console.run::<Option<String>>(&["HGET", &console.keys.meta(), "clock"]).await
+        })
+        .await;
+        clock.step_ahead(HOUR);
+        until("the process in handlers has attached again", PATIENCE, async || (token().await != before).then_some(())).await;
+    };
+    tokio::select! {
+        never = keep_busy(&console) => match never {},
+        () = attached_again => {}
+    }
+    gate.open();
+    until("the handlers have ended", PATIENCE, async || {
+        let sent = [slow.sent(), quick.sent()].concat();
+        (sent.iter().filter(|offer| offer.object.starts_with("slow:")).count() >= 4).then_some(())
+    })
+    .await;
+    let crashed: Vec<_> = [slow.offered(), quick.offered()].concat().into_iter().filter(|offer| offer.crashes > 0).collect();
+    assert!(crashed.is_empty(), "{crashed:?}");
+    assert!(quick.offered().iter().all(|offer| offer.object == "busy:1"), "something was taken over");
+    in_handlers.finish().await;
+    commits.finish().await;
+    console.check().await;
+}
+
+/// For a moment after a step ahead nothing is taken over; then a process that has really died is.
+#[tokio::test]
+async fn a_takeover_waits_for_a_moment_after_a_step_ahead() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let _: u64 = console.run(&["HSET", &keys.event_workers(), "dead", "1 token 1"]).await;
+    let second = Some(Duration::from_secs(1));
+    // So long ago by Redis' clock the last sweep was, the caller's own clock has gone on by a second, so long ago a step was seen, and so soon a process
+    // notices that its lease has ended, in s. The pause was 5 s for all: a process with a lease of 60 s that was busy in handlers noticed after 20 s.
+    for (noted, ahead, notice, found) in [
+        (10_000, None, 1, 0),
+        (1_000, Some(2_000), 1, 0),
+        (1_000, Some(6_000), 20, 0),
+        (1_000, Some(21_000), 20, 0),
+        (1_000, Some(23_000), 20, 1),
+        (2_000, Some(6_000), 1, 1),
+    ] {
+        let now = now_ms(&console).await;
+        let _: i64 = console.run(&["LREM", &keys.objects_with_events(), "0", "work:1"]).await;
+        let _: i64 = console.run(&["DEL", &keys.worker_object("dead.0")]).await;
+        let _: u64 = console.run(&["LPUSH", &keys.worker_object("dead.0"), "work:1"]).await;
+        let _: u64 = console.run(&["ZADD", &keys.event_workers_watched(), "1", "dead"]).await;
+        let _: u64 = console.run(&["HSET", &keys.meta(), "clock", &(now - noted).to_string()]).await;
+        if let Some(ahead) = ahead {
+            let _: u64 = console.run(&["HSET", &keys.meta(), "clock.ahead", &(now - ahead).to_string()]).await;
+        }
+        let adopted = adopt_in(&mut conn, &keys, second, Duration::from_secs(notice)).await;
+        assert_eq!((adopted.strays, adopted.is_ahead), (found, found == 0), "{noted} {ahead:?} {notice}");
+    }
+}
+
+/// The lease of a projection whose process is gone would have ended an hour late.
+#[tokio::test]
+async fn a_projection_is_free_in_time_after_a_step_back() {
+    let (clock, redis) = with_clock();
+    let lease = Duration::from_secs(2);
+    let mut store = RedisStore::new(redis.connect().await, redis.keys().clone(), "p").expect("a name");
+    assert!(store.open("token-1", lease).await.expect("an answer").is_some());
+    step_back(&clock, &redis.console().await).await;
+    let stepped = Instant::now();
+    let mut other = RedisStore::new(redis.connect().await, redis.keys().clone(), "p").expect("a name");
+    while other.open("token-2", lease).await.expect("an answer").is_none() {
+        assert!(stepped.elapsed() < SOON);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,230 @@
+//! Redis itself loses writes: a failover, a restart, an emptied server. No id is ever given to a second event.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use seriatim::scripts::{self, Seen};
+use seriatim::worker::{StopReason, WorkerError};
+
+use crate::support::console::{Console, PATIENCE};
+use crate::support::recorder::{Act, Gate, Recorder};
+use crate::support::running::start;
+use crate::support::{Redis, until};
+
+/// The time to which the counter jumps.
+fn now_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
+}
+
+/// As after a failover: another server, in an earlier state that these commands make, and every connection is new. All in one step.
+async fn fail_over(redis: &Redis, earlier: &[&[&str]]) -> Console {
+    let mut pipe = redis::pipe();
+    pipe.atomic().cmd("DEBUG").arg("CHANGE-REPL-ID");
+    for words in earlier {
+        pipe.cmd(words[0]).arg(&words[1..]);
+    }
+    pipe.cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes");
+    let _: redis::Value = pipe.query_async(&mut redis.connect().await).await.expect("an earlier state");
+    redis.console().await
+}
+
+#[tokio::test]
+async fn another_replication_id_makes_the_counter_jump_once() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let sink = Recorder::new();
+    let workers = ["a", "b", "c"].map(|name| start(&redis, name, &sink, |_| {}));
+    console.emit("work:1", "1").await;
+    sink.until_sent(1).await;
+    for name in ["a", "b", "c"] {
+        console.until_lease(name).await;
+    }
+    let before = now_us();
+    let console = fail_over(&redis, &[]).await;
+    for n in 0..60 {
+        console.emit(&format!("work:{}", n % 9), "2").await;
+    }
+    sink.until_sent(61).await;
+    for worker in workers {
+        worker.finish().await;
+    }
+    sink.applied();
+    // What was taken before the connections ended has a small id; the jump is one, however many saw the change.
+    let counter = console.number(&console.keys.next_event_id()).await;
+    assert!((before..now_us()).contains(&counter), "{counter}");
+    console.until_at_rest().await;
+}
+
+#[tokio::test]
+async fn a_counter_that_went_back_jumps_above_every_id_seen() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |_| {});
+    console.emit_all("work:1", (0..50).map(|n| n.to_string())).await;
+    sink.until_sent(50).await;
+    console.until_at_rest().await;
+    // The last writes are lost: the counter's, and the object's last id.
+    let (counter, last) = (console.keys.next_event_id(), console.keys.last_event_id("work:1"));
+    let console = fail_over(&redis, &[&["SET", &counter, "10"], &["SET", &last, "10"]]).await;
+    console.emit("work:1", "50").await;
+    sink.until_sent(51).await;
+    worker.finish().await;
+    let last = sink.sent().pop().expect("an event");
+    assert!(last.id > 1_000_000 && last.prev == 10, "{last:?}");
+    assert_eq!(sink.applied_of("work:1").last().map(String::as_str), Some("50"), "a receiver takes it");
+}
+
+/// The first process that came to an emptied Redis made the counter jump, but took the loss of its own name for a deletion and stopped;
+/// the others found a counter and a replication id that were right again, and stopped as well.
+#[tokio::test]
+async fn an_emptied_redis_is_worked_on_after_one_lease() {
+    let mut redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let gate = Gate::closed();
+    let held_up = gate.clone();
+    let sink = Recorder::with(move |offer| if offer.text() == "2" { Act::SendThenWait(held_up.clone()) } else { Act::Send });
+    let lease = Duration::from_millis(700);
+    let workers = ["a", "b"].map(|name| start(&redis, name, &sink, |config| config.lease = lease));
+    console.emit("work:1", "1").await;
+    console.until_at_rest_after(1).await;
+    console.emit("work:1", "2").await;
+    gate.until_reached(1).await;
+    redis.server().restart();
+    let began = Instant::now();
+    let console = redis.console().await;
+    console.emit("work:1", "3").await;
+    for name in ["a", "b"] {
+        console.until_lease(name).await;
+    }
+    assert!(began.elapsed() >= lease, "an old token may be revived: whoever holds it must have noticed");
+    sink.until_sent(3).await;
+    for worker in workers {
+        worker.finish().await;
+    }
+    let ids: Vec<_> = sink.sent().into_iter().map(|offer| (offer.text(), offer.id, offer.prev)).collect();
+    assert_eq!(ids[..2], [("1".to_owned(), 1, 0), ("2".to_owned(), 2, 1)]);
+    // The event that was in hand is gone with the rest; its id is not given again.
+    let (last, prev) = (ids[2].1, ids[2].2);
+    assert!(last > 1 && prev == 0, "{ids:?}");
+    assert!(last > 2, "the id {last} was given before");
+    console.until_at_rest().await;
+}
+
+/// The lease of an earlier process of the same name comes back with an earlier state.
+#[tokio::test]
+async fn a_revived_token_is_waited_out() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let sink = Recorder::new();
+    let lease = Duration::from_millis(700);
+    let worker = start(&redis, "w", &sink, |config| config.lease = lease);
+    console.emit("work:1", "1").await;
+    console.until_at_rest_after(1).await;
+    let keys = redis.keys();
+    let began = Instant::now();
+    let half_ms = (lease.as_millis() / 2).to_string();
+    let revived = ["SET", &keys.worker_lease("w"), "before elsewhere/1/2 77 5", "PX", &half_ms];
+    let registered = ["HSET", &keys.event_workers(), "w", "4 before 1"];
+    let console = fail_over(&redis, &[&revived, &registered]).await;
+    until("it has its name again", PATIENCE, async || {
+        let lease = console.text(&keys.worker_lease("w")).await?;
+        (!lease.starts_with("before ")).then_some(())
+    })
+    .await;
+    assert!(began.elapsed() >= lease, "{:?}", began.elapsed());
+    console.emit("work:1", "2").await;
+    sink.until_sent(2).await;
+    worker.finish().await;
+    let last = sink.sent().pop().expect("an event");
+    assert!(last.id > 1_000_000 && last.prev == 1, "{last:?}");
+}
+
+/// While the connections live, nothing tells a deleted key from an emptied server: the process stops and asks.
+#[tokio::test]
+async fn flushall_under_a_running_process_stops_it() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let worker = start(&redis, "w", &Recorder::new(), |_| {});
+    console.until_idle(1).await;
+    let _: () = console.run(&["FLUSHALL"]).await;
+    let error = worker.ended().await.expect_err("its registration is gone");
+    assert!(matches!(error, WorkerError::Fenced { .. }), "{error:?}");
+    assert!(error.to_string().contains("was its data deleted?"), "{error}");
+    // A sweep that came before the end of the lease was noticed has written the time down, and nothing else.
+    assert!(console.left().await.iter().all(|key| key == "seriatim.meta"), "{:?}", console.left().await);
+    let schema: Option<String> = console.run(&["HGET", &console.keys.meta(), "schema"]).await;
+    assert_eq!(schema, None, "whoever connects next takes it for a new namespace");
+}
+
+/// Where no process is left that remembers, an operator says where the ids go on.
+#[tokio::test]
+async fn the_first_id_can_be_given() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    for (first_id, expected) in [(5000, 5000), (0, 5001), (100, 5002)] {
+        let sink = Recorder::new();
+        console.emit("work:1", "1").await;
+        let worker = start(&redis, "w", &sink, |config| config.first_id = first_id);
+        sink.until_sent(1).await;
+        worker.finish().await;
+        assert_eq!(sink.sent()[0].id, expected, "it never goes back");
+    }
+}
+
+#[tokio::test]
+async fn a_stop_does_not_wait_for_a_redis_that_is_away() {
+    let mut redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |_| {});
+    console.emit("work:1", "1").await;
+    console.until_at_rest_after(1).await;
+    // It has the answer to its commit, for it waits for markers again.
+    console.until_idle(1).await;
+    redis.server().kill();
+    let stopped = worker.stop().await;
+    assert_eq!((stopped.reason, stopped.delivered), (StopReason::Unreachable, 1));
+}
+
+/// Power went twice within a second. The second time, Redis lost the first jump of the counter, and nobody was left who remembered it. The next
+/// jump was as random as the first, and shorter: new events got ids below those that receivers had, which dropped them as duplicates.
+#[tokio::test]
+async fn a_jump_that_nobody_remembers_is_followed_by_one_that_goes_further() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    let nobody = Seen::default();
+    scripts::connect(&mut conn, keys, "replication-0", nobody).await.expect("an answer");
+    let mut highest = 0;
+    for restart in 1..=20 {
+        let connected = scripts::connect(&mut conn, keys, &format!("replication-{restart}"), nobody).await.expect("an answer");
+        assert!(connected.changed && connected.counter > highest, "{connected:?} after {highest}");
+        highest = connected.counter + 1;
+        // An id is given, and then all of it is lost.
+        let () = redis::pipe().set(keys.next_event_id(), 7).ignore().query_async(&mut conn).await.expect("set");
+        let () = redis::cmd("HSET")
+            .arg(keys.meta())
+            .arg("replication.id")
+            .arg("replication-0")
+            .query_async(&mut conn)
+            .await
+            .expect("set");
+    }
+}
+
+/// Where the first id was chosen beyond the time, the jump is a distance: at random, because a second one may take the first one back.
+#[tokio::test]
+async fn a_counter_that_is_ahead_of_the_time_jumps_too() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    let first_id = 5_000_000_000_000_000;
+    let seen = Seen { first_id, ..Seen::default() };
+    let mut counters = Vec::new();
+    for replication_id in ["replication-0", "replication-1", "replication-2"] {
+        let connected = scripts::connect(&mut conn, keys, replication_id, seen).await.expect("an answer");
+        counters.push(connected.counter);
+    }
+    let [first, second, third] = counters[..] else { panic!("{counters:?}") };
+    assert_eq!(first, first_id - 1);
+    assert!(second >= first + 1_000_000 && third >= second + 1_000_000, "{counters:?}");
+    assert_ne!(third - second, second - first);
+}

@@ -1,0 +1,24 @@
+//! What goes wrong around a worker: Redis, its clock and memory, the link to it, the process, the sink. And what becomes of the events.
+#![cfg(feature = "worker")]
+
+#[path = "../support/state.rs"]
+mod state;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod clock;
+mod emptied;
+mod lost_writes;
+mod memory;
+mod outage;
+mod probe;
+mod recover_process;
+mod redis_restart;
+mod rollback;
+mod signals;
+mod slow_link;
+mod stall;
+mod storm;
+mod traps;
+mod types;
+mod unavailable;

@@ -1,0 +1,294 @@
+//! Handlers that block their thread: the lease holds, others go on, and one that blocks for ever is counted.
+#![cfg(feature = "cli")]
+
+use std::collections::HashMap;
+use std::process::{Command, Output};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use rstest::rstest;
+use seriatim::async_trait;
+use seriatim::keys::Keys;
+use seriatim::sink::{Batch, Context, Delivered, Handlers, Sink};
+use seriatim::worker::{Shutdown, Stopped, Worker, WorkerConfig, WorkerError};
+
+use crate::support::console::{Console, PATIENCE};
+use crate::support::process::Process;
+use crate::support::recorder::Recorder;
+use crate::support::running::{config, start};
+use crate::support::{Redis, until};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+/// Blocks the thread of whoever passes it while it is closed.
+#[derive(Clone, Default)]
+struct Block(Arc<(Mutex<bool>, Condvar)>);
+
+impl Block {
+    fn open(&self) {
+        *self.0.0.lock().expect("no panic") = true;
+        self.0.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let open = self.0.0.lock().expect("no panic");
+        let (_open, waited) = self.0.1.wait_timeout_while(open, PATIENCE, |open| !*open).expect("no panic");
+        assert!(!waited.timed_out(), "nobody opened");
+    }
+}
+
+/// Blocks its thread for the objects `block:…`, and tells what it was given.
+#[derive(Clone, Default)]
+struct Blocks {
+    block: Block,
+    given: Arc<Mutex<Vec<(String, u32, u32)>>>,
+}
+
+impl Blocks {
+    fn given(&self) -> Vec<(String, u32, u32)> {
+        self.given.lock().expect("no panic").clone()
+    }
+
+    async fn until_given(&self, batches: usize) {
+        until("the sink has them", PATIENCE, async || (self.given().len() >= batches).then_some(())).await;
+    }
+}
+
+#[async_trait]
+impl Sink for Blocks {
+    async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
+        self.given.lock().expect("no panic").push((batch.object().to_string(), cx.attempts, cx.crashes));
+        if batch.object().as_str().starts_with("block:") {
+            self.block.pass();
+        }
+        Delivered::all()
+    }
+
+    fn timeout_max(&self) -> Duration {
+        PATIENCE
+    }
+}
+
+/// A worker in a runtime of its own, which its sink can block.
+fn apart(config: WorkerConfig, redis: &Redis, sink: impl Sink, threads: usize) -> (Shutdown, Ended) {
+    let (url, shutdown) = (redis.url().to_owned(), Shutdown::new());
+    let told = shutdown.clone();
+    let run = move || {
+        let runtime = match threads {
+            1 => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+            threads => tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
+        };
+        let worker = Worker::builder(url).config(config).sink(sink).build().expect("valid settings");
+        let runtime = runtime.expect("a runtime");
+        runtime.block_on(async { tokio::spawn(worker.run(told)).await.expect("no panic") })
+    };
+    (shutdown, std::thread::spawn(run))
+}
+
+type Ended = std::thread::JoinHandle<Result<Stopped, WorkerError>>;
+
+async fn until_ended(thread: Ended) -> Stopped {
+    until("it ends", PATIENCE, async || thread.is_finished().then_some(())).await;
+    thread.join().expect("no panic").expect("a graceful stop")
+}
+
+/// Waits until the lease was renewed so often. It is there all the time.
+async fn until_renewed(console: &Console, name: &str, times: usize) {
+    let key = console.keys.worker_lease(name);
+    let (mut renewals, mut left) = (0, i64::MAX);
+    let deadline = Instant::now() + PATIENCE;
+    while renewals < times {
+        assert!(Instant::now() < deadline, "the lease is not renewed");
+        let now: i64 = console.run(&["PTTL", &key]).await;
+        assert!(now > 0, "the lease is there all the time");
+        renewals += usize::from(now > left);
+        left = now;
+        tokio::time::sleep(MS(3)).await;
+    }
+}
+
+/// A handler that slept for 6 s on its thread lost the lease of 5 s: the event ran again, for ever, each time as its first attempt, and every other
+/// event in hand with it. A thread of its own renews the lease now.
+#[rstest]
+#[case::current_thread(1)]
+#[case::multi_thread(2)]
+#[tokio::test]
+async fn a_handler_that_blocks_its_thread_keeps_the_lease(#[case] threads: usize) {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = Blocks::default();
+    let mut config = config(&redis, "w");
+    config.lease = MS(400);
+    let (shutdown, ended) = apart(config, &redis, sink.clone(), threads);
+    console.emit("block:1", "1").await;
+    sink.until_given(1).await;
+    let other = Recorder::new();
+    let sweeper = start(&redis, "sweeper", &other, |config| config.concurrency = 1);
+    // Longer than the lease.
+    until_renewed(&console, "w", 5).await;
+    if threads > 1 {
+        sweeper.finish().await;
+        console.emit("work:2", "2").await;
+        sink.until_given(2).await;
+    } else {
+        console.emit("work:2", "2").await;
+        other.until_sent(1).await;
+        sweeper.finish().await;
+    }
+    sink.block.open();
+    console.until_at_rest().await;
+    shutdown.stop();
+    until_ended(ended).await;
+    let mut given = sink.given();
+    given.sort();
+    let (blocked, free) = (("block:1".to_owned(), 0, 0), ("work:2".to_owned(), 0, 0));
+    assert_eq!(given, if threads > 1 { vec![blocked, free] } else { vec![blocked] }, "each once");
+    assert!(other.sent().iter().all(|offer| offer.object == "work:2"), "nobody took it over");
+}
+
+/// Once the loop has stood still for `stall_max`, the lease is let go, and that counts as a crash of what was in hand. A lapse counted nothing.
+#[tokio::test]
+async fn a_lease_that_was_let_go_counts_a_crash() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = Blocks::default();
+    let mut config = config(&redis, "w");
+    (config.lease, config.stall_max) = (MS(300), MS(1000));
+    let (shutdown, ended) = apart(config, &redis, sink.clone(), 1);
+    console.emit("block:1", "1").await;
+    sink.until_given(1).await;
+    let key = console.keys.worker_lease("w");
+    until("the lease ends", PATIENCE, async || console.text(&key).await.is_none().then_some(())).await;
+    sink.block.open();
+    sink.until_given(2).await;
+    console.until_at_rest().await;
+    shutdown.stop();
+    until_ended(ended).await;
+    let given = |crashes| ("block:1".to_owned(), 0, crashes);
+    assert_eq!(sink.given(), [given(0), given(1)]);
+}
+
+/// A process that is paused for longer than `stall_max` did not let its lease go: nothing is counted.
+#[tokio::test]
+async fn a_paused_process_counts_no_crash() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let process = Process::start(&redis, "w", "stdout", &["--lease", "300ms", "--stall-max", "1s"]);
+    console.emit("work:1", format!("{:?}", "x".repeat(200_000))).await;
+    until("it has the event", PATIENCE, async || console.text(&console.keys.event_worker("work:1")).await).await;
+    process.pause();
+    // What it is about is time: longer than `stall_max` and the lease.
+    tokio::time::sleep(MS(2500)).await;
+    process.go_on();
+    process.until_logged("attaching again").await;
+    process.until_logged("kept=1").await;
+    let owner = console.text(&console.keys.event_worker("work:1")).await.expect("an owner");
+    let tag = console.text(&console.keys.worker_event_id(&owner)).await.expect("a tag");
+    assert_eq!(tag.split(' ').nth(3), None, "{tag}");
+}
+
+/// Where a test process that was started by a test finds its Redis.
+const CHILD: &str = "SERIATIM_TEST_STALL";
+
+/// A worker whose handler blocks for ever, as a program would run it.
+#[test]
+fn child() {
+    let Ok(told) = std::env::var(CHILD) else { return };
+    let (url, namespace) = told.split_once('|').expect("a URL and a namespace");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let handlers = Handlers::builder().timeout(MS(50)).register_type("block", "blocks", |_: HashMap<String, String>, _| async {
+        std::thread::sleep(PATIENCE);
+        Ok(())
+    });
+    let handlers = handlers.register_other("works", |_: HashMap<String, String>, _| async { Ok(()) }).build().expect("a set");
+    let mut config = WorkerConfig::default();
+    config.keys = Keys::with_namespace(namespace).expect("a namespace");
+    (config.name, config.crashes_max, config.stall_max) = ("w".to_owned(), 3, MS(1000));
+    runtime.block_on(async {
+        let shutdown = Shutdown::on_signals().expect("signals");
+        let worker = Worker::builder(url).config(config).sink(handlers).build().expect("valid settings");
+        worker.run(shutdown).await.expect("a graceful stop");
+    });
+}
+
+fn start_child(redis: &Redis) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", "stall::child", "--nocapture"]).env(CHILD, format!("{}|{}", redis.url(), redis.namespace()));
+    command
+}
+
+/// A handler that blocked for ever blocked its process for ever, and was never counted. It ends the process now, which names the event, and that
+/// is a crash: after `crashes_max` of them the event is put aside, and its neighbour is delivered.
+#[tokio::test]
+async fn a_handler_that_blocks_for_ever_is_put_aside() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    console.emit("work:1", r#"{"type":"block"}"#).await;
+    for crashes in 1..=3 {
+        let Output { status, stderr, .. } = start_child(&redis).output().expect("it runs");
+        let stderr = String::from_utf8_lossy(&stderr);
+        assert_eq!(status.code(), Some(4), "{stderr}");
+        let told = stderr.lines().find(|line| line.contains("of work:1 (for ")).unwrap_or_default();
+        assert!(told.starts_with("seriatim: the delivery of event "), "crash {crashes}: {stderr}");
+        if crashes == 1 {
+            console.emit("work:2", "{}").await;
+        }
+    }
+    let mut last = start_child(&redis).spawn().expect("it runs");
+    console.until_held("work:1", "crashes: died 3 times with this event in hand").await;
+    let neighbour = console.keys.last_event_id("work:2");
+    until("the neighbour is delivered", PATIENCE, async || console.text(&neighbour).await).await;
+    last.kill().expect("it can be killed");
+    last.wait().expect("it can be reaped");
+}
+
+/// Threads of this process that keep a lease.
+fn keepers() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("threads");
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.trim_end() == "seriatim-lease").count()
+}
+
+/// Whether this is a process of this test alone. Otherwise the test passes in one, which is started here.
+fn is_alone(test: &str) -> bool {
+    const ALONE: &str = "SERIATIM_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    let Output { status, stdout, stderr } =
+        command.args(["--exact", test, "--nocapture"]).env(ALONE, "").output().expect("it runs");
+    let text = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
+    assert!(status.success() && text.contains("1 passed"), "{status:?}: {text}");
+    false
+}
+
+/// The thread ends with its session: if the worker stops, if its lease lapses, and if its future is dropped. Other tests have such threads, too:
+/// only a process of this test alone can count them.
+#[tokio::test]
+async fn no_thread_is_left() {
+    if !is_alone("stall::no_thread_is_left") {
+        return;
+    }
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = Recorder::new();
+    for turn in 0..5 {
+        let worker = start(&redis, "w", &sink, |_| {});
+        let first = console.until_lease("w").await;
+        until("a thread", PATIENCE, async || (keepers() == 1).then_some(())).await;
+        console.end_lease("w").await;
+        until("another session", PATIENCE, async || {
+            console.text(&console.keys.worker_lease("w")).await.filter(|lease| *lease != first)
+        })
+        .await;
+        until("one thread", PATIENCE, async || (keepers() == 1).then_some(())).await;
+        if turn % 2 == 0 {
+            worker.finish().await;
+        } else {
+            worker.crash().await;
+            console.end_lease("w").await;
+        }
+        until("no thread", PATIENCE, async || (keepers() == 0).then_some(())).await;
+    }
+}

@@ -1,0 +1,333 @@
+//! The hard-won facts of the design, each by name. Those about memory and about lost writes are in files of their own.
+
+use std::time::Duration;
+
+use seriatim::worker::WorkerError;
+
+use crate::support::console::{Console, PATIENCE};
+use crate::support::proxy::{Lose, Proxy};
+use crate::support::recorder::{Act, Gate, Recorder};
+use crate::support::running::{start, start_at};
+use crate::support::{Redis, until};
+
+/// A reply to a blocking pop is lost on its way: the marker is in the slot's list, and nobody was told.
+#[tokio::test]
+async fn a_lost_reply_of_a_pop_leaves_no_object_behind() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let proxy = Proxy::before(&redis);
+    let sink = Recorder::new();
+    let worker = start_at(&proxy.url(), &redis, "w", &sink, |config| {
+        config.block = Duration::from_secs(1);
+        config.sweep = Duration::from_secs(60);
+    });
+    for n in 1..=5 {
+        console.until_idle(1).await;
+        // The pop under way is the last one that is heard of.
+        proxy.lose_next(&["BLMOVE"], Lose::Reply, false);
+        console.emit("work:1", n.to_string()).await;
+        sink.until_sent(2 * n - 1).await;
+        console.until_idle(1).await;
+        console.emit("work:2", n.to_string()).await;
+        sink.until_sent(2 * n).await;
+        proxy.until_lost(n).await;
+    }
+    worker.finish().await;
+    assert_eq!((sink.applied_of("work:1").len(), sink.applied_of("work:2").len()), (5, 5));
+    console.until_at_rest().await;
+}
+
+/// After lost replies a slot's list may hold several names: each is removed by value, and none is served by two slots.
+#[tokio::test]
+async fn two_names_in_the_list_of_one_slot() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let first = start(&redis, "w", &Recorder::new(), |config| config.concurrency = 1);
+    console.until_lease("w").await;
+    first.finish().await;
+    // As pops of the process would have left them: three names, one of them twice, and an empty one.
+    let keys = &console.keys;
+    for object in ["work:1", "work:2", "", "work:2", "work:3"] {
+        if !object.is_empty() {
+            let _: u64 = console.run(&["LPUSH", &keys.events(object), "1"]).await;
+        }
+        let _: u64 = console.run(&["LPUSH", &keys.worker_object("w.0"), object]).await;
+    }
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |config| config.concurrency = 1);
+    sink.until_sent(4).await;
+    worker.finish().await;
+    assert_eq!(sink.applied_of("work:2"), ["1", "1"]);
+    assert_eq!(sink.overlaps(), Vec::<String>::new());
+    console.until_at_rest().await;
+}
+
+/// A pop may answer after its slot was given something else: the name must not wait behind that.
+#[tokio::test]
+async fn a_name_that_arrives_at_a_busy_slot_goes_back_to_the_markers() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let gate = Gate::closed();
+    let held_up = gate.clone();
+    let sink = Recorder::with(move |offer| if offer.object == "slow" { Act::Wait(held_up.clone()) } else { Act::Send });
+    let worker = start(&redis, "w", &sink, |config| {
+        config.concurrency = 2;
+        config.lease = Duration::from_secs(3);
+    });
+    console.emit("slow", "1").await;
+    gate.until_reached(1).await;
+    let slot = sink.offered()[0].worker.clone();
+    for object in ["work:1", "work:2"] {
+        let _: u64 = console.run(&["LPUSH", &console.keys.events(object), "1"]).await;
+        let _: u64 = console.run(&["LPUSH", &console.keys.worker_object(&slot), object]).await;
+    }
+    // The next renewal returns them, and the other slot takes them.
+    sink.until_sent(2).await;
+    assert_eq!(console.list(&console.keys.worker_object(&slot)).await, ["slow"]);
+    gate.open();
+    worker.finish().await;
+    console.until_at_rest().await;
+}
+
+/// A blocked client of a dead or departed process still moves a marker until its block times out.
+#[tokio::test]
+async fn a_ghost_pop_of_a_departed_process_is_found() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let sink = Recorder::new();
+    for departed in ["left", "died"] {
+        let worker = start(&redis, departed, &Recorder::new(), |_| {});
+        console.until_lease(departed).await;
+        if departed == "left" {
+            worker.finish().await;
+        } else {
+            worker.crash().await;
+            console.end_lease(departed).await;
+        }
+    }
+    // Their own pops are over: the ones below are the only ones that wait.
+    console.until_idle(0).await;
+    for departed in ["left", "died"] {
+        let mut ghost = redis.connect().await;
+        let keys = console.keys.clone();
+        let pop = tokio::spawn(async move {
+            let mut pop = redis::cmd("BLMOVE");
+            pop.arg(keys.objects_with_events()).arg(keys.worker_object(&format!("{departed}.2"))).arg("RIGHT").arg("LEFT").arg(0);
+            pop.query_async::<String>(&mut ghost).await
+        });
+        console.until_idle(1).await;
+        console.emit(departed, "1").await;
+        assert_eq!(pop.await.expect("no panic").expect("a marker"), departed);
+        assert_eq!(console.list(&console.keys.objects_with_events()).await, Vec::<String>::new());
+    }
+    let worker = start(&redis, "w", &sink, |_| {});
+    sink.until_sent(2).await;
+    assert!(sink.sent().iter().all(|offer| offer.crashes == 0), "there was no batch in flight");
+    worker.finish().await;
+    console.until_at_rest().await;
+}
+
+/// A name stays registered after its process has left, and is forgotten a day after its last takeover.
+#[tokio::test]
+async fn a_departed_name_is_forgotten_after_a_day() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let (now_s, _): (u64, u64) = console.run(&["TIME"]).await;
+    let hours_ago = |hours: u64| format!("4 token {}", (now_s - hours * 3600) * 1000);
+    for (name, hours) in [("lately", 23), ("long-ago", 25), ("has-something", 25)] {
+        let _: u64 = console.run(&["HSET", &console.keys.event_workers(), name, &hours_ago(hours)]).await;
+    }
+    let _: u64 = console.run(&["LPUSH", &console.keys.worker_object("has-something.3"), "work:1"]).await;
+    let _: u64 = console.run(&["LPUSH", &console.keys.events("work:1"), "1"]).await;
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |_| {});
+    sink.until_sent(1).await;
+    until("it is forgotten", PATIENCE, async || {
+        let names: Vec<String> = console.run(&["HKEYS", &console.keys.event_workers()]).await;
+        (!names.contains(&"long-ago".to_owned())).then_some(())
+    })
+    .await;
+    let names: Vec<String> = console.run(&["HKEYS", &console.keys.event_workers()]).await;
+    assert!(names.contains(&"lately".to_owned()) && names.contains(&"has-something".to_owned()), "{names:?}");
+    worker.finish().await;
+}
+
+/// Beyond 1e14 Lua prints numbers as 1e+14, and beyond 2^53 they are not exact any more.
+#[tokio::test]
+async fn ids_above_1e14_are_exact() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let _: () = console.run(&["SET", &console.keys.next_event_id(), "100000000000000"]).await;
+    let sink = Recorder::with(|offer| match (offer.text().as_str(), offer.before) {
+        ("2", 0) => Act::Stop(seriatim::sink::Stop::transient("down")),
+        ("3", _) => Act::Stop(seriatim::sink::Stop::rejected("never")),
+        _ => Act::Send,
+    });
+    console.emit_all("work:1", ["1", "2", "3", "4"]).await;
+    let worker = start(&redis, "w", &sink, |_| {});
+    sink.until_sent(3).await;
+    worker.finish().await;
+    const E: u64 = 100_000_000_000_000;
+    let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.id, offer.prev)).collect();
+    assert_eq!(sent, [(E + 1, 0), (E + 2, E + 1), (E + 4, E + 2)]);
+    assert_eq!(console.text(&console.keys.next_event_id()).await.as_deref(), Some("100000000000004"));
+    assert_eq!(console.text(&console.keys.last_event_id("work:1")).await.as_deref(), Some("100000000000004"));
+    assert_eq!(console.dead().await[0][0].1, b"100000000000003");
+    console.until_at_rest().await;
+}
+
+#[tokio::test]
+async fn a_counter_at_its_end_or_without_a_number_stops_the_worker() {
+    for value in ["9007199254740990", "9007199254740993", "1e99", "1.5", "-1", "nan", "0x10", "abc"] {
+        let redis = Redis::start();
+        let console = redis.console().await;
+        let _: () = console.run(&["SET", &console.keys.next_event_id(), value]).await;
+        console.emit("work:1", "1").await;
+        let sink = Recorder::new();
+        let error = start(&redis, "w", &sink, |_| {}).ended().await.expect_err("no usable counter").to_string();
+        assert!(error.contains(&format!("next.event.id holds \"{value}\"")), "{error}");
+        assert_eq!(sink.offered(), []);
+        assert_eq!(console.list(&console.keys.events("work:1")).await, ["1"], "nothing was taken");
+    }
+}
+
+/// Payloads are never decoded or encoded: what is pushed is what the sink gets, and what a dead letter holds.
+#[tokio::test]
+async fn payloads_are_bytes() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = Recorder::new();
+    let events = [
+        r#"9007199254740993"#,
+        r#"{"a":1,"a":2}"#,
+        r#"{ "big" : 123456789012345678901234567890.10 , "e":1E400 }"#,
+        r#""\u0041\ud83d\ude00 / \/""#,
+        "\"\u{1F600}\u{7f}\u{2028}\"",
+        "\n [ ] \r\n",
+        "-0.0",
+        "{}",
+    ];
+    console.emit_all("work:1", events).await;
+    let worker = start(&redis, "w", &sink, |_| {});
+    sink.until_sent(events.len()).await;
+    worker.finish().await;
+    assert_eq!(sink.sent_of("work:1"), events);
+    console.until_at_rest().await;
+}
+
+/// Redis forgets its scripts at any time: each is sent again.
+#[tokio::test]
+async fn scripts_are_loaded_again_after_a_flush() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |_| {});
+    let other = start(&redis, "other", &sink, |_| {});
+    for n in 0..300 {
+        console.emit(&format!("work:{}", n % 5), n.to_string()).await;
+        if n % 10 == 0 {
+            let _: () = console.run(&["SCRIPT", "FLUSH"]).await;
+        }
+    }
+    sink.until_sent(300).await;
+    worker.finish().await;
+    other.finish().await;
+    assert_eq!((sink.sent().len(), sink.applied().len()), (300, 5));
+    console.until_at_rest().await;
+}
+
+/// The wait for a marker may last longer than any other command may take to answer.
+#[tokio::test]
+async fn a_pop_may_last_longer_than_the_response_timeout() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |config| {
+        config.response_timeout = Duration::from_millis(250);
+        config.block = Duration::from_secs(1);
+        config.sweep = Duration::from_secs(60);
+    });
+    console.until_idle(1).await;
+    let pops = async |console: &Console| -> u64 {
+        let stats: String = console.run(&["INFO", "commandstats"]).await;
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_blmove:")).unwrap_or("cmdstat_blmove:calls=0,");
+        line.split(['=', ',']).nth(1).expect("calls=N").parse().expect("a number")
+    };
+    let before = pops(&console).await;
+    let clients: String = console.run(&["CLIENT", "LIST"]).await;
+    let waiting = |clients: &str| -> Option<String> {
+        let line = clients.lines().find(|line| line.contains(" cmd=blmove "))?;
+        line.split(' ').next().map(str::to_owned)
+    };
+    let client = waiting(&clients).expect("it waits");
+    until("two pops found nothing", PATIENCE, async || (pops(&console).await >= before + 2).then_some(())).await;
+    console.until_idle(1).await;
+    let clients: String = console.run(&["CLIENT", "LIST"]).await;
+    assert_eq!(waiting(&clients), Some(client), "on the same connection");
+    console.emit("work:1", "1").await;
+    sink.until_sent(1).await;
+    worker.finish().await;
+}
+
+/// A user whose rights do not suffice, or another version's data: the reason is told, once, and nothing is touched.
+#[tokio::test]
+async fn data_of_another_version_is_refused() {
+    let redis = Redis::start().empty();
+    let console = redis.console().await;
+    let _: u64 = console.run(&["HSET", &console.keys.meta(), "schema", "3"]).await;
+    let error = start(&redis, "w", &Recorder::new(), |_| {}).ended().await.expect_err("another version");
+    assert!(matches!(error, WorkerError::Refused(_)), "{error:?}");
+    assert_eq!(error.to_string(), "the data is of protocol version 3, this program knows 1 and 2; run a version that knows it");
+    assert_eq!(console.left().await, ["seriatim.meta"]);
+}
+
+/// A pop for slot 0 answered after advance had given the slot something else. What it had moved waited for the next renewal, a third of a lease,
+/// although another slot of the same process was free.
+#[tokio::test]
+async fn a_name_that_came_late_to_a_busy_slot_goes_to_a_free_one_at_once() {
+    use seriatim::scripts::{Advance, Advanced, Attach, Bounds, From, Suspects, advance, attach};
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let keys = &console.keys;
+    let mut conn = redis.connect().await;
+    let name = Attach {
+        name: "w",
+        token: "t",
+        holder: "h 1 1",
+        lease: Duration::from_secs(60),
+        slots: 2,
+        displace: "",
+        before: "",
+        crashes_max: 5,
+        suspects: Suspects::NONE,
+    };
+    attach(&mut conn, keys, &name).await.expect("attached");
+    let bounds = Bounds {
+        batch: 10,
+        batch_bytes: 1000,
+        reply_bytes: 10_000,
+        claims: 2,
+        markers: 10,
+        forget_after: None,
+        suspects: Suspects::NONE,
+    };
+    let mut gave = Vec::new();
+    for (object, busy) in [("work:1", false), ("work:2", true)] {
+        console.emit(object, "1").await;
+        let mut call = Advance::new(keys, "w", "t", bounds, From::Markers);
+        if busy {
+            let (markers, taken) = (keys.objects_with_events(), keys.worker_object("w.0"));
+            let _: String = console.run(&["LMOVE", &markers, &taken, "RIGHT", "LEFT"]).await;
+            call.look(0);
+            call.free(1);
+        } else {
+            call.free(0);
+        }
+        match advance(&mut conn, &call).await.expect("advanced") {
+            Advanced::Ok { batches, .. } => gave.extend(batches.into_iter().map(|batch| (batch.slot, batch.object))),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(gave, [(0, "work:1".into()), (1, "work:2".into())]);
+    console.check().await;
+}

@@ -1,0 +1,39 @@
+//! A sink that is unavailable in one process alone.
+
+use std::time::Duration;
+
+use seriatim::sink::Stop;
+
+use crate::support::recorder::{Act, Recorder};
+use crate::support::running::start;
+use crate::support::{Redis, until};
+
+/// The disk of one node was full: its worker kept all of its batches while healthy workers had nothing to do. They are held for others after a while, with
+/// no attempt more, and from then on the worker has one batch at most, to try its sink with.
+#[tokio::test]
+async fn what_an_unavailable_sink_keeps_goes_to_others() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let broken = Recorder::with(|_| Act::Stop(Stop::unavailable("disk full")));
+    let sick = start(&redis, "sick", &broken, |config| {
+        config.concurrency = 4;
+        config.unavailable_max = Duration::from_millis(200);
+    });
+    for object in ["work:1", "work:2", "work:3", "work:4"] {
+        console.emit(object, "1").await;
+    }
+    broken.until_offered(1).await;
+    let sink = Recorder::new();
+    let healthy = start(&redis, "healthy", &sink, |_| {});
+    sink.until_sent(4).await;
+    assert!(sink.sent().iter().all(|offer| (offer.attempts, offer.crashes) == (0, 0)), "nothing is counted");
+    console.until_at_rest().await;
+    healthy.finish().await;
+    // Alone it claims its batch again only to try the sink, and does not turn in circles.
+    console.emit("work:5", "1").await;
+    let offered = || broken.offered().iter().filter(|offer| offer.object == "work:5").count();
+    until("it is tried", crate::support::console::PATIENCE, async || (offered() >= 3).then_some(())).await;
+    let id = broken.offered().iter().rfind(|offer| offer.object == "work:5").map(|offer| offer.attempts);
+    assert_eq!(id, Some(0));
+    sick.stop().await;
+}

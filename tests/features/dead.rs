@@ -1,0 +1,311 @@
+//! Dead letters in an operator's hands: read, retried as new events, dropped; and what is kept of it.
+#![cfg(feature = "cli")]
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use seriatim::control::actions::{Action, actions};
+use seriatim::control::dead::{Settle, Settled, dead_letter, dead_letters, newest_dead_letters, settle, settle_all};
+use seriatim::control::{By, ControlError};
+use seriatim::sink::Stop;
+
+use crate::state::State;
+use crate::support::Redis;
+use crate::support::recorder::{Act, Recorder};
+use crate::support::running::start;
+
+const ADA: By<'static> = By { who: "ada@host", why: "fixed upstream" };
+
+async fn empty() -> (Redis, State) {
+    let redis = Redis::start();
+    let state = State::new(redis.connect().await, redis.keys().clone());
+    (redis, state)
+}
+
+fn seriatim(redis: &Redis, arguments: &[&str]) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(arguments);
+    program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs")
+}
+
+fn done(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+/// The ids of the dead letters that are there, oldest first.
+async fn dead_ids(state: &mut State) -> Vec<String> {
+    let keys = state.keys.clone();
+    let mut all: Vec<String> = Vec::new();
+    loop {
+        let page = dead_letters(&mut state.conn, &keys, all.last().map(String::as_str), 32).await.expect("a page");
+        if page.is_empty() {
+            return all;
+        }
+        all.extend(page.into_iter().map(|letter| letter.dead_id));
+    }
+}
+
+async fn all_actions(state: &mut State) -> Vec<Action> {
+    let keys = state.keys.clone();
+    actions(&mut state.conn, &keys, None, 32).await.expect("the actions")
+}
+
+/// A retried event is a new one: it has a new id, comes behind what is queued already, and a worker finds it without being told.
+#[tokio::test]
+async fn a_retried_dead_letter_is_a_new_event_at_the_end_of_the_queue() {
+    let (redis, mut state) = empty().await;
+    let (console, keys) = (redis.console().await, redis.keys());
+    let sink = Recorder::with(|offer| match (offer.text().as_str(), offer.id) {
+        ("1", 1) => Act::Stop(Stop::rejected("no")),
+        _ => Act::Send,
+    });
+    console.emit_all("work:1", ["1", "2"]).await;
+    let worker = start(&redis, "w", &sink, |_| {});
+    sink.until_sent(1).await;
+    worker.finish().await;
+    let dead = dead_ids(&mut state).await;
+    console.emit("work:1", "3").await;
+    let settled = settle(&mut state.conn, keys, ADA, Settle::Retry, &dead).await.expect("an answer");
+    assert_eq!((settled, dead_ids(&mut state).await.len()), (vec![Settled::Retried], 0));
+    assert_eq!(console.list(&keys.events("work:1")).await, ["3", "1"]);
+    assert_eq!(console.list(&keys.objects_with_events()).await, ["work:1", "work:1"]);
+    console.check().await;
+    let worker = start(&redis, "w", &sink, |_| {});
+    sink.until_sent(3).await;
+    worker.finish().await;
+    let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.text(), offer.id, offer.prev)).collect();
+    assert_eq!(sent, [("2".to_owned(), 2, 0), ("3".to_owned(), 3, 2), ("1".to_owned(), 4, 3)]);
+    console.until_at_rest().await;
+}
+
+/// A retry whose reply was lost is made again, and pushes nothing more.
+#[tokio::test]
+async fn a_retry_made_twice_pushes_once() {
+    let (redis, mut state) = empty().await;
+    let (console, keys) = (redis.console().await, redis.keys());
+    state.dead_letter("1700-0", "work:1", b"{\"n\" :1}").await;
+    for expected in [Settled::Retried, Settled::Gone] {
+        let settled = settle(&mut state.conn, keys, ADA, Settle::Retry, &["1700-0"]).await.expect("an answer");
+        assert_eq!(settled, [expected]);
+    }
+    assert_eq!(console.list(&keys.events("work:1")).await, ["{\"n\" :1}"]);
+    assert_eq!(console.list(&keys.objects_with_events()).await, ["work:1"]);
+    assert_eq!(all_actions(&mut state).await.len(), 1);
+}
+
+/// Many are retried in the order they are named, whatever the size of a call.
+#[tokio::test]
+async fn retries_keep_the_order_they_are_named_in() {
+    let (redis, mut state) = empty().await;
+    for n in 0..70 {
+        state.dead_letter(&format!("1700-{n}"), "work:1", n.to_string().as_bytes()).await;
+    }
+    let named: Vec<String> = (0..70).rev().map(|n| format!("1700-{n}")).collect();
+    let settled = settle(&mut state.conn, redis.keys(), ADA, Settle::Retry, &named).await.expect("an answer");
+    assert!(settled.len() == 70 && settled.iter().all(|settled| *settled == Settled::Retried), "{settled:?}");
+    let expected: Vec<String> = (0..70).rev().map(|n| n.to_string()).collect();
+    assert_eq!(redis.console().await.list(&redis.keys().events("work:1")).await, expected);
+}
+
+/// A drop is kept with who did it, why, and the event.
+#[tokio::test]
+async fn a_drop_is_logged_with_who_and_why_and_the_event() {
+    let (redis, mut state) = empty().await;
+    state.dead_letter("1700-0", "work:1", b"{\"secret\":1}").await;
+    state.dead_letter("1700-1", "work:2", b"2").await;
+    let settled = settle(&mut state.conn, redis.keys(), ADA, Settle::Drop, &["1700-0", "1700-7"]).await.expect("an answer");
+    assert_eq!(settled, [Settled::Dropped, Settled::Gone]);
+    assert_eq!(dead_ids(&mut state).await, ["1700-1"]);
+    let kept = all_actions(&mut state).await;
+    let [drop] = &kept[..] else { panic!("{kept:?}") };
+    assert_eq!(serde_json::to_value(drop).expect("JSON")["event"], serde_json::json!({"secret": 1}));
+    assert_eq!((drop.action.as_str(), drop.who.as_str(), drop.why.as_str()), ("drop", "ada@host", "fixed upstream"));
+    assert_eq!((drop.object.as_str(), drop.id, drop.dead_id.as_deref()), ("work:1", Some(12), Some("1700-0")));
+    assert_eq!((drop.error.as_deref(), drop.event.as_deref()), (Some("no\nway"), Some(&b"{\"secret\":1}"[..])));
+    let (now_s, _): (u64, u64) = redis.console().await.run(&["TIME"]).await;
+    assert!(now_s.abs_diff(drop.at_ms / 1000) < 60, "{drop:?}");
+    assert_eq!(redis.console().await.list(&redis.keys().objects_with_events()).await, Vec::<String>::new());
+}
+
+/// Nothing is done where something stands in the way, and the dead letter stays.
+#[tokio::test]
+async fn what_cannot_be_retried_stays() {
+    let (redis, mut state) = empty().await;
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    state.dead_letter("1700-0", "wrong", b"1").await;
+    state.run("XADD", &[&keys.events_dead(), "1700-1", "foo", "bar"]).await;
+    state.run("XADD", &[&keys.events_dead(), "1700-2", "object", "x"]).await;
+    state.run("XADD", &[&keys.events_dead(), "1700-3", "event", "x"]).await;
+    state.run("SET", &[&keys.events("wrong"), "no list"]).await;
+    let ids = ["1700-0", "1700-1", "1700-2", "1700-3"];
+    let settled = settle(&mut state.conn, &keys, ADA, Settle::Retry, &ids).await.expect("an answer");
+    assert_eq!(settled, [Settled::WrongType, Settled::Unreadable, Settled::Unreadable, Settled::Unreadable]);
+    let all = settle_all(&mut state.conn, &keys, ADA, Settle::Retry, None).await.expect("an answer");
+    assert_eq!((all.done, all.left), (0, 4));
+    assert_eq!((dead_ids(&mut state).await.len(), all_actions(&mut state).await.len()), (4, 0));
+    assert_eq!(console.list(&keys.objects_with_events()).await, Vec::<String>::new());
+    for key in [keys.objects_with_events(), keys.operator_actions()] {
+        state.run("SET", &[&key, "wrong"]).await;
+        let refused = settle(&mut state.conn, &keys, ADA, Settle::Drop, &ids).await.expect_err("a wrong type");
+        assert!(matches!(&refused, ControlError::WrongType { key: told, .. } if *told == key), "{refused}");
+        state.run("DEL", &[&key]).await;
+    }
+    let refused = settle(&mut state.conn, &keys, ADA, Settle::Drop, &["1700-0", "1700"]).await.expect_err("no id");
+    assert!(matches!(&refused, ControlError::DeadId(id) if id == "1700"), "{refused}");
+    assert_eq!(dead_ids(&mut state).await.len(), 4);
+    // What cannot be retried can be dropped.
+    let settled = settle(&mut state.conn, &keys, ADA, Settle::Drop, &ids).await.expect("an answer");
+    assert_eq!(settled, [Settled::Dropped; 4]);
+}
+
+/// A right that is missing is noticed before anything is done: half a retry would have the event twice, or not at all.
+#[tokio::test]
+async fn a_right_that_is_missing_leaves_everything_as_it_is() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    state.dead_letter("1700-0", "work:1", b"1").await;
+    for command in ["lpush", "xdel", "xadd", "xrange"] {
+        state.run("ACL", &["SETUSER", "weak", "reset", "on", ">weak", "~*", "+@all", &format!("-{command}")]).await;
+        let client = redis::Client::open(format!("{}?user=weak&pass=weak", redis.url())).expect("a URL");
+        let mut weak = client.get_multiplexed_async_connection().await.expect("Redis answers");
+        let refused = settle(&mut weak, redis.keys(), ADA, Settle::Retry, &["1700-0"]).await.expect_err("no right");
+        assert!(matches!(&refused, ControlError::Denied(told) if told.eq_ignore_ascii_case(command)), "{command}: {refused}");
+    }
+    assert_eq!((dead_ids(&mut state).await.len(), all_actions(&mut state).await.len()), (1, 0));
+    assert_eq!(redis.console().await.list(&redis.keys().events("work:1")).await, Vec::<String>::new());
+}
+
+/// All of one object, or all there are, in bounded steps; what becomes a dead letter meanwhile is not retried once more.
+#[tokio::test]
+async fn all_of_an_object_or_all_there_are_are_retried() {
+    let (redis, mut state) = empty().await;
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    for n in 0..100 {
+        let object = if n % 4 == 0 { "work:1" } else { "work:2" };
+        state.dead_letter(&format!("1700-{n}"), object, n.to_string().as_bytes()).await;
+    }
+    let one = settle_all(&mut state.conn, &keys, ADA, Settle::Retry, Some(b"work:1")).await.expect("an answer");
+    assert_eq!((one.done, one.left, dead_ids(&mut state).await.len()), (25, 0, 75));
+    let expected: Vec<String> = (0..100).step_by(4).map(|n| n.to_string()).collect();
+    assert_eq!(console.list(&keys.events("work:1")).await, expected);
+    let all = settle_all(&mut state.conn, &keys, ADA, Settle::Drop, None).await.expect("an answer");
+    assert_eq!((all.done, all.left, dead_ids(&mut state).await.len()), (75, 0, 0));
+    let none = settle_all(&mut state.conn, &keys, ADA, Settle::Retry, None).await.expect("an answer");
+    assert_eq!((none.done, none.left), (0, 0));
+}
+
+/// When memory has run out, dropping is what makes room, and a retry takes no more than it gives.
+#[tokio::test]
+async fn an_operator_can_act_when_memory_has_run_out() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    for n in 0..2 {
+        state.dead_letter(&format!("1700-{n}"), "work:1", b"1").await;
+    }
+    state.hold("work:2", "inf", &["1", "2"], "1 0 1 0 attempts: x").await;
+    state.run("CONFIG", &["SET", "maxmemory", "1"]).await;
+    let refused = redis.console().await.try_run::<String>(&["SET", "x", "1"]).await.expect_err("out of memory");
+    assert_eq!(refused.code(), Some("OOM"));
+    let keys = redis.keys();
+    let settled = settle(&mut state.conn, keys, ADA, Settle::Drop, &["1700-0"]).await.expect("an answer");
+    assert_eq!(settled, [Settled::Dropped]);
+    let settled = settle(&mut state.conn, keys, ADA, Settle::Retry, &["1700-1"]).await.expect("an answer");
+    assert_eq!(settled, [Settled::Retried]);
+    let skipped = seriatim::control::held::skip(&mut state.conn, keys, ADA, "work:2", Some(1)).await.expect("an answer");
+    assert!(matches!(skipped, seriatim::control::held::Skipped::Skipped { left: 1, .. }), "{skipped:?}");
+}
+
+/// What an operator says is kept up to a thousand bytes, and about a thousand actions are.
+#[tokio::test]
+async fn what_is_kept_of_actions_is_bounded() {
+    let (redis, mut state) = empty().await;
+    let keys = redis.keys();
+    let mut fill = redis::pipe();
+    for n in 1..=1500 {
+        fill.cmd("XADD").arg(keys.events_dead()).arg(format!("1700-{n}")).arg(&["object", "o", "event", "1"]).ignore();
+    }
+    fill.query_async::<()>(&mut state.conn).await.expect("filled");
+    let long = "é".repeat(5000);
+    let by = By { who: &long, why: &long };
+    settle_all(&mut state.conn, keys, by, Settle::Drop, None).await.expect("an answer");
+    let kept: usize = redis.console().await.run(&["XLEN", &keys.operator_actions()]).await;
+    assert!((1000..1200).contains(&kept), "{kept}");
+    let newest = all_actions(&mut state).await.remove(0);
+    assert_eq!((newest.dead_id.as_deref(), newest.who.len(), newest.why.len()), (Some("1700-1500"), 1000, 1000));
+    let before = actions(&mut state.conn, keys, Some(&newest.action_id), 1).await.expect("a page");
+    assert_eq!(before[0].dead_id.as_deref(), Some("1700-1499"));
+}
+
+/// The list goes both ways, in pages that hold on to an entry, and one letter is found by its id.
+#[tokio::test]
+async fn the_list_goes_both_ways() {
+    let (redis, mut state) = empty().await;
+    let keys = redis.keys();
+    for n in 0..5 {
+        state.dead_letter(&format!("1700-{n}"), "work:1", b"{}").await;
+    }
+    let newest = newest_dead_letters(&mut state.conn, keys, Some("1700-3"), 2).await.expect("a page");
+    assert_eq!(newest.iter().map(|letter| letter.dead_id.as_str()).collect::<Vec<_>>(), ["1700-2", "1700-1"]);
+    let found = dead_letter(&mut state.conn, keys, "1700-4").await.expect("an answer").expect("it is there");
+    assert_eq!((found.dead_id.as_str(), found.id), ("1700-4", Some(12)));
+    assert_eq!(dead_letter(&mut state.conn, keys, "1701-0").await.expect("an answer"), None);
+    let ids = |arguments: &[&str]| {
+        let printed = done(&seriatim(&redis, arguments));
+        let id = |line: &str| serde_json::from_str::<Value>(line).expect("JSON")["dead_id"].as_str().expect("an id").to_owned();
+        printed.lines().map(id).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&["dead", "list", "--json", "--newest", "--limit", "2"]), ["1700-4", "1700-3"]);
+    assert_eq!(ids(&["dead", "list", "--json", "--newest", "--after", "1700-1"]), ["1700-0"]);
+    assert_eq!(ids(&["dead", "list", "--json", "--after", "1700-2"]), ["1700-3", "1700-4"]);
+}
+
+/// The commands: what they print, and how they end.
+#[tokio::test]
+async fn the_commands_show_retry_and_drop() {
+    let (redis, mut state) = empty().await;
+    let console = redis.console().await;
+    let long = format!("{{\"long\":\"{}\"}}", "x".repeat(500));
+    state.dead_letter("1700-0", "work:1", long.as_bytes()).await;
+    for n in 1..=3 {
+        state.dead_letter(&format!("1700-{n}"), "work:2", n.to_string().as_bytes()).await;
+    }
+    let shown = done(&seriatim(&redis, &["dead", "show", "1700-0"]));
+    assert!(shown.starts_with("1700-0  work:1  id 12, prev 7, 3 failed attempts\n  error  no\\nway\n"), "{shown}");
+    assert!(shown.contains(&long), "the whole event: {shown}");
+    let shown: Value = serde_json::from_str(&done(&seriatim(&redis, &["dead", "show", "--json", "1700-1"]))).expect("JSON");
+    assert_eq!((&shown["event"], &shown["object"]), (&Value::from(1), &Value::from("work:2")));
+
+    assert_eq!(done(&seriatim(&redis, &["dead", "retry", "1700-0"])), "1700-0  retried\n");
+    assert_eq!(console.list(&redis.keys().events("work:1")).await, [long]);
+    let drop = ["dead", "drop", "1700-1", "--reason", "never mind", "--actor", "bob"];
+    assert_eq!(done(&seriatim(&redis, &drop)), "1700-1  dropped\n");
+    let again = seriatim(&redis, &drop);
+    assert_eq!(again.status.code(), Some(2));
+    assert_eq!(String::from_utf8_lossy(&again.stdout), "1700-1  not there, or not any more\n");
+    let all = ["dead", "retry", "--all", "--object", "work:2", "--reason", "again"];
+    assert_eq!(done(&seriatim(&redis, &all)), "2 retried\n");
+
+    for bad in [
+        &["dead", "show", "1700-9"][..],
+        &["dead", "show", "x"],
+        &["dead", "retry"],
+        &["dead", "retry", "1700-0", "--all"],
+        &["dead", "retry", "1700-0", "--object", "work:1"],
+        &["dead", "drop", "1700-0"],
+        &["dead", "list", "--after", "yesterday"],
+    ] {
+        assert_eq!(seriatim(&redis, bad).status.code(), Some(2), "{bad:?}");
+    }
+    let printed = done(&seriatim(&redis, &["actions"]));
+    assert!(printed.contains("drop  work:2  id 12  dead letter 1700-1\n  by     bob, "), "{printed}");
+    assert!(printed.contains("  why    never mind\n  error  no\\nway\n  event  1\n"), "{printed}");
+    let kept: Vec<Value> =
+        done(&seriatim(&redis, &["actions", "--json"])).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let words: Vec<_> = kept.iter().map(|action| action["action"].as_str().expect("a word")).collect();
+    assert_eq!(words, ["retry", "retry", "drop", "retry"]);
+    // The event of a drop was once a string here, though `dead list --json` shows it as JSON.
+    assert_eq!((&kept[1]["event"], &kept[2]["event"]), (&Value::Null, &Value::from(1)));
+    assert!(kept[3]["who"].as_str().expect("a name").contains('@'), "the user and the host: {}", kept[3]);
+    assert_eq!(done(&seriatim(&redis, &["actions", "--limit", "1"])).lines().filter(|line| !line.starts_with(' ')).count(), 1);
+}

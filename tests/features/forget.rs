@@ -1,0 +1,187 @@
+//! Forgetting idle objects: by name, and by themselves after a while.
+#![cfg(feature = "cli")]
+
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use seriatim::consume::{Gate, Start, Verdict};
+use seriatim::control::{ControlError, Forgot, forget};
+
+use crate::state::State;
+use crate::support::console::{Console, PATIENCE};
+use crate::support::recorder::{Act, Gate as Barrier, Recorder};
+use crate::support::running::start;
+use crate::support::{Redis, until};
+
+/// Runs `seriatim forget` against this Redis, with this on standard input.
+fn seriatim(redis: &Redis, arguments: &[&str], input: &[u8]) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    program.args(["--redis", redis.url(), "--namespace", redis.namespace(), "forget"]).args(arguments);
+    program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE");
+    let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(input).expect("written");
+    drop(stdin);
+    child.wait_with_output().expect("it ends")
+}
+
+fn lines(output: &Output) -> Vec<String> {
+    String::from_utf8(output.stdout.clone()).expect("UTF-8").lines().map(str::to_owned).collect()
+}
+
+/// The command forgets what is idle, keeps the rest, says why, and says so with its exit code.
+#[tokio::test]
+async fn the_command_forgets_what_is_idle_and_keeps_the_rest() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    state.clean().await;
+    let output = seriatim(&redis, &["bare", "never", "work:1", "work:2", "work:5"], b"");
+    let message = String::from_utf8(output.stderr.clone()).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(1), "one was kept: {message}");
+    assert!(message.contains("nothing is known of never,") && message.lines().count() == 1, "{message}");
+    let expected = [
+        "bare  forgotten, its last id was 16",
+        "never  nothing is known of it",
+        "work:1  kept: 2 of its events are queued",
+        "work:2  kept: worker a.0 has it",
+        "work:5  kept: it is held; seriatim inspect says why",
+    ];
+    assert_eq!(lines(&output), expected);
+    assert!(!redis.console().await.left().await.contains(&"bare:last.event.id".to_owned()));
+    let output = seriatim(&redis, &["--json", "bare", "work:1"], b"");
+    let expected =
+        [r#"{"object":"bare","outcome":"unknown"}"#, r#"{"object":"work:1","outcome":"queued","events":2}"#].map(str::to_owned);
+    assert_eq!((lines(&output), output.status.code()), (expected.to_vec(), Some(1)));
+    redis.console().await.check().await;
+}
+
+/// A name that was misspelt once ended with 0, as if the object had been forgotten.
+#[tokio::test]
+async fn a_name_of_which_nothing_is_known_is_told() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    state.delivered("work:1", 3).await;
+    state.delivered("work:2", 4).await;
+    let output = seriatim(&redis, &["work:l", "work:1", "work:I"], b"");
+    let message = String::from_utf8(output.stderr.clone()).expect("UTF-8");
+    assert_eq!((output.status.code(), lines(&output).len()), (Some(2), 3), "{message}");
+    let told = "seriatim: nothing is known of 2 of the objects, so nothing was forgotten; the first of them is work:l: ";
+    assert!(message.starts_with(told) && message.lines().count() == 1, "{message}");
+    let output = seriatim(&redis, &["--ignore-unknown", "work:l", "work:2"], b"");
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
+    assert_eq!(lines(&output), ["work:l  nothing is known of it", "work:2  forgotten, its last id was 4"]);
+}
+
+/// Names come from standard input too, one a line, in any number; a bad one is told with its line, after all before it.
+#[tokio::test]
+async fn names_come_from_standard_input() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let mut names = String::new();
+    for n in 0..2500 {
+        let object = format!("work:{n}");
+        state.run("SET", &[&state.keys.last_event_id(&object), "7"]).await;
+        names += &format!("{object}\r\n\n");
+    }
+    state.given(7).await;
+    let output = seriatim(&redis, &["first", "-", "last"], names.as_bytes());
+    assert_eq!((output.status.code(), lines(&output).len()), (Some(2), 2502));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("2 of the objects"), "{output:?}");
+    assert_eq!(redis.console().await.left().await, ["next.event.id"]);
+
+    state.delivered("good", 8).await;
+    let output = seriatim(&redis, &["-"], b"good\nb\\d\nnever\n");
+    let message = String::from_utf8(output.stderr.clone()).expect("UTF-8");
+    assert_eq!((output.status.code(), lines(&output)), (Some(2), vec!["good  forgotten, its last id was 8".to_owned()]));
+    assert!(message.contains("line 2 of standard input") && message.lines().count() == 1, "{message}");
+    for arguments in [&[][..], &[r"a\b"], &[""]] {
+        assert_eq!(seriatim(&redis, arguments, b"").status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+/// The library does the same; a bad name is refused before anything is forgotten.
+#[tokio::test]
+async fn the_library_forgets_in_the_order_of_the_names() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let keys = state.keys.clone();
+    state.delivered("a", 3).await;
+    state.emit("b", "1").await;
+    let refused = forget(&mut state.conn, &keys, &["a", ""]).await;
+    assert!(matches!(refused, Err(ControlError::Name(_))), "{refused:?}");
+    let forgot = forget(&mut state.conn, &keys, &["b", "a", "c"]).await.expect("an answer");
+    assert_eq!(forgot, [Forgot::Queued { events: 1 }, Forgot::Forgotten { last_event_id: "3".to_owned() }, Forgot::Unknown]);
+    assert_eq!(forget(&mut state.conn, &keys, &[""; 0]).await.expect("an answer"), []);
+}
+
+/// What is written in docs/protocol.md is enough for an operator who forgets.
+#[tokio::test]
+async fn an_operator_needs_one_right_more() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let keys = state.keys.clone();
+    let pattern = format!("~{}*", keys.prefix());
+    let base = ["SETUSER", "operator", "on", ">secret", &pattern, "+@read", "+time", "+evalsha", "+script|load"];
+    state.run("ACL", &base).await;
+    state.delivered("a", 3).await;
+    let client = redis::Client::open(format!("{}?user=operator&pass=secret", redis.url())).expect("a URL");
+    let mut conn = client.get_multiplexed_async_connection().await.expect("Redis answers");
+    assert!(forget(&mut conn, &keys, &["a"]).await.is_err());
+    state.run("ACL", &["SETUSER", "operator", "+del"]).await;
+    let forgot = forget(&mut conn, &keys, &["a"]).await.expect("an answer");
+    assert_eq!(forgot, [Forgot::Forgotten { last_event_id: "3".to_owned() }]);
+}
+
+async fn fades(console: &Console, object: &str) -> i64 {
+    console.run(&["PTTL", &console.keys.last_event_id(object)]).await
+}
+
+/// A worker forgets an object some time after its last event, and not while it has one in hand. The next event begins anew, and a receiver
+/// that remembers the object applies it.
+#[tokio::test]
+async fn a_worker_forgets_after_a_while() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let barrier = Barrier::closed();
+    let held_up = barrier.clone();
+    let sink = Recorder::with(move |offer| if offer.text() == "2" { Act::Wait(held_up.clone()) } else { Act::Send });
+    let worker = start(&redis, "w", &sink, |config| config.forget_after = Some(Duration::from_secs(1)));
+    console.emit("work:1", "1").await;
+    until("its time begins", PATIENCE, async || (fades(&console, "work:1").await > 0).then_some(())).await;
+    // Emitted again before it is over.
+    console.emit("work:1", "2").await;
+    barrier.until_reached(1).await;
+    assert_eq!(fades(&console, "work:1").await, -1, "it does not fade under a batch");
+    barrier.open();
+    sink.until_sent(2).await;
+    until("it is forgotten", PATIENCE, async || (fades(&console, "work:1").await == -2).then_some(())).await;
+    console.emit("work:1", "3").await;
+    sink.until_sent(3).await;
+    worker.finish().await;
+    let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.id, offer.prev)).collect();
+    assert_eq!(sent, [(1, 0), (2, 1), (3, 0)]);
+    // One receiver remembers the object, another one has forgotten it, too.
+    for seen in [&sent[..], &sent[2..]] {
+        let mut gate = Gate::new(Start::Origin);
+        for (id, prev) in seen {
+            assert_eq!(gate.check("work:1", *id, *prev).await.expect("sound"), Verdict::Apply);
+            gate.applied("work:1", *id, *prev).await.expect("recorded");
+        }
+    }
+    console.until_at_rest().await;
+}
+
+/// Without the setting nothing fades.
+#[tokio::test]
+async fn a_worker_forgets_nothing_unless_told_to() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |_| {});
+    console.emit("work:1", "1").await;
+    sink.until_sent(1).await;
+    console.until_at_rest().await;
+    worker.finish().await;
+    assert_eq!(fades(&console, "work:1").await, -1);
+}

@@ -1,0 +1,368 @@
+//! What handlers emit: pushed with the end of their event, once, and not before.
+#![cfg(feature = "worker")]
+
+mod failures;
+
+use std::future::pending;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use seriatim::control::By;
+use seriatim::control::held::skip;
+use seriatim::event::{EVENT_BYTES_MAX, EventError, Json, NameError};
+use seriatim::sink::{self, EMITS_MAX, Failure, Handler, HandlerContext, HandlerEmitError, HandlerResult, Handlers, Stop};
+use seriatim::worker::Worker;
+
+use crate::support::console::{Console, PATIENCE};
+use crate::support::recorder::Gate;
+use crate::support::running::{config, start};
+use crate::support::{Redis, until};
+
+/// What was handled, in order: lines that handlers note.
+#[derive(Clone, Default)]
+struct Journal(Arc<Mutex<Vec<String>>>);
+
+impl Journal {
+    fn note(&self, line: String) {
+        self.0.lock().expect("no panic").push(line);
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.0.lock().expect("no panic").clone()
+    }
+
+    /// A handler that notes its name and the event's id, and then does this.
+    fn does(
+        &self,
+        name: &'static str,
+        act: impl Fn(&HandlerContext) -> HandlerResult + Clone + Send + Sync + 'static,
+    ) -> impl Handler<Value> {
+        let journal = self.clone();
+        move |_: Value, cx: HandlerContext| {
+            let (journal, act) = (journal.clone(), act.clone());
+            async move {
+                journal.note(format!("{name} {}", cx.id()));
+                act(&cx)
+            }
+        }
+    }
+
+    /// A handler for what was emitted: notes the object, the id, what it follows on, and the number in it.
+    fn takes(&self) -> impl Handler<Value> {
+        let journal = self.clone();
+        move |event: Value, cx: HandlerContext| {
+            let journal = journal.clone();
+            async move {
+                journal.note(format!("{} {} after {}: {}", cx.object(), cx.id(), cx.prev(), event["n"]));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// An event that `Journal::takes` takes.
+fn made(n: u64) -> Value {
+    json!({"type": "made", "n": n})
+}
+
+const MOVED: &str = r#"{"type":"moved"}"#;
+
+/// Emits one event for each of these objects, numbered from 1.
+fn emits(objects: &'static [&'static str]) -> impl Fn(&HandlerContext) -> HandlerResult + Clone + Send + Sync {
+    move |cx| {
+        for (object, n) in objects.iter().zip(1..) {
+            cx.emit(object, &made(n))?;
+        }
+        Ok(())
+    }
+}
+
+async fn kept(console: &Console, object: &str) -> Vec<String> {
+    let mut fields: Vec<String> = console.run(&["HKEYS", &console.keys.event_handled(object)]).await;
+    fields.sort();
+    fields
+}
+
+async fn is_queued(console: &Console, object: &str) -> bool {
+    console.run(&["EXISTS", &console.keys.events(object)]).await
+}
+
+/// What a handler has emitted waits for the end of the event: it is not there while another handler is tried again, and then it is there once.
+#[tokio::test]
+async fn what_is_emitted_is_pushed_with_the_end_of_the_event_and_not_before() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let journal = Journal::default();
+    let fails = |cx: &HandlerContext| if cx.attempt() < 3 { Err(Failure::transient("busy")) } else { Ok(()) };
+    let handlers = Handlers::builder()
+        .register_type("moved", "emits", journal.does("emits", emits(&["work:2", "work:2"])))
+        .register_type("moved", "fails", journal.does("fails", fails))
+        .register_type("made", "takes", journal.takes())
+        .build()
+        .expect("a set");
+    let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    console.emit("work:1", MOVED).await;
+    for numbers in ["1 0 1 0", "1 1 2 0"] {
+        let held = format!("{numbers} retry: fails: busy");
+        until(&held, PATIENCE, async || console.held_id("work:1").await.filter(|found| *found == held)).await;
+        assert_eq!(kept(&console, "work:1").await, ["emit:emits", "handler:emits", "id"]);
+        assert!(!is_queued(&console, "work:2").await);
+        console.check().await;
+        console.release("work:1").await;
+    }
+    console.until_at_rest_after(3).await;
+    worker.finish().await;
+    let mut lines = journal.lines();
+    assert_eq!(lines.split_off(4), ["work:2 2 after 0: 1", "work:2 3 after 2: 2"]);
+    lines.sort();
+    assert_eq!(lines, ["emits 1", "fails 1", "fails 1", "fails 1"]);
+}
+
+/// A handler that fails has emitted nothing, in whatever way it fails.
+#[tokio::test]
+async fn a_handler_that_fails_has_emitted_nothing() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let journal = Journal::default();
+    let after = |ends: fn() -> HandlerResult| {
+        move |cx: &HandlerContext| {
+            emits(&["work:9"])(cx)?;
+            ends()
+        }
+    };
+    let slow = |_: Value, cx: HandlerContext| async move {
+        cx.emit("work:9", &made(1))?;
+        pending::<()>().await;
+        Ok(())
+    };
+    let handlers = Handlers::builder()
+        .timeout(Duration::from_millis(50))
+        .register_type("transient", "a", journal.does("a", after(|| Err(Failure::transient("later")))))
+        .register_type("unrecoverable", "b", journal.does("b", after(|| Err(Failure::unrecoverable("never")))))
+        .register_type("panic", "c", journal.does("c", after(|| panic!("boom"))))
+        .register_type("timeout", "d", slow)
+        .build()
+        .expect("a set");
+    let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    for (object, kind) in [("work:1", "transient"), ("work:2", "unrecoverable"), ("work:3", "panic"), ("work:4", "timeout")] {
+        console.emit(object, format!(r#"{{"type":"{kind}"}}"#)).await;
+    }
+    for object in ["work:1", "work:3", "work:4"] {
+        console.until_held(object, "retry: ").await;
+        assert_eq!(kept(&console, object).await, [""; 0]);
+    }
+    until("one is dead", PATIENCE, async || (console.dead().await.len() == 1).then_some(())).await;
+    assert!(!is_queued(&console, "work:9").await);
+    let last = console.keys.last_event_id("work:9");
+    assert_eq!(console.number(&last).await, 0);
+    console.check().await;
+    worker.finish().await;
+}
+
+/// Behind an event that is a dead letter, or completed with errors, follows what those of its handlers have emitted that succeeded.
+#[tokio::test]
+async fn what_is_emitted_follows_on_a_dead_letter_too() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let journal = Journal::default();
+    let handlers = Handlers::builder()
+        .register_type("bad", "never", journal.does("never", |_| Err(Failure::unrecoverable("no"))))
+        .register_type("busy", "later", journal.does("later", |_| Err(Failure::transient("busy"))))
+        .register_type("made", "takes", journal.takes())
+        .register_type("bad", "emits", journal.does("emits", emits(&["work:1"])))
+        .register_type("busy", "also", journal.does("also", emits(&["work:1"])))
+        .build()
+        .expect("a set");
+    let worker = start(&redis, "w", &handlers, |config| {
+        config.retry = "fixed:1ms,attempts=2,then=complete-with-errors".parse().expect("a policy");
+    });
+    console.emit_all("work:1", [r#"{"type":"bad"}"#, r#"{"type":"busy"}"#]).await;
+    console.until_at_rest_after(4).await;
+    worker.finish().await;
+    let mut lines = journal.lines();
+    assert_eq!(lines.split_off(5), ["work:1 3 after 0: 1", "work:1 4 after 3: 1"]);
+    lines.sort();
+    assert_eq!(lines, ["also 2", "emits 1", "later 2", "later 2", "never 1"]);
+    assert_eq!(console.dead().await.len(), 1);
+}
+
+/// An operator skips the event: what was emitted before follows all the same.
+#[tokio::test]
+async fn what_is_emitted_follows_on_a_skip_too() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let journal = Journal::default();
+    let handlers = Handlers::builder()
+        .register_type("moved", "emits", journal.does("emits", emits(&["work:1", "work:2"])))
+        .register_type("moved", "down", journal.does("down", |_| Err(Failure::transient("down"))))
+        .register_type("made", "takes", journal.takes())
+        .build()
+        .expect("a set");
+    let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    console.emit("work:1", MOVED).await;
+    console.until_held("work:1", "retry: down").await;
+    let by = By { who: "ada", why: "because" };
+    skip(&mut redis.connect().await, &console.keys, by, "work:1", Some(1)).await.expect("skipped");
+    console.until_at_rest_after(3).await;
+    worker.finish().await;
+    let mut made = journal.lines().split_off(2);
+    made.iter_mut().for_each(|line| *line = line.replace(" 3 ", " 2 "));
+    made.sort();
+    assert_eq!(made, ["work:1 2 after 0: 1", "work:2 2 after 0: 2"]);
+}
+
+/// For its own object a handler emits behind the events that are queued, each with the next id; of a batch every event is ended by itself.
+#[tokio::test]
+async fn what_is_emitted_for_the_object_itself_follows_in_order() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let journal = Journal::default();
+    let handlers = Handlers::builder()
+        .register_type("moved", "emits", journal.does("emits", emits(&["work:1", "work:1"])))
+        .register_type("made", "takes", journal.takes())
+        .build()
+        .expect("a set");
+    console.emit_all("work:1", [MOVED, MOVED]).await;
+    let worker = start(&redis, "w", &handlers, |_| {});
+    console.until_at_rest_after(6).await;
+    worker.finish().await;
+    let made = ["work:1 3 after 2: 1", "work:1 4 after 3: 2", "work:1 5 after 4: 1", "work:1 6 after 5: 2"];
+    assert_eq!(journal.lines(), [&["emits 1", "emits 2"][..], &made].concat());
+}
+
+/// Several handlers of an event emit for one object: in the order in which they are registered, whichever ends first.
+#[tokio::test]
+async fn handlers_emit_in_the_order_in_which_they_are_registered() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let journal = Journal::default();
+    let gate = Gate::closed();
+    let opens = gate.clone();
+    let slow = move |_: Value, cx: HandlerContext| {
+        let gate = opens.clone();
+        async move {
+            gate.pass().await;
+            cx.emit("work:2", &made(1))?;
+            Ok(())
+        }
+    };
+    let quick = |_: Value, cx: HandlerContext| async move {
+        cx.emit("work:2", Json::new(r#"{"type": "made", "n": 2}"#))?;
+        Ok(())
+    };
+    let handlers = Handlers::builder()
+        .register_type("made", "takes", journal.takes())
+        .register_type("moved", "z", slow)
+        .register_type("moved", "a", quick)
+        .build()
+        .expect("a set");
+    let worker = start(&redis, "w", &handlers, |_| {});
+    console.emit("work:1", MOVED).await;
+    until("the quick one has finished", PATIENCE, async || (kept(&console, "work:1").await.len() == 3).then_some(())).await;
+    gate.open();
+    console.until_at_rest_after(3).await;
+    worker.finish().await;
+    assert_eq!(journal.lines(), ["work:2 2 after 0: 1", "work:2 3 after 2: 2"]);
+}
+
+/// A worker with another sink ends the event: what handlers had emitted of it is pushed as well.
+#[tokio::test]
+async fn another_sink_pushes_what_was_emitted() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let journal = Journal::default();
+    let handlers = Handlers::builder()
+        .register_all("emits", journal.does("emits", emits(&["work:2"])))
+        .register_all("down", journal.does("down", |_| Err(Failure::transient("down"))))
+        .build()
+        .expect("a set");
+    let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    console.emit("work:1", MOVED).await;
+    console.until_held("work:1", "retry").await;
+    worker.finish().await;
+    console.release("work:1").await;
+    let also = journal.clone();
+    let sink = Arc::new(sink::each(move |event| {
+        also.note(format!("{} {}", event.object, event.id));
+        async { Ok::<(), Stop>(()) }
+    }));
+    let other = start(&redis, "other", &sink, |_| {});
+    console.until_at_rest_after(2).await;
+    other.finish().await;
+    assert_eq!(journal.lines().split_off(2), ["work:1 1", "work:2 2"]);
+}
+
+/// A program that claims by hand ends the event: the same, whatever it answers that ends it.
+#[tokio::test]
+async fn an_event_claimed_by_hand_pushes_what_was_emitted() {
+    for reject in [false, true] {
+        let redis = Redis::start();
+        let console = redis.console().await;
+        let journal = Journal::default();
+        let handlers = Handlers::builder()
+            .register_all("emits", journal.does("emits", emits(&["work:2"])))
+            .register_all("down", journal.does("down", |_| Err(Failure::transient("down"))))
+            .build()
+            .expect("a set");
+        let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+        console.emit("work:1", MOVED).await;
+        console.until_held("work:1", "retry").await;
+        worker.finish().await;
+        console.release("work:1").await;
+        let claims = Worker::builder(redis.url()).config(config(&redis, "by-hand")).claims().await.expect("the name is free");
+        let mut claimed = claims.next().await.expect("claimed");
+        // What is given back is not over.
+        claimed.retry("later", Some(Duration::ZERO)).await.expect("taken");
+        assert!(!is_queued(&console, "work:2").await);
+        let mut claimed = claims.next().await.expect("claimed");
+        assert_eq!((claimed.event().object.as_str(), claimed.event().id), ("work:1", 1));
+        match reject {
+            true => claimed.reject("no").await.expect("taken"),
+            false => claimed.commit().await.expect("taken"),
+        }
+        let mut emitted = claims.next().await.expect("claimed");
+        assert_eq!((emitted.event().object.as_str(), emitted.event().id), ("work:2", 2));
+        emitted.commit().await.expect("taken");
+        claims.close().await;
+        assert_eq!(kept(&console, "work:1").await, [""; 0]);
+        console.check().await;
+    }
+}
+
+/// What cannot be emitted is refused with its own error, at once; a handler that has ended emits nothing more.
+#[tokio::test]
+async fn what_cannot_be_emitted_is_refused() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let journal = Journal::default();
+    let left: Arc<Mutex<Option<HandlerContext>>> = Arc::default();
+    let keeps = Arc::clone(&left);
+    let tries = move |cx: &HandlerContext| {
+        assert!(matches!(cx.emit("", &made(1)), Err(HandlerEmitError::Name(NameError::Empty))));
+        let bad = cx.emit("work:2", Json::new("{"));
+        assert!(matches!(bad, Err(HandlerEmitError::Event(EventError::NotJson(_)))));
+        let large = cx.emit("work:2", &"x".repeat(EVENT_BYTES_MAX));
+        assert!(matches!(large, Err(HandlerEmitError::Event(EventError::TooLarge { .. }))));
+        for n in 0..EMITS_MAX as u64 {
+            cx.emit("work:2", &made(n))?;
+        }
+        assert!(matches!(cx.emit("work:2", &made(0)), Err(HandlerEmitError::Full)));
+        *keeps.lock().expect("no panic") = Some(cx.clone());
+        Ok(())
+    };
+    let handlers = Handlers::builder()
+        .register_type("moved", "tries", journal.does("tries", tries))
+        .register_type("made", "takes", journal.takes())
+        .build()
+        .expect("a set");
+    let worker = start(&redis, "w", &handlers, |_| {});
+    console.emit("work:1", MOVED).await;
+    console.until_at_rest_after(1 + EMITS_MAX as u64).await;
+    worker.finish().await;
+    assert_eq!(console.dead().await.len(), 0);
+    let numbers: Vec<u64> = journal.lines().iter().skip(1).filter_map(|line| line.split(": ").nth(1)?.parse().ok()).collect();
+    assert_eq!(numbers, (0..EMITS_MAX as u64).collect::<Vec<_>>());
+    let cx = left.lock().expect("no panic").take().expect("it ran");
+    assert!(matches!(cx.emit("work:2", &made(1)), Err(HandlerEmitError::Ended)));
+}

@@ -1,0 +1,332 @@
+//! What handlers have finished of an event: it stays finished while the others run again, and goes with the event.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use seriatim::sink::{self, Failure, HandlerContext, Handlers, Stop};
+
+use super::{Journal, handled, moved};
+use crate::support::console::PATIENCE;
+use crate::support::recorder::Gate;
+use crate::support::running::start;
+use crate::support::{Redis, until};
+
+/// What is finished of an event stays finished while the others of it are tried again, and is gone with the event.
+#[tokio::test]
+async fn two_handlers_succeed_and_one_is_transient_only_that_one_runs_again() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let journal = Journal::default();
+    let third = journal.answers("third", |cx| match cx.attempt() {
+        1..4 => Err(Failure::transient("busy")),
+        _ => Ok(()),
+    });
+    let handlers = Handlers::builder()
+        .register_type("moved", "first", journal.notes("first"))
+        .register_all("second", journal.notes("second"))
+        .register_type("moved", "third", third)
+        .build()
+        .expect("a set");
+    let worker = start(&redis, "w", &handlers, |_| {});
+    console.emit_all("work:1", [moved("here"), moved("there")]).await;
+    journal.until(1, "first 2").await;
+    console.until_at_rest_after(2).await;
+    worker.finish().await;
+    let mut expected = vec!["first 1", "second 1", "third 1", "third 1", "third 1", "third 1"];
+    expected.extend(["first 2", "second 2", "third 2", "third 2", "third 2", "third 2"]);
+    expected.sort_unstable();
+    assert_eq!(journal.sorted(), expected);
+    // In order: the second event waits until all handlers of the first one have succeeded.
+    assert_eq!(journal.lines().iter().position(|line| line.ends_with(" 2")), Some(6));
+    assert_eq!(console.number(&console.keys.last_event_id("work:1")).await, 2);
+}
+
+/// The worker dies in the middle of the first of three events, of which one handler has succeeded: another worker runs the other one again, and only
+/// then the events that follow.
+#[tokio::test]
+async fn an_event_whose_worker_dies_runs_again_ahead_of_its_objects_later_events() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let journal = Journal::default();
+    let set = |stuck: bool| {
+        let also = journal.clone();
+        let slow = move |_: serde_json::Value, cx: HandlerContext| {
+            let journal = also.clone();
+            async move {
+                journal.note(format!("slow {}", cx.id()));
+                if stuck { pending().await } else { Ok(()) }
+            }
+        };
+        Handlers::builder().register_all("quick", journal.notes("quick")).register_all("slow", slow).build().expect("a set")
+    };
+    console.emit_all("work:1", [moved("a"), moved("b"), moved("c")]).await;
+    let worker = start(&redis, "w", &set(true), |_| {});
+    until("one has finished", PATIENCE, async || (handled(&console, "work:1").await.len() == 2).then_some(())).await;
+    assert_eq!(handled(&console, "work:1").await, ["handler:quick", "id"]);
+    console.check().await;
+    worker.crash().await;
+    console.end_lease("w").await;
+    let other = start(&redis, "other", &set(false), |_| {});
+    journal.until(1, "slow 3").await;
+    console.until_at_rest().await;
+    other.finish().await;
+    let expected = ["quick 1", "slow 1", "slow 1", "quick 2", "slow 2", "quick 3", "slow 3"];
+    assert_eq!(journal.lines(), expected);
+}
+
+/// The worker dies in the middle of the second event of a batch, of which something is kept: the first one is finished and does not run again.
+#[tokio::test]
+async fn the_events_before_the_one_under_way_do_not_run_again() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let journal = Journal::default();
+    let set = |stuck: u64| {
+        let also = journal.clone();
+        let slow = move |_: serde_json::Value, cx: HandlerContext| {
+            let journal = also.clone();
+            async move {
+                journal.note(format!("slow {}", cx.id()));
+                if cx.id() == stuck { pending().await } else { Ok(()) }
+            }
+        };
+        Handlers::builder().register_all("quick", journal.notes("quick")).register_all("slow", slow).build().expect("a set")
+    };
+    console.emit_all("work:1", [moved("a"), moved("b"), moved("c")]).await;
+    let worker = start(&redis, "w", &set(2), |_| {});
+    journal.until(1, "slow 2").await;
+    until("one has finished", PATIENCE, async || {
+        let id: Option<String> = console.run(&["HGET", &console.keys.event_handled("work:1"), "id"]).await;
+        (id.as_deref() == Some("2") && handled(&console, "work:1").await.contains(&"handler:quick".to_owned())).then_some(())
+    })
+    .await;
+    worker.crash().await;
+    console.end_lease("w").await;
+    let other = start(&redis, "other", &set(0), |_| {});
+    journal.until(1, "slow 3").await;
+    console.until_at_rest().await;
+    other.finish().await;
+    let runs: Vec<_> = ["quick 1", "slow 1", "quick 2", "slow 2", "quick 3", "slow 3"].map(|line| journal.count(line)).into();
+    assert_eq!(runs, [1, 1, 1, 2, 1, 1], "{:?}", journal.lines());
+}
+
+/// A subtask that has succeeded does not run again where its handler does, nor in another worker; one that has failed does.
+#[tokio::test]
+async fn a_subtask_succeeds_once() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let journal = Journal::default();
+    let set = || {
+        let journal = journal.clone();
+        let handler = move |_: serde_json::Value, cx: HandlerContext| {
+            let journal = journal.clone();
+            async move {
+                let first = cx
+                    .once("charge", || async {
+                        journal.note("charge");
+                        Ok::<_, Failure>(17)
+                    })
+                    .await?;
+                journal.note(format!("charged {first:?}"));
+                cx.once("mail", || async {
+                    journal.note("mail");
+                    if cx.attempt() < 3 { Err(Failure::transient("no mail today")) } else { Ok(()) }
+                })
+                .await?;
+                Ok(())
+            }
+        };
+        Handlers::builder().register_all("order", handler).build().expect("a set")
+    };
+    console.emit("work:1", moved("a")).await;
+    let worker = start(&redis, "w", &set(), |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    console.until_held("work:1", "retry: order: no mail today").await;
+    assert_eq!(handled(&console, "work:1").await, ["id", "once:charge"]);
+    worker.finish().await;
+    let other = start(&redis, "other", &set(), |_| {});
+    console.release("work:1").await;
+    console.until_at_rest().await;
+    other.finish().await;
+    let expected = ["charge", "charged Some(17)", "mail", "charged None", "mail", "charged None", "mail"].map(str::to_owned);
+    assert_eq!(journal.lines(), expected);
+}
+
+/// Two handlers of an event name the same subtask: one runs it, and the other one knows that it is done.
+#[tokio::test]
+async fn a_subtask_is_one_for_all_handlers_of_an_event() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let journal = Journal::default();
+    let handler = || {
+        let journal = journal.clone();
+        move |_: serde_json::Value, cx: HandlerContext| {
+            let journal = journal.clone();
+            async move {
+                let ran = cx
+                    .once("charge", || async {
+                        tokio::task::yield_now().await;
+                        Ok::<_, Failure>(())
+                    })
+                    .await?;
+                journal.note(format!("{} {}", cx.id(), ran.is_some()));
+                Ok(())
+            }
+        }
+    };
+    let handlers = Handlers::builder().register_all("a", handler()).register_all("b", handler()).build().expect("a set");
+    let worker = start(&redis, "w", &handlers, |_| {});
+    console.emit_all("work:1", [moved("a"), moved("b")]).await;
+    journal.until(1, "2 false").await;
+    console.until_at_rest().await;
+    worker.finish().await;
+    assert_eq!(journal.sorted(), ["1 false", "1 true", "2 false", "2 true"]);
+}
+
+/// The lease lapses while a handler runs; the process attaches again and gets the batch under the tag it had: what has finished stays finished.
+#[tokio::test]
+async fn what_is_finished_stays_finished_after_a_lapse() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let journal = Journal::default();
+    let gate = Gate::closed();
+    let (also, opens) = (journal.clone(), gate.clone());
+    let slow = move |_: serde_json::Value, _: HandlerContext| {
+        let (journal, gate) = (also.clone(), opens.clone());
+        async move {
+            journal.note("slow");
+            gate.pass().await;
+            Ok(())
+        }
+    };
+    let handlers =
+        Handlers::builder().register_all("quick", journal.notes("quick")).register_all("slow", slow).build().expect("a set");
+    let worker = start(&redis, "w", &handlers, |config| config.lease = Duration::from_millis(600));
+    console.emit("work:1", moved("a")).await;
+    until("one has finished", PATIENCE, async || (handled(&console, "work:1").await.len() == 2).then_some(())).await;
+    console.end_lease("w").await;
+    journal.until(2, "slow").await;
+    gate.open();
+    console.until_at_rest().await;
+    worker.finish().await;
+    assert_eq!(journal.count("quick 1"), 1, "{:?}", journal.lines());
+}
+
+/// Redis closes every connection while handlers run: what they finish is kept over a new one.
+#[tokio::test]
+async fn what_is_finished_is_kept_over_a_new_connection() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let journal = Journal::default();
+    let gate = Gate::closed();
+    let opens = gate.clone();
+    let waits = move |_: serde_json::Value, cx: HandlerContext| {
+        let gate = opens.clone();
+        async move {
+            cx.once("before", || async { Ok::<_, Failure>(()) }).await?;
+            gate.pass().await;
+            cx.once("after", || async { Ok::<_, Failure>(()) }).await?;
+            Ok(())
+        }
+    };
+    let handlers = Handlers::builder()
+        .register_all("waits", waits)
+        .register_all(
+            "fails",
+            journal.answers("fails", |cx| if cx.attempt() == 1 { Err(Failure::transient("down")) } else { Ok(()) }),
+        )
+        .build()
+        .expect("a set");
+    let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    console.emit("work:1", moved("a")).await;
+    until("a subtask is done", PATIENCE, async || (handled(&console, "work:1").await.len() == 2).then_some(())).await;
+    let _: u64 = console.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+    gate.open();
+    console.until_held("work:1", "retry: fails: down").await;
+    assert_eq!(handled(&console, "work:1").await, ["handler:waits", "id", "once:after", "once:before"]);
+    console.release("work:1").await;
+    console.until_at_rest().await;
+    worker.finish().await;
+}
+
+/// A key of a wrong type in the place of what is finished holds back the event it belongs to, and says so.
+#[tokio::test]
+async fn a_key_of_a_wrong_type_is_named() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let handlers = Handlers::builder()
+        .register_all("order", |_: serde_json::Value, cx: HandlerContext| async move {
+            cx.once("charge", || async { Ok::<_, Failure>(()) }).await?;
+            Ok(())
+        })
+        .build()
+        .expect("a set");
+    let key = console.keys.event_handled("work:1");
+    let _: String = console.run(&["SET", &key, "wrong"]).await;
+    let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    console.emit("work:1", moved("a")).await;
+    let held = console.until_held("work:1", "retry: order: ").await;
+    assert!(held.contains(&key) && held.contains("WRONGTYPE"), "{held}");
+    console.release("work:1").await;
+    let held = until("it has failed again", PATIENCE, async || {
+        console.held_id("work:1").await.filter(|held| held.starts_with("1 1 2 0 "))
+    })
+    .await;
+    assert!(held.contains(&format!("retry: {key}: ")), "{held}");
+    let _: u64 = console.run(&["DEL", &key]).await;
+    console.release("work:1").await;
+    console.until_at_rest().await;
+    worker.finish().await;
+}
+
+/// A worker with another sink takes the object over: what handlers had finished goes with the event all the same.
+#[tokio::test]
+async fn another_sink_leaves_nothing_behind() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let journal = Journal::default();
+    let handlers = Handlers::builder()
+        .register_all("good", journal.notes("good"))
+        .register_all("down", journal.answers("down", |_| Err(Failure::transient("down"))))
+        .build()
+        .expect("a set");
+    let worker = start(&redis, "w", &handlers, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    console.emit("work:1", moved("a")).await;
+    console.until_held("work:1", "retry").await;
+    assert_eq!(handled(&console, "work:1").await, ["handler:good", "id"]);
+    worker.finish().await;
+    console.release("work:1").await;
+    let sink = Arc::new(sink::each(|_| async { Ok::<(), Stop>(()) }));
+    let other = start(&redis, "other", &sink, |_| {});
+    console.until_at_rest().await;
+    other.finish().await;
+}
+
+/// What is done of a batch of slow events is committed while it goes on: a crash does not make all of them run again.
+#[tokio::test]
+async fn a_long_batch_is_committed_in_parts() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let gate = Gate::closed();
+    let opens = gate.clone();
+    let handler = move |_: serde_json::Value, cx: HandlerContext| {
+        let gate = opens.clone();
+        async move {
+            match cx.id() {
+                // Longer than what is done is kept back.
+                1 => tokio::time::sleep(Duration::from_millis(120)).await,
+                2 => gate.pass().await,
+                _ => {}
+            }
+            Ok(())
+        }
+    };
+    let handlers = Handlers::builder().register_all("slow", handler).build().expect("a set");
+    console.emit_all("work:1", [moved("a"), moved("b"), moved("c")]).await;
+    let worker = start(&redis, "w", &handlers, |_| {});
+    let last = console.keys.last_event_id("work:1");
+    until("the first is committed", PATIENCE, async || (console.number(&last).await == 1).then_some(())).await;
+    gate.open();
+    console.until_at_rest().await;
+    worker.finish().await;
+    assert_eq!(console.number(&last).await, 3);
+}

@@ -1,0 +1,178 @@
+//! Many held objects released at once. After an outage of a sink an operator once had to release each by its name.
+#![cfg(feature = "cli")]
+
+use std::process::{Command, Output};
+
+use seriatim::control::actions::actions;
+use seriatim::control::held::{Which, release_all};
+use seriatim::control::{By, ControlError};
+use seriatim::scripts::operator::{self, ReleasedOne};
+
+use crate::state::State;
+use crate::support::Redis;
+
+const ADA: By<'static> = By { who: "ada@host", why: "known" };
+const DOWN: &str = "retry: connection refused";
+const LATER: &str = "99999999999999";
+
+fn seriatim(redis: &Redis, arguments: &[&str]) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    program.args(["--redis", redis.url(), "--namespace", redis.namespace(), "held", "release"]).args(arguments);
+    program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs")
+}
+
+fn done(redis: &Redis, arguments: &[&str]) -> String {
+    let output = seriatim(redis, arguments);
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+async fn empty() -> (Redis, State) {
+    let redis = Redis::start();
+    let state = State::new(redis.connect().await, redis.keys().clone());
+    (redis, state)
+}
+
+/// The objects that are not due yet, by name.
+async fn waiting(redis: &Redis) -> Vec<String> {
+    let mut objects: Vec<String> = redis.console().await.run(&["ZRANGEBYSCORE", &redis.keys().objects_held(), "2", "inf"]).await;
+    objects.sort();
+    objects
+}
+
+/// Released by name, by reason, by both, and all; a paused object stays, and one that is due is only counted. Each release is kept with its object, id and
+/// reason, and one marker of each step wakes a worker.
+#[tokio::test]
+async fn held_objects_are_released_by_prefix_by_reason_and_all() {
+    let (redis, mut state) = empty().await;
+    let keys = redis.keys().clone();
+    for (at, (object, due, why)) in [
+        ("work:1", LATER, DOWN),
+        ("work:2", "inf", "attempts: failed 3 times, at last: connection refused"),
+        ("work:3", LATER, "retry: bad gateway"),
+        ("page:1", LATER, DOWN),
+        ("page:2", "inf", "crashes: died 5 times with this event in hand"),
+        ("page:3", LATER, "retry: 50% [off]"),
+        ("page:4", "1", "takeover"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        state.hold(object, due, &["{}"], &format!("{} 1 1 0 {why}", at + 1)).await;
+    }
+    // A rule holds this one; in objects.held it is by mistake only.
+    state.rule("pause work:9", "1 0 0 3 0 adanot yet", "never").await;
+    state.run("SET", &[&keys.event_worker("work:9"), "held"]).await;
+    state.run("ZADD", &[&keys.objects_paused(), "0", "work:9"]).await;
+    state.run("ZADD", &[&keys.objects_held(), LATER, "work:9"]).await;
+    assert_eq!(
+        done(&redis, &["--prefix", "work:", "--why", "refused", "--until-released", "--reason", "it is up"]),
+        "1 released\n"
+    );
+    assert_eq!(waiting(&redis).await, ["page:1", "page:2", "page:3", "work:1", "work:3", "work:9"]);
+    let kept = actions(&mut state.conn, &keys, None, 32).await.expect("the actions");
+    let [release] = &kept[..] else { panic!("{kept:?}") };
+    assert_eq!(
+        (release.action.as_str(), release.object.as_str(), release.id, release.why.as_str()),
+        ("release", "work:2", Some(2), "it is up")
+    );
+    assert_eq!(release.error.as_deref(), Some("attempts: failed 3 times, at last: connection refused"));
+    assert_eq!(
+        redis.console().await.held_id("work:2").await.as_deref(),
+        Some("2 1 1 0 attempts: failed 3 times, at last: connection refused")
+    );
+    // Plain text, no pattern.
+    assert_eq!(done(&redis, &["--why", "50% [off]"]), "1 released\n");
+    assert_eq!(done(&redis, &["--why", "connection refused"]), "2 released, 1 were due already\n");
+    assert_eq!(waiting(&redis).await, ["page:2", "work:3", "work:9"]);
+    assert_eq!(done(&redis, &["--why", "timeout"]), "0 released\n");
+    assert_eq!(done(&redis, &["--all"]), "2 released, 5 were due already\n");
+    assert_eq!(waiting(&redis).await, ["work:9"]);
+    assert_eq!(redis.console().await.list(&keys.objects_with_events()).await, ["", "", "", ""]);
+    assert_eq!(actions(&mut state.conn, &keys, None, 32).await.expect("the actions").len(), 6);
+    redis.console().await.run::<u64>(&["ZREM", &keys.objects_held(), "work:9"]).await;
+    redis.console().await.check().await;
+}
+
+/// Thousands are released in bounded steps, of which the library tells; a call that is made again finds nothing to do.
+#[tokio::test]
+async fn thousands_are_released_in_steps() {
+    let (redis, mut state) = empty().await;
+    let keys = redis.keys().clone();
+    let mut fill = redis::pipe();
+    for n in 0..2500 {
+        let object = format!("work:{n}");
+        fill.cmd("ZADD").arg(keys.objects_held()).arg("inf").arg(&object).ignore();
+        fill.cmd("SET").arg(keys.event_worker(&object)).arg("held").ignore();
+        fill.cmd("SET").arg(keys.events_held_id(&object)).arg("0 0 0 0 crashes: died 5 times with this event in hand").ignore();
+    }
+    fill.query_async::<()>(&mut state.conn).await.expect("filled");
+    let which = Which { until_released: true, ..Which::default() };
+    let mut steps = Vec::new();
+    let all = release_all(&mut state.conn, &keys, ADA, &which, |all| steps.push(all.released)).await.expect("released");
+    assert_eq!((all.released, all.due), (2500, 0));
+    let mut before = 0;
+    for released in &steps {
+        assert!(released - before <= 100, "{steps:?}");
+        before = *released;
+    }
+    assert_eq!((before, waiting(&redis).await.len()), (2500, 0));
+    let again = release_all(&mut state.conn, &keys, ADA, &Which::default(), |_| {}).await.expect("released");
+    assert_eq!((again.released, again.due), (0, 2500));
+    redis.console().await.check().await;
+}
+
+/// The script judges each object itself, for what the caller has read of it may be over.
+#[tokio::test]
+async fn each_object_is_judged_in_the_step_that_releases_it() {
+    let (redis, mut state) = empty().await;
+    let keys = redis.keys().clone();
+    state.hold("operator", "inf", &["{}"], "1 1 1 0 attempts: x").await;
+    state.hold("retry", LATER, &["{}"], "2 1 1 0 retry: x").await;
+    state.hold("due", "1", &["{}"], "3 1 1 0 retry: x").await;
+    let objects = ["gone", "retry", "due", "operator"];
+    let words = operator::release_many(&mut state.conn, &keys, ADA, true, "", &objects).await.expect("an answer");
+    assert_eq!(words, [ReleasedOne::NotHeld, ReleasedOne::Other, ReleasedOne::Other, ReleasedOne::Released]);
+    let words = operator::release_many(&mut state.conn, &keys, ADA, false, "", &objects).await.expect("an answer");
+    assert_eq!(words, [ReleasedOne::NotHeld, ReleasedOne::Released, ReleasedOne::Due, ReleasedOne::Due]);
+    assert_eq!(redis.console().await.due("gone").await, None);
+    redis.console().await.check().await;
+}
+
+/// Whatever stands in the way is noticed before anything is done.
+#[tokio::test]
+async fn what_stands_in_the_way_is_told_first() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let keys = redis.keys().clone();
+    state.hold("work:1", LATER, &["{}"], "1 1 1 0 retry: x").await;
+    state.run("SET", &[&keys.operator_actions(), "no stream"]).await;
+    let refused = release_all(&mut state.conn, &keys, ADA, &Which::default(), |_| {}).await.expect_err("a wrong type");
+    assert!(matches!(&refused, ControlError::WrongType { key, .. } if *key == keys.operator_actions()), "{refused}");
+    state.run("DEL", &[&keys.operator_actions()]).await;
+    state.run("SET", &[&keys.objects_paused(), "no set"]).await;
+    let refused = release_all(&mut state.conn, &keys, ADA, &Which::default(), |_| {}).await.expect_err("a wrong type");
+    assert!(matches!(&refused, ControlError::WrongType { key, .. } if *key == keys.objects_paused()), "{refused}");
+    state.run("DEL", &[&keys.objects_paused()]).await;
+    state.run("ACL", &["SETUSER", "weak", "reset", "on", ">weak", "~*", "+@all", "-xadd"]).await;
+    let client = redis::Client::open(format!("{}?user=weak&pass=weak", redis.url())).expect("a URL");
+    let mut weak = client.get_multiplexed_async_connection().await.expect("Redis answers");
+    let refused = release_all(&mut weak, &keys, ADA, &Which::default(), |_| {}).await.expect_err("no right");
+    assert!(matches!(&refused, ControlError::Denied(told) if told.eq_ignore_ascii_case("xadd")), "{refused}");
+    assert_eq!(waiting(&redis).await, ["work:1"]);
+    for bad in [
+        &[][..],
+        &["--until-released"],
+        &["work:1", "--all"],
+        &["work:1", "--until-released"],
+        &["--all", "--prefix", "work:"],
+        // A variable of a shell that is unset.
+        &["--prefix", ""],
+        // As a pause would be written.
+        &["--prefix", "work:*"],
+        &["--why", ""],
+    ] {
+        assert_eq!(seriatim(&redis, bad).status.code(), Some(2), "{bad:?}");
+    }
+    assert_eq!(waiting(&redis).await, ["work:1"]);
+}

@@ -1,0 +1,252 @@
+//! Held objects in an operator's hands: why they wait, released, rid of the event at their head.
+#![cfg(feature = "cli")]
+
+mod list;
+mod many;
+mod skip;
+
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::Value;
+use seriatim::control::actions::{Action, actions};
+use seriatim::control::held::{Released, Skipped, release, skip};
+use seriatim::control::{By, ControlError};
+use seriatim::sink::Stop;
+
+use crate::state::State;
+use crate::support::Redis;
+use crate::support::console::PATIENCE;
+use crate::support::recorder::{Act, Recorder};
+use crate::support::running::start;
+use crate::support::until;
+
+const ADA: By<'static> = By { who: "ada@host", why: "known" };
+
+async fn clean() -> (Redis, State) {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    state.clean().await;
+    (redis, state)
+}
+
+fn seriatim(redis: &Redis, arguments: &[&str]) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(arguments);
+    program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs")
+}
+
+fn done(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+async fn newest_action(state: &mut State) -> Action {
+    let keys = state.keys.clone();
+    actions(&mut state.conn, &keys, None, 1).await.expect("the actions").remove(0)
+}
+
+/// Whatever it waits for, a released object is due now, with the numbers it has; a worker that is idle is woken.
+#[tokio::test]
+async fn a_released_object_is_tried_at_once_and_stays_counted() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    let down = Arc::new(AtomicBool::new(true));
+    let is_down = Arc::clone(&down);
+    let sink = Recorder::with(move |_| match is_down.load(Ordering::SeqCst) {
+        true => Act::Stop(Stop::transient("down")),
+        false => Act::Send,
+    });
+    let worker = start(&redis, "w", &sink, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    console.emit("work:1", "1").await;
+    console.until_held("work:1", "retry: down").await;
+    down.store(false, Ordering::SeqCst);
+    let released = release(&mut state.conn, &keys, ADA, "work:1").await.expect("an answer");
+    assert_eq!(released, Released::Released("retry: down".to_owned()));
+    sink.until_sent(1).await;
+    assert_eq!((sink.sent()[0].attempts, sink.sent()[0].id), (1, 1));
+    worker.finish().await;
+    let kept = newest_action(&mut state).await;
+    assert_eq!((kept.action.as_str(), kept.who.as_str(), kept.why.as_str()), ("release", "ada@host", "known"));
+    assert_eq!((kept.object.as_str(), kept.id, kept.error.as_deref()), ("work:1", Some(1), Some("retry: down")));
+    console.until_at_rest().await;
+}
+
+/// A worker that waits for markers is woken by an empty one.
+#[tokio::test]
+async fn a_release_wakes_a_worker() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    state.hold("work:1", "inf", &["1"], "1 0 1 0 attempts: failed 1 times, at last: x").await;
+    release(&mut state.conn, &keys, ADA, "work:1").await.expect("released");
+    assert_eq!((console.due("work:1").await, console.list(&keys.objects_with_events()).await), (Some(0.0), vec![String::new()]));
+    assert_eq!(console.held_id("work:1").await.as_deref(), Some("1 0 1 0 attempts: failed 1 times, at last: x"));
+    console.check().await;
+}
+
+/// Only what is held is released. Nothing else is touched, and nothing is kept of it.
+#[tokio::test]
+async fn what_is_not_held_is_not_released() {
+    let (redis, mut state) = clean().await;
+    let keys = redis.keys().clone();
+    state.run("LPUSH", &[&keys.events_held("work:9"), "{}"]).await;
+    state.run("SET", &[&keys.events_held_id("work:9"), "16 0 0 0 rule"]).await;
+    for (object, owner) in [("work:2", "a.0"), ("work:1", ""), ("never", "")] {
+        let refused = release(&mut state.conn, &keys, ADA, object).await.expect("an answer");
+        assert_eq!(refused, Released::NotHeld(owner.to_owned()));
+        let refused = skip(&mut state.conn, &keys, ADA, object, None).await.expect("an answer");
+        assert_eq!(refused, Skipped::NotHeld(owner.to_owned()));
+    }
+    // It waits for a rule to be lifted, not for a time.
+    assert_eq!(release(&mut state.conn, &keys, ADA, "work:9").await.expect("an answer"), Released::Paused);
+    assert_eq!(skip(&mut state.conn, &keys, ADA, "work:9", None).await.expect("an answer"), Skipped::Paused);
+    let console = redis.console().await;
+    assert_eq!((console.due("work:2").await, console.due("work:9").await), (None, None));
+    assert_eq!(console.list(&keys.worker_event("a.0")).await.len(), 2);
+    assert_eq!(actions(&mut state.conn, &keys, None, 1).await.expect("the actions"), []);
+    console.check().await;
+}
+
+/// A key of a wrong type is told before anything is done: half a skip would lose the event, or have it twice.
+#[tokio::test]
+async fn a_key_of_a_wrong_type_leaves_everything_as_it_is() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    state.hold("work:1", "inf", &["1", "2"], "1 0 1 0 attempts: failed 1 times, at last: x").await;
+    state.run("SET", &[&keys.last_event_id("work:1"), "0"]).await;
+    let both = [keys.objects_held(), keys.objects_with_events(), keys.operator_actions(), keys.objects_paused()];
+    let [batch, numbers] = [keys.events_held("work:1"), keys.events_held_id("work:1")];
+    let skips = [keys.events_dead(), batch, numbers, keys.last_event_id("work:1"), keys.event_handled("work:1")];
+    for (at, key) in both.iter().chain(&skips).enumerate() {
+        let was: bool = console.run(&["EXISTS", key]).await;
+        if was {
+            state.run("RENAME", &[key, "aside"]).await;
+        }
+        state.run("SADD", &[key, "wrong"]).await;
+        let refused = skip(&mut state.conn, &keys, ADA, "work:1", None).await.expect_err("a wrong type");
+        assert!(matches!(&refused, ControlError::WrongType { key: told, .. } if told == key), "{key}: {refused}");
+        if at < both.len() {
+            let refused = release(&mut state.conn, &keys, ADA, "work:1").await.expect_err("a wrong type");
+            assert!(matches!(&refused, ControlError::WrongType { key: told, .. } if told == key), "{key}: {refused}");
+        }
+        state.run("DEL", &[key]).await;
+        if was {
+            state.run("RENAME", &["aside", key]).await;
+        }
+        assert_eq!(console.list(&keys.events_held("work:1")).await, ["1", "2"], "{key}");
+        assert_eq!(console.due("work:1").await, Some(f64::INFINITY), "{key}");
+    }
+    assert_eq!((console.dead().await.len(), console.list(&keys.objects_with_events()).await.len()), (0, 0));
+    // The owner's key of a wrong type says that nobody holds it.
+    state.run("DEL", &[&keys.event_worker("work:1")]).await;
+    state.run("SADD", &[&keys.event_worker("work:1"), "wrong"]).await;
+    let refused = skip(&mut state.conn, &keys, ADA, "work:1", None).await.expect("an answer");
+    assert_eq!(refused, Skipped::NotHeld(String::new()));
+}
+
+/// The commands: what they print, and how they end.
+#[tokio::test]
+async fn the_commands_list_release_and_skip() {
+    let (redis, _state) = clean().await;
+    let printed = done(&seriatim(&redis, &["held", "list"]));
+    let expected = "work:5  retry, due now\n  event  id 15, 3 failed attempts, 0 crashes, 1 events in hand\n  why    retry: connection refused\n";
+    assert!(printed.starts_with(expected), "{printed}");
+    let (operator, ruled) = printed.split_once("work:9  ").expect("the paused one");
+    assert!(
+        operator.ends_with("work:7  operator, until released\n  why    crashes: died 5 times with this event in hand\n"),
+        "{printed}"
+    );
+    assert!(ruled.starts_with("paused, until resumed\n  rule   pause work:9\n         by     ada, "), "{printed}");
+    assert!(ruled.ends_with(" ago, until it is lifted\n         why    not yet\n"), "{printed}");
+    assert!(printed.lines().all(|line| line.chars().count() <= 80), "{printed}");
+    let one: Value = serde_json::from_str(&done(&seriatim(&redis, &["held", "list", "--json", "--limit", "1"]))).expect("JSON");
+    assert_eq!(
+        (&one["object"], &one["waits_for"], &one["attempts"]),
+        (&Value::from("work:5"), &Value::from("retry"), &Value::from(3))
+    );
+    let waiting = done(&seriatim(&redis, &["held", "list", "--until-released"]));
+    assert!(waiting.starts_with("work:7  operator") && !waiting.contains("work:9"), "{waiting}");
+    let paused = done(&seriatim(&redis, &["held", "list", "--paused"]));
+    assert_eq!(paused, format!("work:9  {ruled}"));
+    let paused: Value = serde_json::from_str(&done(&seriatim(&redis, &["held", "list", "--paused", "--json"]))).expect("JSON");
+    assert_eq!((&paused["waits_for"], &paused["due_ms"]), (&Value::from("rule"), &Value::Null));
+    assert_eq!((&paused["rules"][0]["kind"], &paused["rules"][0]["selector"]), (&Value::from("pause"), &Value::from("work:9")));
+    let all = done(&seriatim(&redis, &["held", "list", "--json"]));
+    assert_eq!((all.lines().count(), all.lines().filter(|line| line.contains(r#""waits_for":"rule""#)).count()), (5, 1));
+    assert_eq!(done(&seriatim(&redis, &["held", "list", "--json", "--limit", "4"])).lines().count(), 4);
+    assert_eq!(seriatim(&redis, &["held", "list", "--paused", "--until-released"]).status.code(), Some(2));
+    done(&seriatim(&redis, &["block", "*"]));
+    assert!(
+        done(&seriatim(&redis, &["held", "list", "--paused"]))
+            .starts_with("work:9  blocked, until unblocked\n  rule   block *\n")
+    );
+    done(&seriatim(&redis, &["unblock", "*"]));
+
+    let released = done(&seriatim(&redis, &["held", "release", "work:6", "--reason", "now", "--actor", "bob"]));
+    assert_eq!(released, "released, it was held: retry: soon\n");
+    let skipped = done(&seriatim(&redis, &["held", "skip", "work:5", "--id", "15"]));
+    assert!(skipped.starts_with("event 15 is dead letter ") && skipped.ends_with("; 0 events of its batch go on\n"), "{skipped}");
+    for (arguments, why) in [
+        (&["held", "release", "work:2"][..], "work:2 is not held, worker a.0 has it"),
+        (&["held", "release", "never"], "never is not held, nobody has it"),
+        (&["held", "skip", "work:8"], "no event of it is in hand"),
+        (&["held", "release", "work:9"], "a rule holds work:9"),
+        (&["held", "skip", "work:9"], "a rule holds work:9"),
+        (&["held", "skip", "work:6", "--id", "15"], "the id 16"),
+        (&["held", "release", ""], "must not be empty"),
+    ] {
+        let output = seriatim(&redis, arguments);
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(2) && message.contains(why) && message.lines().count() == 1,
+            "{arguments:?}: {message}"
+        );
+    }
+    let kept = done(&seriatim(&redis, &["actions"]));
+    assert!(kept.contains("release  work:6  id 16\n  by     bob, ") && kept.contains("  why    now\n"), "{kept}");
+    let report = done(&seriatim(&redis, &["check"]));
+    assert!(report.ends_with("as far as Redis can show it\n"), "{report}");
+}
+
+/// A retry that is waiting, and an operator who is quicker: the attempts go on being counted through it, to the end of the policy.
+#[tokio::test]
+async fn releases_do_not_lift_the_limit() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    let sink = Recorder::with(|_| Act::Stop(Stop::transient("down")));
+    let worker =
+        start(&redis, "w", &sink, |config| config.retry = "fixed:1h,attempts=3,then=dead-letter".parse().expect("a policy"));
+    console.emit("work:1", "1").await;
+    for attempts in 1..3 {
+        until("it has failed", PATIENCE, async || {
+            let held = console.held_id("work:1").await?;
+            (held.split(' ').nth(2) == Some(attempts.to_string().as_str())).then_some(())
+        })
+        .await;
+        release(&mut state.conn, &keys, ADA, "work:1").await.expect("released");
+    }
+    until("it is dead", PATIENCE, async || (console.dead().await.len() == 1).then_some(())).await;
+    worker.finish().await;
+    assert_eq!(sink.offered().len(), 3);
+}
+
+/// The set of held objects was evicted, and they waited for ever: each emit's marker was dropped, for they were held, and no command released them.
+#[tokio::test]
+async fn an_object_that_is_held_and_in_no_set_is_released() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    state.hold("work:1", "inf", &["1"], "7 0 1 0 attempts: 5: down").await;
+    state.run("DEL", &[&state.keys.objects_held()]).await;
+    let keys = state.keys.clone();
+    let released = release(&mut state.conn, &keys, ADA, "work:1").await.expect("an answer");
+    assert_eq!(released, Released::Released("attempts: 5: down".to_owned()));
+    let sink = Recorder::with(|_| Act::Send);
+    let worker = start(&redis, "w", &sink, |_| {});
+    sink.until_sent(1).await;
+    worker.finish().await;
+}

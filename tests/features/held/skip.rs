@@ -1,0 +1,202 @@
+//! The event at the head of a held object, skipped: a dead letter, and the rest goes on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use seriatim::control::held::{Released, Skipped, release, skip};
+use seriatim::sink::Stop;
+
+use super::{ADA, clean, newest_action};
+use crate::state::State;
+use crate::support::Redis;
+use crate::support::recorder::{Act, Recorder};
+use crate::support::running::start;
+
+/// The event that stands in the way goes to the dead letters with its error, and the rest of the batch goes on as it is: the same ids, the last
+/// delivered event as `prev`, its own attempts, and one crash, for the killer may be among them.
+#[tokio::test]
+async fn a_skipped_event_is_a_dead_letter_and_the_rest_goes_on() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    state.delivered("work:1", 9).await;
+    state.hold("work:1", "inf", &["{\"n\":1}", "2", "3"], "12 4 3 5 crashes: died 5 times with this event in hand").await;
+    state.run("LPUSH", &[&keys.events("work:1"), "4"]).await;
+    let skipped = skip(&mut state.conn, &keys, ADA, "work:1", Some(12)).await.expect("an answer");
+    let Skipped::Skipped { id: 12, dead_id, left: 2 } = skipped else { panic!("{skipped:?}") };
+    let dead = seriatim::control::dead::dead_letter(&mut state.conn, &keys, &dead_id).await.expect("asked").expect("it is there");
+    assert_eq!((dead.id, dead.prev, dead.object.as_str(), &dead.event[..]), (Some(12), Some(9), "work:1", &b"{\"n\":1}"[..]));
+    let error = "skipped: crashes: died 5 times with this event in hand";
+    assert_eq!((dead.error.as_str(), dead.attempts), (error, Some(3)));
+    assert_eq!(console.held_id("work:1").await.as_deref(), Some("13 4 0 1 skip"));
+    assert_eq!(
+        (console.list(&keys.events_held("work:1")).await, console.due("work:1").await),
+        (vec!["2".to_owned(), "3".to_owned()], Some(0.0))
+    );
+    assert_eq!(console.list(&keys.objects_with_events()).await, [""]);
+    console.check().await;
+    // Made again, it finds another event there.
+    let again = skip(&mut state.conn, &keys, ADA, "work:1", Some(12)).await.expect("an answer");
+    assert_eq!(again, Skipped::Other(13));
+    let kept = newest_action(&mut state).await;
+    assert_eq!((kept.action.as_str(), kept.id, kept.dead_id.as_deref()), ("skip", Some(12), Some(dead_id.as_str())));
+
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |_| {});
+    sink.until_sent(3).await;
+    worker.finish().await;
+    let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.text(), offer.prev, offer.attempts, offer.crashes)).collect();
+    assert_eq!(sent, [("2".to_owned(), 9, 0, 1), ("3".to_owned(), 13, 0, 1), ("4".to_owned(), 14, 0, 0)]);
+    let ids: Vec<_> = sink.sent().into_iter().map(|offer| offer.id).collect();
+    assert_eq!(ids, [13, 14, 15]);
+    console.until_at_rest().await;
+}
+
+/// The last event of a batch: what is queued goes on, and where nothing is queued, the object comes to rest.
+#[tokio::test]
+async fn skipping_the_last_event_of_a_batch_leaves_no_batch() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    for (object, first) in [("more", 1), ("none", 2)] {
+        state.hold(object, "inf", &["1"], &format!("{first} 0 1 0 attempts: failed 1 times, at last: x")).await;
+    }
+    state.run("LPUSH", &[&keys.events("more"), "2"]).await;
+    for object in ["more", "none"] {
+        let skipped = skip(&mut state.conn, &keys, ADA, object, None).await.expect("an answer");
+        assert!(matches!(skipped, Skipped::Skipped { left: 0, .. }), "{skipped:?}");
+        assert_eq!((console.held_id(object).await, console.due(object).await), (None, Some(0.0)));
+        // It has nothing in hand any more.
+        let again = skip(&mut state.conn, &keys, ADA, object, None).await.expect("an answer");
+        assert_eq!(again, Skipped::NoBatch(String::new()));
+    }
+    console.check().await;
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |_| {});
+    sink.until_sent(1).await;
+    worker.finish().await;
+    assert_eq!((sink.sent()[0].text(), sink.sent()[0].id, sink.sent()[0].prev), ("2".to_owned(), 3, 0));
+    assert_eq!(console.dead().await.len(), 2);
+    console.until_at_rest().await;
+    console.check().await;
+}
+
+/// A sink that had applied the event all the same, and a receiver that has it: what follows is in order for both.
+#[tokio::test]
+async fn a_receiver_that_has_the_skipped_event_applies_the_next() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    let applied = Arc::new(AtomicBool::new(false));
+    let has = Arc::clone(&applied);
+    let sink = Recorder::with(move |offer| match offer.text().as_str() {
+        "2" => {
+            has.store(true, Ordering::SeqCst);
+            Act::Stop(Stop::transient("no answer"))
+        }
+        _ => Act::Send,
+    });
+    let worker = start(&redis, "w", &sink, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    console.emit_all("work:1", ["1", "2", "3"]).await;
+    console.until_held("work:1", "retry: no answer").await;
+    skip(&mut state.conn, &keys, ADA, "work:1", Some(2)).await.expect("an answer");
+    sink.until_sent(2).await;
+    worker.finish().await;
+    let third = sink.sent()[1].clone();
+    // The receiver's rule, for one that has applied event 2 and for one that has not.
+    for last in [1, 2] {
+        assert_eq!(seriatim::consume::judge(last, third.id, third.prev), Ok(seriatim::consume::Verdict::Apply), "{third:?}");
+    }
+    assert!(applied.load(Ordering::SeqCst));
+    console.until_at_rest().await;
+}
+
+/// An object that is held without a batch, for a turn of others or because of a key of a wrong type, has no event to skip.
+#[tokio::test]
+async fn what_has_no_batch_is_not_skipped() {
+    let (redis, mut state) = clean().await;
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    state.hold("gone", "inf", &[], "18 0 0 0 quarantine: gone:events.held is a none").await;
+    for (object, why) in [
+        ("work:8", ""),
+        ("work:7", "crashes: died 5 times with this event in hand"),
+        ("gone", "quarantine: gone:events.held is a none"),
+    ] {
+        let refused = skip(&mut state.conn, &keys, ADA, object, None).await.expect("an answer");
+        assert_eq!(refused, Skipped::NoBatch(why.to_owned()), "{object}");
+    }
+    // A batch whose ids nobody knows, because its numbers are gone, or are none.
+    state.hold("lost", "inf", &["1"], "19 0 1 0 retry: x").await;
+    for numbers in ["9007199254740993 0 1 0 retry: x", "1 retry: x", ""] {
+        state.run("SET", &[&keys.events_held_id("lost"), numbers]).await;
+        let refused = skip(&mut state.conn, &keys, ADA, "lost", None).await.expect("an answer");
+        assert!(matches!(refused, Skipped::NoBatch(_)), "{numbers:?}: {refused:?}");
+    }
+    assert_eq!(console.dead().await.len(), 0);
+    // One that is not among those that wait is not held, whatever its owner's key says.
+    state.hold("astray", "1", &["1"], "20 0 1 0 retry: x").await;
+    state.run("ZREM", &[&keys.objects_held(), "astray"]).await;
+    let refused = skip(&mut state.conn, &keys, ADA, "astray", None).await.expect("an answer");
+    assert_eq!(refused, Skipped::NotHeld("held".to_owned()));
+    assert_eq!(console.dead().await.len(), 0);
+    // They can be released.
+    assert_eq!(release(&mut state.conn, &keys, ADA, "work:8").await.expect("an answer"), Released::Released(String::new()));
+}
+
+/// A result of an earlier hand-out that comes late, after its event was skipped, says nothing about what follows.
+#[tokio::test]
+async fn a_late_result_of_a_skipped_event_is_ignored() {
+    use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, From, Report, Results, Suspects, Tag};
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    let lease = Duration::from_secs(600);
+    let args = Attach {
+        name: "w",
+        token: "t",
+        holder: "h 1 1",
+        lease,
+        slots: 1,
+        displace: "",
+        before: "",
+        crashes_max: 5,
+        suspects: Suspects::NONE,
+    };
+    scripts::attach(&mut state.conn, &keys, &args).await.expect("attached");
+    state.own("w.0", "work:1", 1, &["1", "2", "3"]).await;
+    let bounds = Bounds {
+        batch: 10,
+        batch_bytes: 1 << 20,
+        reply_bytes: 1 << 20,
+        claims: 10,
+        markers: 100,
+        forget_after: None,
+        suspects: Suspects::NONE,
+    };
+    let tag = Tag { first: 1, ..Tag::default() };
+    let hold = Results::Hold { rest: tag.failed(), delay: None, why: "attempts: x".to_owned() };
+    let hold = Report { object: "work:1".into(), tag, count: 0, last: None, then: hold };
+    let tell = |report: Option<&Report>, claims: usize| {
+        let mut call = Advance::new(&keys, "w", "t", Bounds { claims, ..bounds }, From::Held);
+        match report {
+            Some(report) => call.report(0, report),
+            None => call.free(0),
+        }
+        call
+    };
+    scripts::advance(&mut state.conn, &tell(Some(&hold), 0)).await.expect("held");
+    skip(&mut state.conn, &keys, ADA, "work:1", Some(1)).await.expect("skipped");
+    let answer = scripts::advance(&mut state.conn, &tell(None, 10)).await.expect("claimed");
+    let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
+    assert_eq!((batches[0].tag.to_string().as_str(), batches[0].prev, batches[0].events.len()), ("2 1", 0, 2));
+    // The hold once more, and a delivery of the whole of the first hand-out.
+    let all = Report { count: 3, last: Some(3), then: Results::Done, ..hold.clone() };
+    for late in [&hold, &all] {
+        let answer = scripts::advance(&mut state.conn, &tell(Some(late), 0)).await.expect("an answer");
+        let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
+        assert_eq!(batches[0].tag.to_string(), "2 1");
+    }
+    assert_eq!(console.list(&keys.worker_event("w.0")).await, ["2", "3"]);
+    console.check().await;
+}

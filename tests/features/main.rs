@@ -1,0 +1,27 @@
+//! The features, each in a module of its own: what a program can set, call or switch on, from handlers to the event log.
+
+#[cfg(feature = "worker")]
+#[path = "../../examples/handlers.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod example;
+#[path = "../support/state.rs"]
+mod state;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod check;
+mod claims;
+mod dead;
+mod forget;
+mod gate;
+mod handlers;
+mod held;
+mod log;
+mod projection;
+mod retry;
+mod rules;
+mod sink_file;
+mod sink_stdout;
+mod suspects;
+mod testing;
+mod testing_drain;

@@ -1,0 +1,339 @@
+//! Retry policies: what follows when an event fails, and what its attempts survive.
+#![cfg(feature = "worker")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use seriatim::sink::Stop;
+use seriatim::worker::{RetryPolicy, WorkerConfig};
+
+use crate::support::Redis;
+use crate::support::console::{Console, PATIENCE};
+use crate::support::recorder::{Act, Gate, Recorder};
+use crate::support::running::start;
+use crate::support::until;
+
+/// A sink that fails for a time whatever mentions `bad`, and sends the rest.
+fn failing() -> Recorder {
+    Recorder::with(|offer| match offer.text() {
+        text if text.contains("bad") => Act::Stop(Stop::transient(format!("no {}", offer.before + 1))),
+        _ => Act::Send,
+    })
+}
+
+fn retry(policy: &str) -> impl FnOnce(&mut WorkerConfig) {
+    let policy: RetryPolicy = policy.parse().expect("a policy");
+    move |config| config.retry = policy
+}
+
+/// Waits until the object is held with so many failed attempts, and answers how long it will wait, in seconds.
+async fn wait_after(console: &Console, object: &str, attempts: usize) -> f64 {
+    until(&format!("{object} has failed {attempts} times"), PATIENCE, async || {
+        let held = console.held_id(object).await?;
+        (held.split(' ').nth(2) == Some(attempts.to_string().as_str())).then_some(())
+    })
+    .await;
+    let (now_s, _): (f64, f64) = console.run(&["TIME"]).await;
+    console.due(object).await.expect("held") / 1000.0 - now_s
+}
+
+fn is_about(wait: f64, most: f64) -> bool {
+    wait > most - 40.0 && wait < most + 2.0
+}
+
+/// A stream, its entries as field and value.
+async fn entries(console: &Console, key: &str) -> Vec<Vec<(String, String)>> {
+    let entries: Vec<(String, Vec<(String, String)>)> = console.run(&["XRANGE", key, "-", "+"]).await;
+    entries.into_iter().map(|(_, fields)| fields).collect()
+}
+
+fn fields<const N: usize>(fields: [(&str, &str); N]) -> Vec<(String, String)> {
+    fields.into_iter().map(|(field, value)| (field.to_owned(), value.to_owned())).collect()
+}
+
+/// Two retries, five minutes apart; then the dead letters have it with its error, and the chain goes on over it.
+#[tokio::test]
+async fn three_failures_under_fixed_5m_2_leave_it_in_the_dead_letters_and_the_next_event_runs_with_the_right_prev() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = failing();
+    console.emit_all("work:1", ["1", "\"bad\"", "3", "4"]).await;
+    let worker = start(&redis, "w", &sink, retry("fixed-5m-2"));
+    for attempt in 1..=2 {
+        let wait = wait_after(&console, "work:1", attempt).await;
+        assert!(is_about(wait, 300.0), "{wait} s");
+        console.release("work:1").await;
+    }
+    sink.until_sent(3).await;
+    worker.finish().await;
+    let expected = [("id", "2"), ("prev", "1"), ("object", "work:1"), ("event", "\"bad\""), ("error", "no 3"), ("attempts", "3")];
+    assert_eq!(entries(&console, &console.keys.events_dead()).await, [fields(expected)]);
+    let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.text(), offer.id, offer.prev)).collect();
+    assert_eq!(sent, [("1".to_owned(), 1, 0), ("3".to_owned(), 3, 1), ("4".to_owned(), 4, 3)]);
+    assert_eq!(sink.applied_of("work:1"), ["1", "3", "4"]);
+    console.until_at_rest().await;
+    console.check().await;
+}
+
+/// The event is over: the log says so, with the error, and the chain goes on over it. No receiver knows its id.
+#[tokio::test]
+async fn attempts_used_up_complete_with_errors_and_the_log_says_so() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = failing();
+    console.emit_all("work:1", ["1", "\"bad\"", "3"]).await;
+    let worker = start(&redis, "w", &sink, retry("fixed:1ms,attempts=3,then=complete-with-errors"));
+    sink.until_sent(2).await;
+    worker.finish().await;
+    let expected = fields([
+        ("status", "completed_with_errors"),
+        ("id", "2"),
+        ("prev", "1"),
+        ("object", "work:1"),
+        ("event", "\"bad\""),
+        ("error", "no 3"),
+        ("attempts", "3"),
+    ]);
+    assert_eq!(entries(&console, &console.keys.event_log()).await, [expected]);
+    assert_eq!(console.dead().await.len(), 0);
+    assert_eq!(sink.offered().iter().filter(|offer| offer.text().contains("bad")).count(), 3);
+    let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.id, offer.prev)).collect();
+    assert_eq!(sent, [(1, 0), (3, 1)]);
+    console.until_at_rest().await;
+    console.check().await;
+}
+
+/// The object waits for an operator with the error; each release is one attempt more.
+#[tokio::test]
+async fn attempts_used_up_hold_the_object_until_an_operator_releases_it() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = Recorder::with(|offer| match (offer.text().as_str(), offer.before) {
+        ("1", 0..3) => Act::Stop(Stop::transient(format!("no {}", offer.before + 1))),
+        _ => Act::Send,
+    });
+    console.emit_all("work:1", ["1", "2"]).await;
+    let worker = start(&redis, "w", &sink, retry("fixed:1ms,attempts=2,then=hold"));
+    let held = console.until_held("work:1", "attempts: ").await;
+    assert_eq!(held, "1 1 2 0 attempts: failed 2 times, at last: no 2");
+    assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
+    assert_eq!(console.list(&console.keys.events_held("work:1")).await, ["1", "2"]);
+    console.check().await;
+    console.release("work:1").await;
+    let held = console.until_held("work:1", "attempts: failed 3 times").await;
+    assert_eq!(held, "1 2 3 0 attempts: failed 3 times, at last: no 3");
+    console.release("work:1").await;
+    sink.until_sent(2).await;
+    worker.finish().await;
+    assert_eq!(sink.applied_of("work:1"), ["1", "2"]);
+    console.until_at_rest().await;
+}
+
+/// One process, several policies: that of the event's type, and for all others its own.
+#[tokio::test]
+async fn a_type_has_a_policy_of_its_own() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = failing();
+    let worker = start(&redis, "w", &sink, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy");
+        config.retry_types.insert("moved".to_owned(), "fixed:2h".parse().expect("a policy"));
+        config.retry_types.insert("gone".to_owned(), "fixed:1s,attempts=1,then=dead-letter".parse().expect("a policy"));
+    });
+    for (object, event, wait) in [
+        ("other", r#"{"bad":{"type":"moved"}}"#, 3600.0),
+        ("named", r#"{"bad":1,"type":"moved"}"#, 7200.0),
+        ("number", r#"{"bad":1,"type":7}"#, 3600.0),
+    ] {
+        console.emit(object, event).await;
+        let told = wait_after(&console, object, 1).await;
+        assert!(is_about(told, wait), "{object}: {told} s");
+    }
+    console.emit_all("gone", [r#"{"bad":1,"type":"gone"}"#, "2"]).await;
+    sink.until_sent(1).await;
+    assert_eq!(console.dead().await.len(), 1);
+    worker.stop().await;
+}
+
+/// A sink that names its own wait changes the wait, and no more than that.
+#[tokio::test]
+async fn a_wait_that_the_sink_names_is_no_attempt_more() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = Recorder::with(|offer| match offer.text().as_str() {
+        "1" => Act::Stop(Stop::Transient { error: "busy".to_owned(), retry_after: Some(Duration::from_secs(5000)) }),
+        _ => Act::Send,
+    });
+    console.emit_all("work:1", ["1", "2"]).await;
+    let worker = start(&redis, "w", &sink, retry("fixed:1ms,attempts=2,then=dead-letter"));
+    let wait = wait_after(&console, "work:1", 1).await;
+    assert!(is_about(wait, 5000.0), "{wait} s");
+    console.release("work:1").await;
+    sink.until_sent(1).await;
+    worker.finish().await;
+    assert_eq!(console.dead().await.len(), 1);
+    assert_eq!((sink.sent()[0].id, sink.sent()[0].prev), (2, 0));
+}
+
+/// However the event comes back, its failures are not forgotten: by a restart under the same name, by others who take over, after a graceful stop,
+/// and where its process was paused beyond its lease.
+#[tokio::test]
+async fn attempts_survive_restarts_takeovers_stops_and_pauses() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let failing_now = Arc::new(AtomicBool::new(true));
+    let (gate, fails) = (Gate::closed(), Arc::clone(&failing_now));
+    let (held_up, hour) = (gate.clone(), "fixed:1h,attempts=3,then=dead-letter");
+    let sink = Recorder::with(move |_| match fails.load(Ordering::SeqCst) {
+        true => Act::Stop(Stop::transient("down")),
+        false => Act::Wait(held_up.clone()),
+    });
+    console.emit_all("work:1", ["1", "2"]).await;
+    let first = start(&redis, "first", &sink, retry(hour));
+    wait_after(&console, "work:1", 1).await;
+    console.release("work:1").await;
+    wait_after(&console, "work:1", 2).await;
+    // From now on deliveries stand still: what is counted are deaths, not failures.
+    failing_now.store(false, Ordering::SeqCst);
+    console.release("work:1").await;
+    gate.until_reached(1).await;
+    // Restarted under its name.
+    first.crash().await;
+    console.end_lease("first").await;
+    let first = start(&redis, "first", &sink, retry(hour));
+    gate.until_reached(2).await;
+    // Paused beyond its lease.
+    console.end_lease("first").await;
+    gate.until_reached(3).await;
+    // Killed for good, and taken over.
+    let second = start(&redis, "second", &sink, retry(hour));
+    first.crash().await;
+    console.end_lease("first").await;
+    gate.until_reached(4).await;
+    // Stopped while the delivery stands still: no grace, so that it is given back.
+    second.shutdown.stop_at_once();
+    second.ended().await.expect("a stop");
+    let third = start(&redis, "third", &sink, retry(hour));
+    gate.until_reached(5).await;
+    let seen: Vec<_> = sink.offered().iter().map(|offer| (offer.id, offer.attempts, offer.crashes)).collect();
+    // At first it came with the other event behind it. Only deaths count crashes.
+    assert_eq!(seen, [(1, 0, 0), (1, 1, 0), (1, 2, 0), (1, 2, 1), (1, 2, 1), (1, 2, 2), (1, 2, 2)]);
+    failing_now.store(true, Ordering::SeqCst);
+    gate.open();
+    sink.until_sent(1).await;
+    third.stop().await;
+    assert_eq!(sink.applied_of("work:1")[0], "1");
+}
+
+/// Deaths are counted apart. The event that has killed five workers is held with that error, however few attempts its policy allows.
+#[tokio::test]
+async fn five_deaths_hold_the_event_and_are_no_attempts() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let gate = Gate::closed();
+    let held_up = gate.clone();
+    let sink = Recorder::with(move |_| Act::Wait(held_up.clone()));
+    console.emit_all("work:1", ["1", "2"]).await;
+    for deaths in 1..=5 {
+        let worker = start(&redis, "w", &sink, retry("fixed:1ms,attempts=1,then=dead-letter"));
+        gate.until_reached(deaths).await;
+        worker.crash().await;
+        console.end_lease("w").await;
+    }
+    let other = start(&redis, "other", &sink, retry("fixed:1ms,attempts=1,then=dead-letter"));
+    let held = console.until_held("work:1", "crashes: ").await;
+    assert_eq!(held.split(' ').take(4).collect::<Vec<_>>()[2..], ["0", "5"], "{held}");
+    assert!(held.ends_with("crashes: died 5 times with this event in hand"), "{held}");
+    assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
+    assert_eq!(console.dead().await.len(), 0);
+    other.stop().await;
+}
+
+/// A graceful stop, a pause of the process and an unavailable sink are no failures of an event: one attempt is all it has here, and it is delivered.
+#[tokio::test]
+async fn a_stop_a_pause_and_an_unavailable_sink_count_nothing() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let down = Arc::new(AtomicBool::new(true));
+    let (gate, is_down) = (Gate::closed(), Arc::clone(&down));
+    let held_up = gate.clone();
+    let sink = Recorder::with(move |_| match is_down.load(Ordering::SeqCst) {
+        true => Act::Stop(Stop::unavailable("down")),
+        false => Act::Wait(held_up.clone()),
+    });
+    let once = || retry("fixed:1ms,attempts=1,then=dead-letter");
+    console.emit("work:1", "1").await;
+    let worker = start(&redis, "w", &sink, once());
+    sink.until_offered(3).await;
+    // The sink is unavailable when it stops: the batch is held for others.
+    worker.stop().await;
+    down.store(false, Ordering::SeqCst);
+    let worker = start(&redis, "w", &sink, once());
+    gate.until_reached(1).await;
+    console.end_lease("w").await;
+    gate.until_reached(2).await;
+    gate.open();
+    sink.until_sent(1).await;
+    worker.finish().await;
+    assert!(sink.offered().iter().all(|offer| (offer.attempts, offer.crashes) == (0, 0)), "{:?}", sink.offered());
+    assert_eq!(console.dead().await.len(), 0);
+    console.until_at_rest().await;
+}
+
+/// An object that waits has no worker. With one slot, more objects wait than there are slots, and all others go on.
+#[tokio::test]
+async fn waiting_occupies_no_slot() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = failing();
+    let worker = start(&redis, "w", &sink, |config| {
+        config.concurrency = 1;
+        config.retry = "fixed:1h".parse().expect("a policy");
+    });
+    for n in 0..10 {
+        console.emit(&format!("waits:{n}"), "\"bad\"").await;
+        console.emit(&format!("goes:{n}"), "1").await;
+    }
+    sink.until_sent(10).await;
+    for n in 0..10 {
+        console.until_held(&format!("waits:{n}"), "retry: no 1").await;
+    }
+    assert_eq!(console.list(&console.keys.worker_object("w.0")).await, Vec::<String>::new());
+    console.emit_all("goes:0", ["2", "3"]).await;
+    sink.until_sent(12).await;
+    assert_eq!(sink.offered().len(), 22, "no failed event is tried before its time");
+    worker.finish().await;
+}
+
+/// Where the log cannot be written, the event is held rather than lost with its error.
+#[tokio::test]
+async fn an_event_that_the_log_cannot_take_is_held() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let _: () = console.run(&["SET", &console.keys.event_log(), "wrong"]).await;
+    let sink = failing();
+    console.emit_all("work:1", ["1", "\"bad\"", "3"]).await;
+    let worker = start(&redis, "w", &sink, retry("fixed:1ms,attempts=1,then=complete-with-errors"));
+    let held = console.until_held("work:1", "quarantine: event.log: WRONGTYPE").await;
+    assert!(held.starts_with("2 0 1 0 "), "{held}");
+    let _: u64 = console.run(&["DEL", &console.keys.event_log()]).await;
+    console.release("work:1").await;
+    sink.until_sent(2).await;
+    worker.finish().await;
+    assert_eq!(entries(&console, &console.keys.event_log()).await.len(), 1);
+}
+
+/// The log of events completed with errors is bounded.
+#[tokio::test]
+async fn the_log_keeps_about_the_last_thousand() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = failing();
+    console.emit_all("work:1", (0..1500).map(|_| "\"bad\"").chain(["1"])).await;
+    let worker = start(&redis, "w", &sink, retry("fixed:1ms,attempts=1,then=complete-with-errors"));
+    sink.until_sent(1).await;
+    worker.finish().await;
+    let kept: usize = console.run(&["XLEN", &console.keys.event_log()]).await;
+    assert!((1000..1200).contains(&kept), "{kept}");
+}

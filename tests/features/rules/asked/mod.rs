@@ -1,0 +1,433 @@
+//! The scripts, asked directly: what no schedule of real workers needs, because others stand before it.
+
+mod bounds;
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use seriatim::control::ControlError;
+use seriatim::control::rules::{self, Kind, Ruled};
+use seriatim::keys::Keys;
+use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results, Suspects, Tag};
+
+use super::{ADA, lift, selector, set, set_for};
+use crate::state::State;
+use crate::support::Redis;
+use crate::support::console::Console;
+
+const BOUNDS: Bounds = Bounds {
+    batch: 10,
+    batch_bytes: 1 << 20,
+    reply_bytes: 1 << 20,
+    claims: 10,
+    markers: 4096,
+    forget_after: None,
+    suspects: Suspects::NONE,
+};
+
+struct Scene {
+    redis: Redis,
+    state: State,
+    keys: Keys,
+    console: Console,
+}
+
+/// A process with two slots.
+async fn attached() -> Scene {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let lease = Duration::from_secs(600);
+    let args = Attach {
+        name: "w",
+        token: "t",
+        holder: "host 1 1",
+        lease,
+        slots: 2,
+        displace: "",
+        before: "",
+        crashes_max: 5,
+        suspects: Suspects::NONE,
+    };
+    scripts::attach(&mut conn, &keys, &args).await.expect("attached");
+    let console = redis.console().await;
+    Scene { state: State::new(conn, keys.clone()), keys, console, redis }
+}
+
+/// What a call answers.
+struct Answer {
+    batches: Vec<BatchReply>,
+    more: bool,
+    next_due: Option<Duration>,
+}
+
+impl Answer {
+    fn objects(&self) -> Vec<String> {
+        self.batches.iter().map(|batch| String::from_utf8_lossy(&batch.object).into_owned()).collect()
+    }
+}
+
+impl Scene {
+    fn conn(&mut self) -> &mut MultiplexedConnection {
+        &mut self.state.conn
+    }
+
+    /// A call that reports for the first slot, or names it as free; the second one is free.
+    async fn call(&mut self, bounds: Bounds, from: From, report: Option<&Report>) -> Result<Answer, scripts::ScriptError> {
+        let mut call = Advance::new(&self.keys, "w", "t", bounds, from);
+        match report {
+            Some(report) => call.report(0, report),
+            None => call.free(0),
+        }
+        call.free(1);
+        match scripts::advance(&mut self.state.conn, &call).await? {
+            Advanced::Ok { batches, more, next_due, .. } => Ok(Answer { batches, more, next_due }),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn ask(&mut self) -> Answer {
+        self.call(BOUNDS, From::Markers, None).await.expect("an answer")
+    }
+
+    async fn paused(&self) -> Vec<String> {
+        self.console.run(&["ZRANGE", &self.keys.objects_paused(), "0", "-1"]).await
+    }
+
+    async fn rule(&self, field: &str) -> Option<String> {
+        self.console.run(&["HGET", &self.keys.event_rules(), field]).await
+    }
+}
+
+/// A rule is over the objects that its selector means, and over no others: everything, a prefix at each of its colons, one object.
+#[tokio::test]
+async fn a_selector_means_everything_or_a_prefix_at_a_colon_or_one_object() {
+    let names = ["a", "a:", "a:b", "a:b:c", "a:bc", "ab:c", "aa", "*"];
+    for (text, meant) in [
+        ("*", &names[..]),
+        ("a:*", &["a:", "a:b", "a:b:c", "a:bc"]),
+        ("a:b:*", &["a:b:c"]),
+        ("a", &["a"]),
+        ("a:b", &["a:b"]),
+        ("never:*", &[]),
+    ] {
+        let mut scene = attached().await;
+        let keys = scene.keys.clone();
+        set(scene.conn(), &keys, Kind::Pause, text).await;
+        // Those that are meant come first.
+        for name in meant.iter().chain(names.iter().filter(|name| !meant.contains(name))) {
+            scene.state.emit(name, "1").await;
+        }
+        let claimed = scene.call(Bounds { claims: 2, ..BOUNDS }, From::Markers, None).await.expect("an answer").objects();
+        assert_eq!(claimed.len(), 2.min(names.len() - meant.len()), "{text}");
+        assert!(claimed.iter().all(|name| !meant.contains(&name.as_str())), "{text}: {claimed:?}");
+        let paused = scene.paused().await;
+        let mut meant = meant.to_vec();
+        meant.sort_unstable();
+        assert_eq!(paused, meant, "{text}");
+        scene.console.check().await;
+        // And the waking means the same ones; another rule is not over them.
+        set(scene.conn(), &keys, Kind::Block, "other").await;
+        lift(scene.conn(), &keys, Kind::Pause, text).await;
+        scene.call(Bounds { claims: 0, ..BOUNDS }, From::Markers, None).await.expect("an answer");
+        assert_eq!((scene.paused().await, scene.rule(&format!("pause {text}")).await), (vec![], None), "{text}");
+        for name in &paused {
+            assert!(scene.console.due(name).await.is_some(), "{text}: {name}");
+        }
+        scene.console.check().await;
+    }
+}
+
+/// A worker that has committed its batch takes no more of an object that a rule is over, and is free for another one. Where there is no more, the
+/// object is idle, not paused.
+#[tokio::test]
+async fn a_slot_does_not_go_on_with_a_paused_object() {
+    for more in [true, false] {
+        let mut scene = attached().await;
+        let keys = scene.keys.clone();
+        scene.state.own("w.0", "work:1", 1, &["1"]).await;
+        if more {
+            scene.state.run("LPUSH", &[&keys.events("work:1"), "2"]).await;
+        }
+        scene.state.emit("other", "3").await;
+        set(scene.conn(), &keys, Kind::Block, "work:1").await;
+        let tag = Tag { first: 1, ..Tag::default() };
+        let done = Report { object: "work:1".into(), tag, count: 1, last: Some(1), then: Results::Done };
+        let answer = scene.call(BOUNDS, From::Markers, Some(&done)).await.expect("an answer");
+        assert_eq!(answer.objects(), ["other"]);
+        assert_eq!(scene.paused().await.len(), usize::from(more));
+        assert_eq!(scene.console.text(&keys.event_worker("work:1")).await.as_deref(), more.then_some("held"));
+        assert_eq!(scene.console.text(&keys.last_event_id("work:1")).await.as_deref(), Some("1"));
+        assert_eq!(scene.console.list(&keys.worker_object("w.0")).await, ["other"]);
+        scene.console.check().await;
+    }
+}
+
+/// What a pop has moved, and what a slot owns without having anything of it, is paused as well, out of its list; without events it is idle.
+#[tokio::test]
+async fn a_name_that_was_popped_is_paused() {
+    for (owned, events) in [(false, true), (true, true), (false, false)] {
+        let mut scene = attached().await;
+        let keys = scene.keys.clone();
+        scene.state.run("LPUSH", &[&keys.worker_object("w.0"), "work:1"]).await;
+        if owned {
+            scene.state.run("SET", &[&keys.event_worker("work:1"), "w.0"]).await;
+        }
+        if events {
+            scene.state.run("LPUSH", &[&keys.events("work:1"), "1"]).await;
+        }
+        set(scene.conn(), &keys, Kind::Pause, "*").await;
+        assert_eq!(scene.ask().await.objects(), Vec::<String>::new());
+        assert_eq!(scene.paused().await.len(), usize::from(events));
+        assert_eq!(scene.console.text(&keys.event_worker("work:1")).await.as_deref(), events.then_some("held"));
+        assert_eq!(scene.console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
+        scene.console.check().await;
+    }
+}
+
+/// A due batch waits in its place with its numbers; one that is not due yet waits for its time first; one that waits for an operator goes on doing so.
+#[tokio::test]
+async fn a_held_batch_is_paused_with_its_numbers_when_it_is_due() {
+    let mut scene = attached().await;
+    let keys = scene.keys.clone();
+    scene.state.hold("due", "1", &["1", "2"], "1 2 3 1 retry: x").await;
+    scene.state.hold("later", "99999999999999", &["3"], "3 0 1 0 retry: y").await;
+    scene.state.hold("operator", "inf", &["4"], "4 0 1 0 attempts: z").await;
+    set(scene.conn(), &keys, Kind::Pause, "*").await;
+    assert_eq!(scene.ask().await.objects(), Vec::<String>::new());
+    assert_eq!((scene.paused().await, scene.console.due("due").await), (vec!["due".to_owned()], None));
+    assert_eq!(scene.console.list(&keys.events_held("due")).await, ["1", "2"]);
+    assert_eq!(scene.console.held_id("due").await.as_deref(), Some("1 2 3 1 retry: x"));
+    assert_eq!(scene.console.due("operator").await, Some(f64::INFINITY));
+    scene.console.check().await;
+    lift(scene.conn(), &keys, Kind::Pause, "*").await;
+    let answer = scene.ask().await;
+    assert_eq!(answer.objects(), ["due"]);
+    assert_eq!(answer.batches[0].tag.to_string(), "1 3 3 1");
+    assert_eq!(scene.console.due("operator").await, Some(f64::INFINITY));
+}
+
+/// Waking takes so many objects in each call, says that there is more, and goes on in the next call, of whichever process, where this one has left off.
+/// What another rule is over stays, also where that is all of a call's share.
+#[tokio::test]
+async fn waking_goes_on_where_another_call_has_left_off() {
+    let mut scene = attached().await;
+    let keys = scene.keys.clone();
+    let name = |n: usize| format!("{}:{n:04}", if n < 300 { "kept" } else { "work" });
+    for n in 0..700 {
+        scene.state.run("SET", &[&keys.event_worker(&name(n)), "held"]).await;
+        scene.state.run("ZADD", &[&keys.objects_paused(), "0", &name(n)]).await;
+    }
+    set(scene.conn(), &keys, Kind::Block, "kept:*").await;
+    set(scene.conn(), &keys, Kind::Pause, "*").await;
+    assert_eq!(lift(scene.conn(), &keys, Kind::Pause, "*").await, Ruled::Lifted);
+    let mut left = Vec::new();
+    loop {
+        let none = Bounds { claims: 0, ..BOUNDS };
+        let answer = scene.call(none, From::Markers, None).await.expect("an answer");
+        left.push(scene.paused().await.len());
+        scene.console.check().await;
+        assert_eq!(answer.more, scene.rule("pause *").await.is_some());
+        if !answer.more {
+            break;
+        }
+        assert_eq!(answer.next_due, Some(Duration::ZERO));
+        assert_eq!(lift(scene.conn(), &keys, Kind::Pause, "*").await, Ruled::Lifting);
+    }
+    assert_eq!(left, [700, 700, 700, 700, 680, 616, 552, 488, 424, 360, 300]);
+    assert_eq!(scene.paused().await[0], "kept:0000");
+    assert!(scene.rule("block kept:*").await.is_some());
+    assert_eq!(scene.rule("next").await.as_deref(), Some("never"));
+}
+
+/// A rule that is set again while it is being lifted holds on, and its next lifting wakes all of it, from the beginning.
+#[tokio::test]
+async fn a_rule_that_is_set_again_begins_anew() {
+    let mut scene = attached().await;
+    let keys = scene.keys.clone();
+    for n in 0..300 {
+        let name = format!("work:{n:03}");
+        scene.state.run("SET", &[&keys.event_worker(&name), "held"]).await;
+        scene.state.run("ZADD", &[&keys.objects_paused(), "0", &name]).await;
+    }
+    let none = Bounds { claims: 0, ..BOUNDS };
+    set(scene.conn(), &keys, Kind::Pause, "work:*").await;
+    lift(scene.conn(), &keys, Kind::Pause, "work:*").await;
+    assert!(scene.call(none, From::Held, None).await.expect("an answer").more);
+    assert_eq!(set(scene.conn(), &keys, Kind::Pause, "work:*").await, Ruled::Revived);
+    // Those that were woken are paused again, as any due object is, more than a process claims at once.
+    assert_eq!(scene.call(BOUNDS, From::Held, None).await.expect("an answer").objects(), Vec::<String>::new());
+    assert_eq!(scene.paused().await.len(), 300);
+    scene.console.check().await;
+    lift(scene.conn(), &keys, Kind::Pause, "work:*").await;
+    while scene.call(none, From::Held, None).await.expect("an answer").more {}
+    assert_eq!((scene.paused().await.len(), scene.rule("next").await), (0, None));
+}
+
+/// The look at the rules for a held batch was the last that the call had room for: the batch went into a slot and not into the reply, and the process
+/// took the slot for a free one.
+#[tokio::test]
+async fn a_slot_has_a_batch_only_if_the_reply_has_it() {
+    const OBJECTS: usize = 200;
+    let mut scene = attached().await;
+    let keys = scene.keys.clone();
+    set(scene.conn(), &keys, Kind::Pause, "other").await;
+    for n in 0..OBJECTS {
+        scene.state.hold(&format!("{n}:1:2:3:4:5:6:7:8"), "1", &["1"], &format!("{} 0 0 0 stop", n + 1)).await;
+    }
+    let bounds = Bounds { claims: OBJECTS, ..BOUNDS };
+    let mut call = Advance::new(&keys, "w", "t", bounds, From::Held);
+    (0..OBJECTS).for_each(|slot| call.free(slot));
+    let answer = scripts::advance(scene.conn(), &call).await.expect("an answer");
+    let Advanced::Ok { batches, more, .. } = answer else { panic!("{answer:?}") };
+    let mut owned = 0;
+    for n in 0..OBJECTS {
+        let owner: String = scene.console.run(&["GET", &keys.event_worker(&format!("{n}:1:2:3:4:5:6:7:8"))]).await;
+        owned += usize::from(owner != "held");
+    }
+    assert!((1..OBJECTS).contains(&owned) && more, "{owned} are owned, more: {more}");
+    assert_eq!(batches.len(), owned);
+}
+
+/// A rule past its end holds nothing and is woken as a lifted one, and until then a call says when it will be time.
+#[tokio::test]
+async fn a_rule_past_its_end_is_woken() {
+    let mut scene = attached().await;
+    let keys = scene.keys.clone();
+    set_for(scene.conn(), &keys, Kind::Pause, "*", Duration::from_secs(3600)).await;
+    set(scene.conn(), &keys, Kind::Block, "other").await;
+    scene.state.emit("work:1", "1").await;
+    let answer = scene.ask().await;
+    let due = answer.next_due.expect("a time");
+    assert!(due > Duration::from_secs(3000) && due <= Duration::from_secs(3600), "{due:?}");
+    assert_eq!(scene.paused().await, ["work:1"]);
+    // Until then the due time of a held object comes first.
+    scene.state.hold("later", "99999999999999", &["3"], "3 0 1 0 retry: y").await;
+    assert!(scene.ask().await.next_due.expect("a time") <= Duration::from_secs(3600));
+    let value = scene.rule("pause *").await.expect("a rule");
+    let mut numbers: Vec<&str> = value.splitn(3, ' ').collect();
+    numbers[1] = "5";
+    scene.state.rule("pause *", &numbers.join(" "), "5").await;
+    assert_eq!(scene.ask().await.objects(), ["work:1"]);
+    assert_eq!((scene.rule("pause *").await, scene.rule("next").await.as_deref()), (None, Some("never")));
+    scene.console.check().await;
+}
+
+/// Setting a rule twice is one rule, with what was said last; lifting what is not set does nothing.
+#[tokio::test]
+async fn a_rule_that_is_set_twice_is_one_rule() {
+    let mut scene = attached().await;
+    let keys = scene.keys.clone();
+    assert_eq!(lift(scene.conn(), &keys, Kind::Pause, "*").await, Ruled::NotSet);
+    set_for(scene.conn(), &keys, Kind::Pause, "work:*", Duration::from_secs(60)).await;
+    let bob = rules::By { who: "bob the \u{e9}", why: "3 4 5" };
+    let again = rules::set(scene.conn(), &keys, bob, Kind::Pause, &selector("work:*"), None).await.expect("set");
+    assert_eq!(again, Ruled::Again);
+    set(scene.conn(), &keys, Kind::Block, "z").await;
+    let all = rules::rules(scene.conn(), &keys).await.expect("rules").rules;
+    let shown: Vec<_> =
+        all.iter().map(|rule| (rule.to_string(), rule.actor.as_str(), rule.reason.as_str(), rule.end_ms)).collect();
+    let expected = [("block z", "ada@host", "not now"), ("pause work:*", "bob the \u{e9}", "3 4 5")];
+    assert_eq!(shown, expected.map(|(rule, actor, reason)| (rule.to_owned(), actor, reason, None)));
+    assert!(all.iter().all(|rule| rule.in_force && rule.set_ms > 1_500_000_000_000));
+    assert_eq!(lift(scene.conn(), &keys, Kind::Block, "work:*").await, Ruled::NotSet);
+    // A worker is woken by an empty marker, once.
+    assert_eq!(lift(scene.conn(), &keys, Kind::Block, "z").await, Ruled::Lifted);
+    assert_eq!(lift(scene.conn(), &keys, Kind::Block, "z").await, Ruled::Lifting);
+    assert_eq!(scene.console.list(&keys.objects_with_events()).await, [""]);
+    assert!(!rules::rules(scene.conn(), &keys).await.expect("rules").rules[0].in_force);
+}
+
+/// Rules of a wrong type stop a call before it has written anything, and so do paused objects where there are rules.
+#[tokio::test]
+async fn a_key_of_a_wrong_type_is_noticed_first() {
+    for (rules_wrong, paused_wrong) in [(true, false), (false, true)] {
+        let mut scene = attached().await;
+        let keys = scene.keys.clone();
+        scene.state.emit("work:1", "1").await;
+        scene.state.own("w.0", "work:2", 1, &["1"]).await;
+        if rules_wrong {
+            scene.state.run("SADD", &[&keys.event_rules(), "wrong"]).await;
+            let refused = rules::set(scene.conn(), &keys, ADA, Kind::Pause, &selector("*"), None).await.expect_err("wrong");
+            assert!(matches!(&refused, ControlError::WrongType { key, .. } if *key == keys.event_rules()), "{refused}");
+        }
+        if paused_wrong {
+            set(scene.conn(), &keys, Kind::Pause, "*").await;
+            scene.state.run("SADD", &[&keys.objects_paused(), "wrong"]).await;
+        }
+        let tag = Tag { first: 1, ..Tag::default() };
+        let done = Report { object: "work:2".into(), tag, count: 1, last: Some(1), then: Results::Done };
+        let Err(refused) = scene.call(BOUNDS, From::Markers, Some(&done)).await else { panic!("a wrong type") };
+        assert!(refused.is_wrong_type(), "{refused}");
+        assert_eq!(scene.console.list(&keys.worker_event("w.0")).await, ["1"]);
+        assert_eq!(scene.console.list(&keys.objects_with_events()).await, ["work:1"]);
+    }
+}
+
+/// A paused object whose owner's key was given another type, and which has a marker: nobody passes over its batch, with a rule or without.
+#[tokio::test]
+async fn a_paused_batch_is_not_passed_over_where_its_owner_cannot_be_told() {
+    for ruled in [true, false] {
+        let mut scene = attached().await;
+        let keys = scene.keys.clone();
+        scene.state.hold("work:1", "1", &["1"], "1 0 1 0 retry: x").await;
+        set(scene.conn(), &keys, Kind::Pause, "work:1").await;
+        scene.call(BOUNDS, From::Held, None).await.expect("an answer");
+        scene.state.run("DEL", &[&keys.event_worker("work:1")]).await;
+        scene.state.run("SADD", &[&keys.event_worker("work:1"), "wrong"]).await;
+        scene.state.emit("work:1", "2").await;
+        if !ruled {
+            scene.state.run("DEL", &[&keys.event_rules()]).await;
+        }
+        assert_eq!(scene.ask().await.objects(), Vec::<String>::new());
+        assert_eq!(scene.console.text(&keys.event_worker("work:1")).await.as_deref(), Some("held"));
+        assert_eq!(scene.console.list(&keys.events_held("work:1")).await, ["1"]);
+        assert_eq!(scene.console.list(&keys.events("work:1")).await, ["2"]);
+        assert_eq!((scene.paused().await.len(), scene.console.due("work:1").await.is_some()), (usize::from(ruled), !ruled));
+        scene.console.check().await;
+    }
+}
+
+/// The same with a queue of a wrong type: it is held for an operator, and in one set only.
+#[tokio::test]
+async fn a_paused_object_that_is_put_aside_is_paused_no_more() {
+    let mut scene = attached().await;
+    let keys = scene.keys.clone();
+    scene.state.run("ZADD", &[&keys.objects_paused(), "0", "work:1"]).await;
+    for key in [keys.event_worker("work:1"), keys.events("work:1")] {
+        scene.state.run("HSET", &[&key, "wrong", "type"]).await;
+    }
+    scene.state.run("LPUSH", &[&keys.objects_with_events(), "work:1"]).await;
+    assert_eq!(scene.ask().await.objects(), Vec::<String>::new());
+    assert_eq!((scene.paused().await.len(), scene.console.due("work:1").await), (0, Some(f64::INFINITY)));
+    assert_eq!(scene.console.text(&keys.event_worker("work:1")).await.as_deref(), Some("held"));
+}
+
+/// And one that is held for a time, and marked, is left where it is: it is not in both sets.
+#[tokio::test]
+async fn a_held_object_whose_owner_cannot_be_told_is_not_paused() {
+    let mut scene = attached().await;
+    let keys = scene.keys.clone();
+    scene.state.hold("work:1", "99999999999999", &["1"], "1 0 1 0 retry: x").await;
+    set(scene.conn(), &keys, Kind::Pause, "work:1").await;
+    scene.state.run("DEL", &[&keys.event_worker("work:1")]).await;
+    scene.state.run("SADD", &[&keys.event_worker("work:1"), "wrong"]).await;
+    scene.state.emit("work:1", "2").await;
+    scene.ask().await;
+    assert_eq!((scene.paused().await.len(), scene.console.due("work:1").await), (0, Some(f64::INFINITY)));
+    scene.console.check().await;
+}
+
+/// What is paused is not idle: its last id does not expire meanwhile.
+#[tokio::test]
+async fn the_last_id_of_a_paused_object_does_not_expire() {
+    let mut scene = attached().await;
+    let keys = scene.keys.clone();
+    scene.state.delivered("work:1", 7).await;
+    scene.state.run("PEXPIRE", &[&keys.last_event_id("work:1"), "600000"]).await;
+    scene.state.emit("work:1", "1").await;
+    set(scene.conn(), &keys, Kind::Pause, "*").await;
+    let forgets = Bounds { forget_after: Some(Duration::from_secs(60)), ..BOUNDS };
+    scene.call(forgets, From::Markers, None).await.expect("an answer");
+    assert_eq!(scene.console.run::<i64>(&["PTTL", &keys.last_event_id("work:1")]).await, -1);
+    assert_eq!(scene.console.number(&keys.last_event_id("work:1")).await, 7);
+}

@@ -1,0 +1,98 @@
+//! What rules cost where there is none.
+
+use futures_util::StreamExt as _;
+use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, From, Report, Results, Suspects};
+
+use super::{ADA, Kind, lift, rules, selector};
+use crate::support::Redis;
+
+/// An echo of this ends what is looked at.
+const END: &str = "that was all";
+
+/// Without a rule, each call of a worker asks once whether there is one, however many objects it commits and claims, and touches nothing else of rules.
+/// With one set it asks more; and when the last one has gone, it is as before.
+#[tokio::test]
+async fn without_rules_a_call_asks_once_whether_there_is_one() {
+    const SLOTS: usize = 8;
+    let redis = Redis::own(&[]);
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let console = redis.console().await;
+    let lease = std::time::Duration::from_secs(600);
+    let args = Attach {
+        name: "w",
+        token: "t",
+        holder: "host 1 1",
+        lease,
+        slots: SLOTS,
+        displace: "",
+        before: "",
+        crashes_max: 5,
+        suspects: Suspects::NONE,
+    };
+    scripts::attach(&mut conn, &keys, &args).await.expect("attached");
+    let bounds = Bounds {
+        batch: 1,
+        batch_bytes: 1 << 20,
+        reply_bytes: 1 << 20,
+        claims: SLOTS,
+        markers: 4096,
+        forget_after: None,
+        suspects: Suspects::NONE,
+    };
+    let mut counted = Vec::new();
+    for with_rule in [false, true, false] {
+        for object in 0..SLOTS {
+            console.emit_all(&format!("work:{object}"), ["1", "2", "3"]).await;
+        }
+        if with_rule {
+            rules::set(&mut conn, &keys, ADA, Kind::Pause, &selector("never:*"), None).await.expect("set");
+        }
+        let client = redis::Client::open(redis.url()).expect("a URL");
+        let monitor = client.get_async_monitor().await.expect("a monitor");
+        // Claims, commits and goes on, and commits the last ones.
+        let mut reports: Vec<Option<Report>> = vec![None; SLOTS];
+        let (mut calls, mut sent) = (0, 0);
+        loop {
+            let mut call = Advance::new(&keys, "w", "t", bounds, From::Markers);
+            for (slot, report) in reports.iter().enumerate() {
+                match report {
+                    Some(report) => call.report(slot, report),
+                    None => call.free(slot),
+                }
+            }
+            let answer = scripts::advance(&mut conn, &call).await.expect("an answer");
+            calls += 1;
+            let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
+            if batches.is_empty() {
+                break;
+            }
+            sent += batches.len();
+            reports = vec![None; SLOTS];
+            for batch in batches {
+                let then = Results::Done;
+                let report = Report { object: batch.object.clone(), tag: batch.tag, count: 1, last: Some(batch.tag.first), then };
+                reports[batch.slot] = Some(report);
+            }
+        }
+        assert_eq!((calls, sent), (4, 3 * SLOTS));
+        let _: String = console.run(&["ECHO", END]).await;
+        let ran: Vec<String> =
+            monitor.into_on_message().take_while(|line: &String| std::future::ready(!line.contains(END))).collect().await;
+        // The text of the script, where it is loaded, is no command of a script.
+        let in_script = ran.iter().filter(|line| line.contains(" lua] "));
+        let of_rules: Vec<_> =
+            in_script.filter(|line| line.contains(&keys.event_rules()) || line.contains(&keys.objects_paused())).collect();
+        let asked = format!(r#""HGET" "{}" "next""#, keys.event_rules());
+        counted.push((of_rules.len(), of_rules.iter().filter(|line| line.contains(&asked)).count()));
+        if with_rule {
+            lift(&mut conn, &keys, Kind::Pause, "never:*").await;
+            // The next call finds nothing to wake, and takes the rule away.
+            let call = Advance::new(&keys, "w", "t", bounds, From::Markers);
+            scripts::advance(&mut conn, &call).await.expect("an answer");
+            assert_eq!(console.run::<u64>(&["EXISTS", &keys.event_rules()]).await, 0);
+        }
+    }
+    println!("commands of rules in 4 calls, and HGET among them: {counted:?}");
+    assert_eq!((counted[0], counted[2]), ((4, 4), (4, 4)));
+    assert!(counted[1].0 > 4, "{counted:?}");
+}

@@ -1,0 +1,34 @@
+//! Pauses and blocks: set, lifted, listed; what they hold, and that all of it goes on.
+#![cfg(feature = "cli")]
+#![allow(unreachable_pub)]
+
+mod asked;
+mod commands;
+mod cost;
+mod processes;
+mod workers;
+
+use std::time::Duration;
+
+use redis::aio::ConnectionLike;
+use seriatim::control::By;
+use seriatim::control::rules::{self, Kind, Ruled, Selector};
+use seriatim::keys::Keys;
+
+const ADA: By<'static> = By { who: "ada@host", why: "not now" };
+
+fn selector(text: &str) -> Selector {
+    text.parse().expect("a selector")
+}
+
+async fn set(conn: &mut impl ConnectionLike, keys: &Keys, kind: Kind, text: &str) -> Ruled {
+    rules::set(conn, keys, ADA, kind, &selector(text), None).await.expect("set")
+}
+
+async fn set_for(conn: &mut impl ConnectionLike, keys: &Keys, kind: Kind, text: &str, after: Duration) -> Ruled {
+    rules::set(conn, keys, ADA, kind, &selector(text), Some(after)).await.expect("set")
+}
+
+async fn lift(conn: &mut impl ConnectionLike, keys: &Keys, kind: Kind, text: &str) -> Ruled {
+    rules::lift(conn, keys, ADA, kind, &selector(text)).await.expect("lifted")
+}

@@ -1,0 +1,251 @@
+//! Events that may have killed their worker: few of them are in hand at a time, so that a death puts nothing else aside.
+#![cfg(feature = "worker")]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rstest::rstest;
+use seriatim::sink::Stop;
+use seriatim::worker::{Claimed, Claims, UsedUp, Worker, WorkerConfig};
+use tokio::runtime::Runtime;
+
+use crate::state::State;
+use crate::support::console::{Console, PATIENCE};
+use crate::support::recorder::{Act, Gate, Offer, Recorder};
+use crate::support::running::{Running, config, start};
+use crate::support::{Redis, until};
+
+/// Drops the worker in the middle of its work; its lease ends.
+async fn kill(console: &Console, worker: Running) {
+    worker.crash().await;
+    console.end_lease("w").await;
+}
+
+/// The crashes of all batches in hand.
+async fn crashes_in_hand(console: &Console) -> Vec<u32> {
+    let pattern = format!("{}event.worker:*:event.id", console.keys.prefix());
+    let keys: Vec<String> = console.run(&["KEYS", &pattern]).await;
+    let mut crashes = Vec::new();
+    for key in keys {
+        let tag = console.text(&key).await.unwrap_or_default();
+        crashes.push(tag.split(' ').nth(3).map_or(0, |text| text.parse().expect("a number")));
+    }
+    crashes
+}
+
+/// A sink stood still, and five deaths of its process put 256 healthy objects aside for an operator, with the one that was the cause. From two crashes
+/// on, few such events are in hand at a time, and the last one is alone.
+#[tokio::test]
+async fn five_deaths_put_only_the_killer_aside() {
+    const OBJECTS: usize = 300;
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let (all_hang, hangs) = (Arc::new(AtomicBool::new(true)), Gate::closed());
+    let (hanging, gate) = (Arc::clone(&all_hang), hangs.clone());
+    let sink = Recorder::with(move |offer| match offer.object.as_str() {
+        "killer" => Act::Wait(gate.clone()),
+        _ if hanging.load(Ordering::SeqCst) => Act::Wait(gate.clone()),
+        _ => Act::Send,
+    });
+    let run = || start(&redis, "w", &sink, |config| config.concurrency = 256);
+    console.emit("killer", "0").await;
+    for n in 1..OBJECTS {
+        console.emit(&format!("work:{n}"), "1").await;
+    }
+    // All that are in hand count two crashes.
+    for deaths in 0..2 {
+        let worker = run();
+        let full = |crashes: &Vec<u32>| crashes.iter().filter(|crashes| **crashes == deaths).count() == 256;
+        until("all slots are full", PATIENCE, async || Some(crashes_in_hand(&console).await).filter(full)).await;
+        kill(&console, worker).await;
+    }
+    all_hang.store(false, Ordering::SeqCst);
+    let of_killer = |crashes: u32| move |offer: &Offer| offer.object == "killer" && offer.crashes == crashes;
+    for (crashes, most) in [(2, 8), (3, 4), (4, 1)] {
+        let worker = run();
+        until("the killer is in hand", PATIENCE, async || sink.offered().iter().any(of_killer(crashes)).then_some(())).await;
+        let suspects = crashes_in_hand(&console).await.into_iter().filter(|crashes| *crashes >= 2).count();
+        assert!((1..=most).contains(&suspects), "{suspects} suspects in hand beside {crashes} crashes");
+        kill(&console, worker).await;
+    }
+    let worker = run();
+    let held = console.until_held("killer", "crashes: died 5 times with this event in hand").await;
+    let delivered = || sink.sent().into_iter().map(|offer| offer.object).collect::<BTreeSet<_>>().len();
+    until("all others are delivered", PATIENCE, async || (delivered() == OBJECTS - 1).then_some(())).await;
+    worker.finish().await;
+    let waiting: Vec<String> = console.run(&["ZRANGE", &console.keys.objects_held(), "0", "-1"]).await;
+    assert_eq!(waiting, ["killer"], "{held}");
+    console.check().await;
+}
+
+/// A program that claims by hand, with a runtime of its own, so that it can die.
+struct Program {
+    runtime: Runtime,
+    claims: Arc<Claims>,
+}
+
+impl Program {
+    async fn start(redis: &Redis, change: impl FnOnce(&mut WorkerConfig)) -> Self {
+        let mut config = config(redis, "w");
+        change(&mut config);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let claims = Worker::builder(redis.url()).config(config).claims();
+        let claims = Arc::new(runtime.spawn(claims).await.expect("no panic").expect("the name is free"));
+        Self { runtime, claims }
+    }
+
+    /// In the program's runtime.
+    async fn try_next(&self) -> Option<Claimed> {
+        let claims = Arc::clone(&self.claims);
+        self.runtime.spawn(async move { claims.try_next().await }).await.expect("no panic").expect("asked")
+    }
+
+    /// The same, and waits for one.
+    async fn next(&self) -> Claimed {
+        let claims = Arc::clone(&self.claims);
+        let next = self.runtime.spawn(async move { claims.next().await });
+        tokio::time::timeout(PATIENCE, next).await.expect("one is due").expect("no panic").expect("claimed")
+    }
+
+    /// Ends in the middle of whatever it does; its lease ends.
+    async fn kill(self, console: &Console, in_hand: Vec<Claimed>) {
+        // Nothing is given back: whatever would do that ends with the runtime.
+        let over = tokio::task::spawn_blocking(move || self.runtime.shutdown_timeout(PATIENCE));
+        over.await.expect("no panic");
+        drop((in_hand, self.claims));
+        console.end_lease("w").await;
+    }
+}
+
+/// Claims whatever there is room for, until that has the killer in it. If nothing more comes, what is in hand is committed.
+async fn claim_the_killer(program: &Program) -> Vec<Claimed> {
+    loop {
+        let in_hand = claim_all(program).await;
+        if in_hand.iter().any(|claimed| claimed.event().object.as_str() == "killer") {
+            return in_hand;
+        }
+        for mut claimed in in_hand {
+            claimed.commit().await.expect("committed");
+        }
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+}
+
+async fn claim_all(program: &Program) -> Vec<Claimed> {
+    let mut in_hand = Vec::new();
+    while let Some(claimed) = program.try_next().await {
+        in_hand.push(claimed);
+    }
+    in_hand
+}
+
+/// The same for claims by hand: a program that claimed all there was, and died five times, put everything aside that it had in hand.
+#[tokio::test]
+async fn five_deaths_of_a_program_put_only_the_killer_aside() {
+    const OBJECTS: usize = 40;
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let run = async || Program::start(&redis, |config| config.concurrency = 64).await;
+    console.emit("killer", "0").await;
+    for n in 1..OBJECTS {
+        console.emit(&format!("work:{n}"), "1").await;
+    }
+    // All are in hand, and count two crashes.
+    for deaths in 0..2 {
+        let program = run().await;
+        let in_hand = claim_all(&program).await;
+        assert_eq!(in_hand.len(), OBJECTS);
+        assert!(in_hand.iter().all(|claimed| claimed.crashes() == deaths));
+        program.kill(&console, in_hand).await;
+    }
+    for (crashes, most) in [(2, 8), (3, 4), (4, 1)] {
+        let program = run().await;
+        let in_hand = tokio::time::timeout(PATIENCE, claim_the_killer(&program)).await.expect("the killer is due");
+        let killer = in_hand.iter().find(|claimed| claimed.event().object.as_str() == "killer").map(Claimed::crashes);
+        assert_eq!(killer, Some(crashes));
+        let suspects = crashes_in_hand(&console).await.into_iter().filter(|crashes| *crashes >= 2).count();
+        assert!((1..=most).contains(&suspects), "{suspects} suspects in hand beside {crashes} crashes");
+        program.kill(&console, in_hand).await;
+    }
+    let program = run().await;
+    let held = console.until_held("killer", "crashes: died 5 times with this event in hand").await;
+    until("all others are delivered", PATIENCE, async || {
+        for mut claimed in claim_all(&program).await {
+            assert_ne!(claimed.event().object.as_str(), "killer");
+            claimed.commit().await.expect("committed");
+        }
+        let waiting: Vec<String> = console.run(&["ZRANGE", &console.keys.objects_held(), "0", "-1"]).await;
+        (waiting == ["killer"]).then_some(held.clone())
+    })
+    .await;
+    console.check().await;
+    program.kill(&console, Vec::new()).await;
+}
+
+/// A program with one slot waits for events: the call behind the wait has room for the suspect that falls due meanwhile.
+#[tokio::test]
+async fn who_waits_gets_a_suspect() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let run = async || Program::start(&redis, |config| (config.concurrency, config.block) = (1, Duration::from_secs(1))).await;
+    console.emit("killer", "0").await;
+    for crashes in 0..5 {
+        let program = run().await;
+        let mut claimed = program.next().await;
+        assert_eq!((claimed.crashes(), claimed.attempt()), (crashes, 1 + crashes));
+        claimed.retry("busy", Some(Duration::from_millis(200))).await.expect("held");
+        let again = program.next().await;
+        assert_eq!((again.crashes(), again.attempt()), (crashes, 2 + crashes));
+        program.kill(&console, vec![claimed, again]).await;
+    }
+}
+
+/// The call behind the wait for a marker had no room for suspects and put off the one that was due at its end. A worker with one free slot makes no other
+/// call: the event was never delivered.
+#[tokio::test]
+async fn a_worker_with_one_slot_gets_a_suspect() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    state.hold("work:1", "1", &["1"], "1 0 0 2 takeover").await;
+    let again = || Stop::Transient { error: "busy".to_owned(), retry_after: Some(Duration::from_millis(200)) };
+    let sink = Recorder::with(move |offer| if offer.attempts == 0 { Act::Stop(again()) } else { Act::Send });
+    let worker = start(&redis, "w", &sink, |config| (config.concurrency, config.block) = (1, Duration::from_secs(1)));
+    sink.until_sent(1).await;
+    worker.finish().await;
+    console.until_at_rest().await;
+}
+
+/// An event that has killed too many workers may end as attempts do. Nothing else delivers it again, and its object goes on.
+#[rstest]
+#[case::dead_letter(UsedUp::DeadLetter)]
+#[case::complete(UsedUp::CompleteWithErrors)]
+#[tokio::test]
+async fn a_killer_ends_as_it_is_said(#[case] then: UsedUp) {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let gate = Gate::closed();
+    let sink = Recorder::with(move |offer| if offer.text() == "0" { Act::Wait(gate.clone()) } else { Act::Send });
+    let run = || start(&redis, "w", &sink, |config| (config.crashes_max, config.crashes_then) = (2, then));
+    console.emit_all("work:1", ["0", "1"]).await;
+    for deaths in 1..=2 {
+        let worker = run();
+        until("it is in hand", PATIENCE, async || {
+            (sink.offered().iter().filter(|offer| offer.text() == "0").count() == deaths).then_some(())
+        })
+        .await;
+        kill(&console, worker).await;
+    }
+    let worker = run();
+    sink.until_sent(1).await;
+    worker.finish().await;
+    assert_eq!(sink.sent_of("work:1"), ["1"]);
+    assert_eq!(sink.offered().iter().filter(|offer| offer.text() == "0").count(), 2, "not delivered again");
+    let stream = if then == UsedUp::DeadLetter { console.keys.events_dead() } else { console.keys.event_log() };
+    let entries: Vec<(String, Vec<String>)> = console.run(&["XRANGE", &stream, "-", "+"]).await;
+    let fields: Vec<String> = entries.into_iter().flat_map(|(_, fields)| fields).collect();
+    assert!(fields.contains(&"crashes: died 2 times with this event in hand".to_owned()), "{fields:?}");
+    console.until_at_rest().await;
+}

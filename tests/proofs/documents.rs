@@ -1,0 +1,41 @@
+//! The documents against the tests: each test that a table names is in the file that the table names.
+
+use std::path::PathBuf;
+
+/// The tables at the end of documents: what they say proves a sentence is there.
+#[test]
+fn every_test_that_the_documents_name_is_there() {
+    assert!(tests_named_in("docs/outcomes.md") > 30);
+    assert!(tests_named_in("docs/log.md") > 10);
+    assert!(tests_named_in("docs/handlers.md") > 10);
+}
+
+fn tests_named_in(document: &str) -> usize {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let document = std::fs::read_to_string(root.join(document)).expect("the document");
+    let (_, table) = document.split_once("\n## What proves it\n").expect("the table");
+    let mut named = 0;
+    for row in table.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | ")).skip(1) {
+        // `FILE`: `test`, `test`; `FILE`: …; [a chapter](…)
+        for of_file in row.1.split("; ").filter(|of_file| !of_file.starts_with('[')) {
+            let mut names = of_file.split('`').skip(1).step_by(2);
+            let path = root.join(names.next().expect("a file"));
+            let files = files_of(path);
+            let text: String = files.iter().map(|file| std::fs::read_to_string(file).expect("a test")).collect();
+            for name in names {
+                assert!(text.contains(&format!("fn {name}(")), "{name} is not in {files:?}");
+                named += 1;
+            }
+        }
+    }
+    named
+}
+
+/// The file itself, or all files of a folder and of the folders in it.
+fn files_of(path: PathBuf) -> Vec<PathBuf> {
+    if !path.is_dir() {
+        return vec![path];
+    }
+    let entries = std::fs::read_dir(&path).expect("a folder");
+    entries.flat_map(|entry| files_of(entry.expect("a file").path())).collect()
+}

@@ -1,0 +1,361 @@
+//! The scripted run. `gone` dies with batches in its hands. `first`, in which the faults happen, takes over from it, delivers batches, parts of
+//! batches, an event that fails once and one that is rejected, waits for markers, and is told to stop while one delivery is stuck. `last`,
+//! without faults, takes what remains. Then everything must be there: once, in order, with one chain per object.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use seriatim::control;
+use seriatim::keys::Keys;
+use seriatim::verify::Judge;
+
+use super::child::{FAILED, FINISHED};
+use super::fault::Fault;
+use crate::support::Redis;
+use crate::support::console::Console;
+use crate::support::process::sent_to;
+
+/// As long as anything may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+const SIGABRT: i32 = 6;
+/// The objects and their events before the start; an event's last word tells the sink what to do.
+const EVENTS: [(&str, &[&str]); 5] = [
+    ("plain", &["1", "2", "3", "4", "5", "6", "7"]),
+    ("again", &["1", "2 retry", "3", "4"]),
+    ("parts", &["1", "2 part", "3", "4"]),
+    ("wrong", &["1", "2 reject", "3"]),
+    ("stuck", &["1", "2 stuck"]),
+];
+
+static SCENES: AtomicU32 = AtomicU32::new(0);
+
+/// What was counted over runs in which nothing went wrong.
+#[derive(Debug, Default)]
+pub struct Figures {
+    pub runs: u64,
+    pub faults: u64,
+    pub aborts: u64,
+    pub errors: u64,
+    pub events: u64,
+    pub duplicates: u64,
+}
+
+impl Figures {
+    pub fn add(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.faults += other.faults;
+        self.aborts += other.aborts;
+        self.errors += other.errors;
+        self.events += other.events;
+        self.duplicates += other.duplicates;
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { faults, aborts, errors, events, duplicates, .. } = self;
+        write!(f, "{faults} faults, {aborts} processes aborted, {errors} ended with their error, ")?;
+        write!(f, "{events} events checked, {duplicates} duplicates, 0 lost, 0 reordered, 0 forked")
+    }
+}
+
+/// One process of the scene.
+struct Player {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Player {
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("it can be asked")
+    }
+}
+
+impl Drop for Player {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub struct Scene<'a> {
+    redis: &'a Redis,
+    console: Console,
+    namespace: String,
+    dir: tempfile::TempDir,
+    /// What has not happened yet.
+    faults: Vec<Fault>,
+    single: bool,
+    emitted: BTreeMap<&'static str, Vec<String>>,
+    files: Vec<PathBuf>,
+    figures: Figures,
+}
+
+impl<'a> Scene<'a> {
+    pub async fn new(redis: &'a Redis, faults: Vec<Fault>) -> Self {
+        let namespace = format!("scene{}", SCENES.fetch_add(1, Ordering::Relaxed));
+        let mut console = redis.console().await;
+        console.keys = Keys::with_namespace(&namespace).expect("a namespace");
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (single, files) = (faults.len() == 1, Vec::new());
+        Self { redis, console, namespace, dir, faults, single, emitted: BTreeMap::new(), files, figures: Figures::default() }
+    }
+
+    /// Plays the run, and answers what was counted, or what went wrong.
+    pub async fn play(mut self) -> Result<Figures, String> {
+        for (object, events) in EVENTS {
+            for event in events {
+                self.emit(object, event).await;
+            }
+        }
+        let mut gone = self.start("gone", "deliver.after=return(abort)");
+        let status = self.ended(&mut gone).await?;
+        if status.signal() != Some(SIGABRT) {
+            return Err(format!("`gone` should be aborted: {status}\n{}", gone.log()));
+        }
+        // Every script is unknown to the server once more.
+        self.console.run::<()>(&["SCRIPT", "FLUSH"]).await;
+        let mut first = self.start_first();
+        self.until_quiet(&mut first).await?;
+        self.emit("plain", "8").await;
+        self.emit("later", "1").await;
+        self.until_quiet(&mut first).await?;
+        self.until_over(&mut first).await?;
+        self.stop(&mut first, "first").await?;
+        drop(first);
+
+        let mut last = self.start("last", "");
+        let wait = self.console.clone();
+        self.wait_for("everything is delivered", &mut last, async || Self::rest(&wait).await.is_empty()).await?;
+        self.stop(&mut last, "last").await?;
+        self.judge().await
+    }
+
+    async fn emit(&mut self, object: &'static str, event: &str) {
+        let event = format!("{:?}", format!("{object} {event}"));
+        self.console.emit(object, &event).await;
+        self.emitted.entry(object).or_default().push(event);
+    }
+
+    fn start_first(&mut self) -> Player {
+        let settings: Vec<_> = self.faults.iter().map(Fault::setting).collect();
+        self.start("first", &settings.join(";"))
+    }
+
+    fn start(&mut self, name: &str, faults: &str) -> Player {
+        let stem = format!("{}-{name}", self.files.len());
+        let (file, log) = (self.dir.path().join(format!("{stem}.ndjson")), self.dir.path().join(format!("{stem}.log")));
+        let child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["failpoints::worker_process", "--exact", "--nocapture", "--test-threads=1"])
+            .env("SERIATIM_CHILD", format!("{}|{}|{name}|{}", self.redis.url(), self.namespace, file.display()))
+            .env("FAILPOINTS", faults)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(&log).expect("a log"))
+            .spawn()
+            .expect("the program starts");
+        self.files.push(file);
+        Player { child, log }
+    }
+
+    /// Waits for a state, and sees to it that `first` is there: where a fault has ended it, it is started again without that fault.
+    async fn wait_for(&mut self, what: &str, player: &mut Player, mut ready: impl AsyncFnMut() -> bool) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
+        while !ready().await {
+            self.see_to(player)?;
+            if Instant::now() > deadline {
+                let rest = Self::rest(&self.console).await;
+                return Err(format!("in vain for {PATIENCE:?}: {what}\nleft: {rest:?}\n{}", player.log()));
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    }
+
+    fn see_to(&mut self, player: &mut Player) -> Result<(), String> {
+        if let Some(status) = player.has_ended() {
+            self.excuse(status, player)?;
+            *player = self.start_first();
+        }
+        Ok(())
+    }
+
+    /// Says whether a process may end so before it was told to: by a fault that kills, or by one before it ever had its name.
+    fn excuse(&mut self, status: ExitStatus, player: &Player) -> Result<(), String> {
+        let log = player.log();
+        let happened = self.happened(&log);
+        let killed = status.signal() == Some(SIGABRT) && happened.iter().any(|fault| fault.action == "abort");
+        let refused = status.code() == Some(FAILED) && !happened.is_empty() && !log.contains("recover: attached");
+        // The URL was right and Redis was there: these are the only errors a start may end with.
+        let typed = ["ended: Connect {", "ended: Script(Redis("].iter().any(|error| log.contains(error));
+        if killed {
+            self.figures.aborts += 1;
+        } else if refused && typed {
+            self.figures.errors += 1;
+        } else {
+            return Err(format!("it ended, {status}\n{log}"));
+        }
+        Ok(())
+    }
+
+    /// The faults that happened in this process; they are over with it.
+    fn happened(&mut self, log: &str) -> Vec<Fault> {
+        let (happened, left): (Vec<_>, Vec<_>) = self.faults.drain(..).partition(|fault| fault.is_in(log));
+        self.faults = left;
+        self.figures.faults += happened.len() as u64;
+        happened
+    }
+
+    /// Waits until everything is sent that `first` can send.
+    async fn until_quiet(&mut self, first: &mut Player) -> Result<(), String> {
+        let wanted: HashSet<_> =
+            self.emitted.iter().flat_map(|(object, events)| events.iter().map(|event| (*object, event.clone()))).collect();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let sent: HashSet<_> =
+                self.files.iter().flat_map(|file| sent_to(file)).map(|sent| (sent.object, sent.event)).collect();
+            let missing: Vec<_> = wanted
+                .iter()
+                .filter(|(object, event)| {
+                    !event.ends_with(" stuck\"")
+                        && !event.ends_with(" reject\"")
+                        && !sent.contains(&((*object).to_owned(), event.clone()))
+                })
+                .collect();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("in vain for {PATIENCE:?}: not sent {missing:?}\n{}", first.log()));
+            }
+            self.see_to(first)?;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until every fault has happened but those of a detach. Of a pair, the second may find no occasion.
+    async fn until_over(&mut self, first: &mut Player) -> Result<(), String> {
+        let patience = if self.single { PATIENCE } else { Duration::from_millis(300) };
+        let deadline = Instant::now() + patience;
+        loop {
+            let log = first.log();
+            let open: Vec<_> =
+                self.faults.iter().filter(|fault| !fault.point.starts_with("detach") && !fault.is_in(&log)).collect();
+            if open.is_empty() || !self.single && Instant::now() > deadline {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("the run never came to {open:?}\n{log}"));
+            }
+            self.see_to(first)?;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// SIGTERM, and what follows.
+    async fn stop(&mut self, player: &mut Player, name: &str) -> Result<(), String> {
+        if player.has_ended().is_none() {
+            let _ = kill_process(Pid::from_child(&player.child), Signal::TERM);
+        }
+        let status = self.ended(player).await?;
+        let log = player.log();
+        if status.code() == Some(FINISHED) {
+            self.happened(&log);
+        } else {
+            self.excuse(status, player)?;
+        }
+        match self.faults.first() {
+            Some(open) if self.single && name == "first" => Err(format!("the run never came to {open}\n{log}")),
+            _ => Ok(()),
+        }
+    }
+
+    async fn ended(&self, player: &mut Player) -> Result<ExitStatus, String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = player.has_ended() {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                return Err(format!("it does not end\n{}", player.log()));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Keys that are there as long as something is under way.
+    async fn rest(console: &Console) -> Vec<String> {
+        let mut rest = console.left().await;
+        let lasting = ["next.event.id", "seriatim.meta", "events.dead"];
+        let lasts = |key: &String| {
+            key.ends_with(":last.event.id")
+                || key.ends_with(":lease")
+                || key.starts_with("event.workers")
+                || lasting.contains(&key.as_str())
+        };
+        rest.retain(|key| !lasts(key));
+        rest
+    }
+
+    /// Nothing lost, reordered or forked; the invariants hold; the dead letter is the one that was rejected.
+    async fn judge(mut self) -> Result<Figures, String> {
+        let mut judge = Judge::new();
+        judge.never_forgotten();
+        let input = judge.file("input");
+        for (line, (object, event)) in
+            self.emitted.iter().flat_map(|(object, events)| events.iter().map(move |event| (object, event))).enumerate()
+        {
+            judge.expect(input, line as u64 + 1, object, event.as_bytes());
+        }
+        for path in &self.files {
+            let file = judge.file(path.display().to_string());
+            let bytes = std::fs::read(path).unwrap_or_default();
+            for (line, text) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
+                let ended = text.ends_with(b"\n");
+                judge.output(file, line as u64 + 1, text.strip_suffix(b"\n").unwrap_or(text), ended);
+            }
+        }
+        let dead = self.console.dead().await;
+        let file = judge.file("dead letters");
+        let mut rejected = Vec::new();
+        for (line, fields) in dead.iter().enumerate() {
+            let field = |name: &str| {
+                fields.iter().find(|(field, _)| field == name).map(|(_, value)| String::from_utf8_lossy(value).into_owned())
+            };
+            let (id, object, event) = (field("id"), field("object"), field("event"));
+            let (Some(id), Some(object), Some(event)) = (id, object, event) else {
+                return Err(format!("a dead letter without its fields: {fields:?}"));
+            };
+            judge
+                .dead(file, line as u64 + 1, format!("{{\"id\":{id},\"object\":{object:?},\"event\":{event}}}").as_bytes())
+                .map_err(|error| error.to_string())?;
+            rejected.push(event);
+        }
+        if rejected != ["\"wrong 2 reject\""] {
+            return Err(format!("dead letters: {rejected:?}"));
+        }
+        let verdict = judge.finish();
+        let rest = Self::rest(&self.console).await;
+        let checked =
+            control::check(&mut self.redis.connect().await, &self.console.keys).await.map_err(|error| error.to_string())?;
+        if !verdict.is_clean() || !checked.is_clean() || !rest.is_empty() {
+            let logs: Vec<_> =
+                self.files.iter().map(|file| std::fs::read_to_string(file.with_extension("log")).unwrap_or_default()).collect();
+            return Err(format!("{verdict:#?}\n{:#?}\nleft: {rest:?}\n{}", checked.violations, logs.join("\n----\n")));
+        }
+        self.figures.runs += 1;
+        self.figures.events += verdict.events;
+        self.figures.duplicates += verdict.duplicates;
+        Ok(self.figures)
+    }
+}

@@ -1,0 +1,90 @@
+//! Random schedules. A failure prints its seed and the shortest schedule found that still fails;
+//! `SERIATIM_SEED=… cargo test --test proofs invariants::random` runs that one again, `SERIATIM_CASES=…` runs more or fewer than 256.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use redis::aio::MultiplexedConnection;
+use seriatim::keys::Keys;
+
+use super::run::{Kind, Rng, Run};
+use crate::support::Redis;
+
+const CASES: u64 = 256;
+const STEPS_MIN: u64 = 100;
+const STEPS_MAX: u64 = 120;
+/// Runs spent on making a failing schedule shorter.
+const SHRINKS: usize = 600;
+
+struct Failure {
+    at: usize,
+    what: String,
+    trace: Vec<String>,
+}
+
+/// How many steps were made until the schedule was over, or failed.
+async fn run(conn: &MultiplexedConnection, keys: &Keys, steps: &[u64], kind: Kind) -> Result<(), Failure> {
+    let mut run = Run::new(conn.clone(), keys.clone(), kind);
+    run.clear().await;
+    for (at, step) in steps.iter().enumerate() {
+        if let Err(what) = run.step(*step).await {
+            return Err(Failure { at, what, trace: run.trace });
+        }
+    }
+    run.drain().await.map_err(|what| Failure { at: steps.len(), what, trace: run.trace })
+}
+
+/// Leaves out runs of steps, shorter and shorter ones, as long as what remains still fails.
+async fn shrink(conn: &MultiplexedConnection, keys: &Keys, steps: &[u64], kind: Kind, failure: Failure) -> Failure {
+    let (mut steps, mut failure) = (steps[..steps.len().min(failure.at + 1)].to_vec(), failure);
+    let (mut chunk, mut budget) = (steps.len().div_ceil(2), SHRINKS);
+    while chunk > 0 && budget > 0 {
+        let mut at = 0;
+        while at < steps.len() && budget > 0 {
+            let mut fewer = steps.clone();
+            fewer.drain(at..(at + chunk).min(steps.len()));
+            budget -= 1;
+            match run(conn, keys, &fewer, kind).await {
+                Err(again) => {
+                    fewer.truncate(again.at + 1);
+                    (steps, failure) = (fewer, again);
+                }
+                Ok(()) => at += chunk,
+            }
+        }
+        chunk /= 2;
+    }
+    failure
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")))
+}
+
+#[tokio::test]
+async fn random_schedules_keep_the_invariants() {
+    // A server of its own: it is emptied before every schedule.
+    let redis = Redis::own(&[]);
+    let (conn, keys) = (redis.connect().await, redis.keys());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_nanos() as u64;
+    let seeds: Vec<u64> = match number("SERIATIM_SEED") {
+        Some(seed) => vec![seed],
+        None => (0..number("SERIATIM_CASES").unwrap_or(CASES)).map(|case| Rng(now.wrapping_add(case)).next()).collect(),
+    };
+    for seed in seeds {
+        let mut rng = Rng(seed);
+        let count = STEPS_MIN + rng.below(STEPS_MAX - STEPS_MIN + 1);
+        let mut half = || rng.below(2) == 0;
+        let kind = Kind { fresh: half(), logs: half(), rules: half() };
+        let steps: Vec<u64> = (0..count).map(|_| rng.next()).collect();
+        if let Err(failure) = run(&conn, keys, &steps, kind).await {
+            let (at, what) = (failure.at, failure.what.clone());
+            let short = shrink(&conn, keys, &steps, kind, failure).await;
+            panic!(
+                "{kind:?}, at step {at} of {count}: {what}\nthe shortest schedule found:\n  {}\n{}\nrun it again: SERIATIM_SEED={seed} cargo test --test proofs invariants::random",
+                short.trace.join("\n  "),
+                short.what,
+            );
+        }
+    }
+}

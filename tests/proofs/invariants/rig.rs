@@ -1,0 +1,121 @@
+//! What the directed tests share: one Redis, the checker, and plain `MULTI` pushes.
+
+use bytes::Bytes;
+use redis::FromRedisValue;
+use redis::aio::MultiplexedConnection;
+use seriatim::keys::Keys;
+
+use super::check::check;
+use super::puppet::{Puppet, Slot};
+use super::state::{Name, State};
+use super::world::{World, payload};
+use crate::support::Redis;
+
+pub struct Rig {
+    _redis: Redis,
+    pub conn: MultiplexedConnection,
+    pub keys: Keys,
+    pub world: World,
+}
+
+impl Rig {
+    pub async fn start() -> Self {
+        let redis = Redis::start();
+        Self { conn: redis.connect().await, keys: redis.keys().clone(), world: World::default(), _redis: redis }
+    }
+
+    /// Keys without a prefix, on a server of its own.
+    pub async fn without_namespace() -> Self {
+        let redis = Redis::own(&[]).empty();
+        redis.begin_ids(&Keys::new());
+        Self { conn: redis.connect().await, keys: Keys::new(), world: World::default(), _redis: redis }
+    }
+
+    /// A process that has its name; the name is its token too.
+    pub async fn process(&mut self, name: &str, slots: usize) -> Puppet {
+        Puppet::start(&mut self.conn, &self.keys, name, &format!("token-of-{name}"), slots).await
+    }
+
+    /// A frontend pushes so many events of `len` bytes with one marker.
+    pub async fn emit(&mut self, object: &[u8], count: usize, len: usize) {
+        let events: Vec<String> = self.push(object, count).into_iter().map(|number| payload(number, len)).collect();
+        let queue = self.key(object, ":events");
+        let mut pipe = redis::pipe();
+        pipe.atomic().cmd("LPUSH").arg(queue).arg(events);
+        pipe.cmd("LPUSH").arg(self.keys.objects_with_events()).arg(object);
+        let _: () = pipe.query_async(&mut self.conn).await.expect("emit");
+    }
+
+    fn push(&mut self, object: &[u8], count: usize) -> Vec<u32> {
+        self.world.push(&Name::copy_from_slice(object), count)
+    }
+
+    /// Puts something in: a marker where no events are, a name in a list, a key of a wrong type.
+    pub async fn redis<T: FromRedisValue>(&mut self, command: &str, args: &[&[u8]]) -> T {
+        let mut cmd = redis::cmd(command);
+        for arg in args {
+            cmd.arg(*arg);
+        }
+        cmd.query_async(&mut self.conn).await.unwrap_or_else(|error| panic!("{command}: {error}"))
+    }
+
+    /// The key of an object, whatever its name.
+    pub fn key(&self, object: &[u8], suffix: &str) -> Vec<u8> {
+        [self.keys.prefix().as_bytes(), object, suffix.as_bytes()].concat()
+    }
+
+    /// A pop for a slot.
+    pub async fn pop(&mut self, w: &str) -> Option<Bytes> {
+        let (from, to) = (self.keys.objects_with_events(), self.keys.worker_object(w));
+        self.redis::<Option<Vec<u8>>>("LMOVE", &[from.as_bytes(), to.as_bytes(), b"RIGHT", b"LEFT"]).await.map(Bytes::from)
+    }
+
+    pub async fn look(&mut self) -> State {
+        State::read(&mut self.conn, self.keys.prefix()).await
+    }
+
+    /// The state, which keeps the invariants.
+    pub async fn sound(&mut self) -> State {
+        let state = self.look().await;
+        if let Err(broken) = check(&state, &mut self.world) {
+            panic!("{broken}\n{state:?}");
+        }
+        state
+    }
+
+    /// Everything in the process's hands gets to the receiver, and the next call will say so.
+    pub fn deliver(&mut self, puppet: &mut Puppet) {
+        for slot in &puppet.slots {
+            if let Slot::Has(hand) = slot {
+                self.world.receive(hand, hand.events.len()).unwrap_or_else(|broken| panic!("{broken}"));
+            }
+        }
+        puppet.tell_done();
+    }
+
+    /// The time of a name's lease is over.
+    pub async fn expire(&mut self, name: &str) {
+        let lease = self.keys.worker_lease(name);
+        self.redis::<i64>("DEL", &[lease.as_bytes()]).await;
+    }
+
+    /// The object may be claimed again now.
+    pub async fn release(&mut self, object: &[u8]) {
+        let held = self.keys.objects_held();
+        self.redis::<i64>("ZADD", &[held.as_bytes(), b"XX", b"0", object]).await;
+    }
+
+    /// Goes on until nothing is left; every state in between is sound.
+    pub async fn drain(&mut self, puppet: &mut Puppet) {
+        for _ in 0..2000 {
+            self.deliver(puppet);
+            let given = puppet.advance(&mut self.conn, &self.keys, super::puppet::WIDE).await;
+            self.sound().await;
+            if given.slots.is_empty() && !given.more {
+                assert!(self.world.undone().is_empty(), "neither delivered nor dead: {:?}", self.world.undone());
+                return;
+            }
+        }
+        panic!("not drained: {:?}", self.look().await);
+    }
+}

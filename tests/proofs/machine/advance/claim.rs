@@ -1,0 +1,199 @@
+//! Claim: what a free slot takes, from its own list, from the markers, and from what is held and due.
+
+use super::super::reference::{Event, FAR, Key, Name, Numbers, OPERATOR, remove};
+use super::{Call, Got, Slot};
+
+impl Call<'_> {
+    /// The names in the slot's own list, oldest first.
+    pub(super) fn claim_taken(&mut self, slot: &mut Slot) {
+        for name in self.state.worker(&slot.w).objects.clone().into_iter().rev() {
+            self.progress = true;
+            let owner = self.state.owner(&name);
+            let others = owner.as_ref().is_some_and(|owner| *owner != slot.w);
+            if name.is_empty() || others || slot.given.as_ref() == Some(&name) {
+                remove(&mut self.state.worker(&slot.w).objects, &name);
+            } else if slot.has || self.claims == 0 || self.reply_bytes <= 0 {
+                let now = self.state.now;
+                match owner {
+                    Some(_) => self.state.hold(&slot.w, &name, now, None),
+                    None => self.state.stray(&slot.w, name),
+                }
+            } else {
+                let got = self.own(slot, &name, true);
+                if got == Got::Empty {
+                    self.release(slot, &name);
+                }
+            }
+        }
+    }
+
+    /// New names come first, but for the one that takes the place of an object the slot has left.
+    fn enlist(&mut self, slot: &mut Slot, name: &Name) {
+        let names = &mut self.state.worker(&slot.w).objects;
+        match slot.left.take().and_then(|_| names.last_mut()) {
+            Some(last) => last.clone_from(name),
+            None => names.insert(0, name.clone()),
+        }
+    }
+
+    /// Makes the slot the owner of the object, if there are events. Answers whether it is. `named`: its list has the name.
+    fn own(&mut self, slot: &mut Slot, name: &Name, named: bool) -> Got {
+        let is_held = self.state.owner(name).as_deref() == Some("held");
+        if !is_held && self.state.pause(&slot.w, name, named) {
+            let forgets = self.forget_ms > 0;
+            let object = self.state.object(name);
+            if forgets && object.last.right().is_some_and(Option::is_some) {
+                object.fades = None;
+            }
+            self.progress = true;
+            return Got::Dropped;
+        }
+        let taken = self.take(&slot.w, name, 1);
+        if taken.as_ref().is_some_and(|events| !events.is_empty()) {
+            let last = self.state.object(name).last_id().unwrap_or(0);
+            self.rise_above(last);
+        }
+        match taken {
+            None => self.quarantine(slot, name, ":events", "hash"),
+            Some(events) if events.is_empty() => return Got::Empty,
+            Some(events) if self.state.object(name).last_id().is_none() => {
+                self.put_back(slot, name, events);
+                let kind = if self.state.object(name).last == Key::Wrong { "hash" } else { "string" };
+                self.quarantine(slot, name, ":last.event.id", kind);
+            }
+            // An owner that cannot be told is nobody, but nobody may pass over what is held.
+            Some(events) if self.state.object(name).owner == Key::Wrong && self.state.is_held(name) => {
+                self.put_back(slot, name, events);
+                self.quarantine_held(slot, name);
+            }
+            Some(_) => {
+                let last = self.state.object(name).last_id().unwrap_or(0);
+                if !named {
+                    self.enlist(slot, name);
+                }
+                let forgets = self.forget_ms > 0;
+                let object = self.state.object(name);
+                object.owner = Key::Right(Some(slot.w.clone()));
+                if forgets {
+                    object.fades = None;
+                }
+                self.claimed.push((slot.number, slot.w.clone(), name.clone(), last));
+                (slot.has, slot.given, self.progress) = (true, Some(name.clone()), true);
+                self.claims -= 1;
+                return Got::Claimed;
+            }
+        }
+        Got::Dropped
+    }
+
+    /// Held objects and markers in turn; where one side has nothing, the other goes on. A marker that leads nowhere costs no turn, nor do those
+    /// that the call may not look at any more.
+    pub(super) fn claim(&mut self, slot: &mut Slot) {
+        let mut without = 0;
+        while without < 2 && self.claims > 0 && self.reply_bytes > 0 && !slot.has {
+            let got = if self.from_held { self.claim_held(slot) } else { self.claim_marker(slot) };
+            if !self.from_held && got.is_none() && !self.state.markers.is_empty() {
+                return;
+            }
+            self.from_held = !self.from_held && got != Some(Got::Dropped);
+            without = if got.is_some() { 0 } else { without + 1 };
+        }
+    }
+
+    fn claim_marker(&mut self, slot: &mut Slot) -> Option<Got> {
+        if self.markers == 0 {
+            return None;
+        }
+        let name = self.state.markers.pop()?;
+        self.markers -= 1;
+        self.progress = true;
+        if name.is_empty() || self.state.owner(&name).is_some() {
+            return Some(Got::Dropped);
+        }
+        let got = self.own(slot, &name, false);
+        Some(if got == Got::Claimed { got } else { Got::Dropped })
+    }
+
+    fn claim_held(&mut self, slot: &mut Slot) -> Option<Got> {
+        let now = self.state.now;
+        let (_, name) = self.state.due.iter().map(|(name, due)| (*due, name)).filter(|(due, _)| *due <= now).min()?;
+        let name = name.clone();
+        self.progress = true;
+        if self.state.object(&name).owner == Key::Wrong {
+            self.quarantine_held(slot, &name);
+            return Some(Got::Dropped);
+        } else if self.state.owner(&name).as_deref() != Some("held") {
+            self.state.due.remove(&name);
+            return Some(Got::Dropped);
+        } else if self.state.is_ruled(&name) {
+            self.state.due.remove(&name);
+            self.state.paused.insert(name);
+            return Some(Got::Dropped);
+        }
+        let object = self.state.object(&name).clone();
+        match (Numbers::of_held(&object.held_id), &object.held) {
+            // A suspect for which there is no room waits, and is in nobody's way.
+            (Some(numbers), _) if !self.room.admits(numbers.crashes) => {
+                self.state.due.insert(name.clone(), FAR + now);
+                Some(Got::Dropped)
+            }
+            (Some(numbers), held) => Some(self.claim_batch(slot, &name, numbers, held)),
+            (None, Key::Right(held)) if held.is_empty() => {
+                self.state.due.remove(&name);
+                self.state.object(&name).held_id = Key::default();
+                let got = self.own(slot, &name, false);
+                if got == Got::Empty {
+                    self.forget_later(&name);
+                }
+                Some(if got == Got::Claimed { got } else { Got::Dropped })
+            }
+            // A batch whose numbers are not known must not be passed over.
+            (None, _) => {
+                let kind = if object.held_id == Key::Wrong {
+                    "hash"
+                } else if object.held_id == Key::default() {
+                    "none"
+                } else {
+                    "string"
+                };
+                let why = [b"quarantine: ", &name[..], b":events.held.id is a ", kind.as_bytes(), b" and tells no ids"].concat();
+                self.state.due.insert(name.clone(), OPERATOR);
+                self.tell_quarantined(&name, &why);
+                Some(Got::Dropped)
+            }
+        }
+    }
+
+    /// A held batch is handed out once more.
+    fn claim_batch(&mut self, slot: &mut Slot, name: &Name, numbers: Numbers, held: &Key<Vec<Event>>) -> Got {
+        let object = self.state.object(name).clone();
+        let wrong = match held {
+            Key::Wrong => Some((":events.held", "hash")),
+            Key::Right(_) if object.last == Key::Wrong => Some((":last.event.id", "hash")),
+            Key::Right(_) if object.last_id().is_none() => Some((":last.event.id", "string")),
+            Key::Right(batch) if batch.is_empty() => Some((":events.held", "none")),
+            Key::Right(_) => None,
+        };
+        if let Some((key, kind)) = wrong {
+            let why = [b"quarantine: ", &name[..], key.as_bytes(), b" is a ", kind.as_bytes()].concat();
+            self.state.due.insert(name.clone(), OPERATOR);
+            self.state.object(name).held_id = Key::Right(Some(numbers.held_id(&why)));
+            self.tell_quarantined(name, &why);
+            return Got::Dropped;
+        }
+        self.rise_above(numbers.first + held.right().map_or(0, Vec::len) as u64 - 1);
+        self.state.due.remove(name);
+        let object = self.state.object(name);
+        let Key::Right(batch) = std::mem::take(&mut object.held) else { unreachable!("looked at above") };
+        object.held_id = Key::default();
+        object.owner = Key::Right(Some(slot.w.clone()));
+        self.enlist(slot, name);
+        let worker = self.state.worker(&slot.w);
+        worker.batch = batch;
+        worker.tag = Some(Numbers { handouts: numbers.handouts + 1, ..numbers }.tag());
+        self.give_again(slot, name);
+        self.claims -= 1;
+        self.room.take(numbers.crashes);
+        Got::Claimed
+    }
+}

@@ -1,0 +1,359 @@
+//! `advance`: commit, go on, claim.
+
+mod claim;
+mod commit;
+
+use super::reference::{
+    Advanced, Broken, Event, Given, ID_MAX, JUMP, Key, Name, Numbers, OPERATOR, Reference, Reply, Room, remove,
+};
+
+/// What follows on the delivered part of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Then {
+    Done,
+    Yield,
+    Part {
+        next: Numbers,
+    },
+    Hold {
+        rest: Numbers,
+        delay: Delay,
+        why: &'static str,
+    },
+    /// A dead letter; or else completed with errors, which the log keeps.
+    Reject {
+        next: Option<Numbers>,
+        id: u64,
+        attempts: u32,
+        complete: bool,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delay {
+    Zero,
+    Far,
+    Operator,
+}
+
+/// The result of one delivery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    pub object: Name,
+    pub tag: Numbers,
+    pub count: usize,
+    pub last: Option<u64>,
+    pub then: Then,
+    /// It may end the event of which handlers have finished something.
+    pub handled: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Advance {
+    pub name: &'static str,
+    pub token: String,
+    pub batch: usize,
+    pub batch_bytes: usize,
+    pub reply_bytes: usize,
+    pub claims: usize,
+    pub markers: usize,
+    /// The highest id the caller has seen.
+    pub highest: u64,
+    /// 0: never.
+    pub forget_ms: u64,
+    /// What is finalized is logged.
+    pub log: bool,
+    pub room: Room,
+    pub from_held: bool,
+    /// Without a result, the slot is free as far as the process knows.
+    pub slots: Vec<(usize, Option<Told>)>,
+    /// Busy slots for which a pop may have moved a name.
+    pub looks: Vec<usize>,
+}
+
+/// What `reject` says is wrong with the event.
+pub const ERROR: &str = "bad";
+/// What Redis says of a key of a wrong type.
+pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+struct Slot {
+    number: usize,
+    w: String,
+    /// It has a batch: it is given nothing more in this call.
+    has: bool,
+    /// What it was given new events of in this call.
+    given: Option<Name>,
+    /// The object it has left in this call, whose name is still the last of its list: the next object takes its place there.
+    left: Option<Name>,
+    /// What its object's next event follows on.
+    prev: u64,
+}
+
+#[derive(PartialEq)]
+enum Got {
+    Claimed,
+    Dropped,
+    /// There are no events.
+    Empty,
+}
+
+struct Call<'a> {
+    state: &'a mut Reference,
+    batch: usize,
+    batch_bytes: usize,
+    reply_bytes: i64,
+    claims: usize,
+    markers: usize,
+    forget_ms: u64,
+    log: bool,
+    room: Room,
+    from_held: bool,
+    counter: u64,
+    progress: bool,
+    /// Slots that have claimed an object and its first event, and what its events follow on.
+    claimed: Vec<(usize, String, Name, u64)>,
+    batches: Vec<Given>,
+    quarantined: Vec<(String, String)>,
+}
+
+impl Reference {
+    pub fn advance(&mut self, args: &Advance) -> Reply {
+        if let Some(refused) = self.fence(args.name, &args.token) {
+            return refused;
+        }
+        let before = self.counter.unwrap_or(0);
+        let is_lost = self.counter.is_none() || before < args.highest;
+        let counter = if is_lost { before.max(args.highest).max(self.highest) + JUMP } else { before };
+        match self.broken {
+            Some(Broken::Markers | Broken::Held | Broken::Rules | Broken::Counter) => return Reply::WrongType,
+            Some(Broken::Paused) if !self.rules.is_empty() => return Reply::WrongType,
+            Some(Broken::CounterText) => return Reply::Counter("nan".to_owned()),
+            _ if counter + 1024 * args.batch as u64 > ID_MAX => return Reply::Counter(counter.to_string()),
+            _ => {}
+        }
+        let mut call = Call {
+            state: self,
+            batch: args.batch,
+            batch_bytes: args.batch_bytes,
+            reply_bytes: args.reply_bytes as i64,
+            claims: args.claims,
+            markers: args.markers,
+            forget_ms: args.forget_ms,
+            log: args.log,
+            room: args.room.clone(),
+            from_held: args.from_held,
+            counter,
+            progress: false,
+            claimed: Vec::new(),
+            batches: Vec::new(),
+            quarantined: Vec::new(),
+        };
+        call.run(args);
+        let Call { reply_bytes, from_held, progress, batches, quarantined, .. } = call;
+        if call.counter != before {
+            let counter = call.counter;
+            self.counter = Some(counter);
+            self.highest = self.highest.max(counter);
+        }
+        let due = self.due.values().copied().min().filter(|due| *due != OPERATOR);
+        let left = !self.markers.is_empty() || due.is_some_and(|due| due <= self.now) || reply_bytes <= 0;
+        let more = args.claims > 0 && progress && left;
+        let due = due.into_iter().chain(self.next_rule()).min();
+        Reply::Advanced(Advanced { due, more, from_held, batches, quarantined })
+    }
+}
+
+impl Call<'_> {
+    fn run(&mut self, args: &Advance) {
+        self.progress |= self.state.wake();
+        let mut slots = Vec::new();
+        let mut going_on = Vec::new();
+        for (at, (number, told)) in args.slots.iter().enumerate() {
+            let w = format!("{}.{number}", args.name);
+            let mut slot = Slot { number: *number, w, has: false, given: None, left: None, prev: 0 };
+            if let Some(tag) = self.state.worker(&slot.w).tag.clone() {
+                match told {
+                    // Only what names the batch in flight is believed.
+                    Some(told) if told.tag.tag() == tag => {
+                        self.progress = true;
+                        if self.commit(&mut slot, told) {
+                            going_on.push((at, told.object.clone()));
+                        }
+                    }
+                    _ => self.give_unknown(&mut slot),
+                }
+            }
+            slots.push(slot);
+        }
+        let some_left = going_on.iter().any(|(_, object)| match &self.state.object(object).queue {
+            Key::Right(queue) => !queue.is_empty(),
+            Key::Wrong => true,
+        });
+        for (at, object) in going_on {
+            self.go_on(&mut slots[at], &object, some_left);
+        }
+        for number in &args.looks {
+            let left = slots.iter().find(|slot| slot.number == *number).and_then(|slot| slot.left.as_ref());
+            self.return_strays(&format!("{}.{number}", args.name), left);
+        }
+        for slot in slots.iter_mut().filter(|slot| !slot.has && slot.left.is_none()) {
+            self.claim_taken(slot);
+        }
+        for slot in slots.iter_mut().filter(|slot| !slot.has) {
+            self.claim(slot);
+            if let Some(left) = slot.left.take() {
+                remove(&mut self.state.worker(&slot.w).objects, &left);
+            }
+        }
+        self.fill();
+    }
+
+    /// `some_left`: one of the slots that go on may take more.
+    fn go_on(&mut self, slot: &mut Slot, name: &Name, some_left: bool) {
+        if some_left && self.reply_bytes <= 0 {
+            let now = self.state.now;
+            return self.state.hold(&slot.w, name, now, None);
+        }
+        if self.state.pause(&slot.w, name, true) {
+            return;
+        }
+        match self.take(&slot.w, name, self.batch) {
+            None => self.quarantine(slot, name, ":events", "hash"),
+            Some(events) if events.is_empty() => {
+                self.forget_later(name);
+                self.state.worker(&slot.w).tag = None;
+                slot.left = Some(name.clone());
+            }
+            Some(_) => {
+                (slot.has, slot.given) = (true, Some(name.clone()));
+                self.give(slot.number, &slot.w, name, slot.prev);
+            }
+        }
+    }
+
+    /// The batch a slot has, whatever the process knows of it.
+    fn give_unknown(&mut self, slot: &mut Slot) {
+        slot.has = true;
+        let objects = self.state.worker(&slot.w).objects.clone();
+        if let Some(name) = objects.iter().find(|name| self.state.owner(name).as_ref() == Some(&slot.w)) {
+            let tag = self.state.worker(&slot.w).tag.clone().expect("a batch has a tag");
+            self.room.take(Numbers::of_tag(&tag).crashes);
+            self.give_again(slot, name);
+        }
+    }
+
+    /// Moves events of the object into the worker's batch, up to this many in it; nothing where the queue has a wrong type. Answers the batch.
+    fn take(&mut self, w: &str, name: &Name, count_max: usize) -> Option<Vec<Event>> {
+        let mut batch = std::mem::take(&mut self.state.worker(w).batch);
+        let Key::Right(queue) = &mut self.state.object(name).queue else { return None };
+        let mut bytes: usize = batch.iter().map(|event| event.len()).sum();
+        while !queue.is_empty() && batch.len() < count_max && (batch.is_empty() || bytes < self.batch_bytes) {
+            let event = queue.remove(0);
+            bytes += event.len();
+            self.reply_bytes -= event.len() as i64;
+            batch.push(event);
+        }
+        self.state.worker(w).batch.clone_from(&batch);
+        Some(batch)
+    }
+
+    /// The events of the worker's batch get new ids.
+    fn give(&mut self, number: usize, w: &str, name: &Name, prev: u64) {
+        let tag = Numbers::of(self.counter + 1).tag();
+        let worker = self.state.worker(w);
+        worker.tag = Some(tag.clone());
+        let events = worker.batch.clone();
+        self.counter += events.len() as u64;
+        self.batches.push(Given { slot: number, object: name.clone(), tag, prev, events });
+        self.progress = true;
+    }
+
+    /// Who has claimed gets what else there is, and ids.
+    fn fill(&mut self) {
+        for (number, w, name, prev) in std::mem::take(&mut self.claimed) {
+            if self.reply_bytes > 0 {
+                let _ = self.take(&w, &name, self.batch);
+            }
+            self.give(number, &w, &name, prev);
+        }
+    }
+
+    /// The batch in flight, under the ids it has; not where the reply is full.
+    fn give_again(&mut self, slot: &mut Slot, name: &Name) {
+        slot.has = true;
+        if self.reply_bytes > 0 {
+            let worker = self.state.worker(&slot.w);
+            let (tag, events) = (worker.tag.clone().expect("a batch has a tag"), worker.batch.clone());
+            let prev = self.state.object(name).last_id().unwrap_or(0);
+            self.rise_above(Numbers::of_tag(&tag).first + events.len() as u64 - 1);
+            self.reply_bytes -= events.iter().map(|event| event.len() as i64).sum::<i64>();
+            self.batches.push(Given { slot: slot.number, object: name.clone(), tag, prev, events });
+            self.progress = true;
+        }
+    }
+
+    /// A counter below an id that was given before jumps.
+    fn rise_above(&mut self, id: u64) {
+        if id > self.counter {
+            self.counter = id.max(self.state.highest) + JUMP;
+        }
+    }
+
+    /// From now on only the last id remains, for a while or for ever.
+    fn release(&mut self, slot: &Slot, name: &Name) {
+        self.forget_later(name);
+        let worker = self.state.worker(&slot.w);
+        worker.tag = None;
+        remove(&mut worker.objects, name);
+    }
+
+    /// Nobody has the object any more, and it has no events.
+    fn forget_later(&mut self, name: &Name) {
+        let forget_ms = self.forget_ms;
+        let object = self.state.object(name);
+        object.owner = Key::Right(None);
+        if forget_ms > 0 && object.last != Key::default() {
+            object.fades = Some(forget_ms);
+        }
+    }
+
+    /// Because of a key of a wrong type the object waits for an operator.
+    fn quarantine(&mut self, slot: &Slot, name: &Name, key: &str, kind: &str) {
+        let why = [b"quarantine: ", &name[..], key.as_bytes(), b" is a ", kind.as_bytes()].concat();
+        self.state.hold(&slot.w, name, OPERATOR, Some([&b"0 0 0 0 "[..], &why].concat().into()));
+        self.state.unpause(name);
+        self.tell_quarantined(name, &why);
+    }
+
+    /// The key that is to tell the owner of a held object has a wrong type: its batch and its numbers stay.
+    fn quarantine_held(&mut self, slot: &Slot, name: &Name) {
+        self.state.due.insert(name.clone(), OPERATOR);
+        self.state.unpause(name);
+        self.state.object(name).owner = Key::Right(Some("held".to_owned()));
+        remove(&mut self.state.worker(&slot.w).objects, name);
+        self.tell_quarantined(name, &[b"quarantine: ", &name[..], b":event.worker is a hash"].concat());
+    }
+
+    fn put_back(&mut self, slot: &Slot, name: &Name, events: Vec<Event>) {
+        self.reply_bytes += events.iter().map(|event| event.len() as i64).sum::<i64>();
+        self.state.worker(&slot.w).batch.clear();
+        if let Key::Right(queue) = &mut self.state.object(name).queue {
+            queue.splice(..0, events);
+        }
+    }
+
+    fn tell_quarantined(&mut self, name: &Name, why: &[u8]) {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        self.quarantined.push((seriatim::escape::name(&name[..]).into_owned(), text(why)));
+    }
+
+    /// What a worker has taken but does not own goes back to the markers.
+    fn return_strays(&mut self, w: &str, left: Option<&Name>) {
+        for name in self.state.worker(w).objects.clone() {
+            if left != Some(&name) && self.state.owner(&name).as_deref() != Some(w) {
+                self.state.stray(w, name);
+                self.progress = true;
+            }
+        }
+    }
+}

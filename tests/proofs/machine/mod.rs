@@ -1,0 +1,168 @@
+//! The scripts against a reference of what they do: the same steps in both, and after every step the reply and everything in Redis are the same.
+//!
+//! A failure prints its seed and the shortest schedule found that still fails. `SERIATIM_SEED=… cargo test --test proofs machine` runs that one again,
+//! `SERIATIM_MACHINE_STEPS=100000` makes more steps than the usual 5,000.
+#![allow(unreachable_pub)]
+
+mod advance;
+mod choose;
+mod operator;
+mod reference;
+mod regressions;
+mod rules;
+mod server;
+mod world;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use proptest_state_machine::ReferenceStateMachine;
+use redis::aio::MultiplexedConnection;
+use seriatim::keys::Keys;
+
+use crate::support::Redis;
+use choose::Machine;
+use reference::{Broken, Reply};
+use server::Server;
+use world::{Call, Step, World};
+
+const STEPS: u64 = 5_000;
+/// Without these a run proves little.
+const SEEN: [&str; 39] = [
+    "Adopt -> Swept",
+    "Advance -> Advanced",
+    "Advance -> Counter",
+    "Advance -> Fenced",
+    "Advance -> Lapsed",
+    "Advance -> WrongType",
+    "Attach -> Attached",
+    "Attach -> InUse",
+    "Connect -> Connected",
+    "Detach -> Detached",
+    "Finish -> Kept",
+    "Finish -> OtherBatch",
+    "Finish -> Fenced",
+    "Forget -> Forgot",
+    "Renew -> Renewed",
+    "Renew -> Fenced",
+    "Renew -> Lapsed",
+    "Done",
+    "Yield",
+    "Part",
+    "Hold",
+    "Reject",
+    "free",
+    "quarantined",
+    "emitted events pushed",
+    "batch given, 1 numbers",
+    "batch given, 2 numbers",
+    "batch given, 4 numbers",
+    "with a broken key: Dead",
+    "with a broken key: Log",
+    "Settle -> Settled",
+    "SetFree -> Released",
+    "SetFree -> NotHeld",
+    "Skip -> Skipped",
+    "Skip -> NotHeld",
+    "Skip -> OtherHead",
+    "Rule -> Ruled",
+    "SetFree -> Paused",
+    "with a broken key: Rules",
+];
+const STEPS_OF_A_SCHEDULE: std::ops::Range<usize> = 60..120;
+
+/// What was compared, by kind.
+type Figures = BTreeMap<String, u64>;
+
+fn count(figures: &mut Figures, broken: Option<Broken>, call: &Call, reply: &Reply) {
+    let word = |text: String| text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned();
+    let mut add = |kind: String| *figures.entry(kind).or_default() += 1;
+    add(format!("{} -> {}", word(format!("{call:?}")), word(format!("{reply:?}"))));
+    if let Some(broken) = broken {
+        add(format!("with a broken key: {broken:?}"));
+    }
+    if let (Call::Advance(args), Reply::Advanced(advanced)) = (call, reply) {
+        args.slots
+            .iter()
+            .for_each(|(_, told)| add(told.as_ref().map_or("free".to_owned(), |told| word(format!("{:?}", told.then)))));
+        advanced.batches.iter().for_each(|batch| add(format!("batch given, {} numbers", batch.tag.split(' ').count())));
+        advanced.quarantined.iter().for_each(|_| add("quarantined".to_owned()));
+    }
+}
+
+async fn schedule(
+    conn: MultiplexedConnection,
+    keys: Keys,
+    steps: &[Step],
+    figures: &RefCell<Figures>,
+    made: impl Fn(),
+) -> Result<(), String> {
+    let mut server = Server::empty(conn, keys).await;
+    let mut world = World::begin();
+    let mut trace = String::new();
+    for step in steps {
+        made();
+        let (broken, call, reply) = world.apply(step);
+        trace +=
+            &format!("\n  {} {call:?}{}", world.state.now, broken.map_or(String::new(), |key| format!(" with {key:?} broken")));
+        if let Err(what) = server.step(broken, &call, &reply, &world.state).await {
+            return Err(format!("{what}\nafter{trace}"));
+        }
+        count(&mut figures.borrow_mut(), broken, &call, &reply);
+    }
+    if world.state.pushed > 0 {
+        *figures.borrow_mut().entry("emitted events pushed".to_owned()).or_default() += world.state.pushed;
+    }
+    Ok(())
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")))
+}
+
+#[test]
+fn the_scripts_do_what_the_reference_does() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    // A server of its own: everything in it is compared.
+    let redis = Redis::own(&[]);
+    let conn = runtime.block_on(redis.connect());
+    let figures = RefCell::new(Figures::new());
+    let seed_given = number("SERIATIM_SEED");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_nanos() as u64;
+    let (mut seed, mut steps_made) = (seed_given.unwrap_or(now), 0);
+    let steps_wanted = if seed_given.is_some() { 1 } else { number("SERIATIM_MACHINE_STEPS").unwrap_or(STEPS) };
+    let missing = || SEEN.into_iter().filter(|kind| !figures.borrow().contains_key(*kind)).collect::<Vec<_>>();
+    // A rare kind may need some more schedules.
+    while steps_made < steps_wanted || steps_wanted >= STEPS && steps_made < 4 * steps_wanted && !missing().is_empty() {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&seed.to_le_bytes());
+        let config = Config {
+            cases: 1,
+            failure_persistence: None,
+            max_shrink_iters: 20_000,
+            max_shrink_time: 60_000,
+            ..Config::default()
+        };
+        let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+        // With and without a namespace.
+        let keys = if seed % 2 == 0 { redis.keys().clone() } else { Keys::new() };
+        let made = runner.run(&Machine::sequential_strategy(STEPS_OF_A_SCHEDULE), |(_, steps, seen)| {
+            let made = || {
+                seen.as_ref().map(|seen| seen.fetch_add(1, Ordering::SeqCst));
+            };
+            runtime.block_on(schedule(conn.clone(), keys.clone(), &steps, &figures, made)).map_err(TestCaseError::fail)
+        });
+        if let Err(TestError::Fail(why, _) | TestError::Abort(why)) = made {
+            panic!("{why}\nrun it again: SERIATIM_SEED={seed} cargo test --test proofs machine");
+        }
+        steps_made = figures.borrow().iter().filter(|(kind, _)| kind.contains("->")).map(|(_, n)| n).sum();
+        seed += 1;
+    }
+    println!("{steps_made} steps compared, seeds from {}", seed_given.unwrap_or(now));
+    figures.borrow().iter().for_each(|(kind, n)| println!("  {n:>8} {kind}"));
+    assert!(steps_wanted < STEPS || missing().is_empty(), "never met: {:?}", missing());
+}

@@ -1,0 +1,409 @@
+//! What Redis holds, and what each step of the protocol does to it: written from `docs/design.md` and the headers of the scripts, not from the
+//! scripts, and meant to be read as their specification. `advance` has a file of its own.
+//!
+//! Time is the number of the step: a score or a time that a script took from its clock is that number, one in the far future is [`FAR`] more.
+
+mod state;
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use seriatim::scripts::Forgot;
+
+pub use state::*;
+
+/// A whole number from 0 to 2^53 - 1.
+pub fn id_of(text: &str) -> Option<u64> {
+    let digits = !text.is_empty() && text.len() <= 16 && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten().filter(|id| *id <= ID_MAX)
+}
+
+/// Takes one occurrence out, the foremost.
+pub fn remove(list: &mut Vec<Name>, name: &Name) {
+    if let Some(at) = list.iter().position(|other| other == name) {
+        list.remove(at);
+    }
+}
+
+impl Reference {
+    pub fn object(&mut self, name: &Name) -> &mut Object {
+        self.objects.entry(name.clone()).or_default()
+    }
+
+    pub fn worker(&mut self, w: &str) -> &mut Worker {
+        self.workers.entry(w.to_owned()).or_default()
+    }
+
+    /// Who owns the object; a key of a wrong type names nobody.
+    pub fn owner(&self, name: &Name) -> Option<String> {
+        self.objects.get(name)?.owner.right()?.clone()
+    }
+
+    pub fn registered(&self, name: &str) -> Option<&Registered> {
+        self.registry.iter().find(|(other, _)| *other == name).map(|(_, registered)| registered)
+    }
+
+    fn register(&mut self, name: &'static str, slots: usize, token: &str) {
+        let value = Registered { slots, token: token.to_owned(), at: Some(self.now) };
+        match self.registry.iter_mut().find(|(other, _)| *other == name) {
+            Some((_, old)) => *old = value,
+            None => self.registry.push((name, value)),
+        }
+    }
+
+    fn watch(&mut self, name: &'static str) {
+        self.departed.remove(name);
+        self.watched.insert(name);
+    }
+
+    fn depart(&mut self, name: &'static str) {
+        self.watched.remove(name);
+        self.departed.insert(name);
+    }
+
+    /// A new dead letter; answers its serial.
+    pub fn bury(&mut self, id: u64, prev: String, object: &Name, event: Event, error: Bytes, attempts: u32) -> u64 {
+        self.buried += 1;
+        self.dead.push(Dead { serial: self.buried, id, prev, object: object.clone(), event, error, attempts });
+        self.buried
+    }
+
+    pub fn is_broken(&self, keys: &[Broken]) -> bool {
+        self.broken.is_some_and(|broken| keys.contains(&broken))
+    }
+
+    /// EMIT. Where the queue has a wrong type, only the marker is pushed.
+    pub fn emit(&mut self, object: &Name, events: &[Event]) -> Reply {
+        if let Key::Right(queue) = &mut self.object(object).queue {
+            queue.extend_from_slice(events);
+        }
+        self.markers.insert(0, object.clone());
+        Reply::Done
+    }
+
+    /// WAIT. The oldest marker moves to the slot's list.
+    pub fn pop(&mut self, w: &str) -> Reply {
+        if let Some(name) = self.markers.pop() {
+            self.worker(w).objects.insert(0, name);
+        }
+        Reply::Done
+    }
+
+    /// The reply to a process whose lease is not there, or not its own.
+    pub fn fence(&self, name: &str, token: &str) -> Option<Reply> {
+        match self.leases.get(name) {
+            Some(lease) if lease.token == token => None,
+            Some(lease) => Some(Reply::Fenced(lease.text())),
+            None if self.is_broken(&[Broken::Workers]) => Some(Reply::WrongType),
+            None if self.registered(name).is_some_and(|last| last.token == token) => Some(Reply::Lapsed),
+            None => Some(Reply::Fenced(String::new())),
+        }
+    }
+
+    /// HOLD: takes the object from the worker. Without numbers the batch is empty and the reason a yield.
+    pub fn hold(&mut self, w: &str, object: &Name, due: u64, held_id: Option<Bytes>) {
+        self.due.insert(object.clone(), due);
+        let worker = self.worker(w);
+        worker.tag = None;
+        remove(&mut worker.objects, object);
+        let held = self.object(object);
+        held.owner = Key::Right(Some("held".to_owned()));
+        if held_id.is_some() {
+            held.held_id = Key::Right(held_id);
+        }
+    }
+
+    /// The batch moves to the object.
+    pub fn hold_batch(&mut self, w: &str, object: &Name, due: u64, held_id: Bytes) {
+        let batch = std::mem::take(&mut self.worker(w).batch);
+        self.object(object).held = Key::Right(batch);
+        self.hold(w, object, due, Some(held_id));
+    }
+
+    /// Holds what a slot owns, now, for a reason that lies with the process.
+    fn hold_owned(&mut self, w: &str, object: &Name, why: &str, died: bool, crashes_max: u32) {
+        let now = self.now;
+        let Some(tag) = self.worker(w).tag.clone() else { return self.hold(w, object, now, None) };
+        let mut numbers = Numbers::of_tag(&tag);
+        numbers.crashes += u32::from(died);
+        if died && crashes_max > 0 && numbers.crashes >= crashes_max {
+            let why = format!("crashes: died {} times with this event in hand", numbers.crashes);
+            self.hold_batch(w, object, OPERATOR, numbers.held_id(why.as_bytes()));
+        } else {
+            self.hold_batch(w, object, now, numbers.held_id(why.as_bytes()));
+        }
+    }
+
+    /// A look at all the slots of a name: what is owned is told, once, oldest first; everything else goes back to the markers, to be taken next.
+    /// Answers how many names went back.
+    fn each_slot(&mut self, name: &str, slots: usize, mut owned: impl FnMut(&mut Self, &str, usize, &Name)) -> u64 {
+        let mut strays = 0;
+        for slot in 0..slots {
+            let w = format!("{name}.{slot}");
+            let mut told = None;
+            for object in self.worker(&w).objects.clone().into_iter().rev() {
+                if told.as_ref() == Some(&object) {
+                    remove(&mut self.worker(&w).objects, &object);
+                } else if self.owner(&object).as_ref() == Some(&w) {
+                    owned(self, &w, slot, &object);
+                    told = Some(object);
+                } else {
+                    self.stray(&w, object);
+                    strays += 1;
+                }
+            }
+        }
+        strays
+    }
+
+    /// A name goes from the worker's list back to the markers; the empty one has done its work.
+    pub fn stray(&mut self, w: &str, object: Name) {
+        remove(&mut self.worker(w).objects, &object);
+        if !object.is_empty() {
+            self.markers.push(object);
+        }
+    }
+
+    pub fn attach(&mut self, args: &Attach) -> Reply {
+        let lease = self.leases.get(args.name);
+        let repeated = lease.is_some_and(|lease| lease.token == args.token);
+        if let Some(lease) = lease
+            && !repeated
+            && lease.text() != args.displace
+        {
+            return Reply::InUse(lease.text());
+        }
+        if self.is_broken(&[Broken::Markers, Broken::Held, Broken::Workers]) {
+            return Reply::WrongType;
+        }
+        let last = self.registered(args.name).cloned();
+        let slots_all = args.slots.max(last.as_ref().map_or(0, |last| last.slots));
+        // A batch tells of a death, but not where the process itself had the name last.
+        let last_token = last.map(|last| last.token).unwrap_or_default();
+        let died = !repeated && last_token != args.before && last_token != args.token;
+        self.leases.insert(args.name, Lease { token: args.token.clone(), holder: args.holder, ms: args.lease_ms });
+        self.register(args.name, slots_all, &args.token);
+        self.watch(args.name);
+        let (mut kept, mut held) = (0, 0);
+        let mut room = args.room.clone();
+        self.each_slot(args.name, slots_all, |this, w, slot, object| {
+            let numbers = this.worker(w).tag.as_deref().map(Numbers::of_tag);
+            let crashes = numbers.map_or(0, |numbers| numbers.crashes + u32::from(died));
+            let killer = died && numbers.is_some() && args.crashes_max > 0 && crashes >= args.crashes_max;
+            if slot >= args.slots || killer || !room.admits(crashes) {
+                this.hold_owned(w, object, "slots", died, args.crashes_max);
+                held += 1;
+            } else if let Some(mut numbers) = numbers {
+                numbers.crashes = crashes;
+                room.take(crashes);
+                this.worker(w).tag = Some(numbers.tag());
+                kept += 1;
+            }
+        });
+        Reply::Attached { kept, held }
+    }
+
+    pub fn renew(&mut self, name: &'static str, token: &str, lease_ms: u64, slots: usize) -> Reply {
+        if let Some(refused) = self.fence(name, token) {
+            return refused;
+        }
+        if self.is_broken(&[Broken::Markers, Broken::Workers]) {
+            return Reply::WrongType;
+        }
+        let slots = slots.max(self.registered(name).map_or(0, |last| last.slots));
+        self.leases.get_mut(name).expect("the fence saw it").ms = lease_ms;
+        self.register(name, slots, token);
+        self.watch(name);
+        Reply::Renewed { strays: self.each_slot(name, slots, |_, _, _, _| ()) }
+    }
+
+    /// ADOPT. All names are due here, in the order of the names.
+    pub fn adopt(&mut self, own: &str, crashes_max: u32) -> Reply {
+        if self.is_broken(&[Broken::Workers]) {
+            return Reply::WrongType;
+        }
+        let mut all = self.registry.clone();
+        all.sort_by_key(|(name, _)| *name);
+        all.iter().for_each(|(name, _)| self.watch(name));
+        if self.is_broken(&[Broken::Meta]) {
+            return Reply::WrongType;
+        }
+        let (mut held, mut strays, mut names) = (0, 0, Vec::new());
+        for (name, last) in all {
+            if name == own || self.leases.contains_key(name) {
+                continue;
+            }
+            // The times of the reference lie ahead of Redis' clock: such a sign of life becomes one of now.
+            if last.at.is_some() {
+                self.register(name, last.slots, &last.token);
+            }
+            let has_something = (0..last.slots).any(|slot| {
+                let worker = self.worker(&format!("{name}.{slot}"));
+                !worker.objects.is_empty() || !worker.batch.is_empty()
+            });
+            if has_something {
+                // Where a shared key is broken, the name keeps what it has until that is put right.
+                let before = held + strays;
+                if !self.is_broken(&[Broken::Markers, Broken::Held]) {
+                    strays += self.each_slot(name, last.slots, |this, w, _, object| {
+                        this.hold_owned(w, object, "takeover", true, crashes_max);
+                        held += 1;
+                    });
+                }
+                if held + strays > before {
+                    self.register(name, last.slots, &last.token);
+                    names.push(name.to_owned());
+                }
+            } else if last.at.is_none() {
+                self.registry.retain(|(other, _)| *other != name);
+                self.watched.remove(name);
+            } else {
+                self.depart(name);
+            }
+        }
+        Reply::Swept { held, strays, names }
+    }
+
+    pub fn detach(&mut self, name: &'static str, token: &str) -> Reply {
+        if let Some(refused) = self.fence(name, token) {
+            return refused;
+        }
+        if self.is_broken(&[Broken::Markers, Broken::Held, Broken::Workers]) {
+            return Reply::WrongType;
+        }
+        let slots = self.registered(name).map_or(0, |last| last.slots);
+        let mut held = 0;
+        self.each_slot(name, slots, |this, w, _, object| {
+            this.hold_owned(w, object, "stop", false, 0);
+            held += 1;
+        });
+        self.leases.remove(name);
+        self.register(name, slots, token);
+        self.depart(name);
+        if held > 0 {
+            self.markers.push(Name::new());
+        }
+        Reply::Detached { held }
+    }
+
+    pub fn connect(&mut self, replication_id: &str, highest: u64, first_id: u64, log: bool) -> Reply {
+        match self.broken {
+            Some(Broken::Meta | Broken::Counter) => return Reply::WrongType,
+            Some(Broken::CounterText) => return Reply::Counter("nan".to_owned()),
+            _ => {}
+        }
+        let seen = self.meta.clone().flatten();
+        let differs = !replication_id.is_empty() && seen.as_deref() != Some(replication_id);
+        let mut counter = self.counter.unwrap_or(0);
+        let evicted = self.meta.is_some() && self.counter.is_none();
+        // An emptied Redis has no replication id to compare with, but its counter tells.
+        let changed = differs && seen.is_some() || counter < highest || evicted;
+        if changed || self.meta.is_none() && first_id == 0 {
+            counter = counter.max(highest).max(self.highest) + JUMP;
+        }
+        counter = counter.max(first_id.saturating_sub(1));
+        self.counter = Some(counter);
+        self.highest = self.highest.max(counter);
+        self.log_was_on = log || self.log_was_on && self.meta.is_some();
+        self.meta = Some(if differs { Some(replication_id.to_owned()) } else { seen });
+        self.log_on = log;
+        Reply::Connected { changed, counter }
+    }
+
+    /// HANDLED. Only for the batch in hand, and of its events never one before the one that was told last.
+    pub fn finish(&mut self, args: &Finish) -> Reply {
+        if let Some(refused) = self.fence(args.name, &args.token) {
+            return refused;
+        }
+        let w = format!("{}.{}", args.name, args.slot);
+        let worker = self.worker(&w).clone();
+        if self.owner(&args.object) != Some(w) || worker.tag != Some(args.tag.tag()) {
+            return Reply::OtherBatch;
+        }
+        let end = args.tag.first + worker.batch.len() as u64;
+        let kept = &mut self.object(&args.object).handled;
+        let Some((id, field, emits)) = args.finished.clone() else {
+            let Handled { id, finished, emits, results } = kept.clone().unwrap_or_default();
+            let emitted = (emits.values().map(|emits| emits.events.len()).sum(), emits.values().map(Emits::bytes).sum());
+            return Reply::Kept(id, finished, emitted, results.values().map(String::len).sum());
+        };
+        match kept {
+            Some(later) if (id + 1..end).contains(&later.id) => return Reply::OtherBatch,
+            Some(other) if other.id != id && !other.emits.is_empty() => return Reply::Unpushed(other.id.to_string()),
+            Some(same) if same.id == id => {}
+            _ => *kept = Some(Handled { id, ..Handled::default() }),
+        }
+        let kept = kept.as_mut().expect("just made");
+        kept.finished.insert(field.to_owned());
+        kept.results.extend(result_of(id, field));
+        kept.emits.extend(emits.map(|(field, emits)| (field.to_owned(), emits)));
+        Reply::Kept(0, BTreeSet::new(), (0, 0), 0)
+    }
+
+    /// The first of the objects for which handlers have emitted whose queue has a wrong type.
+    pub fn cannot_push(&self, handled: &Handled) -> Option<Name> {
+        let wrong = |object: &Name| self.objects.get(object).is_some_and(|object| object.queue == Key::Wrong);
+        handled.events().into_iter().map(|(object, _)| object).find(wrong)
+    }
+
+    /// What handlers have kept of an event goes; what they have emitted is pushed, with a marker for each object.
+    pub fn end_handled(&mut self, name: &Name) {
+        let Some(handled) = self.object(name).handled.take() else { return };
+        let mut marked = BTreeSet::new();
+        for (object, event) in handled.events() {
+            let Key::Right(queue) = &mut self.object(&object).queue else { unreachable!("looked at before") };
+            queue.push(event);
+            self.pushed += 1;
+            if marked.insert(object.clone()) {
+                self.markers.insert(0, object);
+            }
+        }
+    }
+
+    /// An operator, or time: the object is due.
+    pub fn release(&mut self, object: &Name) -> Reply {
+        if let Some(due) = self.due.get_mut(object) {
+            *due = 0;
+        }
+        Reply::Done
+    }
+
+    /// FORGET. Each object by itself: what is not idle stays.
+    pub fn forget(&mut self, names: &[Name]) -> Reply {
+        let all: Option<Vec<_>> = names.iter().map(|name| self.forget_one(name)).collect();
+        all.map_or(Reply::WrongType, Reply::Forgot)
+    }
+
+    /// Nothing where it cannot be told whether the object is held.
+    fn forget_one(&mut self, name: &Name) -> Option<Forgot> {
+        let (is_due, is_paused) = (self.due.contains_key(name), self.paused.contains(name));
+        let (is_broken, is_paused_broken) = (self.is_broken(&[Broken::Held]), self.is_broken(&[Broken::Paused]));
+        let object = self.object(name);
+        let key = |suffix: &str| format!("{}{suffix}", String::from_utf8_lossy(name));
+        let (Key::Right(queue), Key::Right(owner), Key::Right(last)) = (&object.queue, &object.owner, &object.last) else {
+            let wrong = [(object.queue == Key::Wrong, ":events"), (object.owner == Key::Wrong, ":event.worker")];
+            let suffix = wrong.iter().find(|(is_wrong, _)| *is_wrong).map_or(":last.event.id", |(_, suffix)| suffix);
+            return Some(Forgot::Wrong { key: key(suffix) });
+        };
+        match owner {
+            Some(owner) if owner != "held" => return Some(Forgot::Owned { owner: owner.clone() }),
+            Some(_) => return Some(Forgot::Held),
+            None if object.held != Key::default() || object.held_id != Key::default() => return Some(Forgot::Held),
+            None if is_broken => return None,
+            None if is_due => return Some(Forgot::Held),
+            None if is_paused_broken => return None,
+            None if is_paused => return Some(Forgot::Held),
+            None if !queue.is_empty() => return Some(Forgot::Queued { events: queue.len() as u64 }),
+            // What was emitted would be lost.
+            None if object.handled.as_ref().is_some_and(|handled| !handled.emits.is_empty()) => {
+                return Some(Forgot::Reserved { key: key(":event.handled") });
+            }
+            None => {}
+        }
+        object.handled = None;
+        object.errors = Key::default();
+        let Some(last_event_id) = last.clone() else { return Some(Forgot::Unknown) };
+        (object.last, object.fades) = (Key::default(), None);
+        Some(Forgot::Forgotten { last_event_id })
+    }
+}

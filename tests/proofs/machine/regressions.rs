@@ -1,0 +1,160 @@
+//! Where the scripts and the reference once differed, each with its story. Both walk the same steps.
+
+use super::advance::Delay;
+use super::reference::Reply;
+use super::server::Server;
+use super::world::{AttachStep, Bounds, Choice, Part, Step, Token, World};
+use crate::support::Redis;
+
+/// Bounds that bind nothing.
+const WIDE: Bounds = Bounds {
+    batch: 1000,
+    batch_bytes: 1 << 20,
+    reply_bytes: 1 << 24,
+    claims: 1024,
+    markers: 4096,
+    highest: 0,
+    forget: false,
+    log: false,
+    room: 0,
+};
+const ATTACH: Step = attach(1);
+const TWO_SLOTS: Step = attach(2);
+
+const fn attach(slots: usize) -> Step {
+    Step::Attach(AttachStep { name: 0, slots, again: false, displace: None, before: false, long: true, crashes_max: 5, room: 0 })
+}
+
+fn advance(choice: Choice) -> Step {
+    Step::Advance(0, Token::Mine, WIDE, [choice, Choice::Skip, Choice::Skip])
+}
+
+/// Makes the steps in Redis and in the reference; answers the last reply.
+async fn walk(steps: &[Step]) -> Reply {
+    let redis = Redis::own(&[]);
+    let mut server = Server::empty(redis.connect().await, redis.keys().clone()).await;
+    let mut world = World::begin();
+    let mut last = Reply::Done;
+    for step in steps {
+        let (broken, call, reply) = world.apply(step);
+        server.step(broken, &call, &reply, &world.state).await.unwrap_or_else(|what| panic!("{call:?}: {what}"));
+        last = reply;
+    }
+    last
+}
+
+/// `string.format` ends a text at its first NUL: the reason why an object was held named half of the object and no key.
+#[tokio::test]
+async fn a_name_with_a_nul_is_told_in_full() {
+    let odd = 4;
+    for part in [Part::Queue, Part::Last] {
+        let last = walk(&[ATTACH, Step::Emit(vec![(odd, vec![1])]), Step::Wrong(odd, part), advance(Choice::Free)]).await;
+        let Reply::Advanced(advanced) = last else { panic!("{last:?}") };
+        assert_eq!(advanced.quarantined.len(), 1, "{advanced:?}");
+        assert!(advanced.quarantined[0].0.ends_with(r"\u{0}"), "{advanced:?}");
+    }
+}
+
+/// The last id of an object was overwritten with something that is no id while a batch of it was in flight. After a restart the batch was handed
+/// out with that as its prev, which no process could read: the process stopped with an error, and the next one under that name as well.
+#[tokio::test]
+async fn a_last_id_that_is_none_stops_no_worker() {
+    let last = walk(&[
+        Step::Emit(vec![(1, vec![1, 1])]),
+        ATTACH,
+        advance(Choice::Free),
+        Step::Wrong(1, Part::LastText),
+        advance(Choice::Free),
+        advance(Choice::Part(1)),
+        advance(Choice::Done),
+    ])
+    .await;
+    assert!(matches!(last, Reply::Advanced(_)), "{last:?}");
+}
+
+/// A pop moved an empty marker, which only wakes, to a slot that was busy by then. The look at that slot dropped it, and counted it as a marker that
+/// went back: a free slot of the same call looked for that one marker more, and the call failed after its commits, on `MGET` without keys.
+#[tokio::test]
+async fn an_empty_marker_popped_for_a_busy_slot_fails_no_call() {
+    let last = walk(&[
+        TWO_SLOTS,
+        Step::Emit(vec![(0, vec![1])]),
+        advance(Choice::Free),
+        Step::Marker(None),
+        Step::Pop(0, 0),
+        Step::Advance(0, Token::Mine, WIDE, [Choice::Look, Choice::Free, Choice::Skip]),
+    ])
+    .await;
+    assert!(matches!(&last, Reply::Advanced(advanced) if !advanced.more), "{last:?}");
+}
+
+/// The owner's key of a held object was given another type. Its batch was then due to nobody: the first claim that met it let go of the object, and the
+/// first marker that came gave the events behind the batch to a worker, before it. The next hold wrote over it.
+#[tokio::test]
+async fn a_held_object_whose_owner_cannot_be_told_keeps_its_batch() {
+    let hold = |delay| advance(Choice::Hold(0, delay, true));
+    let held = [ATTACH, Step::Emit(vec![(0, vec![1])]), advance(Choice::Free)];
+    let claim = [Step::Wrong(0, Part::Owner), Step::Emit(vec![(0, vec![1])]), advance(Choice::Free)];
+    let release = [Step::Release(0), advance(Choice::Free)];
+    // Met as one that is due, and by a marker.
+    for delay in [Delay::Zero, Delay::Far] {
+        let mut steps = held.to_vec();
+        steps.push(match hold(delay) {
+            Step::Advance(name, token, bounds, choices) => Step::Advance(name, token, Bounds { claims: 0, ..bounds }, choices),
+            other => other,
+        });
+        steps.extend(claim.iter().chain(&release).cloned());
+        let Reply::Advanced(advanced) = walk(&steps).await else { panic!("advance") };
+        let given: Vec<_> = advanced.batches.iter().map(|batch| (batch.tag.as_str(), batch.events.len())).collect();
+        assert_eq!(given, [("1 1 1", 1)], "{delay:?}");
+    }
+}
+
+/// A call had read which held objects are due, then met a marker of one of them, whose owner's key had a wrong type, and put it aside for an operator. It
+/// came to it again among those that were due, and handed out its batch all the same.
+#[tokio::test]
+async fn what_a_call_puts_aside_it_does_not_hand_out() {
+    let nothing = |step| match step {
+        Step::Advance(name, token, bounds, choices) => Step::Advance(name, token, Bounds { claims: 0, ..bounds }, choices),
+        other => other,
+    };
+    let (a, b) = (0, 1);
+    let last = walk(&[
+        TWO_SLOTS,
+        Step::Wrong(a, Part::Queue),
+        Step::Marker(Some(a)),
+        advance(Choice::Free),
+        Step::Emit(vec![(b, vec![1])]),
+        advance(Choice::Free),
+        nothing(advance(Choice::Hold(0, Delay::Zero, true))),
+        Step::ReleaseAll,
+        Step::Emit(vec![(b, vec![1])]),
+        Step::Wrong(b, Part::Owner),
+        // Two slots, so that it reads of both that they are due.
+        Step::Advance(0, Token::Mine, WIDE, [Choice::Free, Choice::Free, Choice::Skip]),
+    ])
+    .await;
+    let Reply::Advanced(advanced) = last else { panic!("{last:?}") };
+    assert_eq!((advanced.batches.len(), advanced.quarantined.len()), (0, 2), "{advanced:?}");
+}
+
+/// Two markers were popped for a slot that was busy, the second one of the very object it had. When it left that object for another, the reference took
+/// the newer of the two equal names out of its list; the script puts the next object where the older one is, which is what keeps an owned object last.
+#[tokio::test]
+async fn the_next_object_takes_the_oldest_place_where_a_name_is_there_twice() {
+    let (a, b, c) = (0, 1, 2);
+    let last = walk(&[
+        ATTACH,
+        Step::Emit(vec![(a, vec![1])]),
+        advance(Choice::Free),
+        Step::Emit(vec![(b, vec![1])]),
+        Step::Marker(Some(a)),
+        Step::Pop(0, 0),
+        Step::Pop(0, 0),
+        Step::Emit(vec![(c, vec![1])]),
+        advance(Choice::Done),
+    ])
+    .await;
+    let Reply::Advanced(advanced) = last else { panic!("{last:?}") };
+    assert_eq!(advanced.batches.len(), 1, "{advanced:?}");
+}

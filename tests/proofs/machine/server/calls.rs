@@ -1,0 +1,332 @@
+//! The calls: scripts through the library, and the plain commands of frontends, of operators and of time.
+
+use std::time::Duration;
+
+use redis::Value;
+use seriatim::scripts::operator::{self, Released, RuleStep, Ruled, Settle, Settled, Skipped};
+use seriatim::scripts::{
+    self, Advanced, Attached, Detached, EventLog, Finished, From, Handled, InHand, Renewed, Report, Results, ScriptError, Seen,
+    Tag,
+};
+
+use super::super::advance::{Advance, Delay, ERROR, Then, Told};
+use super::super::reference::{self, Emits, FAR, Given, Numbers, Reply, result_of};
+use super::super::world::{Call, Part};
+use super::{AGE_MS, BY, DAY, LONG_AGO, Server};
+use crate::support::sweep::sweep;
+
+impl Server {
+    /// The reply, and when the next object is due.
+    pub(super) async fn call(&mut self, call: &Call) -> Result<(Reply, Option<Duration>), String> {
+        let reply = match call {
+            Call::Advance(args) => match self.advance(args).await {
+                Ok(reply) => return Ok(reply),
+                Err(error) => Err(error),
+            },
+            Call::Attach(args) => {
+                let args = scripts::Attach {
+                    name: args.name,
+                    token: &args.token,
+                    holder: args.holder,
+                    lease: Duration::from_millis(args.lease_ms),
+                    slots: args.slots,
+                    displace: &args.displace,
+                    before: &args.before,
+                    crashes_max: args.crashes_max,
+                    suspects: suspects(&args.room),
+                };
+                scripts::attach(&mut self.conn, &self.keys, &args).await.map(|attached| match attached {
+                    Attached::Attached { kept, held } => Reply::Attached { kept, held },
+                    Attached::InUse { lease, .. } => Reply::InUse(lease),
+                })
+            }
+            Call::Renew { name, token, lease_ms, slots } => {
+                let lease = Duration::from_millis(*lease_ms);
+                scripts::renew(&mut self.conn, &self.keys, name, token, lease, *slots).await.map(|renewed| match renewed {
+                    Renewed::Renewed { strays } => Reply::Renewed { strays },
+                    Renewed::Lapsed => Reply::Lapsed,
+                    Renewed::Fenced { lease } => Reply::Fenced(lease),
+                })
+            }
+            Call::Adopt { own, crashes_max } => sweep(&mut self.conn, &self.keys, own, *crashes_max, DAY)
+                .await
+                .map(|swept| Reply::Swept { held: swept.held, strays: swept.strays, names: swept.names }),
+            Call::Detach { name, token } => {
+                scripts::detach(&mut self.conn, &self.keys, name, token).await.map(|detached| match detached {
+                    Detached::Detached { held } => Reply::Detached { held },
+                    Detached::Lapsed => Reply::Lapsed,
+                    Detached::Fenced { lease } => Reply::Fenced(lease),
+                })
+            }
+            Call::Finish(args) => {
+                let (name, token, slot, tag) = (args.name, args.token.as_str(), args.slot, tag(args.tag));
+                let batch = InHand { name, token, slot, object: &args.object, tag };
+                let emits = args.finished.as_ref().and_then(|(_, _, emits)| emits.as_ref());
+                let emits = emits.map(|(field, emits)| (*field, emits_text(emits)));
+                let result = args.finished.as_ref().and_then(|(id, field, _)| result_of(*id, field));
+                let finished = args.finished.as_ref().map(|(id, field, _)| Finished {
+                    id: *id,
+                    field,
+                    emits: emits.as_ref().map(|(field, text)| (*field, &text[..])),
+                    result: result.as_ref().map(|(field, text)| (field.as_str(), text.as_bytes())),
+                });
+                scripts::handled(&mut self.conn, &self.keys, &batch, finished).await.map(|handled| match handled {
+                    Handled::Kept { id, finished, emitted, results } => Reply::Kept(id, finished, emitted, results),
+                    Handled::Unpushed { id } => Reply::Unpushed(id),
+                    Handled::Other => Reply::OtherBatch,
+                    Handled::Lapsed => Reply::Lapsed,
+                    Handled::Fenced { lease } => Reply::Fenced(lease),
+                })
+            }
+            Call::Settle { retry, serials } => {
+                let settle = if *retry { Settle::Retry } else { Settle::Drop };
+                let ids: Vec<&str> =
+                    serials.iter().map(|serial| self.dead_ids.get(serial).map_or("1-1", String::as_str)).collect();
+                operator::dead(&mut self.conn, &self.keys, BY, settle, &ids).await.map(|settled| {
+                    let word = |settled| match settled {
+                        Settled::Retried => "retried",
+                        Settled::Dropped => "dropped",
+                        Settled::Gone => "gone",
+                        Settled::WrongType => "wrong_type",
+                        _ => "unreadable",
+                    };
+                    Reply::Settled(settled.into_iter().map(word).collect())
+                })
+            }
+            Call::SetFree(object) => {
+                operator::release(&mut self.conn, &self.keys, BY, object).await.map(|released| match released {
+                    Released::Released(why) => Reply::Released(why),
+                    Released::NotHeld(owner) => Reply::NotHeld(owner),
+                    Released::Paused => Reply::Paused,
+                })
+            }
+            Call::Skip(object, expected) => {
+                operator::skip(&mut self.conn, &self.keys, BY, object, *expected).await.map(|skipped| match skipped {
+                    Skipped::Skipped { id, left, .. } => Reply::Skipped { id, left },
+                    Skipped::NotHeld(owner) => Reply::NotHeld(owner),
+                    Skipped::Paused => Reply::Paused,
+                    Skipped::NoBatch(why) => Reply::NoBatch(why),
+                    Skipped::Other(id) => Reply::OtherHead(id),
+                })
+            }
+            Call::Rule(kind, selector, set) => {
+                let step = match set {
+                    Some(ends) => RuleStep::Set(ends.then(|| Duration::from_millis(FAR))),
+                    None => RuleStep::Lift,
+                };
+                operator::rule(&mut self.conn, &self.keys, BY, step, kind, selector, 1000).await.map(|ruled| {
+                    Reply::Ruled(match ruled {
+                        Ruled::New => "new",
+                        Ruled::Again => "again",
+                        Ruled::Revived => "revived",
+                        Ruled::Lifted => "lifted",
+                        Ruled::Lifting => "lifting",
+                        Ruled::NotSet => "not set",
+                        _ => "?",
+                    })
+                })
+            }
+            Call::Connect { replication_id, highest, first_id, log } => {
+                let seen = Seen { highest: *highest, first_id: *first_id, event_log: log.then(EventLog::default) };
+                scripts::connect(&mut self.conn, &self.keys, replication_id, seen)
+                    .await
+                    .map(|found| Reply::Connected { changed: found.changed, counter: found.counter })
+            }
+            Call::Forget(names) => {
+                let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
+                scripts::forget(&mut self.conn, &self.keys, &names).await.map(Reply::Forgot)
+            }
+            plain => {
+                self.plain(plain).await;
+                Ok(Reply::Done)
+            }
+        };
+        match reply {
+            Ok(reply) => Ok((reply, None)),
+            Err(ScriptError::Counter(text)) => Ok((Reply::Counter(text), None)),
+            Err(error) if error.is_wrong_type() => Ok((Reply::WrongType, None)),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    async fn advance(&mut self, args: &Advance) -> Result<(Reply, Option<Duration>), ScriptError> {
+        let bounds = scripts::Bounds {
+            batch: args.batch,
+            batch_bytes: args.batch_bytes,
+            reply_bytes: args.reply_bytes,
+            claims: args.claims,
+            markers: args.markers,
+            forget_after: (args.forget_ms > 0).then(|| Duration::from_millis(args.forget_ms)),
+            suspects: suspects(&args.room),
+        };
+        let from = if args.from_held { From::Held } else { From::Markers };
+        let mut call = scripts::Advance::beyond(&self.keys, args.name, &args.token, bounds, from, args.highest);
+        if args.log {
+            call.log(EventLog::default());
+        }
+        for (slot, told) in &args.slots {
+            match told {
+                Some(told) => {
+                    if told.handled {
+                        call.handled(*slot);
+                    }
+                    call.report_taken(*slot, &report(told), Duration::from_millis(AGE_MS));
+                }
+                None => call.free(*slot),
+            }
+        }
+        args.looks.iter().for_each(|slot| call.look(*slot));
+        Ok(match scripts::advance(&mut self.conn, &call).await? {
+            Advanced::Ok { next_due, more, from, batches, quarantined } => {
+                let given = batches.into_iter().map(|batch| Given {
+                    slot: batch.slot,
+                    object: batch.object,
+                    tag: batch.tag.to_string(),
+                    prev: batch.prev,
+                    events: batch.events,
+                });
+                let advanced =
+                    reference::Advanced { due: None, more, from_held: from == From::Held, batches: given.collect(), quarantined };
+                (Reply::Advanced(advanced), next_due)
+            }
+            Advanced::Lapsed => (Reply::Lapsed, None),
+            Advanced::Fenced { lease } => (Reply::Fenced(lease), None),
+        })
+    }
+
+    /// What frontends, operators and time do.
+    pub(super) async fn plain(&mut self, call: &Call) {
+        let markers = self.keys.objects_with_events();
+        match call {
+            Call::Emit(pushes) => {
+                let mut pipe = redis::pipe();
+                for (object, events) in pushes {
+                    let events: Vec<&[u8]> = events.iter().map(|event| &event[..]).collect();
+                    pipe.cmd("LPUSH").arg(self.key(object, ":events")).arg(events);
+                    pipe.cmd("LPUSH").arg(&markers).arg(&object[..]);
+                }
+                // Not in a transaction, and a queue of a wrong type is what some schedules want.
+                let _ = pipe.query_async::<Value>(&mut self.conn).await;
+            }
+            Call::Marker(object) => drop(self.run("LPUSH", &[markers.as_bytes(), object]).await),
+            Call::Pop(w) => {
+                let to = self.keys.worker_object(w);
+                self.run("LMOVE", &[markers.as_bytes(), to.as_bytes(), b"RIGHT", b"LEFT"]).await;
+            }
+            Call::Expire(name) => drop(self.run("DEL", &[self.keys.worker_lease(name).as_bytes()]).await),
+            Call::Lose(counter) => {
+                let key = self.keys.next_event_id();
+                match counter {
+                    Some(counter) => self.run("SET", &[key.as_bytes(), counter.to_string().as_bytes()]).await,
+                    None => self.run("DEL", &[key.as_bytes()]).await,
+                };
+            }
+            Call::Day(name) => {
+                let workers = self.keys.event_workers();
+                if let Value::BulkString(value) = self.run("HGET", &[workers.as_bytes(), name.as_bytes()]).await {
+                    let text = String::from_utf8_lossy(&value).into_owned();
+                    let (rest, _) = text.rsplit_once(' ').expect("slots, token, time");
+                    self.run("HSET", &[workers.as_bytes(), name.as_bytes(), format!("{rest} {LONG_AGO}").as_bytes()]).await;
+                }
+            }
+            Call::Release(names) => {
+                let held = self.keys.objects_held();
+                let mut args: Vec<&[u8]> = vec![held.as_bytes(), b"XX"];
+                args.extend(names.iter().flat_map(|name| [&b"0"[..], name]));
+                self.run("ZADD", &args).await;
+            }
+            Call::Fade(object) => {
+                let key = self.key(object, ":last.event.id");
+                if matches!(self.run("PTTL", &[&key]).await, Value::Int(1..)) {
+                    self.run("DEL", &[&key]).await;
+                }
+            }
+            Call::EndRule(field) => {
+                let rules = self.keys.event_rules();
+                if let Value::BulkString(value) = self.run("HGET", &[rules.as_bytes(), field]).await {
+                    let text = String::from_utf8_lossy(&value).into_owned();
+                    let (set, rest) = text.split_once(' ').expect("numbers");
+                    let (_, rest) = rest.split_once(' ').expect("numbers");
+                    self.run("HSET", &[rules.as_bytes(), field, format!("{set} 1 {rest}").as_bytes()]).await;
+                    if self.run("HGET", &[rules.as_bytes(), b"next"]).await != Value::BulkString(b"0".to_vec()) {
+                        self.run("HSET", &[rules.as_bytes(), b"next", b"1"]).await;
+                    }
+                }
+            }
+            Call::Wrong(object, Part::LastText) => drop(self.run("SET", &[&self.key(object, ":last.event.id"), b"1e5"]).await),
+            Call::Wrong(object, part) => {
+                let key = self.key(object, suffix(*part));
+                self.run("DEL", &[&key]).await;
+                self.run("HSET", &[&key, b"wrong", b"type"]).await;
+            }
+            Call::Heal(object) => {
+                for part in [Part::Queue, Part::Last, Part::Held, Part::HeldId, Part::Errors] {
+                    let key = self.key(object, suffix(part));
+                    if self.run("TYPE", &[&key]).await == Value::SimpleString("hash".to_owned())
+                        || part == Part::Last && self.run("GET", &[&key]).await == Value::BulkString(b"1e5".to_vec())
+                    {
+                        self.run("DEL", &[&key]).await;
+                    }
+                }
+            }
+            script => unreachable!("{script:?} is a script's"),
+        }
+    }
+}
+
+/// What may not be taken waits until the far future.
+fn suspects(room: &reference::Room) -> scripts::Suspects {
+    let mut suspects = scripts::Suspects::of(room.crashes_max, room.settles).put_off(FAR);
+    room.in_hand.iter().for_each(|crashes| suspects.has(*crashes));
+    suspects
+}
+
+fn suffix(part: Part) -> &'static str {
+    match part {
+        Part::Queue => ":events",
+        Part::Last | Part::LastText => ":last.event.id",
+        Part::Owner => ":event.worker",
+        Part::Held => ":events.held",
+        Part::HeldId => ":events.held.id",
+        Part::Errors => ":event.errors",
+    }
+}
+
+fn report(told: &Told) -> Report {
+    let then = match &told.then {
+        Then::Done => Results::Done,
+        Then::Yield => Results::Yield,
+        Then::Part { next } => Results::Part { next: tag(*next) },
+        Then::Hold { rest, delay, why } => {
+            let delay = match delay {
+                Delay::Zero => Some(Duration::ZERO),
+                Delay::Far => Some(Duration::from_millis(FAR)),
+                Delay::Operator => None,
+            };
+            Results::Hold { rest: tag(*rest), delay, why: (*why).to_owned() }
+        }
+        Then::Reject { next, id, attempts, complete } => {
+            let (next, id, error, attempts) = (next.map(tag), *id, ERROR.to_owned(), *attempts);
+            if *complete {
+                Results::Complete { next, id, error, attempts }
+            } else {
+                Results::Reject { next, id, error, attempts }
+            }
+        }
+    };
+    Report { object: told.object.clone(), tag: tag(told.tag), count: told.count, last: told.last, then }
+}
+
+/// `PLACE EVENTS BYTES `, then for each event `NAME_BYTES EVENT_BYTES `, the object's name and the event.
+pub(super) fn emits_text(emits: &Emits) -> Vec<u8> {
+    let mut text = format!("{} {} {} ", emits.place, emits.events.len(), emits.bytes()).into_bytes();
+    for (object, event) in &emits.events {
+        text.extend([format!("{} {} ", object.len(), event.len()).as_bytes(), object, event].concat());
+    }
+    text
+}
+
+fn tag(numbers: Numbers) -> Tag {
+    let Numbers { first, handouts, attempts, crashes } = numbers;
+    Tag { first, handouts, attempts, crashes }
+}

@@ -1,0 +1,144 @@
+//! What Redis must hold, as the reference has it.
+
+use super::super::operator::{WHO, WHY};
+use super::super::reference::{Dead, Event, FAR, Failure, Key, OPERATOR, Reference};
+use super::super::rules;
+use super::calls::emits_text;
+use super::{Dump, LONG_AGO};
+
+/// The reference as Redis must hold it, keys spelled as in `docs/protocol.md`.
+pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
+    let mut dump = Dump::new();
+    let text = |text: String| text.into_bytes();
+    let mut put = |name: &[u8], suffix: &str, kind: &str, value: Vec<Vec<u8>>| {
+        if !value.is_empty() {
+            dump.insert([prefix.as_bytes(), name, suffix.as_bytes()].concat(), (kind.to_owned(), value));
+        }
+    };
+    let newest_first = |events: &Vec<Event>| events.iter().rev().map(|event| event.to_vec()).collect::<Vec<_>>();
+    for (name, object) in &state.objects {
+        let mut any = |suffix: &str, kind: &str, value: Option<Vec<Vec<u8>>>| match value {
+            Some(value) => put(name, suffix, kind, value),
+            None => put(name, suffix, "hash", vec![b"wrong".to_vec(), b"type".to_vec()]),
+        };
+        let string =
+            |key: &Key<Option<String>>| key.right().map(|value| value.iter().map(|text| text.clone().into_bytes()).collect());
+        any(":events", "list", object.queue.right().map(newest_first));
+        any(":last.event.id", "string", string(&object.last));
+        any(":event.worker", "string", string(&object.owner));
+        any(":events.held", "list", object.held.right().map(newest_first));
+        let handled = object.handled.iter().flat_map(|kept| {
+            let done = kept.finished.iter().flat_map(|field| [text(field.clone()), b"1".to_vec()]);
+            let emits = kept.emits.iter().flat_map(|(field, emits)| [text(field.clone()), emits_text(emits)]);
+            let results = kept.results.iter().flat_map(|(field, value)| [text(field.clone()), text(value.clone())]);
+            done.chain(emits).chain(results).chain([b"id".to_vec(), text(kept.id.to_string())])
+        });
+        any(":event.handled", "hash", Some(sorted(handled.collect())));
+        let errors = |failures: &Vec<Failure>| {
+            let line = |failure: &Failure| text(format!("{} {} {}", failure.at, failure.attempt, failure.error));
+            failures.iter().map(line).collect::<Vec<_>>()
+        };
+        any(":event.errors", "list", object.errors.right().map(errors));
+        any(":events.held.id", "string", object.held_id.right().map(|value| value.iter().map(|text| text.to_vec()).collect()));
+    }
+    for (w, worker) in &state.workers {
+        let name = [b"event.worker:", w.as_bytes()].concat();
+        put(&name, ":object", "list", worker.objects.iter().map(|name| name.to_vec()).collect());
+        put(&name, ":event", "list", newest_first(&worker.batch));
+        put(&name, ":event.id", "string", worker.tag.iter().map(|tag| tag.clone().into_bytes()).collect());
+    }
+    for (name, lease) in &state.leases {
+        put(format!("event.worker:{name}").as_bytes(), ":lease", "string", vec![text(lease.text())]);
+    }
+    let score = |due: u64| if due == OPERATOR { "inf".to_owned() } else { due.to_string() };
+    let due = state.due.iter().flat_map(|(name, due)| [name.to_vec(), text(score(*due))]).collect();
+    let mut registry: Vec<_> = state.registry.iter().collect();
+    registry.sort_by_key(|(name, _)| *name);
+    let registry = registry.into_iter().flat_map(|(name, last)| {
+        let at = last.at.map_or(LONG_AGO, |step| FAR + step);
+        [text((*name).to_owned()), text(format!("{} {} {at}", last.slots, last.token))]
+    });
+    let letter = |dead: &Dead| {
+        let fields: [(&str, Vec<u8>); 6] = [
+            ("id", text(dead.id.to_string())),
+            ("prev", text(dead.prev.clone())),
+            ("object", dead.object.to_vec()),
+            ("event", dead.event.to_vec()),
+            ("error", dead.error.to_vec()),
+            ("attempts", text(dead.attempts.to_string())),
+        ];
+        fields.into_iter().flat_map(|(field, value)| [text(field.to_owned()), value]).collect::<Vec<_>>()
+    };
+    let dead = state.dead.iter().flat_map(letter);
+    let log = state.log.iter().flat_map(|row| {
+        let words = |words: [&str; 2]| words.map(|word| text(word.to_owned()));
+        let taken = row.taken.then(|| words(["taken", "then"])).into_iter().flatten();
+        let results = row.results.iter().flat_map(move |results| words(["results", results]));
+        words(["status", row.status]).into_iter().chain(letter(&row.event)).chain(taken).chain(results)
+    });
+    let meta = state.meta.iter().flat_map(|id| {
+        let mut fields = if state.log_on { vec!["event.log", "on"] } else { vec![] };
+        fields.extend(state.log_was_on.then_some(["event.log.keep", "100000"]).into_iter().flatten());
+        fields.extend(["partitions", "1"]);
+        fields.extend(id.iter().flat_map(|id| ["replication.id", id]));
+        fields.extend(["schema", "2"]);
+        fields.into_iter().map(|field| text(field.to_owned())).collect::<Vec<_>>()
+    });
+    let actions = state.actions.iter().flat_map(|done| {
+        let mut fields: Vec<(&str, Vec<u8>)> = vec![
+            ("action", text(done.action.to_owned())),
+            ("who", text(WHO.to_owned())),
+            ("why", text(WHY.to_owned())),
+            ("object", done.object.to_vec()),
+            ("id", text(done.id.clone())),
+        ];
+        fields.extend(done.dead.map(|serial| ("dead_id", text(serial.to_string()))));
+        fields.extend(done.error.as_ref().map(|error| ("error", error.to_vec())));
+        fields.extend(done.event.as_ref().map(|event| ("event", event.to_vec())));
+        fields.into_iter().flat_map(|(field, value)| [text(field.to_owned()), value]).collect::<Vec<_>>()
+    });
+    put(b"operator.actions", "", "stream", actions.collect());
+    put(b"objects.with.events", "", "list", state.markers.iter().map(|name| name.to_vec()).collect());
+    put(b"objects.held", "", "zset", due);
+    put(b"objects.paused", "", "zset", state.paused.iter().flat_map(|name| [name.to_vec(), text("0".to_owned())]).collect());
+    let mut rules: Vec<[Vec<u8>; 2]> =
+        state.rules.iter().map(|(field, rule)| [field.to_vec(), rules::value(rule).to_vec()]).collect();
+    if !rules.is_empty() {
+        rules.push([text("next".to_owned()), text(state.next_rule().map_or("never".to_owned(), |at| at.to_string()))]);
+    }
+    rules.sort();
+    put(b"event.rules", "", "hash", rules.concat());
+    put(b"next.event.id", "", "string", state.counter.iter().map(|counter| text(counter.to_string())).collect());
+    put(b"event.workers", "", "hash", registry.collect());
+    for (key, names) in [("event.workers.watched", &state.watched), ("event.workers.departed", &state.departed)] {
+        put(key.as_bytes(), "", "zset", names.iter().map(|name| text((*name).to_owned())).collect());
+    }
+    put(b"events.dead", "", "stream", dead.collect());
+    put(b"event.log", "", "stream", log.collect());
+    put(b"seriatim.meta", "", "hash", meta.collect());
+    dump
+}
+
+/// The fields of a hash, each with its value, in order.
+fn sorted(fields: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    let mut pairs: Vec<_> = fields.chunks(2).map(<[Vec<u8>]>::to_vec).collect();
+    pairs.sort();
+    pairs.concat()
+}
+
+pub(super) fn differences(got: &Dump, wanted: &Dump) -> Result<(), String> {
+    if got == wanted {
+        return Ok(());
+    }
+    let shown = |dump: &Dump, key: &Vec<u8>| match dump.get(key) {
+        Some((kind, value)) => format!("{kind} {:?}", value.iter().map(|v| v.escape_ascii().to_string()).collect::<Vec<_>>()),
+        None => "nothing".to_owned(),
+    };
+    let mut keys: Vec<_> = got.keys().chain(wanted.keys()).filter(|key| got.get(*key) != wanted.get(*key)).collect();
+    keys.sort();
+    keys.dedup();
+    let lines = keys
+        .iter()
+        .map(|key| format!("{}: Redis has\n    {}\nexpected\n    {}", key.escape_ascii(), shown(got, key), shown(wanted, key)));
+    Err(lines.collect::<Vec<_>>().join("\n"))
+}

@@ -1,0 +1,377 @@
+//! The real thing: calls go to Redis through the library, and the whole of Redis is held against the reference.
+//!
+//! Where a script takes the time from its clock, the reference has the number of the step. What was written in this step must lie between the
+//! looks before and after it; then it is replaced in Redis by what the reference has, so that the order among due objects is known.
+
+mod calls;
+mod expected;
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Value, cmd};
+use seriatim::keys::Keys;
+use seriatim::scripts::operator::By;
+
+use super::operator::{WHO, WHY};
+use super::reference::{Broken, FAR, Failure, Reference, Reply};
+use super::world::Call;
+use expected::{differences, wanted};
+
+const DUMP: &str = r"
+local time = redis.call('TIME')
+local all = { time[1] * 1000 + math.floor(time[2] / 1000) }
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key).ok
+  local value = {}
+  if kind == 'string' then
+    value = { redis.call('GET', key) }
+  elseif kind == 'list' then
+    value = redis.call('LRANGE', key, 0, -1)
+  elseif kind == 'zset' then
+    value = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  elseif kind == 'hash' then
+    value = redis.call('HGETALL', key)
+  elseif kind == 'stream' then
+    for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
+      for _, field in ipairs(entry[2]) do
+        value[#value + 1] = field
+      end
+    end
+  end
+  all[#all + 1] = { key, kind, value, redis.call('PTTL', key) }
+end
+return all";
+
+/// The operator.
+const BY: By<'static> = By { who: WHO, why: WHY };
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// The time of a name's last sign of life that is more than a day ago.
+const LONG_AGO: u64 = 1000;
+/// How long ago every batch was taken.
+const AGE_MS: u64 = 1000;
+/// How much shorter a lease may be than what was asked for: a schedule takes less than this.
+const SLACK_MS: u64 = 600_000;
+
+/// A key's type and its value; the fields of hashes and the members of sorted sets are sorted.
+pub type Dump = BTreeMap<Vec<u8>, (String, Vec<Vec<u8>>)>;
+
+/// The counter of the reference never comes so far, the time long has.
+const TIME_US: u64 = 1_000_000_000_000_000;
+
+/// A tag, or the counter, with an id beyond a jump to the time moved back by so much.
+fn at_jump(tag: &str, difference: u64) -> String {
+    let (first, rest) = tag.split_at(tag.find(' ').unwrap_or(tag.len()));
+    match first.parse::<u64>() {
+        Ok(id) if id >= TIME_US => format!("{}{rest}", id - difference),
+        _ => tag.to_owned(),
+    }
+}
+
+pub struct Server {
+    conn: MultiplexedConnection,
+    keys: Keys,
+    /// When Redis was last looked at.
+    looked_ms: u64,
+    /// The id of the entry of each dead letter there ever was, by its serial.
+    dead_ids: BTreeMap<u64, String>,
+    /// How many rows of the log have said when their event was taken.
+    taken: usize,
+}
+
+impl Server {
+    /// A Redis without anything but a counter.
+    pub async fn empty(mut conn: MultiplexedConnection, keys: Keys) -> Self {
+        let _: () = cmd("FLUSHALL").query_async(&mut conn).await.expect("FLUSHALL");
+        let () = cmd("SET").arg(keys.next_event_id()).arg(0).query_async(&mut conn).await.expect("SET");
+        let mut server = Self { conn, keys, looked_ms: 0, dead_ids: BTreeMap::new(), taken: 0 };
+        server.look().await;
+        server
+    }
+
+    async fn run(&mut self, command: &str, args: &[&[u8]]) -> Value {
+        let mut cmd = cmd(command);
+        for arg in args {
+            cmd.arg(*arg);
+        }
+        // A wrong type is what some schedules want.
+        cmd.query_async(&mut self.conn).await.unwrap_or(Value::Nil)
+    }
+
+    fn key(&self, object: &[u8], suffix: &str) -> Vec<u8> {
+        [self.keys.prefix().as_bytes(), object, suffix.as_bytes()].concat()
+    }
+
+    /// Makes the call, and holds the reply and everything in Redis against the reference after it.
+    pub async fn step(&mut self, broken: Option<Broken>, call: &Call, expected: &Reply, state: &Reference) -> Result<(), String> {
+        let before = self.looked_ms;
+        if let Some(broken) = broken {
+            self.break_key(broken, true).await;
+        }
+        let reply = self.call(call).await;
+        if let Some(broken) = broken {
+            self.break_key(broken, false).await;
+        }
+        let (mut dump, ttls) = self.look().await;
+        let jumped = self.jump_back(&mut dump, state, before).await;
+        let reply = match (reply, expected) {
+            (Ok((Reply::Advanced(mut got), due)), Reply::Advanced(wanted)) => {
+                if is_due(due, wanted.due, state.now, before, self.looked_ms) {
+                    got.due = wanted.due;
+                }
+                for given in &mut got.batches {
+                    given.tag = at_jump(&given.tag, jumped);
+                }
+                Reply::Advanced(got)
+            }
+            (Ok((Reply::Connected { changed, counter }, _)), _) => {
+                let counter = if counter >= TIME_US { counter - jumped } else { counter };
+                Reply::Connected { changed, counter }
+            }
+            (Ok((reply, _)), _) => reply,
+            (Err(error), _) => return Err(format!("the call failed: {error}; expected {expected:?}")),
+        };
+        if reply != *expected {
+            return Err(format!("the reply was\n    {reply:?}\nexpected\n    {expected:?}"));
+        }
+        let wanted = wanted(state, self.keys.prefix());
+        self.set_clock(&mut dump, state, before).await;
+        self.set_dead_ids(&mut dump, state).await;
+        self.set_taken(&mut dump, before);
+        self.set_failed(&mut dump, state, before);
+        self.forget_looks(&mut dump);
+        differences(&dump, &wanted)?;
+        let leases = state.leases.iter().map(|(name, lease)| (self.keys.worker_lease(name).into_bytes(), lease.ms));
+        let fading = state.objects.iter().filter_map(|(name, object)| Some((self.key(name, ":last.event.id"), object.fades?)));
+        let lives: BTreeMap<_, _> = leases.chain(fading).collect();
+        for key in lives.keys().chain(ttls.keys()) {
+            let (wanted, left) = (lives.get(key).copied(), ttls.get(key).copied());
+            let agree = wanted.zip(left).is_some_and(|(ms, left)| (ms as i64 - SLACK_MS as i64..=ms as i64).contains(&left));
+            if !agree {
+                let key = String::from_utf8_lossy(key);
+                return Err(format!("{key} lives for {left:?} ms, expected {wanted:?} ms"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The counter jumps to the time. The reference has its own stand-in for that: Redis is given it too, and so are the batches that got ids beyond it.
+    /// Answers the difference.
+    async fn jump_back(&mut self, dump: &mut Dump, state: &Reference, before: u64) -> u64 {
+        let key = self.keys.next_event_id().into_bytes();
+        let id = |value: &[u8]| std::str::from_utf8(value).ok()?.parse::<u64>().ok();
+        let found = dump.get(&key).and_then(|(_, value)| id(value.first()?));
+        // Ids were given from there on.
+        let window = before * 1000..(self.looked_ms + 1) * 1000 + 1_000_000;
+        let (Some(found), Some(counter)) = (found.filter(|found| window.contains(found)), state.counter) else { return 0 };
+        let difference = found - counter;
+        for (key, (_, value)) in dump.iter_mut().filter(|(other, _)| **other == key || other.ends_with(b":event.id")) {
+            let [text] = &mut value[..] else { continue };
+            let there = at_jump(&String::from_utf8_lossy(text), difference).into_bytes();
+            if *text != there && !key.ends_with(b":last.event.id") {
+                self.run("SET", &[key, &there]).await;
+                *text = there;
+            }
+        }
+        difference
+    }
+
+    async fn break_key(&mut self, broken: Broken, is_broken: bool) {
+        let keys = &self.keys;
+        let key = match broken {
+            Broken::Markers => keys.objects_with_events(),
+            Broken::Held => keys.objects_held(),
+            Broken::Workers => keys.event_workers(),
+            Broken::Counter | Broken::CounterText => keys.next_event_id(),
+            Broken::Dead => keys.events_dead(),
+            Broken::Log => keys.event_log(),
+            Broken::Actions => keys.operator_actions(),
+            Broken::Rules => keys.event_rules(),
+            Broken::Paused => keys.objects_paused(),
+            Broken::Meta => keys.meta(),
+        };
+        let (key, aside) = (key.as_bytes(), b"aside");
+        if is_broken {
+            self.run("RENAME", &[key, aside]).await;
+            match broken {
+                Broken::CounterText => self.run("SET", &[key, b"nan"]).await,
+                _ => self.run("SADD", &[key, b"wrong"]).await,
+            };
+        } else {
+            self.run("DEL", &[key]).await;
+            self.run("RENAME", &[aside, key]).await;
+        }
+    }
+
+    /// Everything in Redis, and what has a time to live.
+    async fn look(&mut self) -> (Dump, BTreeMap<Vec<u8>, i64>) {
+        let all: Vec<Value> = cmd("EVAL_RO").arg(DUMP).arg(0).query_async(&mut self.conn).await.expect("a look at Redis");
+        let mut all = all.into_iter();
+        self.looked_ms = match all.next() {
+            Some(Value::Int(ms)) => ms as u64,
+            other => panic!("a time was expected, not {other:?}"),
+        };
+        let (mut dump, mut ttls) = (Dump::new(), BTreeMap::new());
+        for entry in all {
+            let (key, kind, mut value, ttl): (Vec<u8>, String, Vec<Vec<u8>>, i64) =
+                redis::from_redis_value(entry).expect("an entry");
+            if kind == "hash" || kind == "zset" {
+                let mut pairs: Vec<_> = value.chunks(2).map(<[Vec<u8>]>::to_vec).collect();
+                pairs.sort();
+                value = pairs.concat();
+            }
+            if ttl >= 0 {
+                ttls.insert(key.clone(), ttl);
+            }
+            // A stream stays when its last entry goes.
+            if kind != "stream" || !value.is_empty() {
+                dump.insert(key, (kind, value));
+            }
+        }
+        (dump, ttls)
+    }
+
+    /// Takes in the ids of new dead letters, and puts their serials in the place of ids in what was seen.
+    async fn set_dead_ids(&mut self, dump: &mut Dump, state: &Reference) {
+        if state.dead.last().is_some_and(|dead| !self.dead_ids.contains_key(&dead.serial)) {
+            let mut ask = cmd("XRANGE");
+            ask.arg(self.keys.events_dead()).arg("-").arg("+");
+            let entries: Vec<(String, Value)> = ask.query_async(&mut self.conn).await.expect("the dead letters");
+            self.dead_ids.extend(state.dead.iter().map(|dead| dead.serial).zip(entries.into_iter().map(|(id, _)| id)));
+        }
+        let actions = self.keys.operator_actions();
+        for pair in dump.get_mut(actions.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+            if pair[0] == b"dead_id"
+                && let Some((serial, _)) = self.dead_ids.iter().find(|(_, id)| id.as_bytes() == pair[1])
+            {
+                pair[1] = serial.to_string().into_bytes();
+            }
+        }
+    }
+
+    /// Puts a word in the place of each time at which an event in the log was taken, where it is one.
+    fn set_taken(&mut self, dump: &mut Dump, before: u64) {
+        let times = dump.get_mut(self.keys.event_log().as_bytes()).into_iter().flat_map(|(_, value)| value.chunks_mut(2));
+        let (known, mut seen) = (self.taken, 0);
+        for pair in times.filter(|pair| pair[0] == b"taken") {
+            seen += 1;
+            let since = if seen > known { before } else { 0 };
+            let at: u64 = String::from_utf8_lossy(&pair[1]).parse().unwrap_or(0);
+            if (since..=self.looked_ms).contains(&(at + AGE_MS)) {
+                pair[1] = b"then".to_vec();
+            }
+        }
+        self.taken = seen;
+    }
+
+    /// Puts the step in the place of each time at which an event has failed, where it is one.
+    fn set_failed(&self, dump: &mut Dump, state: &Reference, before: u64) {
+        for (name, object) in &state.objects {
+            let Some(failures) = object.errors.right() else { continue };
+            let kept = dump.get_mut(&self.key(name, ":event.errors"));
+            for (line, Failure { at, .. }) in kept.into_iter().flat_map(|(_, lines)| lines).zip(failures) {
+                let during = if *at == state.now { before..=self.looked_ms } else { 1..=before };
+                let text = String::from_utf8_lossy(line).into_owned();
+                if let Some((ms, rest)) = text.split_once(' ')
+                    && ms.parse().is_ok_and(|ms: u64| during.contains(&ms))
+                {
+                    *line = format!("{at} {rest}").into_bytes();
+                }
+            }
+        }
+    }
+
+    /// When a name is looked at next does not matter here: every sweep looks at all.
+    fn forget_looks(&self, dump: &mut Dump) {
+        for set in [self.keys.event_workers_watched(), self.keys.event_workers_departed()] {
+            if let Some((_, value)) = dump.get_mut(set.as_bytes()) {
+                let mut names: Vec<_> = value.chunks(2).map(|pair| pair[0].clone()).collect();
+                names.sort();
+                *value = names;
+            }
+        }
+        let meta = self.keys.meta().into_bytes();
+        if let Some((_, value)) = dump.get_mut(&meta) {
+            *value = value
+                .chunks(2)
+                .filter(|pair| !pair[0].starts_with(b"names.") && !pair[0].starts_with(b"clock"))
+                .flatten()
+                .cloned()
+                .collect();
+            if value.is_empty() {
+                dump.remove(&meta);
+            }
+        }
+    }
+
+    /// Times that were written in this step become those of the reference, in what was seen and in Redis.
+    async fn set_clock(&mut self, dump: &mut Dump, state: &Reference, before: u64) {
+        let during = before..=self.looked_ms;
+        let mut changes = redis::pipe();
+        let (held, workers) = (self.keys.objects_held(), self.keys.event_workers());
+        for pair in dump.get_mut(held.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+            let Some(due) = state.due.get(&pair[0][..]).copied() else { continue };
+            let was: Option<u64> = String::from_utf8_lossy(&pair[1]).parse().ok();
+            let is_new = due == state.now && was.is_some_and(|ms| during.contains(&ms))
+                || due == FAR + state.now && was.is_some_and(|ms| during.contains(&ms.saturating_sub(FAR)));
+            if is_new {
+                pair[1] = due.to_string().into_bytes();
+                changes.cmd("ZADD").arg(&held).arg("XX").arg(due).arg(&pair[0]).ignore();
+            }
+        }
+        for pair in dump.get_mut(workers.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+            let text = String::from_utf8_lossy(&pair[1]).into_owned();
+            let Some((rest, ms)) = text.rsplit_once(' ') else { continue };
+            let at = state.registered(&String::from_utf8_lossy(&pair[0])).and_then(|last| last.at);
+            if at == Some(state.now) && ms.parse().is_ok_and(|ms: u64| during.contains(&ms)) {
+                pair[1] = format!("{rest} {}", FAR + state.now).into_bytes();
+                changes.cmd("HSET").arg(&workers).arg(&pair[0]).arg(&pair[1]).ignore();
+            }
+        }
+        self.set_clock_of_rules(dump, state, during, &mut changes);
+        if !changes.is_empty() {
+            let _: () = changes.query_async(&mut self.conn).await.expect("times are written");
+        }
+    }
+
+    /// When rules were set, and when they end.
+    fn set_clock_of_rules(&self, dump: &mut Dump, state: &Reference, during: RangeInclusive<u64>, changes: &mut redis::Pipeline) {
+        let rules = self.keys.event_rules();
+        let was = |text: &str, wanted: u64| match text.parse::<u64>() {
+            Ok(ms) if wanted == state.now && during.contains(&ms) => wanted.to_string(),
+            Ok(ms) if wanted == FAR + state.now && during.contains(&ms.saturating_sub(FAR)) => wanted.to_string(),
+            _ => text.to_owned(),
+        };
+        for pair in dump.get_mut(rules.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+            let text = String::from_utf8_lossy(&pair[1]).into_owned();
+            let now = match (state.rules.get(&pair[0][..]), &text.splitn(3, ' ').collect::<Vec<_>>()[..]) {
+                (Some(rule), [set, end, rest]) => {
+                    format!(
+                        "{} {} {rest}",
+                        was(set, rule.set),
+                        rule.end.map_or_else(|| (*end).to_owned(), |wanted| was(end, wanted))
+                    )
+                }
+                _ if pair[0] == b"next" => state.next_rule().map_or(text.clone(), |wanted| was(&text, wanted)),
+                _ => continue,
+            };
+            if now != text {
+                pair[1] = now.into_bytes();
+                changes.cmd("HSET").arg(&rules).arg(&pair[0]).arg(&pair[1]).ignore();
+            }
+        }
+    }
+}
+
+/// Whether the time to the next due object is what the reference says.
+fn is_due(got: Option<Duration>, wanted: Option<u64>, now: u64, before: u64, after: u64) -> bool {
+    let got = got.map(|left| left.as_millis() as u64);
+    match wanted {
+        None => got.is_none(),
+        Some(due) if due <= now => got == Some(0),
+        Some(due) if due == FAR + now => got == Some(FAR),
+        Some(due) => got.is_some_and(|left| (due - after..=due - before).contains(&left)),
+    }
+}

@@ -1,0 +1,435 @@
+//! Everything around Redis that a schedule needs: who has which name, what was told before, which event is next. A [`Step`] is a choice that
+//! means something in every state, so that a failing schedule can be made shorter; [`World::apply`] makes a [`Call`] of it.
+
+mod step;
+
+use std::collections::BTreeMap;
+
+use super::advance::{Advance, Then, Told};
+use super::reference::{Attach, Broken, Emits, Event, Finish, Key, NAMES, Name, Numbers, Reference, Reply};
+use super::rules::{KINDS, SELECTORS};
+
+pub use step::*;
+
+/// Names of objects that try to be taken for something else.
+pub const OBJECTS: [&[u8]; 6] = [b"a", b"b", b"a:events", b"event.worker:p.0", b"\xff{}\0", b"held"];
+
+/// The last id of a released object is kept so long, where it is forgotten at all.
+const FORGET_MS: u64 = 3_600_000;
+const LEASES_MS: [u64; 2] = [3_600_000, 7_200_000];
+const CALLS_KEPT: usize = 12;
+const TOLD_KEPT: usize = 40;
+
+#[derive(Debug, Clone, Default)]
+struct Process {
+    token: String,
+    older: String,
+    slots: usize,
+    from_markers: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct World {
+    pub state: Reference,
+    processes: BTreeMap<&'static str, Process>,
+    told: Vec<(&'static str, usize, Told)>,
+    calls: Vec<Call>,
+    events: u32,
+    tokens: u32,
+}
+
+impl World {
+    /// Ids begin with 1.
+    pub fn begin() -> Self {
+        let mut world = Self::default();
+        world.state.counter = Some(0);
+        world
+    }
+
+    /// Makes the step: what goes to Redis, while what is broken, and what must come back.
+    pub fn apply(&mut self, step: &Step) -> (Option<Broken>, Call, Reply) {
+        self.state.now += 1;
+        let (broken, step) = match step {
+            Step::Broken(broken, step) => (Some(*broken), &**step),
+            step => (None, step),
+        };
+        let call = self.call(step);
+        self.state.broken = broken;
+        let reply = self.make(&call);
+        self.state.broken = None;
+        self.took_place(&call, &reply);
+        (broken, call, reply)
+    }
+
+    fn call(&mut self, step: &Step) -> Call {
+        match step {
+            Step::Emit(pushes) => {
+                Call::Emit(pushes.iter().map(|(at, lens)| (Name::from_static(OBJECTS[*at]), self.payloads(lens))).collect())
+            }
+            Step::Marker(at) => Call::Marker(at.map_or(Name::new(), |at| Name::from_static(OBJECTS[at]))),
+            Step::Pop(name, slot) => Call::Pop(format!("{}.{slot}", NAMES[*name])),
+            Step::Advance(name, Token::Mine, bounds, choices) => match self.alive(*name) {
+                Some(name) => self.advance(name, Token::Mine, *bounds, choices),
+                None => self.attach(AttachStep {
+                    name: *name,
+                    slots: 3,
+                    again: false,
+                    displace: None,
+                    before: false,
+                    long: true,
+                    crashes_max: 5,
+                    room: 0,
+                }),
+            },
+            Step::Advance(name, token, bounds, choices) => self.advance(NAMES[*name], *token, *bounds, choices),
+            Step::Attach(attach) => self.attach(*attach),
+            Step::Renew(name, token, long, slots) => {
+                let token = self.token(NAMES[*name], *token);
+                Call::Renew { name: NAMES[*name], token, lease_ms: LEASES_MS[usize::from(*long)], slots: *slots }
+            }
+            Step::Adopt(own, crashes_max) => Call::Adopt { own: NAMES[*own], crashes_max: *crashes_max },
+            Step::Detach(name, token) => Call::Detach { name: NAMES[*name], token: self.token(NAMES[*name], *token) },
+            Step::Finish(name, token, slot, finished, wrong) => {
+                let name = self.alive(*name).unwrap_or(NAMES[*name]);
+                // Mostly a slot that has something in hand.
+                let slots: Vec<usize> = (0..3).filter(|n| self.state.worker(&format!("{name}.{n}")).tag.is_some()).collect();
+                let slot = slots.get(slot % slots.len().max(1)).copied().unwrap_or(*slot);
+                let w = format!("{name}.{slot}");
+                let worker = self.state.worker(&w).clone();
+                let owned = worker.objects.iter().find(|object| self.state.owner(object).as_ref() == Some(&w)).cloned();
+                let mut tag = worker.tag.as_deref().map_or(Numbers::of(1), Numbers::of_tag);
+                let finished = finished.as_ref().map(|(at, which, emits)| {
+                    let id = tag.first + u64::from(*at) % worker.batch.len().max(1) as u64;
+                    let (field, emit_field) =
+                        [("handler:a", "emit:a"), ("handler:b", "emit:b"), ("once:b", "")][usize::from(*which)];
+                    let events: Vec<_> = emits
+                        .iter()
+                        .map(|(at, len)| (Name::from_static(OBJECTS[*at]), self.payloads(&[*len]).remove(0)))
+                        .collect();
+                    let emits = (*which < 2 && !events.is_empty())
+                        .then(|| (emit_field, Emits { place: 1 - usize::from(*which), events }));
+                    (id, field, emits)
+                });
+                tag.handouts += u32::from(*wrong);
+                let object = owned.unwrap_or(Name::from_static(OBJECTS[0]));
+                Call::Finish(Finish { name, token: self.token(name, *token), slot, object, tag, finished })
+            }
+            Step::Connect(id, highest, first, log) => {
+                let counter = self.state.counter.unwrap_or(0);
+                let replication_id = ["", "one", "two"][usize::from(*id)];
+                let highest = [0, counter, counter + 5][usize::from(*highest)];
+                let first_id = [0, counter, counter + 10][usize::from(*first)];
+                Call::Connect { replication_id, highest, first_id, log: *log }
+            }
+            Step::Expire(name) => Call::Expire(NAMES[*name]),
+            Step::Day(name) => Call::Day(NAMES[*name]),
+            Step::Lose(evicted) => Call::Lose((!evicted).then_some(self.state.counter.unwrap_or(0) / 2)),
+            Step::Release(at) => Call::Release(vec![Name::from_static(OBJECTS[*at])]),
+            Step::ReleaseAll => Call::Release(OBJECTS.into_iter().map(Name::from_static).collect()),
+            Step::Forget(all) => Call::Forget(all.iter().map(|at| Name::from_static(OBJECTS[*at])).collect()),
+            Step::Fade(at) => Call::Fade(Name::from_static(OBJECTS[*at])),
+            Step::Settle(retry, chosen) => {
+                let serials = chosen.iter().map(|at| u64::from(*at) % (self.state.buried + 1) + 1).collect();
+                Call::Settle { retry: *retry, serials }
+            }
+            Step::SetFree(at) => Call::SetFree(Name::from_static(OBJECTS[*at])),
+            Step::Skip(at, right) => {
+                // Mostly one that has something to skip.
+                let has_batch = |name: &&Name| self.state.objects[*name].held.right().is_some_and(|batch| !batch.is_empty());
+                let held: Vec<&Name> = self.state.due.keys().filter(has_batch).collect();
+                let object = match held.get(at % held.len().max(1)) {
+                    Some(name) if at % 3 < 2 => (*name).clone(),
+                    _ => Name::from_static(OBJECTS[*at]),
+                };
+                let first = Numbers::of_held(&self.state.object(&object).held_id).map_or(1, |numbers| numbers.first);
+                Call::Skip(object, right.map(|right| if right { first } else { first + 1 }))
+            }
+            Step::SetRule(kind, selector, ends) => Call::Rule(KINDS[*kind], Name::from_static(SELECTORS[*selector]), Some(*ends)),
+            Step::LiftRule(at) => {
+                let (kind, selector) = match self.state.rules.keys().nth(usize::from(*at) % (self.state.rules.len() + 1)) {
+                    Some(field) => (KINDS[usize::from(field.starts_with(b"block"))], field.slice("pause ".len()..)),
+                    None => (KINDS[0], Name::from_static(SELECTORS[0])),
+                };
+                Call::Rule(kind, selector, None)
+            }
+            Step::EndRule(at) => {
+                let ending: Vec<&Name> = self
+                    .state
+                    .rules
+                    .iter()
+                    .filter(|(_, rule)| rule.end.is_some() && !rule.lifted)
+                    .map(|(field, _)| field)
+                    .collect();
+                match ending.get(usize::from(*at) % ending.len().max(1)) {
+                    Some(field) => Call::EndRule((*field).clone()),
+                    None => Call::Marker(Name::new()),
+                }
+            }
+            // What becomes of a batch in flight whose object's owner cannot be told is not settled.
+            Step::Wrong(at, Part::Owner) if self.is_owned(OBJECTS[*at]) => Call::Heal(Name::from_static(OBJECTS[*at])),
+            Step::Wrong(at, part) => Call::Wrong(Name::from_static(OBJECTS[*at]), *part),
+            Step::Heal(at) => Call::Heal(Name::from_static(OBJECTS[*at])),
+            Step::Late(at) if !self.calls.is_empty() => self.calls[usize::from(*at) % self.calls.len()].clone(),
+            Step::Late(_) => Call::Marker(Name::new()),
+            Step::Broken(_, step) => self.call(step),
+        }
+    }
+
+    fn make(&mut self, call: &Call) -> Reply {
+        let state = &mut self.state;
+        match call {
+            Call::Emit(pushes) => {
+                pushes.iter().for_each(|(object, events)| drop(state.emit(object, events)));
+                Reply::Done
+            }
+            Call::Marker(object) => {
+                state.markers.insert(0, object.clone());
+                Reply::Done
+            }
+            Call::Pop(w) => state.pop(w),
+            Call::Advance(args) => state.advance(args),
+            Call::Attach(args) => state.attach(args),
+            Call::Renew { name, token, lease_ms, slots } => state.renew(name, token, *lease_ms, *slots),
+            Call::Adopt { own, crashes_max } => state.adopt(own, *crashes_max),
+            Call::Detach { name, token } => state.detach(name, token),
+            Call::Finish(args) => state.finish(args),
+            Call::Connect { replication_id, highest, first_id, log } => state.connect(replication_id, *highest, *first_id, *log),
+            Call::Expire(name) => {
+                state.leases.remove(name);
+                Reply::Done
+            }
+            Call::Lose(counter) => {
+                self.state.counter = *counter;
+                Reply::Done
+            }
+            Call::Day(name) => {
+                state.registry.iter_mut().filter(|(other, _)| other == name).for_each(|(_, last)| last.at = None);
+                Reply::Done
+            }
+            Call::Release(names) => {
+                names.iter().for_each(|name| drop(state.release(name)));
+                Reply::Done
+            }
+            Call::Forget(names) => state.forget(names),
+            Call::Fade(name) => {
+                let object = state.object(name);
+                if object.fades.take().is_some() {
+                    object.last = Key::default();
+                }
+                Reply::Done
+            }
+            Call::Settle { retry, serials } => state.settle(*retry, serials),
+            Call::SetFree(name) => state.set_free(name),
+            Call::Skip(name, expected) => state.skip(name, *expected),
+            Call::Rule(kind, selector, set) => state.rule(kind, selector, *set),
+            Call::EndRule(field) => {
+                if let Some(rule) = state.rules.get_mut(field) {
+                    rule.end = Some(1);
+                }
+                Reply::Done
+            }
+            Call::Wrong(name, part) => {
+                let object = state.object(name);
+                if matches!(part, Part::Last | Part::LastText) {
+                    object.fades = None;
+                }
+                match part {
+                    Part::Queue => object.queue = Key::Wrong,
+                    Part::Last => object.last = Key::Wrong,
+                    Part::LastText => object.last = Key::Right(Some("1e5".to_owned())),
+                    Part::Owner => object.owner = Key::Wrong,
+                    Part::Held => object.held = Key::Wrong,
+                    Part::HeldId => object.held_id = Key::Wrong,
+                    Part::Errors => object.errors = Key::Wrong,
+                }
+                Reply::Done
+            }
+            Call::Heal(name) => {
+                let object = state.object(name);
+                if object.queue == Key::Wrong {
+                    object.queue = Key::default();
+                }
+                if object.last_id().is_none() {
+                    (object.last, object.fades) = (Key::default(), None);
+                }
+                if object.held == Key::Wrong {
+                    object.held = Key::default();
+                }
+                if object.held_id == Key::Wrong {
+                    object.held_id = Key::default();
+                }
+                if object.errors == Key::Wrong {
+                    object.errors = Key::default();
+                }
+                Reply::Done
+            }
+        }
+    }
+
+    fn took_place(&mut self, call: &Call, reply: &Reply) {
+        match (call, reply) {
+            (Call::Attach(args), Reply::Attached { .. }) => {
+                let process = self.processes.entry(args.name).or_default();
+                if process.token != args.token {
+                    process.older = std::mem::replace(&mut process.token, args.token.clone());
+                }
+                process.slots = args.slots;
+            }
+            (Call::Advance(args), Reply::Advanced(advanced)) => {
+                self.processes.entry(args.name).or_default().from_markers = !advanced.from_held;
+                self.told.extend(args.slots.iter().filter_map(|(slot, told)| Some((args.name, *slot, told.clone()?))));
+                self.told.drain(..self.told.len().saturating_sub(TOLD_KEPT));
+            }
+            _ => {}
+        }
+        let is_process =
+            matches!(call, Call::Advance(_) | Call::Attach(_) | Call::Renew { .. } | Call::Adopt { .. } | Call::Detach { .. });
+        if is_process
+            || matches!(call, Call::Finish(_) | Call::Settle { .. } | Call::SetFree(_) | Call::Skip(..) | Call::Rule(..))
+        {
+            self.calls.push(call.clone());
+            self.calls.drain(..self.calls.len().saturating_sub(CALLS_KEPT));
+        }
+    }
+
+    /// Events that differ from all others, of these lengths.
+    fn payloads(&mut self, lens: &[u16]) -> Vec<Event> {
+        let mut next = |len: &u16| {
+            self.events += 1;
+            let mut text = self.events.to_string().into_bytes();
+            text.resize(text.len().max(usize::from(*len)), b' ');
+            text.into()
+        };
+        lens.iter().map(&mut next).collect()
+    }
+
+    fn process(&self, name: &str) -> Process {
+        self.processes.get(name).cloned().unwrap_or_default()
+    }
+
+    fn token(&self, name: &str, which: Token) -> String {
+        let token = match which {
+            Token::Mine | Token::Last => self.process(name).token,
+            Token::Older => self.process(name).older,
+            Token::Others => self.process(NAMES[usize::from(name == NAMES[0])]).token,
+        };
+        if token.is_empty() { "token-none".to_owned() } else { token }
+    }
+
+    fn attach(&mut self, step: AttachStep) -> Call {
+        let name = NAMES[step.name];
+        let process = self.process(name);
+        let token = if step.again && !process.token.is_empty() {
+            process.token.clone()
+        } else {
+            self.tokens += 1;
+            format!("token-{:04}", self.tokens)
+        };
+        let lease = self.state.leases.get(name).map(|lease| lease.text()).unwrap_or_default();
+        let displace = match step.displace {
+            Some(true) => lease,
+            Some(false) => format!("{} other 2 2", process.older),
+            None => String::new(),
+        };
+        Call::Attach(Attach {
+            name,
+            token,
+            holder: if step.long { "host 1 1" } else { "host 2 2" },
+            lease_ms: LEASES_MS[usize::from(step.long)],
+            slots: step.slots,
+            displace,
+            before: if step.before { process.token } else { String::new() },
+            crashes_max: step.crashes_max,
+            room: room(step.room),
+        })
+    }
+
+    fn is_owned(&self, object: &'static [u8]) -> bool {
+        self.state.owner(&Name::from_static(object)).is_some_and(|owner| owner != "held")
+    }
+
+    /// This name, or the next one that has a lease of its last process.
+    fn alive(&self, name: usize) -> Option<&'static str> {
+        let alive = |name: &&str| self.state.leases.get(*name).is_some_and(|lease| lease.token == self.process(name).token);
+        NAMES.into_iter().cycle().skip(name).take(NAMES.len()).find(alive)
+    }
+
+    fn advance(&mut self, name: &'static str, token: Token, bounds: Bounds, choices: &[Choice; 3]) -> Call {
+        let process = self.process(name);
+        let looks =
+            (0..process.slots).zip(choices).filter(|(_, choice)| matches!(choice, Choice::Look)).map(|(slot, _)| slot).collect();
+        let slots = (0..process.slots)
+            .zip(choices)
+            .filter(|(_, choice)| !matches!(choice, Choice::Skip | Choice::Look))
+            .map(|(slot, choice)| (slot, self.told(name, slot, *choice)))
+            .collect();
+        let Bounds { batch, batch_bytes, reply_bytes, claims, markers, highest, forget, log, room: at } = bounds;
+        let counter = self.state.counter.unwrap_or(0);
+        let token = self.token(name, token);
+        Call::Advance(Advance {
+            name,
+            token,
+            batch,
+            batch_bytes,
+            reply_bytes,
+            claims,
+            markers,
+            highest: [0, counter, counter + 5][usize::from(highest)],
+            forget_ms: if forget { FORGET_MS } else { 0 },
+            log,
+            room: room(at),
+            from_held: !process.from_markers,
+            slots,
+            looks,
+        })
+    }
+
+    fn told(&mut self, name: &'static str, slot: usize, choice: Choice) -> Option<Told> {
+        let w = format!("{name}.{slot}");
+        let worker = self.state.worker(&w).clone();
+        let owned = worker.objects.iter().find(|object| self.state.owner(object).as_ref() == Some(&w));
+        let late = |at: u8| {
+            let all: Vec<_> = self.told.iter().filter(|(n, s, _)| *n == name && *s == slot).collect();
+            Some(all.get(usize::from(at) % all.len().max(1))?.2.clone())
+        };
+        let (Some(tag), Some(object)) = (worker.tag, owned) else {
+            return if matches!(choice, Choice::Free) { None } else { late(0) };
+        };
+        let (tag, len) = (Numbers::of_tag(&tag), worker.batch.len());
+        // All of the batch, or less.
+        let (whole, less) = (|count: u8| usize::from(count) % (len + 1), |count: u8| usize::from(count) % len);
+        let (count, then) = match choice {
+            Choice::Free | Choice::Skip | Choice::Look => return None,
+            Choice::Late(at) => return late(at),
+            Choice::Done => (len, Then::Done),
+            Choice::Yield => (len, Then::Yield),
+            Choice::Part(count) if whole(count) < len => (whole(count), Then::Part { next: tag.after(whole(count)) }),
+            Choice::Part(_) => (len, Then::Done),
+            Choice::Hold(count, delay, failed) => {
+                let mut rest = tag.after(less(count));
+                rest.attempts += u32::from(failed);
+                (less(count), Then::Hold { rest, delay, why: if failed { "retry: no" } else { "stop" } })
+            }
+            Choice::Reject(count, complete) => {
+                let count = less(count);
+                let next = (count + 1 < len).then(|| tag.after(count + 1));
+                (count, Then::Reject { next, id: tag.first + count as u64, attempts: tag.after(count).attempts, complete })
+            }
+            Choice::WrongTag => {
+                let tag = Numbers { handouts: tag.handouts + 1, ..tag };
+                return Some(Told {
+                    object: object.clone(),
+                    tag,
+                    count: len,
+                    last: Some(tag.first),
+                    then: Then::Done,
+                    handled: true,
+                });
+            }
+        };
+        let last = count.checked_sub(1).map(|n| tag.first + n as u64);
+        // Now and then, whether it is so or not: the script is told.
+        let handled = self.state.now.is_multiple_of(2);
+        Some(Told { object: object.clone(), tag, count, last, then, handled })
+    }
+}

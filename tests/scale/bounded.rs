@@ -1,0 +1,158 @@
+//! What operators read and drop is bounded in each call: letters looked at, bytes of rows, markers searched.
+#![cfg(feature = "cli")]
+
+use std::process::Command;
+
+use seriatim::control::actions::actions;
+use seriatim::control::dead::{DeadPage, Settle, Settled, dead_letters, dead_letters_of, settle};
+use seriatim::control::inspect::Standing;
+use seriatim::control::{By, ended, inspect, log, newest_log};
+use seriatim::scripts;
+
+use crate::support::Redis;
+
+/// `dead list --object` read 20,000 dead letters in one request to show 20. A request looks at 1,000 now, and says how to go on.
+#[tokio::test]
+async fn a_list_of_one_object_looks_at_so_many_and_says_how_to_go_on() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let mut add = redis::pipe();
+    for n in 0..1500 {
+        let object = if n % 600 == 0 { "rare" } else { "other" };
+        add.cmd("XADD")
+            .arg(keys.events_dead())
+            .arg(format!("{}-0", n + 1))
+            .arg(&["id", "7", "object", object, "event", "{}"])
+            .ignore();
+    }
+    add.exec_async(&mut conn).await.expect("added");
+    let first = dead_letters_of(&mut conn, &keys, "rare", false, None, 10).await.expect("a page");
+    let ids = |page: &DeadPage| page.letters.iter().map(|letter| letter.dead_id.clone()).collect::<Vec<_>>();
+    assert_eq!(ids(&first), ["1-0", "601-0"]);
+    let after = first.after.clone().expect("a cursor");
+    assert_eq!(after, "1024-0", "the page in which 1,000 were reached");
+    let rest = dead_letters_of(&mut conn, &keys, "rare", false, Some(&after), 10).await.expect("a page");
+    assert_eq!((ids(&rest), &rest.after), (vec!["1201-0".to_owned()], &None));
+    // So many as were asked for end the page behind the last of them.
+    let one = dead_letters_of(&mut conn, &keys, "rare", true, None, 1).await.expect("a page");
+    assert_eq!(ids(&one), ["1201-0"]);
+}
+
+/// Drops kept whole events: the last thousand actions had up to a gigabyte, so that `dead drop` freed no memory. An action keeps 8 KiB of an event, and one
+/// call settles about 1 MiB of events.
+#[tokio::test]
+async fn a_drop_frees_the_memory_of_large_events() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let large = format!(r#"{{"text":"{}"}}"#, "é".repeat(300_000));
+    let mut dead_ids: Vec<String> = Vec::new();
+    for event in [large.as_str(), &large, &large, "{}"] {
+        let mut add = redis::cmd("XADD");
+        add.arg(keys.events_dead()).arg(&["*", "id", "7", "object", "work:1", "error", "no", "event", event]);
+        dead_ids.push(add.query_async(&mut conn).await.expect("added"));
+    }
+    // One call ends behind the second event; the whole goes on.
+    let by = By { who: "ada", why: "large" };
+    let some = scripts::operator::dead(&mut conn, &keys, by, Settle::Drop, &dead_ids).await.expect("settled");
+    assert_eq!(some, [Settled::Dropped, Settled::Dropped]);
+    let all = settle(&mut conn, &keys, by, Settle::Drop, &dead_ids).await.expect("settled");
+    assert_eq!(all, [Settled::Gone, Settled::Gone, Settled::Dropped, Settled::Dropped]);
+    let kept = actions(&mut conn, &keys, None, 10).await.expect("actions");
+    assert_eq!((kept[0].event.as_deref(), kept[0].event_bytes), (Some(&b"{}"[..]), None));
+    for action in &kept[1..] {
+        let event = std::str::from_utf8(action.event.as_deref().expect("an event")).expect("whole letters");
+        assert!((8189..=8192).contains(&event.len()) && large.starts_with(event), "{}", event.len());
+        assert_eq!(action.event_bytes, Some(large.len() as u64));
+    }
+    assert_eq!(kept.len(), 4);
+}
+
+/// The program says how to go on, too: in words, and as a last line of JSON.
+#[tokio::test]
+async fn the_program_says_how_to_go_on() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    for stream in [keys.events_dead(), keys.event_log()] {
+        let mut add = redis::pipe();
+        for n in 1..=1200 {
+            let object = if n == 1100 { "rare" } else { "other" };
+            add.cmd("XADD").arg(&stream).arg(format!("{n}-0")).arg(&["id", "7", "object", object, "event", "{}"]).ignore();
+        }
+        add.exec_async(&mut conn).await.expect("added");
+    }
+    let run = |arguments: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        program.args(["--redis", redis.url(), "--namespace", redis.namespace()]).args(arguments);
+        let output = program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+        (text(output.stdout), text(output.stderr))
+    };
+    for (command, last) in [(&["dead", "list"][..], "1024-0"), (&["log"], "1000-0")] {
+        let list = |more: &[&str]| run(&[command, &["--object", "rare"], more].concat());
+        let (shown, told) = list(&[]);
+        assert!(shown.is_empty() && told.contains(&format!("go on with --after {last}")), "{shown} {told}");
+        assert_eq!(list(&["--json"]).0, format!("{{\"after\":\"{last}\"}}\n"));
+        let (shown, _) = list(&["--json", "--after", last]);
+        assert!(shown.contains("\"1100-0\"") && !shown.contains("\"after\""), "{shown}");
+    }
+}
+
+/// A page of 100 rows of 1 MB took 250 ms in one call. A page ends behind the row with which it has 1 MiB, and says that there are more.
+#[tokio::test]
+async fn a_page_of_large_rows_ends_early() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let large = format!(r#"{{"text":"{}"}}"#, "x".repeat(400_000));
+    for stream in [keys.event_log(), keys.events_dead()] {
+        for n in 1..=7 {
+            let mut add = redis::cmd("XADD");
+            add.arg(&stream).arg(format!("{n}-0")).arg(&["id", "7", "object", "work:1", "status", "completed", "event", &large]);
+            add.exec_async(&mut conn).await.expect("added");
+        }
+    }
+    let first = log(&mut conn, &keys, None, 100).await.expect("a page");
+    assert_eq!((first.entries.len(), first.more, first.written), (3, true, 7));
+    let (mut ids, mut after) = (Vec::new(), None);
+    loop {
+        let page = newest_log(&mut conn, &keys, after.as_deref(), 100).await.expect("a page");
+        ids.extend(page.entries.iter().map(|row| row.log_id.clone()));
+        after = ids.last().cloned();
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(ids, ["7-0", "6-0", "5-0", "4-0", "3-0", "2-0", "1-0"]);
+    // A page that has as many rows as asked for is whole, whatever their bytes.
+    assert!(!log(&mut conn, &keys, None, 1).await.expect("a page").more);
+    // What reads pages until it has enough goes on by itself.
+    assert_eq!(dead_letters(&mut conn, &keys, None, 32).await.expect("letters").len(), 7);
+    let found = ended(&mut conn, &keys, "work:2").await.expect("looked");
+    assert_eq!((found.log_rows, found.dead_letters, found.complete), (7, 7, true));
+}
+
+/// `inspect` searched all markers of an object that had none: a million took 31 ms. It searches the 10,000 that are taken next, and says so.
+#[tokio::test]
+async fn inspect_searches_so_many_markers_and_says_so() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let markers = keys.objects_with_events();
+    let push = |object: &str, count: usize| {
+        let mut push = redis::cmd("LPUSH");
+        push.arg(&markers).arg(vec![object.to_owned(); count]);
+        push
+    };
+    redis::cmd("LPUSH").arg(keys.events("work:1")).arg("{}").exec_async(&mut conn).await.expect("pushed");
+    push("other", 9999).exec_async(&mut conn).await.expect("pushed");
+    push("work:1", 1).exec_async(&mut conn).await.expect("pushed");
+    let seen = inspect(&mut conn, &keys, "work:1").await.expect("inspected");
+    assert_eq!((seen.markers_before, seen.markers_beyond), (Some(9999), false));
+    let mut tail = redis::cmd("RPUSH");
+    tail.arg(&markers).arg("other").exec_async(&mut conn).await.expect("pushed");
+    let seen = inspect(&mut conn, &keys, "work:1").await.expect("inspected");
+    assert_eq!((seen.markers_before, seen.markers_beyond, seen.standing), (None, true, Standing::Marked));
+    assert!(seen.why.contains("more than 10000 other markers"), "{}", seen.why);
+    // An object without events waits for nothing.
+    let idle = inspect(&mut conn, &keys, "work:2").await.expect("inspected");
+    assert_eq!((idle.markers_beyond, idle.standing), (true, Standing::Unknown));
+}

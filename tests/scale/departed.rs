@@ -1,0 +1,393 @@
+//! Names whose processes have left: a pop under way may still move a marker to one of their slots, so somebody has to look. Every process looked at
+//! 2 keys for each slot of each such name, every second: with 3,000 of them Redis did little else, and an emit took a third of a second.
+
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use rstest::rstest;
+use seriatim::keys::Keys;
+use seriatim::scripts::{self, Adopted, Sweep};
+
+use crate::support::console::{Console, PATIENCE};
+use crate::support::recorder::Recorder;
+use crate::support::running::start;
+use crate::support::sweep::LOOK;
+use crate::support::{Redis, until};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const DEPARTED: u64 = 100_000;
+/// Keys of slots that one round looks at, and names with so many slots that need them all.
+const ROUND_KEYS: u64 = 6144;
+const SLOTS: u64 = 256;
+
+const FILL: &str = r"
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+for n = ARGV[1], ARGV[1] + ARGV[2] - 1 do
+  redis.call('HSET', KEYS[1], 'left-' .. n, string.format('%d token-%d %.0f', ARGV[3], n, now_ms - 5000))
+  if #KEYS > 1 then redis.call('ZADD', KEYS[2], ARGV[4], 'left-' .. n) end
+end";
+
+async fn adopt(conn: &mut MultiplexedConnection, keys: &Keys) -> Adopted {
+    let sweep = Sweep { own: "sweeper", crashes_max: 5, look: LOOK, forget: DAY, since: None, notice: LOOK };
+    scripts::adopt(conn, keys, &sweep).await.expect("a sweep")
+}
+
+/// So many departed names; all have fallen due at this time.
+async fn departed(conn: &mut MultiplexedConnection, keys: &Keys, count: u64, slots: u64, due: &str) {
+    for from in (0..count).step_by(10_000) {
+        let mut fill = redis::cmd("EVAL");
+        fill.arg(FILL).arg(2).arg(keys.event_workers()).arg(keys.event_workers_departed());
+        fill.arg(from).arg(count.min(10_000)).arg(slots).arg(due).query_async::<()>(conn).await.expect("names");
+    }
+}
+
+async fn now_ms(console: &Console) -> u64 {
+    let (seconds, micros): (u64, u64) = console.run(&["TIME"]).await;
+    seconds * 1000 + micros / 1000
+}
+
+/// A name whose last sign of life was so long ago, due to be looked at as a departed one.
+async fn left(console: &Console, name: &str, age: Duration) {
+    let at_ms = now_ms(console).await - age.as_millis() as u64;
+    let _: u64 = console.run(&["HSET", &console.keys.event_workers(), name, &format!("4 token {at_ms}")]).await;
+    let _: u64 = console.run(&["ZADD", &console.keys.event_workers_departed(), "1", name]).await;
+}
+
+/// Lets the next call begin a round.
+async fn next_round(console: &Console) {
+    let _: u64 = console.run(&["HDEL", &console.keys.meta(), "names.next"]).await;
+}
+
+async fn score(console: &Console, set: &str, name: &str) -> Option<f64> {
+    console.run(&["ZSCORE", set, name]).await
+}
+
+async fn cpu(conn: &mut MultiplexedConnection) -> f64 {
+    let info: String = redis::cmd("INFO").arg("cpu").query_async(conn).await.expect("INFO");
+    let of = |field: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(field)).expect("a field of INFO cpu");
+        line.parse::<f64>().expect("seconds")
+    };
+    of("used_cpu_sys_main_thread:") + of("used_cpu_user_main_thread:")
+}
+
+/// 100,000 departed names, all due in the same moment, and many processes that sweep: Redis' time, and what a round looks at.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_departed_names_cost_little_for_any_number_of_processes() {
+    let redis = Redis::own(&[]);
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let console = redis.console().await;
+    departed(&mut conn, &keys, DEPARTED, SLOTS, "1").await;
+    // The pass is over, so that the rounds alone are measured.
+    let now = now_ms(&console).await.to_string();
+    let _: u64 = console.run(&["HSET", &keys.meta(), "names.indexed", &now]).await;
+    let mut others = Vec::new();
+    for _ in 0..8 {
+        others.push(redis.connect().await);
+    }
+    let (before, began) = (cpu(&mut conn).await, Instant::now());
+    let mut calls = 0;
+    while began.elapsed() < Duration::from_secs(5) {
+        for other in &mut others {
+            assert_eq!(adopt(other, &keys).await, Adopted::default());
+            calls += 1;
+        }
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+    let spent = (cpu(&mut conn).await - before) / began.elapsed().as_secs_f64();
+    println!("{calls} calls, {:.2} % of Redis", spent * 100.0);
+    // It takes about 0.3 % on a quiet machine.
+    assert!(spent < 0.02, "{:.2} % of Redis for departed names", spent * 100.0);
+    let looked: u64 = console.run(&["ZCOUNT", &keys.event_workers_departed(), "(1", "inf"]).await;
+    let rounds = began.elapsed().as_secs() + 2;
+    assert!(looked > 0 && looked <= rounds * (ROUND_KEYS / SLOTS + 2), "{looked} names were looked at in {rounds} rounds");
+}
+
+/// A round is for all processes together, and what falls due first and last is in it.
+#[tokio::test]
+async fn one_round_in_a_second_looks_at_so_many_keys() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let console = redis.console().await;
+    departed(&mut conn, &keys, 1000, SLOTS, "1000").await;
+    let set = keys.event_workers_departed();
+    for (score, name) in [("1", "left-7"), ("2000", "left-8")] {
+        let _: u64 = console.run(&["ZADD", &set, score, name]).await;
+    }
+    for _ in 0..3 {
+        adopt(&mut conn, &keys).await;
+        let later = (now_ms(&console).await + 900).to_string();
+        let _: u64 = console.run(&["HSET", &keys.meta(), "names.next", &later]).await;
+    }
+    let looked: u64 = console.run(&["ZCOUNT", &set, "(2000", "inf"]).await;
+    assert!((2..=ROUND_KEYS / SLOTS + 2).contains(&looked), "{looked} names");
+    for name in ["left-7", "left-8"] {
+        assert!(score(&console, &set, name).await > Some(2000.0), "{name} was not looked at");
+    }
+}
+
+/// The time of the next round, of a clock that was an hour ahead, stops nothing.
+#[tokio::test]
+async fn a_round_that_lies_far_ahead_is_not_awaited() {
+    let redis = Redis::start();
+    let (mut conn, console) = (redis.connect().await, redis.console().await);
+    left(&console, "gone", Duration::from_secs(5)).await;
+    let ahead = (now_ms(&console).await + 3_600_000).to_string();
+    let _: u64 = console.run(&["HSET", &console.keys.meta(), "names.next", &ahead]).await;
+    adopt(&mut conn, redis.keys()).await;
+    assert!(score(&console, &console.keys.event_workers_departed(), "gone").await > Some(1.0));
+}
+
+/// A dead process is taken over at once, however many departed names are due before it.
+#[tokio::test]
+async fn a_takeover_does_not_wait_behind_departed_names() {
+    let redis = Redis::own(&[]);
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let console = redis.console().await;
+    let stuck = Recorder::with(|_| crate::support::recorder::Act::Wait(crate::support::recorder::Gate::closed()));
+    let dead = start(&redis, "dead", &stuck, |config| config.lease = Duration::from_secs(2));
+    console.emit("work:1", "1").await;
+    stuck.until_offered(1).await;
+    departed(&mut conn, &keys, DEPARTED, SLOTS, "1").await;
+    dead.crash().await;
+    let crashed = Instant::now();
+    let sink = Recorder::new();
+    let worker = start(&redis, "other", &sink, |config| config.sweep = Duration::from_secs(1));
+    sink.until_sent(1).await;
+    assert!(crashed.elapsed() < Duration::from_secs(8), "{:?}", crashed.elapsed());
+    worker.finish().await;
+}
+
+/// What is taken over in one call is bounded; the calls that follow take the rest.
+#[tokio::test]
+async fn a_large_takeover_goes_on_in_the_next_call() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let console = redis.console().await;
+    for name in ["a", "b"] {
+        let _: u64 = console.run(&["HSET", &keys.event_workers(), name, "1024 token 1"]).await;
+        let _: u64 = console.run(&["ZADD", &keys.event_workers_watched(), "1", name]).await;
+        for slot in 0..300 {
+            let list = keys.worker_object(&format!("{name}.{slot}"));
+            let _: u64 = console.run(&["LPUSH", &list, &format!("{name}:{slot}")]).await;
+        }
+    }
+    let mut strays = Vec::new();
+    for _ in 0..10 {
+        let adopted = adopt(&mut conn, &keys).await;
+        strays.push(adopted.strays);
+        if !adopted.more {
+            break;
+        }
+    }
+    assert_eq!((strays.iter().sum::<u64>(), strays.iter().max()), (600, Some(&256)), "{strays:?}");
+}
+
+/// A pop of a paused process answered five minutes after its end: the marker is found at the next look, and the looks start again.
+#[tokio::test]
+async fn a_late_pop_to_a_departed_name_is_found() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let console = redis.console().await;
+    left(&console, "gone", Duration::from_secs(300)).await;
+    adopt(&mut conn, &keys).await;
+    let (set, now) = (keys.event_workers_departed(), now_ms(&console).await as f64);
+    let next = score(&console, &set, "gone").await.expect("departed");
+    assert!((next - now - 300_000.0).abs() < 10_000.0, "it is looked at 10 min after its end, not in {} ms", next - now);
+
+    let _: u64 = console.run(&["LPUSH", &keys.worker_object("gone.3"), "work:1"]).await;
+    // Ten minutes after its end.
+    left(&console, "gone", Duration::from_secs(600)).await;
+    next_round(&console).await;
+    let adopted = adopt(&mut conn, &keys).await;
+    assert_eq!((adopted.strays, adopted.names), (1, vec!["gone".to_owned()]));
+    assert_eq!(console.list(&keys.objects_with_events()).await, ["work:1"]);
+    adopt(&mut conn, &keys).await;
+    let (next, now) = (score(&console, &set, "gone").await.expect("departed"), now_ms(&console).await as f64);
+    assert!((0.0..=1000.0).contains(&(next - now)), "the looks start again: {} ms", next - now);
+    assert_eq!(score(&console, &keys.event_workers_watched(), "gone").await, None);
+}
+
+/// The longer ago its end, the later the next look: after 1 s, 10 s, 1 min, 10 min, 1 h, and when the name is forgotten.
+#[rstest]
+#[case(0, 1)]
+#[case(4, 10)]
+#[case(30, 60)]
+#[case(100, 600)]
+#[case(2_000, 3_600)]
+#[case(10_000, 86_400)]
+#[tokio::test]
+async fn a_departed_name_is_looked_at_ever_more_rarely(#[case] age_s: u64, #[case] next_s: u64) {
+    let redis = Redis::start();
+    let (mut conn, console) = (redis.connect().await, redis.console().await);
+    left(&console, "gone", Duration::from_secs(age_s)).await;
+    adopt(&mut conn, redis.keys()).await;
+    let next = score(&console, &console.keys.event_workers_departed(), "gone").await.expect("departed");
+    let registered: String = console.run(&["HGET", &console.keys.event_workers(), "gone"]).await;
+    let at: f64 = registered.rsplit(' ').next().and_then(|at| at.parse().ok()).expect("a time");
+    assert!((next - at - next_s as f64 * 1000.0).abs() <= 1.0, "{} ms", next - at);
+}
+
+/// A last look, and the name is gone; one that has a marker then is taken over, and stays.
+#[tokio::test]
+async fn a_departed_name_is_looked_at_a_last_time_when_it_is_forgotten() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let console = redis.console().await;
+    for name in ["empty", "late"] {
+        left(&console, name, DAY + Duration::from_secs(1)).await;
+    }
+    let _: u64 = console.run(&["LPUSH", &keys.worker_object("late.0"), "work:1"]).await;
+    let adopted = adopt(&mut conn, &keys).await;
+    assert_eq!((adopted.strays, adopted.names), (1, vec!["late".to_owned()]));
+    let names: Vec<String> = console.run(&["HKEYS", &keys.event_workers()]).await;
+    assert_eq!(names, ["late"]);
+    assert_eq!(score(&console, &keys.event_workers_departed(), "empty").await, None);
+}
+
+/// A batch without an object in the slot's list is nothing that could be taken over, and must not be lost with its name: `check` reports it.
+#[tokio::test]
+async fn a_name_that_has_only_a_batch_is_never_forgotten() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let console = redis.console().await;
+    left(&console, "gone", DAY + Duration::from_secs(1)).await;
+    let _: u64 = console.run(&["LPUSH", &keys.worker_event("gone.1"), "1"]).await;
+    assert_eq!(adopt(&mut conn, &keys).await, Adopted::default());
+    let names: Vec<String> = console.run(&["HKEYS", &keys.event_workers()]).await;
+    assert_eq!(names, ["gone"]);
+    assert!(score(&console, &keys.event_workers_watched(), "gone").await.is_some());
+}
+
+/// Names that an older version registered stand in no set: nobody looked at them, and what a dead process of that version had was lost.
+#[tokio::test]
+async fn names_of_an_older_version_are_found_by_a_pass() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let console = redis.console().await;
+    for from in [0, 1000] {
+        let mut fill = redis::cmd("EVAL");
+        fill.arg(FILL).arg(1).arg(keys.event_workers()).arg(from).arg(1000).arg(4);
+        fill.query_async::<()>(&mut conn).await.expect("names");
+    }
+    let _: u64 = console.run(&["LPUSH", &keys.worker_object("left-1234.2"), "work:1"]).await;
+    let _: () = console.run(&["SET", &keys.worker_lease("left-77"), "token-77 host 1 1", "PX", "600000"]).await;
+    let mut found = 0;
+    for _ in 0..40 {
+        next_round(&console).await;
+        found += adopt(&mut conn, &keys).await.strays;
+    }
+    assert_eq!(found, 1);
+    let watched: Vec<String> = console.run(&["ZRANGE", &keys.event_workers_watched(), "0", "-1"]).await;
+    let departed: u64 = console.run(&["ZCARD", &keys.event_workers_departed()]).await;
+    assert_eq!((watched, departed), (vec!["left-77".to_owned()], 1999));
+    let fields: Vec<String> = console.run(&["HKEYS", &keys.meta()]).await;
+    assert!(fields.contains(&"names.indexed".to_owned()) && !fields.contains(&"names.cursor".to_owned()), "{fields:?}");
+
+    // The next pass begins in an hour.
+    let _: u64 = console.run(&["HSET", &keys.event_workers(), "strange", "4 token 1"]).await;
+    for (hours, is_found) in [(0, false), (2, true)] {
+        let at = (now_ms(&console).await - hours * 3_600_000).to_string();
+        let _: u64 = console.run(&["HSET", &keys.meta(), "names.indexed", &at]).await;
+        for _ in 0..40 {
+            next_round(&console).await;
+            adopt(&mut conn, &keys).await;
+        }
+        let names: Vec<String> = console.run(&["HKEYS", &keys.event_workers()]).await;
+        // Its last sign of life was in 1970: it is forgotten where it is found.
+        assert_eq!(!names.contains(&"strange".to_owned()), is_found, "{hours} hours after the last pass");
+    }
+}
+
+/// `inspect` and `check` looked at all slots of all names in one call: at 10,000 names Redis stood still for more than a second. Departed names are
+/// looked through in steps now, and only for an object that nothing else covers.
+#[tokio::test]
+async fn looking_at_the_system_among_many_departed_names_takes_short_calls() {
+    let redis = Redis::own(&[]);
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let console = redis.console().await;
+    departed(&mut conn, &keys, 10_000, SLOTS, "99999999999999").await;
+    let now = now_ms(&console).await.to_string();
+    let _: u64 = console.run(&["HSET", &keys.meta(), "names.indexed", &now]).await;
+    let _: u64 = console.run(&["LPUSH", &keys.worker_object("left-77.200"), "taken"]).await;
+    for object in ["taken", "queued"] {
+        let _: u64 = console.run(&["LPUSH", &keys.events(object), "1"]).await;
+    }
+    let _: u64 = console.run(&["LPUSH", &keys.objects_with_events(), "queued"]).await;
+    let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", "500000"]).await;
+    let _: () = console.run(&["SLOWLOG", "RESET"]).await;
+    let seen = seriatim::control::inspect(&mut conn, &keys, "taken").await.expect("an inspection");
+    assert_eq!(seen.taken_by, ["left-77.200"]);
+    let report = seriatim::control::check(&mut conn, &keys).await.expect("a report");
+    assert_eq!((report.violations_total, report.looked_at.names), (0, 10_000), "{report:?}");
+    let stats = seriatim::control::stats(&mut conn, &keys).await.expect("stats");
+    assert_eq!((stats.workers.len(), stats.workers_not_shown), (1000, 9000));
+    // A call takes less than a millisecond on a quiet machine.
+    let slow: redis::Value = console.run(&["SLOWLOG", "GET"]).await;
+    assert_eq!(slow, redis::Value::Array(Vec::new()), "calls of more than half a second");
+}
+
+/// Redis was restarted in the middle of a pass. Its hash function has a new seed then, so the cursor led past a quarter of the names: they stood in
+/// neither set, though the pass was over.
+#[tokio::test]
+async fn the_pass_begins_anew_on_another_server() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let console = redis.console().await;
+    for (id, fields) in [("id-1", 2), ("id-1", 2), ("id-2", 0)] {
+        scripts::connect(&mut conn, &keys, id, scripts::Seen::default()).await.expect("connected");
+        if fields == 0 {
+            let left: u64 = console
+                .run(&[
+                    "EVAL",
+                    "return redis.call('HEXISTS', KEYS[1], 'names.cursor') + redis.call('HEXISTS', KEYS[1], 'names.indexed')",
+                    "1",
+                    &keys.meta(),
+                ])
+                .await;
+            assert_eq!(left, 0);
+        }
+        let _: u64 = console.run(&["HSET", &keys.meta(), "names.cursor", "7", "names.indexed", "1"]).await;
+    }
+}
+
+/// A process that comes back, and one that goes: the sets follow.
+#[tokio::test]
+async fn a_name_is_watched_while_its_process_lives() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let (watched, departed) = (console.keys.event_workers_watched(), console.keys.event_workers_departed());
+    left(&console, "w", Duration::from_secs(5)).await;
+    let worker = start(&redis, "w", &Recorder::new(), |_| {});
+    console.until_lease("w").await;
+    assert_eq!(score(&console, &departed, "w").await, None);
+    assert!(score(&console, &watched, "w").await.is_some());
+    worker.finish().await;
+    assert!(score(&console, &departed, "w").await.is_some());
+    assert_eq!(score(&console, &watched, "w").await, None);
+
+    let worker = start(&redis, "dead", &Recorder::new(), |_| {});
+    console.until_lease("dead").await;
+    worker.crash().await;
+    console.end_lease("dead").await;
+    let _other = start(&redis, "other", &Recorder::new(), |_| {});
+    until("the dead name has departed", PATIENCE, async || score(&console, &departed, "dead").await.map(drop)).await;
+    assert_eq!(score(&console, &watched, "dead").await, None);
+}
+
+/// A pass took a watched name for one that stood in no set. A name whose lease has just ended, seen by its own process, then stood in both.
+#[tokio::test]
+async fn a_pass_leaves_watched_names_alone() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
+    let console = redis.console().await;
+    let now = now_ms(&console).await;
+    let _: u64 = console.run(&["HSET", &keys.event_workers(), "sweeper", &format!("4 token {now}")]).await;
+    let _: u64 = console.run(&["ZADD", &keys.event_workers_watched(), &now.to_string(), "sweeper"]).await;
+    adopt(&mut conn, &keys).await;
+    let fields: Vec<String> = console.run(&["HKEYS", &keys.meta()]).await;
+    assert!(fields.contains(&"names.indexed".to_owned()), "the pass is over: {fields:?}");
+    assert!(score(&console, &keys.event_workers_watched(), "sweeper").await.is_some());
+    assert_eq!(score(&console, &keys.event_workers_departed(), "sweeper").await, None);
+}

@@ -1,0 +1,205 @@
+//! Commit: results reach Redis once, in groups, and nothing that is emitted meanwhile is lost.
+#![cfg(feature = "worker")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use seriatim::sink::Stop;
+
+use crate::support::console::{Console, PATIENCE};
+use crate::support::proxy::{Lose, Proxy};
+use crate::support::recorder::{Act, Gate, Recorder};
+use crate::support::running::{start, start_at};
+use crate::support::{Redis, until};
+
+async fn calls(console: &Console) -> u64 {
+    let stats: String = console.run(&["INFO", "commandstats"]).await;
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).expect("scripts ran");
+    line.split(['=', ',']).nth(1).expect("calls=N").parse().expect("a number")
+}
+
+#[tokio::test]
+async fn many_slots_commit_in_one_call() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let gate = Gate::closed();
+    let held_up = gate.clone();
+    let sink = Recorder::with(move |_| Act::Wait(held_up.clone()));
+    // Nothing but commits calls scripts meanwhile, or seldom.
+    let worker = start(&redis, "w", &sink, |config| {
+        config.concurrency = 64;
+        config.block = Duration::from_secs(1);
+        config.sweep = Duration::from_secs(60);
+    });
+    for n in 0..64 {
+        console.emit(&format!("work:{n}"), "1").await;
+    }
+    gate.until_reached(64).await;
+    let before = calls(&console).await;
+    gate.open();
+    console.until_at_rest().await;
+    let calls = calls(&console).await - before;
+    assert!(calls <= 32, "{calls} calls for 64 slots");
+    worker.finish().await;
+}
+
+#[tokio::test]
+async fn a_commit_moves_the_last_id_and_releases_the_object_in_one_step() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let (first, second) = (Gate::closed(), Gate::closed());
+    let gates = [first.clone(), second.clone()];
+    let sink = Recorder::with(move |offer| Act::SendThenWait(gates[usize::from(offer.text() == "2")].clone()));
+    let worker = start(&redis, "w", &sink, |config| config.concurrency = 1);
+    let keys = &console.keys;
+    console.emit("work:1", "1").await;
+    first.until_reached(1).await;
+    assert_eq!(console.text(&keys.last_event_id("work:1")).await, None);
+    assert_eq!(console.list(&keys.worker_event("w.0")).await, ["1"]);
+    assert_eq!(console.text(&keys.worker_event_id("w.0")).await.as_deref(), Some("1"));
+    assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:1"]);
+    console.emit("work:1", "2").await;
+    first.open();
+    // The same slot goes on with its object.
+    second.until_reached(1).await;
+    assert_eq!(console.text(&keys.last_event_id("work:1")).await.as_deref(), Some("1"));
+    assert_eq!(console.text(&keys.worker_event_id("w.0")).await.as_deref(), Some("2"));
+    assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
+    second.open();
+    console.until_at_rest().await;
+    assert_eq!(console.text(&keys.last_event_id("work:1")).await.as_deref(), Some("2"));
+    worker.finish().await;
+}
+
+/// The gap the plain algorithm closes with an extra look: a frontend pushes just when the worker has found the queue empty and lets go.
+/// Every round emits to an object at the moment its last event is delivered.
+#[tokio::test]
+async fn an_event_pushed_during_the_last_empty_take_is_not_lost() {
+    const OBJECTS: usize = 8;
+    const ROUNDS: usize = 400;
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = Recorder::new();
+    let workers = ["a", "b"].map(|name| start(&redis, name, &sink, |config| config.block = Duration::from_secs(1)));
+    let frontends = (0..OBJECTS).map(async |object| {
+        let object = format!("work:{object}");
+        let key = console.keys.last_event_id(&object);
+        let mut last = 0;
+        for round in 0..ROUNDS {
+            console.emit(&object, round.to_string()).await;
+            // Some rounds push right behind the delivery, some as soon as its commit can be seen, some without any wait.
+            match round % 3 {
+                0 => until("it is committed", PATIENCE, async || (console.number(&key).await > last).then_some(())).await,
+                1 => {
+                    while sink.sent_of(&object).len() <= round {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                _ => {}
+            }
+            last = console.number(&key).await;
+        }
+    });
+    join_all(frontends).await;
+    sink.until_sent(OBJECTS * ROUNDS).await;
+    for worker in workers {
+        worker.finish().await;
+    }
+    assert_eq!((sink.sent().len(), sink.overlaps().len()), (OBJECTS * ROUNDS, 0));
+    for object in 0..OBJECTS {
+        assert!(sink.applied_of(&format!("work:{object}")).into_iter().eq((0..ROUNDS).map(|n| n.to_string())));
+    }
+    console.until_at_rest().await;
+}
+
+/// Calls are lost on their way, and so are answers; every call is repeated, and no repetition changes anything.
+#[tokio::test]
+async fn lost_requests_and_replies_change_nothing() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let sink = Recorder::with(|offer| match (offer.id % 7, offer.before) {
+        (3, 0) => Act::Stop(Stop::transient("down")),
+        (5, 0) if offer.id % 35 == 5 => Act::Stop(Stop::rejected("never")),
+        _ => Act::Send,
+    });
+    let proxy = Proxy::before(&redis);
+    let worker = start_at(&proxy.url(), &redis, "w", &sink, |config| config.batch = 3);
+    console.emit("warm:up", "0").await;
+    sink.until_sent(1).await;
+    let seen = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&seen);
+    proxy.lose(move |request| {
+        let advance = request.windows(6).any(|part| part == b"held\r\n") || request.windows(9).any(|part| part == b"markers\r\n");
+        let count = if advance { counted.fetch_add(1, Ordering::SeqCst) } else { 0 };
+        match count % 8 {
+            3 => Some(Lose::Reply),
+            6 => Some(Lose::Request),
+            _ => None,
+        }
+    });
+    for n in 0..400 {
+        console.emit(&format!("work:{}", n % 10), n.to_string()).await;
+    }
+    until("everything is delivered", PATIENCE, async || (sink.sent().len() + console.dead().await.len() >= 401).then_some(()))
+        .await;
+    assert!(proxy.lost() >= 10, "only {} calls were disturbed", proxy.lost());
+    proxy.lose(|_| None);
+    worker.finish().await;
+    // A lost call delays a commit, but hands no batch to the sink twice.
+    assert_eq!((sink.sent().len() + console.dead().await.len(), sink.overlaps().len()), (401, 0));
+    let dead: Vec<_> =
+        console.dead().await.into_iter().map(|fields| String::from_utf8(fields[3].1.clone()).expect("text")).collect();
+    for object in 0..10 {
+        let pushed = (object..400).step_by(10).map(|n: usize| n.to_string()).filter(|event| !dead.contains(event));
+        assert!(sink.applied_of(&format!("work:{object}")).into_iter().eq(pushed));
+    }
+    console.until_at_rest().await;
+}
+
+/// A late duplicate of a call must not hold an object again after it was released and handed out anew.
+#[tokio::test]
+async fn a_repeated_result_of_an_earlier_hand_out_is_ignored() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let gate = Gate::closed();
+    let held_up = gate.clone();
+    let first = Recorder::with(|_| Act::Stop(Stop::transient("down")));
+    let second = Recorder::with(move |_| Act::Wait(held_up.clone()));
+    let proxy = Proxy::before(&redis);
+    let away = start_at(&proxy.url(), &redis, "away", &first, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy");
+    });
+    console.emit("warm:up", "0").await;
+    console.until_held("warm:up", "retry").await;
+    // The hold is done, but its answer is lost, and the process cannot repeat the call for a while.
+    proxy.lose_next(&["hold"], Lose::Reply, true);
+    console.emit("work:1", "1").await;
+    console.until_held("work:1", "retry").await;
+    proxy.until_lost(1).await;
+    let here = start(&redis, "here", &second, |_| {});
+    console.release("work:1").await;
+    gate.until_reached(1).await;
+    // At most two calls are under way at once, so that the third behind the repeated one tells that it was answered.
+    let behind = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&behind);
+    proxy.lose(move |request| {
+        let has = |needle: &[u8]| request.windows(needle.len()).any(|part| part == needle);
+        let before = counted.load(Ordering::SeqCst);
+        if has(b"\nhold\r\n") || before > 0 && has(b"\nfree\r\n") {
+            counted.store(before + 1, Ordering::SeqCst);
+        }
+        None
+    });
+    proxy.open();
+    until("the call is repeated", PATIENCE, async || (behind.load(Ordering::SeqCst) >= 4).then_some(())).await;
+    let owner = console.text(&console.keys.event_worker("work:1")).await.expect("an owner");
+    assert!(owner.starts_with("here."), "{owner}");
+    gate.open();
+    second.until_sent(1).await;
+    here.stop().await;
+    away.stop().await;
+    let offer = &second.sent()[0];
+    assert_eq!((offer.object.as_str(), offer.attempts, offer.before), ("work:1", 1, 0));
+}

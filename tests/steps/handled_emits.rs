@@ -1,0 +1,414 @@
+//! What handlers have emitted: kept with what they have finished, and pushed in the step that ends their event. The scripts are asked directly.
+#![cfg(feature = "worker")]
+
+use std::time::Duration;
+
+use seriatim::control::By;
+use seriatim::control::held::{Skipped, skip};
+use seriatim::scripts::{
+    self, Advance, Advanced, Attach, BatchReply, Bounds, Emits, EventLog, Finished, Forgot, From, Handled, InHand, Report,
+    Results, ScriptError, Suspects, Tag,
+};
+
+use crate::state::State;
+use crate::support::Redis;
+use crate::support::console::Console;
+
+const BOUNDS: Bounds = Bounds {
+    batch: 10,
+    batch_bytes: 1 << 20,
+    reply_bytes: 1 << 20,
+    claims: 0,
+    markers: 100,
+    forget_after: None,
+    suspects: Suspects::NONE,
+};
+/// A name and an event that try to be taken for something else.
+const ODD: (&[u8], &[u8]) = (b"3 4 a\0\r\n:\xff", b"1 1 \0\xff{}\n");
+
+/// A worker `w.0` that owns `work:1`, with the events 5, 6 and 7 of it in hand.
+async fn in_hand(redis: &Redis) -> (State, Console) {
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let lease = Duration::from_secs(600);
+    let args = Attach {
+        name: "w",
+        token: "t",
+        holder: "h 1 1",
+        lease,
+        slots: 2,
+        displace: "",
+        before: "",
+        crashes_max: 5,
+        suspects: Suspects::NONE,
+    };
+    scripts::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
+    state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
+    (state, redis.console().await)
+}
+
+fn tag(first: u64) -> Tag {
+    Tag { first, ..Tag::default() }
+}
+
+/// What a handler has emitted, as it is kept: its place, and for each event the object and the event.
+fn emits(place: usize, events: &[(&str, &str)]) -> Vec<u8> {
+    let mut emits = Emits::default();
+    events.iter().for_each(|(object, event)| emits.push(object.as_bytes(), event.as_bytes()));
+    emits.value(place)
+}
+
+async fn asked(state: &mut State, finished: Option<Finished<'_>>) -> Handled {
+    let batch = InHand { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) };
+    scripts::handled(&mut state.conn, &state.keys, &batch, finished).await.expect("an answer")
+}
+
+fn nothing_told() -> Handled {
+    Handled::Kept { id: 0, finished: [].into(), emitted: (0, 0), results: 0 }
+}
+
+/// The handlers `a` and `b` of an event have finished and emitted, `a` first; but `b` is registered before it.
+async fn finish(state: &mut State, id: u64, by_a: &[(&str, &str)], by_b: &[(&str, &str)]) {
+    for (field, emit, value) in [("handler:a", "emit:a", emits(11, by_a)), ("handler:b", "emit:b", emits(2, by_b))] {
+        let done = asked(state, Some(Finished { id, field, emits: Some((emit, &value)), result: None })).await;
+        assert_eq!(done, nothing_told());
+    }
+}
+
+async fn hash(console: &Console) -> Vec<String> {
+    let mut fields: Vec<String> = console.run(&["HKEYS", &console.keys.event_handled("work:1")]).await;
+    fields.sort();
+    fields
+}
+
+async fn queued(console: &Console, object: &str) -> Vec<String> {
+    console.list(&console.keys.events(object)).await
+}
+
+async fn markers(console: &Console) -> Vec<String> {
+    console.list(&console.keys.objects_with_events()).await
+}
+
+fn report(count: usize, then: Results) -> Report {
+    let last = count.checked_sub(1).map(|at| 5 + at as u64);
+    Report { object: "work:1".into(), tag: tag(5), count, last, then }
+}
+
+fn reject(id: u64) -> Results {
+    Results::Reject { next: (id < 7).then(|| tag(id + 1)), id, error: "bad".to_owned(), attempts: 0 }
+}
+
+fn complete(id: u64) -> Results {
+    Results::Complete { next: (id < 7).then(|| tag(id + 1)), id, error: "bad".to_owned(), attempts: 0 }
+}
+
+fn hold(count: usize) -> Results {
+    Results::Hold { rest: tag(5).after(count, 1).failed(), delay: None, why: "retry: no".to_owned() }
+}
+
+/// Reports for slot 0, which may end the event of which something is kept; slot 1 is free. Answers the batches and what is quarantined.
+async fn advance(state: &mut State, report: &Report, bounds: Bounds, log: bool) -> (Vec<BatchReply>, Vec<(String, String)>) {
+    let keys = state.keys.clone();
+    let mut call = Advance::new(&keys, "w", "t", bounds, From::Held);
+    if log {
+        call.log(EventLog::default());
+    }
+    call.handled(0);
+    call.report_taken(0, report, Duration::ZERO);
+    call.free(1);
+    match scripts::advance(&mut state.conn, &call).await.expect("an answer") {
+        Advanced::Ok { batches, quarantined, .. } => (batches, quarantined),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// One call keeps that a handler has finished and what it has emitted; repeating it changes nothing. Who asks is told how much that is.
+#[tokio::test]
+async fn what_is_emitted_is_kept_with_what_is_finished() {
+    let redis = Redis::start();
+    let (mut state, console) = in_hand(&redis).await;
+    for _ in 0..2 {
+        finish(&mut state, 5, &[("work:2", "{}"), ("work:1", "[1]")], &[("é", "7")]).await;
+        asked(&mut state, Some(Finished { id: 5, field: "once:c", emits: None, result: None })).await;
+        assert_eq!(hash(&console).await, ["emit:a", "emit:b", "handler:a", "handler:b", "id", "once:c"]);
+    }
+    let finished = ["handler:a", "handler:b", "once:c"].map(str::to_owned).into();
+    assert_eq!(asked(&mut state, None).await, Handled::Kept { id: 5, finished, emitted: (3, 8 + 9 + 3), results: 0 });
+    assert!(markers(&console).await.is_empty() && queued(&console, "work:2").await.is_empty());
+    console.check().await;
+}
+
+/// Of another event nothing can be kept while something is still to be pushed, whichever that was: it would be lost.
+#[tokio::test]
+async fn what_is_still_to_be_pushed_is_not_written_over() {
+    let redis = Redis::start();
+    let (mut state, console) = in_hand(&redis).await;
+    finish(&mut state, 5, &[("work:2", "{}")], &[("work:2", "{}")]).await;
+    let next = Finished { id: 6, field: "handler:a", emits: None, result: None };
+    for id in ["5", "4", "1000", "nan"] {
+        let _: u64 = console.run(&["HSET", &console.keys.event_handled("work:1"), "id", id]).await;
+        assert_eq!(asked(&mut state, Some(next)).await, Handled::Unpushed { id: id.to_owned() });
+        assert_eq!(hash(&console).await, ["emit:a", "emit:b", "handler:a", "handler:b", "id"]);
+    }
+    // A later event under way comes first.
+    let _: u64 = console.run(&["HSET", &console.keys.event_handled("work:1"), "id", "7"]).await;
+    assert_eq!(asked(&mut state, Some(next)).await, Handled::Other);
+}
+
+/// However the event ends, what was emitted is pushed: handlers in the order in which they are registered, each object with one marker.
+#[tokio::test]
+async fn what_is_emitted_is_pushed_with_the_result_that_ends_the_event() {
+    let by_a = [("work:2", "a1"), ("work:3", "a2"), ("work:2", "a3")];
+    let by_b = [("work:3", "b1"), ("work:2", "b2")];
+    // The event of which something is kept, what is reported, and whether that ends the event.
+    let cases = [
+        (5, report(3, Results::Done), true),
+        (7, report(3, Results::Done), true),
+        (5, report(3, Results::Yield), true),
+        (5, report(1, Results::Part { next: tag(6) }), true),
+        (6, report(1, Results::Part { next: tag(6) }), false),
+        (5, report(0, reject(5)), true),
+        (6, report(0, reject(5)), false),
+        (6, report(1, reject(6)), true),
+        (7, report(2, reject(7)), true),
+        (5, report(0, complete(5)), true),
+        (7, report(1, complete(6)), false),
+        (5, report(0, hold(0)), false),
+        (5, report(1, hold(1)), true),
+        (6, report(1, hold(1)), false),
+    ];
+    for (id, report, is_over) in cases {
+        for log in [false, true] {
+            let redis = Redis::start();
+            let (mut state, console) = in_hand(&redis).await;
+            finish(&mut state, id, &by_a, &by_b).await;
+            let (_, quarantined) = advance(&mut state, &report, BOUNDS, log).await;
+            assert_eq!(quarantined, []);
+            let found = (queued(&console, "work:2").await, queued(&console, "work:3").await, markers(&console).await);
+            let of = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+            let pushed = (of(&["b2", "a1", "a3"]), of(&["b1", "a2"]), of(&["work:3", "work:2"]));
+            assert_eq!(found, if is_over { pushed } else { Default::default() }, "{id} {report:?} {log}");
+            assert_eq!(hash(&console).await.is_empty(), is_over, "{id} {report:?} {log}");
+            // Once: the call is repeated because its reply was lost.
+            advance(&mut state, &report, BOUNDS, log).await;
+            assert_eq!(queued(&console, "work:2").await.len(), if is_over { 3 } else { 0 });
+        }
+    }
+}
+
+/// A result that is not believed, or of which nobody says that it may end the event, pushes nothing.
+#[tokio::test]
+async fn nothing_is_pushed_for_a_result_that_is_not_taken_in() {
+    let redis = Redis::start();
+    let (mut state, console) = in_hand(&redis).await;
+    finish(&mut state, 5, &[("work:2", "{}")], &[("work:2", "{}")]).await;
+    let late = Report { tag: tag(4), ..report(3, Results::Done) };
+    advance(&mut state, &late, BOUNDS, false).await;
+    let keys = state.keys.clone();
+    let mut call = Advance::new(&keys, "w", "t", BOUNDS, From::Held);
+    call.report(0, &report(0, hold(0)));
+    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    assert_eq!(hash(&console).await.len(), 5);
+    assert!(markers(&console).await.is_empty());
+}
+
+/// An event that cannot be buried stays where it is, and with it what was emitted of it; not so of an event before it, which is over.
+#[tokio::test]
+async fn what_is_emitted_stays_with_an_event_that_cannot_be_buried() {
+    for (id, count, rejected, pushed) in [(5, 0, 5, 0), (6, 1, 6, 0), (5, 1, 6, 2)] {
+        let redis = Redis::start();
+        let (mut state, console) = in_hand(&redis).await;
+        finish(&mut state, id, &[("work:2", "{}")], &[("work:2", "{}")]).await;
+        state.run("SET", &[&console.keys.events_dead(), "wrong"]).await;
+        advance(&mut state, &report(count, reject(rejected)), BOUNDS, false).await;
+        assert_eq!(queued(&console, "work:2").await.len(), pushed, "{id} {count} {rejected}");
+        assert_eq!(hash(&console).await.is_empty(), pushed > 0, "{id} {count} {rejected}");
+    }
+}
+
+/// Any bytes are pushed as they were kept.
+#[tokio::test]
+async fn any_bytes_are_pushed_as_they_are() {
+    let redis = Redis::start();
+    let (mut state, console) = in_hand(&redis).await;
+    let mut all = Emits::default();
+    let large = vec![b'7'; 1 << 20];
+    for (object, event) in [ODD, (ODD.0, b""), (ODD.0, &large)] {
+        all.push(object, event);
+    }
+    let value = all.value(0);
+    asked(&mut state, Some(Finished { id: 5, field: "handler:a", emits: Some(("emit:a", &value)), result: None })).await;
+    advance(&mut state, &report(3, Results::Done), BOUNDS, false).await;
+    let key = [console.keys.prefix().as_bytes(), ODD.0, b":events"].concat();
+    let queue: Vec<Vec<u8>> = redis::cmd("LRANGE").arg(key).arg(0).arg(-1).query_async(&mut state.conn).await.expect("a list");
+    assert_eq!(queue, [&large[..], b"", ODD.1]);
+    let markers: Vec<Vec<u8>> = console.run(&["LRANGE", &console.keys.objects_with_events(), "0", "-1"]).await;
+    assert_eq!(markers, [ODD.0]);
+    assert!(hash(&console).await.is_empty());
+}
+
+/// For the object itself: the slot goes on with it, in order and with the right ids; where it yields, the object waits for its next turn.
+#[tokio::test]
+async fn the_object_itself_goes_on_with_what_is_emitted_for_it() {
+    for (then, log) in [(Results::Done, false), (Results::Done, true), (Results::Yield, false)] {
+        let redis = Redis::start();
+        let (mut state, console) = in_hand(&redis).await;
+        finish(&mut state, 7, &[("work:1", "8")], &[("work:1", "7")]).await;
+        let (batches, _) = advance(&mut state, &report(3, then.clone()), BOUNDS, log).await;
+        if then == Results::Done {
+            let [batch] = &batches[..] else { panic!("{batches:?}") };
+            assert_eq!((batch.slot, batch.tag, batch.prev, &batch.events[..]), (0, tag(8), 7, &["7".into(), "8".into()][..]));
+        } else {
+            assert_eq!((batches.len(), queued(&console, "work:1").await.len()), (0, 2));
+            assert_eq!(console.due("work:1").await.map(f64::is_finite), Some(true));
+        }
+        console.check().await;
+    }
+}
+
+/// What is pushed can be claimed in the same call, by the marker it was pushed with.
+#[tokio::test]
+async fn what_is_pushed_is_claimed_in_the_same_call() {
+    let redis = Redis::start();
+    let (mut state, console) = in_hand(&redis).await;
+    finish(&mut state, 7, &[("work:2", "8")], &[("work:3", "7")]).await;
+    let (batches, _) = advance(&mut state, &report(3, Results::Done), Bounds { claims: 2, ..BOUNDS }, false).await;
+    let objects: Vec<_> = batches.iter().map(|batch| batch.object.clone()).collect();
+    assert_eq!(objects, ["work:3", "work:2"]);
+    console.check().await;
+}
+
+/// Where a queue is none nothing is pushed, nor is the event over: its batch waits for an operator, and is taken in once that is put right.
+#[tokio::test]
+async fn a_target_of_a_wrong_type_holds_the_batch() {
+    for (then, log) in [(Results::Done, false), (Results::Yield, true), (reject(6), false), (reject(6), true), (hold(1), false)] {
+        let redis = Redis::start();
+        let (mut state, console) = in_hand(&redis).await;
+        finish(&mut state, 5, &[("work:3", "b"), ("work:2", "c")], &[("work:2", "a")]).await;
+        state.run("SET", &[&console.keys.events("work:3"), "wrong"]).await;
+        let count = if matches!(then, Results::Done | Results::Yield) { 3 } else { 1 };
+        let report = report(count, then);
+        let (_, quarantined) = advance(&mut state, &report, BOUNDS, log).await;
+        let why = "quarantine: work:3:events is a string";
+        assert_eq!(quarantined, [("work:1".to_owned(), why.to_owned())], "{report:?}");
+        assert_eq!(console.held_id("work:1").await, Some(format!("5 0 0 0 {why}")));
+        assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
+        assert_eq!(console.list(&console.keys.events_held("work:1")).await, ["1", "2", "3"]);
+        assert_eq!(hash(&console).await.len(), 5);
+        assert!(markers(&console).await.is_empty() && queued(&console, "work:2").await.is_empty());
+        let rows: u64 = console.run(&["XLEN", &console.keys.event_log()]).await;
+        assert_eq!((rows, console.dead().await.len(), console.number(&console.keys.last_event_id("work:1")).await), (0, 0, 0));
+
+        console.release("work:1").await;
+        let _: u64 = console.run(&["DEL", &console.keys.events("work:3")]).await;
+        let keys = state.keys.clone();
+        let mut claim = Advance::new(&keys, "w", "t", Bounds { claims: 1, ..BOUNDS }, From::Held);
+        claim.free(0);
+        scripts::advance(&mut state.conn, &claim).await.expect("an answer");
+        let again = Report { tag: Tag { handouts: 1, ..tag(5) }, ..report };
+        let (_, quarantined) = advance(&mut state, &again, BOUNDS, log).await;
+        assert_eq!(quarantined, []);
+        assert_eq!((queued(&console, "work:2").await.len(), queued(&console, "work:3").await.len()), (2, 1));
+    }
+}
+
+/// What cannot be read is no reason to lose it.
+#[tokio::test]
+async fn what_cannot_be_read_holds_the_batch() {
+    let right = String::from_utf8(emits(0, &[("work:2", "{}")])).expect("text");
+    assert_eq!(right, "0 1 8 6 2 work:2{}");
+    let texts = [
+        "",
+        "1",
+        "0 1 8 ",
+        "0 1 8 6 2",
+        "0 1 8 6 3 work:2{}",
+        "0 1 8 99999999999999999999 1 a",
+        "x 1 8 6 2 work:2{}",
+        "6 2 work:2{}",
+    ];
+    let cut_and_more = [right.clone() + "1", right[..right.len() - 1].to_owned()];
+    let cases = texts.iter().map(|text| ("5", (*text).to_owned())).chain(cut_and_more.map(|text| ("5", text)));
+    for (id, text) in cases.chain([("nan", right.clone())]) {
+        let redis = Redis::start();
+        let (mut state, console) = in_hand(&redis).await;
+        state.run("HSET", &[&console.keys.event_handled("work:1"), "id", id, "emit:a", &right, "emit:b", &text]).await;
+        let (_, quarantined) = advance(&mut state, &report(3, Results::Done), BOUNDS, false).await;
+        let why = "quarantine: work:1:event.handled is a hash that cannot be read";
+        assert_eq!(quarantined, [("work:1".to_owned(), why.to_owned())], "{text:?}");
+        assert_eq!((hash(&console).await.len(), queued(&console, "work:2").await.len()), (3, 0), "{text:?}");
+        let by = By { who: "ada", why: "because" };
+        let refused = skip(&mut state.conn, &console.keys, by, "work:1", None).await.map_err(|error| error.to_string());
+        assert!(refused.as_ref().is_err_and(|error| error.contains("hash that cannot be read")), "{text:?}: {refused:?}");
+        assert_eq!((hash(&console).await.len(), console.dead().await.len()), (3, 0), "{text:?}");
+    }
+}
+
+/// A key of a wrong type in the place of what is kept tells nothing, and stops nothing.
+#[tokio::test]
+async fn a_hash_that_is_none_goes_with_the_event() {
+    let redis = Redis::start();
+    let (mut state, console) = in_hand(&redis).await;
+    state.run("SET", &[&console.keys.event_handled("work:1"), "wrong"]).await;
+    let (_, quarantined) = advance(&mut state, &report(3, Results::Done), BOUNDS, false).await;
+    assert_eq!(quarantined, []);
+    assert!(!console.left().await.contains(&"work:1:event.handled".to_owned()));
+}
+
+/// A skip ends the event, too; it refuses where something of it cannot be pushed. What was emitted of a later event stays.
+#[tokio::test]
+async fn a_skip_pushes_what_is_emitted_of_the_event() {
+    let by = By { who: "ada", why: "because" };
+    for (id, pushed) in [("5", 2), ("6", 0)] {
+        let redis = Redis::start();
+        let mut state = State::new(redis.connect().await, redis.keys().clone());
+        let console = redis.console().await;
+        state.hold("work:1", "inf", &["1", "2"], "5 0 1 0 retry: no").await;
+        let text = String::from_utf8(emits(0, &[("work:2", "a"), ("work:2", "b")])).expect("text");
+        state.run("HSET", &[&console.keys.event_handled("work:1"), "id", id, "handler:a", "1", "emit:a", &text]).await;
+        if pushed > 0 {
+            state.run("SET", &[&console.keys.events("work:2"), "wrong"]).await;
+            let refused = skip(&mut state.conn, &console.keys, by, "work:1", None).await;
+            assert!(refused.is_err(), "{refused:?}");
+            assert_eq!((hash(&console).await.len(), console.dead().await.len()), (3, 0));
+            state.run("DEL", &[&console.keys.events("work:2")]).await;
+        }
+        let skipped = skip(&mut state.conn, &console.keys, by, "work:1", None).await.expect("an answer");
+        assert!(matches!(skipped, Skipped::Skipped { id: 5, .. }), "{skipped:?}");
+        assert_eq!(queued(&console, "work:2").await, &["a", "b"][..pushed]);
+        assert_eq!(hash(&console).await.len(), if pushed > 0 { 0 } else { 3 });
+        let markers = markers(&console).await;
+        assert_eq!(markers.iter().filter(|marker| *marker == "work:2").count(), pushed.min(1));
+    }
+}
+
+/// Should something be left behind all the same, the object is not forgotten with it.
+#[tokio::test]
+async fn an_object_is_not_forgotten_with_what_is_still_to_be_pushed() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let console = redis.console().await;
+    state.delivered("work:1", 7).await;
+    state.run("HSET", &[&console.keys.event_handled("work:1"), "id", "7", "emit:a", "0 1 8 6 2 work:2{}"]).await;
+    let kept = Forgot::Reserved { key: "work:1:event.handled".to_owned() };
+    assert_eq!(scripts::forget(&mut state.conn, &console.keys, &["work:1"]).await.expect("an answer"), [kept]);
+    assert_eq!((hash(&console).await.len(), console.number(&console.keys.last_event_id("work:1")).await), (2, 7));
+}
+
+/// At `maxmemory` nothing more is kept that was emitted, as an emitter is refused; what is kept already is pushed, and what is finished is kept.
+#[tokio::test]
+async fn at_maxmemory_nothing_is_emitted_but_what_was_is_pushed() {
+    let redis = Redis::own(&[]);
+    let (mut state, console) = in_hand(&redis).await;
+    finish(&mut state, 5, &[("work:2", "a")], &[("work:2", "b")]).await;
+    let _: String = console.run(&["CONFIG", "SET", "maxmemory", "1mb"]).await;
+    let text = emits(0, &[("work:2", "c")]);
+    let batch = InHand { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) };
+    let more = Finished { id: 5, field: "handler:c", emits: Some(("emit:c", &text)), result: None };
+    let refused = scripts::handled(&mut state.conn, &console.keys, &batch, Some(more)).await;
+    assert!(matches!(&refused, Err(ScriptError::Redis(error)) if error.code() == Some("OOM")), "{refused:?}");
+    assert_eq!(hash(&console).await.len(), 5);
+    asked(&mut state, Some(Finished { id: 5, field: "handler:c", emits: None, result: None })).await;
+    assert_eq!(hash(&console).await.len(), 6);
+    advance(&mut state, &report(3, Results::Done), BOUNDS, false).await;
+    assert_eq!(queued(&console, "work:2").await, ["b", "a"]);
+}

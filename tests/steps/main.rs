@@ -1,0 +1,20 @@
+//! The steps of the protocol, each in a module of its own: emit, claim, deliver, commit, recover, and the lease that all of them need.
+
+#[path = "../support/state.rs"]
+mod state;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod claim;
+mod commit;
+mod deliver;
+mod deliver_closures;
+mod emit;
+mod errors;
+mod handled;
+mod handled_emits;
+mod handled_results;
+mod lease;
+mod recover;
+mod redis_cli;
+mod worker;

@@ -1,0 +1,59 @@
+//! A frontend needs nothing but Redis: here it is a person who types a plain `MULTI` into `redis-cli`.
+#![cfg(feature = "worker")]
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use crate::support::Redis;
+use crate::support::recorder::Recorder;
+use crate::support::running::start;
+
+/// Types these lines into `redis-cli` and answers what it prints.
+fn redis_cli(redis: &Redis, lines: &str) -> String {
+    let socket = redis.url().strip_prefix("unix://").expect("a server of this test's own");
+    let program = ["redis-cli", "valkey-cli"]
+        .into_iter()
+        .find(|name| Command::new(name).arg("--version").output().is_ok())
+        .expect("this test needs redis-cli or valkey-cli on the PATH; it comes with the server");
+    let mut cli =
+        Command::new(program).args(["-s", socket]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    cli.stdin.take().expect("a pipe").write_all(lines.as_bytes()).expect("it reads");
+    let out = cli.wait_with_output().expect("it ends");
+    assert!(out.status.success());
+    String::from_utf8(out.stdout).expect("text")
+}
+
+#[tokio::test]
+async fn a_multi_typed_into_redis_cli_is_an_emit() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |_| {});
+    let p = console.keys.prefix();
+    let said = redis_cli(
+        &redis,
+        &format!(
+            r#"
+MULTI
+SET {p}work:1:data '{{"title":"Faust"}}'
+LPUSH {p}work:1:events '{{"created":"work:1"}}' '{{"author":"Goethe"}}'
+LPUSH {p}objects.with.events work:1
+EXEC
+MULTI
+LPUSH {p}work:1:events '{{"title":"Faust II"}}'
+LPUSH {p}objects.with.events work:1
+EXEC
+LPUSH {p}objects.with.events ""
+"#
+        ),
+    );
+    assert!(!said.contains("ERR") && said.contains("QUEUED"), "{said}");
+    sink.until_sent(3).await;
+    console.run::<u64>(&["DEL", &console.keys.data("work:1")]).await;
+    console.until_at_rest().await;
+    worker.finish().await;
+    let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.text(), offer.id, offer.prev)).collect();
+    let told = [(r#"{"created":"work:1"}"#, 1, 0), (r#"{"author":"Goethe"}"#, 2, 1), (r#"{"title":"Faust II"}"#, 3, 2)];
+    assert_eq!(sent, told.map(|(event, id, prev)| (event.to_owned(), id, prev)));
+    assert_eq!(redis_cli(&redis, &format!("GET {p}work:1:last.event.id\n")).trim(), "3");
+}
