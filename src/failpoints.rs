@@ -38,10 +38,26 @@ macro_rules! delivery {
     };
 }
 
-pub(crate) use {around, delivery};
+/// The text of a file in `lua/`.
+#[cfg(not(feature = "failpoints"))]
+macro_rules! lua {
+    ($file:literal) => {
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/", $file))
+    };
+}
+
+/// The same, or what is put in its place.
+#[cfg(feature = "failpoints")]
+macro_rules! lua {
+    ($file:literal) => {
+        &*$crate::failpoints::text($file, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/", $file)))
+    };
+}
+
+pub(crate) use {around, delivery, lua};
 
 #[cfg(feature = "failpoints")]
-pub(crate) use on::{at, at_delivery, lua};
+pub(crate) use on::{at, at_delivery, text};
 
 #[cfg(feature = "failpoints")]
 mod on {
@@ -160,7 +176,7 @@ mod on {
     }
 
     /// The text of a script: the file in `SERIATIM_LUA_DIR` where that is set and has it, otherwise what was compiled in.
-    pub(crate) fn lua(file: &str, compiled: &'static str) -> Cow<'static, str> {
+    pub(crate) fn text(file: &str, compiled: &'static str) -> Cow<'static, str> {
         let there = std::env::var_os("SERIATIM_LUA_DIR").map(|dir| std::path::Path::new(&dir).join(file));
         match there.and_then(|path| std::fs::read_to_string(path).ok()) {
             Some(text) => Cow::Owned(text),

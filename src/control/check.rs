@@ -24,9 +24,10 @@ use super::scan::{Scan, Seen};
 use super::{ControlError, load, reply};
 use crate::escape;
 use crate::event::{NameError, ObjectName};
+use crate::failpoints::lua;
 use crate::keys::{self, Keys};
 
-static SCRIPT: LazyLock<Script> = LazyLock::new(|| load(include_str!("../../lua/check.lua")));
+static SCRIPT: LazyLock<Script> = LazyLock::new(|| load(lua!("check.lua")));
 
 /// How many violations [`check`] reports one by one; all are counted.
 pub const VIOLATIONS_MAX: usize = 100;

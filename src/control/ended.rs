@@ -10,9 +10,10 @@ use serde::Serialize;
 
 use super::log::LogStatus;
 use super::{ControlError, reply};
+use crate::failpoints::lua;
 use crate::keys::Keys;
 
-static ENDED: LazyLock<Script> = LazyLock::new(|| super::load(include_str!("../../lua/operator/ended.lua")));
+static ENDED: LazyLock<Script> = LazyLock::new(|| super::load(lua!("operator/ended.lua")));
 
 /// How many rows of the log, and how many dead letters, [`ended`] looks at: the newest.
 pub const ROWS_MAX: u64 = 1000;

@@ -11,10 +11,11 @@ use super::names::{self, Walk, Which};
 use super::rules::{self, Kind, Rule};
 use super::{ControlError, load, reply};
 use crate::escape;
+use crate::failpoints::lua;
 use crate::keys::Keys;
 use crate::worker::Holder;
 
-static SCRIPT: LazyLock<Script> = LazyLock::new(|| load(include_str!("../../lua/inspect.lua")));
+static SCRIPT: LazyLock<Script> = LazyLock::new(|| load(lua!("inspect.lua")));
 
 /// An object that nothing seems to cover has moved while its workers were looked at: so often it is looked at again.
 const LOOKS_MAX: usize = 3;

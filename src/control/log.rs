@@ -14,12 +14,13 @@ use serde_json::value::RawValue;
 
 use super::{ControlError, reply};
 use crate::escape;
+use crate::failpoints::lua;
 use crate::keys::Keys;
 
 /// How many rows one call reads at most; events may be large.
 pub const PER_CALL_MAX: usize = 100;
 
-static LOG: LazyLock<Script> = LazyLock::new(|| super::load(include_str!("../../lua/operator/log.lua")));
+static LOG: LazyLock<Script> = LazyLock::new(|| super::load(lua!("operator/log.lua")));
 
 /// What became of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -48,6 +48,7 @@ pub use self::rules::{Rule, Rules, rules};
 pub use self::stats::{Depth, Stats, depth, stats};
 
 use crate::event::NameError;
+use crate::failpoints::lua;
 use crate::scripts::ScriptError;
 pub use crate::scripts::operator::By;
 
@@ -123,7 +124,7 @@ impl ControlError {
 
 /// A script that only reads, which Redis runs at `maxmemory` and on replicas too.
 fn load(body: &str) -> redis::Script {
-    let (prefix, rules) = (include_str!("../../lua/lib/prefix.lua"), include_str!("../../lua/lib/rules.lua"));
-    let page = include_str!("../../lua/lib/page.lua");
+    let (prefix, rules) = (lua!("lib/prefix.lua"), lua!("lib/rules.lua"));
+    let page = lua!("lib/page.lua");
     redis::Script::new(&["#!lua flags=no-writes\n", crate::keys::LUA, prefix, rules, page, body].concat())
 }

@@ -8,9 +8,10 @@ use redis::aio::ConnectionLike;
 use redis::{RedisResult, Script, Value};
 
 use super::{ControlError, load, reply};
+use crate::failpoints::lua;
 use crate::keys::Keys;
 
-static TAKEN: LazyLock<Script> = LazyLock::new(|| load(include_str!("../../lua/taken.lua")));
+static TAKEN: LazyLock<Script> = LazyLock::new(|| load(lua!("taken.lua")));
 
 /// Slots that one call of the script looks at, about: some 100 microseconds for names that have nothing.
 const SLOTS_PER_CALL: u32 = 1024;

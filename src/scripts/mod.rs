@@ -31,7 +31,7 @@ pub use load::{Load, Room};
 pub use suspects::Suspects;
 pub use tag::{Tag, TagError};
 
-use crate::failpoints::around;
+use crate::failpoints::{around, lua};
 use crate::keys;
 
 /// Works at `maxmemory` too: the backlog must still drain, and an operator still decide.
@@ -40,22 +40,6 @@ const ALLOW_OOM: &str = "#!lua flags=allow-oom\n";
 const DENY_OOM: &str = "#!lua\n";
 /// Only reads: Redis runs it at `maxmemory` and on replicas too.
 const NO_WRITES: &str = "#!lua flags=no-writes\n";
-
-/// The text of a file in `lua/`.
-#[cfg(not(feature = "failpoints"))]
-macro_rules! lua {
-    ($file:literal) => {
-        include_str!(concat!("../../lua/", $file))
-    };
-}
-
-/// The same, or what is put in its place.
-#[cfg(feature = "failpoints")]
-macro_rules! lua {
-    ($file:literal) => {
-        &crate::failpoints::lua($file, include_str!(concat!("../../lua/", $file)))
-    };
-}
 
 macro_rules! script {
     ($name:ident, $file:literal $(, $fragment:literal)*) => {
