@@ -88,10 +88,11 @@ fn the_list_of_equivalent_mutants_is_of_these_scripts() {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mutants = generate::all(&generate::sources(tree).expect("the scripts can be read")).expect("they are Lua");
     let list = std::fs::read_to_string(tree.join(equivalent::FILE)).expect("the list can be read");
-    equivalent::equivalents(&list, &mutants).unwrap();
-    let wrong = |list: &str| equivalent::equivalents(list, &mutants).unwrap_err().to_string();
+    equivalent::equivalents(&list, &mutants).expect("each entry is of a mutant");
+    let wrong = |list: &str| equivalent::equivalents(list, &mutants).expect_err("a wrong entry").to_string();
     assert!(wrong("lua/renew.lua: no such line\n    1 to 2\n    A reason.\n").contains("there is no such mutant"));
     let Mutant { file, text, what, .. } = &mutants[0];
     assert!(wrong(&format!("{file}: {text}\n    {what}\n")).contains("the reason is missing"));
-    assert_eq!(equivalent::equivalents(&format!("{file}: {text}\n    {what}\n    A reason.\n"), &mutants).unwrap().len(), 1);
+    let right = format!("{file}: {text}\n    {what}\n    A reason.\n");
+    assert_eq!(equivalent::equivalents(&right, &mutants).expect("a list").len(), 1);
 }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::generate::{Mutant, Sources};
@@ -41,10 +41,6 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    pub(crate) fn tried(&self) -> usize {
-        self.caught + self.survived.len()
-    }
-
     /// Says and counts what became of one.
     pub(crate) fn note(&mut self, mutant: String, by: Option<String>) {
         match by {
@@ -113,6 +109,59 @@ fn plan(mutant: &Mutant, proofs: &[Proof], best: &[Catcher]) -> Vec<(usize, Vec<
     plan
 }
 
+/// What became of one.
+enum Fate {
+    Caught(String),
+    Survived,
+    NoScript,
+}
+
+/// All that the trials share.
+struct Trials<'a> {
+    sources: &'a Sources,
+    proofs: &'a [Proof],
+    work: &'a Path,
+    limits: Limits,
+    catches: Mutex<Catches>,
+    outcome: Mutex<Outcome>,
+}
+
+impl Trials<'_> {
+    /// Asks one proof after the other until one of them notices.
+    fn fate_of(&self, mutant: &Mutant, place: &Place) -> anyhow::Result<Fate> {
+        place.write(&mutant.file, &mutant.applied(&self.sources[&mutant.file]))?;
+        let best = lock(&self.catches).best(&mutant.file);
+        for (at, tests) in plan(mutant, self.proofs, &best) {
+            let proof = &self.proofs[at];
+            let (test, said) = match proof.ask(place, &tests, self.limits.patience_for(proof))? {
+                Verdict::Content => continue,
+                Verdict::NoScript => return Ok(Fate::NoScript),
+                Verdict::Failed(test) => (Some(test.clone()), test),
+                Verdict::NoEnd(patience) => (None, format!("it did not end in {} s", patience.as_secs())),
+            };
+            lock(&self.catches).add(&mutant.file, (at, test));
+            return Ok(Fate::Caught(format!("{}: {said}", proof.name)));
+        }
+        Ok(Fate::Survived)
+    }
+
+    fn try_one(&self, at: usize, mutant: &Mutant) -> anyhow::Result<()> {
+        let place = Place::new(self.work.join(at.to_string()))?;
+        let fate = self.fate_of(mutant, &place)?;
+        place.remove();
+        let mut outcome = lock(&self.outcome);
+        match fate {
+            Fate::Caught(by) => outcome.note(mutant.to_string(), Some(by)),
+            Fate::Survived => outcome.note(mutant.to_string(), None),
+            Fate::NoScript => {
+                println!("{mutant} -> Redis does not compile it, so it does not count");
+                outcome.no_scripts += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Tries them in this order, several at the same time.
 pub(crate) fn try_all(
     mutants: &[&Mutant],
@@ -121,46 +170,13 @@ pub(crate) fn try_all(
     work: &Path,
     limits: Limits,
 ) -> anyhow::Result<Outcome> {
+    let trials = Trials { sources, proofs, work, limits, catches: Mutex::default(), outcome: Mutex::default() };
     let next = AtomicUsize::new(0);
-    let catches = Mutex::new(Catches::default());
-    let outcome = Mutex::new(Outcome::default());
-    let try_next = || -> anyhow::Result<()> {
+    let try_next = || {
         while limits.has_time() {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(mutant) = mutants.get(at) else { break };
-            let place = Place::new(work.join(at.to_string()))?;
-            place.write(&mutant.file, &mutant.applied(&sources[&mutant.file]))?;
-            let best = lock(&catches).best(&mutant.file);
-            let mut by = None;
-            for (proof, tests) in plan(mutant, proofs, &best) {
-                let asked = &proofs[proof];
-                let test = match asked.ask(&place, &tests, limits.patience_for(asked))? {
-                    Verdict::Content => continue,
-                    Verdict::NoScript => {
-                        by = Some(None);
-                        break;
-                    }
-                    Verdict::Failed(test) => Some(test),
-                    Verdict::NoEnd(patience) => {
-                        by = Some(Some(format!("{}: it did not end in {} s", asked.name, patience.as_secs())));
-                        lock(&catches).add(&mutant.file, (proof, None));
-                        break;
-                    }
-                };
-                by = test.as_ref().map(|test| Some(format!("{}: {test}", asked.name)));
-                lock(&catches).add(&mutant.file, (proof, test));
-                break;
-            }
-            place.remove();
-            let mut outcome = lock(&outcome);
-            match by {
-                Some(None) => {
-                    println!("{mutant} -> Redis does not compile it, so it does not count");
-                    outcome.no_scripts += 1;
-                }
-                Some(by) => outcome.note(mutant.to_string(), by),
-                None => outcome.note(mutant.to_string(), None),
-            }
+            trials.try_one(at, mutant)?;
         }
         Ok(())
     };
@@ -168,9 +184,9 @@ pub(crate) fn try_all(
         let jobs: Vec<_> = (0..limits.jobs.max(1)).map(|_| scope.spawn(try_next)).collect();
         jobs.into_iter().try_for_each(|job| job.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a trial panicked"))))
     })?;
-    Ok(outcome.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+    Ok(trials.outcome.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
