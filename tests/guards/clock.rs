@@ -75,3 +75,22 @@ async fn rules_of_a_wrong_type_do_not_keep_held_objects_from_moving() {
     let due = due_ms(&mut state, "work:1").await;
     assert!(due.abs_diff(now + MINUTE_MS) < MINUTE_MS, "due in {} ms", due - now);
 }
+
+/// While a step ahead is fresh, nothing is taken over. The name waits as one does that is alive: it is not the first of each sweep.
+#[tokio::test]
+async fn a_name_is_looked_at_later_after_a_step_ahead() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let keys = state.keys.clone();
+    state.register("dead", 1).await;
+    state.run("LPUSH", &[&keys.worker_object("dead.0"), "work:1"]).await;
+    state.run("ZADD", &[&keys.event_workers_watched(), "1", "dead"]).await;
+    let now = now_ms(&mut state).await;
+    for field in ["clock", "clock.ahead"] {
+        meta(&mut state, field, now).await;
+    }
+    sweep(&mut state.conn, &keys, "other", 5, DAY).await.expect("a sweep");
+    let mut ask = redis::cmd("ZSCORE");
+    let next: f64 = ask.arg(keys.event_workers_watched()).arg("dead").query_async(&mut state.conn).await.expect("a time");
+    assert!(next > now as f64, "{next}");
+}
