@@ -94,3 +94,22 @@ async fn a_name_is_looked_at_later_after_a_step_ahead() {
     let next: f64 = ask.arg(keys.event_workers_watched()).arg("dead").query_async(&mut state.conn).await.expect("a time");
     assert!(next > now as f64, "{next}");
 }
+
+/// How far a step back may go beyond the step ahead before it, so that what was written before the two stays: 5 s, and no more.
+#[tokio::test]
+async fn a_step_back_undoes_a_step_ahead_of_its_length() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (keys, now) = (state.keys.clone(), now_ms(&mut state).await);
+    let ahead = now - MINUTE_MS;
+    for (back, first) in [(HOUR_MS + 5000, ahead - 5000), (HOUR_MS + 5001, 0)] {
+        for (field, value) in [("clock", now), ("clock.ahead", ahead), ("clock.gained", HOUR_MS)] {
+            meta(&mut state, field, value).await;
+        }
+        state.run("HSET", &[&keys.meta(), "clock.step", &format!("{back} rules 0")]).await;
+        sweep(&mut state.conn, &keys, "other", 5, DAY).await.expect("a sweep");
+        let mut ask = redis::cmd("HGET");
+        let step: String = ask.arg(keys.meta()).arg("clock.step").query_async(&mut state.conn).await.expect("a step");
+        assert_eq!(step, format!("{back} held {first}"));
+    }
+}

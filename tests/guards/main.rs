@@ -5,6 +5,7 @@ mod check;
 mod claims;
 mod clock;
 mod connect;
+mod dead;
 mod foreign;
 mod forget;
 mod ids;
