@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 
 use self::generate::Mutant;
-use self::proofs::Place;
 use self::trials::{Limits, Outcome};
 
 const USAGE: &str = "scripts/mutants [FILTER…] [--changed SINCE] [--draw N] [--seed N] [--minutes N] [--jobs N] [--list]";
@@ -186,12 +185,9 @@ fn run(args: &Args) -> anyhow::Result<bool> {
 
 fn try_scripts(tried: &[&Mutant], sources: &generate::Sources, work: &Path, limits: Limits) -> anyhow::Result<Outcome> {
     let mut proofs = proofs::build(Path::new("."), None, work, &[])?;
-    let place = Place::new(work.join("unchanged"))?;
-    for proof in &mut proofs {
-        proof.measure(&place, limits.patience * 4)?;
-    }
-    let took: Duration = proofs.iter().map(|proof| proof.takes).sum();
-    say(&format!("{} proofs are content with the scripts as they are, in {} s", proofs.len(), took.as_secs()));
+    let begin = Instant::now();
+    trials::measure_all(&mut proofs, work, limits)?;
+    say(&format!("{} proofs are content with the scripts as they are, in {} s", proofs.len(), begin.elapsed().as_secs()));
     trials::try_all(tried, sources, &proofs, work, limits)
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -162,6 +161,32 @@ impl Trials<'_> {
     }
 }
 
+/// The work of several threads, each of which goes on until there is nothing more to do.
+fn in_threads(jobs: usize, work: impl Fn(usize) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..jobs.max(1)).map(|thread| scope.spawn(move || work(thread))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked"))))
+    })
+}
+
+/// Asks all proofs about the scripts as they are.
+pub(crate) fn measure_all(proofs: &mut [Proof], work: &Path, limits: Limits) -> anyhow::Result<()> {
+    let queue = Mutex::new(proofs.iter_mut());
+    in_threads(limits.jobs, |thread| {
+        let place = Place::new(work.join(format!("unchanged.{thread}")))?;
+        while let Some(proof) = next(&queue) {
+            proof.measure(&place, limits.patience * 4)?;
+        }
+        Ok(())
+    })
+}
+
+/// The lock is let go of at once.
+fn next<T>(queue: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
+    lock(queue).next()
+}
+
 /// Tries them in this order, several at the same time.
 pub(crate) fn try_all(
     mutants: &[&Mutant],
@@ -171,18 +196,14 @@ pub(crate) fn try_all(
     limits: Limits,
 ) -> anyhow::Result<Outcome> {
     let trials = Trials { sources, proofs, work, limits, catches: Mutex::default(), outcome: Mutex::default() };
-    let next = AtomicUsize::new(0);
-    let try_next = || {
-        while limits.has_time() {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(mutant) = mutants.get(at) else { break };
+    let queue = Mutex::new(mutants.iter().enumerate());
+    in_threads(limits.jobs, |_| {
+        while limits.has_time()
+            && let Some((at, mutant)) = next(&queue)
+        {
             trials.try_one(at, mutant)?;
         }
         Ok(())
-    };
-    std::thread::scope(|scope| {
-        let jobs: Vec<_> = (0..limits.jobs.max(1)).map(|_| scope.spawn(try_next)).collect();
-        jobs.into_iter().try_for_each(|job| job.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a trial panicked"))))
     })?;
     Ok(trials.outcome.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
