@@ -185,6 +185,22 @@ async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
     .await;
 }
 
+/// Neither an owner that is none nor a holder that nothing leads to covers what is queued.
+#[tokio::test]
+async fn what_nobody_has_is_told_with_what_is_queued() {
+    const QUEUED: &str = "I1 object x: has 1 events queued, but no marker, no worker that has it, and is not held";
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    for (owner, found) in [
+        ("held", "is held, but is neither in objects.held nor in objects.paused: only `seriatim held release` lets it go on"),
+        ("b.0", "its owner b.0 is no slot of a name in event.workers: nobody will adopt it"),
+        ("a.1", "its owner is a.1, but event.worker:a.1:object lacks it"),
+    ] {
+        broken_by(&mut state, &format!("LPUSH @x:events {{}}; SET @x:event.worker {owner}")).await;
+        assert_eq!(told(&mut state).await, [format!("I2 object x: {found}"), QUEUED.to_owned()], "{owner}");
+    }
+}
+
 /// The last that is right, before what is wrong.
 #[tokio::test]
 async fn what_is_just_right_is_not_told() {
