@@ -75,3 +75,41 @@ async fn rules_of_a_wrong_type_do_not_keep_held_objects_from_moving() {
     let due = due_ms(&mut state, "work:1").await;
     assert!(due.abs_diff(now + MINUTE_MS) < MINUTE_MS, "due in {} ms", due - now);
 }
+
+/// While a step ahead is fresh, nothing is taken over. The name waits as one does that is alive: it is not the first of each sweep.
+#[tokio::test]
+async fn a_name_is_looked_at_later_after_a_step_ahead() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let keys = state.keys.clone();
+    state.register("dead", 1).await;
+    state.run("LPUSH", &[&keys.worker_object("dead.0"), "work:1"]).await;
+    state.run("ZADD", &[&keys.event_workers_watched(), "1", "dead"]).await;
+    let now = now_ms(&mut state).await;
+    for field in ["clock", "clock.ahead"] {
+        meta(&mut state, field, now).await;
+    }
+    sweep(&mut state.conn, &keys, "other", 5, DAY).await.expect("a sweep");
+    let mut ask = redis::cmd("ZSCORE");
+    let next: f64 = ask.arg(keys.event_workers_watched()).arg("dead").query_async(&mut state.conn).await.expect("a time");
+    assert!(next > now as f64, "{next}");
+}
+
+/// How far a step back may go beyond the step ahead before it, so that what was written before the two stays: 5 s, and no more.
+#[tokio::test]
+async fn a_step_back_undoes_a_step_ahead_of_its_length() {
+    let redis = Redis::start();
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (keys, now) = (state.keys.clone(), now_ms(&mut state).await);
+    let ahead = now - MINUTE_MS;
+    for (back, first) in [(HOUR_MS + 5000, ahead - 5000), (HOUR_MS + 5001, 0)] {
+        for (field, value) in [("clock", now), ("clock.ahead", ahead), ("clock.gained", HOUR_MS)] {
+            meta(&mut state, field, value).await;
+        }
+        state.run("HSET", &[&keys.meta(), "clock.step", &format!("{back} rules 0")]).await;
+        sweep(&mut state.conn, &keys, "other", 5, DAY).await.expect("a sweep");
+        let mut ask = redis::cmd("HGET");
+        let step: String = ask.arg(keys.meta()).arg("clock.step").query_async(&mut state.conn).await.expect("a step");
+        assert_eq!(step, format!("{back} held {first}"));
+    }
+}

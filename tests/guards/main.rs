@@ -1,9 +1,11 @@
 //! Guards of the scripts that no schedule of real processes needs, because others stand before them: each is asked directly.
 #![cfg(feature = "worker")]
 
+mod check;
 mod claims;
 mod clock;
 mod connect;
+mod dead;
 mod foreign;
 mod forget;
 mod ids;

@@ -1,0 +1,236 @@
+//! The proofs: the test programs of this crate, each asked whether it notices a change of the scripts.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// Test programs that are not asked: they run no script.
+const NOT_ASKED: [&str; 2] = ["model", "mutants"];
+/// Modules of the others that are not asked: they take long, and notice what others do.
+const SKIPPED: [(&str, &[&str]); 3] = [
+    ("cli", &["bench::", "examples::"]),
+    ("proofs", &["failpoints::", "fuzz_inputs::", "fuzz_redis::"]),
+    ("scale", &["rules_million::"]),
+];
+
+/// By itself no test takes more than a few seconds.
+const ALONE: Duration = Duration::from_secs(20);
+
+/// A test program.
+#[derive(Debug)]
+pub(crate) struct Proof {
+    pub(crate) name: String,
+    program: PathBuf,
+    /// How long all of it takes where nothing is changed.
+    pub(crate) takes: Duration,
+}
+
+/// What became of a proof.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Content,
+    /// A test failed, also when run once more by itself.
+    Failed(String),
+    /// A change may well make it wait for ever.
+    NoEnd(Duration),
+    /// The script was refused as a whole, which anything would notice.
+    NoScript,
+}
+
+/// Where a proof runs: with these scripts, and with room for what it writes.
+#[derive(Debug)]
+pub(crate) struct Place {
+    dir: PathBuf,
+}
+
+impl Place {
+    /// With a copy of the scripts.
+    pub(crate) fn new(dir: PathBuf) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(dir.join("tmp"))?;
+        copy_lua(Path::new("lua"), &dir.join("lua"))?;
+        Ok(Self { dir })
+    }
+
+    /// Puts something else in the place of a script, e.g. of `lua/renew.lua`.
+    pub(crate) fn write(&self, file: &str, text: &str) -> anyhow::Result<()> {
+        std::fs::write(self.dir.join(file), text).with_context(|| file.to_owned())
+    }
+
+    pub(crate) fn remove(self) {
+        // What a test still writes there is cleared away with the rest.
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn copy_lua(from: &Path, to: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_lua(&entry.path(), &to)?;
+        } else {
+            std::fs::copy(entry.path(), to)?;
+        }
+    }
+    Ok(())
+}
+
+/// Builds the test programs in `tree`, with a target directory of its own if it needs one: those named, or all that are asked.
+pub(crate) fn build(tree: &Path, target: Option<&Path>, work: &Path, named: &[&str]) -> anyhow::Result<Vec<Proof>> {
+    let mut cargo = Command::new("cargo");
+    cargo.envs(target.map(|target| ("CARGO_TARGET_DIR", target)));
+    cargo.current_dir(tree).args([
+        "test",
+        "--locked",
+        "--all-features",
+        "--no-run",
+        "--message-format=json-render-diagnostics",
+        "--quiet",
+    ]);
+    for name in if named.is_empty() { &["*"] } else { named } {
+        cargo.args(["--test", name]);
+    }
+    let output = cargo.stderr(Stdio::inherit()).output().context("cargo")?;
+    ensure!(output.status.success(), "the tests do not compile");
+    let programs = work.join("programs");
+    std::fs::create_dir_all(&programs)?;
+    let mut proofs = Vec::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let message: serde_json::Value = serde_json::from_str(line).context("what cargo says")?;
+        let is_test = message["target"]["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "test"));
+        let (Some(program), Some(name), true) = (message["executable"].as_str(), message["target"]["name"].as_str(), is_test)
+        else {
+            continue;
+        };
+        // The tree can be built meanwhile: that puts another file in its place.
+        let kept = programs.join(name);
+        let _ = std::fs::remove_file(&kept);
+        if std::fs::hard_link(program, &kept).is_err() {
+            std::fs::copy(program, &kept)?;
+        }
+        proofs.push(Proof { name: name.to_owned(), program: kept, takes: Duration::ZERO });
+    }
+    if named.is_empty() {
+        let there: HashSet<_> = proofs.iter().map(|proof| proof.name.as_str()).collect();
+        if let Some(gone) = NOT_ASKED.iter().find(|name| !there.contains(**name)) {
+            bail!("benches/mutants/proofs.rs: there is no test program {gone}");
+        }
+        proofs.retain(|proof| !NOT_ASKED.contains(&proof.name.as_str()));
+    }
+    Ok(proofs)
+}
+
+/// A test program that was started, with all it starts.
+struct Running(Child);
+
+impl Running {
+    fn start(command: &mut Command, out: &Path) -> anyhow::Result<Self> {
+        let out = File::create(out)?;
+        let child = command.process_group(0).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).spawn()?;
+        Ok(Self(child))
+    }
+
+    /// Until `is_enough`, its end or the end of our patience. None if it goes on.
+    fn wait(&mut self, patience: Duration, is_enough: impl Fn() -> bool) -> anyhow::Result<Option<ExitStatus>> {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(Some(status));
+            }
+            if is_enough() || begin.elapsed() > patience {
+                return Ok(None);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Running {
+    /// With everything the tests have started, also where they have ended.
+    fn drop(&mut self) {
+        if let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.0.wait();
+    }
+}
+
+fn first_failure(out: &Path) -> Option<String> {
+    let text = String::from_utf8_lossy(&std::fs::read(out).ok()?).into_owned();
+    text.lines().find_map(|line| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned()))
+}
+
+impl Proof {
+    fn command(&self, place: &Place, tests: &[String]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("--test-threads=8").env("TMPDIR", place.dir.join("tmp")).env("SERIATIM_LUA_DIR", place.dir.join("lua"));
+        // No random schedules: a mutant that they alone notice is noticed by chance.
+        for (name, value) in [("SERIATIM_CASES", "0"), ("SERIATIM_MACHINE_STEPS", "0")] {
+            if std::env::var_os(name).is_none() {
+                command.env(name, value);
+            }
+        }
+        if tests.is_empty() {
+            let skipped = SKIPPED.iter().filter(|(program, _)| *program == self.name).flat_map(|(_, modules)| *modules);
+            command.args(skipped.flat_map(|module| ["--skip", module]));
+        } else {
+            command.arg("--exact").args(tests);
+        }
+        command
+    }
+
+    /// Runs it, or only these tests of it, until the first failure. What fails must fail once more by itself: on a busy machine, a test may fail for
+    /// want of time. Where it does not, the others are asked without it.
+    pub(crate) fn ask(&self, place: &Place, tests: &[String], patience: Duration) -> anyhow::Result<Verdict> {
+        let out = place.dir.join("out");
+        let mut without: Vec<String> = Vec::new();
+        loop {
+            let mut command = self.command(place, tests);
+            for test in &without {
+                command.args(["--skip", test]);
+            }
+            let mut running = Running::start(&mut command, &out).with_context(|| self.name.clone())?;
+            let status = running.wait(patience, || first_failure(&out).is_some())?;
+            drop(running);
+            let failed = match (first_failure(&out), status) {
+                (Some(failed), _) => failed,
+                (None, None) => return Ok(Verdict::NoEnd(patience)),
+                (None, Some(status)) if status.success() => return Ok(Verdict::Content),
+                // It died, and said nothing of a test.
+                (None, Some(status)) => return Ok(Verdict::Failed(status.to_string())),
+            };
+            let mut running = Running::start(&mut self.command(place, std::slice::from_ref(&failed)), &out)?;
+            let status = running.wait(ALONE, || false)?;
+            drop(running);
+            match status {
+                Some(status) if status.success() && without.len() < 3 => without.push(failed),
+                Some(status) if status.success() => return Ok(Verdict::Content),
+                _ if is_no_script(&out)? => return Ok(Verdict::NoScript),
+                _ => return Ok(Verdict::Failed(failed)),
+            }
+        }
+    }
+
+    /// Where nothing is changed it must be content, or it would be content with nothing. Keeps how long that took.
+    pub(crate) fn measure(&mut self, place: &Place, patience: Duration) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        let verdict = self.ask(place, &[], patience)?;
+        self.takes = begin.elapsed();
+        if verdict != Verdict::Content {
+            eprintln!("{}", String::from_utf8_lossy(&std::fs::read(place.dir.join("out"))?));
+            bail!("{} fails where nothing is changed: {verdict:?}", self.name);
+        }
+        Ok(())
+    }
+}
+
+fn is_no_script(out: &Path) -> anyhow::Result<bool> {
+    Ok(String::from_utf8_lossy(&std::fs::read(out)?).contains("Error compiling script"))
+}

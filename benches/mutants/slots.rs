@@ -1,0 +1,156 @@
+//! `tests/mutants/slots.txt`: the guards of the slots' state machine, each taken away in a copy of the tree with a target directory of its own.
+//!
+//! They are written down: what can be changed in Rust is not generated here.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+
+use super::changed;
+use super::proofs::{self, Place, Verdict};
+use super::trials::{Limits, Outcome};
+
+const TABLE: &str = "tests/mutants/slots.txt";
+
+/// The proofs besides its own tests, asked only where those notice nothing.
+const PROOFS: [&str; 4] = ["deliver", "commit", "claim", "recover"];
+
+/// How long its own tests may take; they wait for nothing.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A guard, and what is put in its place.
+#[derive(Debug, Default)]
+pub(crate) struct Guard {
+    pub(crate) name: String,
+    pub(crate) file: String,
+    old: String,
+    new: String,
+}
+
+impl Guard {
+    fn applied(&self, source: &str) -> anyhow::Result<String> {
+        let Self { name, file, old, new } = self;
+        ensure!(
+            !old.is_empty() && source.matches(old).count() == 1,
+            "{TABLE}: the old text of '{name}' is not exactly once in {file}"
+        );
+        Ok(source.replace(old, new))
+    }
+}
+
+fn add(text: &mut String, line: &str) {
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    text.push_str(line);
+}
+
+/// All of the table, each guard where it should be.
+pub(crate) fn guards() -> anyhow::Result<Vec<Guard>> {
+    let mut guards: Vec<Guard> = Vec::new();
+    for line in std::fs::read_to_string(TABLE).context(TABLE)?.lines() {
+        if line.is_empty() || line == "+" || line.starts_with('#') {
+            continue;
+        }
+        if let Some(name) = line.strip_prefix("== ") {
+            guards.push(Guard { name: name.to_owned(), ..Guard::default() });
+            continue;
+        }
+        match (guards.last_mut(), line.split_at_checked(2)) {
+            (Some(guard), Some(("@ ", file))) => file.clone_into(&mut guard.file),
+            (Some(guard), Some(("- ", old))) => add(&mut guard.old, old),
+            (Some(guard), Some(("+ ", new))) => add(&mut guard.new, new),
+            _ => bail!("{TABLE}: not a line of the table: {line}"),
+        }
+    }
+    for guard in &guards {
+        guard.applied(&std::fs::read_to_string(&guard.file).with_context(|| guard.file.clone())?)?;
+    }
+    Ok(guards)
+}
+
+/// A copy of the tree.
+struct Tree {
+    dir: PathBuf,
+    target: PathBuf,
+    work: PathBuf,
+}
+
+impl Tree {
+    fn new(work: &Path) -> anyhow::Result<Self> {
+        let dir = work.join("tree");
+        for file in changed::files()? {
+            let to = dir.join(&file);
+            std::fs::create_dir_all(to.parent().unwrap_or(&dir))?;
+            // A file that git knows may be gone.
+            if Path::new(&file).is_file() {
+                std::fs::copy(&file, to)?;
+            }
+        }
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+        Ok(Self { dir, target: std::path::absolute(target)?.join("mutants"), work: work.join("slots") })
+    }
+
+    /// The test of the library itself that notices it; none if nothing does.
+    fn own_tests(&self) -> anyhow::Result<Option<String>> {
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(&self.dir).env("CARGO_TARGET_DIR", &self.target).stdin(Stdio::null());
+        cargo.args(["test", "--locked", "--all-features", "--lib"]);
+        let built = cargo.arg("--no-run").output()?;
+        if !built.status.success() {
+            bail!("what is left does not compile: {}", String::from_utf8_lossy(&built.stderr).trim_end());
+        }
+        let mut cargo = Command::new("timeout");
+        cargo.current_dir(&self.dir).env("CARGO_TARGET_DIR", &self.target).stdin(Stdio::null());
+        cargo.arg(PATIENCE.as_secs().to_string());
+        let output =
+            cargo.args(["cargo", "test", "--locked", "--all-features", "--lib", "--", "worker::", "scripts::"]).output()?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() {
+            return Ok(None);
+        }
+        let failed = said.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+        Ok(Some(failed.unwrap_or("its own tests did not end").to_owned()))
+    }
+
+    /// What catches it; none if nothing does.
+    fn caught(&self, limits: Limits) -> anyhow::Result<Option<String>> {
+        if let Some(test) = self.own_tests()? {
+            return Ok(Some(test));
+        }
+        let place = Place::new(self.work.clone())?;
+        for proof in proofs::build(&self.dir, Some(&self.target), &self.work, &PROOFS)? {
+            match proof.ask(&place, &[], limits.patience)? {
+                Verdict::Content => {}
+                Verdict::Failed(test) => return Ok(Some(format!("{}: {test}", proof.name))),
+                Verdict::NoEnd(patience) => {
+                    return Ok(Some(format!("{}: it did not end in {} s", proof.name, patience.as_secs())));
+                }
+                Verdict::NoScript => bail!("the scripts do not compile"),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Takes them away one after the other, as far as there is time.
+pub(crate) fn try_all(guards: &[&Guard], work: &Path, limits: Limits) -> anyhow::Result<Outcome> {
+    let mut outcome = Outcome::default();
+    if guards.is_empty() || !limits.has_time() {
+        return Ok(outcome);
+    }
+    let tree = Tree::new(work)?;
+    for guard in guards {
+        if !limits.has_time() {
+            break;
+        }
+        let source = std::fs::read_to_string(&guard.file)?;
+        std::fs::write(tree.dir.join(&guard.file), guard.applied(&source)?)?;
+        let by = tree.caught(limits).with_context(|| guard.name.clone())?;
+        outcome.note(guard.name.clone(), by);
+        std::fs::write(tree.dir.join(&guard.file), source)?;
+    }
+    Ok(outcome)
+}

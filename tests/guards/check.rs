@@ -1,0 +1,226 @@
+//! What `check` tells of a state that is broken in one place, word for word, and what it says nothing of.
+
+use seriatim::control::check::check;
+
+use super::state::State;
+use super::support::Redis;
+
+/// What is told, without the namespace.
+async fn told(state: &mut State) -> Vec<String> {
+    let keys = state.keys.clone();
+    let report = check(&mut state.conn, &keys).await.expect("a report");
+    let text = |what: &str| what.replace(keys.prefix(), "");
+    report.violations.iter().map(|found| format!("{} {}: {}", found.invariant, found.subject, text(&found.what))).collect()
+}
+
+/// A clean state after these commands, with `@` for the namespace and `~` for a blank.
+async fn broken_by(state: &mut State, commands: &str) {
+    state.run("FLUSHDB", &[]).await;
+    state.clean().await;
+    for command in commands.split("; ") {
+        let words: Vec<String> =
+            command.split(' ').map(|word| word.replace('@', state.keys.prefix()).replace('~', " ")).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        state.run(words[0], &words[1..]).await;
+    }
+}
+
+async fn each(cases: &[(&str, &str)]) {
+    // A server of our own, for it is flushed.
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    for (commands, expected) in cases {
+        broken_by(&mut state, commands).await;
+        assert_eq!(told(&mut state).await, [*expected], "{commands}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_an_object_is_told() {
+    each(&[
+        (
+            "LPUSH @x:events {} {}",
+            "I1 object x: has 2 events queued, but no marker, no worker that has it, and is not held",
+        ),
+        (
+            "LPUSH @x:events {}; SET @x:last.event.id 5",
+            "I1 object x: has 1 events queued behind id 5, but no marker, no worker that has it, and is not held",
+        ),
+        ("SET @x:event.worker a.1", "I2 object x: its owner is a.1, but event.worker:a.1:object lacks it"),
+        (
+            "SET @x:event.worker b.0",
+            "I2 object x: its owner b.0 is no slot of a name in event.workers: nobody will adopt it",
+        ),
+        (
+            "SET @x:event.worker a.3",
+            "I2 object x: its owner a.3 is no slot of a name in event.workers: nobody will adopt it",
+        ),
+        (
+            "SET @x:event.worker held",
+            "I2 object x: is held, but is neither in objects.held nor in objects.paused: only `seriatim held release` lets it go on",
+        ),
+        (
+            "SET @x:event.worker held; ZADD @objects.held 1 x; ZADD @objects.paused 0 x",
+            "I2 object x: is held, but is in both objects.held and objects.paused",
+        ),
+        ("ZADD @objects.held 1 x", "I2 object x: is in objects.held, but its owner is nobody"),
+        ("ZADD @objects.paused 0 work:2", "I2 object work:2: is in objects.paused, but its owner is a.0"),
+        (
+            "SET @x:event.worker held; ZADD @objects.paused 0 x",
+            "I2 object x: is in objects.paused, but no rule is over it: nothing will wake it",
+        ),
+        ("SET @x:last.event.id 1e3", "layout object x: x:last.event.id is not an id"),
+        ("SET @x:last.event.id 17", "I5 object x: :last.event.id is 17, but next.event.id is 16: ids would be given twice"),
+        (
+            "HSET @bare:event.handled a b",
+            "layout object bare: :event.handled tells what handlers have finished, but no event of the object is in hand",
+        ),
+        (
+            "LPUSH @work:2:event.errors x",
+            "layout object work:2: :event.errors tells how an event has failed, but the object has none in hand that has",
+        ),
+        ("DEL @work:1:events; SET @work:1:events 1", "layout object work:1: work:1:events is a string, it should be a list"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_held_batch_is_told() {
+    each(&[
+        (
+            "LPUSH @work:2:events.held {}; SET @work:2:events.held.id 16~0~0~0~stop",
+            "I4 object work:2: has 1 events in a held batch, but its owner is a.0",
+        ),
+        (
+            "LPUSH @x:events.held {}; SET @x:events.held.id 16~0~0~0~stop",
+            "I4 object x: has 1 events in a held batch, but its owner is nobody",
+        ),
+        (
+            "SET @work:7:events.held.id 12~0~0~0~stop",
+            "I4 object work:7: :events.held.id names a held batch that begins with id 12, but there is none",
+        ),
+        (
+            "DEL @work:6:events.held.id",
+            "I4 object work:6: has 1 events in a held batch, but :events.held.id names no id for them",
+        ),
+        (
+            "SET @work:6:events.held.id 0~0~0~0~stop",
+            "I4 object work:6: has 1 events in a held batch, but :events.held.id names no id for them",
+        ),
+        ("SET @work:6:events.held.id 16~stop", "layout object work:6: work:6:events.held.id is not four numbers and a reason"),
+        (
+            "SET @work:5:last.event.id 15",
+            "I5 object work:5: its held batch begins with id 15, but id 15 of the object is delivered already",
+        ),
+        (
+            "LPUSH @work:6:events.held {}",
+            "I5 object work:6: its held batch has ids up to 17, but next.event.id is 16: ids would be given twice",
+        ),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_worker_is_told() {
+    const NO_TAG: &str = "layout worker a.0: event.worker:a.0:event.id is not an id and up to three counts";
+    each(&[
+        (
+            "LPUSH @event.worker:a.1:event {} {}; SET @event.worker:a.1:event.id 3",
+            "I3 worker a.1: has a batch of 2 events, but owns no object in event.worker:a.1:object",
+        ),
+        (
+            "SET @x:event.worker a.0; LPUSH @event.worker:a.0:object x",
+            "I3 worker a.0: owns 2 objects at once, x and work:2 among them",
+        ),
+        (
+            "SET @event.worker:a.1:event.id 12~1",
+            "I4 worker a.1: :event.id names a batch that begins with id 12, but there is none",
+        ),
+        ("DEL @event.worker:a.0:event.id", "I4 worker a.0: has a batch of 2 events, but no :event.id that names its id"),
+        (
+            "SET @work:2:last.event.id 12",
+            "I5 worker a.0: its batch begins with id 12, but id 12 of the object is delivered already",
+        ),
+        (
+            "LPUSH @event.worker:a.0:event {} {} {}; SET @event.worker:a.0:event.id 13",
+            "I5 worker a.0: its batch has ids up to 17, but next.event.id is 16: ids would be given twice",
+        ),
+        ("SET @event.worker:a.0:event.id twelve", NO_TAG),
+        ("SET @event.worker:a.0:event.id 12~1~1~1~1", NO_TAG),
+        ("SET @event.worker:a.0:event.id 0~1", NO_TAG),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
+    const NO_VALUE: &str = "layout name b: its value in event.workers is not slots, token and time";
+    each(&[
+        (
+            "SET @event.worker:a:lease another~h~1~1",
+            "I6 name a: its lease is held by token another, but the last to attach was token-of-a",
+        ),
+        ("HSET @event.workers b many~token~0", NO_VALUE),
+        ("HSET @event.workers b 0~token~0", NO_VALUE),
+        ("HSET @event.workers b 65537~token~0", NO_VALUE),
+        (
+            "HSET @seriatim.meta names.indexed 1; ZADD @event.workers.watched 1 a",
+            "layout name gone: it is in neither event.workers.watched nor event.workers.departed: nobody looks at it",
+        ),
+        (
+            "HSET @seriatim.meta names.indexed 1; ZADD @event.workers.watched 1 a 1 gone; ZADD @event.workers.departed 1 gone",
+            "layout name gone: it is in event.workers.watched and in event.workers.departed",
+        ),
+        ("HSET @event.rules pause~* 1~0~0~3~ada", "layout shared key: event.rules has a field pause * that is no rule"),
+        ("HSET @event.rules other~* 1~0~0~3~0~ada", "layout shared key: event.rules has a field other * that is no rule"),
+        (
+            "HSET @event.rules pause~* 1~5~0~3~0~ada",
+            "layout shared key: event.rules says that rules are to be looked at next at never, it should be 5",
+        ),
+        (
+            "HDEL @event.rules next",
+            "layout shared key: event.rules says that rules are to be looked at next at no time, it should be never",
+        ),
+    ])
+    .await;
+}
+
+/// Neither an owner that is none nor a holder that nothing leads to covers what is queued.
+#[tokio::test]
+async fn what_nobody_has_is_told_with_what_is_queued() {
+    const QUEUED: &str = "I1 object x: has 1 events queued, but no marker, no worker that has it, and is not held";
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    for (owner, found) in [
+        ("held", "is held, but is neither in objects.held nor in objects.paused: only `seriatim held release` lets it go on"),
+        ("b.0", "its owner b.0 is no slot of a name in event.workers: nobody will adopt it"),
+        ("a.1", "its owner is a.1, but event.worker:a.1:object lacks it"),
+    ] {
+        broken_by(&mut state, &format!("LPUSH @x:events {{}}; SET @x:event.worker {owner}")).await;
+        assert_eq!(told(&mut state).await, [format!("I2 object x: {found}"), QUEUED.to_owned()], "{owner}");
+    }
+}
+
+/// The last that is right, before what is wrong.
+#[tokio::test]
+async fn what_is_just_right_is_not_told() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    for commands in [
+        "SET @x:last.event.id 16",
+        "SET @x:last.event.id 9007199254740991; SET @next.event.id 9007199254740991",
+        "LPUSH @event.worker:a.0:event {} {} {}",
+        "SET @event.worker:a.0:event.id 12~0~0~0",
+        "LPUSH @event.worker:a.0:object work:2",
+        "SET @work:5:last.event.id 14",
+        "HSET @work:2:event.handled a b",
+        "LPUSH @work:2:event.errors x; SET @event.worker:a.0:event.id 12~0~1",
+        "LPUSH @work:5:event.errors x",
+        "HSET @event.workers b 65536~token~0",
+        "HSET @seriatim.meta names.indexed 1 names.cursor 7",
+        "SET @x:event.worker held; ZADD @objects.paused 0 x; HSET @event.rules block~x 1~0~0~3~0~ada",
+    ] {
+        broken_by(&mut state, commands).await;
+        assert_eq!(told(&mut state).await, [""; 0], "{commands}");
+    }
+}
