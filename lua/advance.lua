@@ -146,8 +146,8 @@ end
 local function give(i, entry)
   local tag = M.ids.text(M.ids.after(C.counter, 1))
   C.counter = M.ids.after(C.counter, #entry - 4)
-  to_set[#to_set + 1] = tag_keys[i]
-  to_set[#to_set + 1] = tag
+  local s = #to_set
+  to_set[s + 1], to_set[s + 2] = tag_keys[i], tag
   entry[3] = tag
   entries[#entries + 1] = entry
   C.progress = true
@@ -173,10 +173,11 @@ local function own(i, object, owner, last, sound, named)
     return 'paused'
   end
   local last_id = last and M.ids.parse(last)
-  local owner_key, last_key = P .. object .. K.event_worker, P .. object .. K.last_event_id
+  local owner_key = P .. object .. K.event_worker
   local usual = not last or last_id and last_id <= C.counter
   if usual and not sound and not (owner and last) then
     -- A key that told nothing, and yet is there, has a wrong type.
+    local last_key = P .. object .. K.last_event_id
     usual = call('EXISTS', owner and last_key or owner_key, last and owner_key or last_key) == 0
   end
   local refused = not usual and M.aside.refused(i, object, owner, last, last_id)
@@ -200,12 +201,11 @@ local function own(i, object, owner, last, sound, named)
     end
     left[i] = nil
   end
-  to_set[#to_set + 1] = owner_key
-  to_set[#to_set + 1] = name .. '.' .. number[i]
+  local s = #to_set
+  to_set[s + 1], to_set[s + 2] = owner_key, name .. '.' .. number[i]
   if last and C.forget_ms > 0 then
     -- Set anew it has no time to live: it must not be forgotten while events that follow on it are in flight.
-    to_set[#to_set + 1] = last_key
-    to_set[#to_set + 1] = last
+    to_set[s + 3], to_set[s + 4] = P .. object .. K.last_event_id, last
   end
   local c = #claimed + 1
   claimed[c], claimed_entries[c], claimed_queues[c] = i, entry, P .. object .. K.events
@@ -225,8 +225,8 @@ local function commit(going)
         local object, last = args[arg[i]], args[arg[i] + 2]
         -- Batch and tag go together: if the call fails further on, the slot is one that has nothing yet.
         to_delete[#to_delete + 1] = base[i] .. K.worker_event
-        to_set[#to_set + 1] = P .. object .. K.last_event_id
-        to_set[#to_set + 1] = last
+        local s = #to_set
+        to_set[s + 1], to_set[s + 2] = P .. object .. K.last_event_id, last
         slot_object[i], prev[i], untagged[i] = object, last, true
         if is_odd then
           M.results.finish(i)
@@ -306,7 +306,7 @@ local function claim_popped()
       end
       if is_ours and own(i, object, found[1], found[2], false, true) == 'empty' then
         call('LREM', lists[f], '1', object)
-        to_delete[#to_delete + 1] = found[1] and P .. object .. K.event_worker or nil
+        to_delete[#to_delete + 1] = P .. object .. K.event_worker
         C.to_expire[#C.to_expire + 1] = C.forget_ms > 0 and P .. object .. K.last_event_id or nil
       end
       C.progress = true

@@ -73,7 +73,7 @@ impl Args {
             minutes: setting("MUTANTS_MINUTES")?,
             jobs: setting("MUTANTS_JOBS")?.unwrap_or(cores),
             list: false,
-            patience: Duration::from_secs(setting("MUTANTS_PATIENCE")?.unwrap_or(60)),
+            patience: Duration::from_secs(setting("MUTANTS_PATIENCE")?.unwrap_or(180)),
         };
         while let Some(word) = words.next() {
             let mut value = || words.next().with_context(|| format!("{word} needs a value"));

@@ -21,7 +21,7 @@ repeat
   local digits = counter_text and #counter_text <= 16 and string.find(counter_text, '^%d+$')
   local counter = digits and tonumber(counter_text)
   if not counter or counter < highest or counter + 1024 * tonumber(args[4]) > 9007199254740991
-    or rules_next or args[SLOT_ARGS] == 'log' or args[10] ~= '0' then
+    or rules_next or args[SLOT_ARGS] == 'log' or args[10] ~= '0' or claims > 1 and markers > 0 then
     break
   end
   local due_ms = -1

@@ -332,3 +332,49 @@ fn batch(entry: &mut Reply) -> Result<BatchReply, ScriptError> {
     }
     Ok(BatchReply { slot, object, tag, prev, events })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fields of each result, as lua/advance/results.lua lists them.
+    fn fields(word: &str) -> usize {
+        let lua = include_str!("../../lua/advance/results.lua");
+        let line = lua.lines().find_map(|line| line.trim_start().strip_prefix(&format!("{word} = {{ ")));
+        line.unwrap_or_else(|| panic!("results.lua has no {word}")).split(", ").count()
+    }
+
+    #[test]
+    fn every_result_has_the_fields_that_the_script_reads() {
+        let bounds = Bounds {
+            batch: 1,
+            batch_bytes: 1,
+            reply_bytes: 1,
+            claims: 1,
+            markers: 1,
+            forget_after: None,
+            suspects: Suspects::NONE,
+        };
+        let (error, attempts) = (String::from("no"), 1);
+        let results = [
+            Results::Done,
+            Results::Yield,
+            Results::Part { next: Tag::default() },
+            Results::Hold { rest: Tag::default(), delay: None, why: "stop".to_owned() },
+            Results::Reject { next: None, id: 1, error: error.clone(), attempts },
+            Results::Complete { next: None, id: 1, error, attempts },
+        ];
+        for then in results {
+            let mut call = Advance::new(&Keys::new(), "w", "token", bounds, From::Held);
+            let before = call.cmd.args_iter().count();
+            call.report(0, &Report { object: "a".into(), tag: Tag::default(), count: 0, last: None, then });
+            let texts = call.cmd.args_iter().skip(before).map(|arg| match arg {
+                redis::Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+                _ => String::new(),
+            });
+            let texts: Vec<_> = texts.collect();
+            // The number of the slot and the word come first.
+            assert_eq!(texts.len() - 2, fields(&texts[1]), "{texts:?}");
+        }
+    }
+}

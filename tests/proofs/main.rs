@@ -10,3 +10,4 @@ mod fuzz_inputs;
 mod fuzz_redis;
 mod invariants;
 mod machine;
+mod usual;

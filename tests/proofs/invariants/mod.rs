@@ -18,3 +18,5 @@ mod rules;
 mod run;
 mod state;
 mod world;
+
+pub(crate) use run::Rng;

@@ -1,0 +1,245 @@
+//! The usual path of `advance` and its modules do the same: each takes one call on the same random state, and both leave the same reply and keys.
+//!
+//! A call that also looks at a slot which has nothing is not usual, and does nothing more. `SERIATIM_SEED=… cargo test --test proofs usual` runs one
+//! state again.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use redis::aio::MultiplexedConnection;
+use seriatim::keys::Keys;
+use seriatim::scripts::{self, Advance, Advanced, Bounds, From, Report, Results, Suspects, Tag};
+
+use crate::invariants::Rng;
+use crate::support::Redis;
+
+const CASES: u64 = 400;
+const SLOTS: usize = 3;
+/// A slot that has nothing.
+const ELSEWHERE: usize = 900;
+/// The last id given.
+const COUNTER: u64 = 2_000;
+
+/// A state, as the commands that make it, and a call.
+struct Case {
+    commands: Vec<Vec<String>>,
+    slots: Vec<(usize, Option<Report>)>,
+    bounds: Bounds,
+    from: From,
+    highest: u64,
+    /// Half of the states have few things in them that are not usual.
+    is_tame: bool,
+}
+
+impl Case {
+    fn run(&mut self, words: &[&str]) {
+        self.commands.push(words.iter().map(|word| (*word).to_owned()).collect());
+    }
+
+    /// Whether something that is not usual is so here: one time in `chance`, or seldom.
+    fn has(&self, rng: &mut Rng, chance: u64) -> bool {
+        rng.below(if self.is_tame { 20 * chance } else { chance }) == 0
+    }
+
+    fn queue(&mut self, keys: &Keys, object: &str, events: u64) {
+        for n in 0..events {
+            self.run(&["LPUSH", &keys.events(object), &format!("{{\"n\":{n}}}")]);
+        }
+    }
+
+    fn of(keys: &Keys, rng: &mut Rng) -> Self {
+        let bounds = Bounds {
+            batch: [1, 10][rng.at(2)],
+            batch_bytes: 1 << 20,
+            reply_bytes: if rng.below(8) == 0 { 1 } else { 1 << 20 },
+            claims: rng.at(SLOTS + 1),
+            markers: 100,
+            forget_after: None,
+            suspects: Suspects::NONE,
+        };
+        let from = if rng.below(2) == 0 { From::Held } else { From::Markers };
+        let is_tame = rng.below(2) == 0;
+        let mut case = Self { commands: Vec::new(), slots: Vec::new(), bounds, from, highest: COUNTER, is_tame };
+        if case.has(rng, 10) {
+            case.highest = COUNTER + 1;
+        }
+        case.run(&["SET", &keys.next_event_id(), &COUNTER.to_string()]);
+        case.run(&["HSET", &keys.event_workers(), "w", "3 token 1"]);
+        case.run(&["SET", &keys.worker_lease("w"), "token host 1 1"]);
+        for slot in 0..SLOTS {
+            match rng.below(6) {
+                0 => {}
+                1 => case.slots.push((slot, None)),
+                2 | 3 if slot == 0 || case.has(rng, 1) => case.popped(keys, rng, slot),
+                _ => case.in_flight(keys, rng, slot),
+            }
+        }
+        for n in 0..[0, 1 + rng.below(2)][usize::from(case.has(rng, 2))] {
+            let object = format!("more:{n}");
+            case.queue(keys, &object, 1 + rng.below(2));
+            case.run(&["LPUSH", &keys.objects_with_events(), &object]);
+        }
+        if case.has(rng, 4) {
+            let due = ["1", "9999999999999", "inf"][rng.at(3)];
+            case.queue(keys, "held:1", rng.below(2));
+            case.run(&["SET", &keys.event_worker("held:1"), "held"]);
+            case.run(&["ZADD", &keys.objects_held(), due, "held:1"]);
+        }
+        if case.has(rng, 10) {
+            case.run(&["HSET", &keys.event_rules(), "pause work:1", "1 0 0 3 0 adanot yet", "next", "never"]);
+        }
+        case
+    }
+
+    /// A free slot, into whose list a pop has moved an object.
+    fn popped(&mut self, keys: &Keys, rng: &mut Rng, slot: usize) {
+        let (worker, mut object) = (format!("w.{slot}"), "work:3");
+        if self.has(rng, 1) {
+            object = ["", "{x}", "work:0", "work:1", "work:2"][rng.at(5)];
+        }
+        self.run(&["LPUSH", &keys.worker_object(&worker), object]);
+        if self.has(rng, 10) {
+            self.run(&["LPUSH", &keys.worker_object(&worker), "other"]);
+        }
+        let events = if self.has(rng, 2) { rng.below(3) } else { 1 };
+        self.queue(keys, object, events);
+        let last = if self.has(rng, 2) { rng.below(3) } else { 3 + rng.below(2) };
+        match last {
+            0 => self.run(&["SET", &keys.last_event_id(object), "5000"]),
+            1 => self.run(&["SET", &keys.last_event_id(object), "no id"]),
+            2 => self.run(&["HSET", &keys.last_event_id(object), "wrong", "type"]),
+            3 => self.run(&["SET", &keys.last_event_id(object), "900"]),
+            _ => {}
+        }
+        if self.has(rng, 3) {
+            match rng.below(3) {
+                0 => self.run(&["SET", &keys.event_worker(object), "x.1"]),
+                1 => self.run(&["SET", &keys.event_worker(object), &worker]),
+                _ => self.run(&["HSET", &keys.event_worker(object), "wrong", "type"]),
+            }
+        }
+        self.slots.push((slot, None));
+    }
+
+    /// A slot with a batch, and what the caller says of it.
+    fn in_flight(&mut self, keys: &Keys, rng: &mut Rng, slot: usize) {
+        let (worker, object, count) = (format!("w.{slot}"), format!("busy:{slot}"), 1 + rng.at(2));
+        let first = 1_000 + 10 * slot as u64;
+        let failed = u32::from(self.has(rng, 5));
+        let tag = Tag { first, handouts: failed, attempts: failed, ..Tag::default() };
+        for n in 0..count {
+            self.run(&["LPUSH", &keys.worker_event(&worker), &format!("{{\"n\":{n}}}")]);
+        }
+        self.run(&["SET", &keys.worker_event_id(&worker), &tag.to_string()]);
+        self.run(&["LPUSH", &keys.worker_object(&worker), &object]);
+        self.run(&["SET", &keys.event_worker(&object), &worker]);
+        let more = if self.has(rng, 2) { 1 + rng.below(2) } else { 0 };
+        self.queue(keys, &object, more);
+        let told = if self.has(rng, 6) { Tag { first: 1, ..Tag::default() } } else { tag };
+        let then = if self.has(rng, 6) { Results::Yield } else { Results::Done };
+        let last = Some(first + count as u64 - 1);
+        let report = Report { object: object.into_bytes().into(), tag: told, count, last, then };
+        self.slots.push((slot, (!self.has(rng, 8)).then_some(report)));
+    }
+
+    /// Makes the state and the call. Returns the reply and all keys, and whether the usual path has claimed an object.
+    async fn call(
+        &self,
+        conn: &mut MultiplexedConnection,
+        keys: &Keys,
+        by_modules: bool,
+    ) -> (String, BTreeMap<String, String>, bool) {
+        run::<()>(conn, &["FLUSHALL"]).await;
+        for command in &self.commands {
+            // An object may come twice: what does not fit to what it has is left out.
+            let _ = try_run::<redis::Value>(conn, command).await;
+        }
+        run::<()>(conn, &["CONFIG", "RESETSTAT"]).await;
+        let mut call = Advance::beyond(keys, "w", "token", self.bounds, self.from, self.highest);
+        for (slot, report) in &self.slots {
+            match report {
+                Some(report) => call.report(*slot, report),
+                None => call.free(*slot),
+            }
+        }
+        if by_modules {
+            call.look(ELSEWHERE);
+        }
+        let reply = match scripts::advance(conn, &call).await {
+            Ok(Advanced::Ok { next_due, more, from, batches, quarantined }) => {
+                let due = next_due.map(|due| due.as_secs() / 60);
+                format!("due {due:?} more {more} from {from:?} {batches:?} {quarantined:?}")
+            }
+            other => format!("{other:?}"),
+        };
+        let stats: String = run(conn, &["INFO", "commandstats"]).await;
+        // The modules ask no queue for its length.
+        let is_usual = !by_modules && stats.contains("cmdstat_llen:calls=2,");
+        (masked(&reply), keyspace(conn).await, is_usual)
+    }
+}
+
+async fn try_run<T: redis::FromRedisValue>(
+    conn: &mut MultiplexedConnection,
+    words: &[impl redis::ToRedisArgs],
+) -> redis::RedisResult<T> {
+    let mut command = redis::Cmd::new();
+    for word in words {
+        command.arg(word);
+    }
+    command.query_async(conn).await
+}
+
+async fn run<T: redis::FromRedisValue>(conn: &mut MultiplexedConnection, words: &[impl redis::ToRedisArgs]) -> T {
+    try_run(conn, words).await.expect("an answer")
+}
+
+/// Ids and times that come from the clock differ from call to call.
+fn masked(text: &str) -> String {
+    let mut masked = String::new();
+    for piece in text.split_inclusive(|c: char| !c.is_ascii_digit()) {
+        let digits = piece.trim_end_matches(|c: char| !c.is_ascii_digit());
+        masked += if digits.len() >= 13 && digits.starts_with("17") { "TIME" } else { digits };
+        masked += &piece[digits.len()..];
+    }
+    masked
+}
+
+/// Every key with what it holds.
+async fn keyspace(conn: &mut MultiplexedConnection) -> BTreeMap<String, String> {
+    let names: Vec<String> = run(conn, &["KEYS", "*"]).await;
+    let mut all = BTreeMap::new();
+    for name in names {
+        let kind: String = run(conn, &["TYPE", &name]).await;
+        let words: &[&str] = match kind.as_str() {
+            "string" => &["GET", &name],
+            "list" => &["LRANGE", &name, "0", "-1"],
+            "zset" => &["ZRANGE", &name, "0", "-1", "WITHSCORES"],
+            "hash" => &["HGETALL", &name],
+            other => panic!("{name} is a {other}"),
+        };
+        let value: redis::Value = run(conn, words).await;
+        all.insert(name.clone(), masked(&format!("{kind} {value:?}")));
+    }
+    all
+}
+
+#[tokio::test]
+async fn the_usual_path_and_the_modules_do_the_same() {
+    let redis = Redis::own(&[]);
+    let (mut conn, keys) = (redis.connect().await, Keys::new());
+    let given: Option<u64> = std::env::var("SERIATIM_SEED").ok().map(|seed| seed.parse().expect("a seed is a number"));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_nanos() as u64;
+    let seeds: Vec<u64> = given.map_or_else(|| (now..now + CASES).collect(), |seed| vec![seed]);
+    let mut usual = 0;
+    for seed in &seeds {
+        let case = Case::of(&keys, &mut Rng(*seed));
+        let (reply, left, is_usual) = case.call(&mut conn, &keys, false).await;
+        let (modules_reply, modules_left, _) = case.call(&mut conn, &keys, true).await;
+        let what = format!("SERIATIM_SEED={seed}\n{:#?}\n{:?} {:?}", case.commands, case.slots, case.bounds);
+        assert_eq!(reply, modules_reply, "the replies; left: the usual path, right: the modules; {what}");
+        assert_eq!(left, modules_left, "the keys; left: the usual path, right: the modules; {what}");
+        usual += u64::from(is_usual);
+    }
+    assert!(given.is_some() || usual > CASES / 40, "the usual path has claimed in {usual} of {CASES} calls");
+}
