@@ -3,6 +3,8 @@
 local args = ARGV
 local name, token = args[2], args[3]
 local SLOT_ARGS, LOG_ARGS = 13, 3
+-- With more arguments of slots a call is likely to have something unusual, and to have looked for it in vain.
+local ARGS_MAX = 20
 
 local lease = call('GET', KEYS[1])
 local counter_text, soonest, rules_next, markers
@@ -21,7 +23,7 @@ repeat
   local digits = counter_text and #counter_text <= 16 and string.find(counter_text, '^%d+$')
   local counter = digits and tonumber(counter_text)
   if not counter or counter < highest or counter + 1024 * tonumber(args[4]) > 9007199254740991
-    or rules_next or args[SLOT_ARGS] == 'log' or args[10] ~= '0' or claims > 1 and markers > 0 then
+    or rules_next or args[SLOT_ARGS] == 'log' or args[10] ~= '0' or claims > 1 and markers > 0 or args[SLOT_ARGS + ARGS_MAX] then
     break
   end
   local due_ms = -1
