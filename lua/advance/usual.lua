@@ -3,15 +3,16 @@
 local args = ARGV
 local name, token = args[2], args[3]
 local SLOT_ARGS, LOG_ARGS = 13, 3
--- With more arguments of slots a call is likely to have something unusual, and to have looked for it in vain.
+-- A call with more arguments of slots goes to the modules at once. It is likely to need them, and the look would be in vain.
 local ARGS_MAX = 20
 
 local lease = call('GET', KEYS[1])
 local counter_text, soonest, rules_next, markers
 
--- The usual path. One slot at most takes the object that a pop has moved into its list, with the one event that this has; all other slots have
--- delivered all of their batches, and their objects have no more events. Every condition is read before the first write. It is straight-line code: most
--- of what a call costs is making functions and tables. With anything unusual, all that follows is made, and decides anew.
+-- A call takes the usual path if two things hold. At most one slot takes an object, which a pop has moved into its list and which has one event.
+-- All other slots have delivered their whole batches, and their objects have no more events.
+-- Every condition is read before the first write. If one does not hold, the path ends, and the modules do the whole call.
+-- The code makes no functions and few tables: these are most of what a call costs.
 repeat
   if not lease or string.sub(lease, 1, #token) ~= token then
     break
