@@ -1,4 +1,4 @@
-//! What git knows: which lines a change touches, and the commit.
+//! Asks git which lines of scripts have changed, and for the commit of the tree.
 
 use std::collections::HashSet;
 use std::process::Command;
@@ -43,7 +43,7 @@ fn lines_of(diff: &str) -> HashSet<(String, usize)> {
         {
             let (first, count) = after.split_once(',').unwrap_or((after, "1"));
             let (Ok(first), Ok(count)) = (first.parse::<usize>(), count.parse::<usize>()) else { continue };
-            // Where lines went, those on either side are the changed ones.
+            // If lines were only removed, the lines before and behind them count as changed.
             let end = if count == 0 { first + 2 } else { first + count };
             lines.extend((first..end).map(|line| (file.to_owned(), line)));
         }

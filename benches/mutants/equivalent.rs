@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 
 use super::generate::Mutant;
 
-/// Where the list is.
+/// The file of the list.
 pub(crate) const FILE: &str = "tests/mutants/equivalent.txt";
 
 /// The mutants of the list. An entry that no mutant matches is an error: the line has changed, and the reason is to be read again.

@@ -1,4 +1,4 @@
-//! What can be changed in a Lua file: each change is a mutant.
+//! Generates mutants: scripts with one small change each.
 //!
 //! | in the file | the mutant |
 //! |---|---|
@@ -13,7 +13,7 @@
 //! | a whole number | one more |
 //! | `true`, `false` | the other one |
 //!
-//! What is declared as a function stays: without it nothing works.
+//! Declarations of functions are never removed: no script works without its functions.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub(crate) struct Mutant {
     pub(crate) line: usize,
     /// The line as it is, without what it is indented by.
     pub(crate) text: String,
-    /// What is done to it, e.g. `<= to <`. With file and text, no two mutants have the same.
+    /// The change, e.g. `<= to <`. File, text of the line and change together name one mutant.
     pub(crate) what: String,
     range: Range<usize>,
     with: String,
