@@ -1,10 +1,12 @@
-//! Measures what a crowded Redis costs emitters: the p99 of an emit at 500 per second, with and without the crowd, in the same run.
+//! Measures what a crowded Redis costs emitters: the p99 of an emit at 500 per second, with and
+//! without the crowd, in the same run.
 //!
 //!     cargo bench --bench crowd [-- --scale PERCENT]
 //!
-//! Two private Redis on loopback have two worker processes each, whose 512 slots are all busy. One of the two also has 100,000 departed names,
-//! 1,000,000 markers, 300,000 paused and 100,000 held objects, and 1,000 rules; `--scale` takes that percentage of each. Both get 500 emits per
-//! second in turn. Ends with 1 if the p99 with the crowd is more than twice that without.
+//! Two private Redis on loopback have two worker processes each, whose 512 slots are all busy. One
+//! of the two also has 100,000 departed names, 1,000,000 markers, 300,000 paused and 100,000 held
+//! objects, and 1,000 rules; `--scale` takes that percentage of each. Both get 500 emits per second
+//! in turn. Ends with 1 if the p99 with the crowd is more than twice that without.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -181,7 +183,8 @@ impl Place {
         self.seed(MARKERS, percent, marked).await
     }
 
-    /// A turn of emits at an even pace, each timed from the moment at which it was due. Returns the times in ms, sorted.
+    /// A turn of emits at an even pace, each timed from the moment at which it was due. Returns the
+    /// times in ms, sorted.
     async fn emits(&self, turn: usize) -> anyhow::Result<Vec<f64>> {
         let mut every = interval(EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Burst);

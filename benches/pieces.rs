@@ -40,7 +40,8 @@ fn envelope(c: &mut Criterion) {
     });
 }
 
-/// One call that commits a batch of every slot and takes the next one, with the queues filled again between calls.
+/// One call that commits a batch of every slot and takes the next one, with the queues filled again
+/// between calls.
 fn advance(c: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let redis = support::Redis::own(&[]);

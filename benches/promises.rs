@@ -1,9 +1,11 @@
-//! Measures what the README promises, against a private Redis on loopback, and prints each figure beside its bound.
+//! Measures what the README promises, against a private Redis on loopback, and prints each figure
+//! beside its bound.
 //!
 //!     cargo bench --bench promises [-- takeover|restart|idle|latency|drain] [--input FILE]
 //!
-//! `--input` names NDJSON, plain or gzip, to be drained ten times over; without it the demo's generated events are used. The figures are for
-//! orientation: a bound that is missed on a loaded machine says little, one that is kept says enough. Ends with 1 if a bound is missed.
+//! `--input` names NDJSON, plain or gzip, to be drained ten times over; without it the demo's
+//! generated events are used. The figures are for orientation: a bound that is missed on a loaded
+//! machine says little, one that is kept says enough. Ends with 1 if a bound is missed.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -199,7 +201,8 @@ async fn drain_once(input: Option<&str>) -> anyhow::Result<f64> {
         }
         None => {
             for n in 0..256_540u64 {
-                // Skewed as the real thing: half of the events belong to a twentieth of the objects.
+                // Skewed as the real thing: half of the events belong to a twentieth of the
+                // objects.
                 let object = if n % 2 == 0 { n * 7919 % 100 } else { n * 7919 % 2000 };
                 redis.emit(&format!("file:{object}"), &format!("{{\"n\":{n},\"filler\":\"{}\"}}", "x".repeat(120))).await?;
             }
@@ -293,7 +296,8 @@ async fn takeover() -> anyhow::Result<Vec<Figure>> {
     ])
 }
 
-/// Waits until nothing that the victim had is still its own, and the last of it is owned elsewhere or finished.
+/// Waits until nothing that the victim had is still its own, and the last of it is owned elsewhere
+/// or finished.
 async fn owns_again(redis: &mut Loopback) -> anyhow::Result<()> {
     let owned = |owner: &Option<String>| owner.as_ref().is_some_and(|owner| owner.starts_with("a."));
     let of_victim: Vec<_> = redis.owners().await?.iter().enumerate().filter(|(_, o)| owned(o)).map(|(n, _)| n).collect();

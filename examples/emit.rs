@@ -1,6 +1,7 @@
 //! A producer: `cargo run --example emit [REDIS-URL]`.
 //!
-//! Then see what it did: `seriatim inspect work:1`, or let a worker take it: `seriatim worker --name w --sink stdout`.
+//! Then see what it did: `seriatim inspect work:1`, or let a worker take it: `seriatim worker
+//! --name w --sink stdout`.
 
 use seriatim::{EmitError, Emitter, event::Json};
 
@@ -19,7 +20,8 @@ async fn main() -> anyhow::Result<()> {
     emitter.emit("work:1", &Renamed { r#type: "renamed", title: "Seriatim" }).await?;
     emitter.emit("work:1", Json::new(r#"{"type":"touched"}"#)).await?;
 
-    // A main event with subevents that directly follow it, and the object's new state, all in one step.
+    // A main event with subevents that directly follow it, and the object's new state, all in one
+    // step.
     let emit =
         emitter.event("work:1", Json::new(r#"{"type":"split"}"#)).sub(Json::new(r#"{"part":1}"#)).sub(Json::new(r#"{"part":2}"#));
     let emitted = emit.data(Json::new(r#"{"title":"Seriatim","parts":2}"#)).send().await?;

@@ -69,7 +69,8 @@ async fn close(_: serde_json::Value, cx: HandlerContext) -> HandlerResult {
     Ok(())
 }
 
-/// The set of handlers; `shutdown` is stopped when an order is archived. tests/features/testing.rs tests it.
+/// The set of handlers; `shutdown` is stopped when an order is archived. tests/features/testing.rs
+/// tests it.
 pub fn handlers(shutdown: &Shutdown) -> Result<Handlers, HandlersError> {
     let stop = shutdown.clone();
     Handlers::builder()

@@ -1,10 +1,12 @@
-//! Two projections of the event log: how many events of each type there were each day, and the latest event of each object.
+//! Two projections of the event log: how many events of each type there were each day, and the
+//! latest event of each object.
 //!
 //!     cargo run --example worker          # in one terminal; it writes the event log, as `seriatim worker --event-log` does
 //!     cargo run --example emit            # in another
 //!     cargo run --example projection
 //!
-//! Each goes on where it was, also after it was killed; `-- --rebuild` begins anew. `SERIATIM_REDIS` names another Redis than the one at 127.0.0.1.
+//! Each goes on where it was, also after it was killed; `-- --rebuild` begins anew.
+//! `SERIATIM_REDIS` names another Redis than the one at 127.0.0.1.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

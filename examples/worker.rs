@@ -3,7 +3,8 @@
 //!     cargo run --example worker                            # in one terminal
 //!     cargo run --example emit                              # in another
 //!
-//! SIGTERM or Ctrl-C stops it gracefully, a second one at once. `SERIATIM_REDIS` names another Redis than the one at 127.0.0.1.
+//! SIGTERM or Ctrl-C stops it gracefully, a second one at once. `SERIATIM_REDIS` names another
+//! Redis than the one at 127.0.0.1.
 
 use anyhow::Context as _;
 use seriatim::event::Event;

@@ -1,30 +1,41 @@
 -- adopt: any worker process takes over what names without a lease have.
 --
--- Purpose   Holds, due now, the objects that slots of a name without a lease own, with one crash more for a batch in flight, and returns other names
---           they had taken to the markers. Each name is looked at when it is due, by the process that comes first.
---           A *watched* name has a lease, or has something. A *departed* name has neither: a pop of its process may still move a marker, so it is looked
---           at 1 s, 10 s, 1 min, 10 min and 1 h after its last sign of life, and a last time when it is forgotten. If it has something then, that is
---           taken over and the looks start again.
---           Departed names are looked at in rounds, at most one per second over all processes and with a bound of keys, and watched names first. Half of a
---           round takes the names that fell due last, half those that fell due first: many old names do not delay the looks at new ones.
---           A pass over event.workers puts names into the sets that are in neither: those that an older version registered. It begins an hour after the
---           one before, and takes one step per round.
---           Before all that the call follows Redis' clock (lib/clock.lua). A lease that ends later than its own length allows is cut to that length.
--- Keys      KEYS[1] event.workers (hash, read and write); event.workers.watched, event.workers.departed (zsets, read and write), seriatim.meta
---           (hash, read and write: names.next, names.cursor, names.indexed, clock, clock.step, clock.ahead); event.rules (hash, read and write);
---           event.worker:NAME:lease (string, read, its time to live written), objects.with.events (list),
---           objects.held (zset), event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
--- Arguments prefix; own name (left alone); crashes before an event is held for an operator (0: never, whoever
---           gets it settles it); ms to the next look at a watched name; ms after which a
---           departed name is forgotten; ms since the caller made its sweep before this one, '' = there was none;
---           ms within which a process with the caller's settings notices that its lease has ended
--- Replies   {'swept', more 0|1, objects held, names returned, held objects moved, ahead 0|1, name…}: the names from which something was taken. `more`:
---           watched names are still due, or times are still to be moved. `ahead`: leases may have ended whose processes live; nothing is taken over.
+-- Purpose   Holds, due now, the objects that slots of a name without a lease own, with one crash
+--           more for a batch in flight, and returns other names they had taken to the markers. Each
+--           name is looked at when it is due, by the process that comes first. A *watched* name has
+--           a lease, or has something. A *departed* name has neither: a pop of its process may
+--           still move a marker, so it is looked at 1 s, 10 s, 1 min, 10 min and 1 h after its last
+--           sign of life, and a last time when it is forgotten. If it has something then, that is
+--           taken over and the looks start again. Departed names are looked at in rounds, at most
+--           one per second over all processes and with a bound of keys, and watched names first.
+--           Half of a round takes the names that fell due last, half those that fell due first:
+--           many old names do not delay the looks at new ones. A pass over event.workers puts names
+--           into the sets that are in neither: those that an older version registered. It begins an
+--           hour after the one before, and takes one step per round. Before all that the call
+--           follows Redis' clock (lib/clock.lua). A lease that ends later than its own length
+--           allows is cut to that length.
+-- Keys      KEYS[1] event.workers (hash, read and write); event.workers.watched,
+--           event.workers.departed (zsets, read and write), seriatim.meta (hash, read and write:
+--           names.next, names.cursor, names.indexed, clock, clock.step, clock.ahead); event.rules
+--           (hash, read and write); event.worker:NAME:lease (string, read, its time to live
+--           written), objects.with.events (list), objects.held (zset), event.worker:W:* of every
+--           slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
+-- Arguments prefix; own name (left alone); crashes before an event is held for an operator (0:
+--           never, whoever gets it settles it); ms to the next look at a watched name; ms after
+--           which a departed name is forgotten; ms since the caller made its sweep before this one,
+--           '' = there was none; ms within which a process with the caller's settings notices that
+--           its lease has ended
+-- Replies   {'swept', more 0|1, objects held, names returned, held objects moved, ahead 0|1,
+--           name…}: the names from which something was taken. `more`: watched names are still due,
+--           or times are still to be moved. `ahead`: leases may have ended whose processes live;
+--           nothing is taken over.
 -- Keeps     I1 to I4
--- Cost      about 8 commands; 3 for each watched name with a lease, at most 512; for names without a lease 2 keys per slot, at most 1,024 and one name,
---           and what holding 256 objects takes, or one slot more; in one call per second, 4 commands and 1 key per slot for departed names, at most 6,144
---           keys and two names, and 2 commands for each of 256 names of the pass.
---           Behind a step of the clock calls that do nothing else: all rules are rewritten, or 1,000 held objects or departed names are moved
+-- Cost      about 8 commands; 3 for each watched name with a lease, at most 512; for names without
+--           a lease 2 keys per slot, at most 1,024 and one name, and what holding 256 objects
+--           takes, or one slot more; in one call per second, 4 commands and 1 key per slot for
+--           departed names, at most 6,144 keys and two names, and 2 commands for each of 256 names
+--           of the pass. Behind a step of the clock calls that do nothing else: all rules are
+--           rewritten, or 1,000 held objects or departed names are moved
 -- Uses: clock.AHEAD_MS clock.STEP_MS clock.follow slots.check_registry slots.check_types
 -- Uses: slots.depart slots.each slots.hold_owned slots.register slots.registered slots.watch
 -- Uses: time.now_ms
@@ -42,12 +53,14 @@ local state = call('HMGET', meta_key, 'names.next', 'names.cursor', 'names.index
 local now_ms = M.time.now_ms()
 local reply, things, keys_left = { 'swept', 0, 0, 0, 0, 0 }, 0, KEYS_MAX
 
--- Whether a time in ms that is written down lies within the last, or next, so many ms: a clock may have stepped.
+-- Whether a time in ms that is written down lies within the last, or next, so many ms: a clock may
+-- have stepped.
 local function is_within(text, ms)
   return text and math.abs(now_ms - (tonumber(text) or 0)) < ms
 end
 
--- Whether the clock has stepped ahead a moment ago. The time written down is at most a second older than the sweep before this one of the caller.
+-- Whether the clock has stepped ahead a moment ago. The time written down is at most a second older
+-- than the sweep before this one of the caller.
 local noted_ms = tonumber(state[4] or '')
 -- The pause is long enough for the processes that live to notice, and to attach again.
 local is_ahead = is_within(state[6], math.max(M.clock.AHEAD_MS, notice_ms + 2 * M.clock.STEP_MS))
@@ -81,7 +94,8 @@ local function drop(name)
   call('ZREM', departed, name)
 end
 
--- A name whose own keys have a wrong type is left to `seriatim check` and must not keep the others from being taken over.
+-- A name whose own keys have a wrong type is left to `seriatim check` and must not keep the others
+-- from being taken over.
 local function take_over(name, slots, token)
   local held, strays = 0, 0
   if pcall(M.slots.check_types, name, slots) then
@@ -99,7 +113,8 @@ local function take_over(name, slots, token)
   M.slots.watch(name, now_ms)
 end
 
--- Whether the name has a lease. Redis keeps the end of a lease, not its length: behind a step of the clock it may end an hour late.
+-- Whether the name has a lease. Redis keeps the end of a lease, not its length: behind a step of
+-- the clock it may end an hour late.
 local function is_leased(name)
   local key = P .. K.WORKER .. name .. K.worker_lease
   local lease = call('GET', key)
@@ -113,7 +128,8 @@ local function is_leased(name)
   return true
 end
 
--- `had` says that the name had nothing when it was looked at before: only a pop can have moved something since, into a list.
+-- `had` says that the name had nothing when it was looked at before: only a pop can have moved
+-- something since, into a list.
 local function look(name, had_nothing)
   if is_leased(name) then
     return M.slots.watch(name, now_ms + look_ms)

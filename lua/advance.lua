@@ -1,46 +1,69 @@
 -- advance: commit and claim, for any number of slots in one call.
 --
--- Purpose   Takes in what became of the batches in flight, gives the same slots more of their objects, and gives free slots other objects.
---           What a rule is over is paused, and rules that are lifted or past their end are woken, so many objects in each call.
---           Repeating a call changes nothing: a result that names another batch than the one in flight is ignored, and a slot that still has
---           a batch gets that batch.
---           The usual path comes first, in lua/advance/usual.lua. What only some calls need is in the modules of lua/advance/.
--- Keys      KEYS[1] event.worker:NAME:lease (string, read); event.workers (hash, read), next.event.id (string), objects.with.events (list),
---           objects.held and objects.paused (zsets), event.rules (hash), events.dead and event.log (streams, written, the log trimmed),
---           event.worker:W:* of the slots named, and of the objects they have or get
---           OBJ:events, OBJ:last.event.id, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write), OBJ:event.handled (hash, read and
---           deleted), OBJ:event.errors (list, written); OBJ:events of the objects for which handlers have emitted (lists, written)
--- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per reply; slots that may claim (0 to 1024);
---           markers looked at (1 to 4096); where to claim first: held | markers; ms after which the last id of a released object is forgotten
---           (0: never); highest id the caller has seen (0: none); room for suspects (lib/suspects.lua); then, where the event log is on, `log`, rows kept (about), ms they are kept (0: however old); then per slot, its number and
---           a result, which with the log on is followed by how long ago its batch was taken, ms:
---             free                                                          no batch, as far as the caller knows
---             look                                                          busy, but a pop for it may have moved a name: return it
---             handled                                                       the result of this slot, which follows, may end the event of which
---                                                                           OBJ:event.handled tells: if so, what handlers have emitted is
---                                                                           pushed, and the hash deleted
---             done   OBJECT TAG LAST                                        all delivered, LAST is the id of the last one: go on
---             yield  OBJECT TAG LAST                                        all delivered: let other objects have a turn
---             part   OBJECT TAG LAST COUNT NEXT                             the first COUNT are delivered; the rest, now NEXT, stays in hand
---             hold   OBJECT TAG LAST COUNT DELAY_MS|inf HELD_ID             the first COUNT are delivered; hold the rest. Where its attempts are
---                                                                           more than they were, its error is kept
---             reject OBJECT TAG LAST COUNT NEXT ID ERROR ATTEMPTS           the first COUNT are delivered; the one after them, ID, is a dead letter
---             complete, with the same arguments                             the same, but that one is completed with errors: the log keeps it
---           TAG is the tag of the batch in flight as the reply gave it, NEXT the tag of what remains ('' = nothing), LAST '' where COUNT is 0.
--- Replies   {'ok', ms to the next due time, or to the end of a rule | -1, more 0|1, where to claim first next time, {slot…}, {quarantined: object, why, …}}
---             slot = {number, object, tag, prev, event…}, oldest event first; a slot that is not mentioned is free
---             why of a quarantined object: `quarantine: …`, it is held for an operator; `foreign: …`, without a namespace its name begins with a
---             brace, so its marker is dropped and none of its keys is touched; at most 64 of these, each name cut at 512 bytes
---           | {'lapsed'} | {'fenced', lease} | {'counter', value}: next.event.id is not a number or at its end
+-- Purpose   Commits the results of batches in flight, gives the same slots more events of their
+--           objects, and gives free slots other objects. Pauses objects that a rule names, and
+--           wakes objects whose rules were lifted or have ended; both in bounded steps. A repeated
+--           call changes nothing: a result of another batch than the one in flight is ignored, and
+--           a slot that still has a batch gets that batch again. The usual path stands at the top,
+--           in lua/advance/usual.lua. The modules in lua/advance/ do everything else.
+-- Keys      KEYS[1] event.worker:NAME:lease (string, read)
+--           next.event.id (string), objects.with.events (list), objects.held and objects.paused
+--           (zsets): read and written
+--           event.workers and event.rules (hashes): read
+--           events.dead (stream): written; event.log (stream): written and trimmed
+--           event.worker:W:* of the named slots, and of the objects that they have or get
+--           OBJ:events, OBJ:last.event.id, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id:
+--           read and written
+--           OBJ:event.handled (hash): read and deleted; OBJ:event.errors (list): written
+--           OBJ:events of the objects for which handlers emitted (lists): written
+-- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per
+--           reply; slots that may claim (0 to 1024); markers looked at (1 to 4096); where to claim
+--           first: held | markers; ms after which the last id of a released object is forgotten (0:
+--           never); highest id that the caller has seen (0: none); room for suspects
+--           (lib/suspects.lua)
+--           with the event log on: `log`; rows kept (about); ms that rows are kept (0: any age)
+--           then per slot its number and a result; with the log on, each result is followed by the
+--           age of its batch in ms:
+--             free                   the caller knows of no batch
+--             look                   the slot is busy; return a name that a pop moved to its list
+--             handled                the slot's next result may end the event whose handler progress
+--                                    is stored in OBJ:event.handled; if it does, the emits of its
+--                                    handlers are pushed and the hash is deleted
+--             done OBJECT TAG LAST   the whole batch is delivered; LAST is the id of its last event
+--             yield OBJECT TAG LAST  the same, and other objects get a turn
+--             part OBJECT TAG LAST COUNT NEXT
+--                                    the first COUNT events are delivered; the rest, now NEXT, stays
+--                                    in hand
+--             hold OBJECT TAG LAST COUNT DELAY_MS|inf HELD_ID
+--                                    the first COUNT events are delivered; the rest is held. If its
+--                                    attempts grew, the error is kept
+--             reject OBJECT TAG LAST COUNT NEXT ID ERROR ATTEMPTS
+--                                    the first COUNT events are delivered; the next one, ID, becomes
+--                                    a dead letter
+--             complete OBJECT TAG LAST COUNT NEXT ID ERROR ATTEMPTS
+--                                    the same, but event ID is completed with errors: only the log
+--                                    keeps it
+--           TAG is the tag of the batch in flight, as the reply gave it. NEXT is the tag of the
+--           rest ('': no rest). LAST is '' if COUNT is 0.
+-- Replies   {'ok', ms to the next due time or end of a rule (-1: none), more 0|1, where to claim
+--           first next time, {slot…}, {quarantined: object, why, …}}
+--             slot = {number, object, tag, prev, event…}, oldest event first; an absent slot is
+--             free
+--             why = `quarantine: …`: the object is held for an operator; or `foreign: …`: the name
+--             of an object without a namespace begins with a brace, so its marker is dropped and
+--             its keys are not touched. At most 64 of these, each name cut at 512 bytes
+--           | {'lapsed'} | {'fenced', lease}
+--           | {'counter', value}: next.event.id is no number, or at its end
 -- Keeps     I1 to I6
--- Cost      A call claims 512 objects at most, and lets 256 go that cannot be claimed. It takes at most 4,096 events, of which the first of each
---           batch counts as four, and one batch more than fits into the reply's bytes. It pauses 256 objects, wakes 64, and asks for 2,048 fields
---           of rules at most; the last object may ask for 18 more. The caller bounds the results, their rows in the log and what handlers have kept
---           (src/scripts/load.rs).
---           Commands: about 20 per call; 2 per claim; 2 or more per batch of more than one event; 1 per object that is looked up in the rules.
---           With the log on, 1 per event that is finalized, 2 per batch and 3 per call. 1 or 2 per event that fails, and 1 where one ends that had
---           failed. 1 per slot that is said to be handled, 1 per event that handlers have emitted for it, and 2 per object of these. 2 per due
---           suspect there is no room for.
+-- Cost      A call claims at most 512 objects and lets at most 256 go that cannot be claimed. It
+--           takes at most 4,096 events, and one batch more than fits into the reply's bytes; the
+--           first event of a batch counts as four. It pauses at most 256 objects, wakes 64, and
+--           asks for 2,048 fields of rules; the last object may ask for 18 more. The caller bounds
+--           the results, their rows in the log and the handler progress (src/scripts/load.rs).
+--           Commands: about 20 per call; 2 per claim; 2 or more per batch of more than one event; 1
+--           per object that is looked up in the rules; 2 per due suspect without room. With the log
+--           on: 1 per finalized event, 2 per batch, 3 per call. Per failed event 1 or 2, and 1 more
+--           when it ends. Per slot with `handled` 1, plus 1 per event emitted and 2 per object.
 -- Uses: aside.put aside.refused aside.wrong_of batch.put_back batch.take_more fence.refused
 -- Uses: held.claim held.owned ids.MAX ids.after ids.parse ids.text jump.beyond log.trim
 -- Uses: markers.next markers.trim pauses.pause pauses.wake popped.give_back popped.look
@@ -50,7 +73,8 @@ if not lease or string.sub(lease, 1, #token) ~= token then
   return M.fence.refused(name, token, lease)
 end
 
--- The counter. `connect` has written it: an absent one was evicted, and a lower one is from an earlier state of Redis.
+-- The counter. `connect` has written it: an absent one was evicted, and a lower one is from an
+-- earlier state of Redis.
 local batch_max, highest = tonumber(args[4]), tonumber(args[11])
 local counter_before = M.ids.parse(counter_text or '0')
 local counter = counter_before
@@ -66,7 +90,8 @@ if rules_next then
 end
 local logs = args[SLOT_ARGS] == 'log'
 
--- The state of this call. Slots are counted from 1, as the call names them; what belongs to a slot stands at its place in one of the lists.
+-- The state of this call. Slots are counted from 1, as the call names them; what belongs to a slot
+-- stands at its place in one of the lists.
 C = {
   name = name, batch_max = batch_max, batch_bytes = tonumber(args[5]), forget_ms = tonumber(args[10]),
   logs = logs, log_keep = args[SLOT_ARGS + 1], log_keep_ms = tonumber(args[SLOT_ARGS + 2]),
@@ -81,19 +106,22 @@ C = {
   held_changed = false,
   -- The reply: batches; objects that were put aside, with why; whether anything was done.
   entries = {}, quarantined = {}, progress = false,
-  -- Writes that wait until all slots have come this far, so that one command does them for all of them. They cannot fail: neither command
-  -- minds what type a key had. Who reads such a key writes them down first. What is set has no time to live: that comes after it.
+  -- Writes that wait until all slots have come this far, so that one command does them for all of
+  -- them. They cannot fail: neither command minds what type a key had. Who reads such a key writes
+  -- them down first. What is set has no time to live: that comes after it.
   to_set = {}, to_delete = {}, to_expire = {},
   -- Objects that a slot has got in this call, and those that were put aside.
   claimed = {}, put_aside = {},
-  -- Slots: number, what its keys begin with, result, where its arguments begin; whether it has a batch, of which object; the object it has left, but
-  -- whose name is still in its list; the id before the events it gets next; what handlers have kept of its event.
+  -- Slots: number, what its keys begin with, result, where its arguments begin; whether it has a
+  -- batch, of which object; the object it has left, but whose name is still in its list; the id
+  -- before the events it gets next; what handlers have kept of its event.
   number = {}, base = {}, result = {}, arg = {}, busy = {}, object = {}, left = {}, prev = {}, untagged = {}, taken = {}, handled = {}, looks = {},
 }
 local number, base, result, arg, busy, slot_object, left, prev = C.number, C.base, C.result, C.arg, C.busy, C.object, C.left, C.prev
 local to_set, to_delete, entries, untagged = C.to_set, C.to_delete, C.entries, C.untagged
 
--- What the call names: free slots, and those of which all is delivered. The module reads all others.
+-- What the call names: free slots, and those of which all is delivered. The module reads all
+-- others.
 local tag_keys, owner_base = {}, P .. K.WORKER .. name .. '.'
 local n, at = 0, SLOT_ARGS + (logs and LOG_ARGS or 0)
 while args[at] do
@@ -125,8 +153,9 @@ local function write_down()
   C.to_expire = C.to_expire[1] and {} or C.to_expire
 end
 
--- Moves the first event of the object into the slot's empty batch. Returns the entry of the reply, {number, object, tag, prev, event…}, still without
--- tag; nil if there is no event; or nil and the key, without prefix, whose wrong type is in the way.
+-- Moves the first event of the object into the slot's empty batch. Returns the entry of the reply,
+-- {number, object, tag, prev, event…}, still without tag; nil if there is no event; or nil and the
+-- key, without prefix, whose wrong type is in the way.
 local function take(i, object, before)
   local event = try('LMOVE', P .. object .. K.events, base[i] .. K.worker_event, 'RIGHT', 'LEFT')
   if type(event) ~= 'string' then
@@ -153,8 +182,9 @@ local function give(i, entry)
   C.progress = true
 end
 
--- The slot has nothing more of its object. The name stays in its list until the slot's next object takes its place there, or the call ends:
--- as the last of the list, for all that came later are before it.
+-- The slot has nothing more of its object. The name stays in its list until the slot's next object
+-- takes its place there, or the call ends: as the last of the list, for all that came later are
+-- before it.
 local function leave(i, object)
   to_delete[#to_delete + 1] = P .. object .. K.event_worker
   left[i] = object
@@ -166,8 +196,9 @@ end
 -- Slots that have claimed an object and its first event: more of them, and ids, they get together.
 local claimed, claimed_entries, claimed_queues = {}, {}, {}
 
--- Makes the slot the owner of `object` and takes its first event. Returns 'claimed', 'empty', 'paused', or 'wrong'.
--- `owner` and `last` are what the object's keys tell; `sound`: a key that told nothing is not there; `named`: the slot's list has the name.
+-- Makes the slot the owner of `object` and takes its first event. Returns 'claimed', 'empty',
+-- 'paused', or 'wrong'. `owner` and `last` are what the object's keys tell; `sound`: a key that
+-- told nothing is not there; `named`: the slot's list has the name.
 local function own(i, object, owner, last, sound, named)
   if C.rules_next and owner ~= 'held' and M.pauses.pause(i, object, last, named) then
     return 'paused'
@@ -204,7 +235,8 @@ local function own(i, object, owner, last, sound, named)
   local s = #to_set
   to_set[s + 1], to_set[s + 2] = owner_key, name .. '.' .. number[i]
   if last and C.forget_ms > 0 then
-    -- Set anew it has no time to live: it must not be forgotten while events that follow on it are in flight.
+    -- Set anew it has no time to live: it must not be forgotten while events that follow on it are
+    -- in flight.
     to_set[s + 3], to_set[s + 4] = P .. object .. K.last_event_id, last
   end
   local c = #claimed + 1
@@ -213,17 +245,20 @@ local function own(i, object, owner, last, sound, named)
   return 'claimed'
 end
 
--- Takes in the results. The slots in `going` have nothing in hand any more, and go on with their objects.
+-- Takes in the results. The slots in `going` have nothing in hand any more, and go on with their
+-- objects.
 local function commit(going)
   local tags = n > 0 and call('MGET', unpack(tag_keys)) or {}
   for i = 1, n do
     local tag = tags[i]
     if tag and (result[i] == 'done' or result[i] == 'yield') and args[arg[i] + 1] == tag then
-      -- More belongs to the end of an event that handlers have kept something of, that has failed, or that is logged.
+      -- More belongs to the end of an event that handlers have kept something of, that has failed,
+      -- or that is logged.
       local is_odd = logs or C.handled[number[i]] or string.find(tag, ' ', 1, true)
       if not is_odd or M.results.prepare(i) then
         local object, last = args[arg[i]], args[arg[i] + 2]
-        -- Batch and tag go together: if the call fails further on, the slot is one that has nothing yet.
+        -- Batch and tag go together: if the call fails further on, the slot is one that has nothing
+        -- yet.
         to_delete[#to_delete + 1] = base[i] .. K.worker_event
         local s = #to_set
         to_set[s + 1], to_set[s + 2] = P .. object .. K.last_event_id, last
@@ -253,7 +288,8 @@ local function go_on(going)
   for g, i in ipairs(going) do
     queues[g] = P .. slot_object[i] .. K.events
   end
-  -- One look tells whether all of them have come to their end, as is the rule where objects have few events each.
+  -- One look tells whether all of them have come to their end, as is the rule where objects have
+  -- few events each.
   local some_left = queues[1] and call('EXISTS', unpack(queues)) > 0
   if some_left then
     write_down()
@@ -280,7 +316,8 @@ local function go_on(going)
   write_down()
 end
 
--- Free slots claim the objects to which a pop has moved a marker: their names are in the lists of the slots.
+-- Free slots claim the objects to which a pop has moved a marker: their names are in the lists of
+-- the slots.
 local function claim_popped()
   local lists, free = {}, {}
   for i = 1, n do
@@ -324,7 +361,8 @@ local function claim_held(i)
   return got
 end
 
--- A slot claims the object of the next marker that leads to one. Returns 'claimed', 'dropped', or nil if there is no marker to look at.
+-- A slot claims the object of the next marker that leads to one. Returns 'claimed', 'dropped', or
+-- nil if there is no marker to look at.
 local function claim_marker(i)
   local object, last, sound = M.markers.next()
   if not object then
@@ -336,8 +374,9 @@ local function claim_marker(i)
   return got == 'claimed' and got or 'dropped'
 end
 
--- Held objects and markers in turn, one and one; where one side has nothing, the other goes on. Markers left that this call may not look at
--- are not nothing: their turn goes on with the next call, or an object behind the many that busy ones leave would wait for turns of all of those.
+-- Held objects and markers in turn, one and one; where one side has nothing, the other goes on.
+-- Markers left that this call may not look at are not nothing: their turn goes on with the next
+-- call, or an object behind the many that busy ones leave would wait for turns of all of those.
 local function claim(i)
   local misses = 0
   while misses < 2 and C.claims_left > 0 and C.bytes_left > 0 and not busy[i] do
@@ -394,7 +433,8 @@ local function advance()
   end
 end
 
--- Whatever happens in between, what was claimed gets its ids, and ids that were given and markers that were used are written down.
+-- Whatever happens in between, what was claimed gets its ids, and ids that were given and markers
+-- that were used are written down.
 local is_wanted = C.claims_left > 0
 local done, failed = pcall(advance)
 -- Where objects have one event each, as is the rule while nothing has piled up, one look tells.

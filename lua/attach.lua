@@ -1,14 +1,18 @@
 -- attach: a worker process takes its name.
 --
--- Purpose   Writes a new token and keeps every unfinished batch of the name's slots where it is: advance hands it out again, with the same ids
---           and the same prev. Objects of slots that this start does not run are held, due now, and suspects for which it
---           has no room. A name in use is refused.
--- Keys      KEYS[1] event.worker:NAME:lease (string, read and write); event.workers (hash), event.workers.watched and event.workers.departed (zsets,
---           written), objects.with.events (list), objects.held (zset),
---           event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
--- Arguments prefix; name; token (UUID); holder ("host pid start LEASEms"); lease (ms); slots (1 to 1024); lease to displace ('' = none);
---           the token this process had before ('' = none, or it let its lease go because it stood still: a crash); crashes before an event is held for an operator
---           (0: never, whoever gets it settles it); room for suspects (lib/suspects.lua)
+-- Purpose   Writes a new token and keeps every unfinished batch of the name's slots where it is:
+--           advance hands it out again, with the same ids and the same prev. Objects of slots that
+--           this start does not run are held, due now, and suspects for which it has no room. A
+--           name in use is refused.
+-- Keys      KEYS[1] event.worker:NAME:lease (string, read and write); event.workers (hash),
+--           event.workers.watched and event.workers.departed (zsets, written), objects.with.events
+--           (list), objects.held (zset), event.worker:W:* of every slot, OBJ:event.worker,
+--           OBJ:events.held, OBJ:events.held.id (read and write)
+-- Arguments prefix; name; token (UUID); holder ("host pid start LEASEms"); lease (ms); slots (1 to
+--           1024); lease to displace ('' = none); the token this process had before ('' = none, or
+--           it let its lease go because it stood still: a crash); crashes before an event is held
+--           for an operator (0: never, whoever gets it settles it); room for suspects
+--           (lib/suspects.lua)
 -- Replies   {'attached', batches kept, objects held, names returned} | {'in_use', lease, ms left}
 -- Keeps     I1 to I4, I6
 -- Cost      O(slots)
@@ -21,7 +25,8 @@ local _, admits, taken = M.suspects.of(ARGV[10])
 local lease = call('GET', KEYS[1])
 local repeated = lease and string.sub(lease, 1, #token) == token
 if lease and not repeated and lease ~= displace then
-  -- Redis keeps the end of a lease, not its length: behind a step of the clock it may end an hour late.
+  -- Redis keeps the end of a lease, not its length: behind a step of the clock it may end an hour
+  -- late.
   local left_ms, length_ms = call('PTTL', KEYS[1]), tonumber(string.match(lease, ' (%d+)ms$'))
   if length_ms and left_ms > length_ms then
     call('PEXPIRE', KEYS[1], length_ms)
@@ -38,8 +43,8 @@ call('SET', KEYS[1], token .. ' ' .. holder, 'PX', lease_ms)
 M.slots.register(name, slots_all, token, now_ms)
 M.slots.watch(name, now_ms)
 
--- An unfinished batch tells of a death, unless this process itself had it (its lease lapsed) or this call was made before, and be it
--- that its own lease lapsed since.
+-- An unfinished batch tells of a death, unless this process itself had it (its lease lapsed) or
+-- this call was made before, and be it that its own lease lapsed since.
 local died = not repeated and last_token ~= before and last_token ~= token
 local kept, held = 0, 0
 local strays = M.slots.each(name, slots_all, function(at, slot, object, tag)

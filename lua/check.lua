@@ -1,23 +1,25 @@
--- check: which invariants are broken at some objects, workers, worker names, and shared keys.
--- The invariants are those of docs/design.md. Each subject is seen as it is at this one moment. Writes nothing.
+-- check: tells which invariants are broken at some objects, workers, worker names and shared keys.
 --
--- KEYS
---   1  event.workers   hash, read. It also routes the call; every other key is spelled from the prefix.
--- ARGV
---   1  prefix          what every key begins with, may be empty
---   2… threes of       kind: `object`, `worker`, `name` or `shared`
---                      name: the object, the worker id, the worker name; empty for `shared`
---                      hint: how to look for what covers an object with events (I1):
---                        covered  a marker or a worker's list had it a moment ago
---                        unknown  a finding I1 or `foreign` is only a suspicion
---                        searched the caller has looked for it in all markers and lists, in steps: only both ends of the markers are looked at
---                                 again. A finding with the text of the one before the search is certain: no event came or went meanwhile
--- Replies
---   {'looked', findings, names}
---     findings  flat threes: position of the subject (from 1), `I1` to `I6`, `layout` or `foreign`, text
---     names     the objects in the lists of the workers looked at, at most 1000 of each
--- Invariants: none are touched; I1 to I6 are read.
--- Cost: about 15 commands per subject, and all rules for `shared`. With `searched`, LPOS over 2,000 markers.
+-- Purpose   Looks at each subject as it is at this one moment. The invariants are those of
+--           docs/design.md.
+-- Keys      KEYS[1] event.workers (hash, read); it also routes the call. All other keys are spelled
+--           from the prefix, and read.
+-- Arguments prefix; then for each subject:
+--             kind: `object`, `worker`, `name` or `shared`
+--             name: the object, the worker id or the worker name; empty for `shared`
+--             hint: how to look for what covers an object with events (I1):
+--               covered    a marker or a worker's list had the object a moment ago
+--               unknown    a finding I1 or `foreign` is only a suspicion
+--               searched   the caller has searched all markers and lists, in steps; the script looks
+--                          again at both ends of the markers. A finding that reads the same as
+--                          before the search is certain: no event came or went meanwhile
+-- Replies   {'looked', findings, names}
+--             findings: flat triples of the subject's position (from 1), `I1` to `I6`, `layout` or
+--             `foreign`, and a text
+--             names: objects in the lists of the workers, at most 1,000 of each
+-- Keeps     writes nothing; reads I1 to I6
+-- Cost      about 15 commands per subject, and all rules for `shared`; with `searched`, LPOS over
+--           2,000 markers
 -- Uses: ids.after ids.parse names.is_foreign rules.fields_of rules.next_of rules.next_text
 -- Uses: rules.times tag.has_failed tag.held_numbers
 
@@ -114,7 +116,8 @@ local function last_of(object)
   return type_of(key) == 'string' and whole(call('GET', key)) or nil
 end
 
--- Whether there is a rule over the object, also one that is lifted: until all that it has held is woken it stays. So it is where that cannot be told.
+-- Whether there is a rule over the object, also one that is lifted: until all that it has held is
+-- woken it stays. So it is where that cannot be told.
 local function has_rule(object)
   if not shared(K.event_rules, 'hash') then return not shared(K.event_rules, 'none') end
   for _, value in ipairs(call('HMGET', P .. K.event_rules, unpack(M.rules.fields_of(object)))) do
@@ -123,7 +126,8 @@ local function has_rule(object)
   return false
 end
 
--- I2: the owner against the worker's list and the sets of held objects. Answers whether the owner's list has the object.
+-- I2: the owner against the worker's list and the sets of held objects. Answers whether the owner's
+-- list has the object.
 local function check_owner(object, owner, in_held, in_paused)
   if owner == 'held' then
     if not in_held and not in_paused then

@@ -1,19 +1,23 @@
 -- connect: the first script on every new connection of a worker process.
 --
--- Purpose   Makes sure that no id is ever given twice, even if Redis has lost writes (failover, restart, eviction, an emptied server).
---           The counter jumps to the time in microseconds if the server's replication id changed, if the counter is absent, or if it is below
---           the highest id the caller has seen. A namespace without seriatim.meta is new, or was emptied: its counter begins at the time, too,
---           unless the caller chose a first id. As long as fewer than a million ids a second are given, the time is beyond every id given
---           before, also if Redis has lost an earlier jump and nobody remembers those ids.
---           Writes down whether the event log is on, for those who finalize events and are no workers, and how many rows of it are kept: a worker
---           without the log must not trim rows that workers with it have written.
---           Raises the version of the protocol, so that workers of the version before cannot connect any more, and refuses a version it does not
---           know, before anything is written.
---           Refuses a user who may not do all that the scripts do.
+-- Purpose   Makes sure that no id is ever given twice, even if Redis has lost writes (failover,
+--           restart, eviction, an emptied server). The counter jumps to the time in microseconds if
+--           the server's replication id changed, if the counter is absent, or if it is below the
+--           highest id the caller has seen. A namespace without seriatim.meta is new, or was
+--           emptied: its counter begins at the time, too, unless the caller chose a first id. As
+--           long as fewer than a million ids a second are given, the time is beyond every id given
+--           before, also if Redis has lost an earlier jump and nobody remembers those ids. Writes
+--           down whether the event log is on, for those who finalize events and are no workers, and
+--           how many rows of it are kept: a worker without the log must not trim rows that workers
+--           with it have written. Raises the version of the protocol, so that workers of the
+--           version before cannot connect any more, and refuses a version it does not know, before
+--           anything is written. Refuses a user who may not do all that the scripts do.
 -- Keys      KEYS[1] seriatim.meta (hash, read and write); next.event.id (string, read and write)
--- Arguments prefix; replication id ('' = unknown); highest id seen by the caller (0 = none); lowest first id, of the caller's choice (0 = none); rows of the
---           event log that are kept, or 0 if it is off
--- Replies   {'ok', counter jumped 0|1, counter} | {'schema', version} | {'counter', value}: next.event.id is no whole number below 2^53
+-- Arguments prefix; replication id ('' = unknown); highest id seen by the caller (0 = none); lowest
+--           first id, of the caller's choice (0 = none); rows of the event log that are kept, or 0
+--           if it is off
+-- Replies   {'ok', counter jumped 0|1, counter} | {'schema', version} | {'counter', value}:
+--           next.event.id is no whole number below 2^53
 --           | {'denied', command}
 -- Keeps     I5 (ids)
 -- Cost      O(1)
@@ -35,7 +39,8 @@ elseif not counter then
   return { 'counter', value }
 end
 
--- An emptied Redis has no replication id to compare with, but its counter tells. An absent counter was evicted: connect always sets it.
+-- An emptied Redis has no replication id to compare with, but its counter tells. An absent counter
+-- was evicted: connect always sets it.
 local changed = replication_id ~= '' and seen[2] and seen[2] ~= replication_id or counter < highest or seen[1] and not value
 local chosen = first_id > 0
 if changed or not seen[1] and not chosen then

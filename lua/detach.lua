@@ -1,10 +1,12 @@
 -- detach: a worker process gives its name back.
 --
--- Purpose   Holds what its slots still own, due now and without counting it, returns other names to the markers, drops the lease, and wakes
---           a worker. The name stays registered: a pop that is still under way may move a marker, and that marker must be found.
--- Keys      KEYS[1] event.worker:NAME:lease (string, read and write); event.workers (hash), event.workers.watched and event.workers.departed (zsets,
---           written), objects.with.events (list), objects.held (zset),
---           event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
+-- Purpose   Holds what its slots still own, due now and without counting it, returns other names to
+--           the markers, drops the lease, and wakes a worker. The name stays registered: a pop that
+--           is still under way may move a marker, and that marker must be found.
+-- Keys      KEYS[1] event.worker:NAME:lease (string, read and write); event.workers (hash),
+--           event.workers.watched and event.workers.departed (zsets, written), objects.with.events
+--           (list), objects.held (zset), event.worker:W:* of every slot, OBJ:event.worker,
+--           OBJ:events.held, OBJ:events.held.id (read and write)
 -- Arguments prefix; name; token (UUID)
 -- Replies   {'detached', objects held} | {'lapsed'}: nothing left to do | {'fenced', lease}
 -- Keeps     I1 to I4

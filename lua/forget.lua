@@ -1,15 +1,20 @@
 -- forget: the last ids of idle objects go, and with them all that remains of these objects.
 --
--- Purpose   Deletes OBJ:last.event.id of every object named that is idle: it has no events, no owner, is not held, and no reserved key speaks of
---           it. All others stay as they are. A marker, or a name in a worker's list, without events leads nowhere and keeps nothing.
--- Keys      KEYS[1] objects.held (zset, read); objects.paused (zset, read); of the objects OBJ:last.event.id (string, read and deleted),
---           OBJ:event.handled (hash, read and deleted), OBJ:event.errors (deleted), OBJ:event.worker (string, read), OBJ:events (list, read), and
---           whether OBJ:events.held, OBJ:events.held.id or OBJ:events.scheduled are there
+-- Purpose   Deletes OBJ:last.event.id of every object named that is idle: it has no events, no
+--           owner, is not held, and no reserved key speaks of it. All others stay as they are. A
+--           marker, or a name in a worker's list, without events leads nowhere and keeps nothing.
+-- Keys      KEYS[1] objects.held (zset, read); objects.paused (zset, read); of the objects
+--           OBJ:last.event.id (string, read and deleted), OBJ:event.handled (hash, read and
+--           deleted), OBJ:event.errors (deleted), OBJ:event.worker (string, read), OBJ:events
+--           (list, read), and whether OBJ:events.held, OBJ:events.held.id or OBJ:events.scheduled
+--           are there
 -- Arguments prefix; objects (1 to 250)
 -- Replies   {'looked', word, detail, …}, a pair for each object:
---             forgotten LAST | unknown '' | queued EVENTS | owned W | held '' | reserved KEY | wrong KEY
+--             forgotten LAST | unknown '' | queued EVENTS | owned W | held '' | reserved KEY |
+--             wrong KEY
 --           A marker may be all there is of an `unknown` one. `wrong` names a key of a wrong type.
--- Keeps     I1 to I6: ids go on from next.event.id, so that the object's next one is above all its ids before, and its `prev`, 0, is early for nobody
+-- Keeps     I1 to I6: ids go on from next.event.id, so that the object's next one is above all its
+--           ids before, and its `prev`, 0, is early for nobody
 -- Cost      about 14 commands per object
 -- Uses: emits.is_emit
 local objects = { unpack(ARGV, 2) }
@@ -41,7 +46,8 @@ local function kept_by(object)
   if is_there(base .. K.events_scheduled_of) then
     return 'reserved', object .. K.events_scheduled_of
   end
-  -- What handlers have emitted is pushed with the end of their event; should it be left behind all the same, it must not be lost.
+  -- What handlers have emitted is pushed with the end of their event; should it be left behind all
+  -- the same, it must not be lost.
   for _, field in ipairs(try('HKEYS', base .. K.event_handled)) do
     if M.emits.is_emit(field) then
       return 'reserved', object .. K.event_handled

@@ -1,17 +1,14 @@
--- inspect: everything about one object at one moment; writes nothing.
+-- inspect: everything about one object at one moment.
 --
--- KEYS
---   1  event.workers   routes the call; every other key is spelled from the prefix.
--- ARGV
---   1  prefix          what every key begins with, may be empty
---   2  object          its name
---   3  text_bytes_max  how much of an event to show, bytes, 1 and up
--- Replies
---   {'inspected', field, value, field, value, …}; a field is missing where there is nothing to tell. `wrong`, `rule`,
---   `error` and `result` may come more than once. Fields: src/control/inspect.rs.
--- Invariants: none are touched.
--- Cost: LPOS over 10,000 markers at most, about 20 commands, and two for each result that is kept, of at most 64 KiB together. lua/taken.lua tells
--- which workers have the object in their lists.
+-- Keys      KEYS[1] event.workers (hash, read); it also routes the call. All other keys are spelled
+--           from the prefix, and read.
+-- Arguments prefix; object; bytes to show of an event (1 and more)
+-- Replies   {'inspected', field, value, field, value, …}. An absent field has nothing to tell;
+--           `wrong`, `rule`, `error` and `result` may come several times. src/control/inspect.rs
+--           lists the fields
+-- Keeps     writes nothing
+-- Cost      LPOS over at most 10,000 markers, about 20 commands, and 2 per stored result, of at
+--           most 64 KiB together. lua/taken.lua tells which workers have the object in their lists
 -- Uses: emits.is_result rules.fields_of time.now_ms
 
 local object = ARGV[2]

@@ -1,15 +1,14 @@
--- taken: the objects that the slots of some worker names have in their lists; writes nothing.
+-- taken: the objects in the lists of the slots of some worker names.
 --
--- KEYS
---   1  event.workers   hash, read. It also routes the call; every other key is spelled from the prefix.
--- ARGV
---   1  prefix          what every key begins with, may be empty
---   2  object          only this one; '' = all
---   3… twos of         a worker name, and how many slots of it to look at, 0 to 1024: in total about 1024
--- Replies
---   {'taken', names with a lease, {worker, object, worker, object, …}}: at most 1000 objects of a worker
--- Invariants: none are touched.
--- Cost: 2 commands for each name, one key for each slot; of a name that has something 2 commands for each slot.
+-- Keys      KEYS[1] event.workers (hash, read); it also routes the call. All other keys are spelled
+--           from the prefix, and read.
+-- Arguments prefix; an object ('': all objects); then in pairs: a worker name; how many of its
+--           slots to look at (0 to 1024). The caller names about 1,024 slots in total
+-- Replies   {'taken', names with a lease, {worker, object, worker, object, …}}, at most 1,000
+--           objects of a worker
+-- Keeps     writes nothing
+-- Cost      2 commands per name and one key per slot; 2 commands per slot of a name that has
+--           objects
 local object = ARGV[2]
 local NAMES_MAX = 1000
 

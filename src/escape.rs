@@ -1,8 +1,11 @@
-//! Names and errors for people: nothing that a terminal obeys or that begins a new line, and object names that lead back to their bytes.
+//! Names and errors for people: nothing that a terminal obeys or that begins a new line, and object
+//! names that lead back to their bytes.
 //!
-//! Escaped are control characters (U+0000 to U+001F, U+007F to U+009F), the separators U+2028 and U+2029, and the characters that change the
-//! direction of text. [`text`] escapes those only. [`name`] also escapes backslashes and bytes that are not UTF-8, so that [`unescaped`] gives
-//! exactly the bytes of the name again. [`lines`] is the last step of every output: it keeps line ends.
+//! Escaped are control characters (U+0000 to U+001F, U+007F to U+009F), the separators U+2028 and
+//! U+2029, and the characters that change the direction of text. [`text`] escapes those only.
+//! [`name`] also escapes backslashes and bytes that are not UTF-8, so that [`unescaped`] gives
+//! exactly the bytes of the name again. [`lines`] is the last step of every output: it keeps line
+//! ends.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -13,7 +16,8 @@ fn is_escaped(c: char) -> bool {
         || matches!(c, '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether the text can be shown as it is: a quick look at the bytes. All escaped characters beyond ASCII begin with one of three bytes.
+/// Whether the text can be shown as it is: a quick look at the bytes. All escaped characters beyond
+/// ASCII begin with one of three bytes.
 fn is_plain(bytes: &[u8]) -> bool {
     !bytes.iter().any(|byte| matches!(byte, 0..0x20 | 0x7f | 0xc2 | 0xd8 | 0xe2))
 }
@@ -39,8 +43,9 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// The name of an object, from which [`unescaped`] makes the same bytes again: `\n`, `\r`, `\t`, `\u{1b}`, `\xff` for a byte that is not UTF-8,
-/// `\\` for a backslash. A usual name is shown as it is.
+/// The name of an object, from which [`unescaped`] makes the same bytes again: `\n`, `\r`, `\t`,
+/// `\u{1b}`, `\xff` for a byte that is not UTF-8, `\\` for a backslash. A usual name is shown as it
+/// is.
 #[must_use]
 pub fn name(name: &(impl AsRef<[u8]> + ?Sized)) -> Cow<'_, str> {
     let bytes = name.as_ref();
@@ -135,8 +140,8 @@ fn hex(digits: &str) -> Option<&str> {
     is_hex.then_some(digits)
 }
 
-/// Whole lines, for people or JSON: everything escaped but line ends. The escape, `\u001b`, is one of JSON as well, and JSON needs it only inside of
-/// strings.
+/// Whole lines, for people or JSON: everything escaped but line ends. The escape, `\u001b`, is one
+/// of JSON as well, and JSON needs it only inside of strings.
 #[must_use]
 pub fn lines(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();

@@ -1,6 +1,7 @@
 //! What travels: object names, payloads, events and their envelopes.
 //!
-//! Payloads are bytes from end to end: checked once to be JSON, never decoded into a tree and never encoded again.
+//! Payloads are bytes from end to end: checked once to be JSON, never decoded into a tree and never
+//! encoded again.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -16,7 +17,8 @@ pub const NAME_BYTES_MAX: usize = 512;
 /// The longest event unless configured otherwise: 1 MiB.
 pub const EVENT_BYTES_MAX: usize = 1024 * 1024;
 
-/// The name of an object: 1 to 512 bytes of UTF-8 without control characters, e.g. `work:1`. Cheap to clone.
+/// The name of an object: 1 to 512 bytes of UTF-8 without control characters, e.g. `work:1`. Cheap
+/// to clone.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectName(Arc<str>);
 
@@ -36,7 +38,8 @@ pub enum NameError {
     /// The name is not UTF-8; the field tells the first bad byte.
     #[error("an object name is UTF-8, this one is not at byte {0}")]
     NotUtf8(usize),
-    /// Without a namespace, a name must not begin with a brace, or it could meet the keys of a namespace.
+    /// Without a namespace, a name must not begin with a brace, or it could meet the keys of a
+    /// namespace.
     #[error("without a namespace, an object name must not begin with '{{': {0:?}; choose another name or use a namespace")]
     Brace(String),
 }
@@ -63,8 +66,8 @@ impl ObjectName {
         Self::new(name)
     }
 
-    /// A name as it was found in Redis. It may break the rules above if another program wrote it; it is worked on all the same,
-    /// because refusing it would leave its events behind.
+    /// A name as it was found in Redis. It may break the rules above if another program wrote it;
+    /// it is worked on all the same, because refusing it would leave its events behind.
     #[cfg(feature = "worker")]
     pub(crate) fn found(name: &str) -> Self {
         Self(name.into())
@@ -159,7 +162,8 @@ fn within(event: Bytes, bytes_max: usize) -> Result<Bytes, EventError> {
     Ok(event)
 }
 
-/// Whether the bytes are exactly one JSON document in UTF-8, white space around it allowed. Builds nothing.
+/// Whether the bytes are exactly one JSON document in UTF-8, white space around it allowed. Builds
+/// nothing.
 pub(crate) fn check_json(bytes: &[u8]) -> Result<(), serde_json::Error> {
     serde_json::from_slice::<&RawValue>(bytes).map(|_| ())
 }
@@ -178,8 +182,8 @@ pub struct Event {
 }
 
 impl Event {
-    /// Appends the envelope `{"id":12,"prev":7,"object":"work:1","event":{…}}` in one line: CR and LF inside the payload, where
-    /// JSON allows them only as white space, become spaces.
+    /// Appends the envelope `{"id":12,"prev":7,"object":"work:1","event":{…}}` in one line: CR and
+    /// LF inside the payload, where JSON allows them only as white space, become spaces.
     pub fn write_envelope(&self, out: &mut Vec<u8>) {
         use std::io::Write as _;
         // Writing to a Vec and serializing a string cannot fail.

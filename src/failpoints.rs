@@ -1,12 +1,15 @@
-//! Fail points: before and after every command that a worker sends to Redis, and before and after every delivery to the sink.
+//! Fail points: before and after every command that a worker sends to Redis, and before and after
+//! every delivery to the sink.
 //!
-//! Only the feature `failpoints`, which no release turns on, puts code here; without it the macros are the bare calls. What happens at which
-//! point is told by the variable `FAILPOINTS` as the crate `fail` reads it, e.g. `FAILPOINTS='advance.after=2*off->1*return(abort)'`
-//! in a program that calls `fail::FailScenario::setup`. The points are `open info connect load attach renew adopt advance handled detach pop deliver`,
-//! each with `.before` and `.after`; what they may `return` is in [`Action`].
+//! Only the feature `failpoints`, which no release turns on, puts code here; without it the macros
+//! are the bare calls. What happens at which point is told by the variable `FAILPOINTS` as the
+//! crate `fail` reads it, e.g. `FAILPOINTS='advance.after=2*off->1*return(abort)'` in a program
+//! that calls `fail::FailScenario::setup`. The points are `open info connect load attach renew
+//! adopt advance handled detach pop deliver`, each with `.before` and `.after`; what they may
+//! `return` is in [`Action`].
 //!
-//! The same feature lets the scripts be read from another directory (`SERIATIM_LUA_DIR`), so that `scripts/mutants` can try
-//! changed ones without a build.
+//! The same feature lets the scripts be read from another directory (`SERIATIM_LUA_DIR`), so that
+//! `scripts/mutants` can try changed ones without a build.
 
 /// A call to Redis with a fail point on either side: a future with the same output.
 #[cfg(not(feature = "failpoints"))]
@@ -64,9 +67,11 @@ mod on {
     enum Action {
         /// `pass`: nothing but a line in the log.
         Pass,
-        /// `error`: the connection is gone. Before the call it never happens; after it, it has happened.
+        /// `error`: the connection is gone. Before the call it never happens; after it, it has
+        /// happened.
         Error,
-        /// `lost`: silence, then a timeout. Before the call the request was lost; after it, the reply.
+        /// `lost`: silence, then a timeout. Before the call the request was lost; after it, the
+        /// reply.
         Lost,
         /// `delay`: the process goes on later, when its lease is over.
         Delay,
@@ -159,7 +164,8 @@ mod on {
         }
     }
 
-    /// The text of a script: the file in `SERIATIM_LUA_DIR` where that is set and has it, otherwise what was compiled in.
+    /// The text of a script: the file in `SERIATIM_LUA_DIR` where that is set and has it, otherwise
+    /// what was compiled in.
     pub(crate) fn lua(file: &str, compiled: &'static str) -> Cow<'static, str> {
         let there = std::env::var_os("SERIATIM_LUA_DIR").map(|dir| std::path::Path::new(&dir).join(file));
         match there.and_then(|path| std::fs::read_to_string(path).ok()) {

@@ -1,10 +1,11 @@
 //! Every Redis key, spelled in one place, for Rust and for Lua.
 //!
-//! A key is a prefix, then the name of what it belongs to, then a fixed suffix. The prefix is empty without a
-//! namespace and `{NS:p}:` with one, so that all keys of one partition share a cluster slot. Two different
-//! (kind, name) pairs never share a key: the text after the last colon tells the kind, kinds of objects and kinds
-//! of workers have different endings, and the shared keys hold no colon. A name without a namespace must
-//! not begin with `{` for the same reason; [`Keys::object`] refuses it.
+//! A key is a prefix, then the name of what it belongs to, then a fixed suffix. The prefix is empty
+//! without a namespace and `{NS:p}:` with one, so that all keys of one partition share a cluster
+//! slot. Two different (kind, name) pairs never share a key: the text after the last colon tells
+//! the kind, kinds of objects and kinds of workers have different endings, and the shared keys hold
+//! no colon. A name without a namespace must not begin with `{` for the same reason;
+//! [`Keys::object`] refuses it.
 
 use crate::event::{NameError, ObjectName};
 
@@ -12,8 +13,9 @@ use crate::event::{NameError, ObjectName};
 #[cfg(feature = "worker")]
 pub(crate) const WORKER: &str = "event.worker:";
 
-/// The names and spellings of the table of keys that every script has: `events` and `worker_event` are what follows the object or the worker id,
-/// `objects_held` is a whole key without prefix, `WORKER` is what keys of workers begin with.
+/// The names and spellings of the table of keys that every script has: `events` and `worker_event`
+/// are what follows the object or the worker id, `objects_held` is a whole key without prefix,
+/// `WORKER` is what keys of workers begin with.
 #[cfg(feature = "worker")]
 pub(crate) fn for_lua() -> impl Iterator<Item = (&'static str, &'static str)> {
     let kinds = OBJECT_KINDS.iter().chain(WORKER_KINDS).chain(SHARED_KINDS).copied();
@@ -34,7 +36,8 @@ pub struct Keys {
     prefix: String,
 }
 
-/// Makes, from one list, the functions that spell keys and the tables of all kinds, of which the scripts get theirs.
+/// Makes, from one list, the functions that spell keys and the tables of all kinds, of which the
+/// scripts get theirs.
 macro_rules! keys {
     (
         objects { $($(#[$odoc:meta])* $oname:ident = $osuffix:literal,)* }
@@ -78,7 +81,8 @@ keys! {
         events_held_id = ":events.held.id",
         /// Hash: results of handlers that already finished for the event at the head of the batch.
         event_handled = ":event.handled",
-        /// List: how the event at the head of the batch has failed, the newest first: `MS ATTEMPT ERROR`.
+        /// List: how the event at the head of the batch has failed, the newest first: `MS ATTEMPT
+        /// ERROR`.
         event_errors = ":event.errors",
         /// Hash: schedule key to time and event.
         events_scheduled_of = ":events.scheduled",
@@ -104,9 +108,11 @@ keys! {
         next_event_id = "next.event.id",
         /// Hash: worker name to slots, last token, last sign of life in ms since the epoch.
         event_workers = "event.workers",
-        /// Sorted set: worker names that are alive or have something, by the time of the next look at them, ms.
+        /// Sorted set: worker names that are alive or have something, by the time of the next look
+        /// at them, ms.
         event_workers_watched = "event.workers.watched",
-        /// Sorted set: worker names without a lease that have nothing, by the time of the next look at them, ms.
+        /// Sorted set: worker names without a lease that have nothing, by the time of the next look
+        /// at them, ms.
         event_workers_departed = "event.workers.departed",
         /// Stream: dead letters.
         events_dead = "events.dead",
@@ -114,9 +120,11 @@ keys! {
         events_scheduled = "events.scheduled",
         /// Hash: pauses and blocks.
         event_rules = "event.rules",
-        /// Stream: events that are finalized; with the log off, those completed with errors, about the last thousand.
+        /// Stream: events that are finalized; with the log off, those completed with errors, about
+        /// the last thousand.
         event_log = "event.log",
-        /// Hash: projection name to how many rows of the log it has come, how many it missed, and the last row's id.
+        /// Hash: projection name to how many rows of the log it has come, how many it missed, and
+        /// the last row's id.
         event_projections = "event.projections",
         /// Stream: what operators did, about the last thousand actions.
         operator_actions = "operator.actions",
@@ -145,7 +153,8 @@ impl Keys {
         namespace.map_or_else(|| Ok(Self::new()), Self::with_namespace)
     }
 
-    /// String: the state of a projection. Names of projections have no dot and no colon, so that this is no other key.
+    /// String: the state of a projection. Names of projections have no dot and no colon, so that
+    /// this is no other key.
     pub fn event_projection(&self, name: &str) -> String {
         [&self.prefix, "event.projection.", name].concat()
     }
@@ -160,8 +169,8 @@ impl Keys {
         &self.prefix
     }
 
-    /// Checks the name of an object as it may stand in Redis, where any producer may have put it: any bytes but none, and without a namespace no brace
-    /// at the beginning.
+    /// Checks the name of an object as it may stand in Redis, where any producer may have put it:
+    /// any bytes but none, and without a namespace no brace at the beginning.
     ///
     /// # Errors
     /// [`NameError::Empty`] and [`NameError::Brace`].

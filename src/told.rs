@@ -1,4 +1,5 @@
-//! Errors of Redis in one line, and what to do about them: the same words in the library and in every command.
+//! Errors of Redis in one line, and what to do about them: the same words in the library and in
+//! every command.
 
 use redis::{ErrorKind, RedisError};
 
@@ -80,8 +81,9 @@ fn missing_right(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A worker ended at its start: its connection was cut in the middle of the first reply, or a SCRIPT FLUSH came between loading a script and
-    /// calling it. Both are over with the next connection.
+    /// A worker ended at its start: its connection was cut in the middle of the first reply, or a
+    /// SCRIPT FLUSH came between loading a script and calling it. Both are over with the next
+    /// connection.
     #[test]
     fn a_reply_that_was_cut_off_is_an_outage() {
         let cut = redis::parse_redis_value(b"$40\r\nredis_version").expect_err("half a reply");

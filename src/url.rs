@@ -1,11 +1,13 @@
-//! Redis URLs: reading one without ever repeating it, for it may hold a password; and how sockets behave that are opened by one.
+//! Redis URLs: reading one without ever repeating it, for it may hold a password; and how sockets
+//! behave that are opened by one.
 
 use std::time::Duration;
 
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{ConnectionInfo, IntoConnectionInfo as _, RedisError};
 
-/// A peer that vanished without a word is noticed after this long without traffic, and then this often.
+/// A peer that vanished without a word is noticed after this long without traffic, and then this
+/// often.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// What is wrong with a URL.
@@ -18,8 +20,9 @@ pub struct UrlError {
     pub reason: String,
 }
 
-/// Refuses what cannot be a URL of ours: one with TLS, and one whose password was not percent-encoded. What follows a `/`, `?` or
-/// `#` in such a password would be taken for something else, what stands before for a host name, and would show in errors.
+/// Refuses what cannot be a URL of ours: one with TLS, and one whose password was not
+/// percent-encoded. What follows a `/`, `?` or `#` in such a password would be taken for something
+/// else, what stands before for a host name, and would show in errors.
 pub fn check_url(url: &str) -> Result<(), UrlError> {
     let refused = |reason: &str| Err(UrlError { reason: reason.to_owned() });
     let Some((scheme, rest)) = url.split_once("://") else { return Ok(()) };
@@ -33,7 +36,8 @@ pub fn check_url(url: &str) -> Result<(), UrlError> {
     Ok(())
 }
 
-/// Reads a URL, a host with or without a port, or the path of a socket. The error tells no part of it.
+/// Reads a URL, a host with or without a port, or the path of a socket. The error tells no part of
+/// it.
 pub fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
     let has_scheme = url.contains("://") || url.starts_with("unix:/") || url.starts_with("redis+unix:/");
     let with_scheme = match url {
@@ -44,11 +48,13 @@ pub fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
     };
     let url = with_scheme.as_str();
     check_url(url)?;
-    // The error's own text may repeat parts of the URL, and with them the password: only its category is told.
+    // The error's own text may repeat parts of the URL, and with them the password: only its
+    // category is told.
     url.into_connection_info().map_err(|error: RedisError| UrlError { reason: error.category().to_owned() })
 }
 
-/// A socket that sends at once what is written, and notices a peer that is gone: for bytes that nobody acknowledges, after twice the response timeout.
+/// A socket that sends at once what is written, and notices a peer that is gone: for bytes that
+/// nobody acknowledges, after twice the response timeout.
 pub fn tcp_settings(response_timeout: Duration) -> TcpSettings {
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
     let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);

@@ -1,8 +1,9 @@
 //! A wire: a connection to Redis whose calls are given up only if nothing moves on it.
 //!
-//! The time a reply takes depends on its size and on the link; a fixed limit for a whole reply would end every large one on a slow link, for ever. So a
-//! wire notes when bytes last moved, and a call ends with a timeout only after that much time without progress. If the process dies, so does the
-//! connection; a call that was sent may still happen.
+//! The time a reply takes depends on its size and on the link; a fixed limit for a whole reply
+//! would end every large one on a slow link, for ever. So a wire notes when bytes last moved, and a
+//! call ends with a timeout only after that much time without progress. If the process dies, so
+//! does the connection; a call that was sent may still happen.
 
 use std::future::Future;
 use std::io;
@@ -23,7 +24,8 @@ use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// A connection of its own, shared by its clones. It does not reconnect, and ends with the last clone.
+/// A connection of its own, shared by its clones. It does not reconnect, and ends with the last
+/// clone.
 #[derive(Clone)]
 pub struct Wire {
     inner: MultiplexedConnection,
@@ -33,7 +35,8 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Connects, which may take up to `connect_timeout`, authentication included. Its calls then wait up to `patience` without progress.
+    /// Connects, which may take up to `connect_timeout`, authentication included. Its calls then
+    /// wait up to `patience` without progress.
     ///
     /// # Errors
     /// Those of the attempt; a timeout if it took too long.
@@ -92,7 +95,8 @@ impl Wire {
         Ok(Self { inner, watch: Watch { progress, patience, block: Duration::ZERO }, _driver: Arc::new(driver) })
     }
 
-    /// How long the commands that follow may block by design, without any progress, beyond the patience.
+    /// How long the commands that follow may block by design, without any progress, beyond the
+    /// patience.
     pub fn set_block(&mut self, block: Duration) {
         self.watch.block = block;
     }
@@ -181,8 +185,9 @@ impl Progress {
     }
 }
 
-/// A stream that notes progress: bytes that came, and bytes that the socket took after it was full. Bytes that an empty socket takes prove nothing: the
-/// kernel keeps them, whether the peer lives or not.
+/// A stream that notes progress: bytes that came, and bytes that the socket took after it was full.
+/// Bytes that an empty socket takes prove nothing: the kernel keeps them, whether the peer lives or
+/// not.
 struct Watched<S> {
     stream: S,
     progress: Arc<Progress>,

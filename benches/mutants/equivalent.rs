@@ -4,7 +4,8 @@
 //!         > to >=
 //!         A page of exactly the limit is whole either way.
 //!
-//! The file and the text of the line, then what is done to it, then the reason. A blank line ends an entry, `#` begins a comment.
+//! The file and the text of the line, then what is done to it, then the reason. A blank line ends
+//! an entry, `#` begins a comment.
 
 use std::collections::HashSet;
 
@@ -15,7 +16,8 @@ use super::generate::Mutant;
 /// The file of the list.
 pub(crate) const FILE: &str = "tests/mutants/equivalent.txt";
 
-/// The mutants of the list. An entry that no mutant matches is an error: the line has changed, and the reason is to be read again.
+/// The mutants of the list. An entry that no mutant matches is an error: the line has changed, and
+/// the reason is to be read again.
 pub(crate) fn equivalents(list: &str, mutants: &[Mutant]) -> anyhow::Result<HashSet<(String, String, String)>> {
     let mut known = HashSet::new();
     let all: HashSet<_> = mutants.iter().map(Mutant::key).collect();

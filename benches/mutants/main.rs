@@ -1,11 +1,15 @@
-//! Mutants: every script is changed in every small way that `generate` knows, one change at a time, and the tests are asked who notices.
+//! Mutants: every script is changed in every small way that `generate` knows, one change at a time,
+//! and the tests are asked who notices.
 //!
-//!     scripts/mutants [FILTER…] [--changed SINCE] [--draw N] [--seed N] [--minutes N] [--jobs N] [--list]
+//!     scripts/mutants [FILTER…] [--changed SINCE] [--draw N] [--seed N] [--minutes N] [--jobs N]
+//!     [--list]
 //!
-//! A mutant that nothing notices is printed as SURVIVED, and the exit code is 1: a test is missing, or the mutant is equivalent and belongs into
-//! `tests/mutants/equivalent.txt`, with the reason. Those that stand there are not tried. With `--changed` only survivors in changed lines give the
-//! exit code 1. A changed script needs no build: the tests read it from
-//! `SERIATIM_LUA_DIR`, which the feature `failpoints` makes possible. The guards of the slots' state machine are Rust, and listed by hand (`slots`).
+//! A mutant that nothing notices is printed as SURVIVED, and the exit code is 1: a test is missing,
+//! or the mutant is equivalent and belongs into `tests/mutants/equivalent.txt`, with the reason.
+//! Those that stand there are not tried. With `--changed` only survivors in changed lines give the
+//! exit code 1. A changed script needs no build: the tests read it from `SERIATIM_LUA_DIR`, which
+//! the feature `failpoints` makes possible. The guards of the slots' state machine are Rust, and
+//! listed by hand (`slots`).
 
 mod changed;
 mod equivalent;
@@ -33,7 +37,8 @@ const FOR_SCRIPTS: u32 = 67;
 /// What the command line says.
 #[derive(Debug)]
 struct Args {
-    /// A script or a folder of scripts, a script with a line (`hold.lua:12`), or part of the name of a guard of the slots.
+    /// A script or a folder of scripts, a script with a line (`hold.lua:12`), or part of the name
+    /// of a guard of the slots.
     filters: Vec<String>,
     /// Mutants of lines that are not as they were at this commit come first.
     changed: Option<String>,

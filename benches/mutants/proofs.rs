@@ -1,4 +1,5 @@
-//! The proofs: the test programs of this crate, each asked whether it notices a change of the scripts.
+//! The proofs: the test programs of this crate, each asked whether it notices a change of the
+//! scripts.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -82,7 +83,8 @@ fn copy_lua(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the test programs in `tree`, with a target directory of its own if it needs one: those named, or all that are asked.
+/// Builds the test programs in `tree`, with a target directory of its own if it needs one: those
+/// named, or all that are asked.
 pub(crate) fn build(tree: &Path, target: Option<&Path>, work: &Path, named: &[&str]) -> anyhow::Result<Vec<Proof>> {
     let mut cargo = Command::new("cargo");
     cargo.envs(target.map(|target| ("CARGO_TARGET_DIR", target)));
@@ -186,8 +188,9 @@ impl Proof {
         command
     }
 
-    /// Runs it, or only these tests of it, until the first failure. What fails must fail once more by itself: on a busy machine, a test may fail for
-    /// want of time. Where it does not, the others are asked without it.
+    /// Runs it, or only these tests of it, until the first failure. What fails must fail once more
+    /// by itself: on a busy machine, a test may fail for want of time. Where it does not, the
+    /// others are asked without it.
     pub(crate) fn ask(&self, place: &Place, tests: &[String], patience: Duration) -> anyhow::Result<Verdict> {
         let out = place.dir.join("out");
         let mut without: Vec<String> = Vec::new();
@@ -218,7 +221,8 @@ impl Proof {
         }
     }
 
-    /// Where nothing is changed it must be content, or it would be content with nothing. Keeps how long that took.
+    /// Where nothing is changed it must be content, or it would be content with nothing. Keeps how
+    /// long that took.
     pub(crate) fn measure(&mut self, place: &Place, patience: Duration) -> anyhow::Result<()> {
         let begin = Instant::now();
         let verdict = self.ask(place, &[], patience)?;

@@ -1,4 +1,5 @@
-//! `tests/mutants/slots.txt`: the guards of the slots' state machine, each taken away in a copy of the tree with a target directory of its own.
+//! `tests/mutants/slots.txt`: the guards of the slots' state machine, each taken away in a copy of
+//! the tree with a target directory of its own.
 //!
 //! They are written down: what can be changed in Rust is not generated here.
 

@@ -24,7 +24,8 @@ async fn keep(world: &mut World, measured: bool) -> (bytes::Bytes, scripts::Tag)
     (batch.object, batch.tag)
 }
 
-/// Keeps as many subtasks of the first event of a batch as its handlers may name, with the longest names.
+/// Keeps as many subtasks of the first event of a batch as its handlers may name, with the longest
+/// names.
 pub(crate) async fn remember(world: &mut World, batch: &BatchReply) {
     let mut handled = redis::cmd("HSET");
     handled.arg(world.keys.event_handled(&String::from_utf8_lossy(&batch.object))).arg("id").arg(batch.tag.first);

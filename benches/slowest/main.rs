@@ -2,9 +2,11 @@
 //!
 //!     cargo bench --bench slowest [-- [--wide] [--default] [FILTER]]
 //!
-//! Each case builds a worst state in a private Redis, calls the script as the program does, and reads the time from the server's SLOWLOG. The
-//! program exits with 1 if a time is above its bound: 10 ms with default settings, 25 ms with the largest. `--wide` allows five times as much: for
-//! machines that others use at the same time, as in CI. `--default` leaves out the largest settings.
+//! Each case builds a worst state in a private Redis, calls the script as the program does, and
+//! reads the time from the server's SLOWLOG. The program exits with 1 if a time is above its bound:
+//! 10 ms with default settings, 25 ms with the largest. `--wide` allows five times as much: for
+//! machines that others use at the same time, as in CI. `--default` leaves out the largest
+//! settings.
 
 #[path = "../../tests/support/mod.rs"]
 mod support;

@@ -1,4 +1,5 @@
-//! Rules: 1,000 of them, and names with as many colons as a name can have, and with prefixes of their own.
+//! Rules: 1,000 of them, and names with as many colons as a name can have, and with prefixes of
+//! their own.
 
 use seriatim::control::rules::{Kind, RULES_MAX, Selector, lift, set};
 use seriatim::scripts::operator::By;

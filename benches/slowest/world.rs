@@ -13,7 +13,8 @@ use crate::support;
 
 pub(crate) const NAME: &str = "w";
 pub(crate) const TOKEN: &str = "token-1";
-/// Times a case is measured. The fastest counts: the state is the worst, and whatever else delays a call is the machine's.
+/// Times a case is measured. The fastest counts: the state is the worst, and whatever else delays a
+/// call is the machine's.
 const SAMPLES: usize = 3;
 
 /// The settings of the process that calls.
@@ -53,7 +54,8 @@ pub(crate) type Run = for<'a> fn(&'a mut World, &'a Settings) -> Pin<Box<dyn Fut
 pub(crate) struct Case {
     pub(crate) script: &'static str,
     pub(crate) state: &'static str,
-    /// Allowed above the bound, for one single event that is larger, with what its handlers have emitted: 3 ms for each MiB.
+    /// Allowed above the bound, for one single event that is larger, with what its handlers have
+    /// emitted: 3 ms for each MiB.
     pub(crate) more_ms: f64,
     pub(crate) run: Run,
 }
@@ -170,7 +172,8 @@ impl World {
             let mut call = Advance::new(&self.keys, NAME, TOKEN, settings.bounds(), From::Markers);
             (0..settings.slots()).filter(|slot| all.iter().all(|had| had.slot != *slot)).for_each(|slot| call.free(slot));
             let got = self.advance(&call).await;
-            // A call may find only markers of objects that are held: those are claimed by the next one.
+            // A call may find only markers of objects that are held: those are claimed by the next
+            // one.
             in_vain = if got.is_empty() { in_vain + 1 } else { 0 };
             assert!(in_vain < IN_VAIN_MAX, "{} of {} slots have a batch", all.len(), settings.slots());
             all.extend(got);
@@ -197,7 +200,8 @@ pub(crate) fn names(count: usize, prefix: &str) -> Vec<String> {
     (0..count).map(|n| format!("{prefix}:{n}")).collect()
 }
 
-/// A legal name as long and with as many colons as a name can have. The prefixes at its first colons, which rules may have, are its own.
+/// A legal name as long and with as many colons as a name can have. The prefixes at its first
+/// colons, which rules may have, are its own.
 pub(crate) fn deep(n: usize) -> String {
     let prefix = format!("{n:04}{}", "x".repeat(50));
     format!("{prefix}{}{}", ":xxxxxxx".repeat(8), ":".repeat(512 - prefix.len() - 64))

@@ -1,7 +1,7 @@
 //! A worker process whose handler blocks its thread when the harness asks for it.
 //!
-//! The harness starts itself with the word `blocking-worker`. The request is a file that holds how long to block, in ms; the next delivery
-//! takes the file away and sleeps on its thread.
+//! The harness starts itself with the word `blocking-worker`. The request is a file that holds how
+//! long to block, in ms; the next delivery takes the file away and sleeps on its thread.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -39,7 +39,8 @@ fn take_request(path: &Path) -> Option<Duration> {
     Some(Duration::from_millis(ms))
 }
 
-/// Works until SIGTERM. Words: name, URL, output, slots, file of requests, whether to take over, whether one thread runs everything.
+/// Works until SIGTERM. Words: name, URL, output, slots, file of requests, whether to take over,
+/// whether one thread runs everything.
 pub(crate) fn main(words: &[String]) -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     let [name, url, output, slots, request, takeover, single] = words else { anyhow::bail!("{WORD} needs seven words") };

@@ -1,7 +1,8 @@
 //! The event log: taken out of Redis as it grows, and held against the history in the end.
 //!
-//! An event and its row leave together, in one step: whatever Redis loses, it loses both. So no event has two rows, in no run; each row follows the one
-//! before of its object; and what was acknowledged or received has a row, unless the emit itself is among what Redis may have lost.
+//! An event and its row leave together, in one step: whatever Redis loses, it loses both. So no
+//! event has two rows, in no run; each row follows the one before of its object; and what was
+//! acknowledged or received has a row, unless the emit itself is among what Redis may have lost.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fs::File;
@@ -28,7 +29,8 @@ pub(crate) struct EventLog {
     rows: Vec<Row>,
     /// The last row that was taken out.
     read_to: Option<String>,
-    /// The newest row at some times of the last seconds. Ids of rows tell no age: Redis' clock may step.
+    /// The newest row at some times of the last seconds. Ids of rows tell no age: Redis' clock may
+    /// step.
     newest: VecDeque<(Instant, String)>,
     /// Redis was restarted empty after so many rows.
     emptied: Vec<usize>,
@@ -63,7 +65,8 @@ impl EventLog {
         self.newest.clear();
     }
 
-    /// Takes out all rows, or those that were there so long ago that Redis does not lose them any more.
+    /// Takes out all rows, or those that were there so long ago that Redis does not lose them any
+    /// more.
     pub(crate) async fn read(&mut self, conn: &mut MultiplexedConnection, settled: Option<Duration>) -> anyhow::Result<()> {
         let end = match settled {
             None => None,

@@ -1,4 +1,5 @@
-//! The history that `seriatim verify --history` judges, written while it happens, with times of one clock.
+//! The history that `seriatim verify --history` judges, written while it happens, with times of one
+//! clock.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};

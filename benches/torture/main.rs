@@ -1,10 +1,13 @@
-//! The fault harness: real worker processes, producers and a Redis, a schedule of faults over all of them, and the verdict.
+//! The fault harness: real worker processes, producers and a Redis, a schedule of faults over all
+//! of them, and the verdict.
 //!
 //!     scripts/torture [--minutes N] [--seed N] [--appendfsync everysec|always|mixed] [--keep DIR]
 //!
-//! The schedule is settled by the seed before anything starts (`plan`). Everything reaches Redis by a proxy that cuts connections (`proxy`). At the
-//! end all faults and rules are lifted, the queues must drain within a bound, `check` must be clean, the history of what was emitted, answered and
-//! received (`history`) is judged by `seriatim verify --history`, and the event log is held against it (`event_log`). Ends with 1 if anything is wrong; the evidence is kept then.
+//! The schedule is settled by the seed before anything starts (`plan`). Everything reaches Redis by
+//! a proxy that cuts connections (`proxy`). At the end all faults and rules are lifted, the queues
+//! must drain within a bound, `check` must be clean, the history of what was emitted, answered and
+//! received (`history`) is judged by `seriatim verify --history`, and the event log is held against
+//! it (`event_log`). Ends with 1 if anything is wrong; the evidence is kept then.
 
 mod blocking;
 #[allow(dead_code, unreachable_pub)]

@@ -16,11 +16,13 @@ pub(crate) enum Fault {
     WorkerStopped { worker: usize },
     /// SIGTERM to one worker after the other, each started again before the next.
     RollingRestart,
-    /// SIGKILL, and started again. With `everysec` the last part of its log, `cut` back from the end, may be taken away, as a power loss does.
+    /// SIGKILL, and started again. With `everysec` the last part of its log, `cut` back from the
+    /// end, may be taken away, as a power loss does.
     RedisKilled { down: Duration, cut: Option<Duration>, always: bool },
     /// SIGKILL to Redis and to all workers at once; with `cut` as above.
     PowerLost { down: Duration, cut: Option<Duration>, always: bool },
-    /// Another process takes the worker's name over; `paused`: while the worker is stopped by SIGSTOP for that time.
+    /// Another process takes the worker's name over; `paused`: while the worker is stopped by
+    /// SIGSTOP for that time.
     WorkerDisplaced { worker: usize, paused: Option<Duration> },
     /// DEBUG SLEEP: Redis does nothing at all.
     RedisAsleep { time: Duration },
@@ -77,7 +79,8 @@ pub(crate) const KINDS: [&str; 20] = [
 /// How many of each kind in ten minutes.
 const PER_TEN_MINUTES: [u64; KINDS.len()] = [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40, 120, 60, 30, 3, 12];
 
-/// The kind that loses data whatever Redis has synced. A run that must lose nothing goes without it.
+/// The kind that loses data whatever Redis has synced. A run that must lose nothing goes without
+/// it.
 const EMPTIED: usize = 18;
 
 impl Fault {

@@ -1,4 +1,5 @@
-//! Frontends: each emits by the library, several at once over one connection, and logs what it called and what it was answered.
+//! Frontends: each emits by the library, several at once over one connection, and logs what it
+//! called and what it was answered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -116,7 +117,8 @@ impl Frontends {
         op == "ok"
     }
 
-    /// A frontend without the library: a plain MULTI, and now and then something that is no JSON and ends as a dead letter.
+    /// A frontend without the library: a plain MULTI, and now and then something that is no JSON
+    /// and ends as a dead letter.
     async fn any_language(self: Arc<Self>, mut random: Random) {
         let mut conn: Option<MultiplexedConnection> = None;
         while !self.stop.load(Ordering::Relaxed) {

@@ -1,4 +1,5 @@
-//! A TCP proxy before Redis that cuts connections at a chosen byte, delays them, or lets nothing through any more.
+//! A TCP proxy before Redis that cuts connections at a chosen byte, delays them, or lets nothing
+//! through any more.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,13 +18,15 @@ pub(crate) enum Way {
     Reply = 1,
 }
 
-/// What is in force. A cut or a half-open waits here until the next bytes of that way come by; their connection takes it.
+/// What is in force. A cut or a half-open waits here until the next bytes of that way come by;
+/// their connection takes it.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     cuts: Mutex<[Vec<usize>; 2]>,
     half_open: AtomicI64,
     latency_ms: AtomicU64,
-    /// Bytes per second of the link that all connections share; 0: no limit. With the time, by way, at which the link is free again.
+    /// Bytes per second of the link that all connections share; 0: no limit. With the time, by way,
+    /// at which the link is free again.
     rate: AtomicU64,
     busy_until: Mutex<[Option<Instant>; 2]>,
     /// Nothing passes.

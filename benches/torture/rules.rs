@@ -64,7 +64,8 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Sets the rule, and lifts it after this time, unless it `ends` by itself then. Answers whether it was set; Redis may be away.
+    /// Sets the rule, and lifts it after this time, unless it `ends` by itself then. Answers
+    /// whether it was set; Redis may be away.
     pub(crate) async fn hold(&self, server: &Server, rule: RuleSet, time: Duration, ends: bool) -> bool {
         let Ok(selector) = rule.selector() else { return false };
         let wanted = (rule.kind, selector);

@@ -19,7 +19,8 @@ use crate::proxy::Faults;
 
 /// With `everysec`, Redis may lose what it wrote in so much time before a kill.
 const MAY_LOSE: Duration = Duration::from_secs(2);
-/// A Redis that restarts empty loses all events that wait. None waits longer than this, apart from those that an error of the workers left behind.
+/// A Redis that restarts empty loses all events that wait. None waits longer than this, apart from
+/// those that an error of the workers left behind.
 const MAY_WAIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Server {
@@ -30,8 +31,9 @@ pub(crate) struct Server {
     noted: Mutex<Vec<(Instant, Log)>>,
     /// The clock that Redis reads.
     clock: Clock,
-    /// Kills and steps of the clock exclude each other: a counter that jumps while the clock is ahead stays ahead for an hour, and then a loss of two
-    /// jumps in a row can lead to ids below those given, if no process remembers them.
+    /// Kills and steps of the clock exclude each other: a counter that jumps while the clock is
+    /// ahead stays ahead for an hour, and then a loss of two jumps in a row can lead to ids below
+    /// those given, if no process remembers them.
     clock_or_kill: tokio::sync::Mutex<()>,
 }
 
@@ -46,7 +48,8 @@ struct Log {
 const SETTLED: Duration = Duration::from_millis(100);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A longer log is written anew from what is there, or each start would take longer than the one before.
+/// A longer log is written anew from what is there, or each start would take longer than the one
+/// before.
 const LOG_BYTES_MAX: u64 = 2 * 1024 * 1024;
 
 struct Running {
@@ -114,8 +117,9 @@ impl Server {
         }
     }
 
-    /// SIGKILL, and a new start. Where the log was only synced every second, what may be lost is declared in the history; with `cut`, the log is cut
-    /// to what it was that long before the kill. Answers whether it was cut.
+    /// SIGKILL, and a new start. Where the log was only synced every second, what may be lost is
+    /// declared in the history; with `cut`, the log is cut to what it was that long before the
+    /// kill. Answers whether it was cut.
     pub(crate) async fn kill(
         &self,
         down: Duration,
@@ -142,8 +146,9 @@ impl Server {
         Ok(was_cut)
     }
 
-    /// SIGKILL, and a new start without data. Dead letters and rows of the log are read before; meanwhile nothing passes the proxy. Returns whether
-    /// they could be read: if another fault prevents it, Redis keeps its data.
+    /// SIGKILL, and a new start without data. Dead letters and rows of the log are read before;
+    /// meanwhile nothing passes the proxy. Returns whether they could be read: if another fault
+    /// prevents it, Redis keeps its data.
     pub(crate) async fn empty(
         &self,
         down: Duration,
@@ -186,8 +191,9 @@ impl Server {
         Ok(true)
     }
 
-    /// Whether a process has connected since the last kill, and the ids are not ahead of the clock. Otherwise the counter may jump while the clock is
-    /// wrong. It is then ahead, and stays so, because each kill makes it jump further; ids after a loss of all data would be lower.
+    /// Whether a process has connected since the last kill, and the ids are not ahead of the clock.
+    /// Otherwise the counter may jump while the clock is wrong. It is then ahead, and stays so,
+    /// because each kill makes it jump further; ids after a loss of all data would be lower.
     async fn is_in_time(&self) -> anyhow::Result<bool> {
         let mut conn = self.connect(Duration::from_secs(3)).await?;
         let (info, noted, counter, (seconds, _)): (InfoDict, Option<String>, Option<u64>, (u64, u64)) = redis::pipe()
@@ -205,7 +211,8 @@ impl Server {
         Ok(noted.is_some() && noted == server && counter.is_some_and(|counter| counter / 1_000_000 <= seconds))
     }
 
-    /// The clock of Redis steps, and returns after a while. Returns whether it has stepped: not if the last kill is not over for all.
+    /// The clock of Redis steps, and returns after a while. Returns whether it has stepped: not if
+    /// the last kill is not over for all.
     pub(crate) async fn step_clock(&self, back: bool, time: Duration) -> bool {
         let _alone = self.clock_or_kill.lock().await;
         if !self.is_in_time().await.unwrap_or(false) {
@@ -230,7 +237,8 @@ impl Server {
     }
 }
 
-/// The part of the append-only file that is being written, the one with the highest number, and how long it is.
+/// The part of the append-only file that is being written, the one with the highest number, and how
+/// long it is.
 fn log_of(dir: &Path) -> Option<Log> {
     let parts = std::fs::read_dir(dir.join("appendonlydir")).ok()?.flatten();
     let numbered = parts.filter_map(|part| {

@@ -129,7 +129,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Lifts everything, stops the frontends, and waits until nothing is queued, owned, held or paused, and no rule is there.
+    /// Lifts everything, stops the frontends, and waits until nothing is queued, owned, held or
+    /// paused, and no rule is there.
     pub(crate) async fn drain(&mut self) -> anyhow::Result<()> {
         self.scene.proxied.lift();
         self.scene.server.command(&["CLIENT", "UNPAUSE"]).await?;
@@ -323,7 +324,8 @@ async fn release(scene: Arc<Scene>) -> anyhow::Result<()> {
     }
 }
 
-/// Does what an operator would: a rule that nobody wants any more, because Redis has lost its lifting, is lifted again.
+/// Does what an operator would: a rule that nobody wants any more, because Redis has lost its
+/// lifting, is lifted again.
 async fn lift_forgotten(scene: Arc<Scene>) -> anyhow::Result<()> {
     loop {
         sleep(Duration::from_millis(500)).await;
@@ -333,11 +335,13 @@ async fn lift_forgotten(scene: Arc<Scene>) -> anyhow::Result<()> {
     }
 }
 
-/// Takes what is in the log and cannot be lost any more out of Redis, which would take longer and longer to start with it.
+/// Takes what is in the log and cannot be lost any more out of Redis, which would take longer and
+/// longer to start with it.
 async fn read_log(scene: Arc<Scene>) -> anyhow::Result<()> {
     loop {
         sleep(Duration::from_secs(1)).await;
-        // Locked before the connection is made: what is read belongs to the Redis that the log was emptied for, or not.
+        // Locked before the connection is made: what is read belongs to the Redis that the log was
+        // emptied for, or not.
         let mut event_log = scene.event_log.lock().await;
         if let Ok(mut conn) = scene.server.connect(Duration::from_secs(2)).await {
             // Redis may be killed just now: the next time, then.
@@ -346,7 +350,8 @@ async fn read_log(scene: Arc<Scene>) -> anyhow::Result<()> {
     }
 }
 
-/// Registers names of processes that departed, as they stand in Redis after many restarts under random names.
+/// Registers names of processes that departed, as they stand in Redis after many restarts under
+/// random names.
 async fn depart(server: &Server) -> anyhow::Result<()> {
     let mut conn = server.connect(Duration::from_secs(10)).await?;
     let (seconds, _): (u64, u64) = redis::cmd("TIME").query_async(&mut conn).await?;

@@ -20,12 +20,14 @@ pub(crate) const LEASE: Duration = Duration::from_secs(1);
 pub(crate) const RETRY: &str = "exponential:20ms..1m";
 /// Rows of the event log that stay, unless the harness takes them out.
 pub(crate) const LOG_KEEP: u64 = 1_000_000_000;
-/// The worker with a handler that blocks its thread on request: the first one. The others run the program.
+/// The worker with a handler that blocks its thread on request: the first one. The others run the
+/// program.
 const BLOCKING: usize = 0;
 /// A stop that takes longer than its grace by so much counts as hung.
 const STOP_PATIENCE: Duration = Duration::from_secs(12);
 
-/// Slots of a worker, from start to start: the objects of slots that are no longer there must go on, too.
+/// Slots of a worker, from start to start: the objects of slots that are no longer there must go
+/// on, too.
 const SLOTS: [&str; 5] = ["8", "3", "8", "1", "5"];
 
 pub(crate) struct Workers {
@@ -114,7 +116,8 @@ impl Workers {
         self.dir.join("block")
     }
 
-    /// The next delivery of the worker with a handler blocks its thread for so long. Returns whether one did within that time and 5 s more.
+    /// The next delivery of the worker with a handler blocks its thread for so long. Returns
+    /// whether one did within that time and 5 s more.
     pub(crate) async fn block(&self, time: Duration) -> anyhow::Result<bool> {
         let request = self.request();
         // Renamed, so that no delivery reads half a number.
@@ -197,8 +200,9 @@ impl Workers {
         Ok(true)
     }
 
-    /// Another process takes the name, while the one that has it runs, or is paused until after that. One of the two must stop; which one, Redis
-    /// decides, should it go back to an earlier state just now.
+    /// Another process takes the name, while the one that has it runs, or is paused until after
+    /// that. One of the two must stop; which one, Redis decides, should it go back to an earlier
+    /// state just now.
     pub(crate) async fn displace(&self, worker: usize, paused: Option<Duration>) -> anyhow::Result<bool> {
         let Some((worker, mut child)) = self.idle(worker) else { return Ok(false) };
         if paused.is_some() {

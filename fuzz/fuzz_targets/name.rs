@@ -1,4 +1,5 @@
-//! Any bytes as the name of an object: what is taken keeps the rules, and no key of it is a key of something else.
+//! Any bytes as the name of an object: what is taken keeps the rules, and no key of it is a key of
+//! something else.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

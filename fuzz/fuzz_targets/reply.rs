@@ -1,4 +1,5 @@
-//! Any bytes as the reply of every script: no call panics, and what a call takes can be worked with.
+//! Any bytes as the reply of every script: no call panics, and what a call takes can be worked
+//! with.
 #![no_main]
 
 #[path = "../../tests/support/replies.rs"]

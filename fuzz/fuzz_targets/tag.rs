@@ -1,4 +1,5 @@
-//! Any text as the tag of a batch: what is taken is written as it was read, and the ids computed from it are ids.
+//! Any text as the tag of a batch: what is taken is written as it was read, and the ids computed
+//! from it are ids.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

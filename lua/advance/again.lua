@@ -1,14 +1,16 @@
 -- again: what a slot has is given to it again.
 -- Uses: batch.count ids.MAX ids.after ids.parse jump.beyond names.is_foreign room.taken tag.numbers
 
--- Returns the object's last id, or 0 if its key has no id. MGET, because it answers nil for a key of a wrong type where GET would fail. What is no id
--- must not reach the caller: with the batch in hand there is nothing to hold back any more, and 0 is an id before it.
+-- Returns the object's last id, or 0 if its key has no id. MGET, because it answers nil for a key
+-- of a wrong type where GET would fail. What is no id must not reach the caller: with the batch in
+-- hand there is nothing to hold back any more, and 0 is an id before it.
 local function last_of(object)
   local last = call('MGET', P .. object .. K.last_event_id)[1]
   return last and M.ids.parse(last) and last or '0'
 end
 
--- Makes the counter jump if an id above it turns up, which was given before. Returns whether there is room for new ids.
+-- Makes the counter jump if an id above it turns up, which was given before. Returns whether there
+-- is room for new ids.
 local function rise_above(id)
   if id > C.counter then
     local risen = M.jump.beyond(id)
@@ -20,7 +22,8 @@ local function rise_above(id)
   return true
 end
 
--- Gives the slot the batch it has: what remains of one, or all of it after a lost reply, a restart, a hold.
+-- Gives the slot the batch it has: what remains of one, or all of it after a lost reply, a restart,
+-- a hold.
 local function give(i, object, tag)
   C.busy[i] = true
   if C.bytes_left <= 0 then

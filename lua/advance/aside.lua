@@ -1,12 +1,14 @@
 -- aside: what cannot go on is held until an operator releases it, and stops nothing else.
 -- Uses: again.rise_above hold.batch hold.object tag.held_text tag.numbers
 
--- Returns why an object is put aside because of this key, which is without its prefix. Not by string.format, which cuts a name at a NUL.
+-- Returns why an object is put aside because of this key, which is without its prefix. Not by
+-- string.format, which cuts a name at a NUL.
 local function why_of(wrong)
   return 'quarantine: ' .. wrong .. ' is a ' .. call('TYPE', P .. wrong).ok
 end
 
--- Returns whether the reply is an error for a key's type. Any other error is no matter of one key, and ends the call.
+-- Returns whether the reply is an error for a key's type. Any other error is no matter of one key,
+-- and ends the call.
 local function is_wrong_type(reply)
   if type(reply) ~= 'table' or not reply.err then
     return false
@@ -14,14 +16,16 @@ local function is_wrong_type(reply)
   return string.find(reply.err, '^WRONGTYPE') ~= nil or error(reply)
 end
 
--- Notes what was put aside in this call: it is not due any more, though the call may have read before that it is.
+-- Notes what was put aside in this call: it is not due any more, though the call may have read
+-- before that it is.
 local function note(object, why)
   C.put_aside[object], C.held_changed = true, true
   C.quarantined[#C.quarantined + 1] = object
   C.quarantined[#C.quarantined + 1] = why
 end
 
--- Reports a name that is dropped because it may be one of another namespace. The reply has few of them, and of each what a name may have.
+-- Reports a name that is dropped because it may be one of another namespace. The reply has few of
+-- them, and of each what a name may have.
 local function report_foreign(object)
   if #C.quarantined < 128 then
     C.quarantined[#C.quarantined + 1] = string.sub(object, 1, 512)
@@ -29,8 +33,9 @@ local function report_foreign(object)
   end
 end
 
--- Returns the key, without its prefix, that did not let the first event of the object into the slot's batch. Raises where it is the batch that has
--- a wrong type: that is the worker's own key, not the object's.
+-- Returns the key, without its prefix, that did not let the first event of the object into the
+-- slot's batch. Raises where it is the batch that has a wrong type: that is the worker's own key,
+-- not the object's.
 local function wrong_of(i, object, reply)
   is_wrong_type(reply)
   call('LLEN', C.base[i] .. K.worker_event)
@@ -45,8 +50,8 @@ local function put(i, object, wrong)
   note(object, why)
 end
 
--- Puts aside an object of which an earlier call has held the batch, because its owner's key has a wrong type: its batch and the numbers of
--- that stay what they are.
+-- Puts aside an object of which an earlier call has held the batch, because its owner's key has a
+-- wrong type: its batch and the numbers of that stay what they are.
 local function put_held(i, object)
   local why = why_of(object .. K.event_worker)
   call('ZADD', P .. K.objects_held, 'inf', object)
@@ -63,13 +68,14 @@ local function put_batch(i, object, why)
   note(object, why)
 end
 
--- Returns whether the object is among the held or the paused ones. Where that cannot be told of the paused ones, because their key has a wrong type, it is.
+-- Returns whether the object is among the held or the paused ones. Where that cannot be told of the
+-- paused ones, because their key has a wrong type, it is.
 local function is_held(object)
   return call('ZSCORE', P .. K.objects_held, object) or try('ZSCORE', P .. K.objects_paused, object)
 end
 
--- Looks closer at an object whose last id is not one below the counter, or one of whose keys tells nothing and yet is there.
--- Returns 'empty' or 'wrong' if it cannot be claimed, else nil.
+-- Looks closer at an object whose last id is not one below the counter, or one of whose keys tells
+-- nothing and yet is there. Returns 'empty' or 'wrong' if it cannot be claimed, else nil.
 local function refused(i, object, owner, last, last_id)
   local queue = call('TYPE', P .. object .. K.events).ok
   if queue == 'none' then

@@ -11,14 +11,16 @@ local function count(events)
   end
 end
 
--- Moves what else there is, up to a batch. Both keys are lists: the first event went from one to the other.
+-- Moves what else there is, up to a batch. Both keys are lists: the first event went from one to
+-- the other.
 local function take_more(i, entry)
   local queue, batch = P .. entry[2] .. K.events, C.base[i] .. K.worker_event
   local batch_max, batch_bytes = C.batch_max, C.batch_bytes
   local n, bytes = 1, #entry[EVENTS_FROM]
   local longest = math.max(bytes, 1)
   while n < batch_max and bytes < batch_bytes do
-    -- Sizes are known only after taking: what is next is guessed to be as long as the longest so far, and what does not fit is put back.
+    -- Sizes are known only after taking: what is next is guessed to be as long as the longest so
+    -- far, and what does not fit is put back.
     local guess = math.floor((batch_bytes - bytes) / longest)
     local want = math.min(batch_max - n, math.max(guess, 1), 16 + 4 * n)
     local more = call('RPOP', queue, M.ids.text(want))

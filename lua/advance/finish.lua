@@ -3,8 +3,9 @@
 -- Uses: aside.is_wrong_type aside.put_batch emits.parse emits.push emits.results_of
 -- Uses: emits.wrong_queue
 
--- Reads what is kept, where the slot's result says so. If what is emitted cannot be pushed the batch is put aside; returns whether it is not.
--- Asked before anything is written: what is emitted must neither be lost nor pushed twice.
+-- Reads what is kept, where the slot's result says so. If what is emitted cannot be pushed the
+-- batch is put aside; returns whether it is not. Asked before anything is written: what is emitted
+-- must neither be lost nor pushed twice.
 local function read(i, object)
   local kept = try('HGETALL', P .. object .. K.event_handled)
   -- One of a wrong type tells nothing, and goes with the event.
@@ -22,7 +23,8 @@ local function read(i, object)
   return true
 end
 
--- Ends the event of which something is kept, unless it is behind `over`, the last one that is over; nil: all of the batch is.
+-- Ends the event of which something is kept, unless it is behind `over`, the last one that is over;
+-- nil: all of the batch is.
 local function event(i, object, over)
   local handled = C.handled[C.number[i]]
   if over and handled.id > over then

@@ -53,8 +53,9 @@ local function claim_batch(i, object, last, held_id)
   return 'claimed'
 end
 
--- Claims the next due held object. Returns 'claimed' or 'dropped'; nil if none is due, or if it stays due; or 'own' if it has no batch, with its name,
--- its owner and its last id: the slot claims it as any other object, and `owned` comes after that.
+-- Claims the next due held object. Returns 'claimed' or 'dropped'; nil if none is due, or if it
+-- stays due; or 'own' if it has no batch, with its name, its owner and its last id: the slot claims
+-- it as any other object, and `owned` comes after that.
 local function claim(i)
   local object = not due_end and next_due()
   if not object then
@@ -93,7 +94,8 @@ local function claim(i)
     end
     return claim_batch(i, object, last, held_id)
   end
-  -- Without numbers there must be no batch, for it would be passed over, and the next hold would write over it.
+  -- Without numbers there must be no batch, for it would be passed over, and the next hold would
+  -- write over it.
   if call('EXISTS', P .. object .. K.events_held) == 1 then
     call('ZADD', P .. K.objects_held, 'inf', object)
     M.aside.note(object, M.aside.why_of(object .. K.events_held_id) .. ' and tells no ids')

@@ -6,7 +6,8 @@
 local TRIM_MAX = 1000
 local rows, wrong = 0, nil
 
--- Returns why the log cannot be written, or false. Asked before anything is written: an event must not leave its batch without its row, nor have two.
+-- Returns why the log cannot be written, or false. Asked before anything is written: an event must
+-- not leave its batch without its row, nor have two.
 local function refused()
   if wrong == nil then
     local found = call('TYPE', P .. K.event_log).ok
@@ -15,7 +16,8 @@ local function refused()
   return wrong
 end
 
--- Writes a row. That of the event of which handlers have kept results has these, too, behind all other fields.
+-- Writes a row. That of the event of which handlers have kept results has these, too, behind all
+-- other fields.
 local function row(i, status, object, id, before, event, why, attempts)
   local taken, handled = M.ids.text(M.results.taken_ms(i)), C.handled[C.number[i]]
   if handled and handled.results and handled.id == M.ids.parse(id) then
@@ -28,8 +30,9 @@ local function row(i, status, object, id, before, event, why, attempts)
   rows = rows + 1
 end
 
--- Writes down the delivered events of the batch: all of it, or the first `count`. One that is buried behind them has its row where that is done.
--- If the log cannot be written the batch is put aside; returns whether it is not.
+-- Writes down the delivered events of the batch: all of it, or the first `count`. One that is
+-- buried behind them has its row where that is done. If the log cannot be written the batch is put
+-- aside; returns whether it is not.
 local function delivered(i, object, count)
   local why = refused()
   if why then
@@ -48,8 +51,8 @@ local function delivered(i, object, count)
   return true
 end
 
--- Writes a row as a worker without the event log does. As many rows are kept as the workers with it keep, or kept last; else 1,000.
--- Returns what Redis answered.
+-- Writes a row as a worker without the event log does. As many rows are kept as the workers with it
+-- keep, or kept last; else 1,000. Returns what Redis answered.
 local function keep_without_log(status, fields)
   local kept = try('HGET', P .. K.meta, 'event.log.keep')
   local most = type(kept) == 'string' and M.ids.parse(kept) and kept or '1000'

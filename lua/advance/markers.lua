@@ -1,8 +1,9 @@
 -- markers: the objects to which markers lead.
 -- Uses: aside.report_foreign names.is_foreign
 
--- The markers are read in chunks from the tail and trimmed by as many as were used. Of a chunk, only objects that nobody owns lead anywhere,
--- each of them once: who they are, how many markers come before, and their last ids.
+-- The markers are read in chunks from the tail and trimmed by as many as were used. Of a chunk,
+-- only objects that nobody owns lead anywhere, each of them once: who they are, how many markers
+-- come before, and their last ids.
 local chunk_size, chunk_read = 0, 0
 local free, free_at, before, last_ids, sound = {}, 0, {}, {}, false
 -- Asked about once in a call. The empty name only wakes.
@@ -17,7 +18,8 @@ local function trim()
   end
 end
 
--- Leaves those that nobody owns. Returns whether nobody's key is there: MGET tells nothing of a key of a wrong type either.
+-- Leaves those that nobody owns. Returns whether nobody's key is there: MGET tells nothing of a key
+-- of a wrong type either.
 local function keep_free(objects, places, owner_keys)
   local owned = #objects > 0 and call('EXISTS', unpack(owner_keys)) or 0
   if owned == 0 then
@@ -34,7 +36,8 @@ local function keep_free(objects, places, owner_keys)
   return owned == 0
 end
 
--- Returns whether any of those that nobody owns has events. Asked only where markers before have led nowhere: it costs what it spares elsewhere.
+-- Returns whether any of those that nobody owns has events. Asked only where markers before have
+-- led nowhere: it costs what it spares elsewhere.
 local function any_events()
   local queues = {}
   for n, object in ipairs(free) do
@@ -43,7 +46,8 @@ local function any_events()
   return #queues > 0 and call('EXISTS', unpack(queues)) > 0
 end
 
--- Asks for the last ids of those that nobody owns. Returns whether every key that told nothing is not there.
+-- Asks for the last ids of those that nobody owns. Returns whether every key that told nothing is
+-- not there.
 local function ask_last_ids()
   local keys, untold = {}, {}
   for n, object in ipairs(free) do
@@ -89,15 +93,17 @@ local function read_chunk()
   return true
 end
 
--- Returns the next object that a marker leads to and that nobody owns, its last id, and whether every key that told nothing is not there. If there is
--- none, returns nil and `dropped`, or nil alone if there was no marker to look at. The marker of the object is not among those used.
+-- Returns the next object that a marker leads to and that nobody owns, its last id, and whether
+-- every key that told nothing is not there. If there is none, returns nil and `dropped`, or nil
+-- alone if there was no marker to look at. The marker of the object is not among those used.
 local function next_object()
   local looked = C.markers_used < chunk_read
   repeat
     while free_at < #free do
       free_at = free_at + 1
       local object = free[free_at]
-      -- What a chunk was told of an object before it was put aside, or claimed, does not hold any more.
+      -- What a chunk was told of an object before it was put aside, or claimed, does not hold any
+      -- more.
       if not C.put_aside[object] and not C.claimed[object] then
         C.markers_used = before[free_at]
         return object, last_ids[free_at], sound

@@ -4,7 +4,8 @@
 local WAKE_MAX = 64
 -- More than one call should pause: then it claims nothing further, and the next one goes on.
 local pauses_left = 256
--- Fields of rules that one call asks for. Behind them it takes nothing further: the reply counts as full. An object that is woken counts as 16.
+-- Fields of rules that one call asks for. Behind them it takes nothing further: the reply counts as
+-- full. An object that is woken counts as 16.
 local fields_left, WOKEN_FIELDS = 2048, 16
 
 local function count_fields(count)
@@ -27,8 +28,9 @@ local function count_pause()
   end
 end
 
--- Pauses an object that nobody runs, or this slot, if it has events and a rule is over it. Returns whether it has. `named`: the slot's list has it.
--- One that is held already, though its owner's key does not tell so, is left to who looks at that.
+-- Pauses an object that nobody runs, or this slot, if it has events and a rule is over it. Returns
+-- whether it has. `named`: the slot's list has it. One that is held already, though its owner's key
+-- does not tell so, is left to who looks at that.
 local function pause(i, object, last, named)
   if not is_over_now(object) or call('EXISTS', P .. object .. K.events) == 0 or call('ZSCORE', P .. K.objects_held, object) then
     return false
@@ -94,8 +96,9 @@ local function wake_those(objects, in_force)
   end
 end
 
--- Goes on with the waking of rules that are lifted or past their end, where another call has left off; a rule of which nothing is left to wake goes.
--- The hash is not asked in any order, and needs none: what is over an object does not depend on it.
+-- Goes on with the waking of rules that are lifted or past their end, where another call has left
+-- off; a rule of which nothing is left to wake goes. The hash is not asked in any order, and needs
+-- none: what is over an object does not depend on it.
 local function wake()
   local all, left = call('HGETALL', P .. K.event_rules), WAKE_MAX
   local in_force, over = {}, {}

@@ -5,8 +5,9 @@ local function worker_of(i)
   return C.name .. '.' .. C.number[i]
 end
 
--- Looks at a name in the list of a free slot: moved there by a pop, or left there by a lost reply. Returns whether the slot is to claim it, with
--- the values of its owner's key and of its last id; if not, the name leaves the list.
+-- Looks at a name in the list of a free slot: moved there by a pop, or left there by a lost reply.
+-- Returns whether the slot is to claim it, with the values of its owner's key and of its last id;
+-- if not, the name leaves the list.
 local function look(i, object)
   local list = C.base[i] .. K.worker_object
   if M.names.is_foreign(object) then
@@ -15,7 +16,8 @@ local function look(i, object)
     return false
   end
   local found = call('MGET', P .. object .. K.event_worker, P .. object .. K.last_event_id)
-  -- A name may be there twice, by two pops, or in the list of another slot: the second one says nothing more.
+  -- A name may be there twice, by two pops, or in the list of another slot: the second one says
+  -- nothing more.
   if object == '' or C.claimed[object] or found[1] and found[1] ~= worker_of(i) then
     call('LREM', list, '1', object)
     return false
@@ -32,7 +34,8 @@ local function look(i, object)
   return true, found
 end
 
--- A pop has answered after its slot was given something else: what it moved must not wait behind that.
+-- A pop has answered after its slot was given something else: what it moved must not wait behind
+-- that.
 local function give_back(number)
   local has_left, base = nil, P .. K.WORKER .. C.name .. '.' .. number
   for i, other in ipairs(C.number) do

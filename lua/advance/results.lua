@@ -3,7 +3,8 @@
 -- Uses: hold.object ids.parse log.delivered log.keep_without_log log.row tag.has_failed
 -- Uses: tag.held_text tag.numbers time.now_ms
 
--- The arguments that follow each word. With the log on one more follows: how long ago the batch was taken, ms.
+-- The arguments that follow each word. With the log on one more follows: how long ago the batch was
+-- taken, ms.
 local FIELDS = {
   done = { 'object', 'tag', 'last' },
   yield = { 'object', 'tag', 'last' },
@@ -13,7 +14,8 @@ local FIELDS = {
   complete = { 'object', 'tag', 'last', 'count', 'next', 'id', 'error', 'attempts' },
 }
 
--- Reads a number and a word at `at`, as what comes behind the first `n` slots. Returns how many slots there are, and where the next number is.
+-- Reads a number and a word at `at`, as what comes behind the first `n` slots. Returns how many
+-- slots there are, and where the next number is.
 local function name(at, n, tag_keys, base)
   local number, word = ARGV[at], ARGV[at + 1]
   if word == 'look' then
@@ -43,8 +45,9 @@ local function taken_ms(i)
   return M.time.now_ms() - tonumber(ARGV[C.arg[i] + #FIELDS[C.result[i]]])
 end
 
--- What comes before and after a batch is committed that is delivered as a whole: the log is written, what handlers have kept is finished, and the
--- errors of its first event go. `prepare` returns false if that cannot be done; the batch is put aside then.
+-- What comes before and after a batch is committed that is delivered as a whole: the log is
+-- written, what handlers have kept is finished, and the errors of its first event go. `prepare`
+-- returns false if that cannot be done; the batch is put aside then.
 local function prepare(i)
   local object = ARGV[C.arg[i]]
   return (not C.handled[C.number[i]] or M.finish.read(i, object)) and (not C.logs or M.log.delivered(i, object, nil))
@@ -60,14 +63,15 @@ local function finish(i)
   end
 end
 
--- Holds an object that has nothing in hand, due at once: other objects have a turn, or the next call has room for it.
+-- Holds an object that has nothing in hand, due at once: other objects have a turn, or the next
+-- call has room for it.
 local function let_go(i, object)
   M.hold.object(C.base[i], object, M.time.now_ms(), nil)
   C.held_changed = true
 end
 
--- Writes the event behind the first `count` of the batch to the dead letters, or to the log if it is completed with errors. Returns the error
--- if that cannot be done.
+-- Writes the event behind the first `count` of the batch to the dead letters, or to the log if it
+-- is completed with errors. Returns the error if that cannot be done.
 local function bury(i, result, before)
   local object = result.object
   local event = call('LINDEX', C.base[i] .. K.worker_event, -1 - tonumber(result.count))
@@ -86,7 +90,8 @@ local function bury(i, result, before)
   return failed
 end
 
--- Holds what remains of the batch, for a time or until an operator releases it; `why`: the error of its first event, if the value does not tell it.
+-- Holds what remains of the batch, for a time or until an operator releases it; `why`: the error of
+-- its first event, if the value does not tell it.
 local function hold(i, result, count, delay_ms, held_id, why)
   local due = delay_ms == 'inf' and delay_ms or M.time.now_ms() + tonumber(delay_ms)
   M.hold.batch(C.base[i], result.object, due, held_id)
@@ -94,8 +99,9 @@ local function hold(i, result, count, delay_ms, held_id, why)
   M.errors.keep(result.object, result.tag, count, held_id, why)
 end
 
--- Takes in a result that says what became of each piece of a batch: some events delivered, one buried, the rest kept or held.
--- Returns whether the slot goes on with its object because nothing of the batch remains.
+-- Takes in a result that says what became of each piece of a batch: some events delivered, one
+-- buried, the rest kept or held. Returns whether the slot goes on with its object because nothing
+-- of the batch remains.
 local function settle_part(i, result)
   local word, object, last, tag = C.result[i], result.object, result.last, result.tag
   local count, batch = tonumber(result.count), C.base[i] .. K.worker_event
@@ -106,7 +112,8 @@ local function settle_part(i, result)
   if result.id then
     local failed = bury(i, result, before)
     if failed then
-      -- The event stays where it is, held, rather than be lost. Its hand-outs are kept: no tag may come twice.
+      -- The event stays where it is, held, rather than be lost. Its hand-outs are kept: no tag may
+      -- come twice.
       local _, handouts, _, crashes = M.tag.numbers(tag)
       local held_why = 'quarantine: ' .. (word == 'complete' and K.event_log or K.events_dead) .. ': ' .. failed
       held_id = M.tag.held_text(result.id, handouts, tonumber(result.attempts), crashes, held_why)
@@ -140,8 +147,8 @@ local function settle_part(i, result)
   return false
 end
 
--- Takes in any result but `done` and `yield` of the batch with this tag; a slot whose result speaks of another batch is given its own again.
--- Returns whether the slot goes on with its object.
+-- Takes in any result but `done` and `yield` of the batch with this tag; a slot whose result speaks
+-- of another batch is given its own again. Returns whether the slot goes on with its object.
 local function settle(i, tag)
   local result = read(i)
   if result.tag ~= tag or not result.count then

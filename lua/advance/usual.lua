@@ -3,16 +3,18 @@
 local args = ARGV
 local name, token = args[2], args[3]
 local SLOT_ARGS, LOG_ARGS = 13, 3
--- A call with more arguments of slots goes to the modules at once. It is likely to need them, and the look would be in vain.
+-- A call with more arguments of slots goes to the modules at once. It is likely to need them, and
+-- the look would be in vain.
 local ARGS_MAX = 20
 
 local lease = call('GET', KEYS[1])
 local counter_text, soonest, rules_next, markers
 
--- A call takes the usual path if two things hold. At most one slot takes an object, which a pop has moved into its list and which has one event.
--- All other slots have delivered their whole batches, and their objects have no more events.
--- Every condition is read before the first write. If one does not hold, the path ends, and the modules do the whole call.
--- The code makes no functions and few tables: these are most of what a call costs.
+-- A call takes the usual path if two things hold. At most one slot takes an object, which a pop has
+-- moved into its list and which has one event. All other slots have delivered their whole batches,
+-- and their objects have no more events. Every condition is read before the first write. If one
+-- does not hold, the path ends, and the modules do the whole call. The code makes no functions and
+-- few tables: these are most of what a call costs.
 repeat
   if not lease or string.sub(lease, 1, #token) ~= token then
     break
@@ -96,7 +98,8 @@ repeat
     end
   end
 
-  -- The names leave their lists. That alone can fail, so it comes first, and what has left comes back.
+  -- The names leave their lists. That alone can fail, so it comes first, and what has left comes
+  -- back.
   local failed = false
   for i = 1, #tags do
     local done = done_at[i]

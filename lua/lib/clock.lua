@@ -1,15 +1,18 @@
--- clock: times in Redis move back when Redis' clock steps back.
--- A sweep writes the time down in seriatim.meta, at most once a second. If the clock is then more than a second behind that, it has stepped back, and
--- every time that was written before lies too far ahead by as much. Rules, held objects and departed names move back by it, in bounded steps of the
--- sweeps that follow at once. What was due is due; nothing waits longer than its own time. A retry may come early: if it was written within the second
--- between the step and the sweep that noticed it, or if the clock steps back again while times are being moved.
--- If the clock is further ahead of the time written down than the sweeping process can explain, it has stepped ahead, or Redis could not be reached:
--- leases may have ended whose processes live. For AHEAD_MS or longer (adopt.lua) nothing is taken over, so that these attach again.
+-- clock: times in Redis move back when Redis' clock steps back. A sweep writes the time down in
+-- seriatim.meta, at most once a second. If the clock is then more than a second behind that, it has
+-- stepped back, and every time that was written before lies too far ahead by as much. Rules, held
+-- objects and departed names move back by it, in bounded steps of the sweeps that follow at once.
+-- What was due is due; nothing waits longer than its own time. A retry may come early: if it was
+-- written within the second between the step and the sweep that noticed it, or if the clock steps
+-- back again while times are being moved. If the clock is further ahead of the time written down
+-- than the sweeping process can explain, it has stepped ahead, or Redis could not be reached:
+-- leases may have ended whose processes live. For AHEAD_MS or longer (adopt.lua) nothing is taken
+-- over, so that these attach again.
 -- Uses: rules.next_of rules.times rules.with_times rules.write_next
 local STEP_MS, MOVES_MAX, AHEAD_MS = 1000, 1000, 5000
 
--- Moves up to MOVES_MAX members of a sorted set from `cursor` on. Returns the cursor to go on from, or nil, and how many it moved.
--- Members move to below the cursor, so none is met twice.
+-- Moves up to MOVES_MAX members of a sorted set from `cursor` on. Returns the cursor to go on from,
+-- or nil, and how many it moved. Members move to below the cursor, so none is met twice.
 local function move_back(key, back_ms, cursor, now_ms)
   local from = math.max(tonumber(cursor) or 0, now_ms + 1)
   local page = call('ZRANGE', key, from, '(inf', 'BYSCORE', 'LIMIT', 0, MOVES_MAX, 'WITHSCORES')
@@ -23,7 +26,8 @@ local function move_back(key, back_ms, cursor, now_ms)
   return #page == 2 * MOVES_MAX and page[#page] or nil, #moved / 2
 end
 
--- Moves the ends of the rules that were set in what is the future now, at most 1,000. The others were set before the clock went wrong, or since.
+-- Moves the ends of the rules that were set in what is the future now, at most 1,000. The others
+-- were set before the clock went wrong, or since.
 local function move_rules(back_ms, now_ms)
   if call('TYPE', P .. K.event_rules).ok ~= 'hash' then
     return
@@ -43,8 +47,8 @@ local function move_rules(back_ms, now_ms)
   end
 end
 
--- Returns the first time that moves back by `back_ms`. The clock may have stepped ahead before, by at least as much. Earlier times were then written
--- before that step, and are right again.
+-- Returns the first time that moves back by `back_ms`. The clock may have stepped ahead before, by
+-- at least as much. Earlier times were then written before that step, and are right again.
 local function first_to_move(back_ms)
   local found = call('HMGET', P .. K.meta, 'clock.ahead', 'clock.gained')
   local ahead_ms, gained_ms = tonumber(found[1] or ''), tonumber(found[2] or '')
@@ -56,9 +60,10 @@ local function note_step(back_ms, next_one, cursor)
   return string.format('%.0f %s %.0f', back_ms, next_one, tonumber(cursor) or 0)
 end
 
--- Notes the time; begins to move what is written if the clock has stepped back, or goes on with that.
--- `noted`: the time written down; `step`: how far a step is dealt with, `BACK_MS NEXT CURSOR`; each nil or false if there is none.
--- Returns how many were moved, and whether there is more to do.
+-- Notes the time; begins to move what is written if the clock has stepped back, or goes on with
+-- that. `noted`: the time written down; `step`: how far a step is dealt with, `BACK_MS NEXT
+-- CURSOR`; each nil or false if there is none. Returns how many were moved, and whether there is
+-- more to do.
 local function follow_clock(noted, step, now_ms)
   local key, noted_ms, now_text = P .. K.meta, tonumber(noted or ''), string.format('%.0f', now_ms)
   local back_ms, next_one, cursor = string.match(step or '', '^(%d+) (%a+) (%S+)$')

@@ -1,7 +1,8 @@
--- emits: what handlers have emitted and returned is kept, and pushed in the step that ends the event.
--- A field `emit:ID` of OBJ:event.handled is all that one handler has emitted: `PLACE EVENTS BYTES `, then for each event `NAME_BYTES EVENT_BYTES `,
--- the object's name and the event. PLACE is the handler's place among those that are registered.
--- A field `result:ID` is the result of one handler: the member `"ID":VALUE` of a JSON object.
+-- emits: what handlers have emitted and returned is kept, and pushed in the step that ends the
+-- event. A field `emit:ID` of OBJ:event.handled is all that one handler has emitted: `PLACE EVENTS
+-- BYTES `, then for each event `NAME_BYTES EVENT_BYTES `, the object's name and the event. PLACE is
+-- the handler's place among those that are registered. A field `result:ID` is the result of one
+-- handler: the member `"ID":VALUE` of a JSON object.
 -- Uses: ids.parse
 
 local function is_emit(field)
@@ -12,7 +13,8 @@ local function is_result(field)
   return string.sub(field, 1, 7) == 'result:'
 end
 
--- Returns the results of all handlers as one JSON object; nil if there is none. The members are sorted, so that the same results are the same text.
+-- Returns the results of all handlers as one JSON object; nil if there is none. The members are
+-- sorted, so that the same results are the same text.
 local function results_of(kept)
   local members = {}
   for i = 1, #kept, 2 do
@@ -24,8 +26,9 @@ local function results_of(kept)
   return members[1] and '{' .. table.concat(members, ',') .. '}'
 end
 
--- Takes the fields and values of the hash apart. Answers the event's id, 0 where there is none, and {object, event, object, event, …}: handlers in the order
--- of their places, the events of each as it emitted them. Without these it is a hash that cannot be read.
+-- Takes the fields and values of the hash apart. Answers the event's id, 0 where there is none, and
+-- {object, event, object, event, …}: handlers in the order of their places, the events of each as
+-- it emitted them. Without these it is a hash that cannot be read.
 local function emits_of(kept)
   local id, texts, emits, n = 0, {}, {}, 0
   for i = 1, #kept, 2 do
@@ -55,7 +58,8 @@ local function emits_of(kept)
   return id, emits
 end
 
--- The first of their queues that is none, without the prefix, and its type. Asked before anything is written.
+-- The first of their queues that is none, without the prefix, and its type. Asked before anything
+-- is written.
 local function wrong_queue(emits)
   local seen = {}
   for i = 1, #emits, 2 do
@@ -71,7 +75,8 @@ end
 -- Markers in one command: unpack has its limit.
 local MARKERS_PER_PUSH = 1000
 
--- Pushes the events as a frontend does, with one marker for each object. Returns the number of markers.
+-- Pushes the events as a frontend does, with one marker for each object. Returns the number of
+-- markers.
 local function push_emits(emits)
   local marked, markers = {}, {}
   for i = 1, #emits, 2 do

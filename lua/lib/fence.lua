@@ -1,7 +1,8 @@
 -- fence: every write of a worker process begins here.
 
--- Returns the reply to give, before anything is touched, to a caller whose token is not in `lease`: `lapsed` if the lease is gone and nobody took
--- the name since, else `fenced` with the present lease.
+-- Returns the reply to give, before anything is touched, to a caller whose token is not in `lease`:
+-- `lapsed` if the lease is gone and nobody took the name since, else `fenced` with the present
+-- lease.
 local function refused(name, token, lease)
   if not lease then
     local value = call('HGET', P .. K.event_workers, name)

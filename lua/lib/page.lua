@@ -5,8 +5,9 @@ local PAGE_BYTES_MAX = 1048576
 -- Sizes are known only after reading, so that few rows are read at a time.
 local ROWS_PER_READ = 4
 
--- Calls `add` for the rows of the stream in the order of `command`, XRANGE or XREVRANGE, until there are `count` or `add` returns true. Returns 1 if the
--- page ended before because of its bytes, else 0.
+-- Calls `add` for the rows of the stream in the order of `command`, XRANGE or XREVRANGE, until
+-- there are `count` or `add` returns true. Returns 1 if the page ended before because of its bytes,
+-- else 0.
 local function each_row(command, key, from, to, count, add)
   local want, longest, bytes, seen = 1, 1, 0, 0
   repeat

@@ -1,13 +1,16 @@
--- rules: pauses and blocks, as event.rules has them.
--- A field of event.rules is `KIND SELECTOR`; its value is numbers, then text of the lengths they tell:
--- `SET_MS END_MS LIFTED WHO_BYTES CURSOR_BYTES WHO CURSOR WHY`, without blanks between the texts. END_MS is 0 where the rule has no end; LIFTED is 1 once
--- it is lifted, and then the objects up to CURSOR, which may be any bytes, have been woken. The field `next` tells when a rule is to be woken next.
+-- rules: pauses and blocks, as event.rules has them. A field of event.rules is `KIND SELECTOR`; its
+-- value is numbers, then text of the lengths they tell: `SET_MS END_MS LIFTED WHO_BYTES
+-- CURSOR_BYTES WHO CURSOR WHY`, without blanks between the texts. END_MS is 0 where the rule has no
+-- end; LIFTED is 1 once it is lifted, and then the objects up to CURSOR, which may be any bytes,
+-- have been woken. The field `next` tells when a rule is to be woken next.
 
--- A prefix ends at one of the first 8 colons of a name. A name may have 512, and each would be two lookups more.
+-- A prefix ends at one of the first 8 colons of a name. A name may have 512, and each would be two
+-- lookups more.
 local COLONS_MAX = 8
 
--- Returns the end of a rule, whether it is lifted, and when it was set; nil if the value is no rule. Its texts, which may be long, are not taken
--- apart: a script that reads all rules needs no more.
+-- Returns the end of a rule, whether it is lifted, and when it was set; nil if the value is no
+-- rule. Its texts, which may be long, are not taken apart: a script that reads all rules needs no
+-- more.
 local function times_of(value)
   local set, ends, lifted = string.match(value, '^(%d+) (%d+) ([01]) %d+ %d+ ')
   return tonumber(ends), lifted == '1', tonumber(set)
@@ -36,7 +39,8 @@ local function text_of(rule)
   return numbers .. rule.who .. rule.cursor .. rule.why
 end
 
--- Whether a rule with these times holds anything. A rule that is lifted or past its end does not; nor does a value that is no rule.
+-- Whether a rule with these times holds anything. A rule that is lifted or past its end does not;
+-- nor does a value that is no rule.
 local function is_in_force(ends, lifted, now_ms)
   return ends ~= nil and not lifted and (ends == 0 or ends > now_ms)
 end
@@ -44,7 +48,8 @@ end
 -- Both kinds of rules have names of five letters and a blank.
 local KIND_BYTES = 6
 
--- Returns the selectors that mean the object: everything, each prefix at one of its first 8 colons, the object.
+-- Returns the selectors that mean the object: everything, each prefix at one of its first 8 colons,
+-- the object.
 local function selectors_of(object)
   local selectors, colon = { '*' }, string.find(object, ':', 1, true)
   while colon and #selectors <= COLONS_MAX do
@@ -66,7 +71,8 @@ local function fields_of(object)
   return fields
 end
 
--- Fields that this call has asked for, each with whether its rule is in force: objects share most of them.
+-- Fields that this call has asked for, each with whether its rule is in force: objects share most
+-- of them.
 local asked = {}
 
 -- Returns whether a rule in force is over the object, and how many fields it has asked for.
@@ -89,7 +95,8 @@ local function look(object, now_ms)
   return is_over, #fields
 end
 
--- When a rule is to be woken next, of all fields and values: 0 if one is lifted, else the first end, or infinity; nil if there is no rule.
+-- When a rule is to be woken next, of all fields and values: 0 if one is lifted, else the first
+-- end, or infinity; nil if there is no rule.
 local function next_of(all)
   local soonest
   for i = 1, #all, 2 do

@@ -1,9 +1,10 @@
 -- slots: everything the slots of one name have; the registry of names.
 -- Uses: hold.batch hold.give_back hold.object names.is_foreign tag.held_text tag.numbers
 
--- Calls `owned(at, slot, object, tag)` for every object that a slot of `name` owns, and returns every other name its slots have taken
--- to the markers. Answers how many names it returned. `tag` is false where the batch is empty.
--- `most`: stops behind the slot with which so many objects and names were met; nil: never.
+-- Calls `owned(at, slot, object, tag)` for every object that a slot of `name` owns, and returns
+-- every other name its slots have taken to the markers. Answers how many names it returned. `tag`
+-- is false where the batch is empty. `most`: stops behind the slot with which so many objects and
+-- names were met; nil: never.
 local function each_slot(name, slots, owned, most)
   local strays, met = 0, 0
   for slot = 0, slots - 1 do
@@ -41,7 +42,8 @@ local function check_registry()
   call('ZCARD', P .. K.event_workers_departed)
 end
 
--- Raises WRONGTYPE, before anything is written, where a key of a slot or a shared key has a wrong type.
+-- Raises WRONGTYPE, before anything is written, where a key of a slot or a shared key has a wrong
+-- type.
 local function check_types(name, slots)
   call('LLEN', P .. K.objects_with_events)
   call('ZCARD', P .. K.objects_held)
@@ -65,7 +67,8 @@ local function register(name, slots, token, at_ms)
   call('HSET', P .. K.event_workers, name, string.format('%d %s %.0f', slots, token, at_ms))
 end
 
--- A departed name is looked at so long after its last sign of life, ms; and a last time when it is forgotten.
+-- A departed name is looked at so long after its last sign of life, ms; and a last time when it is
+-- forgotten.
 local LOOKS_MS = { 1000, 10000, 60000, 600000, 3600000 }
 
 -- Makes the name a watched one; `look_ms` is the time of the next look.
@@ -74,7 +77,8 @@ local function watch(name, look_ms)
   call('ZADD', P .. K.event_workers_watched, look_ms, name)
 end
 
--- Makes the name a departed one, whose last sign of life was at `at_ms`; it is forgotten `forget_ms` later.
+-- Makes the name a departed one, whose last sign of life was at `at_ms`; it is forgotten
+-- `forget_ms` later.
 local function depart(name, at_ms, now_ms, forget_ms)
   local next_ms = at_ms + forget_ms + 1
   for _, look_ms in ipairs(LOOKS_MS) do
@@ -92,7 +96,8 @@ local function is_used_up(crashes, crashes_max)
 end
 
 -- Holds what a slot owns, due now, and counts one crash more where `died` and a batch is in flight.
--- An event that has killed its worker `crashes_max` times waits for an operator; where that is 0, whoever gets it settles it.
+-- An event that has killed its worker `crashes_max` times waits for an operator; where that is 0,
+-- whoever gets it settles it.
 local function hold_owned(at, object, tag, now_ms, why, died, crashes_max)
   if not tag then
     return M.hold.object(at, object, now_ms, nil)

@@ -1,8 +1,9 @@
--- suspects: how many batches that may kill its worker a process takes.
--- The process says it as `MS[ CRASHES ROOM]…`, with CRASHES ascending.
--- A batch with at least CRASHES crashes is taken while there is ROOM; `-`: always. One that is not taken waits for MS at least.
+-- suspects: how many batches that may kill its worker a process takes. The process says it as `MS[
+-- CRASHES ROOM]…`, with CRASHES ascending. A batch with at least CRASHES crashes is taken while
+-- there is ROOM; `-`: always. One that is not taken waits for MS at least.
 
--- Returns MS; a function that returns whether a batch with so many crashes may be taken; and one that notes that it was.
+-- Returns MS; a function that returns whether a batch with so many crashes may be taken; and one
+-- that notes that it was.
 local function suspects_of(text)
   local classes = {}
   for crashes, room in string.gmatch(text, ' (%d+) (%S+)') do

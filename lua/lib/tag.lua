@@ -1,7 +1,8 @@
 -- tag: the numbers of a batch in flight, or held.
 -- The tag of a batch in flight has them, and so has the value of events.held.id.
 
--- Returns the four numbers of a tag, `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]`; the first one stays text, as ids do.
+-- Returns the four numbers of a tag, `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]`; the first one stays
+-- text, as ids do.
 local function numbers(tag)
   local first, rest = string.match(tag, '^(%d+)(.*)$')
   local handouts, attempts, crashes = string.match(rest or '', '^ (%d+) ?(%d*) ?(%d*)$')
@@ -20,7 +21,8 @@ local function text_of(first, handouts, attempts, crashes)
   return first
 end
 
--- Returns the numbers of a held batch, `FIRST HANDOUTS ATTEMPTS CRASHES WHY`, and where in the value the reason begins; nil if it has no numbers.
+-- Returns the numbers of a held batch, `FIRST HANDOUTS ATTEMPTS CRASHES WHY`, and where in the
+-- value the reason begins; nil if it has no numbers.
 local function held_numbers(value)
   local first, handouts, attempts, crashes, why_at = string.match(value, '^(%d+) (%d+) (%d+) (%d+) ?()')
   return first, tonumber(handouts), tonumber(attempts), tonumber(crashes), why_at
@@ -31,7 +33,8 @@ local function held_text(first, handouts, attempts, crashes, why)
   return string.format('%s %d %d %d ', first, handouts, attempts, crashes) .. why
 end
 
--- Returns whether the event at the head of the batch has failed before; `value` is its tag, or the value of events.held.id.
+-- Returns whether the event at the head of the batch has failed before; `value` is its tag, or the
+-- value of events.held.id.
 local function has_failed(value)
   return string.find(value, '^%d+ %d+ [1-9]') ~= nil
 end

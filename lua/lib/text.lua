@@ -1,6 +1,7 @@
 -- text: texts for people, cut to a length.
 
--- Returns the text, or its first `bytes_max` bytes and up to three less, so that no letter of UTF-8 is cut.
+-- Returns the text, or its first `bytes_max` bytes and up to three less, so that no letter of UTF-8
+-- is cut.
 local function beginning(text, bytes_max)
   if #text <= bytes_max then
     return text

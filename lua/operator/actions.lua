@@ -2,8 +2,8 @@
 -- Uses: text.beginning
 local who, why = ARGV[2], ARGV[3]
 
--- Whatever could fail in the middle, because the user may not or a key has a wrong type, is asked for before anything is written.
--- Answers the reply to give, or nil.
+-- Whatever could fail in the middle, because the user may not or a key has a wrong type, is asked
+-- for before anything is written. Answers the reply to give, or nil.
 local function refused(...)
   local key = P .. K.next_event_id
   local needed = {
@@ -26,7 +26,8 @@ local function refused(...)
   end
 end
 
--- Of an event so many bytes are kept in an action: 1,000 actions with whole events could have a gigabyte.
+-- Of an event so many bytes are kept in an action: 1,000 actions with whole events could have a
+-- gigabyte.
 local EVENT_BYTES_MAX = 8192
 
 -- The fields of an event in an action: all of a short one, else its beginning and its length.

@@ -1,12 +1,15 @@
 -- dead: an operator retries or drops dead letters.
 --
--- Purpose   retry: the event is pushed again as a new one, behind all others of its object and with a marker, as an emit does, and its dead letter goes.
---           drop: the dead letter goes. What was done is kept, of a drop with the first 8 KiB of the event.
---           A call that has settled 1 MiB of events ends, and settles no further dead letter: the caller names the others again.
---           Repeating a call changes nothing: a dead letter that is gone is passed over.
--- Keys      KEYS[1] events.dead (stream, read and write); operator.actions (stream, written); objects.with.events, OBJ:events (lists, written)
+-- Purpose   retry: the event is pushed again as a new one, behind all others of its object and with
+--           a marker, as an emit does, and its dead letter goes. drop: the dead letter goes. What
+--           was done is kept, of a drop with the first 8 KiB of the event. A call that has settled
+--           1 MiB of events ends, and settles no further dead letter: the caller names the others
+--           again. Repeating a call changes nothing: a dead letter that is gone is passed over.
+-- Keys      KEYS[1] events.dead (stream, read and write); operator.actions (stream, written);
+--           objects.with.events, OBJ:events (lists, written)
 -- Arguments prefix; who; why; retry | drop; ids of dead letters (1 to 32)
--- Replies   {'settled', word…}, a word for each of the first of them, or all: retried | dropped | gone | unreadable: it names no object or no event,
+-- Replies   {'settled', word…}, a word for each of the first of them, or all: retried | dropped |
+--           gone | unreadable: it names no object or no event,
 --             or without a namespace an object whose name begins with a brace
 --             | wrong_type: the object's queue is no list, and the dead letter stays
 --           | {'denied', command} | {'wrong_type', key, its type}

@@ -1,10 +1,13 @@
 -- held: a page of the held objects, those due first first; writes nothing.
 --
--- Keys      KEYS[1] objects.held (zset, read); OBJ:event.worker, OBJ:events.held.id (strings, read), OBJ:events.held (list, read)
--- Arguments prefix; `all`, or `inf`: only those that wait for an operator; the due time and the object behind which the page begins ('' = from the
---           start); objects in the page (1 to 250)
--- Replies   {'held', ms since 1970, {object, due time, owner or '', numbers and why or '', events in the batch}…}
---           An object whose time changes between two pages may be missed or told twice; no other is missed.
+-- Keys      KEYS[1] objects.held (zset, read); OBJ:event.worker, OBJ:events.held.id (strings,
+--           read), OBJ:events.held (list, read)
+-- Arguments prefix; `all`, or `inf`: only those that wait for an operator; the due time and the
+--           object behind which the page begins ('' = from the start); objects in the page (1
+--           to 250)
+-- Replies   {'held', ms since 1970, {object, due time, owner or '', numbers and why or '', events
+--           in the batch}…} An object whose time changes between two pages may be missed or told
+--           twice; no other is missed.
 -- Keeps     none is touched
 -- Cost      about 3 commands for each
 -- Uses: time.now_ms

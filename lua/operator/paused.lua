@@ -1,10 +1,13 @@
--- paused: a page of the objects that rules hold, by name, each with the rules that are over it; writes nothing.
+-- paused: a page of the objects that rules hold, by name, each with the rules that are over it;
+-- writes nothing.
 --
--- Keys      KEYS[1] objects.paused (zset, read); event.rules (hash, read); OBJ:event.worker, OBJ:events.held.id (strings, read), OBJ:events.held (list,
---           read)
--- Arguments prefix; the object behind which the page begins ('' = from the start); objects in the page (1 to 250)
+-- Keys      KEYS[1] objects.paused (zset, read); event.rules (hash, read); OBJ:event.worker,
+--           OBJ:events.held.id (strings, read), OBJ:events.held (list, read)
+-- Arguments prefix; the object behind which the page begins ('' = from the start); objects in the
+--           page (1 to 250)
 -- Replies   {'paused', ms since 1970, {field, value, …} of every rule that is over one of them,
---             {object, owner or '', numbers and why or '', events in the batch, field of a rule over it, blocks first, …}…}
+--             {object, owner or '', numbers and why or '', events in the batch, field of a rule
+--             over it, blocks first, …}…}
 -- Keeps     none is touched
 -- Cost      about 4 commands for each
 -- Uses: rules.fields_of time.now_ms

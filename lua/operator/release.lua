@@ -1,11 +1,14 @@
 -- release: an operator makes a held object due at once.
 --
--- Purpose   Whatever the object waits for, its time or an operator, it waits no more; a worker is woken. Its numbers stay what they are. This repairs
---           an object that is held and in no set, too.
--- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read); operator.actions (stream, written); objects.with.events (list, written);
+-- Purpose   Whatever the object waits for, its time or an operator, it waits no more; a worker is
+--           woken. Its numbers stay what they are. This repairs an object that is held and in no
+--           set, too.
+-- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read);
+--           operator.actions (stream, written); objects.with.events (list, written);
 --           OBJ:event.worker, OBJ:events.held.id (strings, read)
 -- Arguments prefix; who; why; object
--- Replies   {'released', why it was held} | {'not_held', owner or ''} | {'paused'}: a rule holds it | {'denied', command} | {'wrong_type', key, its type}
+-- Replies   {'released', why it was held} | {'not_held', owner or ''} | {'paused'}: a rule holds
+--           it | {'denied', command} | {'wrong_type', key, its type}
 -- Keeps     I2
 -- Cost      about 6 commands
 -- Uses: actions.make_due actions.note actions.refused tag.held_numbers
@@ -19,7 +22,8 @@ local found = call('MGET', P .. object .. K.event_worker, P .. object .. K.event
 if call('ZSCORE', P .. K.objects_paused, object) then
   return { 'paused' }
 end
--- The set may have been evicted, or deleted. An object that its owner's key calls held would wait for ever.
+-- The set may have been evicted, or deleted. An object that its owner's key calls held would wait
+-- for ever.
 if not call('ZSCORE', KEYS[1], object) and found[1] ~= 'held' then
   return { 'not_held', found[1] or '' }
 end

@@ -1,16 +1,20 @@
--- release_many: an operator makes held objects due at once, those of a page that meet the conditions.
+-- release_many: an operator makes held objects due at once, those of a page that meet the
+-- conditions.
 --
--- Purpose   As release, for many objects and in one step: a worker is woken, the numbers of each object stay what they are, and each release is kept.
---           An object that is due already, that waits for a rule, or that does not meet the conditions stays as it is.
---           Repeating a call changes nothing: an object that was released is due.
--- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read); operator.actions (stream, written); objects.with.events (list, written);
+-- Purpose   As release, for many objects and in one step: a worker is woken, the numbers of each
+--           object stay what they are, and each release is kept. An object that is due already,
+--           that waits for a rule, or that does not meet the conditions stays as it is. Repeating a
+--           call changes nothing: an object that was released is due.
+-- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read);
+--           operator.actions (stream, written); objects.with.events (list, written);
 --           OBJ:events.held.id (string, read)
--- Arguments prefix; who; why; `all`, or `inf`: only those that wait for an operator; a text that why the object is held must contain ('' = any);
---           objects (1 to 100)
+-- Arguments prefix; who; why; `all`, or `inf`: only those that wait for an operator; a text that
+--           why the object is held must contain ('' = any); objects (1 to 100)
 -- Replies   {'released', word…}, a word for each object: released | due | other | paused | not_held
 --           | {'denied', command} | {'wrong_type', key, its type}
 -- Keeps     I2
--- Cost      about 5 commands for each object, and 1; with 100 objects held for reasons of 2 KB about 2 ms
+-- Cost      about 5 commands for each object, and 1; with 100 objects held for reasons of 2 KB
+--           about 2 ms
 -- Uses: actions.note actions.refused tag.held_numbers time.now_ms
 local which, text = ARGV[4], ARGV[5]
 

@@ -1,13 +1,18 @@
 -- rule: an operator sets a pause or a block, or lifts one.
 --
--- Purpose   set: what the selector means is claimed no more, from the next call of any worker on. A rule that is set already gets who, why and end
---           of this call; one that is being lifted is in force again, and its waking will begin anew.
---           lift: the rule holds nothing any more; workers wake what it has held, and then it goes. Nothing else is touched here, however many they are.
---           Repeating a call changes nothing but the time.
--- Keys      KEYS[1] event.rules (hash, read and write); operator.actions (stream, written); objects.with.events (list, written)
--- Arguments prefix; who; why; set | lift; pause | block; selector; ms after which the rule lifts itself (0: never); rules there may be
--- Replies   {'set', 'new' | 'again' | 'revived'} | {'lifted'} | {'lifting'}: it is lifted already, and its objects are being woken
---           | {'not_set'} | {'too_many', how many rules there are} | {'denied', command} | {'wrong_type', key, its type}
+-- Purpose   set: what the selector means is claimed no more, from the next call of any worker on. A
+--           rule that is set already gets who, why and end of this call; one that is being lifted
+--           is in force again, and its waking will begin anew. lift: the rule holds nothing any
+--           more; workers wake what it has held, and then it goes. Nothing else is touched here,
+--           however many they are. Repeating a call changes nothing but the time.
+-- Keys      KEYS[1] event.rules (hash, read and write); operator.actions (stream, written);
+--           objects.with.events (list, written)
+-- Arguments prefix; who; why; set | lift; pause | block; selector; ms after which the rule lifts
+--           itself (0: never); rules there may be
+-- Replies   {'set', 'new' | 'again' | 'revived'} | {'lifted'} | {'lifting'}: it is lifted already,
+--           and its objects are being woken
+--           | {'not_set'} | {'too_many', how many rules there are}
+--           | {'denied', command} | {'wrong_type', key, its type}
 -- Keeps     I1 to I7: it holds nothing and wakes nothing
 -- Cost      about 20 commands, one of which reads all rules
 -- Uses: actions.note actions.refused actions.who actions.why rules.is_in_force rules.next_of

@@ -1,19 +1,25 @@
 -- skip: an operator sends the event at the head of a held object to the dead letters.
 --
--- Purpose   The object goes on with what follows, due at once: the rest of the batch with the ids it has, and `prev` the last event delivered.
---           Where the event log is on, its row says that the event is dead, and has the results of the handlers that had succeeded.
+-- Purpose   The object goes on with what follows, due at once: the rest of the batch with the ids
+--           it has, and `prev` the last event delivered. Where the event log is on, its row says
+--           that the event is dead, and has the results of the handlers that had succeeded.
 --           Repeating a call that names the event changes nothing.
--- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read); events.dead, event.log, operator.actions (streams, written);
---           objects.with.events (list, written); seriatim.meta (hash, read), OBJ:event.worker, OBJ:last.event.id (strings, read),
---           OBJ:events.held, OBJ:events.held.id (read and write), OBJ:event.handled (hash, read and deleted), OBJ:event.errors (deleted);
---           OBJ:events of the objects for which handlers of the event have emitted (lists, written)
--- Arguments prefix; who; why; object; id of the event, as far as the caller knows ('' = whichever it is)
+-- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read); events.dead,
+--           event.log, operator.actions (streams, written); objects.with.events (list, written);
+--           seriatim.meta (hash, read), OBJ:event.worker, OBJ:last.event.id (strings, read),
+--           OBJ:events.held, OBJ:events.held.id (read and write), OBJ:event.handled (hash, read and
+--           deleted), OBJ:event.errors (deleted); OBJ:events of the objects for which handlers of
+--           the event have emitted (lists, written)
+-- Arguments prefix; who; why; object; id of the event, as far as the caller knows ('' = whichever
+--           it is)
 -- Replies   {'skipped', id, id of the dead letter, events left in the batch}
---           | {'not_held', owner or ''} | {'paused'}: a rule holds it | {'no_batch', why it is held}: no event of it has failed, or been in hand
+--           | {'not_held', owner or ''} | {'paused'}: a rule holds it
+--           | {'no_batch', why it is held}: no event of it has failed or been in hand
 --           | {'other', id}: the head is another
 --           | {'denied', command} | {'wrong_type', key, its type}
 -- Keeps     I2, I4, I5: the rest keeps its hand-outs, so that no tag comes twice
--- Cost      about 15 commands, and 1 for each event that handlers have emitted, 2 for each object of these
+-- Cost      about 15 commands, and 1 for each event that handlers have emitted, 2 for each object
+--           of these
 -- Uses: actions.make_due actions.note actions.refused emits.parse emits.push emits.results_of
 -- Uses: emits.wrong_queue ids.after ids.parse ids.text tag.held_numbers tag.held_text
 local object, expected = ARGV[4], ARGV[5]
@@ -41,7 +47,8 @@ elseif expected ~= '' and expected ~= first then
   return { 'other', first }
 end
 
--- What handlers have kept of it goes with it, and what they have emitted is pushed; that of a later event, before which all others are finished, stays.
+-- What handlers have kept of it goes with it, and what they have emitted is pushed; that of a later
+-- event, before which all others are finished, stays.
 local handled = P .. object .. K.event_handled
 local kept = call('HGETALL', handled)
 local handled_id, emits = M.emits.parse(kept)
@@ -74,7 +81,8 @@ end
 call('DEL', P .. object .. K.event_errors)
 local left = call('LLEN', batch)
 if left > 0 then
-  -- As behind any event that leaves a batch: the attempts were its own, and one crash stays, for the killer may be further on.
+  -- As behind any event that leaves a batch: the attempts were its own, and one crash stays, for
+  -- the killer may be further on.
   local rest = M.ids.text(M.ids.after(tonumber(first), 1))
   call('SET', P .. object .. K.events_held_id, M.tag.held_text(rest, handouts, 0, math.min(crashes, 1), 'skip'))
 else

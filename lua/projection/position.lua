@@ -1,12 +1,15 @@
--- position: a projection's place in the event log and its state, read and written together by the one process that runs it.
+-- position: a projection's place in the event log and its state, read and written together by the
+-- one process that runs it.
 --
--- Purpose   open: takes the name, where nobody has it, and reads. save: writes both, and keeps the name. keep: keeps the name. close: gives it back.
---           Whoever has lost the name writes nothing.
--- Keys      KEYS[1] event.projections (hash, read and write); event.projection.NAME (string, read and write: the state),
---           event.projection.NAME.lease (string with a time to live)
--- Arguments prefix; open | save | keep | close; name; token; ms for which the name is kept; for save: position, state
--- Replies   {'ok', position or '', state or ''} | {'ok'} | {'lost'}: another process has the name, or had it; at open: has it,
---           for as long as the caller would have it, at most
+-- Purpose   open: takes the name, where nobody has it, and reads. save: writes both, and keeps the
+--           name. keep: keeps the name. close: gives it back. Whoever has lost the name writes
+--           nothing.
+-- Keys      KEYS[1] event.projections (hash, read and write); event.projection.NAME (string, read
+--           and write: the state), event.projection.NAME.lease (string with a time to live)
+-- Arguments prefix; open | save | keep | close; name; token; ms for which the name is kept; for
+--           save: position, state
+-- Replies   {'ok', position or '', state or ''} | {'ok'} | {'lost'}: another process has the name,
+--           or had it; at open: has it, for as long as the caller would have it, at most
 -- Keeps     none is touched
 -- Cost      about 4 commands
 local step, name, token, lease_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -16,7 +19,8 @@ local lease = state .. '.lease'
 local holder = call('GET', lease)
 if step == 'open' then
   if holder and holder ~= token then
-    -- Redis keeps the end of a lease, not its length: behind a step of the clock it may end an hour late.
+    -- Redis keeps the end of a lease, not its length: behind a step of the clock it may end an hour
+    -- late.
     if call('PTTL', lease) > tonumber(lease_ms) then
       call('PEXPIRE', lease, lease_ms)
     end

@@ -8,7 +8,8 @@ use serde_json::value::RawValue;
 
 use super::{NumbersError, check_numbers};
 
-/// An envelope, borrowed from the bytes it was parsed from. Its numbers are sound: `1 <= id < 2^53` and `prev < id`.
+/// An envelope, borrowed from the bytes it was parsed from. Its numbers are sound: `1 <= id < 2^53`
+/// and `prev < id`.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Envelope<'a> {
@@ -26,7 +27,8 @@ pub struct Envelope<'a> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvelopeError {
-    /// The bytes are not one JSON object, or a member has the wrong type: `id` and `prev` are whole numbers from 0, `object` is a string.
+    /// The bytes are not one JSON object, or a member has the wrong type: `id` and `prev` are whole
+    /// numbers from 0, `object` is a string.
     #[error("not an envelope: {0}")]
     Json(#[source] serde_json::Error),
     /// A member is missing.
@@ -38,8 +40,9 @@ pub enum EnvelopeError {
 }
 
 impl<'a> Envelope<'a> {
-    /// Parses one envelope; white space around it, such as the end of its line, is allowed. Unknown members are ignored. Of a member that is
-    /// there twice the last one counts, as in the JSON parsers of most languages. Copies nothing, unless `object` has escapes.
+    /// Parses one envelope; white space around it, such as the end of its line, is allowed. Unknown
+    /// members are ignored. Of a member that is there twice the last one counts, as in the JSON
+    /// parsers of most languages. Copies nothing, unless `object` has escapes.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, EnvelopeError> {
         let members: Members<'a> = serde_json::from_slice(bytes).map_err(EnvelopeError::Json)?;
         let id = members.id.ok_or(EnvelopeError::Missing("id"))?;
@@ -51,7 +54,8 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// What was found so far. By hand rather than derived: consumers are in the light part of the crate, which compiles no proc macro of serde.
+/// What was found so far. By hand rather than derived: consumers are in the light part of the
+/// crate, which compiles no proc macro of serde.
 #[derive(Default)]
 struct Members<'a> {
     id: Option<u64>,

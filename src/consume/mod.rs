@@ -1,12 +1,14 @@
-//! The receiving side: reading envelopes, and the receiver's rule, by which a consumer knows from two numbers whether an event is next.
+//! The receiving side: reading envelopes, and the receiver's rule, by which a consumer knows from
+//! two numbers whether an event is next.
 //!
 //! - [`Envelope`]: what a sink wrote, parsed
 //! - [`judge`]: the rule itself
 //! - [`Gate`]: the rule over a store that remembers the last id applied per object
 //!
-//! The rule holds through resends, dead letters, gaps between ids and late sends of a worker that lost its lease: what passes is, per
-//! object, in the order it was emitted, each event once, none left out but dead letters. If the consumer dies between applying an event
-//! and recording it, the event is applied again; only a store that does both at once (a transaction) rules that out.
+//! The rule holds through resends, dead letters, gaps between ids and late sends of a worker that
+//! lost its lease: what passes is, per object, in the order it was emitted, each event once, none
+//! left out but dead letters. If the consumer dies between applying an event and recording it, the
+//! event is applied again; only a store that does both at once (a transaction) rules that out.
 
 mod envelope;
 mod gate;
@@ -24,8 +26,9 @@ pub enum Verdict {
     Apply,
     /// It, or a later event of the object, was applied before: drop it and acknowledge it.
     Duplicate,
-    /// An event before it is still to come: do not apply it now, and do not lose it. Either have it delivered again later (do not
-    /// acknowledge it), or keep it and ask again after the object's next event was applied.
+    /// An event before it is still to come: do not apply it now, and do not lose it. Either have it
+    /// delivered again later (do not acknowledge it), or keep it and ask again after the object's
+    /// next event was applied.
     Early,
 }
 
@@ -63,8 +66,8 @@ pub fn check_numbers(id: u64, prev: u64) -> Result<(), NumbersError> {
     Ok(())
 }
 
-/// The receiver's rule: apply if `prev <= last < id`; duplicate if `id <= last`; early if `prev > last`. `last` is the highest
-/// id applied for the object, 0 if there is none.
+/// The receiver's rule: apply if `prev <= last < id`; duplicate if `id <= last`; early if `prev >
+/// last`. `last` is the highest id applied for the object, 0 if there is none.
 pub fn judge(last: u64, id: u64, prev: u64) -> Result<Verdict, NumbersError> {
     check_numbers(id, prev)?;
     Ok(if id <= last {

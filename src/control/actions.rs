@@ -14,9 +14,10 @@ pub const PER_CALL_MAX: usize = 32;
 
 /// One action.
 ///
-/// It serializes as `{"action_id":"1700-0","at_ms":1700,"action":"drop","who":"ada@host","why":"…","object":"work:1","id":12,"dead_id":"1690-0","error":"…",
-/// "event":{…}}`, the event of a drop as that of a [dead letter](super::DeadLetter), and `"event":null` without one. `event_bytes` is there only if
-/// the event is cut.
+/// It serializes as
+/// `{"action_id":"1700-0","at_ms":1700,"action":"drop","who":"ada@host","why":"…","object":"work:1","id":12,"dead_id":"1690-0","error":"…",
+/// "event":{…}}`, the event of a drop as that of a [dead letter](super::DeadLetter), and
+/// `"event":null` without one. `event_bytes` is there only if the event is cut.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Action {
@@ -72,8 +73,8 @@ impl Serialize for Action {
     }
 }
 
-/// Reads up to `count` actions (at most [`PER_CALL_MAX`]), newest first, that were done before the one named; from the last one without. Fewer
-/// than asked for means that there are no more.
+/// Reads up to `count` actions (at most [`PER_CALL_MAX`]), newest first, that were done before the
+/// one named; from the last one without. Fewer than asked for means that there are no more.
 ///
 /// # Errors
 /// [`ControlError`] if Redis cannot be asked, also if `operator.actions` is no stream.

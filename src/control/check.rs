@@ -1,16 +1,19 @@
 //! The invariants ("Invariants" in `docs/design.md`), read off a live Redis by number.
 //!
-//! The system moves while it is looked at. So the walk over the keys only finds *suspicions*; each is looked at again, alone, by a script
-//! that reads all it needs in one atomic step, and only what is broken there is reported. A violation that heals between the two is
-//! none; in a system at rest, nothing is missed.
+//! The system moves while it is looked at. So the walk over the keys only finds *suspicions*; each
+//! is looked at again, alone, by a script that reads all it needs in one atomic step, and only what
+//! is broken there is reported. A violation that heals between the two is none; in a system at
+//! rest, nothing is missed.
 //!
-//! No atomic step could look through all markers: Redis would stand still meanwhile. Objects that nothing seems to cover are therefore
-//! gathered, searched for in steps, and looked at again. A producer pushes a marker with each event, and a worker that takes one changes
-//! the queue or the last id. If both are as they were before the search, what the search did not find is not there. Otherwise it is searched
-//! for again, up to three times.
+//! No atomic step could look through all markers: Redis would stand still meanwhile. Objects that
+//! nothing seems to cover are therefore gathered, searched for in steps, and looked at again. A
+//! producer pushes a marker with each event, and a worker that takes one changes the queue or the
+//! last id. If both are as they were before the search, what the search did not find is not there.
+//! Otherwise it is searched for again, up to three times.
 //!
-//! Memory: the violations reported, 8 bytes for each marker and each object with events, up to 32 MiB of either, and 4,096 objects to be
-//! searched for; beyond that the check goes on and only takes longer. Besides, all registered names.
+//! Memory: the violations reported, 8 bytes for each marker and each object with events, up to 32
+//! MiB of either, and 4,096 objects to be searched for; beyond that the check goes on and only
+//! takes longer. Besides, all registered names.
 
 use std::collections::{HashMap, HashSet};
 
@@ -29,7 +32,8 @@ use crate::scripts;
 /// How many violations [`check`] reports one by one; all are counted.
 pub const VIOLATIONS_MAX: usize = 100;
 
-/// How many subjects one call of the script looks at: some 10 microseconds each, in which Redis does nothing else.
+/// How many subjects one call of the script looks at: some 10 microseconds each, in which Redis
+/// does nothing else.
 const SUBJECTS_PER_CALL: usize = 32;
 
 /// How many markers one call reads.
@@ -44,13 +48,15 @@ const UNCOVERED_MAX: usize = 4096;
 /// How often an object is searched for whose events come and go meanwhile.
 const SEARCHES_MAX: usize = 3;
 
-/// How many pages more than there were at the beginning a search reads. Behind them it gives up: the markers grow faster than they can be read.
+/// How many pages more than there were at the beginning a search reads. Behind them it gives up:
+/// the markers grow faster than they can be read.
 const PAGES_MORE_MAX: usize = 1000;
 
 /// Reads the invariants off a live Redis; reports at most [`VIOLATIONS_MAX`] one by one.
 ///
 /// # Errors
-/// [`ControlError`] if Redis cannot be asked. Broken invariants and keys of wrong types are no errors: they are in the report.
+/// [`ControlError`] if Redis cannot be asked. Broken invariants and keys of wrong types are no
+/// errors: they are in the report.
 pub async fn check<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<CheckReport, ControlError> {
     check_up_to(conn, keys, VIOLATIONS_MAX).await
 }
@@ -83,7 +89,8 @@ pub async fn check_up_to<C: ConnectionLike>(
         },
     };
     walk.look_at(Kind::Shared, Vec::new()).await?;
-    // Events move from markers to workers' lists: read in this order, few objects are missed in both.
+    // Events move from markers to workers' lists: read in this order, few objects are missed in
+    // both.
     walk.markers().await?;
     walk.workers().await?;
     walk.objects().await?;
@@ -127,7 +134,8 @@ impl Kind {
 #[derive(Debug, Clone, Copy)]
 struct Name {
     slots: u32,
-    /// Its slots are looked at one by one. Of a name without a lease, those that have something are met in the walk over the keys.
+    /// Its slots are looked at one by one. Of a name without a lease, those that have something are
+    /// met in the walk over the keys.
     is_alive: bool,
 }
 
@@ -163,7 +171,8 @@ struct Walk<'a, C> {
     named: Seen,
     /// Registered names.
     names: HashMap<String, Name>,
-    /// Objects in the lists of all registered workers, as they were when the first object seemed to be covered by nothing.
+    /// Objects in the lists of all registered workers, as they were when the first object seemed to
+    /// be covered by nothing.
     taken: Option<Seen>,
     /// Objects that nothing seems to cover, each with the texts of the findings that say so.
     uncovered: HashMap<Vec<u8>, String>,
@@ -196,7 +205,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
         }
     }
 
-    /// The markers from this place on; none behind the last one. Producers push before the first place, so what stays is not missed.
+    /// The markers from this place on; none behind the last one. Producers push before the first
+    /// place, so what stays is not missed.
     async fn page_of_markers(&mut self, from: usize) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
         let mut ask = redis::cmd("LRANGE");
         ask.arg(self.keys.objects_with_events()).arg(from).arg(from + MARKERS_PER_CALL - 1);
@@ -405,7 +415,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
         if self.uncovered.len() >= UNCOVERED_MAX { self.settle().await } else { Ok(()) }
     }
 
-    /// Searches all markers and lists for the objects that nothing seems to cover, then looks at each again.
+    /// Searches all markers and lists for the objects that nothing seems to cover, then looks at
+    /// each again.
     async fn settle(&mut self) -> Result<(), ControlError> {
         let mut texts = std::mem::take(&mut self.uncovered);
         let mut searches_left = SEARCHES_MAX;
@@ -418,8 +429,9 @@ impl<C: ConnectionLike> Walk<'_, C> {
                 let hint = if found.contains(&suspect.1) { "covered" } else { "searched" };
                 let findings = self.look(std::slice::from_ref(&suspect), Some(hint)).await?;
                 match uncovered(&findings) {
-                    // Events came or went, and maybe what covers it came with them. The last search counts, or nothing would be known of an object
-                    // whose events change all the time.
+                    // Events came or went, and maybe what covers it came with them. The last search
+                    // counts, or nothing would be known of an object whose events change all the
+                    // time.
                     Some(now) if now != text && searches_left > 0 => drop(changed.insert(suspect.1, now)),
                     _ => self.report(&suspect, findings)?,
                 }
@@ -451,8 +463,9 @@ impl<C: ConnectionLike> Walk<'_, C> {
         Ok(())
     }
 
-    /// Which of these objects have a marker, or are in the list of a registered worker. Markers first: from there they move to lists.
-    /// All of them if the markers grow faster than they can be read: then nothing can be told.
+    /// Which of these objects have a marker, or are in the list of a registered worker. Markers
+    /// first: from there they move to lists. All of them if the markers grow faster than they can
+    /// be read: then nothing can be told.
     async fn search(&mut self, objects: &HashMap<Vec<u8>, String>) -> Result<HashSet<Vec<u8>>, ControlError> {
         let mut found = HashSet::new();
         let pages_max = self.count_markers().await? / MARKERS_PER_CALL + PAGES_MORE_MAX;
@@ -489,7 +502,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
         Ok(found)
     }
 
-    /// One call of the script. What registered workers have in their lists counts as covered from then on.
+    /// One call of the script. What registered workers have in their lists counts as covered from
+    /// then on.
     async fn look(&mut self, subjects: &[(Kind, Vec<u8>)], hint: Option<&str>) -> Result<Vec<Finding>, ControlError> {
         const WHAT: &str = "lua/check.lua";
         let mut call = scripts::CHECK.invoke();

@@ -1,4 +1,5 @@
-//! Dead letters: events that were given up, with the reason, in the order they were. They are read, retried as new events, or dropped.
+//! Dead letters: events that were given up, with the reason, in the order they were. They are read,
+//! retried as new events, or dropped.
 
 use redis::Value;
 use redis::aio::ConnectionLike;
@@ -14,11 +15,14 @@ pub use crate::scripts::operator::{By, Settle, Settled};
 /// How many dead letters one call reads at most; events may be large.
 pub const PER_CALL_MAX: usize = operator::DEAD_PER_CALL_MAX;
 
-/// One dead letter. A field that an entry lacks, because another program added it, is `None` or empty.
+/// One dead letter. A field that an entry lacks, because another program added it, is `None` or
+/// empty.
 ///
-/// It serializes as `{"dead_id":"1700-0","id":12,"prev":7,"object":"work:1","event":{…},"error":"…","attempts":0}`. The event is as it was emitted,
-/// but for CR and LF, where JSON allows them only as white space: they become spaces, so that a line stays a line. An event that is not JSON
-/// stands in `event_text` instead, or in `event_hex` if it is not even UTF-8.
+/// It serializes as
+/// `{"dead_id":"1700-0","id":12,"prev":7,"object":"work:1","event":{…},"error":"…","attempts":0}`.
+/// The event is as it was emitted, but for CR and LF, where JSON allows them only as white space:
+/// they become spaces, so that a line stays a line. An event that is not JSON stands in
+/// `event_text` instead, or in `event_hex` if it is not even UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadLetter {
@@ -64,8 +68,8 @@ impl Serialize for DeadLetter {
     }
 }
 
-/// Reads up to `count` dead letters (at most [`PER_CALL_MAX`]), oldest first, that come after the one named; from the beginning without
-/// one. Fewer than asked for means that there are no more.
+/// Reads up to `count` dead letters (at most [`PER_CALL_MAX`]), oldest first, that come after the
+/// one named; from the beginning without one. Fewer than asked for means that there are no more.
 ///
 /// # Errors
 /// [`ControlError`] if Redis cannot be asked, also if `events.dead` is no stream.
@@ -102,12 +106,14 @@ pub const LOOKED_MAX: usize = 1000;
 pub struct DeadPage {
     /// The dead letters.
     pub letters: Vec<DeadLetter>,
-    /// The last dead letter that was looked at, if others may follow: pass it to go on. None at the end.
+    /// The last dead letter that was looked at, if others may follow: pass it to go on. None at the
+    /// end.
     pub after: Option<String>,
 }
 
-/// Reads up to `count` dead letters of one object that come after the one named, oldest first or newest first. It looks at [`LOOKED_MAX`] dead letters at
-/// most, of whichever objects: [`DeadPage::after`] says how to go on.
+/// Reads up to `count` dead letters of one object that come after the one named, oldest first or
+/// newest first. It looks at [`LOOKED_MAX`] dead letters at most, of whichever objects:
+/// [`DeadPage::after`] says how to go on.
 ///
 /// # Errors
 /// As [`dead_letters`].
@@ -158,14 +164,17 @@ pub async fn dead_letter<C: ConnectionLike>(
     Ok(read(conn, keys, "XRANGE", [dead_id, dead_id], 1).await?.pop())
 }
 
-/// Retries or drops these dead letters, and answers what became of each, in order. A retried event is pushed as a new one, at the end of its
-/// object's queue: it gets a new id. What was done is kept in the [actions](mod@super::actions), of a drop with the first 8 KiB of the event.
+/// Retries or drops these dead letters, and answers what became of each, in order. A retried event
+/// is pushed as a new one, at the end of its object's queue: it gets a new id. What was done is
+/// kept in the [actions](mod@super::actions), of a drop with the first 8 KiB of the event.
 ///
-/// Each dead letter is settled in one atomic step, [`PER_CALL_MAX`] of them or 1 MiB of events in one call. Calling again is safe, also after the future was dropped or
-/// a reply was lost: what is done already is [`Settled::Gone`].
+/// Each dead letter is settled in one atomic step, [`PER_CALL_MAX`] of them or 1 MiB of events in
+/// one call. Calling again is safe, also after the future was dropped or a reply was lost: what is
+/// done already is [`Settled::Gone`].
 ///
 /// # Errors
-/// [`ControlError::DeadId`] for what is no id, before anything is done; others if Redis cannot be asked or does not allow it.
+/// [`ControlError::DeadId`] for what is no id, before anything is done; others if Redis cannot be
+/// asked or does not allow it.
 pub async fn settle<C: ConnectionLike>(
     conn: &mut C,
     keys: &Keys,
@@ -191,8 +200,9 @@ pub struct SettledAll {
     pub left: u64,
 }
 
-/// Retries or drops all dead letters, or all of one object, that are there when it begins, oldest first, in steps of [`PER_CALL_MAX`]. An
-/// event that is retried and given up again meanwhile is not retried once more.
+/// Retries or drops all dead letters, or all of one object, that are there when it begins, oldest
+/// first, in steps of [`PER_CALL_MAX`]. An event that is retried and given up again meanwhile is
+/// not retried once more.
 ///
 /// Calling again is safe, and goes on where the first call ended.
 ///

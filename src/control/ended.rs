@@ -32,7 +32,8 @@ pub struct EndedEvent {
     pub attempts: Option<u64>,
     /// Its last error; nothing where it was delivered.
     pub error: Option<String>,
-    /// The results of its handlers as the log has them, one JSON object; none without results, or if they have more than 64 KiB.
+    /// The results of its handlers as the log has them, one JSON object; none without results, or
+    /// if they have more than 64 KiB.
     #[serde(serialize_with = "reply::as_json", skip_serializing_if = "Option::is_none")]
     pub results: Option<String>,
     /// When it ended, ms since the epoch by Redis' clock.
@@ -52,7 +53,8 @@ impl EndedEvent {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Ended {
-    /// The object's last events that are over, those with the highest ids first; at most [`EVENTS_MAX`].
+    /// The object's last events that are over, those with the highest ids first; at most
+    /// [`EVENTS_MAX`].
     pub events: Vec<EndedEvent>,
     /// How many rows of the log were looked at, the newest.
     pub log_rows: u64,
@@ -64,14 +66,15 @@ pub struct Ended {
     pub unreadable: Vec<String>,
 }
 
-/// Looks for the object's last events in the newest [`ROWS_MAX`] rows of the event log and as many dead letters, until [`EVENTS_MAX`] are found in each.
-/// Where the log is off it has only events completed with errors.
+/// Looks for the object's last events in the newest [`ROWS_MAX`] rows of the event log and as many
+/// dead letters, until [`EVENTS_MAX`] are found in each. Where the log is off it has only events
+/// completed with errors.
 ///
 /// Each call reads up to 100 rows or 1 MiB, and returns only the rows of the object.
 ///
 /// # Errors
-/// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked. A stream of a wrong type is no error: it is listed
-/// in `unreadable`.
+/// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked. A
+/// stream of a wrong type is no error: it is listed in `unreadable`.
 pub async fn ended<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: impl AsRef<[u8]>) -> Result<Ended, ControlError> {
     let object = keys.found(&object)?;
     let mut ended = Ended { complete: true, ..Ended::default() };

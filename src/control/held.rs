@@ -1,4 +1,5 @@
-//! Held objects, paused ones among them: why each waits and until when; released at once, or rid of the event at their head.
+//! Held objects, paused ones among them: why each waits and until when; released at once, or rid of
+//! the event at their head.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,8 @@ pub enum WaitsFor {
     Takeover,
     /// Other objects have a turn.
     Yield,
-    /// Its worker was stopped, started again with fewer slots, or its sink was unavailable for long: another one goes on with it.
+    /// Its worker was stopped, started again with fewer slots, or its sink was unavailable for
+    /// long: another one goes on with it.
     Stop,
     /// An operator has released it, or skipped an event of it: any worker goes on with it.
     Released,
@@ -57,9 +59,11 @@ pub struct HeldObject {
     pub crashes: u64,
     /// How many events are in its batch; others may be queued behind them.
     pub events: u64,
-    /// Why it is held, as it was noted: with the last error. Of a paused object, why it was held before.
+    /// Why it is held, as it was noted: with the last error. Of a paused object, why it was held
+    /// before.
     pub why: String,
-    /// The rules that are over a paused object, blocks first, and those that are lifted but still being woken. Empty for all others.
+    /// The rules that are over a paused object, blocks first, and those that are lifted but still
+    /// being woken. Empty for all others.
     pub rules: Vec<Rule>,
     /// Where the next page begins.
     #[serde(skip)]
@@ -72,12 +76,14 @@ pub struct HeldObject {
 pub struct HeldPage {
     /// Redis's time, ms since the epoch.
     pub now_ms: u64,
-    /// Of [`held`] those that are due first come first, those that wait for an operator last; of [`paused`] by name.
+    /// Of [`held`] those that are due first come first, those that wait for an operator last; of
+    /// [`paused`] by name.
     pub objects: Vec<HeldObject>,
 }
 
-/// Reads up to `count` held objects (at most [`PER_CALL_MAX`]) that come after this one; from the beginning without one. With `until_released`, only
-/// those that wait for an operator. Fewer than asked for means that there are no more.
+/// Reads up to `count` held objects (at most [`PER_CALL_MAX`]) that come after this one; from the
+/// beginning without one. With `until_released`, only those that wait for an operator. Fewer than
+/// asked for means that there are no more.
 ///
 /// An object whose time changes between two pages may be missed, or told twice; no other is.
 ///
@@ -95,8 +101,9 @@ pub async fn held<C: ConnectionLike>(
     Ok(HeldPage { now_ms, objects: page.into_iter().map(HeldObject::of).collect() })
 }
 
-/// Reads up to `count` paused objects (at most [`PER_CALL_MAX`]), by the bytes of their names, that come after this one; from the beginning without one. Each
-/// is told with the rules that are over it. Fewer than asked for means that there are no more.
+/// Reads up to `count` paused objects (at most [`PER_CALL_MAX`]), by the bytes of their names, that
+/// come after this one; from the beginning without one. Each is told with the rules that are over
+/// it. Fewer than asked for means that there are no more.
 ///
 /// # Errors
 /// [`ControlError`] if Redis cannot be asked, also if `objects.paused` is no sorted set.
@@ -118,13 +125,15 @@ pub async fn paused<C: ConnectionLike>(
     Ok(HeldPage { now_ms: page.now_ms, objects: page.objects.into_iter().map(paused).collect() })
 }
 
-/// Makes a held object due at once, whatever it waits for, and wakes a worker. Its attempts and crashes stay counted. What was done is kept in the
-/// [actions](mod@super::actions).
+/// Makes a held object due at once, whatever it waits for, and wakes a worker. Its attempts and
+/// crashes stay counted. What was done is kept in the [actions](mod@super::actions).
 ///
-/// Calling again is safe. After a lost reply it may release the object once more, if it has failed again meanwhile.
+/// Calling again is safe. After a lost reply it may release the object once more, if it has failed
+/// again meanwhile.
 ///
 /// # Errors
-/// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked or does not allow it.
+/// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked or
+/// does not allow it.
 pub async fn release<C: ConnectionLike>(
     conn: &mut C,
     keys: &Keys,
@@ -155,15 +164,18 @@ pub struct ReleasedAll {
     pub due: u64,
 }
 
-/// Releases all held objects, or some of them, that are held when it begins, in steps of 100: each is made due at once as by [`release`], and kept in the
-/// [actions](mod@super::actions). Objects that wait for a rule stay. `progress` is called after each step.
+/// Releases all held objects, or some of them, that are held when it begins, in steps of 100: each
+/// is made due at once as by [`release`], and kept in the [actions](mod@super::actions). Objects
+/// that wait for a rule stay. `progress` is called after each step.
 ///
-/// An object that becomes held meanwhile may be released or not, also one that was released and has failed again.
+/// An object that becomes held meanwhile may be released or not, also one that was released and has
+/// failed again.
 ///
 /// Calling again is safe, and goes on where the first call ended.
 ///
 /// # Errors
-/// As [`release`]. The steps until then are done; `progress` has told how many objects they released.
+/// As [`release`]. The steps until then are done; `progress` has told how many objects they
+/// released.
 pub async fn release_all<C: ConnectionLike>(
     conn: &mut C,
     keys: &Keys,
@@ -175,7 +187,8 @@ pub async fn release_all<C: ConnectionLike>(
     let mut all = ReleasedAll::default();
     let mut cursor = 0_u64;
     loop {
-        // Not by the time, which a release changes: an object that fails again and again would come again and again.
+        // Not by the time, which a release changes: an object that fails again and again would come
+        // again and again.
         let mut ask = redis::cmd("ZSCAN");
         ask.arg(keys.objects_held()).arg(cursor).arg("COUNT").arg(RELEASE_PER_CALL_MAX);
         let (next, page): (u64, Vec<(Vec<u8>, String)>) = ask.query_async(conn).await.map_err(ControlError::redis(WHAT))?;
@@ -197,8 +210,9 @@ pub async fn release_all<C: ConnectionLike>(
     }
 }
 
-/// Sends the event at the head of a held object to the dead letters; the object is due at once and goes on with what follows, `prev` being the last
-/// event delivered. With `id`, only if that is the event's id: what an operator has looked at may be over meanwhile. What was done is kept in the
+/// Sends the event at the head of a held object to the dead letters; the object is due at once and
+/// goes on with what follows, `prev` being the last event delivered. With `id`, only if that is the
+/// event's id: what an operator has looked at may be over meanwhile. What was done is kept in the
 /// [actions](mod@super::actions).
 ///
 /// With an `id`, calling again is safe; without, it may skip the next event.

@@ -14,7 +14,8 @@ use crate::keys::Keys;
 use crate::scripts;
 use crate::worker::Holder;
 
-/// An object that nothing seems to cover has moved while its workers were looked at: so often it is looked at again.
+/// An object that nothing seems to cover has moved while its workers were looked at: so often it is
+/// looked at again.
 const LOOKS_MAX: usize = 3;
 
 /// How much of an event is read, in bytes.
@@ -47,7 +48,8 @@ pub enum Standing {
     Uncovered,
 }
 
-/// What is the matter with the event at an object's head: the one in hand, or else the oldest that is queued.
+/// What is the matter with the event at an object's head: the one in hand, or else the oldest that
+/// is queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -56,9 +58,11 @@ pub enum EventState {
     Queued,
     /// A worker has it in hand, or had it when its process went away.
     InFlight,
-    /// It was in hand and comes again: at the time that `due_ms` tells, or where an operator releases it.
+    /// It was in hand and comes again: at the time that `due_ms` tells, or where an operator
+    /// releases it.
     Waiting,
-    /// A rule holds it, or will before anything more of the object is claimed, and no block is over it.
+    /// A rule holds it, or will before anything more of the object is claimed, and no block is over
+    /// it.
     Paused,
     /// The same where a block is over it.
     Blocked,
@@ -121,7 +125,8 @@ pub struct Tries {
 pub struct KeptResults {
     /// The event's id.
     pub id: Option<u64>,
-    /// The results by the ids of the handlers: the text of one JSON object. As many as have together at most 64 KiB.
+    /// The results by the ids of the handlers: the text of one JSON object. As many as have
+    /// together at most 64 KiB.
     #[serde(serialize_with = "reply::as_json")]
     pub results: Option<String>,
 }
@@ -164,20 +169,24 @@ pub struct Inspection {
     pub next_event: Option<NextEvent>,
     /// How often the batch in flight or held was tried; none without one.
     pub tries: Option<Tries>,
-    /// How the event in hand has failed at last, the newest first; at most 20. Deaths of its worker are no attempts.
+    /// How the event in hand has failed at last, the newest first; at most 20. Deaths of its worker
+    /// are no attempts.
     pub errors: Vec<FailedAttempt>,
     /// The results that handlers of the event in hand have kept; none without results.
     pub kept_results: Option<KeptResults>,
     /// Why it is held, as it was noted.
     pub held_why: Option<String>,
-    /// The rules that are over it, blocks first, and those that are lifted but still being woken. While one is in force, nothing more of the object is
-    /// claimed, wherever it stands.
+    /// The rules that are over it, blocks first, and those that are lifted but still being woken.
+    /// While one is in force, nothing more of the object is claimed, wherever it stands.
     pub rules: Vec<Rule>,
-    /// When it is due, ms since the epoch; none if it is not held, or held until an operator or a rule releases it.
+    /// When it is due, ms since the epoch; none if it is not held, or held until an operator or a
+    /// rule releases it.
     pub due_ms: Option<u64>,
-    /// How many markers will be taken before its first one; none if it has no marker among the first 10,000.
+    /// How many markers will be taken before its first one; none if it has no marker among the
+    /// first 10,000.
     pub markers_before: Option<u64>,
-    /// Its first marker is not among the first 10,000, and there are more: it waits behind them, or has no marker.
+    /// Its first marker is not among the first 10,000, and there are more: it waits behind them, or
+    /// has no marker.
     pub markers_beyond: bool,
     /// Registered workers that have it in their list.
     pub taken_by: Vec<String>,
@@ -187,11 +196,12 @@ pub struct Inspection {
     pub wrong_types: Vec<String>,
 }
 
-/// Reads everything about one object in one atomic step, then in bounded steps which workers have it in their lists.
+/// Reads everything about one object in one atomic step, then in bounded steps which workers have
+/// it in their lists.
 ///
 /// # Errors
-/// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked. An object that nobody has ever
-/// emitted an event for is no error: [`Standing::Unknown`].
+/// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked. An
+/// object that nobody has ever emitted an event for is no error: [`Standing::Unknown`].
 pub async fn inspect<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: impl AsRef<[u8]>) -> Result<Inspection, ControlError> {
     let object = keys.found(&object)?;
     let mut fields = Fields::default();

@@ -1,6 +1,8 @@
-//! The log of events: what became of each that is finalized, in the order in which that was. Workers write it where their event log is on.
+//! The log of events: what became of each that is finalized, in the order in which that was.
+//! Workers write it where their event log is on.
 //!
-//! A row is written in the step that finalizes its event, exactly once. The ids of the rows give the order; the oldest rows are trimmed away.
+//! A row is written in the step that finalizes its event, exactly once. The ids of the rows give
+//! the order; the oldest rows are trimmed away.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -68,8 +70,10 @@ impl fmt::Display for LogStatus {
 
 /// One row of the log. A field that a row lacks is `None` or empty.
 ///
-/// It serializes as `{"log_id":"1700-0","status":"completed","id":12,"prev":7,"object":"work:1","event":{…},"error":null,"attempts":0,"taken_ms":1690,
-/// "finalized_ms":1700}`, the event as that of a [dead letter](super::DeadLetter). Where handlers had results, `"results":{"mail":…}` follows.
+/// It serializes as
+/// `{"log_id":"1700-0","status":"completed","id":12,"prev":7,"object":"work:1","event":{…},"error":null,"attempts":0,"taken_ms":1690,
+/// "finalized_ms":1700}`, the event as that of a [dead letter](super::DeadLetter). Where handlers
+/// had results, `"results":{"mail":…}` follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogEntry {
@@ -91,17 +95,21 @@ pub struct LogEntry {
     pub error: Option<String>,
     /// How often its delivery failed before.
     pub attempts: Option<u64>,
-    /// When the worker that finalized it was given it, ms since the epoch by Redis' clock; nothing where an operator skipped it.
+    /// When the worker that finalized it was given it, ms since the epoch by Redis' clock; nothing
+    /// where an operator skipped it.
     pub taken_ms: Option<u64>,
-    /// The results of the handlers that have succeeded: the text of one JSON object, by the ids of the handlers. None if no handler had a result.
+    /// The results of the handlers that have succeeded: the text of one JSON object, by the ids of
+    /// the handlers. None if no handler had a result.
     pub results: Option<String>,
-    /// When it was finalized, ms since the epoch by Redis' clock. Never less than in the row before, also where that clock was put back.
+    /// When it was finalized, ms since the epoch by Redis' clock. Never less than in the row
+    /// before, also where that clock was put back.
     pub finalized_ms: u64,
 }
 
 impl LogEntry {
-    /// The JSON text, on one line, of a top-level member of the event, e.g. of its own time; nothing where it has none or is no JSON object. Of a member that
-    /// is there twice the last one counts.
+    /// The JSON text, on one line, of a top-level member of the event, e.g. of its own time;
+    /// nothing where it has none or is no JSON object. Of a member that is there twice the last one
+    /// counts.
     pub fn member(&self, name: &str) -> Option<String> {
         let members: BTreeMap<String, &RawValue> = serde_json::from_slice(&self.event).ok()?;
         members.get(name).map(|value| value.get().replace(['\r', '\n'], " "))
@@ -155,16 +163,19 @@ pub struct LogPage {
     pub kept: u64,
     /// The id of the last row ever written; `0-0` without one.
     pub last_id: String,
-    /// Whether the page has fewer rows than asked for because of their bytes: go on behind its last one.
+    /// Whether the page has fewer rows than asked for because of their bytes: go on behind its last
+    /// one.
     pub more: bool,
 }
 
-/// Reads up to `count` rows (1 to [`PER_CALL_MAX`]), oldest first, that come after the one named, which need not be there; from the beginning
-/// without one. Fewer than asked for, if [`LogPage::more`] does not say otherwise, means that there are no more yet: a page ends behind the row with which it has
-/// 1 MiB.
+/// Reads up to `count` rows (1 to [`PER_CALL_MAX`]), oldest first, that come after the one named,
+/// which need not be there; from the beginning without one. Fewer than asked for, if
+/// [`LogPage::more`] does not say otherwise, means that there are no more yet: a page ends behind
+/// the row with which it has 1 MiB.
 ///
 /// # Errors
-/// [`ControlError::LogId`] for what is no id, others if Redis cannot be asked, also if `event.log` is no stream.
+/// [`ControlError::LogId`] for what is no id, others if Redis cannot be asked, also if `event.log`
+/// is no stream.
 pub async fn log<C: ConnectionLike>(
     conn: &mut C,
     keys: &Keys,
@@ -194,8 +205,8 @@ pub fn since(ms: u64) -> Option<String> {
     ms.checked_sub(1).map(|before| format!("{before}-{}", u64::MAX))
 }
 
-/// Whether the workers write all events that are finalized to the log, as the worker that connected last has noted it. If not, the log has only events
-/// completed with errors.
+/// Whether the workers write all events that are finalized to the log, as the worker that connected
+/// last has noted it. If not, the log has only events completed with errors.
 ///
 /// # Errors
 /// [`ControlError`] if Redis cannot be asked.
@@ -204,7 +215,8 @@ pub async fn is_on<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<bool,
     ask.query_async(conn).await.map_err(ControlError::redis("seriatim.meta"))
 }
 
-/// Whether the row with the id `a` comes before the row with the id `b` in a log; false for text that is no id.
+/// Whether the row with the id `a` comes before the row with the id `b` in a log; false for text
+/// that is no id.
 pub fn is_before(a: &str, b: &str) -> bool {
     let place = |id: &str| id.split_once('-').and_then(|(ms, n)| Some((ms.parse::<u64>().ok()?, n.parse::<u64>().ok()?)));
     matches!((place(a), place(b)), (Some(a), Some(b)) if a < b)
@@ -224,7 +236,8 @@ async fn read<C: ConnectionLike>(conn: &mut C, keys: &Keys, range: [&str; 3], co
         .ok_or_else(|| ControlError::reply(WHAT, "it is not three numbers and entries"))
 }
 
-/// A page of a stream, which ends behind the row with which it has 1 MiB, and the numbers of the stream: the reply of `lua/operator/log.lua`.
+/// A page of a stream, which ends behind the row with which it has 1 MiB, and the numbers of the
+/// stream: the reply of `lua/operator/log.lua`.
 pub(super) async fn rows<C: ConnectionLike>(
     conn: &mut C,
     what: &'static str,

@@ -1,7 +1,8 @@
 //! Looks at a live system and says what is there, and does what an operator may do.
 //!
 //! - [`check`](mod@check): the invariants, read off by number
-//! - [`stats`](mod@stats): workers, markers, held objects, dead letters, and with a scan the depth of every queue
+//! - [`stats`](mod@stats): workers, markers, held objects, dead letters, and with a scan the depth
+//!   of every queue
 //! - [`inspect`](mod@inspect): one object: where its events are and why they wait
 //! - [`ended`](mod@ended): what became of the last events of an object
 //! - [`dead`]: the dead letters: read, retried, dropped
@@ -12,13 +13,16 @@
 //! - [`forget`](mod@forget): lets go of what remains of idle objects
 //! - [`server`](mod@server): settings of Redis that break the promise
 //! - `report` (private, its types are in `check`): invariants and violations
-//! - `names`, `scan` and `reply` (private): walking the registered names and the key space, and reading what Redis answers
+//! - `names`, `scan` and `reply` (private): walking the registered names and the key space, and
+//!   reading what Redis answers
 //!
-//! Only retrying, dropping, releasing, skipping, and setting and lifting rules write to Redis; they need the rights that `docs/protocol.md` lists for them. Each of these is one
-//! atomic script, and is kept with who did it and why.
+//! Only retrying, dropping, releasing, skipping, and setting and lifting rules write to Redis; they
+//! need the rights that `docs/protocol.md` lists for them. Each of these is one atomic script, and
+//! is kept with who did it and why.
 //!
-//! Everything works in bounded steps, so that a look never holds up the workers, and in bounded memory. The futures can be dropped at
-//! any time. They need a connection of their own or a shared one, and any Redis user who may read and run scripts.
+//! Everything works in bounded steps, so that a look never holds up the workers, and in bounded
+//! memory. The futures can be dropped at any time. They need a connection of their own or a shared
+//! one, and any Redis user who may read and run scripts.
 
 pub mod actions;
 pub mod check;

@@ -1,6 +1,8 @@
-//! The registered names, in bounded steps: those that are watched, which are few, apart from those that have departed.
+//! The registered names, in bounded steps: those that are watched, which are few, apart from those
+//! that have departed.
 //!
-//! The sets are complete after the pass of `lua/adopt.lua`. Before it, all names are taken for watched ones.
+//! The sets are complete after the pass of `lua/adopt.lua`. Before it, all names are taken for
+//! watched ones.
 
 use redis::aio::ConnectionLike;
 use redis::{RedisResult, Value};
@@ -9,7 +11,8 @@ use super::{ControlError, reply};
 use crate::keys::Keys;
 use crate::scripts;
 
-/// Slots that one call of the script looks at, about: some 100 microseconds for names that have nothing.
+/// Slots that one call of the script looks at, about: some 100 microseconds for names that have
+/// nothing.
 const SLOTS_PER_CALL: u32 = 1024;
 /// The most slots that the slots of a name are believed to have: more is a value that nobody wrote.
 const SLOTS_MAX: u32 = 65_536;
@@ -23,7 +26,8 @@ pub(crate) enum Which {
     Departed,
 }
 
-/// A walk over names with their values in `event.workers`, a page at a time. A name may come twice; none that stays is missed.
+/// A walk over names with their values in `event.workers`, a page at a time. A name may come twice;
+/// none that stays is missed.
 pub(crate) struct Walk {
     /// The key that is walked, and the command; none where there is nothing to walk.
     source: Option<(String, &'static str)>,
@@ -47,7 +51,8 @@ impl Walk {
         Ok(Self { source, cursor: 0 })
     }
 
-    /// The next page, `None` behind the last one. A key of a wrong type has no names: `check` tells of it.
+    /// The next page, `None` behind the last one. A key of a wrong type has no names: `check` tells
+    /// of it.
     pub(crate) async fn next<C: ConnectionLike>(
         &mut self,
         conn: &mut C,

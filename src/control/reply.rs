@@ -1,4 +1,5 @@
-//! Reading what Redis answers, by hand: the types of `redis` for streams are a feature that nothing else here needs.
+//! Reading what Redis answers, by hand: the types of `redis` for streams are a feature that nothing
+//! else here needs.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +62,8 @@ pub(super) fn is_entry_id(id: &str) -> bool {
     id.split_once('-').is_some_and(|(ms, n)| is_number(ms) && is_number(n))
 }
 
-/// Writes an event as the member `event` of a line; as `event_text` or `event_hex` where it is not JSON or not even UTF-8.
+/// Writes an event as the member `event` of a line; as `event_text` or `event_hex` where it is not
+/// JSON or not even UTF-8.
 pub(super) fn serialize_event<M: SerializeMap>(line: &mut M, event: &[u8]) -> Result<(), M::Error> {
     let in_one_line: Vec<u8> = event.iter().map(|b| if matches!(b, b'\r' | b'\n') { b' ' } else { *b }).collect();
     if let Ok(event) = serde_json::from_slice::<&RawValue>(&in_one_line) {

@@ -8,7 +8,8 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[non_exhaustive]
 pub enum Invariant {
-    /// Every queued event is covered: a marker, a worker that has the object, or the object is held.
+    /// Every queued event is covered: a marker, a worker that has the object, or the object is
+    /// held.
     I1,
     /// Owner and worker agree, and `held` and the sets of held objects.
     I2,
@@ -74,7 +75,8 @@ pub struct Violation {
     pub what: String,
 }
 
-/// How much was looked at. Redis may show a key twice while its tables grow or shrink; then it counts twice.
+/// How much was looked at. Redis may show a key twice while its tables grow or shrink; then it
+/// counts twice.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LookedAt {

@@ -1,8 +1,10 @@
-//! Pauses and blocks: rules under which nothing more of an object is claimed, for everything, for a prefix, or for one object.
+//! Pauses and blocks: rules under which nothing more of an object is claimed, for everything, for a
+//! prefix, or for one object.
 //!
-//! Events go on being emitted, and what is in flight finishes. A rule takes effect with the next step of any worker; where it is lifted, or past its
-//! end, workers wake what it has held, some objects in each step, and then it goes. A pause and a block differ only in who sets them, a user or an
-//! operator: both may be set for the same objects, and each is lifted by itself.
+//! Events go on being emitted, and what is in flight finishes. A rule takes effect with the next
+//! step of any worker; where it is lifted, or past its end, workers wake what it has held, some
+//! objects in each step, and then it goes. A pause and a block differ only in who sets them, a user
+//! or an operator: both may be set for the same objects, and each is lifted by itself.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,10 +20,12 @@ use crate::keys::Keys;
 use crate::scripts::operator::{self, RuleStep};
 pub use crate::scripts::operator::{By, Ruled};
 
-/// How many rules there may be at the same time. To pause more objects than that, give them a prefix.
+/// How many rules there may be at the same time. To pause more objects than that, give them a
+/// prefix.
 pub const RULES_MAX: u64 = 1000;
 
-/// How many colons the prefix of a rule may have: each is a lookup more for every object that a worker claims.
+/// How many colons the prefix of a rule may have: each is a lookup more for every object that a
+/// worker claims.
 pub const COLONS_MAX: usize = 8;
 
 /// The longest time after which a rule lifts itself, about a hundred years.
@@ -46,11 +50,12 @@ impl Kind {
     }
 }
 
-/// Which objects a rule is for: `*` for all, `PREFIX:*` for those of which the names begin with `PREFIX:`, or the name of one object. A prefix has at
-/// most [`COLONS_MAX`] colons.
+/// Which objects a rule is for: `*` for all, `PREFIX:*` for those of which the names begin with
+/// `PREFIX:`, or the name of one object. A prefix has at most [`COLONS_MAX`] colons.
 ///
-/// Text with a star elsewhere, or with a blank at either end, is refused when it is parsed: it would pause only an object of exactly this name, which is
-/// rarely meant. [`Selector::exact`] takes such a name. An object whose own name is `*`, or ends with `:*`, cannot be meant alone.
+/// Text with a star elsewhere, or with a blank at either end, is refused when it is parsed: it
+/// would pause only an object of exactly this name, which is rarely meant. [`Selector::exact`]
+/// takes such a name. An object whose own name is `*`, or ends with `:*`, cannot be meant alone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Selector(String);
@@ -88,10 +93,12 @@ impl Selector {
         &self.0
     }
 
-    /// Only the object of exactly this name, also if the name has a star or a blank that looks like a slip.
+    /// Only the object of exactly this name, also if the name has a star or a blank that looks like
+    /// a slip.
     ///
     /// # Errors
-    /// [`SelectorError::Name`] for a name that no object can have, [`SelectorError::Many`] for `*` and names that end with `:*`.
+    /// [`SelectorError::Name`] for a name that no object can have, [`SelectorError::Many`] for `*`
+    /// and names that end with `:*`.
     pub fn exact(name: &str) -> Result<Self, SelectorError> {
         if name == "*" || name.ends_with(":*") {
             return Err(SelectorError::Many(name.to_owned()));
@@ -100,7 +107,8 @@ impl Selector {
         Ok(Self(name.to_owned()))
     }
 
-    /// The selector of a rule that is there, to lift it: an older version has set rules that [`FromStr`] refuses.
+    /// The selector of a rule that is there, to lift it: an older version has set rules that
+    /// [`FromStr`] refuses.
     ///
     /// # Errors
     /// [`SelectorError::Name`] if no rule can have it.
@@ -146,7 +154,8 @@ pub struct Rule {
     pub kind: Kind,
     /// Which objects it is for.
     pub selector: Selector,
-    /// Whether it holds objects; else it is lifted or past its end, and workers wake what it has held.
+    /// Whether it holds objects; else it is lifted or past its end, and workers wake what it has
+    /// held.
     pub in_force: bool,
     /// Who set it.
     pub actor: String,
@@ -204,15 +213,16 @@ pub struct Rules {
     pub rules: Vec<Rule>,
 }
 
-/// Sets a rule, until it is lifted or `after` is over (1 ms to [`FOR_MAX`], longer is shortened). It takes effect with the next step of any worker
-/// process, within a second. Setting it twice is one rule, with the end, the actor and the reason of the later call. What was done is kept in the
+/// Sets a rule, until it is lifted or `after` is over (1 ms to [`FOR_MAX`], longer is shortened).
+/// It takes effect with the next step of any worker process, within a second. Setting it twice is
+/// one rule, with the end, the actor and the reason of the later call. What was done is kept in the
 /// [actions](mod@super::actions).
 ///
 /// Calling again is safe. Dropping the future takes nothing back.
 ///
 /// # Errors
-/// [`ControlError::Rules`] where there are [`RULES_MAX`] already, and [`ControlError::Name`] for an object that cannot be; others if Redis cannot be
-/// asked or does not allow it.
+/// [`ControlError::Rules`] where there are [`RULES_MAX`] already, and [`ControlError::Name`] for an
+/// object that cannot be; others if Redis cannot be asked or does not allow it.
 pub async fn set<C: ConnectionLike>(
     conn: &mut C,
     keys: &Keys,
@@ -225,8 +235,9 @@ pub async fn set<C: ConnectionLike>(
     step_with(conn, keys, by, step, kind, selector).await
 }
 
-/// Lifts a rule. Only the lifting is recorded: workers wake what the rule has held, some objects in each step and whoever of them dies meanwhile; what
-/// another rule is over stays. [`Ruled::NotSet`] where there is no such rule. What was done is kept in the [actions](mod@super::actions).
+/// Lifts a rule. Only the lifting is recorded: workers wake what the rule has held, some objects in
+/// each step and whoever of them dies meanwhile; what another rule is over stays. [`Ruled::NotSet`]
+/// where there is no such rule. What was done is kept in the [actions](mod@super::actions).
 ///
 /// Calling again is safe. Dropping the future takes nothing back.
 ///
@@ -274,7 +285,8 @@ pub async fn rules<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<Rules
     Ok(Rules { now_ms, rules })
 }
 
-/// A field of the reply of `lua/inspect.lua`: the length of the rule's field, a blank, the field, its value.
+/// A field of the reply of `lua/inspect.lua`: the length of the rule's field, a blank, the field,
+/// its value.
 pub(super) fn told(value: &Value, now_ms: u64) -> Option<Rule> {
     let bytes = reply::bytes(value)?;
     let blank = bytes.iter().position(|byte| *byte == b' ')?;
@@ -303,7 +315,8 @@ mod tests {
         }
     }
 
-    /// `pause '*:1'`, `pause 'k:*:x'` and `pause 'work:1 '` were once taken for names of objects: they paused nothing, and said that they had.
+    /// `pause '*:1'`, `pause 'k:*:x'` and `pause 'work:1 '` were once taken for names of objects:
+    /// they paused nothing, and said that they had.
     #[test]
     fn a_star_or_a_blank_that_looks_like_a_slip_is_refused_unless_the_name_is_meant() {
         for name in ["*:1", "k:*:x", "work*", "w**", "work*1", "k:*:*"] {

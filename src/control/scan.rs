@@ -11,7 +11,8 @@ use crate::keys::Keys;
 /// How many keys Redis looks at in one step: some 100 microseconds.
 const KEYS_PER_STEP: usize = 1000;
 
-/// Walks over all keys of one namespace. Keys that are there from beginning to end are seen, some of them twice.
+/// Walks over all keys of one namespace. Keys that are there from beginning to end are seen, some
+/// of them twice.
 pub(super) struct Scan {
     pattern: String,
     prefix: Vec<u8>,
@@ -20,7 +21,8 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// Keys that end in `suffix`, or all for an empty one. No prefix and no suffix holds a character that is special in a pattern.
+    /// Keys that end in `suffix`, or all for an empty one. No prefix and no suffix holds a
+    /// character that is special in a pattern.
     pub(super) fn new(keys: &Keys, suffix: &str) -> Self {
         let pattern = format!("{}*{suffix}", keys.prefix());
         Self { pattern, prefix: keys.prefix().as_bytes().to_vec(), cursor: 0, done: false }
@@ -41,7 +43,8 @@ impl Scan {
     }
 }
 
-/// Remembers what was seen, 8 bytes for each up to a limit. Beyond it, it forgets to remember: callers must be right all the same.
+/// Remembers what was seen, 8 bytes for each up to a limit. Beyond it, it forgets to remember:
+/// callers must be right all the same.
 pub(super) struct Seen {
     hashes: HashSet<u64>,
     hasher: RandomState,

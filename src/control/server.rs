@@ -1,4 +1,5 @@
-//! The server: settings of Redis that break the promise, and what to change. A look only; nothing is set.
+//! The server: settings of Redis that break the promise, and what to change. A look only; nothing
+//! is set.
 
 use redis::RedisError;
 use redis::aio::ConnectionLike;
@@ -8,11 +9,12 @@ const VERSION_MIN: (u32, u32) = (7, 0);
 /// A Redis that has not saved for so long, with writes to save, has no save points.
 const UNSAVED_SECONDS: u64 = 2 * 60 * 60;
 
-/// Warnings about the server, one sentence each: an evicting `maxmemory-policy`, no persistence, a version older than 7.0. None if the user may not
-/// use `INFO`, or the server does not have it under this name.
+/// Warnings about the server, one sentence each: an evicting `maxmemory-policy`, no persistence, a
+/// version older than 7.0. None if the user may not use `INFO`, or the server does not have it
+/// under this name.
 ///
-/// If the append-only file is off, the save points are asked for with `CONFIG GET save`; a user who may not do that is warned only if the server has gone
-/// two hours without a snapshot.
+/// If the append-only file is off, the save points are asked for with `CONFIG GET save`; a user who
+/// may not do that is warned only if the server has gone two hours without a snapshot.
 ///
 /// # Errors
 /// The connection failed.

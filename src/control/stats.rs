@@ -1,4 +1,5 @@
-//! How the system is doing: [`stats`] asks a bounded number of cheap questions, [`depth`] walks over all queues.
+//! How the system is doing: [`stats`] asks a bounded number of cheap questions, [`depth`] walks
+//! over all queues.
 
 use std::collections::{BinaryHeap, HashMap};
 
@@ -22,7 +23,8 @@ pub const WORKERS_MAX: u64 = 20_000;
 /// How many prefixes [`depth`] tells apart; the rest is counted under an empty one.
 pub const PREFIXES_MAX: usize = 10_000;
 
-/// How many objects with events [`depth`] remembers, so that none counts twice while Redis moves its tables.
+/// How many objects with events [`depth`] remembers, so that none counts twice while Redis moves
+/// its tables.
 const SEEN_MAX: usize = 4 << 20;
 
 const COMMANDS_PER_CALL: usize = 1000;
@@ -45,7 +47,8 @@ pub struct NameStats {
     pub pid: Option<String>,
     /// When the process started, as the lease says it.
     pub process_start: Option<String>,
-    /// Its last sign of life (it attached, renewed its lease, was taken over from, or detached), ms since the epoch; 0 if unknown.
+    /// Its last sign of life (it attached, renewed its lease, was taken over from, or detached), ms
+    /// since the epoch; 0 if unknown.
     pub last_seen_ms: u64,
     /// Slots that have a batch.
     pub slots_busy: u64,
@@ -162,12 +165,14 @@ pub struct Depth {
     pub top: Vec<ObjectDepth>,
 }
 
-/// Reads the state of workers, markers, held objects, rules and dead letters. The counts are of about the same moment, not of one.
+/// Reads the state of workers, markers, held objects, rules and dead letters. The counts are of
+/// about the same moment, not of one.
 ///
 /// Cost: a few commands, two for each name and one for each slot, pipelined; no SCAN of the keys.
 ///
 /// # Errors
-/// [`ControlError`] if Redis cannot be asked. A shared key of a wrong type is no error: it is listed in `unreadable`.
+/// [`ControlError`] if Redis cannot be asked. A shared key of a wrong type is no error: it is
+/// listed in `unreadable`.
 pub async fn stats<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<Stats, ControlError> {
     let mut stats = Stats { now_ms: time_ms(conn).await?, ..Stats::default() };
     counts(conn, keys, &mut stats).await?;
@@ -278,7 +283,8 @@ async fn rules<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) 
     }
 }
 
-/// How far each projection is behind the log. Keys of a wrong type have no projections: `check` tells of them.
+/// How far each projection is behind the log. Keys of a wrong type have no projections: `check`
+/// tells of them.
 async fn projections<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
     const WHAT: &str = "the projections";
     let mut ask_for = redis::cmd("HSCAN");
@@ -365,9 +371,10 @@ async fn batches<C: ConnectionLike>(conn: &mut C, keys: &Keys, workers: &mut [Na
 
 /// Counts the queued events of every object, by prefix, and finds the `top` longest queues.
 ///
-/// Cost: SCAN over all keys and one LLEN for each object with events, in bounded steps. Memory: the prefixes (at most
-/// [`PREFIXES_MAX`]), `top` names, and 8 bytes for each object with events up to 32 MiB. Exact in a system at rest; in a live one each queue is
-/// counted at some moment of the walk.
+/// Cost: SCAN over all keys and one LLEN for each object with events, in bounded steps. Memory: the
+/// prefixes (at most [`PREFIXES_MAX`]), `top` names, and 8 bytes for each object with events up to
+/// 32 MiB. Exact in a system at rest; in a live one each queue is counted at some moment of the
+/// walk.
 ///
 /// # Errors
 /// [`ControlError`] if Redis cannot be asked.

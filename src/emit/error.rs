@@ -1,8 +1,9 @@
 //! What can go wrong with an emit, and what is known about its effect then.
 //!
-//! One question decides every variant: *is it certain that nothing was applied?* Redis answers a transaction in three ways. An
-//! error in place of the results means that nothing ran. Results with an error among them mean that the other commands did run:
-//! Redis does not roll back. No answer means that nobody knows. [`read_answer`] is the only place that tells them apart.
+//! One question decides every variant: *is it certain that nothing was applied?* Redis answers a
+//! transaction in three ways. An error in place of the results means that nothing ran. Results with
+//! an error among them mean that the other commands did run: Redis does not roll back. No answer
+//! means that nobody knows. [`read_answer`] is the only place that tells them apart.
 
 use redis::{ErrorKind, RedisError, RedisResult, ServerError, ServerErrorKind, Value};
 
@@ -11,8 +12,9 @@ use crate::told::told;
 
 /// Why an emit failed, and what is known about its effect.
 ///
-/// Only [`Unknown`](Self::Unknown) leaves open whether events were queued. All others but [`WrongType`](Self::WrongType) mean that
-/// nothing was applied, so that the same emit may be tried again.
+/// Only [`Unknown`](Self::Unknown) leaves open whether events were queued. All others but
+/// [`WrongType`](Self::WrongType) mean that nothing was applied, so that the same emit may be tried
+/// again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EmitError {
@@ -22,7 +24,8 @@ pub enum EmitError {
     /// The event, a subevent or the data is refused. Nothing was sent.
     #[error(transparent)]
     Event(#[from] EventError),
-    /// What was given to connect to is not a Redis URL. The URL itself is not repeated, for it may hold a password.
+    /// What was given to connect to is not a Redis URL. The URL itself is not repeated, for it may
+    /// hold a password.
     #[error(
         "this is not a Redis URL that works here: {reason}; it looks like host[:port], redis://[user:password@]host[:port][/db] or unix:///path"
     )]
@@ -38,10 +41,11 @@ pub enum EmitError {
         /// What the attempt ended with.
         source: RedisError,
     },
-    /// The emit was sent and no answer came that tells what became of it: all of it took effect, or nothing, or it still will. (Where
-    /// Redis answered a single command with an error that nobody expects, the source says so, and a part took effect.)
-    /// It is never sent a second time by itself. Look at the object (`seriatim inspect OBJECT`) before emitting it again, or emit it again
-    /// where an event that comes twice does no harm.
+    /// The emit was sent and no answer came that tells what became of it: all of it took effect, or
+    /// nothing, or it still will. (Where Redis answered a single command with an error that nobody
+    /// expects, the source says so, and a part took effect.) It is never sent a second time by
+    /// itself. Look at the object (`seriatim inspect OBJECT`) before emitting it again, or emit it
+    /// again where an event that comes twice does no harm.
     #[error(
         "the outcome of an emit for {object} is unknown, it may or may not have taken effect: {}; look before emitting it again",
         told(.source)
@@ -60,12 +64,14 @@ pub enum EmitError {
         /// The object.
         object: ObjectName,
     },
-    /// A key holds something else than the list it should be. Redis ran the other commands of the transaction all the same:
+    /// A key holds something else than the list it should be. Redis ran the other commands of the
+    /// transaction all the same:
     ///
-    /// - If `key` is the object's list of events, no event was queued. The data, if any, is set, and a marker was pushed; a
-    ///   marker of an object without events does no harm.
-    /// - If `key` is the list of markers (`objects.with.events`), the events *are* queued, but no worker is told: they wait until the key is
-    ///   repaired and the object's next marker comes, e.g. with its next event. Do not emit them again.
+    /// - If `key` is the object's list of events, no event was queued. The data, if any, is set,
+    ///   and a marker was pushed; a marker of an object without events does no harm.
+    /// - If `key` is the list of markers (`objects.with.events`), the events *are* queued, but no
+    ///   worker is told: they wait until the key is repaired and the object's next marker comes,
+    ///   e.g. with its next event. Do not emit them again.
     #[error(
         "{key} is not a list, so an emit for {object} took effect only in part; see what else writes that key, and remove it"
     )]
@@ -75,8 +81,9 @@ pub enum EmitError {
         /// The key in the way.
         key: String,
     },
-    /// Redis answered that it does not do this: it is a replica, still loading, has lost its master or its disk, wants another user or
-    /// password, or keeps the keys on another node. Nothing was applied.
+    /// Redis answered that it does not do this: it is a replica, still loading, has lost its master
+    /// or its disk, wants another user or password, or keeps the keys on another node. Nothing was
+    /// applied.
     #[error("Redis refused the emit for {object}, nothing was applied: {}", told(.source))]
     Refused {
         /// The object.
@@ -93,7 +100,8 @@ impl EmitError {
     }
 }
 
-/// What became of a transaction that did not run to its end. It is about no object yet: [`Failed::about`] names one.
+/// What became of a transaction that did not run to its end. It is about no object yet:
+/// [`Failed::about`] names one.
 #[derive(Debug, Clone)]
 pub(super) enum Failed {
     /// Nothing was sent.
@@ -118,8 +126,9 @@ impl Failed {
         }
     }
 
-    /// Whether the connection should be made anew before the next call: it is gone or may answer late, or it leads to a server
-    /// that no longer is the right one, or the server forgot who we are.
+    /// Whether the connection should be made anew before the next call: it is gone or may answer
+    /// late, or it leads to a server that no longer is the right one, or the server forgot who we
+    /// are.
     pub(super) fn spoils_connection(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Unknown(_) => true,
@@ -129,11 +138,13 @@ impl Failed {
     }
 }
 
-/// Reads the answer to `MULTI`, `commands` commands and `EXEC`: the result of each command, or what became of the whole.
+/// Reads the answer to `MULTI`, `commands` commands and `EXEC`: the result of each command, or what
+/// became of the whole.
 pub(super) fn read_answer(answer: RedisResult<Vec<Value>>, commands: usize) -> Result<Vec<Value>, Failed> {
     match answer.map(|mut values| (values.pop(), values.is_empty())) {
         Ok((Some(Value::Array(results)), true)) if results.len() == commands => Ok(results),
-        // EXEC answers with nil where a key under WATCH changed: the connection is the caller's, and so was the WATCH.
+        // EXEC answers with nil where a key under WATCH changed: the connection is the caller's,
+        // and so was the WATCH.
         Ok((Some(Value::Nil), true)) => {
             Err(Failed::Refused(RedisError::from((ErrorKind::Client, "a key watched on this connection has changed"))))
         }
@@ -147,7 +158,8 @@ pub(super) fn read_answer(answer: RedisResult<Vec<Value>>, commands: usize) -> R
 
 fn failed(error: RedisError, commands: usize) -> Failed {
     match error.kind() {
-        // Only an attempt to connect ends with these, so nothing was sent. The address is known to the connection's owner.
+        // Only an attempt to connect ends with these, so nothing was sent. The address is known to
+        // the connection's owner.
         ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => {
             Failed::Connect { redis: "its address".to_owned(), source: error }
         }
@@ -160,7 +172,8 @@ fn failed(error: RedisError, commands: usize) -> Failed {
                 let memory = errors.iter().any(|(_, error)| out_of_memory(error));
                 match errors.first() {
                     _ if memory => Failed::OutOfMemory,
-                    // A command was refused while the transaction was being queued, so EXEC discarded it: whatever the code was.
+                    // A command was refused while the transaction was being queued, so EXEC
+                    // discarded it: whatever the code was.
                     Some((_, first)) if error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort) => {
                         Failed::Refused(first.clone().into())
                     }
@@ -173,14 +186,15 @@ fn failed(error: RedisError, commands: usize) -> Failed {
     }
 }
 
-/// Whether MULTI was refused and a command after it was not: then that command ran at once and alone. The client numbers commands
-/// from 0 after MULTI, and MULTI itself with one less than 0.
+/// Whether MULTI was refused and a command after it was not: then that command ran at once and
+/// alone. The client numbers commands from 0 after MULTI, and MULTI itself with one less than 0.
 fn multi_failed(errors: &[(usize, ServerError)], commands: usize) -> bool {
     let multi = errors.iter().any(|(at, _)| *at > commands);
     multi && (0..commands).any(|command| errors.iter().all(|(at, _)| *at != command))
 }
 
-/// An error in place of the results of EXEC: nothing ran, if it is one of those that Redis answers before it runs anything.
+/// An error in place of the results of EXEC: nothing ran, if it is one of those that Redis answers
+/// before it runs anything.
 fn not_run(error: ServerError) -> Failed {
     if out_of_memory(&error) {
         return Failed::OutOfMemory;
@@ -247,7 +261,8 @@ mod tests {
         assert!(matches!(read_answer(Err(refused.into()), 2), Err(Failed::Connect { .. })));
     }
 
-    /// A user who may LPUSH but not MULTI: the commands ran without a transaction, so "not applied" would be wrong.
+    /// A user who may LPUSH but not MULTI: the commands ran without a transaction, so "not applied"
+    /// would be wrong.
     #[test]
     fn commands_that_ran_without_their_multi_are_unknown() {
         let denied = |at: usize| (at, server_error("NOPERM no"));

@@ -1,8 +1,11 @@
-//! The connection of an emitter: one of its own, made anew when it is gone, or one that the caller gave.
+//! The connection of an emitter: one of its own, made anew when it is gone, or one that the caller
+//! gave.
 //!
-//! An own connection is shared by all calls: each clones it, so that any number of emits are in flight without waiting for one
-//! another. It is made anew only by a call that has not sent anything yet. Nothing here sends a command twice. A failed attempt is shared by all calls
-//! that waited for it, so that a Redis that is down costs each of them one connection timeout, not one after another.
+//! An own connection is shared by all calls: each clones it, so that any number of emits are in
+//! flight without waiting for one another. It is made anew only by a call that has not sent
+//! anything yet. Nothing here sends a command twice. A failed attempt is shared by all calls that
+//! waited for it, so that a Redis that is down costs each of them one connection timeout, not one
+//! after another.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +20,8 @@ use super::error::{EmitError, Failed, read_answer};
 use crate::url::{connection_info, tcp_settings};
 use crate::wire::Wire;
 
-/// So many bytes may gather before they are written to the socket: enough for many small emits, or a part of a chunk.
+/// So many bytes may gather before they are written to the socket: enough for many small emits, or
+/// a part of a chunk.
 const WRITE_BYTES: usize = 64 * 1024;
 
 /// Where transactions are sent.
@@ -40,7 +44,8 @@ impl<C: ConnectionLike + Clone + Send + 'static> Given for C {
 impl Link {
     /// Sends an atomic pipeline once and answers the result of each of its commands.
     pub(super) async fn transact(&self, pipe: &Pipeline) -> Result<Vec<Value>, Failed> {
-        // What MULTI and the commands answer (OK, QUEUED) is skipped, what EXEC answers is wanted: offset and count say so.
+        // What MULTI and the commands answer (OK, QUEUED) is skipped, what EXEC answers is wanted:
+        // offset and count say so.
         let (offset, count) = (pipe.len() + 1, 1);
         match self {
             Self::Own(own) => {
@@ -93,8 +98,9 @@ impl Own {
     pub(super) fn new(url: &str, connection_timeout: Duration, response_timeout: Duration) -> Result<Self, EmitError> {
         let info = connection_info(url).map_err(|error| EmitError::Url { reason: error.reason })?;
         let tcp = tcp_settings(response_timeout);
-        // Only with RESP3 does the client tell of a connection that closes while nobody uses it. Without that, the first emit
-        // after a restart of Redis would be written to a dead connection, and its outcome would be unknown.
+        // Only with RESP3 does the client tell of a connection that closes while nobody uses it.
+        // Without that, the first emit after a restart of Redis would be written to a dead
+        // connection, and its outcome would be unknown.
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         Ok(Self {
             info: info.set_redis_settings(settings).set_tcp_settings(tcp),
@@ -169,7 +175,8 @@ impl Own {
         Ok(Live { connection, gone })
     }
 
-    /// Lets go of a connection. Calls that still wait on it keep their clones until they have their answers.
+    /// Lets go of a connection. Calls that still wait on it keep their clones until they have their
+    /// answers.
     fn forget(&self, spoilt: &Live) {
         let mut live = lock(&self.live);
         if live.as_ref().is_some_and(|live| Arc::ptr_eq(&live.gone, &spoilt.gone)) {

@@ -1,8 +1,9 @@
 //! Many events at once: a few large transactions in place of many small ones.
 //!
-//! Events are gathered into chunks, and a chunk is one transaction with one LPUSH per object and one LPUSH of markers, one
-//! marker per object. One chunk is in flight at a time, because what follows an event that failed must not be sent; the next one is gathered
-//! meanwhile. So memory is bounded by two chunks and the list of failed objects, however long the iterator is.
+//! Events are gathered into chunks, and a chunk is one transaction with one LPUSH per object and
+//! one LPUSH of markers, one marker per object. One chunk is in flight at a time, because what
+//! follows an event that failed must not be sent; the next one is gathered meanwhile. So memory is
+//! bounded by two chunks and the list of failed objects, however long the iterator is.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,7 +19,8 @@ use crate::event::{IntoEvent, ObjectName};
 
 /// A chunk of [`Emitter::emit_many`] is sent once it holds this many events, unless set otherwise.
 pub const CHUNK_EVENTS_MAX: usize = 1024;
-/// A chunk of [`Emitter::emit_many`] is sent once its names and events have this many bytes, unless set otherwise: 1 MiB.
+/// A chunk of [`Emitter::emit_many`] is sent once its names and events have this many bytes, unless
+/// set otherwise: 1 MiB.
 pub const CHUNK_BYTES_MAX: usize = 1024 * 1024;
 
 /// All events were acknowledged.
@@ -37,12 +39,14 @@ pub struct EmittedMany {
 pub struct EmitManyError {
     /// How many events were acknowledged.
     pub acknowledged: u64,
-    /// The objects that have events without acknowledgement, by position of the first such event. All their events before that
-    /// position are acknowledged, none after it was sent unless it was in the same transaction. An object that is not listed has all its
-    /// events acknowledged, up to [`stopped`](Self::stopped).
+    /// The objects that have events without acknowledgement, by position of the first such event.
+    /// All their events before that position are acknowledged, none after it was sent unless it was
+    /// in the same transaction. An object that is not listed has all its events acknowledged, up to
+    /// [`stopped`](Self::stopped).
     pub failed: Vec<ObjectFailed>,
-    /// Where the whole came to an end early, because the error was not one of a single object: nothing at this position or after
-    /// it was sent. The iterator itself may have been read further, by up to one chunk.
+    /// Where the whole came to an end early, because the error was not one of a single object:
+    /// nothing at this position or after it was sent. The iterator itself may have been read
+    /// further, by up to one chunk.
     pub stopped: Option<u64>,
 }
 
@@ -82,21 +86,26 @@ impl fmt::Display for EmitManyError {
 impl std::error::Error for EmitManyError {}
 
 impl Emitter {
-    /// Emits many events, each for the object it comes with, in transactions of up to [1024 events or 1 MiB](Emitter::with_chunk).
+    /// Emits many events, each for the object it comes with, in transactions of up to [1024 events
+    /// or 1 MiB](Emitter::with_chunk).
     ///
-    /// The events of an object keep the iterator's order. Each transaction takes effect as a whole, the entirety does not. An event that is
-    /// refused, or a list of events that is none, fails its object: its later events are not sent, all other objects go on. An error
-    /// that concerns all (the connection, memory, an unknown outcome) ends the whole.
+    /// The events of an object keep the iterator's order. Each transaction takes effect as a whole,
+    /// the entirety does not. An event that is refused, or a list of events that is none, fails its
+    /// object: its later events are not sent, all other objects go on. An error that concerns all
+    /// (the connection, memory, an unknown outcome) ends the whole.
     ///
-    /// The iterator is read while a transaction is in flight, without awaiting anything: it should not block for long.
+    /// The iterator is read while a transaction is in flight, without awaiting anything: it should
+    /// not block for long.
     ///
     /// # Errors
     ///
-    /// If any event is not acknowledged: [`EmitManyError`] says, per object, from which event on, and why.
+    /// If any event is not acknowledged: [`EmitManyError`] says, per object, from which event on,
+    /// and why.
     ///
     /// # Cancellation
     ///
-    /// If the future is dropped, the transaction in flight takes effect or not, all before it have, nothing after it was sent.
+    /// If the future is dropped, the transaction in flight takes effect or not, all before it have,
+    /// nothing after it was sent.
     pub async fn emit_many<I, O, E>(&self, events: I) -> Result<EmittedMany, EmitManyError>
     where
         I: IntoIterator<Item = (O, E)>,
@@ -111,7 +120,8 @@ impl Emitter {
             progress.drop_failed(&mut chunk);
             let pipe = chunk.take_pipeline(self);
             let mut sending = pin!(async { if pipe.is_empty() { Ok(Vec::new()) } else { self.link.transact(&pipe).await } });
-            // Polled once, the transaction is on its way to the connection's task while the next chunk is gathered here.
+            // Polled once, the transaction is on its way to the connection's task while the next
+            // chunk is gathered here.
             let early = poll_fn(|cx| match sending.as_mut().poll(cx) {
                 Poll::Ready(answers) => Poll::Ready(Some(answers)),
                 Poll::Pending => Poll::Ready(None),
@@ -178,7 +188,8 @@ struct Progress<'a> {
 }
 
 impl Progress<'_> {
-    /// Takes events from the iterator until a chunk is full. Refused ones count, so that one step stays bounded.
+    /// Takes events from the iterator until a chunk is full. Refused ones count, so that one step
+    /// stays bounded.
     fn gather<O: AsRef<str>, E: IntoEvent>(&mut self, events: &mut impl Iterator<Item = (O, E)>) -> Chunk {
         let mut chunk = Chunk { groups: Vec::new(), by_object: HashMap::new(), end: self.position, last: false };
         let mut bytes = 0;
@@ -237,8 +248,8 @@ impl Progress<'_> {
         }
     }
 
-    /// Takes out of a chunk, gathered while another was in flight, the objects that failed there. Events before a refused one
-    /// of the same chunk stay.
+    /// Takes out of a chunk, gathered while another was in flight, the objects that failed there.
+    /// Events before a refused one of the same chunk stay.
     fn drop_failed(&self, chunk: &mut Chunk) {
         if !self.failed.is_empty() {
             chunk.groups.retain(|group| self.failed.get(group.object.as_str()).is_none_or(|(first, _)| group.first < *first));

@@ -1,15 +1,16 @@
 //! Emit: the frontend's side of the path.
 //!
-//! An emit is one plain transaction, `MULTI; SET OBJ:data …; LPUSH OBJ:events main sub…; LPUSH objects.with.events OBJ; EXEC`, as a
-//! frontend in any language sends it. This module owns that transaction and what is known when it fails:
+//! An emit is one plain transaction, `MULTI; SET OBJ:data …; LPUSH OBJ:events main sub…; LPUSH
+//! objects.with.events OBJ; EXEC`, as a frontend in any language sends it. This module owns that
+//! transaction and what is known when it fails:
 //!
 //! - [`Emitter`]: one emit at a time, or into the caller's own transaction
 //! - `many`: many events at once, in few transactions ([`Emitter::emit_many`])
 //! - `link`: the connection
 //! - `error`: what went wrong, and whether it took effect
 //!
-//! If the process dies between sending and the answer, the transaction has taken effect as a whole or not at all; nothing is left
-//! behind that a worker or a later emit would have to clean up.
+//! If the process dies between sending and the answer, the transaction has taken effect as a whole
+//! or not at all; nothing is left behind that a worker or a later emit would have to clean up.
 
 mod error;
 mod link;
@@ -30,23 +31,28 @@ pub use error::EmitError;
 use link::{Link, Own};
 pub use many::{CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX, EmitManyError, EmittedMany, ObjectFailed};
 
-/// How long an [`Emitter`] of its own connection waits for a connection, and for an answer, unless told otherwise.
+/// How long an [`Emitter`] of its own connection waits for a connection, and for an answer, unless
+/// told otherwise.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Emits events for objects.
 ///
-/// Cheap to clone, and all clones share one connection: any number of emits may be in flight at once.
+/// Cheap to clone, and all clones share one connection: any number of emits may be in flight at
+/// once.
 ///
 /// # Order
 ///
-/// An emit that returned `Ok` is ordered before every emit of the same object that begins later, in whatever process. Two emits of
-/// one object that are in flight at the same time come in either order: await the first where the order matters. An emit whose outcome is
-/// [unknown](EmitError::Unknown) may still take effect later, and then stands behind events emitted after it.
+/// An emit that returned `Ok` is ordered before every emit of the same object that begins later, in
+/// whatever process. Two emits of one object that are in flight at the same time come in either
+/// order: await the first where the order matters. An emit whose outcome is
+/// [unknown](EmitError::Unknown) may still take effect later, and then stands behind events emitted
+/// after it.
 ///
 /// # Cancellation
 ///
-/// Dropping the future of an emit does not take back what was written: its outcome is unknown, as with [`EmitError::Unknown`].
-/// The connection stays usable, also for emits that are in flight beside it.
+/// Dropping the future of an emit does not take back what was written: its outcome is unknown, as
+/// with [`EmitError::Unknown`]. The connection stays usable, also for emits that are in flight
+/// beside it.
 ///
 /// # Example
 ///
@@ -75,8 +81,8 @@ pub struct Emitter {
 pub struct Emitted {
     /// How many events the emit queued: the main event and its subevents.
     pub events: usize,
-    /// How many events were queued for the object just after, these included. Events that a worker has already taken do not count. A
-    /// producer that sees it grow is ahead of the workers.
+    /// How many events were queued for the object just after, these included. Events that a worker
+    /// has already taken do not count. A producer that sees it grow is ahead of the workers.
     pub queued: u64,
 }
 
@@ -91,14 +97,16 @@ pub struct EmitterBuilder {
 }
 
 impl EmitterBuilder {
-    /// How long one attempt to connect may take, name lookup and authentication included. Default: 5 s.
+    /// How long one attempt to connect may take, name lookup and authentication included. Default:
+    /// 5 s.
     pub fn connection_timeout(mut self, timeout: Duration) -> Self {
         self.connection_timeout = timeout;
         self
     }
 
-    /// How long an emit waits for its answer while no byte moves on the connection; after that its outcome is [unknown](EmitError::Unknown). Default:
-    /// 5 s. Any number of large emits on a slow link take as long as they need.
+    /// How long an emit waits for its answer while no byte moves on the connection; after that its
+    /// outcome is [unknown](EmitError::Unknown). Default: 5 s. Any number of large emits on a slow
+    /// link take as long as they need.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.response_timeout = timeout;
         self
@@ -130,11 +138,12 @@ impl fmt::Debug for EmitterBuilder {
 }
 
 impl Emitter {
-    /// Connects to Redis at `host[:port]`, `redis://[user:password@]host[:port][/db]` or `unix:///path`, with the default timeouts of 5 s;
-    /// [`builder`](Self::builder) sets others.
+    /// Connects to Redis at `host[:port]`, `redis://[user:password@]host[:port][/db]` or
+    /// `unix:///path`, with the default timeouts of 5 s; [`builder`](Self::builder) sets others.
     ///
-    /// A connection that is lost is made anew by the next call, before that call sends anything. A call that had sent its
-    /// transaction when the connection was lost ends with [`EmitError::Unknown`]; nothing is ever sent twice. The connection speaks RESP3 and needs
+    /// A connection that is lost is made anew by the next call, before that call sends anything. A
+    /// call that had sent its transaction when the connection was lost ends with
+    /// [`EmitError::Unknown`]; nothing is ever sent twice. The connection speaks RESP3 and needs
     /// Redis 7 or Valkey.
     pub async fn connect(url: impl Into<String>) -> Result<Self, EmitError> {
         Self::builder(url).connect().await
@@ -145,11 +154,13 @@ impl Emitter {
         EmitterBuilder { url: url.into(), keys: Keys::new(), connection_timeout: TIMEOUT, response_timeout: TIMEOUT }
     }
 
-    /// Emits over a connection of the caller's: a `MultiplexedConnection`, a `ConnectionManager`, or any other that may be cloned and then
-    /// shares what is behind it. It is cloned once per call.
+    /// Emits over a connection of the caller's: a `MultiplexedConnection`, a `ConnectionManager`,
+    /// or any other that may be cloned and then shares what is behind it. It is cloned once per
+    /// call.
     ///
-    /// Its timeouts are the caller's to set (a `MultiplexedConnection` waits 500 ms for an answer unless told otherwise), and so is making it
-    /// anew. A client that repeats commands by itself (of a cluster: set its retries to 0) breaks the promise that no emit is sent twice.
+    /// Its timeouts are the caller's to set (a `MultiplexedConnection` waits 500 ms for an answer
+    /// unless told otherwise), and so is making it anew. A client that repeats commands by itself
+    /// (of a cluster: set its retries to 0) breaks the promise that no emit is sent twice.
     pub fn new<C>(connection: C) -> Self
     where
         C: ConnectionLike + Clone + Send + 'static,
@@ -189,8 +200,10 @@ impl Emitter {
         self
     }
 
-    /// How much [`emit_many`](Self::emit_many) puts into one transaction: it is sent once it holds `events_max` events (at least
-    /// 1) or `bytes_max` bytes of names and events. Default: 1024 events, 1 MiB. Redis runs nothing else meanwhile.
+    /// How much [`emit_many`](Self::emit_many) puts into one transaction: it is sent once it holds
+    /// `events_max` events (at least
+    /// 1) or `bytes_max` bytes of names and events. Default: 1024 events, 1 MiB. Redis runs nothing
+    ///    else meanwhile.
     #[must_use]
     pub fn with_chunk(mut self, events_max: usize, bytes_max: usize) -> Self {
         self.chunk_events_max = events_max.max(1);
@@ -203,12 +216,14 @@ impl Emitter {
         &self.keys
     }
 
-    /// Whether there is a connection, as far as is known: what a health check may ask. Over a connection of the caller's always true.
+    /// Whether there is a connection, as far as is known: what a health check may ask. Over a
+    /// connection of the caller's always true.
     pub fn is_connected(&self) -> bool {
         self.link.is_connected()
     }
 
-    /// Emits one event: `&T` of anything that serializes, or [`Json`](crate::event::Json) that is text already.
+    /// Emits one event: `&T` of anything that serializes, or [`Json`](crate::event::Json) that is
+    /// text already.
     ///
     /// When it returns `Ok`, the event is queued and its place in the object's order is settled.
     pub async fn emit(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Result<Emitted, EmitError> {
@@ -217,7 +232,8 @@ impl Emitter {
 
     /// Begins an emit that has subevents or data, or that goes into a transaction of the caller's.
     ///
-    /// What is wrong with the name or an event is answered at the end, by [`Emit::send`] or [`Emit::append_to`].
+    /// What is wrong with the name or an event is answered at the end, by [`Emit::send`] or
+    /// [`Emit::append_to`].
     pub fn event(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Emit<'_> {
         let draft = self.draft(object.as_ref());
         Emit { emitter: self, draft }.sub(event)
@@ -256,7 +272,8 @@ impl Emitter {
     }
 }
 
-/// One emit being put together: a main event, its subevents, and the object's data. Made by [`Emitter::event`].
+/// One emit being put together: a main event, its subevents, and the object's data. Made by
+/// [`Emitter::event`].
 #[derive(Debug)]
 #[must_use = "nothing is emitted before send() is awaited or append_to() called"]
 pub struct Emit<'a> {
@@ -273,8 +290,8 @@ struct Draft {
 }
 
 impl Emit<'_> {
-    /// Adds a subevent. It gets an id of its own and follows the main event and the subevents added before; no event of another emit comes
-    /// between them.
+    /// Adds a subevent. It gets an id of its own and follows the main event and the subevents added
+    /// before; no event of another emit comes between them.
     #[allow(clippy::should_implement_trait)] // It is the word for it, and nothing is subtracted.
     pub fn sub(mut self, event: impl IntoEvent) -> Self {
         if let Ok(draft) = &mut self.draft {
@@ -319,9 +336,11 @@ impl Emit<'_> {
         Ok(Emitted { events, queued })
     }
 
-    /// Appends its commands to a pipeline of the caller's and makes that pipeline atomic, so that they take effect together with
-    /// the caller's own commands: `SET OBJ:data` if there is data, `LPUSH OBJ:events main sub…`, `LPUSH objects.with.events OBJ`. Their results are
-    /// ignored; an error among them still fails the pipeline. Sending it, and judging what an error means, is the caller's part.
+    /// Appends its commands to a pipeline of the caller's and makes that pipeline atomic, so that
+    /// they take effect together with the caller's own commands: `SET OBJ:data` if there is data,
+    /// `LPUSH OBJ:events main sub…`, `LPUSH objects.with.events OBJ`. Their results are ignored; an
+    /// error among them still fails the pipeline. Sending it, and judging what an error means, is
+    /// the caller's part.
     ///
     /// # Errors
     ///

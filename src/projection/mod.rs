@@ -1,8 +1,10 @@
 //! Projections: named folds over the event log into a read model.
 //!
-//! A [`Runner`] reads the log a page at a time, applies each row to a [`Projection`], and saves its place and the state together, in one step that only the
-//! process that has the name can take. If it dies anywhere, what was not saved is applied again to what was: each row is in the state once, in the order in
-//! which events were finalized. A row that was trimmed away before it was applied is told, never passed over in silence.
+//! A [`Runner`] reads the log a page at a time, applies each row to a [`Projection`], and saves its
+//! place and the state together, in one step that only the process that has the name can take. If
+//! it dies anywhere, what was not saved is applied again to what was: each row is in the state
+//! once, in the order in which events were finalized. A row that was trimmed away before it was
+//! applied is told, never passed over in silence.
 
 mod store;
 
@@ -21,9 +23,11 @@ use crate::keys::Keys;
 /// The shortest lease.
 const LEASE_MIN: Duration = Duration::from_secs(1);
 
-/// A fold over the log: a state, and what a row does to it. [`Default`] is the state before the first row; it is kept as JSON.
+/// A fold over the log: a state, and what a row does to it. [`Default`] is the state before the
+/// first row; it is kept as JSON.
 ///
-/// What it does must depend on nothing but the state and the row, for after a crash a row may be applied once more to the state before it.
+/// What it does must depend on nothing but the state and the row, for after a crash a row may be
+/// applied once more to the state before it.
 pub trait Projection: Default + Serialize + DeserializeOwned + Send {
     /// Takes in the next row.
     fn apply(&mut self, entry: &LogEntry);
@@ -32,7 +36,8 @@ pub trait Projection: Default + Serialize + DeserializeOwned + Send {
 /// What follows where rows were trimmed away that had not been applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Gaps {
-    /// [`ProjectionError::Gap`], until this is changed or [`Runner::rebuild`] is called with [`Gaps::Count`].
+    /// [`ProjectionError::Gap`], until this is changed or [`Runner::rebuild`] is called with
+    /// [`Gaps::Count`].
     #[default]
     Refuse,
     /// They are counted in [`Position::missed`], and it goes on with what is there.
@@ -54,7 +59,8 @@ pub enum ProjectionError {
         /// How many.
         missed: u64,
     },
-    /// The log is not the one that was read before: it was deleted, lost rows in a failover, or rows were removed by hand.
+    /// The log is not the one that was read before: it was deleted, lost rows in a failover, or
+    /// rows were removed by hand.
     #[error(
         "the log has {written} rows where {expected} were expected: it was replaced or has lost some; rebuild the projection"
     )]
@@ -85,7 +91,8 @@ pub struct Stepped {
     pub lag: u64,
 }
 
-/// Runs a projection. Only one process at a time runs the one of a name, as long as its lease lasts; each step renews it.
+/// Runs a projection. Only one process at a time runs the one of a name, as long as its lease
+/// lasts; each step renews it.
 pub struct Runner<P, S> {
     store: S,
     keys: Keys,
@@ -99,10 +106,12 @@ pub struct Runner<P, S> {
 }
 
 impl<P: Projection, S: Store> Runner<P, S> {
-    /// Opens the projection where it was left, or at the beginning. `lease` is how long the name is kept without a step, 1 s or more.
+    /// Opens the projection where it was left, or at the beginning. `lease` is how long the name is
+    /// kept without a step, 1 s or more.
     ///
     /// # Errors
-    /// [`ProjectionError::Lost`] where another process has it, others if the store or its state cannot be read.
+    /// [`ProjectionError::Lost`] where another process has it, others if the store or its state
+    /// cannot be read.
     pub async fn open(store: S, keys: Keys, lease: Duration, gaps: Gaps) -> Result<Self, ProjectionError> {
         let token = uuid::Uuid::new_v4().to_string();
         let lease = lease.max(LEASE_MIN);
@@ -112,7 +121,8 @@ impl<P: Projection, S: Store> Runner<P, S> {
         Ok(runner)
     }
 
-    /// The same, but begins anew whatever is saved, also what cannot be read: see [`Runner::rebuild`].
+    /// The same, but begins anew whatever is saved, also what cannot be read: see
+    /// [`Runner::rebuild`].
     ///
     /// # Errors
     /// As [`Runner::open`].
@@ -127,8 +137,9 @@ impl<P: Projection, S: Store> Runner<P, S> {
         Ok(runner)
     }
 
-    /// The saved state, which belongs to [`Runner::position`]. None after an error or a step that was dropped, because the state may then be other than
-    /// the saved one; the next [`Runner::step`] loads the saved one again.
+    /// The saved state, which belongs to [`Runner::position`]. None after an error or a step that
+    /// was dropped, because the state may then be other than the saved one; the next
+    /// [`Runner::step`] loads the saved one again.
     pub fn projection(&self) -> Option<&P> {
         (!self.stale).then_some(&self.projection)
     }
@@ -143,7 +154,8 @@ impl<P: Projection, S: Store> Runner<P, S> {
     /// Dropping the future, or an error, loses nothing: the next step begins with what is saved.
     ///
     /// # Errors
-    /// [`ProjectionError`]; [`Lost`](ProjectionError::Lost) where another process has the name by now.
+    /// [`ProjectionError`]; [`Lost`](ProjectionError::Lost) where another process has the name by
+    /// now.
     pub async fn step<C: ConnectionLike>(&mut self, conn: &mut C) -> Result<Stepped, ProjectionError> {
         if self.stale {
             self.load().await?;
@@ -169,8 +181,8 @@ impl<P: Projection, S: Store> Runner<P, S> {
         Ok(Stepped { applied: page.entries.len(), lag: page.written - rows })
     }
 
-    /// Steps until `stop` is ready, and then gives the name back; answers the state. Where there is nothing to do it looks again after `idle`, which is
-    /// less than the lease.
+    /// Steps until `stop` is ready, and then gives the name back; answers the state. Where there is
+    /// nothing to do it looks again after `idle`, which is less than the lease.
     ///
     /// Dropping the future is as a crash: the name is free when the lease is over.
     ///
@@ -204,7 +216,8 @@ impl<P: Projection, S: Store> Runner<P, S> {
         Ok(self.projection)
     }
 
-    /// Begins anew at the oldest row there is, with the state before the first. Where rows are gone by now, [`Gaps`] says what follows.
+    /// Begins anew at the oldest row there is, with the state before the first. Where rows are gone
+    /// by now, [`Gaps`] says what follows.
     ///
     /// # Errors
     /// As [`Runner::step`].

@@ -46,16 +46,19 @@ pub struct Saved {
 
 /// Keeps a projection's place and state together, for one process at a time.
 ///
-/// In a database: a row for each name with the place, the state or whatever is made of it, a token and a time. `open` takes the row where its time is over or the token is the
-/// same; `save` is a transaction that changes the row `WHERE token = …`, and answers whether it changed one.
+/// In a database: a row for each name with the place, the state or whatever is made of it, a token
+/// and a time. `open` takes the row where its time is over or the token is the same; `save` is a
+/// transaction that changes the row `WHERE token = …`, and answers whether it changed one.
 pub trait Store: Send {
     /// How the store fails.
     type Error: Error + Send + Sync + 'static;
 
-    /// Takes the projection for `token`, for as long as `lease`, and reads what there is; nothing where another has it. May be repeated.
+    /// Takes the projection for `token`, for as long as `lease`, and reads what there is; nothing
+    /// where another has it. May be repeated.
     fn open(&mut self, token: &str, lease: Duration) -> impl Future<Output = Result<Option<Saved>, Self::Error>> + Send;
 
-    /// Writes both in one atomic step if `token` still has the projection, and keeps it for `lease`. Answers whether it does.
+    /// Writes both in one atomic step if `token` still has the projection, and keeps it for
+    /// `lease`. Answers whether it does.
     fn save(
         &mut self,
         token: &str,
@@ -71,11 +74,13 @@ pub trait Store: Send {
     fn close(&mut self, token: &str) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
-/// The largest state that a [`RedisStore`] keeps, in bytes: 4 MiB. Redis does nothing else while it reads or writes a state, 2 to 3 ms per MiB.
+/// The largest state that a [`RedisStore`] keeps, in bytes: 4 MiB. Redis does nothing else while it
+/// reads or writes a state, 2 to 3 ms per MiB.
 pub const STATE_BYTES_MAX: usize = 4 << 20;
 
-/// Keeps them in Redis beside the log, a state of up to [`STATE_BYTES_MAX`] bytes. A larger one is not saved
-/// ([`ScriptError::StateTooLarge`]). Its futures may be dropped at any time: what was sent may have happened.
+/// Keeps them in Redis beside the log, a state of up to [`STATE_BYTES_MAX`] bytes. A larger one is
+/// not saved ([`ScriptError::StateTooLarge`]). Its futures may be dropped at any time: what was
+/// sent may have happened.
 pub struct RedisStore<C> {
     conn: C,
     keys: Keys,

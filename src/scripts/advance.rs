@@ -11,7 +11,8 @@ use super::{ADVANCE, Reply, ScriptError, Suspects, Tag};
 use crate::escape;
 use crate::keys::Keys;
 
-/// Where the script looks first for the next object to claim; due held objects and markers take turns.
+/// Where the script looks first for the next object to claim; due held objects and markers take
+/// turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum From {
     /// Due held objects.
@@ -163,7 +164,8 @@ impl Advance {
         self.cmd.arg(slot).arg("look");
     }
 
-    /// Says of the slot that is named next: with what it reports, the event is over of which handlers have finished something.
+    /// Says of the slot that is named next: with what it reports, the event is over of which
+    /// handlers have finished something.
     pub fn handled(&mut self, slot: usize) {
         self.cmd.arg(slot).arg("handled");
     }
@@ -226,8 +228,8 @@ pub enum Advanced {
         from: From,
         /// The slots that have a batch; all others of the call are free.
         batches: Vec<BatchReply>,
-        /// Objects that were held because one of their keys has a wrong type, and names that were dropped because they may belong to another
-        /// namespace: the escaped name, and why.
+        /// Objects that were held because one of their keys has a wrong type, and names that were
+        /// dropped because they may belong to another namespace: the escaped name, and why.
         quarantined: Vec<(String, String)>,
     },
     /// The lease is gone, and nobody took the name since.
@@ -262,15 +264,18 @@ impl fmt::Debug for BatchReply {
 
 /// Makes the call.
 ///
-/// Dropping the future does not take back a call that was sent; calling again with the same results is safe.
+/// Dropping the future does not take back a call that was sent; calling again with the same results
+/// is safe.
 pub async fn advance(conn: &mut impl ConnectionLike, call: &Advance) -> Result<Advanced, ScriptError> {
     advanced(ADVANCE.call(conn, &call.cmd).await?)
 }
 
-/// Makes the call behind a blocking pop, in one round trip: Redis runs it as soon as the pop is over, whatever became of that. Answers what became of
-/// both; the connection failed where the whole is an error.
+/// Makes the call behind a blocking pop, in one round trip: Redis runs it as soon as the pop is
+/// over, whatever became of that. Answers what became of both; the connection failed where the
+/// whole is an error.
 ///
-/// A script that the server does not know is not loaded: that is left to the next call of [`advance`]. Dropping the future takes nothing back.
+/// A script that the server does not know is not loaded: that is left to the next call of
+/// [`advance`]. Dropping the future takes nothing back.
 pub(crate) async fn pop_and_advance(
     conn: &mut impl ConnectionLike,
     pop: Cmd,

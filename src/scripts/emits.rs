@@ -37,12 +37,14 @@ impl Emits {
         self.bytes
     }
 
-    /// The value of the field `emit:ID`. `place` is the handler's among those that are registered: in that order is pushed what several have emitted.
+    /// The value of the field `emit:ID`. `place` is the handler's among those that are registered:
+    /// in that order is pushed what several have emitted.
     pub fn value(&self, place: usize) -> Vec<u8> {
         [format!("{place} {} {} ", self.events, self.bytes).as_bytes(), &self.text].concat()
     }
 
-    /// Reads a value of the field `emit:ID`: the handler's place, and each object's name with its event. `None` if the value is invalid.
+    /// Reads a value of the field `emit:ID`: the handler's place, and each object's name with its
+    /// event. `None` if the value is invalid.
     pub fn read(value: &[u8]) -> Option<(usize, Vec<ObjectAndEvent<'_>>)> {
         let mut rest = value;
         let number = |rest: &mut &[u8]| -> Option<usize> {

@@ -10,7 +10,8 @@ use crate::keys::Keys;
 /// The most objects in one call.
 pub const OBJECTS_MAX: usize = 250;
 
-/// What became of an object that was to be forgotten. All but the first of these have changed nothing.
+/// What became of an object that was to be forgotten. All but the first of these have changed
+/// nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -20,7 +21,8 @@ pub enum Forgot {
         /// The id of its last event delivered.
         last_event_id: String,
     },
-    /// It is idle, and there is no last id of it: no event was ever delivered, or it was forgotten before.
+    /// It is idle, and there is no last id of it: no event was ever delivered, or it was forgotten
+    /// before.
     Unknown,
     /// It has events.
     Queued {
@@ -34,7 +36,8 @@ pub enum Forgot {
     },
     /// It is held.
     Held,
-    /// A key that is reserved for later versions speaks of it, or events that handlers have emitted were never pushed.
+    /// A key that is reserved for later versions speaks of it, or events that handlers have emitted
+    /// were never pushed.
     Reserved {
         /// The key, without a namespace.
         key: String,
@@ -53,7 +56,8 @@ impl Forgot {
     }
 }
 
-/// Forgets those of these objects, at most [`OBJECTS_MAX`], that are idle, in one step, and answers what became of each.
+/// Forgets those of these objects, at most [`OBJECTS_MAX`], that are idle, in one step, and answers
+/// what became of each.
 ///
 /// Dropping the future does not take back a call that was sent; calling again is safe.
 pub async fn forget(

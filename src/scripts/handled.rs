@@ -44,7 +44,8 @@ pub enum Handled {
         id: u64,
         /// What is finished of it.
         finished: BTreeSet<String>,
-        /// How many events those that have finished have emitted, and the bytes of their objects' names and of the events themselves.
+        /// How many events those that have finished have emitted, and the bytes of their objects'
+        /// names and of the events themselves.
         emitted: (usize, usize),
         /// The bytes of the results that are kept.
         results: usize,
@@ -65,8 +66,8 @@ pub enum Handled {
     },
 }
 
-/// Keeps what is finished of an event; where there is nothing, asks what is kept. Where a handler has emitted, Redis must have memory: at its
-/// `maxmemory` nothing is done.
+/// Keeps what is finished of an event; where there is nothing, asks what is kept. Where a handler
+/// has emitted, Redis must have memory: at its `maxmemory` nothing is done.
 ///
 /// Dropping the future does not take back a call that was sent; calling again is safe.
 pub async fn handled(

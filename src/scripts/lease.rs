@@ -77,7 +77,8 @@ pub enum Attached {
     Attached {
         /// Unfinished batches kept for our slots.
         kept: u64,
-        /// Objects held: their slots are not run any more, or their event has killed too many workers.
+        /// Objects held: their slots are not run any more, or their event has killed too many
+        /// workers.
         held: u64,
     },
     /// Another process has the name.
@@ -180,10 +181,12 @@ pub struct Sweep<'a> {
     pub look: Duration,
     /// Time after which a name without a lease that has nothing is forgotten.
     pub forget: Duration,
-    /// Time since this process made its sweep before this one, by its own clock; none if there was none.
+    /// Time since this process made its sweep before this one, by its own clock; none if there was
+    /// none.
     pub since: Option<Duration>,
-    /// Time within which a process notices that its lease has ended, if its settings are those of this process. Behind a step of the clock, takeovers
-    /// wait for so long and 2 s more, but at least 5 s.
+    /// Time within which a process notices that its lease has ended, if its settings are those of
+    /// this process. Behind a step of the clock, takeovers wait for so long and 2 s more, but at
+    /// least 5 s.
     pub notice: Duration,
 }
 
@@ -194,7 +197,8 @@ pub struct Adopted {
     pub more: bool,
     /// Held objects that are due earlier now, because Redis' clock has stepped back.
     pub moved: u64,
-    /// Leases may have ended whose processes live: Redis' clock has stepped ahead a moment ago, or Redis could not be reached. Nothing is taken over.
+    /// Leases may have ended whose processes live: Redis' clock has stepped ahead a moment ago, or
+    /// Redis could not be reached. Nothing is taken over.
     pub is_ahead: bool,
     /// Objects now held, due at once.
     pub held: u64,

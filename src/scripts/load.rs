@@ -8,11 +8,14 @@ const BATCH_BYTES: usize = 4096;
 const EVENT_BYTES: usize = 512;
 /// A row of the event log costs about two such commands.
 const ROW_BYTES: usize = 1024;
-/// A result that does not end a batch takes about ten commands more: the rest is held or kept, an error noted, a dead letter written.
+/// A result that does not end a batch takes about ten commands more: the rest is held or kept, an
+/// error noted, a dead letter written.
 const REST_BYTES: usize = 8192;
-/// An event that a handler has emitted takes up to three commands: its queue's type, the push and a marker.
+/// An event that a handler has emitted takes up to three commands: its queue's type, the push and a
+/// marker.
 const EMIT_BYTES: usize = 2048;
-/// A field that says what is finished of an event: it is read with its name, which may be long, and deleted.
+/// A field that says what is finished of an event: it is read with its name, which may be long, and
+/// deleted.
 const FINISHED_BYTES: usize = 512;
 
 /// The work of one result, in bytes: each command counts as a number of bytes that takes as long.
@@ -20,7 +23,8 @@ const FINISHED_BYTES: usize = 512;
 pub struct Load(usize);
 
 impl Load {
-    /// A batch that leaves a slot. The next batch of the object, which may follow in the same call, is bounded by the script.
+    /// A batch that leaves a slot. The next batch of the object, which may follow in the same call,
+    /// is bounded by the script.
     pub fn of_batch(events: usize, bytes: usize) -> Self {
         Self(BATCH_BYTES.saturating_add(bytes).saturating_add(events.saturating_mul(EVENT_BYTES)))
     }
@@ -58,12 +62,14 @@ pub struct Room {
 }
 
 impl Room {
-    /// The room of one call, the same with all settings: what a reply may have depends on the link, what a call may do depends on Redis.
+    /// The room of one call, the same with all settings: what a reply may have depends on the link,
+    /// what a call may do depends on Redis.
     pub fn of_call() -> Self {
         Self { left: CALL_BYTES, is_empty: true }
     }
 
-    /// Takes the result in if there is room. The first one always fits: a result that is larger than the room goes alone.
+    /// Takes the result in if there is room. The first one always fits: a result that is larger
+    /// than the room goes alone.
     pub fn admits(&mut self, load: Load) -> bool {
         let fits = self.is_empty || load.0 <= self.left;
         if fits {
@@ -89,7 +95,8 @@ mod tests {
         assert!(room.admits(Load::of_batch(1, 100)));
     }
 
-    /// Finished subtasks weighed nothing: one call read those of all slots, 128,000 with default settings, in 97 ms.
+    /// Finished subtasks weighed nothing: one call read those of all slots, 128,000 with default
+    /// settings, in 97 ms.
     #[test]
     fn a_call_takes_in_few_results_with_many_subtasks() {
         let mut room = Room::of_call();

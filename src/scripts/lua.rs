@@ -130,13 +130,16 @@ impl Script {
     }
 }
 
-/// What every script begins with: the prefix of all keys, the two ways to call Redis; the state of the call, which only advance has, and the modules.
+/// What every script begins with: the prefix of all keys, the two ways to call Redis; the state of
+/// the call, which only advance has, and the modules.
 const HEAD: &str = "local P, call, try = ARGV[1], redis.call, redis.pcall\nlocal C, M\n";
 
-/// A script: its head, what comes before the modules, a table of the modules, each of which is made when it is first used, then its body.
+/// A script: its head, what comes before the modules, a table of the modules, each of which is made
+/// when it is first used, then its body.
 ///
-/// Lua makes all functions and tables of a script anew in each call, so that a call pays for what it makes. That is why the names of the keys, in the
-/// files fields of a table `K`, stand in the script as texts.
+/// Lua makes all functions and tables of a script anew in each call, so that a call pays for what
+/// it makes. That is why the names of the keys, in the files fields of a table `K`, stand in the
+/// script as texts.
 fn assemble(flags: &str, first: &str, modules: &[&str], body: &str) -> String {
     let mut made = String::new();
     if !modules.is_empty() {
@@ -165,7 +168,8 @@ mod tests {
         std::fs::read_to_string(lua.join(file)).expect("a file of the manifest")
     }
 
-    /// Every file of the manifest with its text: the modules by their names, the scripts by their files.
+    /// Every file of the manifest with its text: the modules by their names, the scripts by their
+    /// files.
     fn files() -> BTreeMap<String, String> {
         let modules = MODULES.iter().map(|(dir, name)| ((*name).to_owned(), read(&format!("{dir}{name}.lua"))));
         let scripts = SCRIPTS.iter().map(|(file, _)| *file).chain(["advance/usual"]).map(|file| format!("{file}.lua"));
@@ -226,7 +230,8 @@ mod tests {
         }
     }
 
-    /// A name that no file makes would be a global one, which Redis refuses only when the script comes there.
+    /// A name that no file makes would be a global one, which Redis refuses only when the script
+    /// comes there.
     #[test]
     fn every_key_that_is_used_is_there() {
         let keys: BTreeSet<_> = keys::for_lua().map(|(name, _)| name).collect();
@@ -246,7 +251,8 @@ mod tests {
         calls.map(|rest| rest.split('\'').next().unwrap_or_default().to_owned()).collect()
     }
 
-    /// A command that a script uses and that nobody has asked for could fail in the middle of the script.
+    /// A command that a script uses and that nobody has asked for could fail in the middle of the
+    /// script.
     #[test]
     fn rights_are_asked_for_every_command_of_a_script_that_writes() {
         let files = files();

@@ -1,8 +1,10 @@
-//! The Lua scripts and their typed calls: the only place that knows what goes over the wire to them and what comes back.
+//! The Lua scripts and their typed calls: the only place that knows what goes over the wire to them
+//! and what comes back.
 //!
-//! A script is one atomic step of the protocol, and every one may be called again when its reply was lost. Its text is put together once
-//! (lua/README.md). If the process dies with a call under way, the step has happened or it has not; what follows from either is told in
-//! the header of each script.
+//! A script is one atomic step of the protocol, and every one may be called again when its reply
+//! was lost. Its text is put together once (lua/README.md). If the process dies with a call under
+//! way, the step has happened or it has not; what follows from either is told in the header of each
+//! script.
 
 mod advance;
 mod emits;
@@ -61,7 +63,8 @@ pub enum ScriptError {
         /// Its type.
         found: String,
     },
-    /// The state of a projection is larger than [`STATE_BYTES_MAX`](crate::projection::STATE_BYTES_MAX); nothing was written.
+    /// The state of a projection is larger than
+    /// [`STATE_BYTES_MAX`](crate::projection::STATE_BYTES_MAX); nothing was written.
     #[error("the state of the projection has {bytes} bytes, RedisStore keeps {max} at most; keep it in a Store of your own")]
     StateTooLarge {
         /// Its length.

@@ -1,4 +1,5 @@
-//! Calls of an operator: dead letters are retried or dropped, held objects listed and released, their head events skipped, rules set and lifted. Each may be made again.
+//! Calls of an operator: dead letters are retried or dropped, held objects listed and released,
+//! their head events skipped, rules set and lifted. Each may be made again.
 
 mod paused;
 mod release_many;
@@ -126,7 +127,8 @@ async fn call(
     }
 }
 
-/// Retries or drops dead letters, from the first on: up to [`DEAD_PER_CALL_MAX`], or 1 MiB of events. Returns what became of each of these, at least one, in order.
+/// Retries or drops dead letters, from the first on: up to [`DEAD_PER_CALL_MAX`], or 1 MiB of
+/// events. Returns what became of each of these, at least one, in order.
 ///
 /// Calling again is safe: those that are gone are passed over.
 pub async fn dead(
@@ -162,7 +164,8 @@ pub async fn dead(
     Ok(settled)
 }
 
-/// Makes a held object due at once. Calling again is safe: it releases the object once more where it is held again.
+/// Makes a held object due at once. Calling again is safe: it releases the object once more where
+/// it is held again.
 pub async fn release(conn: &mut impl ConnectionLike, keys: &Keys, by: By<'_>, object: &[u8]) -> Result<Released, ScriptError> {
     let mut cmd = begin(&RELEASE, &keys.objects_held(), keys, by);
     cmd.arg(object);
@@ -175,7 +178,8 @@ pub async fn release(conn: &mut impl ConnectionLike, keys: &Keys, by: By<'_>, ob
     }
 }
 
-/// Sends the head event of a held object to the dead letters. With the id that it is expected to have, calling again is safe.
+/// Sends the head event of a held object to the dead letters. With the id that it is expected to
+/// have, calling again is safe.
 pub async fn skip(
     conn: &mut impl ConnectionLike,
     keys: &Keys,

@@ -25,7 +25,8 @@ pub enum Step<'a> {
     Close,
 }
 
-/// Makes the call. Answers the place and the state where it opens, both empty where there are none yet; nothing where another has the name.
+/// Makes the call. Answers the place and the state where it opens, both empty where there are none
+/// yet; nothing where another has the name.
 ///
 /// Calling again with the same token is safe.
 pub async fn position(

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The room that a process has for suspects: batches whose first event has crashes, and may be what kills its worker. Few are in hand at a time, so
-/// that a death counts against few others.
+/// The room that a process has for suspects: batches whose first event has crashes, and may be what
+/// kills its worker. Few are in hand at a time, so that a death counts against few others.
 ///
 /// On the wire it is `MS[ CRASHES ROOM]…`, as `lua/lib/suspects.lua` reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,8 @@ impl Suspects {
     /// No batch is a suspect.
     pub const NONE: Self = Self { crashes_max: 0, settles: false, in_hand: 0, limit: u32::MAX, put_off_ms: PUT_OFF_MS };
 
-    /// Room for all that a process with nothing in hand may take. `settles`: the process settles what is at `crashes_max` without delivering it.
+    /// Room for all that a process with nothing in hand may take. `settles`: the process settles
+    /// what is at `crashes_max` without delivering it.
     pub fn of(crashes_max: u32, settles: bool) -> Self {
         Self { crashes_max, settles, ..Self::NONE }
     }
@@ -58,7 +59,8 @@ impl Suspects {
         Self { put_off_ms: ms, ..self }
     }
 
-    /// How many there may be in hand together with one that has so many crashes; nothing where that is no suspect.
+    /// How many there may be in hand together with one that has so many crashes; nothing where that
+    /// is no suspect.
     fn limit_of(&self, crashes: u32) -> Option<u32> {
         let left = self.crashes_max.saturating_sub(crashes);
         match crashes {
@@ -104,7 +106,8 @@ mod tests {
         suspects.to_string()
     }
 
-    /// At two crashes a process has at most 8 in hand, at three 4, at four 1; with other limits it is counted from the end.
+    /// At two crashes a process has at most 8 in hand, at three 4, at four 1; with other limits it
+    /// is counted from the end.
     #[test]
     fn the_fewer_crashes_are_left_the_fewer_are_in_hand() {
         assert_eq!(text(5, false, &[]), "100 2 8 3 4 4 1 5 1");

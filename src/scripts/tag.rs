@@ -5,9 +5,11 @@ use std::str::FromStr;
 
 use crate::consume::ID_END;
 
-/// Names a batch in flight: no two hand-outs of a namespace have the same first id and number of hand-outs.
+/// Names a batch in flight: no two hand-outs of a namespace have the same first id and number of
+/// hand-outs.
 ///
-/// In Redis it is `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]`, trailing zeros left out, and compared as text.
+/// In Redis it is `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]`, trailing zeros left out, and compared as
+/// text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tag {
     /// The id of the first event.
@@ -23,8 +25,9 @@ pub struct Tag {
 impl Tag {
     /// What remains after the first `count` events, with ids `stride` apart.
     ///
-    /// The attempts were those of the first event. Of the crashes one stays: the event that killed the worker may still be
-    /// ahead, and as long as there is one, events are delivered one at a time.
+    /// The attempts were those of the first event. Of the crashes one stays: the event that killed
+    /// the worker may still be ahead, and as long as there is one, events are delivered one at a
+    /// time.
     pub fn after(self, count: usize, stride: u64) -> Self {
         match count {
             0 => self,
@@ -78,7 +81,8 @@ impl FromStr for Tag {
     fn from_str(text: &str) -> Result<Self, TagError> {
         let wrong = || TagError(text.to_owned());
         let mut parts = text.split(' ');
-        // The ids of the whole batch are computed from the first: one that is none must not get further than here.
+        // The ids of the whole batch are computed from the first: one that is none must not get
+        // further than here.
         let first = parts.next().and_then(|n| n.parse().ok()).filter(|first| (1..ID_END).contains(first)).ok_or_else(wrong)?;
         let mut rest = [0; 3];
         for (slot, part) in rest.iter_mut().zip(&mut parts) {

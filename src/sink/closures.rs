@@ -17,8 +17,8 @@ pub struct Each<H>(H);
 /// A sink that calls a closure for each batch; made by [`batches`].
 pub struct Batches<H>(H);
 
-/// A sink that calls `handler` for each event of a batch, one after another, and stops at the first error; the events before it count
-/// as delivered.
+/// A sink that calls `handler` for each event of a batch, one after another, and stops at the first
+/// error; the events before it count as delivered.
 ///
 /// ```
 /// use seriatim::sink::{self, Stop};
@@ -67,7 +67,8 @@ where
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
         let mut went_on = Instant::now();
         for (count, event) in batch.events().enumerate() {
-            // Closures that each block for a moment must not add up to a batch that blocks for long.
+            // Closures that each block for a moment must not add up to a batch that blocks for
+            // long.
             if count > 0 && went_on.elapsed() >= YIELD_AFTER {
                 tokio::task::yield_now().await;
                 went_on = Instant::now();

@@ -1,8 +1,9 @@
 //! The sink `file:PATH`: envelopes as lines of a file.
 //!
-//! Owns the file: opening it, locking it, and keeping it made of whole lines. A batch counts as delivered once its lines are written *and*
-//! synced. If the process dies in mid-write, the file may end in a part of a line, which the next opening cuts; whole lines
-//! that were not counted come again with the same ids.
+//! Owns the file: opening it, locking it, and keeping it made of whole lines. A batch counts as
+//! delivered once its lines are written *and* synced. If the process dies in mid-write, the file
+//! may end in a part of a line, which the next opening cuts; whole lines that were not counted come
+//! again with the same ids.
 
 use std::fs::{self, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -15,7 +16,8 @@ use async_trait::async_trait;
 use super::writer::{Output, Writer};
 use super::{Batch, Context, Delivered, Sink, SinkError};
 
-/// How long opening waits for a lock: a process that was just killed, or a sink that was just dropped, may still be in its last sync.
+/// How long opening waits for a lock: a process that was just killed, or a sink that was just
+/// dropped, may still be in its last sync.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The search for the last line end reads backwards in blocks of this size.
@@ -26,18 +28,21 @@ const LINE_START: &[u8] = b"{\"id\":";
 
 /// Appends one envelope a line to a file (NDJSON), synced before a batch counts as delivered.
 ///
-/// What many slots deliver at once is written in one go and synced once (`fdatasync`), on a thread of the sink's own. CR and LF inside
-/// a payload become spaces. The file belongs to one sink at a time: it is locked, and opening it a second time is refused.
+/// What many slots deliver at once is written in one go and synced once (`fdatasync`), on a thread
+/// of the sink's own. CR and LF inside a payload become spaces. The file belongs to one sink at a
+/// time: it is locked, and opening it a second time is refused.
 ///
-/// - **Full disk, or any error of a write or sync:** the file is cut back to its length before that write and every batch in it is
-///   answered `Unavailable`; the next delivery tries again. A failed sync is treated the same, because the kernel may have dropped the
-///   pages: what was written since the last good sync is cut and sent again. If even the cut fails, the
-///   sink stays unavailable until it succeeds.
-/// - **Rotation:** if PATH no longer names the open file (renamed, deleted), the next delivery or [`reopen`](Sink::reopen) (SIGHUP) opens PATH
-///   anew. `mv` rotates without a restart and loses nothing; what was delivered into a deleted file is gone with it. After a reopen nothing more
+/// - **Full disk, or any error of a write or sync:** the file is cut back to its length before that
+///   write and every batch in it is answered `Unavailable`; the next delivery tries again. A failed
+///   sync is treated the same, because the kernel may have dropped the pages: what was written
+///   since the last good sync is cut and sent again. If even the cut fails, the sink stays
+///   unavailable until it succeeds.
+/// - **Rotation:** if PATH no longer names the open file (renamed, deleted), the next delivery or
+///   [`reopen`](Sink::reopen) (SIGHUP) opens PATH anew. `mv` rotates without a restart and loses
+///   nothing; what was delivered into a deleted file is gone with it. After a reopen nothing more
 ///   is written into the renamed file, so that it can be compressed.
-/// - **Cancellation:** dropping `deliver` before its batch is taken up writes nothing; after that, the batch is written all the same, and
-///   is there twice when it is sent again.
+/// - **Cancellation:** dropping `deliver` before its batch is taken up writes nothing; after that,
+///   the batch is written all the same, and is there twice when it is sent again.
 /// - **Closing:** dropping the sink ends its thread after the write in hand and unlocks the file.
 #[derive(Debug)]
 pub struct File {
@@ -46,10 +51,11 @@ pub struct File {
 }
 
 impl File {
-    /// Opens the file, creates it if absent (mode 0644 under the umask), locks it, and cuts a torn last line.
+    /// Opens the file, creates it if absent (mode 0644 under the umask), locks it, and cuts a torn
+    /// last line.
     ///
-    /// Blocks: for the disk, and up to 1 s for the lock. A file that ends in a part of a line that is no envelope is refused,
-    /// not cut: it is probably not a file of ours.
+    /// Blocks: for the disk, and up to 1 s for the lock. A file that ends in a part of a line that
+    /// is no envelope is refused, not cut: it is probably not a file of ours.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, SinkError> {
         let given = path.as_ref();
         // A later change of the working directory must not turn a rotation into another place.
@@ -80,8 +86,9 @@ fn failed(action: &'static str, path: &Path, source: io::Error) -> SinkError {
     SinkError::File { action, path: path.to_owned(), source }
 }
 
-/// An open file that is ours alone. It is unlocked when dropped, and not only closed: a child that is being started at that moment
-/// may hold a copy of the descriptor until its exec, and with it the lock.
+/// An open file that is ours alone. It is unlocked when dropped, and not only closed: a child that
+/// is being started at that moment may hold a copy of the descriptor until its exec, and with it
+/// the lock.
 #[derive(Debug)]
 struct LockedFile(fs::File);
 
@@ -117,7 +124,8 @@ impl LockedFile {
     fn cut_torn_line(&self, path: &Path) -> Result<(), SinkError> {
         let length = self.0.metadata().map_err(|error| failed("read", path, error))?.len();
         if length == 0 {
-            // It may be new: without this, a power loss could take the name away, and all that was synced with it.
+            // It may be new: without this, a power loss could take the name away, and all that was
+            // synced with it.
             return sync_directory(path).map_err(|error| failed("sync the directory of", path, error));
         }
         let keep = whole_lines(&self.0, length).map_err(|error| failed("read", path, error))?;
@@ -232,7 +240,8 @@ impl Disk for OnDisk {
 /// Keeps a file made of whole lines: each write is there entirely and synced, or is cut away.
 struct Lines<D> {
     disk: D,
-    /// The length to cut back to before anything else is written: set from before a write until its sync is done.
+    /// The length to cut back to before anything else is written: set from before a write until its
+    /// sync is done.
     cut_to: Option<u64>,
 }
 
@@ -285,7 +294,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A disk in memory: what is written, how much of it is synced, and the steps that will fail, by number.
+    /// A disk in memory: what is written, how much of it is synced, and the steps that will fail,
+    /// by number.
     #[derive(Default)]
     struct Fake {
         bytes: Vec<u8>,
@@ -335,8 +345,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever fails, and as often as it does: after a write that is answered well, the file is exactly the writes that were
-        /// answered well, all of it synced.
+        /// Whatever fails, and as often as it does: after a write that is answered well, the file
+        /// is exactly the writes that were answered well, all of it synced.
         #[test]
         fn only_whole_synced_writes_stay(faults in prop::collection::vec(1usize..60, 0..30)) {
             let mut lines = Lines::new(Fake { faults, ..Fake::default() });

@@ -1,4 +1,5 @@
-//! Where a worker keeps what handlers have finished of an event until that event is committed, as a sink sees it.
+//! Where a worker keeps what handlers have finished of an event until that event is committed, as a
+//! sink sees it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,7 +15,8 @@ pub(crate) struct Page {
     pub(crate) id: u64,
     /// What is finished of it: `handler:ID`, `once:SUBTASK`.
     pub(crate) finished: BTreeSet<String>,
-    /// How many events were emitted with that, and their bytes. They are pushed when the event is over.
+    /// How many events were emitted with that, and their bytes. They are pushed when the event is
+    /// over.
     pub(crate) emitted: (usize, usize),
     /// The bytes of the results that are kept with that.
     pub(crate) results: usize,

@@ -6,8 +6,8 @@
 //! - [`Null`]: takes everything and keeps nothing
 //! - [`Spec`]: the names of sinks on the command line
 //!
-//! A sink owns nothing of the protocol: what it answers is all that the worker goes by. If the process dies during a delivery, the batch
-//! comes again, with the same ids.
+//! A sink owns nothing of the protocol: what it answers is all that the worker goes by. If the
+//! process dies during a delivery, the batch comes again, with the same ids.
 
 mod closures;
 mod file;
@@ -44,22 +44,25 @@ pub use stdout::{Stdout, stdout};
 
 /// Where a worker sends events ("the backend").
 ///
-/// A sink is shared by all slots of a worker process and called concurrently, but never twice at once for one object. The future
-/// may be dropped at any await (a shutdown whose grace is over, a lost lease): what it did until then may have taken effect, and the same
-/// events come again with the same ids, so a sink or what stands behind it applies the receiver's rule or is idempotent.
+/// A sink is shared by all slots of a worker process and called concurrently, but never twice at
+/// once for one object. The future may be dropped at any await (a shutdown whose grace is over, a
+/// lost lease): what it did until then may have taken effect, and the same events come again with
+/// the same ids, so a sink or what stands behind it applies the receiver's rule or is idempotent.
 #[async_trait]
 pub trait Sink: Send + Sync + 'static {
-    /// Sends the events of `batch`, oldest first, and answers how many, from the front, are delivered for good.
+    /// Sends the events of `batch`, oldest first, and answers how many, from the front, are
+    /// delivered for good.
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered;
 
-    /// The longest time a delivery of one event takes by the sink's own account. One that blocks its thread for this time and `stall_max` beyond it
-    /// ends the process: see [`WorkerConfig::stall_max`](crate::worker::WorkerConfig::stall_max).
+    /// The longest time a delivery of one event takes by the sink's own account. One that blocks
+    /// its thread for this time and `stall_max` beyond it ends the process: see
+    /// [`WorkerConfig::stall_max`](crate::worker::WorkerConfig::stall_max).
     fn timeout_max(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Opens anew what the sink has open, e.g. a file that was renamed; asked for by SIGHUP. Returns whether the sink has anything of the kind.
-    /// Deliveries go on meanwhile.
+    /// Opens anew what the sink has open, e.g. a file that was renamed; asked for by SIGHUP.
+    /// Returns whether the sink has anything of the kind. Deliveries go on meanwhile.
     async fn reopen(&self) -> io::Result<bool> {
         Ok(false)
     }
@@ -106,7 +109,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// A batch, for tests of sinks and for programs that call a sink themselves. Ids run up from `first` in steps of 1.
+    /// A batch, for tests of sinks and for programs that call a sink themselves. Ids run up from
+    /// `first` in steps of 1.
     pub fn new(object: ObjectName, first: u64, prev: u64, payloads: Vec<Bytes>) -> Self {
         Self { object, first, prev, stride: 1, payloads }
     }
@@ -149,9 +153,11 @@ pub struct Context {
     pub attempts: u32,
     /// How often a worker died with the first event in hand.
     pub crashes: u32,
-    /// The fence of the process: a fresh UUID per attach. A store that keeps it can refuse what an older process sends late.
+    /// The fence of the process: a fresh UUID per attach. A store that keeps it can refuse what an
+    /// older process sends late.
     pub token: Arc<str>,
-    /// Fires when the lease is lost or the worker stops at once: what is sent after that is sent in vain.
+    /// Fires when the lease is lost or the worker stops at once: what is sent after that is sent in
+    /// vain.
     pub cancelled: CancellationToken,
     /// Where is kept what handlers have finished; nothing outside of a worker.
     pub(crate) ledger: Option<Arc<dyn Ledger>>,
@@ -167,8 +173,9 @@ impl Context {
         }
     }
 
-    /// A context of a first try, for tests of sinks and for programs that call a sink themselves. Outside of a worker nothing is kept of what handlers
-    /// have finished, and what they emit goes nowhere.
+    /// A context of a first try, for tests of sinks and for programs that call a sink themselves.
+    /// Outside of a worker nothing is kept of what handlers have finished, and what they emit goes
+    /// nowhere.
     pub fn detached() -> Self {
         Self {
             worker: "detached.0".into(),
@@ -201,7 +208,8 @@ impl Delivered {
         Self { count: Some(count), stop: Some(stop) }
     }
 
-    /// The first `count` events are delivered, and the others may come again at once: what is done so far is to be committed.
+    /// The first `count` events are delivered, and the others may come again at once: what is done
+    /// so far is to be committed.
     pub fn so_far(count: usize) -> Self {
         Self { count: Some(count), stop: None }
     }
@@ -221,8 +229,9 @@ impl Delivered {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stop {
-    /// This event, again later, with the same id and the same `prev`. The object waits as its [retry policy](crate::worker::RetryPolicy) says, all
-    /// others go on; where the event's attempts are used up, the policy says what becomes of it.
+    /// This event, again later, with the same id and the same `prev`. The object waits as its
+    /// [retry policy](crate::worker::RetryPolicy) says, all others go on; where the event's
+    /// attempts are used up, the policy says what becomes of it.
     Transient {
         /// What went wrong; kept with the object while it waits.
         error: String,
@@ -234,7 +243,8 @@ pub enum Stop {
         /// What is wrong with it; kept with the dead letter.
         error: String,
     },
-    /// The sink itself, not the event: the worker stops claiming, keeps what it has, and tries again with one slot.
+    /// The sink itself, not the event: the worker stops claiming, keeps what it has, and tries
+    /// again with one slot.
     Unavailable {
         /// What went wrong.
         error: String,

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 
 use super::{Batch, Context, Delivered, Sink};
 
-/// Counts every event as delivered and drops it: for measuring. It *consumes*: the events are gone from Redis. The first
-/// delivery of a process logs a warning that says so.
+/// Counts every event as delivered and drops it: for measuring. It *consumes*: the events are gone
+/// from Redis. The first delivery of a process logs a warning that says so.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Null;
 

@@ -1,7 +1,7 @@
 //! The sink `stdout`: envelopes as lines on standard output.
 //!
-//! Owns the writing, whole lines only; standard output itself is shared with the program. If the process dies in mid-write, the reader may be left
-//! with a part of a line; its event comes again.
+//! Owns the writing, whole lines only; standard output itself is shared with the program. If the
+//! process dies in mid-write, the reader may be left with a part of a line; its event comes again.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -12,20 +12,25 @@ use tokio_util::sync::CancellationToken;
 use super::writer::{Output, Writer};
 use super::{Batch, Context, Delivered, Sink, SinkError};
 
-/// How long to wait where standard output was made non-blocking by somebody else and takes nothing now.
+/// How long to wait where standard output was made non-blocking by somebody else and takes nothing
+/// now.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 
 /// Writes one envelope a line to standard output (NDJSON).
 ///
-/// A batch counts as delivered once the kernel has taken its lines: what the reader of a pipe has not read when it ends is lost to it.
-/// A reader that is slow slows the worker down and blocks nothing else: the writing happens on a thread of the sink's own.
+/// A batch counts as delivered once the kernel has taken its lines: what the reader of a pipe has
+/// not read when it ends is lost to it. A reader that is slow slows the worker down and blocks
+/// nothing else: the writing happens on a thread of the sink's own.
 ///
-/// - **The reader is gone** (`seriatim worker --sink stdout | head`): whoever types this expects the worker to end when `head` has
-///   enough, and to keep the rest. So the batch in hand is answered `Unavailable`, and [`Stdout::closed`] fires, upon which
-///   the program should stop gracefully: no reader can come back to this pipe.
-/// - **Another error** (standard output is a file on a full disk): `Unavailable`. A line that was cut off is finished first when writing goes on, so
-///   that lines stay whole; the batch comes again, and its first lines may be there twice.
-/// - **Cancellation:** dropping `deliver` before its batch is taken up writes nothing; after that, the batch is written all the same.
+/// - **The reader is gone** (`seriatim worker --sink stdout | head`): whoever types this expects
+///   the worker to end when `head` has enough, and to keep the rest. So the batch in hand is
+///   answered `Unavailable`, and [`Stdout::closed`] fires, upon which the program should stop
+///   gracefully: no reader can come back to this pipe.
+/// - **Another error** (standard output is a file on a full disk): `Unavailable`. A line that was
+///   cut off is finished first when writing goes on, so that lines stay whole; the batch comes
+///   again, and its first lines may be there twice.
+/// - **Cancellation:** dropping `deliver` before its batch is taken up writes nothing; after that,
+///   the batch is written all the same.
 #[derive(Debug)]
 pub struct Stdout {
     closed: CancellationToken,
@@ -54,7 +59,8 @@ impl Sink for Stdout {
     }
 }
 
-/// Standard output without the buffer of [`io::Stdout`], which would hide how much of a failed write went out.
+/// Standard output without the buffer of [`io::Stdout`], which would hide how much of a failed
+/// write went out.
 struct Raw;
 
 impl Write for Raw {
@@ -76,7 +82,8 @@ struct Lines<W> {
 
 impl<W: Write> Lines<W> {
     fn lines(&mut self, lines: &[u8]) -> io::Result<()> {
-        // The lock keeps the program's own prints from getting between our lines; what they left in the buffer goes first.
+        // The lock keeps the program's own prints from getting between our lines; what they left in
+        // the buffer goes first.
         let mut lock = io::stdout().lock();
         lock.flush()?;
         let (sent, owed) = send(&mut self.out, &self.owed);

@@ -1,9 +1,11 @@
-//! The writer thread that the line-writing sinks share: it owns the output, and turns what many slots deliver at once into one
-//! write.
+//! The writer thread that the line-writing sinks share: it owns the output, and turns what many
+//! slots deliver at once into one write.
 //!
-//! Slots hand over their batches through a bounded channel; the thread takes all that wait, writes them in one go, and answers all of
-//! them (group commit). The channel is first in, first out and the thread is alone, so lines never interleave and the batches of
-//! one object stay in order even if a delivery is dropped and repeated. If the process dies here, nothing that was not answered counts.
+//! Slots hand over their batches through a bounded channel; the thread takes all that wait, writes
+//! them in one go, and answers all of them (group commit). The channel is first in, first out and
+//! the thread is alone, so lines never interleave and the batches of one object stay in order even
+//! if a delivery is dropped and repeated. If the process dies here, nothing that was not answered
+//! counts.
 
 use std::io;
 
@@ -21,7 +23,8 @@ const THREAD_ENDED: &str = "the sink's writer thread has ended; restart the work
 
 /// What a writer thread writes to.
 pub(super) trait Output: Send + 'static {
-    /// Writes whole lines for good. The error is one line for a person; the caller then counts none of the lines as written.
+    /// Writes whole lines for good. The error is one line for a person; the caller then counts none
+    /// of the lines as written.
     fn write(&mut self, lines: &[u8]) -> Result<(), String>;
 
     /// Opens anew what has been renamed or deleted.
@@ -30,7 +33,8 @@ pub(super) trait Output: Send + 'static {
     }
 }
 
-/// The slots' side of a writer thread. The thread ends after the group in hand when this is dropped.
+/// The slots' side of a writer thread. The thread ends after the group in hand when this is
+/// dropped.
 #[derive(Debug)]
 pub(super) struct Writer {
     requests: mpsc::Sender<Request>,
@@ -56,7 +60,8 @@ impl Writer {
 
     /// Waits until the batch is written for good, or has failed.
     ///
-    /// Dropped before the thread took the batch, nothing is written; after that, all of it is written nevertheless.
+    /// Dropped before the thread took the batch, nothing is written; after that, all of it is
+    /// written nevertheless.
     pub(super) async fn deliver(&self, batch: &Batch) -> Delivered {
         let (answer, answered) = oneshot::channel();
         let request = Request::Write(Write { batch: batch.clone(), answer });
@@ -92,7 +97,8 @@ fn run(mut waiting: mpsc::Receiver<Request>, mut output: impl Output) {
         if !answers.is_empty() {
             let written = output.write(&lines);
             for answer in answers.drain(..) {
-                // Nobody may be there any more: the delivery was dropped while its lines were written.
+                // Nobody may be there any more: the delivery was dropped while its lines were
+                // written.
                 let _ = answer.send(written.clone());
             }
         }
@@ -107,7 +113,8 @@ fn run(mut waiting: mpsc::Receiver<Request>, mut output: impl Output) {
 /// Who waits for the output to be opened anew.
 type Reopened = Option<oneshot::Sender<io::Result<()>>>;
 
-/// Adds a batch to the group, unless nobody waits for it any more. A request to reopen ends the group and is returned.
+/// Adds a batch to the group, unless nobody waits for it any more. A request to reopen ends the
+/// group and is returned.
 fn take(request: Request, lines: &mut Vec<u8>, answers: &mut Vec<oneshot::Sender<Result<(), String>>>) -> Reopened {
     let write = match request {
         Request::Reopen(answer) => return Some(answer),

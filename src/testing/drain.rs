@@ -82,7 +82,8 @@ impl fmt::Display for Unfinished {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Drained {
-    /// The events that were given to the sink, in the order in which they were given first, and new dead letters that were not. At most [`EVENTS_MAX`].
+    /// The events that were given to the sink, in the order in which they were given first, and new
+    /// dead letters that were not. At most [`EVENTS_MAX`].
     pub events: Vec<DrainedEvent>,
     /// How often an event beyond [`EVENTS_MAX`] was seen.
     pub events_not_kept: u64,
@@ -119,7 +120,8 @@ impl Drained {
         self
     }
 
-    /// Asserts that a handler has emitted an event for this object that matches: see [`EventPattern`]. Returns the first one.
+    /// Asserts that a handler has emitted an event for this object that matches: see
+    /// [`EventPattern`]. Returns the first one.
     ///
     /// # Panics
     /// No event matches.
@@ -148,13 +150,17 @@ impl Drained {
     }
 }
 
-/// Runs a worker until nothing is left to do: no marker, no held object that is due, and nothing in the hands of any process. Then it stops the worker, and returns what
-/// happened. Events that handlers emit are handled, too.
+/// Runs a worker until nothing is left to do: no marker, no held object that is due, and nothing in
+/// the hands of any process. Then it stops the worker, and returns what happened. Events that
+/// handlers emit are handled, too.
 ///
-/// Objects that wait for a retry, for an operator or for a rule are not waited for: they are in [`Drained::held`] and [`Drained::paused`]. `patience` is the longest time
-/// until then, the stop not included. Other processes may work in the namespace at the same time; a process that died is waited for until its lease is over.
+/// Objects that wait for a retry, for an operator or for a rule are not waited for: they are in
+/// [`Drained::held`] and [`Drained::paused`]. `patience` is the longest time until then, the stop
+/// not included. Other processes may work in the namespace at the same time; a process that died is
+/// waited for until its lease is over.
 ///
-/// Every look asks Redis for one key of each slot of each name that is alive or has something. It is meant for tests.
+/// Every look asks Redis for one key of each slot of each name that is alive or has something. It
+/// is meant for tests.
 ///
 /// Dropping the future stops the worker at once, as a crash would.
 ///
@@ -175,7 +181,8 @@ impl Drained {
 /// ```
 ///
 /// # Errors
-/// [`DrainError::Patience`] if something is left after that time, with what has happened; others if the worker fails, or Redis cannot be asked.
+/// [`DrainError::Patience`] if something is left after that time, with what has happened; others if
+/// the worker fails, or Redis cannot be asked.
 pub async fn drain(worker: WorkerBuilder, patience: Duration) -> Result<Drained, DrainError> {
     let mut worker = worker.build()?;
     let seen = Shared::default();
@@ -230,7 +237,8 @@ async fn run_until_done(
     }
 }
 
-/// What is left to do. An object passes from a marker to a slot, or from a slot to the held objects, in one step: so all is read in one step.
+/// What is left to do. An object passes from a marker to a slot, or from a slot to the held
+/// objects, in one step: so all is read in one step.
 async fn look(conn: &mut Wire, keys: &Keys) -> Result<Unfinished, ControlError> {
     const WHAT: &str = "what is left to do";
     let mut lists = Vec::new();

@@ -28,7 +28,8 @@ impl Emitted {
 
 /// A pattern for emitted events: a JSON value, or a predicate `Fn(&serde_json::Value) -> bool`.
 ///
-/// A JSON object matches if the event has all of its members; the event may have others. All other JSON values match if they are equal.
+/// A JSON object matches if the event has all of its members; the event may have others. All other
+/// JSON values match if they are equal.
 pub trait EventPattern {
     /// Whether the event matches.
     fn matches(&self, event: &Value) -> bool;

@@ -35,8 +35,9 @@ pub struct TestEvent {
 }
 
 impl TestEvent {
-    /// An event for an object: `&T` of anything that serializes, or [`Json`](crate::event::Json) that is text already, of at most 1 MiB. Its id is 1, its `prev`
-    /// is 0, and it is the first attempt.
+    /// An event for an object: `&T` of anything that serializes, or [`Json`](crate::event::Json)
+    /// that is text already, of at most 1 MiB. Its id is 1, its `prev` is 0, and it is the first
+    /// attempt.
     ///
     /// # Errors
     /// The object's name or the event is refused.
@@ -51,7 +52,8 @@ impl TestEvent {
         self
     }
 
-    /// The id of the object's event before. A worker gives an id less than that of the event, or 0. Default: 0.
+    /// The id of the object's event before. A worker gives an id less than that of the event, or 0.
+    /// Default: 0.
     pub fn prev(mut self, prev: u64) -> Self {
         self.prev = prev;
         self
@@ -64,14 +66,18 @@ impl TestEvent {
     }
 }
 
-/// Runs handlers on events, without Redis: by the code that a worker process runs, with its ledger in memory.
+/// Runs handlers on events, without Redis: by the code that a worker process runs, with its ledger
+/// in memory.
 ///
-/// The ledger remembers what a worker keeps of an event: handlers that have succeeded, subtasks under
-/// [`once`](crate::sink::HandlerContext::once), and what was emitted. An event is known by its object and its id. A second run of the same event is
-/// what a retry is, or a delivery after a crash: what is kept does not run again. As in a worker, the success of the last handler is kept only if it has emitted or has a result.
+/// The ledger remembers what a worker keeps of an event: handlers that have succeeded, subtasks
+/// under [`once`](crate::sink::HandlerContext::once), and what was emitted. An event is known by
+/// its object and its id. A second run of the same event is what a retry is, or a delivery after a
+/// crash: what is kept does not run again. As in a worker, the success of the last handler is kept
+/// only if it has emitted or has a result.
 ///
-/// Clones share the ledger, and runs of different events may overlap. Timeouts follow the clock of tokio: a test with a paused clock
-/// (`#[tokio::test(start_paused = true)]`, tokio's feature `test-util`) does not wait for them.
+/// Clones share the ledger, and runs of different events may overlap. Timeouts follow the clock of
+/// tokio: a test with a paused clock (`#[tokio::test(start_paused = true)]`, tokio's feature
+/// `test-util`) does not wait for them.
 #[derive(Debug, Clone)]
 pub struct HandlerTest {
     handlers: Handlers,
@@ -115,8 +121,8 @@ impl HandlerTest {
         self.run_until(event, std::future::pending()).await
     }
 
-    /// The same until `cancel` ends. Then the delivery is cancelled, as where a worker loses its lease: `cx.cancelled()` fires, and the futures of the handlers
-    /// that still run are dropped.
+    /// The same until `cancel` ends. Then the delivery is cancelled, as where a worker loses its
+    /// lease: `cx.cancelled()` fires, and the futures of the handlers that still run are dropped.
     pub async fn run_until(&self, event: TestEvent, cancel: impl Future<Output = ()>) -> Ran {
         let TestEvent { object, payload, id, prev, attempt } = event;
         let event = Event { id, prev, object, payload };

@@ -12,7 +12,8 @@ use crate::sink::{HandlerOutcome, Stop};
 
 /// What the handlers of one event did in one run.
 ///
-/// The functions named `assert_…` panic if it was something else, with all that happened. They return `self` or what they found.
+/// The functions named `assert_…` panic if it was something else, with all that happened. They
+/// return `self` or what they found.
 #[derive(Debug, Clone)]
 pub struct Ran {
     event: Event,
@@ -33,7 +34,8 @@ impl Ran {
         Self { event, outcomes, delivered, emitted: kept.emitted(), results: kept.results() }
     }
 
-    /// How the handler with this id has ended; none if the set has no handler of this id for the event.
+    /// How the handler with this id has ended; none if the set has no handler of this id for the
+    /// event.
     pub fn outcome(&self, handler: &str) -> Option<&HandlerOutcome> {
         self.outcomes().find(|(id, _)| *id == handler).map(|(_, outcome)| outcome)
     }
@@ -43,7 +45,8 @@ impl Ran {
         self.outcomes.iter().map(|(id, outcome)| (id.as_str(), outcome))
     }
 
-    /// Whether all handlers have succeeded, in this run or before, so that the event counts as delivered.
+    /// Whether all handlers have succeeded, in this run or before, so that the event counts as
+    /// delivered.
     pub fn is_delivered(&self) -> bool {
         matches!(self.delivered, Some(Ok(())))
     }
@@ -53,18 +56,21 @@ impl Ran {
         self.delivered.is_none()
     }
 
-    /// Why the event was not delivered, as the worker takes it: [`Stop::Transient`] is followed by the retry policy, [`Stop::Rejected`] by a dead letter.
-    /// None if the event was delivered, or the run was cancelled.
+    /// Why the event was not delivered, as the worker takes it: [`Stop::Transient`] is followed by
+    /// the retry policy, [`Stop::Rejected`] by a dead letter. None if the event was delivered, or
+    /// the run was cancelled.
     pub fn stop(&self) -> Option<&Stop> {
         self.delivered.as_ref()?.as_ref().err()
     }
 
-    /// What the handlers that have succeeded, in this run or before, have emitted for the event, in the order in which it will be pushed when the event ends.
+    /// What the handlers that have succeeded, in this run or before, have emitted for the event, in
+    /// the order in which it will be pushed when the event ends.
     pub fn emitted(&self) -> &[Emitted] {
         &self.emitted
     }
 
-    /// The result of a handler that has succeeded, in this run or before; none if it has set no result.
+    /// The result of a handler that has succeeded, in this run or before; none if it has set no
+    /// result.
     pub fn result(&self, handler: &str) -> Option<&Value> {
         self.results.get(handler)
     }
@@ -90,7 +96,8 @@ impl Ran {
         self
     }
 
-    /// Asserts that the handler has failed, by an error, a panic or its timeout, and that the text of its failure has this part.
+    /// Asserts that the handler has failed, by an error, a panic or its timeout, and that the text
+    /// of its failure has this part.
     ///
     /// # Panics
     /// It did not run, did not fail, or its error has no such part.
@@ -102,7 +109,8 @@ impl Ran {
         self
     }
 
-    /// Asserts that an event was emitted for this object that matches: see [`EventPattern`]. Returns the first one.
+    /// Asserts that an event was emitted for this object that matches: see [`EventPattern`].
+    /// Returns the first one.
     ///
     /// # Panics
     /// No event matches.

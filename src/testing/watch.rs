@@ -68,8 +68,9 @@ impl DrainedEvent {
         self.kept.emitted()
     }
 
-    /// The result of a handler that has succeeded in this time; none if it has set no result, or if nothing keeps results: the event log is off, and no other
-    /// handler of the event had to run after it.
+    /// The result of a handler that has succeeded in this time; none if it has set no result, or if
+    /// nothing keeps results: the event log is off, and no other handler of the event had to run
+    /// after it.
     pub fn result(&self, handler: &str) -> Option<Value> {
         self.kept.results().remove(handler)
     }

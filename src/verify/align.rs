@@ -1,14 +1,16 @@
-//! One object's events against the input's lines of that object: what is missing, what is too much, what moved.
+//! One object's events against the input's lines of that object: what is missing, what is too much,
+//! what moved.
 //!
-//! The longest common subsequence stays where it is. What is left over on both sides is one event that moved; what is left over on
-//! one side only is lost, or unexpected.
+//! The longest common subsequence stays where it is. What is left over on both sides is one event
+//! that moved; what is left over on one side only is lost, or unexpected.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::report::{Findings, Kind};
 use super::{Dead, Expected, Place, Print, Sent};
 
-/// Up to so many differences per object the alignment is the shortest possible; beyond, it is a good one.
+/// Up to so many differences per object the alignment is the shortest possible; beyond, it is a
+/// good one.
 const EDITS_MAX: usize = 1000;
 
 /// An event that came out, or was given up.
@@ -61,7 +63,8 @@ pub(super) fn judge(
     lost.len()
 }
 
-/// The different events of an object by id, dead letters in their place unless they were delivered too.
+/// The different events of an object by id, dead letters in their place unless they were delivered
+/// too.
 fn came_out(sent: &[Sent], dead: &[Dead]) -> Vec<Out> {
     let mut out: Vec<Out> = Vec::with_capacity(sent.len());
     for Sent { id, print, place, .. } in sent.iter().copied() {
@@ -85,7 +88,8 @@ fn unmatched(a: &[Print], b: &[Print]) -> (Vec<usize>, Vec<usize>) {
 fn shortest(a: &[Print], b: &[Print], edits_max: usize) -> Option<(Vec<usize>, Vec<usize>)> {
     let edits_max = edits_max.min(a.len() + b.len());
     let zero = edits_max + 1;
-    // `reach[zero + k]`: how far in `a` the best path on diagonal k (position in a - position in b) has come.
+    // `reach[zero + k]`: how far in `a` the best path on diagonal k (position in a - position in b)
+    // has come.
     let mut reach = vec![0usize; 2 * edits_max + 3];
     let mut rounds: Vec<Vec<usize>> = Vec::new();
     for edits in 0..=edits_max {
@@ -106,7 +110,8 @@ fn shortest(a: &[Print], b: &[Print], edits_max: usize) -> Option<(Vec<usize>, V
     None
 }
 
-/// Walks from the end to the start over the states that [`shortest`] kept before each of its rounds.
+/// Walks from the end to the start over the states that [`shortest`] kept before each of its
+/// rounds.
 fn walk_back(a_len: usize, b_len: usize, rounds: &[Vec<usize>]) -> (Vec<usize>, Vec<usize>) {
     let (mut x, mut y) = (a_len, b_len);
     let (mut a_left, mut b_left) = (Vec::new(), Vec::new());
@@ -129,7 +134,8 @@ fn walk_back(a_len: usize, b_len: usize, rounds: &[Vec<usize>]) -> (Vec<usize>, 
     (a_left, b_left)
 }
 
-/// Pairs the n-th occurrence of each print on both sides, and keeps the longest run of pairs that ascends on both.
+/// Pairs the n-th occurrence of each print on both sides, and keeps the longest run of pairs that
+/// ascends on both.
 fn by_occurrence(a: &[Print], b: &[Print]) -> (Vec<usize>, Vec<usize>) {
     let mut positions: HashMap<Print, VecDeque<usize>> = HashMap::new();
     for (at, print) in a.iter().enumerate() {

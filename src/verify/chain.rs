@@ -1,4 +1,5 @@
-//! One object's events across all files, by id: duplicates, late events, reused ids, forks, and gaps in the chain.
+//! One object's events across all files, by id: duplicates, late events, reused ids, forks, and
+//! gaps in the chain.
 
 use std::sync::Arc;
 
@@ -62,7 +63,8 @@ pub(super) fn judge(
             if prev != 0 && delivered.binary_search(&prev).is_err() && !is_dead(prev) {
                 gaps.push(Gap { id, prev, place });
             }
-            // Whatever was delivered between prev and id hangs beside the chain, unless it was given up as a dead letter.
+            // Whatever was delivered between prev and id hangs beside the chain, unless it was
+            // given up as a dead letter.
             let beside = &delivered[delivered.partition_point(|earlier| *earlier <= prev)..];
             let Some(other) = beside.iter().find(|other| !is_dead(**other)) else { continue };
             // A forgotten object begins anew; the same event does not also follow on another one.

@@ -1,15 +1,19 @@
-//! Judges what came out of workers: the outputs of any number of them, and, where it is at hand, what went in.
+//! Judges what came out of workers: the outputs of any number of them, and, where it is at hand,
+//! what went in.
 //!
 //! Outputs are lines with one envelope each. Two views of them are judged:
 //!
-//! - *within one file*, in the order of its lines, as a receiver of that file alone sees it: ids of an object grow, and what comes
-//!   again is a duplicate, which the receiver's rule drops. An id that comes late is only a duplicate if that event came in time
-//!   elsewhere, in this file or in another one; if not, the receiver has lost it, and it counts as reordered.
-//! - *across all files*, by id: the events of an object form one chain that starts at 0, in which `prev` names the event before. Where an object
-//!   was forgotten, its chain begins anew with `prev` 0; that is counted, and no fault unless told so.
+//! - *within one file*, in the order of its lines, as a receiver of that file alone sees it: ids of
+//!   an object grow, and what comes again is a duplicate, which the receiver's rule drops. An id
+//!   that comes late is only a duplicate if that event came in time elsewhere, in this file or in
+//!   another one; if not, the receiver has lost it, and it counts as reordered.
+//! - *across all files*, by id: the events of an object form one chain that starts at 0, in which
+//!   `prev` names the event before. Where an object was forgotten, its chain begins anew with
+//!   `prev` 0; that is counted, and no fault unless told so.
 //!
-//! With the input beside them, the chain of each object must also be the input's lines of that object, one by one, byte for byte.
-//! Real input repeats itself, so sequences are compared, never sets. A dead letter excuses the absence of its event.
+//! With the input beside them, the chain of each object must also be the input's lines of that
+//! object, one by one, byte for byte. Real input repeats itself, so sequences are compared, never
+//! sets. A dead letter excuses the absence of its event.
 //!
 //! Payloads are not kept: an event costs about 50 bytes, so that millions of them fit.
 
@@ -44,7 +48,8 @@ struct Place {
     line: u32,
 }
 
-/// What is kept of an event instead of its bytes. 128 bits: two events that differ do not meet by accident.
+/// What is kept of an event instead of its bytes. 128 bits: two events that differ do not meet by
+/// accident.
 type Print = [u64; 2];
 
 /// One send of one event, as one line of an output shows it.
@@ -133,9 +138,10 @@ impl Judge {
         FileId(u32::try_from(self.files.len() - 1).unwrap_or(u32::MAX))
     }
 
-    /// Takes one line of an output, without its line break, and answers whether it is an envelope. Lines of one file come in
-    /// their order; `line` counts from 1. `ended` is false for a last line without a line break: a worker died while it
-    /// wrote it, so if it is no whole envelope, it is reported as torn and breaks nothing. Empty lines are skipped.
+    /// Takes one line of an output, without its line break, and answers whether it is an envelope.
+    /// Lines of one file come in their order; `line` counts from 1. `ended` is false for a last
+    /// line without a line break: a worker died while it wrote it, so if it is no whole envelope,
+    /// it is reported as torn and breaks nothing. Empty lines are skipped.
     pub fn output(&mut self, file: FileId, line: u64, text: &[u8], ended: bool) -> bool {
         let place = place(file, line);
         if text.trim_ascii().is_empty() {
@@ -162,8 +168,8 @@ impl Judge {
         true
     }
 
-    /// Takes one line of `seriatim dead list --json`: its event may be absent from the outputs. A letter whose id is `null`, which another
-    /// program has added, excuses nothing.
+    /// Takes one line of `seriatim dead list --json`: its event may be absent from the outputs. A
+    /// letter whose id is `null`, which another program has added, excuses nothing.
     ///
     /// # Errors
     ///
@@ -183,7 +189,8 @@ impl Judge {
         Ok(())
     }
 
-    /// No object was ever forgotten: an event with `prev` 0 after others of its object is no new beginning, but a fork.
+    /// No object was ever forgotten: an event with `prev` 0 after others of its object is no new
+    /// beginning, but a fork.
     pub fn never_forgotten(&mut self) {
         self.never_forgotten = true;
     }
@@ -223,7 +230,8 @@ impl Judge {
                 let expected = run(expected, object, |expected| expected.object);
                 lost = align::judge(name, sent, dead, expected, &self.files, &mut self.findings);
             }
-            // An absent event shows in the chain, as a prev that nobody delivered, and against the input: it counts once.
+            // An absent event shows in the chain, as a prev that nobody delivered, and against the
+            // input: it counts once.
             for gap in missing.into_iter().skip(lost) {
                 self.findings.add(Kind::Lost, gap.place, || {
                     format!("{name}: id {} follows id {}, which is in no output", gap.id, gap.prev)
@@ -263,7 +271,8 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     pairs.map(|pair| if let [high, low] = pair { Some(digit(high)? << 4 | digit(low)?) } else { None }).collect()
 }
 
-/// The print of an event, the same for the event as it was emitted and as it stands in an output, where line breaks are spaces.
+/// The print of an event, the same for the event as it was emitted and as it stands in an output,
+/// where line breaks are spaces.
 fn print(event: &[u8]) -> Print {
     let event = event.trim_ascii();
     let one_line: Cow<'_, [u8]> = if event.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {

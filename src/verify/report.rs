@@ -19,7 +19,8 @@ pub enum Kind {
     Lost,
     /// An event that came after a later one of its object, or whose id says so against the input.
     Reordered,
-    /// A second event after the same `prev`, unless that is 0: the chain of an object has two branches.
+    /// A second event after the same `prev`, unless that is 0: the chain of an object has two
+    /// branches.
     Forked,
     /// An id that two different events bear.
     IdReused,
@@ -27,7 +28,8 @@ pub enum Kind {
     Unexpected,
     /// A line that is not an envelope.
     Malformed,
-    /// A last line that was not written to its end. It breaks nothing: the event was never counted as delivered.
+    /// A last line that was not written to its end. It breaks nothing: the event was never counted
+    /// as delivered.
     Torn,
 }
 
@@ -80,7 +82,8 @@ pub struct Report {
     pub objects: u64,
     /// Sends beyond the first of each event. Resends are allowed: the receiver's rule drops them.
     pub duplicates: u64,
-    /// How often the chain of an object began anew, with `prev` 0, because the object had been forgotten. No fault, where anybody forgets objects.
+    /// How often the chain of an object began anew, with `prev` 0, because the object had been
+    /// forgotten. No fault, where anybody forgets objects.
     pub anew: u64,
     /// Dead letters.
     pub dead: u64,
@@ -116,7 +119,8 @@ impl Report {
         }
     }
 
-    /// Whether nothing is broken. Duplicates, a chain that begins anew and a torn last line break nothing.
+    /// Whether nothing is broken. Duplicates, a chain that begins anew and a torn last line break
+    /// nothing.
     pub fn is_clean(&self) -> bool {
         Kind::ALL.into_iter().filter(|kind| kind.breaks()).all(|kind| self.count(kind) == 0)
     }

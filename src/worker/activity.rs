@@ -1,7 +1,9 @@
-//! What the process is doing, as a thread beside its runtime sees it: whether the worker's loop turns, and which deliveries block their thread.
+//! What the process is doing, as a thread beside its runtime sees it: whether the worker's loop
+//! turns, and which deliveries block their thread.
 //!
-//! The loop and the deliveries only count; [`Watch`] compares the counts over time. Time in which the whole process stood still (SIGSTOP, a suspended
-//! machine) is not counted: a step of the watch adds at most twice its length.
+//! The loop and the deliveries only count; [`Watch`] compares the counts over time. Time in which
+//! the whole process stood still (SIGSTOP, a suspended machine) is not counted: a step of the watch
+//! adds at most twice its length.
 
 use std::future::poll_fn;
 use std::io::Write as _;
@@ -34,7 +36,8 @@ pub(crate) struct Activity {
     stalled: AtomicBool,
     /// The lease was not renewed because of that.
     let_go: AtomicBool,
-    /// One for each slot of the session, and those of earlier sessions whose delivery still blocks its thread.
+    /// One for each slot of the session, and those of earlier sessions whose delivery still blocks
+    /// its thread.
     posts: Mutex<Vec<Arc<Post>>>,
 }
 
@@ -164,7 +167,8 @@ impl Watch {
         Self { activity, stall_max, timeout, turns, stalled_for: Duration::ZERO, posts, runtime, nudge: None }
     }
 
-    /// Watches for ever. Ends the process where a delivery blocks its thread for `stall_max` after its timeout.
+    /// Watches for ever. Ends the process where a delivery blocks its thread for `stall_max` after
+    /// its timeout.
     pub(crate) async fn run(mut self) {
         let tick = (self.stall_max / 8).min(Duration::from_millis(250));
         let mut last = Instant::now();
@@ -202,8 +206,9 @@ impl Watch {
         }
     }
 
-    /// Wakes a thread of the runtime if a delivery blocks another one. A thread that blocks may have been the one that waited for sockets and timers, and
-    /// the others sleep until they are given a task.
+    /// Wakes a thread of the runtime if a delivery blocks another one. A thread that blocks may
+    /// have been the one that waited for sockets and timers, and the others sleep until they are
+    /// given a task.
     fn nudge(&mut self) {
         let blocks = self.posts.iter().any(|watched| !watched.blocked_for.is_zero());
         // A runtime with one thread does not come to the last one either.
@@ -294,7 +299,8 @@ mod tests {
         assert!(!activity.is_stalled());
     }
 
-    /// A delivery that blocks is found by its own time, not by that of the batch: each event begins anew.
+    /// A delivery that blocks is found by its own time, not by that of the batch: each event begins
+    /// anew.
     #[tokio::test]
     async fn a_blocked_delivery_is_found_and_named() {
         let (activity, posts, mut watch) = watch(2, Duration::from_secs(1));

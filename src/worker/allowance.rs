@@ -1,7 +1,8 @@
 //! The allowance: how many bytes a call of advance may ask for.
 //!
-//! A link that does not bring a reply within the response timeout may bring a smaller one. So each call that fails halves the allowance, and full
-//! replies that come double it again, up to the setting. A batch has at least one event, however large.
+//! A link that does not bring a reply within the response timeout may bring a smaller one. So each
+//! call that fails halves the allowance, and full replies that come double it again, up to the
+//! setting. A batch has at least one event, however large.
 
 /// Less is never asked for.
 const BYTES_MIN: usize = 64 * 1024;

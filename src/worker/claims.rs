@@ -1,8 +1,10 @@
 //! Claim by hand: for a program that owns its loop, and asks for the next event when it wants one.
 //!
-//! The process has a name, a lease and slots as any worker; but it claims only when it is asked to, one event of one object for one slot, and lets go of
-//! the object with the answer, so that a program that does not come back for more keeps nobody waiting. Every call is made by a task of its
-//! own: dropping the future of the one who waits takes nothing back, and loses nothing. If the process dies, what was claimed comes again elsewhere.
+//! The process has a name, a lease and slots as any worker; but it claims only when it is asked to,
+//! one event of one object for one slot, and lets go of the object with the answer, so that a
+//! program that does not come back for more keeps nobody waiting. Every call is made by a task of
+//! its own: dropping the future of the one who waits takes nothing back, and loses nothing. If the
+//! process dies, what was claimed comes again elsewhere.
 
 mod finder;
 mod term;
@@ -37,7 +39,8 @@ const TURN: Duration = Duration::from_millis(250);
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClaimError {
-    /// The lease lapsed, another process took the name, or the claims were closed: the event comes again, here or elsewhere, with the same id.
+    /// The lease lapsed, another process took the name, or the claims were closed: the event comes
+    /// again, here or elsewhere, with the same id.
     #[error("the event is not this worker's any more; it comes again, here or elsewhere")]
     Lost,
     /// The worker cannot go on at all.
@@ -60,9 +63,10 @@ pub enum ClaimError {
 /// # }
 /// ```
 ///
-/// As many events as the process has slots can be claimed at the same time, of as many objects; the events of an object come one at a time and in order, over
-/// all processes. Of events with two crashes or more at most 8 can be claimed at the same time; with three 4, with four 1. Dropping it gives everything back,
-/// as [`close`](Self::close) does, without waiting for that.
+/// As many events as the process has slots can be claimed at the same time, of as many objects; the
+/// events of an object come one at a time and in order, over all processes. Of events with two
+/// crashes or more at most 8 can be claimed at the same time; with three 4, with four 1. Dropping
+/// it gives everything back, as [`close`](Self::close) does, without waiting for that.
 #[derive(Debug)]
 pub struct Claims {
     now: watch::Receiver<Now>,
@@ -74,10 +78,12 @@ pub struct Claims {
 type Now = Result<Arc<Term>, ClaimError>;
 
 impl WorkerBuilder {
-    /// Takes the name, and claims only what is asked for: see [`Claims`]. No sink is needed; of the settings, `batch` and `turn_max` have no meaning here.
+    /// Takes the name, and claims only what is asked for: see [`Claims`]. No sink is needed; of the
+    /// settings, `batch` and `turn_max` have no meaning here.
     ///
     /// # Errors
-    /// Those of [`build`](Self::build) but for the sink, and those of a start: see [`Worker::run`](super::Worker::run).
+    /// Those of [`build`](Self::build) but for the sink, and those of a start: see
+    /// [`Worker::run`](super::Worker::run).
     pub async fn claims(self) -> Result<Claims, WorkerError> {
         let mut config = self.config;
         // What is not asked for is not taken.
@@ -93,10 +99,12 @@ impl WorkerBuilder {
 }
 
 impl Claims {
-    /// Claims the next event, and waits for one, and for a slot where all are in use. Cancellation safe: an event that was claimed for nobody is given back.
+    /// Claims the next event, and waits for one, and for a slot where all are in use. Cancellation
+    /// safe: an event that was claimed for nobody is given back.
     ///
     /// # Errors
-    /// [`ClaimError::Ended`] where the worker cannot go on: another process took the name, or a key has a wrong type. A Redis that goes away is waited for.
+    /// [`ClaimError::Ended`] where the worker cannot go on: another process took the name, or a key
+    /// has a wrong type. A Redis that goes away is waited for.
     pub async fn next(&self) -> Result<Claimed, ClaimError> {
         loop {
             let term = self.term()?;
@@ -109,15 +117,18 @@ impl Claims {
         }
     }
 
-    /// Claims the next event if there is one and a slot is free. Waits for nothing but the answer of Redis.
+    /// Claims the next event if there is one and a slot is free. Waits for nothing but the answer
+    /// of Redis.
     ///
     /// # Errors
-    /// Those of [`next`](Self::next), and [`ClaimError::Lost`] where the lease has lapsed and the name is not taken again yet.
+    /// Those of [`next`](Self::next), and [`ClaimError::Lost`] where the lease has lapsed and the
+    /// name is not taken again yet.
     pub async fn try_next(&self) -> Result<Option<Claimed>, ClaimError> {
         self.term()?.claim(false).await
     }
 
-    /// Gives everything back: what is claimed and not answered comes again elsewhere at once, with no attempt more.
+    /// Gives everything back: what is claimed and not answered comes again elsewhere at once, with
+    /// no attempt more.
     pub async fn close(mut self) {
         self.closed.cancel();
         if let Some(supervisor) = self.supervisor.take() {
@@ -181,7 +192,8 @@ async fn supervise(redis: Redis, config: Arc<WorkerConfig>, first: Session, say:
             Some(Notice::Fenced(lease)) if redis.changes() == session.changes => {
                 break ClaimError::Ended(Arc::new(WorkerError::Fenced { name: config.name.clone(), lease }));
             }
-            // Redis went back to an earlier state, which may have revived an old lease: nobody may hold it any more.
+            // Redis went back to an earlier state, which may have revived an old lease: nobody may
+            // hold it any more.
             Some(Notice::Fenced(_)) => config.lease,
             Some(Notice::Lapsed | Notice::Wake) => Duration::ZERO,
         };
@@ -214,10 +226,11 @@ fn reject(hand: &Hand, error: &str) -> Report {
     hand.report(0, Results::Reject { next, id, error: shortened(error), attempts: hand.tag.attempts })
 }
 
-/// An event that was claimed by hand. One answer counts, the first; giving another one, or the same again, does nothing and says what became of the first.
+/// An event that was claimed by hand. One answer counts, the first; giving another one, or the same
+/// again, does nothing and says what became of the first.
 ///
-/// An answer is given by a task of its own: dropping the future that waits for it takes nothing back. Dropped without an answer, the event counts as failed for a
-/// time.
+/// An answer is given by a task of its own: dropping the future that waits for it takes nothing
+/// back. Dropped without an answer, the event counts as failed for a time.
 #[must_use]
 pub struct Claimed {
     event: Event,
@@ -244,7 +257,8 @@ impl Claimed {
         &self.event
     }
 
-    /// Which attempt this is, from 1. Attempts count failures: after a crash the attempt is the same.
+    /// Which attempt this is, from 1. Attempts count failures: after a crash the attempt is the
+    /// same.
     pub fn attempt(&self) -> u32 {
         self.hand.tag.attempts.saturating_add(1)
     }
@@ -271,7 +285,8 @@ impl Claimed {
         self.give(report, true).await
     }
 
-    /// The event, again later: after this time, or else as the retry policy says, which also says what becomes of it when its attempts are used up.
+    /// The event, again later: after this time, or else as the retry policy says, which also says
+    /// what becomes of it when its attempts are used up.
     pub async fn retry(&mut self, error: impl fmt::Display, retry_after: Option<Duration>) -> Result<(), ClaimError> {
         let (report, over) = self.failure(&error.to_string(), retry_after);
         self.give(report, over).await

@@ -16,12 +16,14 @@ pub const BATCH_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// The most bytes after which a reply takes no further batch.
 pub const REPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// The settings of a worker process. [`Default`] gives the defaults below; [`WorkerConfig::validate`] checks the ranges.
+/// The settings of a worker process. [`Default`] gives the defaults below;
+/// [`WorkerConfig::validate`] checks the ranges.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WorkerConfig {
-    /// The name of the process, 1 to 64 of `A-Z a-z 0-9 _ -`. A process that starts under the same name goes on with what the one before it had in
-    /// hand. Default: the host's name and 8 random hex digits.
+    /// The name of the process, 1 to 64 of `A-Z a-z 0-9 _ -`. A process that starts under the same
+    /// name goes on with what the one before it had in hand. Default: the host's name and 8 random
+    /// hex digits.
     pub name: String,
     /// The keys it works on. Default: no namespace.
     pub keys: Keys,
@@ -29,62 +31,78 @@ pub struct WorkerConfig {
     pub concurrency: usize,
     /// The most events of one object handed to the sink at once. 1 to 1000, default 256.
     pub batch: usize,
-    /// A batch takes no further event once it has this many bytes. 1 to [`BATCH_BYTES_MAX`], default 1 MiB.
+    /// A batch takes no further event once it has this many bytes. 1 to [`BATCH_BYTES_MAX`],
+    /// default 1 MiB.
     pub batch_bytes: usize,
-    /// A reply of Redis takes no further batch once it has this many bytes, and a call no further results once they are as much work: Redis does nothing
-    /// else meanwhile. After a call that failed with its connection the worker asks for half of that, down to 64 KiB, and for more again after full
-    /// replies. 1 to [`REPLY_BYTES_MAX`], default 2 MiB.
+    /// A reply of Redis takes no further batch once it has this many bytes, and a call no further
+    /// results once they are as much work: Redis does nothing else meanwhile. After a call that
+    /// failed with its connection the worker asks for half of that, down to 64 KiB, and for more
+    /// again after full replies. 1 to [`REPLY_BYTES_MAX`], default 2 MiB.
     pub reply_bytes: usize,
-    /// After this many events of one object without a pause, others get a turn. 1 and up, default 1024.
+    /// After this many events of one object without a pause, others get a turn. 1 and up,
+    /// default 1024.
     pub turn_max: usize,
-    /// How long the name stays ours without renewal; it is renewed three times as often. What a killed process had is taken over
-    /// by others after this time. 300 ms to 1 hour, default 5 s.
+    /// How long the name stays ours without renewal; it is renewed three times as often. What a
+    /// killed process had is taken over by others after this time. 300 ms to 1 hour, default 5 s.
     pub lease: Duration,
-    /// How long the worker's loop may stand still, because handlers block the threads of its runtime, before the process lets its lease go. Others
-    /// then take over; for the events in hand that counts as a crash. A delivery that blocks its thread for its timeout and so long beyond it
-    /// **ends the process** with exit code 4: nothing else frees the thread. Only [`Handlers`](crate::sink::Handlers) have a timeout; for other
-    /// sinks it is 0. 1 s to 1 hour, default 60 s.
+    /// How long the worker's loop may stand still, because handlers block the threads of its
+    /// runtime, before the process lets its lease go. Others then take over; for the events in hand
+    /// that counts as a crash. A delivery that blocks its thread for its timeout and so long beyond
+    /// it **ends the process** with exit code 4: nothing else frees the thread. Only
+    /// [`Handlers`](crate::sink::Handlers) have a timeout; for other sinks it is 0. 1 s to 1 hour,
+    /// default 60 s.
     pub stall_max: Duration,
     /// The longest wait for the next marker in one command. 10 ms to 1 s, default 1 s.
     pub block: Duration,
-    /// How often a process looks for names without a lease. A process notices within this time, or a third of `lease` if that is shorter, that a step of
-    /// Redis' clock has ended its lease; others wait for that. If the time is longer than 3 s, all workers of a namespace should have similar values.
-    /// 50 ms to 1 minute, default 1 s.
+    /// How often a process looks for names without a lease. A process notices within this time, or
+    /// a third of `lease` if that is shorter, that a step of Redis' clock has ended its lease;
+    /// others wait for that. If the time is longer than 3 s, all workers of a namespace should have
+    /// similar values. 50 ms to 1 minute, default 1 s.
     pub sweep: Duration,
     /// How long a graceful stop lets the sink finish what is in hand. Up to 1 hour, default 25 s.
     pub grace: Duration,
-    /// How long a start waits for a Redis that is loading or cannot be reached. A wrong user or password, or a missing right, ends it at once. Up to
-    /// 1 hour, default 30 s.
+    /// How long a start waits for a Redis that is loading or cannot be reached. A wrong user or
+    /// password, or a missing right, ends it at once. Up to 1 hour, default 30 s.
     pub connect_timeout: Duration,
-    /// A connection is given up and made anew after this time without progress: a call waits for its reply, and no byte moves. A large reply on a slow
-    /// link takes as long as it needs. An attempt to connect may take as long in all. 100 ms to 10 minutes, default 5 s.
+    /// A connection is given up and made anew after this time without progress: a call waits for
+    /// its reply, and no byte moves. A large reply on a slow link takes as long as it needs. An
+    /// attempt to connect may take as long in all. 100 ms to 10 minutes, default 5 s.
     pub response_timeout: Duration,
-    /// What follows when an event fails. Default: again after 100 ms, doubling to 1 minute with jitter, for ever.
+    /// What follows when an event fails. Default: again after 100 ms, doubling to 1 minute with
+    /// jitter, for ever.
     pub retry: RetryPolicy,
-    /// The same for events of some types: an event's type is its top-level member `type`, where that is a string. Default: none.
+    /// The same for events of some types: an event's type is its top-level member `type`, where
+    /// that is a string. Default: none.
     pub retry_types: BTreeMap<String, RetryPolicy>,
-    /// The longest wait between two tries of a sink that is unavailable; the first is a tenth of a second. 100 ms to 1 hour, default 5 s.
+    /// The longest wait between two tries of a sink that is unavailable; the first is a tenth of a
+    /// second. 100 ms to 1 hour, default 5 s.
     pub probe_max: Duration,
-    /// How long an unavailable sink keeps its batches from other workers: it may be unavailable on this node alone. After that they are held, due at
-    /// once, with no attempt more; one batch at a time is claimed to try the sink, and exchanged as often. 100 ms to 1 hour, default 1 minute.
+    /// How long an unavailable sink keeps its batches from other workers: it may be unavailable on
+    /// this node alone. After that they are held, due at once, with no attempt more; one batch at a
+    /// time is claimed to try the sink, and exchanged as often. 100 ms to 1 hour, default 1 minute.
     pub unavailable_max: Duration,
-    /// How many workers may die with one event in hand before it is put aside. 1 to 1000, default 5. The more crashes an event has, the fewer such
-    /// events a process has in hand, and the last one before this limit alone, so that no other event is put aside with it. That needs a limit of at
-    /// least 2, and is not so for claims by hand.
+    /// How many workers may die with one event in hand before it is put aside. 1 to 1000,
+    /// default 5. The more crashes an event has, the fewer such events a process has in hand, and the last
+    /// one before this limit alone, so that no other event is put aside with it. That needs a limit
+    /// of at least 2, and is not so for claims by hand.
     pub crashes_max: u32,
-    /// What becomes of an event that is put aside because of its crashes. All workers should have the same. Default: it waits for an operator.
+    /// What becomes of an event that is put aside because of its crashes. All workers should have
+    /// the same. Default: it waits for an operator.
     pub crashes_then: UsedUp,
-    /// How long the last id of an object is kept after its last event was delivered. After that, its next event has `prev` 0: see
-    /// [`forget`](mod@crate::control::forget). All workers should have the same. 1 s to 10 years, default: for ever.
+    /// How long the last id of an object is kept after its last event was delivered. After that,
+    /// its next event has `prev` 0: see [`forget`](mod@crate::control::forget). All workers should
+    /// have the same. 1 s to 10 years, default: for ever.
     pub forget_after: Option<Duration>,
-    /// Write every event that is finalized to the log, `event.log`, and keep so much of it. All workers should have the same. Default: only
-    /// events completed with errors, about the last 1,000.
+    /// Write every event that is finalized to the log, `event.log`, and keep so much of it. All
+    /// workers should have the same. Default: only events completed with errors, about the last
+    /// 1,000.
     pub event_log: Option<EventLog>,
     /// Take the name at once from a process that is still alive, which then stops. Default: no.
     pub takeover: bool,
-    /// The lowest id to give. A namespace without data begins there; if Redis loses its data while no process is left that remembers the ids, they
-    /// are given again. 1 to 2^52, or 0, the default: a namespace without data begins at the server's time in microseconds, beyond all ids
-    /// that were ever given.
+    /// The lowest id to give. A namespace without data begins there; if Redis loses its data while
+    /// no process is left that remembers the ids, they are given again. 1 to 2^52, or 0, the
+    /// default: a namespace without data begins at the server's time in microseconds, beyond all
+    /// ids that were ever given.
     pub first_id: u64,
 }
 

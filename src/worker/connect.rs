@@ -1,7 +1,8 @@
 //! Connections of a worker process, each checked before its first script.
 //!
-//! A pool makes them, so that every part that needs one for itself (advance, the wait, the lease) checks one out and keeps it. No connection
-//! reconnects by itself: a new one may lead to a server that has lost writes, and must first be asked (`lua/connect.lua`).
+//! A pool makes them, so that every part that needs one for itself (advance, the wait, the lease)
+//! checks one out and keeps it. No connection reconnects by itself: a new one may lead to a server
+//! that has lost writes, and must first be asked (`lua/connect.lua`).
 
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
@@ -25,16 +26,19 @@ use crate::told::{is_outage, told};
 use crate::url::{connection_info, tcp_settings};
 use crate::wire::Wire;
 
-/// Advance, what handlers have finished, and two to spare; that of the wait is taken out of the pool.
+/// Advance, what handlers have finished, and two to spare; that of the wait is taken out of the
+/// pool.
 const CONNECTIONS: usize = 4;
-/// The lease, and one to look for a key of a wrong type; beside them that of a session before, for a moment.
+/// The lease, and one to look for a key of a wrong type; beside them that of a session before, for
+/// a moment.
 const CONNECTIONS_APART: usize = 4;
 
 /// Makes connections to one Redis.
 #[derive(Clone)]
 pub(crate) struct Redis {
     pool: managed::Pool<Manager>,
-    /// For the thread that keeps the lease: a connection is driven by the runtime in which it was made.
+    /// For the thread that keeps the lease: a connection is driven by the runtime in which it was
+    /// made.
     pool_apart: managed::Pool<Manager>,
     address: Arc<str>,
     memory: Arc<Memory>,
@@ -55,7 +59,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Takes in what a new connection found. The script tells of a change only to the first process that comes, so each process compares for itself, too.
+    /// Takes in what a new connection found. The script tells of a change only to the first process
+    /// that comes, so each process compares for itself, too.
     fn met(&self, replication_id: String, changed: bool) {
         let mut known = self.replication_id.lock().unwrap_or_else(PoisonError::into_inner);
         let differs = !replication_id.is_empty() && !known.is_empty() && *known != replication_id;
@@ -111,13 +116,15 @@ impl Redis {
         }
     }
 
-    /// One connection, however long it takes, unless what stands in the way is not a matter of time. Cancellation safe.
+    /// One connection, however long it takes, unless what stands in the way is not a matter of
+    /// time. Cancellation safe.
     pub(crate) async fn reconnect(&self) -> Result<Connection, WorkerError> {
         self.connect_until(None).await
     }
 
-    /// The same, up to a time. After that, and at once where waiting is of no use, as for a wrong password, the error of the last attempt. A key of a
-    /// wrong type is waited for without end: an operator moves it away.
+    /// The same, up to a time. After that, and at once where waiting is of no use, as for a wrong
+    /// password, the error of the last attempt. A key of a wrong type is waited for without end: an
+    /// operator moves it away.
     pub(crate) async fn connect_until(&self, deadline: Option<Instant>) -> Result<Connection, WorkerError> {
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
         loop {
@@ -156,7 +163,8 @@ impl Redis {
         self.memory.changes.load(Ordering::Relaxed)
     }
 
-    /// Notes that a sweep begins now. Returns the time since the sweep before it, in whichever session that was; none if this is the first one.
+    /// Notes that a sweep begins now. Returns the time since the sweep before it, in whichever
+    /// session that was; none if this is the first one.
     pub(crate) fn sweeps(&self) -> Option<Duration> {
         let mut swept_at = self.memory.swept_at.lock().unwrap_or_else(PoisonError::into_inner);
         swept_at.replace(Instant::now()).map(|before| before.elapsed())
@@ -248,13 +256,15 @@ impl ConnectionLike for Connection {
     }
 }
 
-/// Gives up a connection: what was sent over it may still happen, but nothing is read from it any more.
+/// Gives up a connection: what was sent over it may still happen, but nothing is read from it any
+/// more.
 pub(crate) fn give_up(conn: Connection) {
     drop(Connection::take(conn));
 }
 
-/// Whether the error says that script and program do not fit, or a right is missing: neither another connection nor another moment mends that. A key
-/// of a wrong type does not belong here: an operator repairs it while workers wait.
+/// Whether the error says that script and program do not fit, or a right is missing: neither
+/// another connection nor another moment mends that. A key of a wrong type does not belong here: an
+/// operator repairs it while workers wait.
 pub(crate) fn is_lasting(error: &ScriptError) -> bool {
     !error.is_wrong_type() && !matches!(error, ScriptError::Redis(_))
 }
@@ -267,7 +277,8 @@ impl Manager {
         match around!("connect", scripts::connect(conn, keys, &replication_id, seen)).await {
             Ok(connected) => {
                 memory.met(replication_id, connected.changed);
-                // Others may have given ids up to here, or from here on. Should Redis lose that it jumped, this process still knows.
+                // Others may have given ids up to here, or from here on. Should Redis lose that it
+                // jumped, this process still knows.
                 memory.highest.fetch_max(connected.counter, Ordering::Relaxed);
                 if connected.changed {
                     warn!(
@@ -298,7 +309,8 @@ async fn wrong_type(conn: &mut impl ConnectionLike, keys: &Keys, error: ScriptEr
     error.into()
 }
 
-/// The replication id of the server: it changes with every restart and every failover. Empty where it may not be read.
+/// The replication id of the server: it changes with every restart and every failover. Empty where
+/// it may not be read.
 async fn replication_id(conn: &mut impl ConnectionLike) -> Result<String, RedisError> {
     let mut info = redis::cmd("INFO");
     info.arg("replication");

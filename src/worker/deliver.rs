@@ -1,6 +1,7 @@
 //! Deliver: hands a batch to the sink and says what became of it.
 //!
-//! Whatever a sink does, including a panic, becomes an outcome. If the process dies here, the batch is still in Redis and comes again with the same ids.
+//! Whatever a sink does, including a panic, becomes an outcome. If the process dies here, the batch
+//! is still in Redis and comes again with the same ids.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ pub(crate) struct Outcome {
     pub(crate) stop: Option<Stop>,
 }
 
-/// Delivers the first `offered` events of the batch. One that is not JSON is rejected without asking the sink.
+/// Delivers the first `offered` events of the batch. One that is not JSON is rejected without
+/// asking the sink.
 pub(crate) async fn deliver(sink: Arc<dyn Sink>, mut batch: Batch, offered: usize, cx: Context) -> Outcome {
     batch.payloads.truncate(offered);
     let bad = batch.payloads.iter().enumerate().find_map(|(at, payload)| Some((at, check_json(payload).err()?)));

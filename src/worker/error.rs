@@ -93,11 +93,13 @@ pub struct Stopped {
 pub enum StopReason {
     /// It was told to stop; everything in hand was finished, or is held for others.
     Graceful {
-        /// Objects that were still owned and are now held, due at once: the grace was over, or the sink was unavailable.
+        /// Objects that were still owned and are now held, due at once: the grace was over, or the
+        /// sink was unavailable.
         held: u64,
     },
     /// It was told to stop at once.
     AtOnce,
-    /// It was told to stop, and Redis could not be reached: what was in hand is taken over when the lease ends.
+    /// It was told to stop, and Redis could not be reached: what was in hand is taken over when the
+    /// lease ends.
     Unreachable,
 }

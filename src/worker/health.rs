@@ -1,7 +1,8 @@
 //! Whether the sink takes events, as far as its answers tell.
 //!
-//! Once it says that it is unavailable, nothing more is claimed and batches are kept, and it is tried again under backoff with one slot at a
-//! time. Only such a try tells that it is back: what other deliveries answer may be as old as the failure.
+//! Once it says that it is unavailable, nothing more is claimed and batches are kept, and it is
+//! tried again under backoff with one slot at a time. Only such a try tells that it is back: what
+//! other deliveries answer may be as old as the failure.
 
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ pub(crate) enum Probe {
     Later,
     /// With the next batch there is.
     Now,
-    /// With the batch of this slot. Other deliveries may be under way from before, and need never end.
+    /// With the batch of this slot. Other deliveries may be under way from before, and need never
+    /// end.
     Slot(usize),
 }
 
@@ -107,8 +109,9 @@ impl Health {
         }
     }
 
-    /// It is time to try the sink, with the next batch there is. A try that has no answer after `probe_max` is followed by one with another slot: one
-    /// object may be stuck for reasons of its own.
+    /// It is time to try the sink, with the next batch there is. A try that has no answer after
+    /// `probe_max` is followed by one with another slot: one object may be stuck for reasons of its
+    /// own.
     pub(crate) fn begin_probe(&mut self, probe_max: Duration) {
         if let Self::Down { probe_at, probe, .. } = self {
             *probe = Probe::Now;
@@ -123,7 +126,8 @@ mod tests {
 
     const MAX: Duration = Duration::from_secs(5);
 
-    /// Deliveries that had begun before the failure ended well after it, and each of them told that the sink was back.
+    /// Deliveries that had begun before the failure ended well after it, and each of them told that
+    /// the sink was back.
     #[test]
     fn only_a_try_tells_that_the_sink_is_back() {
         let mut health = Health::Up;

@@ -1,11 +1,13 @@
-//! Who holds a lease: the process, told so that another on the same host can see whether it is gone.
+//! Who holds a lease: the process, told so that another on the same host can see whether it is
+//! gone.
 
 use std::fmt;
 
 /// `host pid start`, as it stands in a lease.
 ///
-/// The host is the host's name with the boot and the process namespace it was read in: only a process that shares all three can tell from a
-/// process id that its owner is gone. A container of the same name on the same host does not, and waits for the lease.
+/// The host is the host's name with the boot and the process namespace it was read in: only a
+/// process that shares all three can tell from a process id that its owner is gone. A container of
+/// the same name on the same host does not, and waits for the lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     host: String,
@@ -25,7 +27,8 @@ impl Holder {
         Self { host: host(), pid, start: started(pid).unwrap_or(0) }
     }
 
-    /// Whether this is a process of this host, this boot and this process namespace that does not run any more.
+    /// Whether this is a process of this host, this boot and this process namespace that does not
+    /// run any more.
     pub fn is_gone(&self) -> bool {
         // Without a start time (no /proc) a process id proves nothing.
         self.start != 0 && self.host == host() && started(std::process::id()).is_some() && started(self.pid) != Some(self.start)

@@ -1,11 +1,14 @@
 //! The lease: how a process takes its name, keeps it, and gives it back.
 //!
-//! State of a name: *free* (no lease), *held* (a lease with a token). A process trusts its lease only through Redis: every script compares the token,
-//! so a process that was paused for longer than its lease finds out at its next call, whatever its own clock says. If the process dies, the lease
-//! runs out and the name's objects are adopted (`recover`), or the next process of the name attaches.
+//! State of a name: *free* (no lease), *held* (a lease with a token). A process trusts its lease
+//! only through Redis: every script compares the token, so a process that was paused for longer
+//! than its lease finds out at its next call, whatever its own clock says. If the process dies, the
+//! lease runs out and the name's objects are adopted (`recover`), or the next process of the name
+//! attaches.
 //!
-//! A thread of its own renews the lease and sweeps, with a runtime and connections of its own: a handler that blocks the threads of the worker's
-//! runtime neither loses the lease nor keeps this process from taking over what others left. The thread renews only while the worker's loop turns
+//! A thread of its own renews the lease and sweeps, with a runtime and connections of its own: a
+//! handler that blocks the threads of the worker's runtime neither loses the lease nor keeps this
+//! process from taking over what others left. The thread renews only while the worker's loop turns
 //! (`activity`); once the loop has stood still for `stall_max`, the lease is let go.
 
 use std::sync::Arc;
@@ -36,7 +39,8 @@ pub(crate) struct Session {
     pub(crate) token: Arc<str>,
     /// How often Redis had changed its history when the name was taken.
     pub(crate) changes: u64,
-    /// This process had the name before, and its lease lapsed: batches may come again under the tags they had.
+    /// This process had the name before, and its lease lapsed: batches may come again under the
+    /// tags they had.
     pub(crate) again: bool,
     /// The lease was let go, because the loop stood still: the next attach counts that as a crash.
     pub(crate) let_go: bool,
@@ -55,7 +59,8 @@ pub(crate) enum Notice {
     Failed(WorkerError),
 }
 
-/// Takes the name. `before` is the session that lapsed; without one, a Redis that cannot be reached is waited for up to the connect timeout.
+/// Takes the name. `before` is the session that lapsed; without one, a Redis that cannot be reached
+/// is waited for up to the connect timeout.
 pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<&Session>) -> Result<Session, WorkerError> {
     let token: Arc<str> = uuid::Uuid::new_v4().to_string().into();
     // With the length of the lease: Redis keeps only its end, and its clock may step.
@@ -124,7 +129,8 @@ pub(crate) async fn failed(redis: &Redis, config: &WorkerConfig, made_at: Instan
     }
 }
 
-/// Waits a little for a lease that is not renewed any more; refuses the name once it was renewed, because then its process lives.
+/// Waits a little for a lease that is not renewed any more; refuses the name once it was renewed,
+/// because then its process lives.
 async fn wait_for_lease(
     config: &WorkerConfig,
     lease: String,
@@ -163,7 +169,8 @@ impl Drop for Keeper {
     }
 }
 
-/// Starts the thread that keeps the session's lease and watches over the deliveries, which take `timeout` at most by their own account.
+/// Starts the thread that keeps the session's lease and watches over the deliveries, which take
+/// `timeout` at most by their own account.
 pub(crate) fn keeper(
     redis: &Redis,
     config: &Arc<WorkerConfig>,
@@ -218,7 +225,8 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
         let done = if renews && !lets_go { renew(&mut open, &config, &session).await } else { Ok(None) };
         let mut may_have_lapsed = false;
         let done = match done {
-            // A sweep that failed counts as well: behind an outage, leases may have ended whose processes live.
+            // A sweep that failed counts as well: behind an outage, leases may have ended whose
+            // processes live.
             Ok(None) if sweeps => sweep(&mut open, &config, redis.sweeps()).await.map(|swept| {
                 may_have_lapsed = swept.is_ahead;
                 swept.found.then_some(Notice::Wake)
@@ -272,8 +280,8 @@ async fn renew(conn: &mut Connection, config: &WorkerConfig, session: &Session) 
     }
 }
 
-/// Gives the name back; what the slots still own is held, due at once. Answers how many objects that were, or nothing if `deadline` passed
-/// before Redis answered.
+/// Gives the name back; what the slots still own is held, due at once. Answers how many objects
+/// that were, or nothing if `deadline` passed before Redis answered.
 pub(crate) async fn detach(redis: &Redis, config: &WorkerConfig, session: &Session, deadline: Instant) -> Option<u64> {
     let detached = tokio::time::timeout_at(deadline, async {
         loop {
@@ -295,7 +303,8 @@ pub(crate) async fn detach(redis: &Redis, config: &WorkerConfig, session: &Sessi
     detached.await.ok().flatten()
 }
 
-/// Finds the key of a wrong type that made a script fail. Where Redis does not answer, the error says no more than it did.
+/// Finds the key of a wrong type that made a script fail. Where Redis does not answer, the error
+/// says no more than it did.
 pub(crate) async fn wrong_type(redis: &Redis, config: &WorkerConfig, error: ScriptError) -> WorkerError {
     let looked = tokio::time::timeout(config.response_timeout, async {
         let mut conn = match redis.connect().await {

@@ -1,7 +1,9 @@
-//! The ledger: keeps in Redis what handlers have finished of an event in a slot's hands (`lua/handled.lua`).
+//! The ledger: keeps in Redis what handlers have finished of an event in a slot's hands
+//! (`lua/handled.lua`).
 //!
-//! All deliveries of a session share one connection. If the process dies, what was kept is read by whoever gets the batch next; what was not is
-//! done again. The step that ends the event deletes it.
+//! All deliveries of a session share one connection. If the process dies, what was kept is read by
+//! whoever gets the batch next; what was not is done again. The step that ends the event deletes
+//! it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -65,12 +67,14 @@ pub(crate) struct InHand {
     again: bool,
     /// The event of which something is kept; 0: none.
     handled: AtomicU64,
-    /// How many events handlers have emitted with that, and their bytes; the bytes of results for the log.
+    /// How many events handlers have emitted with that, and their bytes; the bytes of results for
+    /// the log.
     emitted: (AtomicUsize, AtomicUsize),
     finished: Fields,
 }
 
-/// The fields that say what is finished of an event: the event's id, and how many there are. A later event takes the place of an earlier one.
+/// The fields that say what is finished of an event: the event's id, and how many there are. A
+/// later event takes the place of an earlier one.
 #[derive(Debug, Default)]
 struct Fields(SyncMutex<(u64, usize)>);
 
@@ -90,7 +94,8 @@ impl Fields {
 }
 
 impl InHand {
-    /// `lapsed`: this process had the name before, so that the batch may come again under the same tag.
+    /// `lapsed`: this process had the name before, so that the batch may come again under the same
+    /// tag.
     pub(crate) fn new(link: Arc<Link>, slot: usize, hand: &Hand, lapsed: bool) -> Self {
         let (object, tag) = (hand.raw.clone(), hand.tag);
         let again = lapsed || tag.is_again() || hand.handled.is_some();
@@ -137,7 +142,8 @@ impl InHand {
                     return Err(LedgerError::Failed(format!("what handlers of event {id} have emitted is still to be pushed")));
                 }
                 Ok(Handled::Other | Handled::Lapsed | Handled::Fenced { .. }) => return Err(LedgerError::Lost),
-                // Others may drain the queues meanwhile, but not behind an event that waits in this slot.
+                // Others may drain the queues meanwhile, but not behind an event that waits in this
+                // slot.
                 Err(error) if is_out_of_memory(&error) => {
                     let error = "Redis is out of memory, so that what is emitted cannot be kept: raise maxmemory, or wait until \
                                  the workers have drained the queues";
@@ -212,7 +218,8 @@ impl fmt::Debug for InHand {
 mod tests {
     use super::*;
 
-    /// The fields of an event are those of the hash in Redis: a leftover's until an event of the batch writes, then those of the latest event.
+    /// The fields of an event are those of the hash in Redis: a leftover's until an event of the
+    /// batch writes, then those of the latest event.
     #[test]
     fn the_fields_are_those_of_the_latest_event() {
         let fields = Fields::default();

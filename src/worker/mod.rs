@@ -106,21 +106,27 @@ impl Worker {
         self.sink = map(Arc::clone(&self.sink));
     }
 
-    /// Begins to describe a worker of the Redis at `url`: `host[:port]`, `redis://[user:password@]host[:port][/db]` or `unix:///path`.
+    /// Begins to describe a worker of the Redis at `url`: `host[:port]`,
+    /// `redis://[user:password@]host[:port][/db]` or `unix:///path`.
     pub fn builder(url: impl Into<String>) -> WorkerBuilder {
         WorkerBuilder { url: url.into(), config: WorkerConfig::default(), sink: None }
     }
 
-    /// Takes the name and works until it is told to stop, which is the only way it ends without an error.
+    /// Takes the name and works until it is told to stop, which is the only way it ends without an
+    /// error.
     ///
-    /// At the start it waits `connect_timeout` for a Redis that is loading or cannot be reached. A Redis that goes away while it works is waited for without
-    /// end, and so is an operator where a key has a wrong type: see the log. Dropping the future stops everything at once, as a crash would: the name's lease
-    /// runs out, and what was in hand comes again elsewhere with the same ids.
+    /// At the start it waits `connect_timeout` for a Redis that is loading or cannot be reached. A
+    /// Redis that goes away while it works is waited for without end, and so is an operator where a
+    /// key has a wrong type: see the log. Dropping the future stops everything at once, as a crash
+    /// would: the name's lease runs out, and what was in hand comes again elsewhere with the same
+    /// ids.
     ///
     /// # Errors
     ///
-    /// [`WorkerError::Connect`] where Redis cannot be reached within `connect_timeout`, or refuses user or password, [`WorkerError::InUse`] where the name has a live owner,
-    /// [`WorkerError::Fenced`] where another process took the name over, and what else stands in the way for good.
+    /// [`WorkerError::Connect`] where Redis cannot be reached within `connect_timeout`, or refuses
+    /// user or password, [`WorkerError::InUse`] where the name has a live owner,
+    /// [`WorkerError::Fenced`] where another process took the name over, and what else stands in
+    /// the way for good.
     pub async fn run(self, shutdown: impl Into<Shutdown>) -> Result<Stopped, WorkerError> {
         let shutdown = shutdown.into();
         tokio::select! {
@@ -156,7 +162,8 @@ impl Worker {
                     return Err(WorkerError::Fenced { name: self.config.name.clone(), lease });
                 }
                 Ended::Fenced(_) => {
-                    // Redis went back to an earlier state, which may have revived an old lease: nobody may hold it any more.
+                    // Redis went back to an earlier state, which may have revived an old lease:
+                    // nobody may hold it any more.
                     warn!(name = %self.config.name, "recover: Redis has lost writes; attaching again after one lease");
                     tokio::select! {
                         () = tokio::time::sleep(self.config.lease) => {}
@@ -168,8 +175,8 @@ impl Worker {
         }
     }
 
-    /// Attaches. A stop that comes meanwhile waits for the answer to the call, which may have been sent: what it takes must be given back, or it
-    /// would look like a death.
+    /// Attaches. A stop that comes meanwhile waits for the answer to the call, which may have been
+    /// sent: what it takes must be given back, or it would look like a death.
     async fn enter(
         &self,
         before: Option<&Session>,
@@ -268,27 +275,30 @@ impl WorkerBuilder {
         self
     }
 
-    /// How many workers may die with one event in hand before it is put aside, 1 to 1000, and what then becomes of it. Default: 5, and it waits for an
-    /// operator.
+    /// How many workers may die with one event in hand before it is put aside, 1 to 1000, and what
+    /// then becomes of it. Default: 5, and it waits for an operator.
     pub fn crashes_max(mut self, crashes: u32, then: UsedUp) -> Self {
         (self.config.crashes_max, self.config.crashes_then) = (crashes, then);
         self
     }
 
-    /// How long the loop may stand still, because something blocks its thread, before the lease is let go, 1 s to 1 hour. Default: 60 s. A delivery
-    /// that blocks its thread so long after its timeout ends the process: see [`WorkerConfig::stall_max`].
+    /// How long the loop may stand still, because something blocks its thread, before the lease is
+    /// let go, 1 s to 1 hour. Default: 60 s. A delivery that blocks its thread so long after its
+    /// timeout ends the process: see [`WorkerConfig::stall_max`].
     pub fn stall_max(mut self, stall_max: Duration) -> Self {
         self.config.stall_max = stall_max;
         self
     }
 
-    /// How long a graceful stop lets the sink finish what is in hand, at most 1 hour. Default: 25 s.
+    /// How long a graceful stop lets the sink finish what is in hand, at most 1 hour. Default: 25
+    /// s.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.config.grace = grace;
         self
     }
 
-    /// What follows when an event fails. Default: again after 100 ms, doubling to 1 minute with jitter, for ever.
+    /// What follows when an event fails. Default: again after 100 ms, doubling to 1 minute with
+    /// jitter, for ever.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.config.retry = policy;
         self

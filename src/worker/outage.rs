@@ -1,5 +1,5 @@
-//! The outage: Redis is away, refuses, or has a key of a wrong type. Every part of a process meets it; one line tells of it when it begins, one each
-//! minute, and one when it ends.
+//! The outage: Redis is away, refuses, or has a key of a wrong type. Every part of a process meets
+//! it; one line tells of it when it begins, one each minute, and one when it ends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -63,7 +63,8 @@ impl State {
         Tell::Still(at.duration_since(now.began))
     }
 
-    /// Returns how long the outage was, if this answer ends one: only a connection that was made since proves anything.
+    /// Returns how long the outage was, if this answer ends one: only a connection that was made
+    /// since proves anything.
     fn answered(&mut self, at: Instant, made_at: Instant) -> Option<Duration> {
         let now = self.now.take_if(|now| made_at >= now.began)?;
         self.ended = Some(at);
@@ -76,7 +77,8 @@ impl Outage {
         Self { address, is_on: AtomicBool::new(false), state: Mutex::default() }
     }
 
-    /// A call failed, or an attempt to connect. `made_at`: when its connection, or the attempt, was begun.
+    /// A call failed, or an attempt to connect. `made_at`: when its connection, or the attempt, was
+    /// begun.
     pub(crate) fn failed(&self, made_at: Instant, error: &str) {
         self.tell(made_at, error, None);
     }

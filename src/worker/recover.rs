@@ -1,7 +1,8 @@
 //! Recover: what any process does for names whose process is gone.
 //!
-//! A name without a lease keeps nothing: the objects its slots own are held, due at once, and claimed again like any held object. If the
-//! sweeping process dies in between, the script has run or it has not, and another process sweeps within a second.
+//! A name without a lease keeps nothing: the objects its slots own are held, due at once, and
+//! claimed again like any held object. If the sweeping process dies in between, the script has run
+//! or it has not, and another process sweeps within a second.
 
 use std::time::Duration;
 
@@ -21,11 +22,13 @@ const CALLS_MAX: usize = 1000;
 pub(crate) struct Swept {
     /// There may be something to claim.
     pub(crate) found: bool,
-    /// Redis' clock has stepped ahead, or Redis was away: leases may have ended whose processes live, this process' own, too.
+    /// Redis' clock has stepped ahead, or Redis was away: leases may have ended whose processes
+    /// live, this process' own, too.
     pub(crate) is_ahead: bool,
 }
 
-/// Looks at the registered names that are due, and follows Redis' clock. `since` is the time since the sweep before.
+/// Looks at the registered names that are due, and follows Redis' clock. `since` is the time since
+/// the sweep before.
 pub(crate) async fn sweep(
     conn: &mut impl ConnectionLike,
     config: &WorkerConfig,
@@ -33,7 +36,8 @@ pub(crate) async fn sweep(
 ) -> Result<Swept, ScriptError> {
     // A name is due again before the next sweep of this process, whatever its timers do.
     let look = config.sweep / 2;
-    // A process whose handlers are busy notices its lapse at a renewal. One follows each sweep that tells of a step.
+    // A process whose handlers are busy notices its lapse at a renewal. One follows each sweep that
+    // tells of a step.
     let notice = config.sweep.min(config.lease / 3);
     let mut sweep = Sweep { own: &config.name, crashes_max: config.crashes_held(), look, forget: FORGET, since, notice };
     let (mut found, mut is_ahead) = (false, false);

@@ -1,6 +1,8 @@
-//! What follows when an event fails: how long its object waits, how often the event is tried, and what becomes of it when that is used up.
+//! What follows when an event fails: how long its object waits, how often the event is tried, and
+//! what becomes of it when that is used up.
 //!
-//! A policy owns nothing: how often an event has failed stands in Redis, in the tag of its batch, and survives whoever counted it.
+//! A policy owns nothing: how often an event has failed stands in Redis, in the tag of its batch,
+//! and survives whoever counted it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +19,8 @@ const WAIT: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Dura
 /// The most attempts a limit can name.
 const ATTEMPTS_MAX: u32 = 1_000_000;
 
-/// What follows when the delivery of an event fails for a time ([`Stop::Transient`](crate::sink::Stop::Transient)).
+/// What follows when the delivery of an event fails for a time
+/// ([`Stop::Transient`](crate::sink::Stop::Transient)).
 ///
 /// On the command line it is a preset's name, or a backoff with or without a limit:
 ///
@@ -43,7 +46,8 @@ pub struct RetryPolicy {
 pub enum Backoff {
     /// Always as long.
     Fixed(Duration),
-    /// Doubling from `min` up to `max`, and of that a random part between half and all, so that many objects do not come back at once.
+    /// Doubling from `min` up to `max`, and of that a random part between half and all, so that
+    /// many objects do not come back at once.
     Exponential {
         /// The wait after the first failure.
         min: Duration,
@@ -61,7 +65,8 @@ pub struct Limit {
     pub then: UsedUp,
 }
 
-/// What becomes of an event whose attempts are used up, or that has killed too many workers. Its error is kept in every case.
+/// What becomes of an event whose attempts are used up, or that has killed too many workers. Its
+/// error is kept in every case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsedUp {
     /// It goes to the dead letters; the object's next event follows.
@@ -77,8 +82,8 @@ impl RetryPolicy {
     pub const FIXED_5M_2: Self =
         Self { backoff: Backoff::Fixed(Duration::from_secs(300)), limit: Some(Limit { attempts: 3, then: UsedUp::DeadLetter }) };
 
-    /// `scheduler`: before attempt n, a random part between half and all of min(120 s, 20 s · 2^(n−2)); after 100 attempts the event completes with
-    /// errors.
+    /// `scheduler`: before attempt n, a random part between half and all of min(120 s, 20 s ·
+    /// 2^(n−2)); after 100 attempts the event completes with errors.
     pub const SCHEDULER: Self = Self {
         backoff: Backoff::Exponential { min: Duration::from_secs(20), max: Duration::from_secs(120) },
         limit: Some(Limit { attempts: 100, then: UsedUp::CompleteWithErrors }),
@@ -267,8 +272,8 @@ impl fmt::Display for Time {
     }
 }
 
-/// The type of an event: its top-level member `type`, where that is a string. Of a member that is there twice the last one counts. Reads over
-/// the event once, and builds nothing of it.
+/// The type of an event: its top-level member `type`, where that is a string. Of a member that is
+/// there twice the last one counts. Reads over the event once, and builds nothing of it.
 pub(crate) fn type_of(payload: &[u8]) -> Option<String> {
     let Typed(raw) = serde_json::from_slice(payload).ok()?;
     serde_json::from_str(raw?.get()).ok()

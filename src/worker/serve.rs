@@ -1,7 +1,9 @@
-//! One session of a worker process, from attach until its lease is lost or it is told to stop: claim, deliver, commit, over and over.
+//! One session of a worker process, from attach until its lease is lost or it is told to stop:
+//! claim, deliver, commit, over and over.
 //!
-//! One task owns the slots and decides; deliveries, the wait for markers and the lease run beside it and report. Nothing here outlives the
-//! session: dropping it ends every delivery, and what was in hand is still in Redis.
+//! One task owns the slots and decides; deliveries, the wait for markers and the lease run beside
+//! it and report. Nothing here outlives the session: dropping it ends every delivery, and what was
+//! in hand is still in Redis.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -35,11 +37,14 @@ use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report, 
 use crate::sink::{Context, Sink, Stop};
 use crate::wire::Wire;
 
-/// Calls of advance under way at once, for disjoint slots: one for Redis to work on while the answer to the other is worked on here.
+/// Calls of advance under way at once, for disjoint slots: one for Redis to work on while the
+/// answer to the other is worked on here.
 const CALLS_MAX: usize = 2;
-/// Markers looked at in one call: enough to pass over those a busy object has left, few enough to leave Redis to others.
+/// Markers looked at in one call: enough to pass over those a busy object has left, few enough to
+/// leave Redis to others.
 const MARKERS_MAX: usize = 1024;
-/// Free slots named in a call beside those with results, at least: naming more than can be given something costs Redis time for nothing.
+/// Free slots named in a call beside those with results, at least: naming more than can be given
+/// something costs Redis time for nothing.
 const NAMED_MIN: usize = 4;
 /// Waits before a connection whose call or pop failed is replaced: the reason may be a lasting one.
 const FAILED_MIN: Duration = Duration::from_millis(20);
@@ -62,7 +67,8 @@ pub(crate) enum Ended {
     Fenced(String),
 }
 
-/// A call that came back: the slots it named, whether it had the room for suspects, and what it brought.
+/// A call that came back: the slots it named, whether it had the room for suspects, and what it
+/// brought.
 type Answered = (Vec<usize>, bool, Result<Advanced, ScriptError>);
 
 /// A wait for a marker, and the call that follows it.
@@ -84,7 +90,8 @@ pub(crate) struct Serve<'a> {
     conn: Option<Connection>,
     connecting: Option<BoxFuture<'static, Result<Connection, WorkerError>>>,
     calls: FuturesUnordered<BoxFuture<'static, Answered>>,
-    /// The wait for a marker, the slot it is for, which is asked for meanwhile, and whether the call behind it has the room for suspects.
+    /// The wait for a marker, the slot it is for, which is asked for meanwhile, and whether the
+    /// call behind it has the room for suspects.
     waiting: Option<(usize, bool, Pop)>,
     wait_conn: Option<Wire>,
     notices: mpsc::Receiver<Notice>,
@@ -104,12 +111,14 @@ pub(crate) struct Serve<'a> {
     /// A call is due although no slot has a result: something may be there to claim.
     wake: bool,
     wake_at: Instant,
-    /// How many free slots a call may name: twice as many after each call that found something for all of them.
+    /// How many free slots a call may name: twice as many after each call that found something for
+    /// all of them.
     named_max: usize,
-    /// From then on, the next call names all of them, so that a batch the process does not know of is found: after an attach, a lost reply,
-    /// and now and then.
+    /// From then on, the next call names all of them, so that a batch the process does not know of
+    /// is found: after an attach, a lost reply, and now and then.
     name_all_at: Instant,
-    /// Where the next call begins to name slots: where the one before had no room for a result, so that none waits for ever.
+    /// Where the next call begins to name slots: where the one before had no room for a result, so
+    /// that none waits for ever.
     name_from: usize,
     from: From,
     allowance: Allowance,
@@ -172,7 +181,8 @@ impl<'a> Serve<'a> {
         })
     }
 
-    /// Works until the session ends. Every turn does all that can be done at once, then waits for whatever happens next.
+    /// Works until the session ends. Every turn does all that can be done at once, then waits for
+    /// whatever happens next.
     pub(crate) async fn run(mut self, shutdown: &Shutdown) -> Result<Ended, WorkerError> {
         let mut grace_over = None;
         loop {
@@ -181,7 +191,8 @@ impl<'a> Serve<'a> {
                 self.stopping = true;
                 let now = *self.stop_began.get_or_insert_with(Instant::now);
                 grace_over = Some(now + self.config.grace);
-                // The pop under way is given up with its connection, so that it moves no marker to a process that leaves.
+                // The pop under way is given up with its connection, so that it moves no marker to
+                // a process that leaves.
                 self.give_up_waiting();
             }
             if self.stopping && self.is_idle() {
@@ -245,8 +256,8 @@ impl<'a> Serve<'a> {
         }
     }
 
-    /// Commit and claim: one call for slots that have a result, and where there may be something to claim for free ones too. Answers whether
-    /// there was one to make.
+    /// Commit and claim: one call for slots that have a result, and where there may be something to
+    /// claim for free ones too. Answers whether there was one to make.
     fn call(&mut self) -> bool {
         let Some(conn) = &self.conn else { return false };
         let reported = self.slots.iter().any(|slot| matches!(slot, Slot::Reported(_)));
@@ -266,7 +277,8 @@ impl<'a> Serve<'a> {
         self.room_given |= takes_room;
         let all = wanted && self.names_all();
         let mut names_left = if all { self.slots.len() } else { self.named_max };
-        // Unless all are to be named, half of the slots: Redis has the other half to work on while the answer is worked on here.
+        // Unless all are to be named, half of the slots: Redis has the other half to work on while
+        // the answer is worked on here.
         let asked_max = if all { self.slots.len() } else { self.slots.len().div_ceil(CALLS_MAX) };
         let mut asked = Vec::with_capacity(asked_max);
         let mut room = Room::of_call();
@@ -341,20 +353,23 @@ impl<'a> Serve<'a> {
         self.slots.iter().any(|slot| matches!(slot, Slot::Parked(_)))
     }
 
-    /// Waits for a marker on behalf of the last free slot; claims begin with the first, so that the two seldom meet.
+    /// Waits for a marker on behalf of the last free slot; claims begin with the first, so that the
+    /// two seldom meet.
     fn wait(&mut self) {
         let idle = !self.wake && self.calls.is_empty() && self.health.is_up() && !self.stopping;
         if !idle || self.waiting.is_some() || self.conn.is_none() || Instant::now() < self.wait_after {
             return;
         }
         let Some(slot) = self.slots.iter().rposition(|slot| matches!(slot, Slot::Free)) else { return };
-        // Where no other slot is free, it must be again by the time there is something else to look for.
+        // Where no other slot is free, it must be again by the time there is something else to look
+        // for.
         let alone = !self.slots[..slot].iter().any(|slot| matches!(slot, Slot::Free));
         let until_wake = self.wake_at.saturating_duration_since(Instant::now());
         let block = if alone { self.config.block.min(until_wake) } else { self.config.block };
         let to = self.config.keys.worker_object(&self.worker(slot));
         let pop = pop(&self.config.keys.objects_with_events(), &to, block);
-        // It may be under way for long. Where no other slot is free, it alone can claim the suspect that falls due at its end.
+        // It may be under way for long. Where no other slot is free, it alone can claim the suspect
+        // that falls due at its end.
         let takes_room = alone && !self.room_given;
         let mut call = self.new_call(1, takes_room);
         self.room_given |= takes_room;
@@ -394,7 +409,8 @@ impl<'a> Serve<'a> {
         self.answered(asked, Ok(reply)).await
     }
 
-    /// The pop is over, one way or another: whatever it did, and the call behind it, the next call finds it.
+    /// The pop is over, one way or another: whatever it did, and the call behind it, the next call
+    /// finds it.
     fn give_up_waiting(&mut self) {
         if let Some((slot, had_room, _)) = self.waiting.take() {
             self.room_given &= !had_room;
@@ -597,7 +613,8 @@ impl<'a> Serve<'a> {
         }
     }
 
-    /// Tries the unavailable sink with one slot that kept its batch, or with the next one that gets one.
+    /// Tries the unavailable sink with one slot that kept its batch, or with the next one that gets
+    /// one.
     fn probe(&mut self) {
         self.health.begin_probe(self.config.probe_max);
         match self.slots.iter().position(|slot| matches!(slot, Slot::Parked(_))) {
@@ -609,8 +626,9 @@ impl<'a> Serve<'a> {
         }
     }
 
-    /// The sink is unavailable for long, maybe for this process alone: other workers go on with what it keeps. From then on it claims one batch at a
-    /// time, to try the sink with, and gives that back as well.
+    /// The sink is unavailable for long, maybe for this process alone: other workers go on with
+    /// what it keeps. From then on it claims one batch at a time, to try the sink with, and gives
+    /// that back as well.
     fn give_back(&mut self) {
         self.health.gave_back();
         let parked: Vec<usize> = (0..self.slots.len()).filter(|slot| matches!(self.slots[*slot], Slot::Parked(_))).collect();

@@ -22,10 +22,11 @@ impl Shutdown {
         Self::default()
     }
 
-    /// Follows the signals of the process: SIGTERM and SIGINT stop gracefully, a second one stops at once, SIGHUP opens the sink anew.
+    /// Follows the signals of the process: SIGTERM and SIGINT stop gracefully, a second one stops
+    /// at once, SIGHUP opens the sink anew.
     ///
-    /// From then on none of these signals ends the process by itself. A task of the runtime waits for them, so a handler that blocks the only
-    /// thread of its runtime also delays them.
+    /// From then on none of these signals ends the process by itself. A task of the runtime waits
+    /// for them, so a handler that blocks the only thread of its runtime also delays them.
     ///
     /// # Errors
     /// Returns the error of the system if it accepts no handler for a signal.
@@ -70,7 +71,8 @@ impl Shutdown {
         self.at_once.cancel();
     }
 
-    /// Open anew what the sink has open, e.g. after a rotation of its file: see [`Sink::reopen`](crate::sink::Sink::reopen).
+    /// Open anew what the sink has open, e.g. after a rotation of its file: see
+    /// [`Sink::reopen`](crate::sink::Sink::reopen).
     pub fn reopen(&self) {
         self.reopens.send_modify(|times| *times += 1);
     }

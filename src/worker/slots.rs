@@ -1,6 +1,7 @@
 //! The slots of a process, and the one function that changes them.
 //!
-//! What is here is belief: the truth is in Redis, and every reply of `advance` puts the belief right. If the process dies, the belief dies with it.
+//! What is here is belief: the truth is in Redis, and every reply of `advance` puts the belief
+//! right. If the process dies, the belief dies with it.
 
 use std::time::Duration;
 
@@ -51,12 +52,14 @@ impl Hand {
         Self { raw: reply.object, tag: reply.tag, batch, turn, taken, handled, emitted: (0, 0), finished: 0 }
     }
 
-    /// How many events to offer to the sink at once: an event that failed, or that may have killed its worker, is delivered alone.
+    /// How many events to offer to the sink at once: an event that failed, or that may have killed
+    /// its worker, is delivered alone.
     pub(crate) fn offered(&self) -> usize {
         if self.tag.is_suspect() { 1 } else { self.batch.len() }
     }
 
-    /// Why the batch cannot be offered to any sink: its object has a name that no library emits for and no output can show as it is.
+    /// Why the batch cannot be offered to any sink: its object has a name that no library emits for
+    /// and no output can show as it is.
     pub(crate) fn unfit(&self) -> Option<String> {
         // Most names are short and ASCII: one look at their bytes.
         if self.raw.len() <= NAME_BYTES_MAX && self.raw.iter().all(|byte| matches!(byte, 0x20..=0x7e)) {
@@ -69,7 +72,8 @@ impl Hand {
         self.batch.first + at as u64 * STRIDE
     }
 
-    /// The tag of what follows the event behind the first `count`; nothing where that is the last one.
+    /// The tag of what follows the event behind the first `count`; nothing where that is the last
+    /// one.
     pub(crate) fn behind(&self, count: usize) -> Option<Tag> {
         (count + 1 < self.batch.len()).then(|| self.tag.after(count + 1, STRIDE))
     }
@@ -175,14 +179,16 @@ pub(crate) struct Policy<'a> {
 }
 
 impl Slot {
-    /// The one place where a slot changes. A step that does not fit the slot leaves it as it is: it speaks of something that is over.
+    /// The one place where a slot changes. A step that does not fit the slot leaves it as it is: it
+    /// speaks of something that is over.
     pub(crate) fn next(self, step: Step<'_>) -> Self {
         match (self, step) {
             (Self::Free, Step::Ask) => Self::Asked(None),
             (Self::Reported(told), Step::Ask) => Self::Asked(Some(told)),
             (Self::Asked(_), Step::Answer(None)) => Self::Free,
             (Self::Asked(told), Step::Answer(Some(reply))) => {
-                // The turn goes on where the same object comes back, and begins anew with another one.
+                // The turn goes on where the same object comes back, and begins anew with another
+                // one.
                 let turn = told.filter(|told| told.report.object == reply.object).map_or(0, |told| told.turn);
                 Self::Delivering(Hand::new(reply, turn))
             }
@@ -231,7 +237,8 @@ fn hand_over(hand: Hand, outcome: Outcome, policy: &Policy<'_>) -> Slot {
         None if turn_over => Results::Yield,
         None => Results::Done,
     };
-    // What lets go of the object ends its turn, also where the same slot gets it back in the same call.
+    // What lets go of the object ends its turn, also where the same slot gets it back in the same
+    // call.
     let ends = matches!(then, Results::Yield | Results::Hold { .. });
     let turn = if ends { 0 } else { hand.turn - (len - count) };
     tell_over(hand, count, then, turn, policy.logs)
@@ -249,7 +256,8 @@ fn tell_over(hand: Hand, count: usize, then: Results, turn: usize, logs: bool) -
     Slot::Reported(Told { report: hand.report(count, then), taken: hand.taken, handled, load, turn })
 }
 
-/// The work of a result: the events that leave the batch, their rows in the log, and what handlers have emitted and finished.
+/// The work of a result: the events that leave the batch, their rows in the log, and what handlers
+/// have emitted and finished.
 fn load(hand: &Hand, then: &Results, count: usize, logs: bool, handled: bool) -> Load {
     let buried = usize::from(matches!(then, Results::Reject { .. } | Results::Complete { .. }));
     let over = &hand.batch.payloads[..(count + buried).min(hand.batch.len())];
@@ -260,7 +268,8 @@ fn load(hand: &Hand, then: &Results, count: usize, logs: bool, handled: bool) ->
     if handled { load.with_emits(hand.emitted.0, hand.emitted.1).with_finished(hand.finished) } else { load }
 }
 
-/// The event behind the first `count` has failed: it is tried again later, unless its attempts are used up.
+/// The event behind the first `count` has failed: it is tried again later, unless its attempts are
+/// used up.
 pub(crate) fn failed(hand: &Hand, count: usize, error: String, retry_after: Option<Duration>, retry: RetryPolicy) -> Results {
     let rest = hand.tag.after(count, STRIDE).failed();
     let (next, id, attempts) = (hand.behind(count), hand.id(count), rest.attempts);
@@ -277,7 +286,8 @@ pub(crate) fn failed(hand: &Hand, count: usize, error: String, retry_after: Opti
     }
 }
 
-/// Logs an object that a call of advance has put aside, or a name that it has dropped. The name is escaped.
+/// Logs an object that a call of advance has put aside, or a name that it has dropped. The name is
+/// escaped.
 pub(crate) fn tell_put_aside(object: &str, why: &str) {
     match why.starts_with("foreign: ") {
         true => warn!(%object, why, "claim: the marker is dropped"),
@@ -347,7 +357,8 @@ mod tests {
         assert_eq!((report.count, report.last, report.then), (2, Some(8), Results::Done));
     }
 
-    /// One call wrote the log's rows of all slots, 32,768 with default settings. A result tells its work now, and a call takes in so much and no more.
+    /// One call wrote the log's rows of all slots, 32,768 with default settings. A result tells its
+    /// work now, and a call takes in so much and no more.
     #[test]
     fn a_result_tells_its_work() {
         let load_of = |slot: Slot, count: usize, stop: Option<Stop>, logs: bool| match slot
@@ -369,7 +380,8 @@ mod tests {
             (hand.handled, hand.emitted) = (Some(9), (1000, 1 << 20));
         }
         assert_eq!(load_of(slot, 3, None, false), delivered.with_emits(1000, 1 << 20));
-        // A call read 1,000 subtasks of each of 128 slots; those of an event that goes on are not read.
+        // A call read 1,000 subtasks of each of 128 slots; those of an event that goes on are not
+        // read.
         let remembers = |id: u64| {
             let mut slot = delivering("7", 3);
             if let Slot::Delivering(hand) = &mut slot {
@@ -387,7 +399,8 @@ mod tests {
         assert_eq!(reported(delivering("7", 4), 4, None).then, Results::Yield);
     }
 
-    /// A slot that yielded and got the same object back in the same call went on counting: from then on, every batch yielded.
+    /// A slot that yielded and got the same object back in the same call went on counting: from
+    /// then on, every batch yielded.
     #[test]
     fn a_turn_begins_anew_after_it_was_yielded() {
         let yielded = delivering("7", 4).next(Step::Outcome(Outcome { count: 4, stop: None }, &POLICY));
@@ -403,7 +416,8 @@ mod tests {
         assert_eq!((report.count, report.last, report.then), (1, Some(7), then));
     }
 
-    /// The limit counts the attempt that has just failed; a wait that the sink names is no attempt more.
+    /// The limit counts the attempt that has just failed; a wait that the sink names is no attempt
+    /// more.
     #[test]
     fn the_last_attempt_is_followed_by_what_the_policy_says() {
         let last = |then: UsedUp, tag: &str, count: usize| {
@@ -467,7 +481,8 @@ mod tests {
         assert_eq!(reported(slot, 1, None).then, Results::Part { next });
     }
 
-    /// An event that has killed too many workers is settled without a delivery, and what follows it stays suspect.
+    /// An event that has killed too many workers is settled without a delivery, and what follows it
+    /// stays suspect.
     #[test]
     fn a_killer_is_settled_as_it_is_said() {
         let settled = |then| match delivering("7 1 2 5", 3).next(Step::Settle(then)) {

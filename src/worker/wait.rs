@@ -1,8 +1,9 @@
 //! Wait: an idle process blocks on the markers, for one idle slot, on a connection of its own.
 //!
-//! The pop moves a marker into the slot's `W:object` in the same step, and the call of advance that follows it at once, in the same round trip, claims its
-//! object for the slot. If the answer is lost, or the process dies, marker or batch are there all the same: the next advance, renewal or sweep
-//! finds them.
+//! The pop moves a marker into the slot's `W:object` in the same step, and the call of advance that
+//! follows it at once, in the same round trip, claims its object for the slot. If the answer is
+//! lost, or the process dies, marker or batch are there all the same: the next advance, renewal or
+//! sweep finds them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,9 +36,11 @@ pub(crate) fn pop(from: &str, to: &str, block: Duration) -> Cmd {
     pop
 }
 
-/// Waits until a marker was moved, or the block time is over, and makes the call. Nothing where the connection failed.
+/// Waits until a marker was moved, or the block time is over, and makes the call. Nothing where the
+/// connection failed.
 ///
-/// Dropping the future closes the connection, and with it the pop; a marker may have been moved, and the call made, before.
+/// Dropping the future closes the connection, and with it the pop; a marker may have been moved,
+/// and the call made, before.
 pub(crate) async fn wait(
     redis: Redis,
     conn: Option<Wire>,

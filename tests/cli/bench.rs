@@ -1,4 +1,5 @@
-//! `seriatim bench`, the command: what it measures, that it leaves nothing behind, and what it says to bad options.
+//! `seriatim bench`, the command: what it measures, that it leaves nothing behind, and what it says
+//! to bad options.
 
 use std::process::{Command, Output, Stdio};
 

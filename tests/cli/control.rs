@@ -151,8 +151,8 @@ async fn inspect_shows_the_next_event_and_its_tries() {
     assert_eq!((next.bytes, next.text.len()), (100_002, 4096));
 }
 
-/// A word for the event at the head, wherever it is and whatever keeps it there; what a rule keeps from a worker is paused or blocked before any
-/// worker has looked at it.
+/// A word for the event at the head, wherever it is and whatever keeps it there; what a rule keeps
+/// from a worker is paused or blocked before any worker has looked at it.
 #[tokio::test]
 async fn inspect_says_what_state_the_head_event_is_in() {
     use EventState::{Blocked, InFlight, Paused, Queued, Waiting};
@@ -166,7 +166,8 @@ async fn inspect_says_what_state_the_head_event_is_in() {
     none[..9].copy_from_slice(&[Queued, InFlight, Queued, InFlight, Waiting, Waiting, Waiting, Queued, Paused].map(Some));
     let under = |state: EventState| {
         let mut under = none;
-        // In flight it finishes; what is not due yet waits for its time first, and what waits for an operator for that.
+        // In flight it finishes; what is not due yet waits for its time first, and what waits for
+        // an operator for that.
         for at in [0, 2, 4, 7, 8] {
             under[at] = Some(state);
         }
@@ -192,7 +193,8 @@ async fn logged(state: &mut State, row_id: &str, object: &str, fields: &[&str]) 
     state.run("XADD", &arguments).await;
 }
 
-/// The object's last events that are over, from the log and the dead letters, each once, those that ended last first.
+/// The object's last events that are over, from the log and the dead letters, each once, those that
+/// ended last first.
 #[tokio::test]
 async fn what_became_of_the_last_events_is_told() {
     let (redis, mut state) = clean().await;
@@ -226,7 +228,8 @@ async fn what_became_of_the_last_events_is_told() {
     let [dropped, _, dead, completed, _] = &seen.events[..] else { panic!("{seen:?}") };
     assert_eq!((dropped.dead_id.as_deref(), dead.dead_id.as_deref()), (None, Some("1600-0")));
     assert_eq!((dead.attempts, dead.error.as_deref(), completed.error.as_deref()), (Some(3), Some("no\nway"), None));
-    // Where the log is off, the dead letters tell; more than so many are not told, and the look ends with them.
+    // Where the log is off, the dead letters tell; more than so many are not told, and the look
+    // ends with them.
     state.run("DEL", &[&keys.event_log()]).await;
     for n in 1..=7 {
         state.dead_letter(&format!("2000-{n}"), "work:3", b"{}").await;
@@ -255,7 +258,8 @@ async fn what_became_of_the_last_events_is_told() {
     assert_eq!((seen.unreadable, seen.events.len()), (vec![keys.event_log()], 1));
 }
 
-/// The look is bounded: what lies further back is not found, and the answer says how far it has looked.
+/// The look is bounded: what lies further back is not found, and the answer says how far it has
+/// looked.
 #[tokio::test]
 async fn the_look_for_the_last_events_is_bounded() {
     let redis = Redis::start();

@@ -1,4 +1,5 @@
-//! Each default that the documentation or the help of a setting states is the real one. rustdoc once said 64 slots for 256.
+//! Each default that the documentation or the help of a setting states is the real one. rustdoc
+//! once said 64 slots for 256.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -12,7 +13,8 @@ fn fields(value: &impl std::fmt::Debug) -> HashMap<String, String> {
     own.filter_map(|line| line.trim_end_matches(',').split_once(": ")).map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-/// A stated value as `{:?}` shows it: `5 s` is `5s`, `1 MiB` is `1048576`, `100,000` is `100000`. None for words.
+/// A stated value as `{:?}` shows it: `5 s` is `5s`, `1 MiB` is `1048576`, `100,000` is `100000`.
+/// None for words.
 fn value_of(stated: &str) -> Option<String> {
     let mut words = stated.split([' ', '.', ';', ':']).filter(|word| !word.is_empty());
     let number = words.next()?.replace(',', "");

@@ -1,4 +1,5 @@
-//! `seriatim emit`, the command: one event, files of them, and what it says when it stops in the middle.
+//! `seriatim emit`, the command: one event, files of them, and what it says when it stops in the
+//! middle.
 
 use std::io::Write as _;
 use std::path::PathBuf;

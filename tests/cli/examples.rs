@@ -1,4 +1,5 @@
-//! The examples do what they say: each runs as its first lines tell, against a Redis of its own, and what it prints is looked at.
+//! The examples do what they say: each runs as its first lines tell, against a Redis of its own,
+//! and what it prints is looked at.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, Command, Output, Stdio};
@@ -80,12 +81,14 @@ async fn emit_and_worker() {
     assert_eq!(of("page:7"), of_page_7);
 }
 
-/// `cargo run` becomes the program. The worker died of SIGTERM with its lease still live, so that a restart had to wait for that.
+/// `cargo run` becomes the program. The worker died of SIGTERM with its lease still live, so that a
+/// restart had to wait for that.
 fn terminate(child: &Child) {
     kill_process(Pid::from_child(child), Signal::TERM).expect("the signal is sent");
 }
 
-/// `consume` applies each event once and in order, whatever comes twice or early, and says what is missing.
+/// `consume` applies each event once and in order, whatever comes twice or early, and says what is
+/// missing.
 #[tokio::test]
 async fn consume() {
     let redis = Redis::own(&[]);
@@ -101,8 +104,8 @@ async fn consume() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "0 applied, 0 duplicates, 1 still early\n");
 }
 
-/// `handlers` charges once although the handler runs twice, has one dead letter, over which the next event follows, emits with the success of a
-/// handler, and ends by itself.
+/// `handlers` charges once although the handler runs twice, has one dead letter, over which the
+/// next event follows, emits with the success of a handler, and ends by itself.
 #[tokio::test]
 async fn handlers() {
     let redis = Redis::own(&[]);
@@ -122,8 +125,9 @@ async fn handlers() {
     assert_eq!(run(&redis, "handlers", &[redis.url()]).lines().collect::<Vec<_>>(), expected);
 }
 
-/// The steps in the header of `projection`, as written. They once showed 0 rows, because the worker example wrote no event log. The example counts per
-/// type and day, shows the latest event of each object, goes on at its saved place, and shows the same after a rebuild.
+/// The steps in the header of `projection`, as written. They once showed 0 rows, because the worker
+/// example wrote no event log. The example counts per type and day, shows the latest event of each
+/// object, goes on at its saved place, and shows the same after a rebuild.
 #[tokio::test]
 async fn projection() {
     let redis = Redis::own(&[]);

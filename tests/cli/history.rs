@@ -1,4 +1,5 @@
-//! `seriatim verify --history` over recorded histories: a sound one, and the same with one fault planted, each found under its right name.
+//! `seriatim verify --history` over recorded histories: a sound one, and the same with one fault
+//! planted, each found under its right name.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -26,7 +27,8 @@ fn redis_lost(from: u64, to: u64) -> Value {
     json!({"op": "redis_lost", "from": from, "to": to})
 }
 
-/// Of `a`: x1; x2 with the subevent x3; x4, which failed; x5 and x6, of which nobody knows, and x5 came; x7; x8, never answered. Of `b`: y1; y2, a dead letter; y3.
+/// Of `a`: x1; x2 with the subevent x3; x4, which failed; x5 and x6, of which nobody knows, and x5
+/// came; x7; x8, never answered. Of `b`: y1; y2, a dead letter; y3.
 struct Recorded(Vec<Value>);
 
 impl Recorded {
@@ -151,7 +153,8 @@ fn what_is_allowed_is_no_fault() {
     Recorded::sound().swap("x5", "x6").set("x6", "t", 91).finds(&[], &[]);
     // An answer that never came may take effect late.
     Recorded::sound().with(received(999, "a", "x8", 12, 7)).finds(&[], &[]);
-    // Delivered by a worker that died before it could say so, then rejected: the chain goes on before it.
+    // Delivered by a worker that died before it could say so, then rejected: the chain goes on
+    // before it.
     Recorded::sound().with(received(117, "b", "y2", 8, 5)).finds(&[], &[]);
 }
 
@@ -198,7 +201,8 @@ fn a_planted_fault_is_found(#[case] recorded: Recorded, #[case] faults: &[(&str,
     recorded.with(redis_lost(5000, 6000)).finds(faults, &["--lossy", "--never-forgotten"]);
 }
 
-/// Where objects are forgotten, a chain may begin anew. What follows on an event from before that is forked all the same.
+/// Where objects are forgotten, a chain may begin anew. What follows on an event from before that
+/// is forked all the same.
 #[test]
 fn a_chain_begins_anew_where_its_object_was_forgotten() {
     let verdict = Recorded::sound().set("x5", "prev", 0).finds(&[], &[]);

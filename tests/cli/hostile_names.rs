@@ -1,4 +1,5 @@
-//! Names that another program put there: in log lines, in outputs, on the command line, and beside a namespace.
+//! Names that another program put there: in log lines, in outputs, on the command line, and beside
+//! a namespace.
 
 use std::process::{Command, Output};
 
@@ -9,7 +10,8 @@ use crate::support::console::PATIENCE;
 use crate::support::process::{Process, sent_to};
 use crate::support::{Redis, until};
 
-/// Names that no library emits for: their objects are held, and only an operator gets at their events.
+/// Names that no library emits for: their objects are held, and only an operator gets at their
+/// events.
 const UNFIT: [(&[u8], &str); 5] = [
     (b"work:1\n", r"work:1\n"),
     (b"a\n2026-01-01T00:00:00Z ERROR seriatim: forged", r"a\n2026-01-01T00:00:00Z ERROR seriatim: forged"),
@@ -58,8 +60,9 @@ fn held(redis: &Redis) -> Vec<String> {
     names.map(|line| line.rsplit_once("  operator,").expect("until released").0.to_owned()).collect()
 }
 
-/// A worker took an object whose name ended with a line break of a shell, and delivered its events; no command could name that object, and `check` said
-/// "clean". Names and errors went raw into the log: a name forged log lines, and sent escape sequences to the terminal.
+/// A worker took an object whose name ended with a line break of a shell, and delivered its events;
+/// no command could name that object, and `check` said "clean". Names and errors went raw into the
+/// log: a name forged log lines, and sent escape sequences to the terminal.
 #[tokio::test]
 async fn names_that_no_output_can_show_are_held_and_escaped() {
     let redis = Redis::own(&[]);
@@ -161,7 +164,8 @@ fn as_json(redis: &Redis) {
     assert!(held.iter().any(|object| object.get("object_escaped").is_none()), "the long name is plain");
 }
 
-/// A worker without a namespace drained the queue of namespace `shop`, because a raw producer had pushed a marker with the whole key of its object.
+/// A worker without a namespace drained the queue of namespace `shop`, because a raw producer had
+/// pushed a marker with the whole key of its object.
 #[tokio::test]
 async fn a_worker_without_a_namespace_leaves_those_of_others_alone() {
     let redis = Redis::own(&[]);

@@ -1,4 +1,5 @@
-//! The lists of the program: an empty one says that it is empty, and why; `log --follow` outlives Redis.
+//! The lists of the program: an empty one says that it is empty, and why; `log --follow` outlives
+//! Redis.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Output, Stdio};
@@ -13,7 +14,8 @@ fn program(url: &str, arguments: &[&str]) -> Command {
     program
 }
 
-/// An empty list once printed nothing at all: with the log off, `log` looked as if nothing had happened.
+/// An empty list once printed nothing at all: with the log off, `log` looked as if nothing had
+/// happened.
 #[tokio::test]
 async fn an_empty_list_says_so_on_standard_error() {
     let redis = Redis::own(&[]);
@@ -60,7 +62,8 @@ struct Follow {
 
 impl Follow {
     fn start(url: &str) -> Self {
-        // Redis knows the script from here on: the first call of the follower is one that was answered.
+        // Redis knows the script from here on: the first call of the follower is one that was
+        // answered.
         let warmed = program(url, &["log"]).output().expect("the program runs");
         assert!(warmed.status.success(), "{warmed:?}");
         let mut child = program(url, &["log", "--follow", "--json"]);
@@ -100,8 +103,9 @@ async fn row(redis: &Redis, id: u64) {
         .await;
 }
 
-/// `log --follow` once ended when Redis was restarted. Now it waits, says so once, and goes on behind the last row that it has shown: where Redis has kept its
-/// rows, none is missing and none comes twice, also of those that were written before it was back.
+/// `log --follow` once ended when Redis was restarted. Now it waits, says so once, and goes on
+/// behind the last row that it has shown: where Redis has kept its rows, none is missing and none
+/// comes twice, also of those that were written before it was back.
 #[tokio::test]
 async fn following_the_log_outlives_a_restart() {
     let mut redis = Redis::own(&["--appendonly", "yes", "--appendfsync", "always"]);

@@ -1,4 +1,5 @@
-//! What all commands share: the options, the environment, and what they say when Redis does not let them in.
+//! What all commands share: the options, the environment, and what they say when Redis does not let
+//! them in.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -162,7 +163,8 @@ async fn a_flag_in_the_environment_means_what_it_says() {
     }
 }
 
-/// With `--log-format json` the last line, which says why the program ended, was once plain text: whoever collected JSON lines lost it.
+/// With `--log-format json` the last line, which says why the program ended, was once plain text:
+/// whoever collected JSON lines lost it.
 #[test]
 fn with_json_logs_the_fatal_error_is_a_json_line() {
     for (arguments, exit, why) in [
@@ -257,7 +259,8 @@ async fn the_permissions_in_the_document_are_enough() {
     let namespace = ["--namespace", redis.namespace()];
     let emit = run(&url("frontend"), &[&namespace[..], &["emit", "x", "1", "2", "--data", "{}"]].concat());
     assert_eq!(emit.status.code(), Some(0), "{emit:?}");
-    // It writes the keys of an emit, and no others: with SET on `objects.held` it could hold up every worker.
+    // It writes the keys of an emit, and no others: with SET on `objects.held` it could hold up
+    // every worker.
     let frontend = redis::Client::open(url("frontend")).expect("a URL");
     let mut frontend = frontend.get_multiplexed_async_connection().await.expect("it may connect");
     let keys = redis.keys();

@@ -54,7 +54,8 @@ async fn a_wrong_password_is_told_in_words() {
     }
 }
 
-/// Of a cluster without a namespace the commands told raw errors of scripts. With a namespace all is well.
+/// Of a cluster without a namespace the commands told raw errors of scripts. With a namespace all
+/// is well.
 #[tokio::test]
 async fn a_cluster_needs_a_namespace() {
     let (port, bus) = (free_port().to_string(), free_port().to_string());
@@ -125,7 +126,8 @@ async fn warned(redis: &Redis, console: &Console) -> Vec<String> {
     warnings
 }
 
-/// Users lost events to a policy that evicts, and to a Redis that saved nothing; nobody had told them.
+/// Users lost events to a policy that evicts, and to a Redis that saved nothing; nobody had told
+/// them.
 #[tokio::test]
 async fn settings_that_break_the_promise_are_told() {
     let redis = Redis::own(&["--maxmemory-policy", "allkeys-lru"]);

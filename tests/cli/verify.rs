@@ -100,7 +100,8 @@ fn clean_outputs_of_two_workers_pass() {
 
 #[test]
 fn resends_are_counted_and_allowed() {
-    // The first worker died after its second event; the second one begins with what was in hand, and a late send comes on top.
+    // The first worker died after its second event; the second one begins with what was in hand,
+    // and a late send comes on top.
     let case = Case::new()
         .output("a", [chain(&CLEAN[..3]), chain(&CLEAN[1..3])].concat())
         .output("b", chain(&CLEAN[1..]))
@@ -174,7 +175,8 @@ fn an_id_of_two_objects_is_found() {
 #[test]
 fn an_event_under_the_wrong_object_is_found() {
     let lines = [chain(&CLEAN[..2]), sent(5, 2, "b", 5), chain(&CLEAN[3..])].concat();
-    // In the chains, a's 5 and b's 2 are missing; against the input, a's 5 is lost, and b has something it never had.
+    // In the chains, a's 5 and b's 2 are missing; against the input, a's 5 is lost, and b has
+    // something it never had.
     Case::new().output("a", &lines).finds(&[("lost", 2)], 1);
     Case::new().output("a", &lines).option("--against", "in", input(CLEAN_INPUT)).finds(&[("lost", 2), ("unexpected", 1)], 1);
 }

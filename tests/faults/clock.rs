@@ -1,5 +1,5 @@
-//! Redis' clock is set back, or ahead, by an hour. What was due at once was stored with its time: it waited for an hour, and so did a takeover, because
-//! Redis keeps the end of a lease, too.
+//! Redis' clock is set back, or ahead, by an hour. What was due at once was stored with its time:
+//! it waited for an hour, and so did a takeover, because Redis keeps the end of a lease, too.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -57,7 +57,8 @@ async fn now_ms(console: &Console) -> u64 {
     seconds * 1000 + micros / 1000
 }
 
-/// Objects that were held, due at once, and one to be tried again in 3 s, when the clock was set back by an hour.
+/// Objects that were held, due at once, and one to be tried again in 3 s, when the clock was set
+/// back by an hour.
 #[tokio::test]
 async fn what_was_due_is_due_after_a_step_back() {
     let (clock, redis) = with_clock();
@@ -87,7 +88,8 @@ async fn what_was_due_is_due_after_a_step_back() {
     worker.finish().await;
 }
 
-/// The clock is set back while workers run: one holds an object for its next attempt, one dies. Its lease would have ended an hour late.
+/// The clock is set back while workers run: one holds an object for its next attempt, one dies. Its
+/// lease would have ended an hour late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_process_is_taken_over_in_time_after_a_step_back() {
     let (clock, redis) = with_clock();
@@ -115,7 +117,8 @@ async fn a_dead_process_is_taken_over_in_time_after_a_step_back() {
     console.until_at_rest().await;
 }
 
-/// A process that starts again under its name waits for the lease of the one before; that would have ended an hour late.
+/// A process that starts again under its name waits for the lease of the one before; that would
+/// have ended an hour late.
 #[tokio::test]
 async fn a_lease_is_cut_to_its_length_by_the_next_of_its_name() {
     let (clock, redis) = with_clock();
@@ -217,7 +220,8 @@ async fn many_held_objects_move_in_bounded_steps() {
     assert_eq!(adopt(&mut conn, &keys, None).await.moved, 0);
 }
 
-/// A name that was to be looked at in a moment, and a lease of a process that lives, are right again with the first sweep.
+/// A name that was to be looked at in a moment, and a lease of a process that lives, are right
+/// again with the first sweep.
 #[tokio::test]
 async fn watched_names_are_looked_at_after_a_step_back() {
     let (clock, redis) = with_clock();
@@ -257,7 +261,8 @@ async fn a_departed_name_is_looked_at_soon_after_a_step_back() {
     .await;
 }
 
-/// All leases end at once where the clock is set ahead. The processes live: nothing is taken over from them, and no crash is counted.
+/// All leases end at once where the clock is set ahead. The processes live: nothing is taken over
+/// from them, and no crash is counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_ahead_counts_no_crash() {
     let (clock, redis) = with_clock();
@@ -305,9 +310,10 @@ async fn keep_busy(console: &Console) -> Infallible {
     }
 }
 
-/// Behind a step ahead, a process that commits all the time meets its lapse at once. It attached again, and its first sweep did not say how long ago the
-/// process had swept: it took everything from a process that was in a long handler, and counted a crash for each event. In the other case the pause of
-/// takeovers, 5 s, was over before a process with a long lease made its next renewal.
+/// Behind a step ahead, a process that commits all the time meets its lapse at once. It attached
+/// again, and its first sweep did not say how long ago the process had swept: it took everything
+/// from a process that was in a long handler, and counted a crash for each event. In the other case
+/// the pause of takeovers, 5 s, was over before a process with a long lease made its next renewal.
 #[rstest]
 #[case::first_sweep(Duration::from_secs(5), Duration::from_secs(60))]
 #[case::long_lease(Duration::from_secs(60), Duration::from_secs(1))]
@@ -368,8 +374,10 @@ async fn a_takeover_waits_for_a_moment_after_a_step_ahead() {
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let _: u64 = console.run(&["HSET", &keys.event_workers(), "dead", "1 token 1"]).await;
     let second = Some(Duration::from_secs(1));
-    // So long ago by Redis' clock the last sweep was, the caller's own clock has gone on by a second, so long ago a step was seen, and so soon a process
-    // notices that its lease has ended, in s. The pause was 5 s for all: a process with a lease of 60 s that was busy in handlers noticed after 20 s.
+    // So long ago by Redis' clock the last sweep was, the caller's own clock has gone on by a
+    // second, so long ago a step was seen, and so soon a process notices that its lease has ended,
+    // in s. The pause was 5 s for all: a process with a lease of 60 s that was busy in handlers
+    // noticed after 20 s.
     for (noted, ahead, notice, found) in [
         (10_000, None, 1, 0),
         (1_000, Some(2_000), 1, 0),

@@ -1,4 +1,5 @@
-//! Redis comes back empty, or has lost its counter: no id is given to a second event, and receivers take what comes.
+//! Redis comes back empty, or has lost its counter: no id is given to a second event, and receivers
+//! take what comes.
 #![cfg(feature = "cli")]
 
 use std::path::{Path, PathBuf};
@@ -42,8 +43,9 @@ async fn take(gate: &mut Gate, sent: &[Sent]) {
     }
 }
 
-/// A worker delivered two events, and stood still, or was killed. A Redis without persistence was killed and restarted. Another worker
-/// began with id 1 again: receivers dropped the new events as duplicates.
+/// A worker delivered two events, and stood still, or was killed. A Redis without persistence was
+/// killed and restarted. Another worker began with id 1 again: receivers dropped the new events as
+/// duplicates.
 #[rstest]
 #[case::while_a_process_stands_still(true)]
 #[case::while_no_process_is_left(false)]
@@ -94,7 +96,8 @@ async fn lose_counter(console: &Console, counter: Option<&str>) {
     }
 }
 
-/// Only the counter was lost, and the connections lived: the worker that had given the ids 1 and 2 gave them again.
+/// Only the counter was lost, and the connections lived: the worker that had given the ids 1 and 2
+/// gave them again.
 #[rstest]
 #[case::evicted(None)]
 #[case::set_back(Some("1"))]
@@ -119,7 +122,8 @@ async fn a_counter_that_is_lost_under_a_running_worker_gives_no_id_again(#[case]
     console.check().await;
 }
 
-/// The counter came back from an earlier state, the object's last id did not, and nobody was left who had seen the ids between them.
+/// The counter came back from an earlier state, the object's last id did not, and nobody was left
+/// who had seen the ids between them.
 #[tokio::test]
 async fn a_counter_below_the_last_id_of_an_object_gives_no_id_again() {
     let redis = Redis::start();

@@ -1,4 +1,5 @@
-//! Redis itself loses writes: a failover, a restart, an emptied server. No id is ever given to a second event.
+//! Redis itself loses writes: a failover, a restart, an emptied server. No id is ever given to a
+//! second event.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +16,8 @@ fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
 }
 
-/// As after a failover: another server, in an earlier state that these commands make, and every connection is new. All in one step.
+/// As after a failover: another server, in an earlier state that these commands make, and every
+/// connection is new. All in one step.
 async fn fail_over(redis: &Redis, earlier: &[&[&str]]) -> Console {
     let mut pipe = redis::pipe();
     pipe.atomic().cmd("DEBUG").arg("CHANGE-REPL-ID");
@@ -48,7 +50,8 @@ async fn another_replication_id_makes_the_counter_jump_once() {
         worker.finish().await;
     }
     sink.applied();
-    // What was taken before the connections ended has a small id; the jump is one, however many saw the change.
+    // What was taken before the connections ended has a small id; the jump is one, however many saw
+    // the change.
     let counter = console.number(&console.keys.next_event_id()).await;
     assert!((before..now_us()).contains(&counter), "{counter}");
     console.until_at_rest().await;
@@ -74,8 +77,9 @@ async fn a_counter_that_went_back_jumps_above_every_id_seen() {
     assert_eq!(sink.applied_of("work:1").last().map(String::as_str), Some("50"), "a receiver takes it");
 }
 
-/// The first process that came to an emptied Redis made the counter jump, but took the loss of its own name for a deletion and stopped;
-/// the others found a counter and a replication id that were right again, and stopped as well.
+/// The first process that came to an emptied Redis made the counter jump, but took the loss of its
+/// own name for a deletion and stopped; the others found a counter and a replication id that were
+/// right again, and stopped as well.
 #[tokio::test]
 async fn an_emptied_redis_is_worked_on_after_one_lease() {
     let mut redis = Redis::own(&[]);
@@ -139,7 +143,8 @@ async fn a_revived_token_is_waited_out() {
     assert!(last.id > 1_000_000 && last.prev == 1, "{last:?}");
 }
 
-/// While the connections live, nothing tells a deleted key from an emptied server: the process stops and asks.
+/// While the connections live, nothing tells a deleted key from an emptied server: the process
+/// stops and asks.
 #[tokio::test]
 async fn flushall_under_a_running_process_stops_it() {
     let redis = Redis::own(&[]);
@@ -150,7 +155,8 @@ async fn flushall_under_a_running_process_stops_it() {
     let error = worker.ended().await.expect_err("its registration is gone");
     assert!(matches!(error, WorkerError::Fenced { .. }), "{error:?}");
     assert!(error.to_string().contains("was its data deleted?"), "{error}");
-    // A sweep that came before the end of the lease was noticed has written the time down, and nothing else.
+    // A sweep that came before the end of the lease was noticed has written the time down, and
+    // nothing else.
     assert!(console.left().await.iter().all(|key| key == "seriatim.meta"), "{:?}", console.left().await);
     let schema: Option<String> = console.run(&["HGET", &console.keys.meta(), "schema"]).await;
     assert_eq!(schema, None, "whoever connects next takes it for a new namespace");
@@ -186,8 +192,9 @@ async fn a_stop_does_not_wait_for_a_redis_that_is_away() {
     assert_eq!((stopped.reason, stopped.delivered), (StopReason::Unreachable, 1));
 }
 
-/// Power went twice within a second. The second time, Redis lost the first jump of the counter, and nobody was left who remembered it. The next
-/// jump was as random as the first, and shorter: new events got ids below those that receivers had, which dropped them as duplicates.
+/// Power went twice within a second. The second time, Redis lost the first jump of the counter, and
+/// nobody was left who remembered it. The next jump was as random as the first, and shorter: new
+/// events got ids below those that receivers had, which dropped them as duplicates.
 #[tokio::test]
 async fn a_jump_that_nobody_remembers_is_followed_by_one_that_goes_further() {
     let redis = Redis::start();
@@ -211,7 +218,8 @@ async fn a_jump_that_nobody_remembers_is_followed_by_one_that_goes_further() {
     }
 }
 
-/// Where the first id was chosen beyond the time, the jump is a distance: at random, because a second one may take the first one back.
+/// Where the first id was chosen beyond the time, the jump is a distance: at random, because a
+/// second one may take the first one back.
 #[tokio::test]
 async fn a_counter_that_is_ahead_of_the_time_jumps_too() {
     let redis = Redis::start();

@@ -1,4 +1,5 @@
-//! What goes wrong around a worker: Redis, its clock and memory, the link to it, the process, the sink. And what becomes of the events.
+//! What goes wrong around a worker: Redis, its clock and memory, the link to it, the process, the
+//! sink. And what becomes of the events.
 #![cfg(feature = "worker")]
 
 #[path = "../support/state.rs"]

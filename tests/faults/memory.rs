@@ -1,4 +1,5 @@
-//! At `maxmemory` no frontend can emit, and the backlog must still drain: what else would make room?
+//! At `maxmemory` no frontend can emit, and the backlog must still drain: what else would make
+//! room?
 
 use std::time::Duration;
 
@@ -98,7 +99,8 @@ async fn while_pops_are_refused_markers_are_found_all_the_same() {
         let () = console.run(&["EVAL", push, "2", &queue, &markers, &n.to_string(), "work:1"]).await;
         sink.until_sent(n).await;
     }
-    // It does not ask in a hot loop: ten times a second, and as often for each of the few processes there are.
+    // It does not ask in a hot loop: ten times a second, and as often for each of the few processes
+    // there are.
     let (from, began) = (refused(&console).await, std::time::Instant::now());
     until("more pops are refused", PATIENCE, async || (refused(&console).await >= from + 3).then_some(())).await;
     assert!(began.elapsed() >= Duration::from_millis(150), "{:?}", began.elapsed());

@@ -1,4 +1,5 @@
-//! Redis is away, or loading, when a worker starts and while it works: it waits, and says so in few lines.
+//! Redis is away, or loading, when a worker starts and while it works: it waits, and says so in few
+//! lines.
 #![cfg(feature = "cli")]
 
 use std::process::Command;
@@ -26,7 +27,8 @@ async fn delivers(redis: &Redis, worker: &mut Process) {
     assert!(worker.ended().await.success(), "{}", worker.log());
 }
 
-/// A worker that was started together with its Redis ended at once, because Redis did not listen yet.
+/// A worker that was started together with its Redis ended at once, because Redis did not listen
+/// yet.
 #[tokio::test]
 async fn a_start_waits_for_a_redis_that_is_not_there_yet() {
     let mut redis = Redis::own(&[]);
@@ -62,7 +64,8 @@ async fn a_start_waits_for_a_redis_that_is_loading() {
     delivers(&redis, &mut worker).await;
 }
 
-/// Time does not mend a wrong password: the worker ends at once, and says what is wrong. Nor is a Redis waited for longer than was asked for.
+/// Time does not mend a wrong password: the worker ends at once, and says what is wrong. Nor is a
+/// Redis waited for longer than was asked for.
 #[tokio::test]
 async fn a_start_waits_for_nothing_else_and_not_for_ever() {
     let mut redis = Redis::own(&[]);

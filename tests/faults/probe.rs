@@ -9,8 +9,9 @@ use crate::support::Redis;
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
 
-/// The story: the sink stood still with the events of one object, and said of those of another that it was unavailable. A probe was only
-/// made while no delivery was under way, so none was ever made, and no object went on. The fail point `deliver.after=unavailable` found it.
+/// The story: the sink stood still with the events of one object, and said of those of another that
+/// it was unavailable. A probe was only made while no delivery was under way, so none was ever
+/// made, and no object went on. The fail point `deliver.after=unavailable` found it.
 #[tokio::test]
 async fn a_delivery_that_stands_still_keeps_no_probe_away() {
     let redis = Redis::start();
@@ -37,7 +38,8 @@ async fn a_delivery_that_stands_still_keeps_no_probe_away() {
     console.until_at_rest().await;
 }
 
-/// The probe itself may be the delivery that stands still: then the next one is made with another slot.
+/// The probe itself may be the delivery that stands still: then the next one is made with another
+/// slot.
 #[tokio::test]
 async fn a_probe_that_stands_still_is_followed_by_another() {
     let redis = Redis::start();

@@ -11,7 +11,8 @@ use crate::support::recorder::Recorder;
 use crate::support::running::start;
 use crate::support::{Redis, until};
 
-/// An event that does not fit into a pipe: a process that writes it to a standard output nobody reads has it in hand.
+/// An event that does not fit into a pipe: a process that writes it to a standard output nobody
+/// reads has it in hand.
 fn large() -> String {
     format!("{:?}", "x".repeat(200_000))
 }
@@ -81,7 +82,8 @@ async fn a_process_that_was_taken_over_ends_and_says_so() {
     console.until_at_rest().await;
 }
 
-/// It stands still for longer than its lease, its object goes on elsewhere, and what it still sends when it wakes is a duplicate.
+/// It stands still for longer than its lease, its object goes on elsewhere, and what it still sends
+/// when it wakes is a duplicate.
 #[tokio::test]
 async fn a_process_paused_for_longer_than_its_lease_goes_on() {
     let redis = Redis::start();
@@ -113,7 +115,8 @@ async fn a_process_paused_for_longer_than_its_lease_goes_on() {
     console.until_at_rest().await;
 }
 
-/// Three processes; one is killed and replaced, one is killed and never returns. Every event is in some file, in order.
+/// Three processes; one is killed and replaced, one is killed and never returns. Every event is in
+/// some file, in order.
 #[tokio::test]
 async fn killed_processes_lose_and_reorder_nothing() {
     const EVENTS: usize = 3000;

@@ -1,4 +1,5 @@
-//! Redis goes away under load and comes back with what it had acknowledged: workers reconnect by themselves, and nothing is lost.
+//! Redis goes away under load and comes back with what it had acknowledged: workers reconnect by
+//! themselves, and nothing is lost.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use crate::support::{Redis, until};
 
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
-/// Emits until Redis has acknowledged everything. Where an answer was lost, it looks whether the event is there.
+/// Emits until Redis has acknowledged everything. Where an answer was lost, it looks whether the
+/// event is there.
 struct Frontend {
     url: String,
     keys: seriatim::keys::Keys,
@@ -29,7 +31,8 @@ impl Frontend {
             *conn = Some(client.get_multiplexed_async_connection().await?);
         }
         let open = conn.as_mut().expect("a connection");
-        // Each object's last event stands in its data, so that a repeated call does nothing: the frontend's own business.
+        // Each object's last event stands in its data, so that a repeated call does nothing: the
+        // frontend's own business.
         let script = "if tonumber(redis.call('GET', KEYS[1]) or -1) < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) \
                       redis.call('LPUSH', KEYS[2], ARGV[1]) redis.call('LPUSH', KEYS[3], ARGV[2]) end";
         let mut eval = redis::cmd("EVAL");
@@ -113,7 +116,8 @@ async fn a_delivery_outlives_a_restart_of_redis() {
     assert!(third.id > 1_000_000);
 }
 
-/// Redis stands still for longer than the lease and than any answer may take: nothing is decided by a clock of ours.
+/// Redis stands still for longer than the lease and than any answer may take: nothing is decided by
+/// a clock of ours.
 #[tokio::test]
 async fn a_redis_that_is_paused_for_longer_than_the_lease_changes_nothing() {
     let mut redis = Redis::own(&[]);

@@ -33,9 +33,11 @@ fn kill_others(pipe: &mut redis::Pipeline) {
     pipe.cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes").ignore();
 }
 
-/// Redis was killed, lost its last second, and with it the registration of a process that had attached in that second. Another process was
-/// the first to connect and wrote the new replication id down. The first one then found nothing changed, took itself for displaced, and
-/// stopped with "fenced: the name is no longer registered". It has to notice by itself that the server is another one, and attach again.
+/// Redis was killed, lost its last second, and with it the registration of a process that had
+/// attached in that second. Another process was the first to connect and wrote the new replication
+/// id down. The first one then found nothing changed, took itself for displaced, and stopped with
+/// "fenced: the name is no longer registered". It has to notice by itself that the server is
+/// another one, and attach again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_whose_registration_was_lost_attaches_again_even_if_another_one_noticed_first() {
     let redis = Redis::own(&[]);
@@ -51,7 +53,8 @@ async fn a_worker_whose_registration_was_lost_attaches_again_even_if_another_one
     };
     let first = until("it has attached", PATIENCE, async || token(&mut conn.clone()).await).await;
 
-    // Went back: another token, no lease, another replication id, which somebody has written down already.
+    // Went back: another token, no lease, another replication id, which somebody has written down
+    // already.
     let id = becomes_another(&mut conn).await;
     let mut back = redis::pipe();
     back.atomic();
@@ -72,10 +75,11 @@ async fn a_worker_whose_registration_was_lost_attaches_again_even_if_another_one
     assert!(stopped.is_ok(), "{stopped:?}");
 }
 
-/// Redis was killed and lost nothing; the id counter jumped by a million because nobody can know that. Another process gave ids from
-/// there on, and died. Within the same second Redis was killed again, and lost the jump and those ids. The process that was
-/// left had been idle: it remembered no id of its own, jumped by a million from the old counter, and gave the same ids again. Now all jump to the
-/// time.
+/// Redis was killed and lost nothing; the id counter jumped by a million because nobody can know
+/// that. Another process gave ids from there on, and died. Within the same second Redis was killed
+/// again, and lost the jump and those ids. The process that was left had been idle: it remembered
+/// no id of its own, jumped by a million from the old counter, and gave the same ids again. Now all
+/// jump to the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_jump_that_was_lost_is_not_made_to_the_same_place_again() {
     let redis = Redis::own(&[]);

@@ -7,8 +7,9 @@ use crate::support::console::PATIENCE;
 use crate::support::process::{Process, sent_to};
 use crate::support::{Redis, until};
 
-/// SIGHUP killed a worker like a crash, and with it everything in hand had to wait for the lease. Log rotation sends it after a rename: the
-/// worker must stop writing into the renamed file at once, not only with its next delivery.
+/// SIGHUP killed a worker like a crash, and with it everything in hand had to wait for the lease.
+/// Log rotation sends it after a rename: the worker must stop writing into the renamed file at
+/// once, not only with its next delivery.
 #[tokio::test]
 async fn a_hangup_opens_the_file_anew() {
     let redis = Redis::start();

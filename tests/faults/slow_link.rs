@@ -1,4 +1,5 @@
-//! Links that are slow, and links that stand still: a worker gives up a connection if nothing moves on it, never because a reply is large.
+//! Links that are slow, and links that stand still: a worker gives up a connection if nothing moves
+//! on it, never because a reply is large.
 
 use std::time::{Duration, Instant};
 
@@ -31,8 +32,9 @@ fn assert_in_order(sink: &Recorder, objects: usize, events: usize) {
     }
 }
 
-/// A reply of 8 MiB at 1.25 MB/s took 6.7 s, more than the 5 s that a reply might take in all. The worker reconnected, was given the same batches, and
-/// went on like that for ever: it delivered nothing, and kept its lease. Now only a link on which nothing moves is given up.
+/// A reply of 8 MiB at 1.25 MB/s took 6.7 s, more than the 5 s that a reply might take in all. The
+/// worker reconnected, was given the same batches, and went on like that for ever: it delivered
+/// nothing, and kept its lease. Now only a link on which nothing moves is given up.
 #[tokio::test]
 async fn a_reply_takes_as_long_as_a_slow_link_needs() {
     let redis = Redis::own(&[]);
@@ -52,8 +54,9 @@ async fn a_reply_takes_as_long_as_a_slow_link_needs() {
     console.until_at_rest().await;
 }
 
-/// What stands between the worker and Redis passes on so many bytes of a reply, and then nothing: the connection is given up after the timeout, and the
-/// next replies are smaller until they fit. A batch that was taken before, and an event that is larger than that, still come.
+/// What stands between the worker and Redis passes on so many bytes of a reply, and then nothing:
+/// the connection is given up after the timeout, and the next replies are smaller until they fit. A
+/// batch that was taken before, and an event that is larger than that, still come.
 #[tokio::test]
 async fn after_a_timeout_the_worker_asks_for_less() {
     let redis = Redis::own(&[]);
@@ -74,7 +77,8 @@ async fn after_a_timeout_the_worker_asks_for_less() {
     console.until_at_rest().await;
 }
 
-/// Nothing comes at all over the connections there are; new ones are as before. Each is given up after the timeout.
+/// Nothing comes at all over the connections there are; new ones are as before. Each is given up
+/// after the timeout.
 #[tokio::test]
 async fn a_link_that_stands_still_is_given_up() {
     let redis = Redis::own(&[]);
@@ -97,7 +101,8 @@ async fn a_link_that_stands_still_is_given_up() {
     worker.finish().await;
 }
 
-/// The same for a producer: many large emits at once wait for one another on the link, and all but the first ended as unknown.
+/// The same for a producer: many large emits at once wait for one another on the link, and all but
+/// the first ended as unknown.
 #[tokio::test]
 async fn large_emits_take_as_long_as_a_slow_link_needs() {
     let redis = Redis::own(&[]);
@@ -117,7 +122,8 @@ async fn large_emits_take_as_long_as_a_slow_link_needs() {
     }
 }
 
-/// A producer whose link stands still hears so after the timeout, however much it goes on sending: bytes that only fill the socket are no progress.
+/// A producer whose link stands still hears so after the timeout, however much it goes on sending:
+/// bytes that only fill the socket are no progress.
 #[tokio::test]
 async fn an_emit_over_a_link_that_stands_still_is_unknown() {
     let redis = Redis::own(&[]);

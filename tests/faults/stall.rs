@@ -1,4 +1,5 @@
-//! Handlers that block their thread: the lease holds, others go on, and one that blocks for ever is counted.
+//! Handlers that block their thread: the lease holds, others go on, and one that blocks for ever is
+//! counted.
 #![cfg(feature = "cli")]
 
 use std::collections::HashMap;
@@ -107,8 +108,9 @@ async fn until_renewed(console: &Console, name: &str, times: usize) {
     }
 }
 
-/// A handler that slept for 6 s on its thread lost the lease of 5 s: the event ran again, for ever, each time as its first attempt, and every other
-/// event in hand with it. A thread of its own renews the lease now.
+/// A handler that slept for 6 s on its thread lost the lease of 5 s: the event ran again, for ever,
+/// each time as its first attempt, and every other event in hand with it. A thread of its own
+/// renews the lease now.
 #[rstest]
 #[case::current_thread(1)]
 #[case::multi_thread(2)]
@@ -146,7 +148,8 @@ async fn a_handler_that_blocks_its_thread_keeps_the_lease(#[case] threads: usize
     assert!(other.sent().iter().all(|offer| offer.object == "work:2"), "nobody took it over");
 }
 
-/// Once the loop has stood still for `stall_max`, the lease is let go, and that counts as a crash of what was in hand. A lapse counted nothing.
+/// Once the loop has stood still for `stall_max`, the lease is let go, and that counts as a crash
+/// of what was in hand. A lapse counted nothing.
 #[tokio::test]
 async fn a_lease_that_was_let_go_counts_a_crash() {
     let redis = Redis::start();
@@ -168,7 +171,8 @@ async fn a_lease_that_was_let_go_counts_a_crash() {
     assert_eq!(sink.given(), [given(0), given(1)]);
 }
 
-/// A process that is paused for longer than `stall_max` did not let its lease go: nothing is counted.
+/// A process that is paused for longer than `stall_max` did not let its lease go: nothing is
+/// counted.
 #[tokio::test]
 async fn a_paused_process_counts_no_crash() {
     let redis = Redis::start();
@@ -217,8 +221,9 @@ fn start_child(redis: &Redis) -> Command {
     command
 }
 
-/// A handler that blocked for ever blocked its process for ever, and was never counted. It ends the process now, which names the event, and that
-/// is a crash: after `crashes_max` of them the event is put aside, and its neighbour is delivered.
+/// A handler that blocked for ever blocked its process for ever, and was never counted. It ends the
+/// process now, which names the event, and that is a crash: after `crashes_max` of them the event
+/// is put aside, and its neighbour is delivered.
 #[tokio::test]
 async fn a_handler_that_blocks_for_ever_is_put_aside() {
     let redis = Redis::start();
@@ -249,7 +254,8 @@ fn keepers() -> usize {
     names.filter(|name| name.trim_end() == "seriatim-lease").count()
 }
 
-/// Whether this is a process of this test alone. Otherwise the test passes in one, which is started here.
+/// Whether this is a process of this test alone. Otherwise the test passes in one, which is started
+/// here.
 fn is_alone(test: &str) -> bool {
     const ALONE: &str = "SERIATIM_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -263,8 +269,8 @@ fn is_alone(test: &str) -> bool {
     false
 }
 
-/// The thread ends with its session: if the worker stops, if its lease lapses, and if its future is dropped. Other tests have such threads, too:
-/// only a process of this test alone can count them.
+/// The thread ends with its session: if the worker stops, if its lease lapses, and if its future is
+/// dropped. Other tests have such threads, too: only a process of this test alone can count them.
 #[tokio::test]
 async fn no_thread_is_left() {
     if !is_alone("stall::no_thread_is_left") {

@@ -1,5 +1,6 @@
-//! Everything at once, again and again: requests and replies are lost, leases end, processes die, sinks fail, and frontends go on emitting.
-//! `SERIATIM_STORM_SEED` repeats the choices of one run (not its timing), `SERIATIM_STORMS` says how many runs there are.
+//! Everything at once, again and again: requests and replies are lost, leases end, processes die,
+//! sinks fail, and frontends go on emitting. `SERIATIM_STORM_SEED` repeats the choices of one run
+//! (not its timing), `SERIATIM_STORMS` says how many runs there are.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -136,7 +137,8 @@ async fn storm(seed: u64) {
     disturb(&redis, &console, &sink, &choices, || emitting.is_finished()).await;
     let dead = dead(&console).await;
     for object in 0..OBJECTS {
-        // A dead letter may have been sent before: its delivery was cut off, it came again, and was rejected then.
+        // A dead letter may have been sent before: its delivery was cut off, it came again, and was
+        // rejected then.
         let alive = |events: Vec<String>| events.into_iter().filter(|event| !dead.contains(event)).collect::<Vec<_>>();
         let pushed = (object..EVENTS).step_by(OBJECTS as usize).map(|n| n.to_string()).collect();
         assert_eq!(alive(sink.applied_of(&format!("work:{object}"))), alive(pushed));

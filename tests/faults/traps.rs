@@ -1,4 +1,5 @@
-//! The hard-won facts of the design, each by name. Those about memory and about lost writes are in files of their own.
+//! The hard-won facts of the design, each by name. Those about memory and about lost writes are in
+//! files of their own.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::{start, start_at};
 use crate::support::{Redis, until};
 
-/// A reply to a blocking pop is lost on its way: the marker is in the slot's list, and nobody was told.
+/// A reply to a blocking pop is lost on its way: the marker is in the slot's list, and nobody was
+/// told.
 #[tokio::test]
 async fn a_lost_reply_of_a_pop_leaves_no_object_behind() {
     let redis = Redis::own(&[]);
@@ -37,7 +39,8 @@ async fn a_lost_reply_of_a_pop_leaves_no_object_behind() {
     console.until_at_rest().await;
 }
 
-/// After lost replies a slot's list may hold several names: each is removed by value, and none is served by two slots.
+/// After lost replies a slot's list may hold several names: each is removed by value, and none is
+/// served by two slots.
 #[tokio::test]
 async fn two_names_in_the_list_of_one_slot() {
     let redis = Redis::start();
@@ -45,7 +48,8 @@ async fn two_names_in_the_list_of_one_slot() {
     let first = start(&redis, "w", &Recorder::new(), |config| config.concurrency = 1);
     console.until_lease("w").await;
     first.finish().await;
-    // As pops of the process would have left them: three names, one of them twice, and an empty one.
+    // As pops of the process would have left them: three names, one of them twice, and an empty
+    // one.
     let keys = &console.keys;
     for object in ["work:1", "work:2", "", "work:2", "work:3"] {
         if !object.is_empty() {
@@ -127,7 +131,8 @@ async fn a_ghost_pop_of_a_departed_process_is_found() {
     console.until_at_rest().await;
 }
 
-/// A name stays registered after its process has left, and is forgotten a day after its last takeover.
+/// A name stays registered after its process has left, and is forgotten a day after its last
+/// takeover.
 #[tokio::test]
 async fn a_departed_name_is_forgotten_after_a_day() {
     let redis = Redis::start();
@@ -191,7 +196,8 @@ async fn a_counter_at_its_end_or_without_a_number_stops_the_worker() {
     }
 }
 
-/// Payloads are never decoded or encoded: what is pushed is what the sink gets, and what a dead letter holds.
+/// Payloads are never decoded or encoded: what is pushed is what the sink gets, and what a dead
+/// letter holds.
 #[tokio::test]
 async fn payloads_are_bytes() {
     let redis = Redis::start();
@@ -269,7 +275,8 @@ async fn a_pop_may_last_longer_than_the_response_timeout() {
     worker.finish().await;
 }
 
-/// A user whose rights do not suffice, or another version's data: the reason is told, once, and nothing is touched.
+/// A user whose rights do not suffice, or another version's data: the reason is told, once, and
+/// nothing is touched.
 #[tokio::test]
 async fn data_of_another_version_is_refused() {
     let redis = Redis::start().empty();
@@ -281,8 +288,9 @@ async fn data_of_another_version_is_refused() {
     assert_eq!(console.left().await, ["seriatim.meta"]);
 }
 
-/// A pop for slot 0 answered after advance had given the slot something else. What it had moved waited for the next renewal, a third of a lease,
-/// although another slot of the same process was free.
+/// A pop for slot 0 answered after advance had given the slot something else. What it had moved
+/// waited for the next renewal, a third of a lease, although another slot of the same process was
+/// free.
 #[tokio::test]
 async fn a_name_that_came_late_to_a_busy_slot_goes_to_a_free_one_at_once() {
     use seriatim::scripts::{Advance, Advanced, Attach, Bounds, From, Suspects, advance, attach};

@@ -1,5 +1,6 @@
-//! Lua does not roll back: a key of a wrong type is found before the first write. One of an object quarantines that object and stops
-//! nothing else; one that all share holds work up until an operator has moved it away, and workers say which it is.
+//! Lua does not roll back: a key of a wrong type is found before the first write. One of an object
+//! quarantines that object and stops nothing else; one that all share holds work up until an
+//! operator has moved it away, and workers say which it is.
 #![cfg(feature = "cli")]
 
 use seriatim::sink::Stop;
@@ -158,8 +159,9 @@ async fn until_named(worker: &Process, key: &str, found: &str, expected: &str) {
     worker.until_logged(&format!("the key {key} is a {found}, not a {expected}; move it away, and workers go on")).await;
 }
 
-/// With the rights of the documented user, a frontend could stop every worker: `SET objects.held x` ended each with an error. Now they name the key, wait,
-/// and go on when an operator has moved it away.
+/// With the rights of the documented user, a frontend could stop every worker: `SET objects.held x`
+/// ended each with an error. Now they name the key, wait, and go on when an operator has moved it
+/// away.
 #[tokio::test]
 async fn a_shared_key_of_a_wrong_type_is_waited_for() {
     for at in 0..5 {
@@ -188,7 +190,8 @@ async fn a_shared_key_of_a_wrong_type_is_waited_for() {
     }
 }
 
-/// The same, where it happens while the worker has work: what was acknowledged is delivered after the repair, once and in order.
+/// The same, where it happens while the worker has work: what was acknowledged is delivered after
+/// the repair, once and in order.
 #[tokio::test]
 async fn a_shared_key_that_becomes_a_wrong_type_holds_work_up_until_it_is_repaired() {
     for at in 0..2 {
@@ -230,7 +233,8 @@ async fn a_worker_that_waits_for_a_repair_can_be_stopped() {
     assert!(worker.ended().await.success(), "{}", worker.log());
 }
 
-/// The first script on a connection failed on such a key, and the worker took that for a Redis that cannot be reached, or ended with a bare WRONGTYPE.
+/// The first script on a connection failed on such a key, and the worker took that for a Redis that
+/// cannot be reached, or ended with a bare WRONGTYPE.
 #[tokio::test]
 async fn a_counter_or_meta_of_a_wrong_type_is_named() {
     for at in 0..2 {
@@ -248,7 +252,8 @@ async fn a_counter_or_meta_of_a_wrong_type_is_named() {
         let mut pipe = redis::pipe();
         pipe.atomic().cmd("DEL").arg(&key).cmd("LPUSH").arg(&key).arg("wrong");
         let () = pipe.query_async(&mut redis.connect().await).await.expect("set");
-        // One finds it in the middle of its work, where the counter is the key; the other at its start.
+        // One finds it in the middle of its work, where the counter is the key; the other at its
+        // start.
         let second = Process::start(&redis, "second", "null", &[]);
         until_named(&second, &key, "list", expected).await;
         if at == 0 {
@@ -259,8 +264,8 @@ async fn a_counter_or_meta_of_a_wrong_type_is_named() {
     }
 }
 
-/// Under a Redis user who might use LMOVE but not RPOP, events were moved into a batch that nobody knew of; without LMOVE, healthy objects were
-/// quarantined as if their type were wrong.
+/// Under a Redis user who might use LMOVE but not RPOP, events were moved into a batch that nobody
+/// knew of; without LMOVE, healthy objects were quarantined as if their type were wrong.
 #[tokio::test]
 async fn a_user_without_a_right_that_the_scripts_need_is_refused_at_the_start() {
     let redis = Redis::own(&[]);

@@ -8,8 +8,9 @@ use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, until};
 
-/// The disk of one node was full: its worker kept all of its batches while healthy workers had nothing to do. They are held for others after a while, with
-/// no attempt more, and from then on the worker has one batch at most, to try its sink with.
+/// The disk of one node was full: its worker kept all of its batches while healthy workers had
+/// nothing to do. They are held for others after a while, with no attempt more, and from then on
+/// the worker has one batch at most, to try its sink with.
 #[tokio::test]
 async fn what_an_unavailable_sink_keeps_goes_to_others() {
     let redis = Redis::start();

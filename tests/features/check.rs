@@ -1,4 +1,5 @@
-//! `control::check`: clean states are clean, each broken invariant is found by its number, and what only moves is no violation.
+//! `control::check`: clean states are clean, each broken invariant is found by its number, and what
+//! only moves is no violation.
 #![cfg(feature = "worker")]
 
 use std::sync::Arc;
@@ -178,7 +179,8 @@ async fn break_it(state: &mut State, case: &str) {
     }
 }
 
-/// An object that is queued and lost by its owner breaks two: nothing covers it, and the two sides disagree.
+/// An object that is queued and lost by its owner breaks two: nothing covers it, and the two sides
+/// disagree.
 #[tokio::test]
 async fn a_lost_owner_with_events_breaks_i1_and_i2() {
     let (_redis, mut state) = fresh().await;
@@ -190,7 +192,8 @@ async fn a_lost_owner_with_events_breaks_i1_and_i2() {
     assert_eq!(report.violations[0].subject, Subject::Object("x".to_owned()));
 }
 
-/// Every key that belongs to an object, a worker or all, as every wrong type: findings, never an error.
+/// Every key that belongs to an object, a worker or all, as every wrong type: findings, never an
+/// error.
 #[tokio::test]
 async fn a_wrong_type_is_a_finding() {
     // A server of our own, for it is flushed.
@@ -303,7 +306,8 @@ async fn it_runs_at_maxmemory() {
     assert_eq!(found(&report(&mut state).await), [(Invariant::I1, "object x".to_owned())]);
 }
 
-/// Moves one object one step along the path, atomically: emitted, taken, owned, held, owned again, delivered.
+/// Moves one object one step along the path, atomically: emitted, taken, owned, held, owned again,
+/// delivered.
 const MOVE: &str = r"
 local queue, owner, last, held, held_id, markers, list, batch, tag, due, counter = unpack(KEYS)
 local object, worker = ARGV[1], ARGV[2]
@@ -346,7 +350,8 @@ else
 end
 ";
 
-/// Story: between the walk over the keys and the second look, everything may have moved on. What heals is no violation.
+/// Story: between the walk over the keys and the second look, everything may have moved on. What
+/// heals is no violation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_only_moves_is_no_violation() {
     let (redis, mut state) = fresh().await;
@@ -391,7 +396,8 @@ async fn what_only_moves_is_no_violation() {
     assert!(report(&mut state).await.is_clean());
 }
 
-/// A producer pushes events of an object all the time, and never a marker. Its queue is longer at each look, so that no look confirms the one before.
+/// A producer pushes events of an object all the time, and never a marker. Its queue is longer at
+/// each look, so that no look confirms the one before.
 #[tokio::test]
 async fn an_object_that_is_fed_without_markers_is_found() {
     let (redis, mut state) = fresh().await;

@@ -22,7 +22,8 @@ async fn next(claims: &Claims) -> Claimed {
     tokio::time::timeout(PATIENCE, claims.next()).await.expect("there is one").expect("claimed")
 }
 
-/// Nothing is left but what a last look takes away: markers that lead nowhere stay until somebody asks.
+/// Nothing is left but what a last look takes away: markers that lead nowhere stay until somebody
+/// asks.
 async fn at_rest(claims: &Claims, console: &Console) {
     until("nothing more is there", PATIENCE, async || claims.try_next().await.expect("asked").is_none().then_some(())).await;
     console.until_at_rest().await;
@@ -37,7 +38,8 @@ fn event(object: &str, text: &str, id: u64, prev: u64) -> (String, String, u64, 
     (object.to_owned(), text.to_owned(), id, prev)
 }
 
-/// The events of an object come one at a time and in order; those of others meanwhile; and where there is nothing, nothing is waited for.
+/// The events of an object come one at a time and in order; those of others meanwhile; and where
+/// there is nothing, nothing is waited for.
 #[tokio::test]
 async fn events_are_claimed_one_by_one_and_in_order() {
     let redis = Redis::start();
@@ -135,7 +137,8 @@ async fn attempts_end_as_the_policy_says() {
     worker.close().await;
 }
 
-/// Dropped without an answer, the event has failed for a time; claimed for one who waits no more, it has not.
+/// Dropped without an answer, the event has failed for a time; claimed for one who waits no more,
+/// it has not.
 #[tokio::test]
 async fn what_is_dropped_comes_again() {
     let redis = Redis::start();
@@ -175,7 +178,8 @@ async fn slots_bound_what_is_claimed() {
     worker.close().await;
 }
 
-/// The rest of a batch that another worker had taken goes on with its ids, after the first event of it.
+/// The rest of a batch that another worker had taken goes on with its ids, after the first event of
+/// it.
 #[tokio::test]
 async fn a_batch_of_another_worker_comes_one_by_one() {
     let redis = Redis::start();
@@ -198,7 +202,8 @@ async fn a_batch_of_another_worker_comes_one_by_one() {
     other.close().await;
 }
 
-/// A close gives back what is not answered, without an attempt more; so does a program that just ends its claims.
+/// A close gives back what is not answered, without an attempt more; so does a program that just
+/// ends its claims.
 #[tokio::test]
 async fn a_close_gives_everything_back() {
     let redis = Redis::start();
@@ -227,7 +232,8 @@ async fn a_close_gives_everything_back() {
     worker.close().await;
 }
 
-/// A lease that lapses takes what was claimed along; the name is taken again, and the event comes again with the same id.
+/// A lease that lapses takes what was claimed along; the name is taken again, and the event comes
+/// again with the same id.
 #[tokio::test]
 async fn after_a_lapse_the_event_comes_again() {
     let redis = Redis::start();
@@ -349,8 +355,9 @@ async fn what_is_behind_many_markers_is_found() {
     worker.close().await;
 }
 
-/// An event that was claimed for `next()` counted as seen before the future had returned it. If the future was dropped in between (a `select!`), the event
-/// counted as "dropped without an answer": with one attempt and dead letters, ten of ten events became dead letters that nobody had seen.
+/// An event that was claimed for `next()` counted as seen before the future had returned it. If the
+/// future was dropped in between (a `select!`), the event counted as "dropped without an answer":
+/// with one attempt and dead letters, ten of ten events became dead letters that nobody had seen.
 #[tokio::test]
 async fn an_event_that_next_never_returned_is_given_back() {
     let redis = Redis::start();
@@ -390,8 +397,8 @@ async fn figure(console: &Console, section: &str, name: &str) -> u64 {
     value.split(',').next().and_then(|value| value.parse().ok()).expect("a number")
 }
 
-/// Each waiting `next()` opened a connection of its own every second: 64 waiters 63 per second, 1,024 waiters 810. Now one wait serves all of them, and
-/// wakes as many as there are events.
+/// Each waiting `next()` opened a connection of its own every second: 64 waiters 63 per second,
+/// 1,024 waiters 810. Now one wait serves all of them, and wakes as many as there are events.
 #[tokio::test]
 async fn any_number_of_waiters_shares_one_wait() {
     let redis = Redis::own(&[]);
@@ -437,7 +444,8 @@ async fn any_number_of_waiters_shares_one_wait() {
     }
 }
 
-/// A caller waits, and another one's answer makes an event due in a moment. The wait used to go on until its block time was over, a second each time.
+/// A caller waits, and another one's answer makes an event due in a moment. The wait used to go on
+/// until its block time was over, a second each time.
 #[tokio::test]
 async fn an_object_that_becomes_due_during_the_wait_is_claimed() {
     let redis = Redis::start();

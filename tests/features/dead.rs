@@ -1,4 +1,5 @@
-//! Dead letters in an operator's hands: read, retried as new events, dropped; and what is kept of it.
+//! Dead letters in an operator's hands: read, retried as new events, dropped; and what is kept of
+//! it.
 #![cfg(feature = "cli")]
 
 use std::process::{Command, Output};
@@ -51,7 +52,8 @@ async fn all_actions(state: &mut State) -> Vec<Action> {
     actions(&mut state.conn, &keys, None, 32).await.expect("the actions")
 }
 
-/// A retried event is a new one: it has a new id, comes behind what is queued already, and a worker finds it without being told.
+/// A retried event is a new one: it has a new id, comes behind what is queued already, and a worker
+/// finds it without being told.
 #[tokio::test]
 async fn a_retried_dead_letter_is_a_new_event_at_the_end_of_the_queue() {
     let (redis, mut state) = empty().await;
@@ -159,7 +161,8 @@ async fn what_cannot_be_retried_stays() {
     assert_eq!(settled, [Settled::Dropped; 4]);
 }
 
-/// A right that is missing is noticed before anything is done: half a retry would have the event twice, or not at all.
+/// A right that is missing is noticed before anything is done: half a retry would have the event
+/// twice, or not at all.
 #[tokio::test]
 async fn a_right_that_is_missing_leaves_everything_as_it_is() {
     let redis = Redis::own(&[]);
@@ -176,7 +179,8 @@ async fn a_right_that_is_missing_leaves_everything_as_it_is() {
     assert_eq!(redis.console().await.list(&redis.keys().events("work:1")).await, Vec::<String>::new());
 }
 
-/// All of one object, or all there are, in bounded steps; what becomes a dead letter meanwhile is not retried once more.
+/// All of one object, or all there are, in bounded steps; what becomes a dead letter meanwhile is
+/// not retried once more.
 #[tokio::test]
 async fn all_of_an_object_or_all_there_are_are_retried() {
     let (redis, mut state) = empty().await;

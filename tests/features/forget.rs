@@ -73,7 +73,8 @@ async fn a_name_of_which_nothing_is_known_is_told() {
     assert_eq!(lines(&output), ["work:l  nothing is known of it", "work:2  forgotten, its last id was 4"]);
 }
 
-/// Names come from standard input too, one a line, in any number; a bad one is told with its line, after all before it.
+/// Names come from standard input too, one a line, in any number; a bad one is told with its line,
+/// after all before it.
 #[tokio::test]
 async fn names_come_from_standard_input() {
     let redis = Redis::start();
@@ -137,8 +138,8 @@ async fn fades(console: &Console, object: &str) -> i64 {
     console.run(&["PTTL", &console.keys.last_event_id(object)]).await
 }
 
-/// A worker forgets an object some time after its last event, and not while it has one in hand. The next event begins anew, and a receiver
-/// that remembers the object applies it.
+/// A worker forgets an object some time after its last event, and not while it has one in hand. The
+/// next event begins anew, and a receiver that remembers the object applies it.
 #[tokio::test]
 async fn a_worker_forgets_after_a_while() {
     let redis = Redis::start();

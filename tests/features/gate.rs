@@ -31,8 +31,9 @@ fn pushed() -> impl Strategy<Value = Vec<Pushed>> {
     })
 }
 
-/// The sends of a history as workers make them: batches that begin anywhere at or before what is delivered so far, so that they come
-/// twice in part or in whole; a batch may be sent before one of its events is found dead, then its followers name that event.
+/// The sends of a history as workers make them: batches that begin anywhere at or before what is
+/// delivered so far, so that they come twice in part or in whole; a batch may be sent before one of
+/// its events is found dead, then its followers name that event.
 fn sends(pushed: &[Pushed], batches: &[(usize, usize, bool)]) -> Vec<Send> {
     let alive_before = |at: usize| (0..at).rev().find(|&j| !pushed[j].dead);
     let mut sends = Vec::new();
@@ -55,7 +56,8 @@ fn sends(pushed: &[Pushed], batches: &[(usize, usize, bool)]) -> Vec<Send> {
     sends
 }
 
-/// Moves sends about, each by at most `reach` places; the keys come from the test case, so a seed repeats it.
+/// Moves sends about, each by at most `reach` places; the keys come from the test case, so a seed
+/// repeats it.
 fn reorder(sends: &mut Vec<Send>, keys: &[usize], reach: usize) {
     let mut keyed: Vec<_> =
         sends.iter().enumerate().map(|(at, send)| (at + keys[at % keys.len()] % (reach + 1), *send)).collect();
@@ -85,8 +87,9 @@ fn follows(pushed: &[Pushed], last: Option<usize>, next: usize) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever comes, in whatever order: what passes is in order and skips nothing but dead letters; what is early is needed and
-    /// could not pass; and offering again what was early lets everything through in the end.
+    /// Whatever comes, in whatever order: what passes is in order and skips nothing but dead
+    /// letters; what is early is needed and could not pass; and offering again what was early lets
+    /// everything through in the end.
     #[test]
     fn what_passes_is_the_chain(
         pushed in pushed(),
@@ -122,7 +125,8 @@ proptest! {
         prop_assert!(follows(&pushed, last, pushed.len()), "{:?} is not the end", last);
     }
 
-    /// A consumer that joins late applies everything after the first `prev` it sees, by the same rule.
+    /// A consumer that joins late applies everything after the first `prev` it sees, by the same
+    /// rule.
     #[test]
     fn a_late_joiner_follows_from_the_first_prev_it_sees(
         pushed in pushed(),

@@ -1,4 +1,5 @@
-//! The event log: what is finalized has one row, written in the step that finalizes it; and reading it.
+//! The event log: what is finalized has one row, written in the step that finalizes it; and reading
+//! it.
 #![cfg(feature = "cli")]
 
 use std::process::{Command, Output};
@@ -133,7 +134,8 @@ async fn every_event_that_is_finalized_has_one_row() {
     console.check().await;
 }
 
-/// A call is repeated after its reply was lost, and once more when much has happened since: the log has each event once.
+/// A call is repeated after its reply was lost, and once more when much has happened since: the log
+/// has each event once.
 #[tokio::test]
 async fn finalizing_twice_leaves_one_row() {
     let redis = Redis::start();
@@ -151,7 +153,8 @@ async fn finalizing_twice_leaves_one_row() {
     assert_eq!(redis.console().await.dead().await.len(), 1);
 }
 
-/// A row says when the worker was given the event, by the clock of Redis, and which attempts failed before: those of the first of the batch.
+/// A row says when the worker was given the event, by the clock of Redis, and which attempts failed
+/// before: those of the first of the batch.
 #[tokio::test]
 async fn a_row_says_when_the_event_was_taken_and_how_often_it_failed() {
     let redis = Redis::start();
@@ -186,8 +189,8 @@ async fn what_is_not_finalized_has_no_row() {
     assert_eq!(shorts(&rows(&mut state).await), ["completed 7 0 work:2 7 - 0"]);
 }
 
-/// Where the log has another type, no event leaves its batch: it is held, as it is, until an operator has put that right. Then it comes again, under the
-/// same id.
+/// Where the log has another type, no event leaves its batch: it is held, as it is, until an
+/// operator has put that right. Then it comes again, under the same id.
 #[tokio::test]
 async fn what_the_log_cannot_take_is_held() {
     let redis = Redis::start();
@@ -241,7 +244,8 @@ async fn rows_error(state: &mut State) -> Option<ControlError> {
     log(&mut state.conn, &keys, None, 1).await.err()
 }
 
-/// An event that could not become a dead letter stays, and has no row; those delivered before it have.
+/// An event that could not become a dead letter stays, and has no row; those delivered before it
+/// have.
 #[tokio::test]
 async fn an_event_that_cannot_be_a_dead_letter_has_no_row() {
     let redis = Redis::start();
@@ -255,7 +259,8 @@ async fn an_event_that_cannot_be_a_dead_letter_has_no_row() {
     assert!(held.starts_with("6 0 0 0 quarantine: events.dead: WRONGTYPE "), "{held}");
 }
 
-/// Without it, the log has nothing of what was delivered or went to the dead letters, and no command is run for it.
+/// Without it, the log has nothing of what was delivered or went to the dead letters, and no
+/// command is run for it.
 #[tokio::test]
 async fn a_log_that_is_off_costs_nothing() {
     let redis = Redis::own(&[]);
@@ -333,7 +338,8 @@ async fn connect(state: &mut State, event_log: bool) {
     scripts::connect(&mut state.conn, &keys, "", Seen { event_log, ..Seen::default() }).await.expect("connected");
 }
 
-/// An operator finalizes, too: a skipped event is dead in the log where the worker that came last logs, and only there.
+/// An operator finalizes, too: a skipped event is dead in the log where the worker that came last
+/// logs, and only there.
 #[tokio::test]
 async fn a_skipped_event_is_dead_in_the_log_where_it_is_on() {
     let redis = Redis::start();
@@ -384,7 +390,8 @@ async fn events_are_finalized_and_logged_when_memory_has_run_out() {
     assert_eq!(shorts(&rows(&mut state).await), ["completed 1 0 work:1 1 - 0"]);
 }
 
-/// Pages go both ways, begin at a row or a time, and are bounded; what is no id of a row is refused.
+/// Pages go both ways, begin at a row or a time, and are bounded; what is no id of a row is
+/// refused.
 #[tokio::test]
 async fn the_log_is_read_in_pages() {
     let redis = Redis::start();
@@ -421,7 +428,8 @@ fn done(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("UTF-8")
 }
 
-/// The command shows the rows of all objects or of one, for people or as JSON lines, with the event's own time where it is told its member.
+/// The command shows the rows of all objects or of one, for people or as JSON lines, with the
+/// event's own time where it is told its member.
 #[tokio::test]
 async fn the_command_shows_the_log() {
     let redis = Redis::start();

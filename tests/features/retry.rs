@@ -27,7 +27,8 @@ fn retry(policy: &str) -> impl FnOnce(&mut WorkerConfig) {
     move |config| config.retry = policy
 }
 
-/// Waits until the object is held with so many failed attempts, and answers how long it will wait, in seconds.
+/// Waits until the object is held with so many failed attempts, and answers how long it will wait,
+/// in seconds.
 async fn wait_after(console: &Console, object: &str, attempts: usize) -> f64 {
     until(&format!("{object} has failed {attempts} times"), PATIENCE, async || {
         let held = console.held_id(object).await?;
@@ -52,7 +53,8 @@ fn fields<const N: usize>(fields: [(&str, &str); N]) -> Vec<(String, String)> {
     fields.into_iter().map(|(field, value)| (field.to_owned(), value.to_owned())).collect()
 }
 
-/// Two retries, five minutes apart; then the dead letters have it with its error, and the chain goes on over it.
+/// Two retries, five minutes apart; then the dead letters have it with its error, and the chain
+/// goes on over it.
 #[tokio::test]
 async fn three_failures_under_fixed_5m_2_leave_it_in_the_dead_letters_and_the_next_event_runs_with_the_right_prev() {
     let redis = Redis::start();
@@ -76,7 +78,8 @@ async fn three_failures_under_fixed_5m_2_leave_it_in_the_dead_letters_and_the_ne
     console.check().await;
 }
 
-/// The event is over: the log says so, with the error, and the chain goes on over it. No receiver knows its id.
+/// The event is over: the log says so, with the error, and the chain goes on over it. No receiver
+/// knows its id.
 #[tokio::test]
 async fn attempts_used_up_complete_with_errors_and_the_log_says_so() {
     let redis = Redis::start();
@@ -176,8 +179,9 @@ async fn a_wait_that_the_sink_names_is_no_attempt_more() {
     assert_eq!((sink.sent()[0].id, sink.sent()[0].prev), (2, 0));
 }
 
-/// However the event comes back, its failures are not forgotten: by a restart under the same name, by others who take over, after a graceful stop,
-/// and where its process was paused beyond its lease.
+/// However the event comes back, its failures are not forgotten: by a restart under the same name,
+/// by others who take over, after a graceful stop, and where its process was paused beyond its
+/// lease.
 #[tokio::test]
 async fn attempts_survive_restarts_takeovers_stops_and_pauses() {
     let redis = Redis::start();
@@ -226,7 +230,8 @@ async fn attempts_survive_restarts_takeovers_stops_and_pauses() {
     assert_eq!(sink.applied_of("work:1")[0], "1");
 }
 
-/// Deaths are counted apart. The event that has killed five workers is held with that error, however few attempts its policy allows.
+/// Deaths are counted apart. The event that has killed five workers is held with that error,
+/// however few attempts its policy allows.
 #[tokio::test]
 async fn five_deaths_hold_the_event_and_are_no_attempts() {
     let redis = Redis::start();
@@ -250,7 +255,8 @@ async fn five_deaths_hold_the_event_and_are_no_attempts() {
     other.stop().await;
 }
 
-/// A graceful stop, a pause of the process and an unavailable sink are no failures of an event: one attempt is all it has here, and it is delivered.
+/// A graceful stop, a pause of the process and an unavailable sink are no failures of an event: one
+/// attempt is all it has here, and it is delivered.
 #[tokio::test]
 async fn a_stop_a_pause_and_an_unavailable_sink_count_nothing() {
     let redis = Redis::start();
@@ -281,7 +287,8 @@ async fn a_stop_a_pause_and_an_unavailable_sink_count_nothing() {
     console.until_at_rest().await;
 }
 
-/// An object that waits has no worker. With one slot, more objects wait than there are slots, and all others go on.
+/// An object that waits has no worker. With one slot, more objects wait than there are slots, and
+/// all others go on.
 #[tokio::test]
 async fn waiting_occupies_no_slot() {
     let redis = Redis::start();

@@ -1,4 +1,5 @@
-//! The sink `file:PATH` on real files: what it writes, what it cuts, whom it refuses, and what it does when the disk is full.
+//! The sink `file:PATH` on real files: what it writes, what it cuts, whom it refuses, and what it
+//! does when the disk is full.
 #![cfg(feature = "worker")]
 
 use std::fs;
@@ -144,7 +145,8 @@ fn child_is_refused() {
     assert!(matches!(error, SinkError::Locked { .. }), "{error}");
 }
 
-/// The limit on a file's size stands for the full disk: like it, it lets a part of a write through and then fails.
+/// The limit on a file's size stands for the full disk: like it, it lets a part of a write through
+/// and then fails.
 #[test]
 fn a_full_disk_makes_the_sink_unavailable_and_cuts_the_partial_write() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,5 @@
-//! Events that may have killed their worker: few of them are in hand at a time, so that a death puts nothing else aside.
+//! Events that may have killed their worker: few of them are in hand at a time, so that a death
+//! puts nothing else aside.
 #![cfg(feature = "worker")]
 
 use std::collections::BTreeSet;
@@ -35,8 +36,9 @@ async fn crashes_in_hand(console: &Console) -> Vec<u32> {
     crashes
 }
 
-/// A sink stood still, and five deaths of its process put 256 healthy objects aside for an operator, with the one that was the cause. From two crashes
-/// on, few such events are in hand at a time, and the last one is alone.
+/// A sink stood still, and five deaths of its process put 256 healthy objects aside for an
+/// operator, with the one that was the cause. From two crashes on, few such events are in hand at a
+/// time, and the last one is alone.
 #[tokio::test]
 async fn five_deaths_put_only_the_killer_aside() {
     const OBJECTS: usize = 300;
@@ -119,7 +121,8 @@ impl Program {
     }
 }
 
-/// Claims whatever there is room for, until that has the killer in it. If nothing more comes, what is in hand is committed.
+/// Claims whatever there is room for, until that has the killer in it. If nothing more comes, what
+/// is in hand is committed.
 async fn claim_the_killer(program: &Program) -> Vec<Claimed> {
     loop {
         let in_hand = claim_all(program).await;
@@ -141,7 +144,8 @@ async fn claim_all(program: &Program) -> Vec<Claimed> {
     in_hand
 }
 
-/// The same for claims by hand: a program that claimed all there was, and died five times, put everything aside that it had in hand.
+/// The same for claims by hand: a program that claimed all there was, and died five times, put
+/// everything aside that it had in hand.
 #[tokio::test]
 async fn five_deaths_of_a_program_put_only_the_killer_aside() {
     const OBJECTS: usize = 40;
@@ -184,7 +188,8 @@ async fn five_deaths_of_a_program_put_only_the_killer_aside() {
     program.kill(&console, Vec::new()).await;
 }
 
-/// A program with one slot waits for events: the call behind the wait has room for the suspect that falls due meanwhile.
+/// A program with one slot waits for events: the call behind the wait has room for the suspect that
+/// falls due meanwhile.
 #[tokio::test]
 async fn who_waits_gets_a_suspect() {
     let redis = Redis::start();
@@ -202,8 +207,8 @@ async fn who_waits_gets_a_suspect() {
     }
 }
 
-/// The call behind the wait for a marker had no room for suspects and put off the one that was due at its end. A worker with one free slot makes no other
-/// call: the event was never delivered.
+/// The call behind the wait for a marker had no room for suspects and put off the one that was due
+/// at its end. A worker with one free slot makes no other call: the event was never delivered.
 #[tokio::test]
 async fn a_worker_with_one_slot_gets_a_suspect() {
     let redis = Redis::start();
@@ -218,7 +223,8 @@ async fn a_worker_with_one_slot_gets_a_suspect() {
     console.until_at_rest().await;
 }
 
-/// An event that has killed too many workers may end as attempts do. Nothing else delivers it again, and its object goes on.
+/// An event that has killed too many workers may end as attempts do. Nothing else delivers it
+/// again, and its object goes on.
 #[rstest]
 #[case::dead_letter(UsedUp::DeadLetter)]
 #[case::complete(UsedUp::CompleteWithErrors)]

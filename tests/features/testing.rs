@@ -1,4 +1,5 @@
-//! The test kit without Redis: it runs handlers as a worker does, and says what they did. The handlers of the example are tested with it.
+//! The test kit without Redis: it runs handlers as a worker does, and says what they did. The
+//! handlers of the example are tested with it.
 #![cfg(feature = "worker")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,7 +29,8 @@ fn refused<T>(assertion: impl FnOnce() -> T) -> String {
     panic.downcast_ref::<String>().expect("a text").clone()
 }
 
-/// The handlers of the example: paid at the second attempt, charged once, too much is a dead letter, and what is closed is archived.
+/// The handlers of the example: paid at the second attempt, charged once, too much is a dead
+/// letter, and what is closed is archived.
 #[tokio::test]
 async fn the_example_is_tested_with_the_kit() {
     let test = HandlerTest::new(crate::example::handlers(&Shutdown::new()).expect("a set"));
@@ -48,7 +50,8 @@ async fn the_example_is_tested_with_the_kit() {
     test.run(archived).await.assert_delivered().assert_succeeded("stop");
 }
 
-/// A second run of an event is a retry: what has succeeded, a handler or a subtask, does not run again. Another event, and a test that has forgotten, begin anew.
+/// A second run of an event is a retry: what has succeeded, a handler or a subtask, does not run
+/// again. Another event, and a test that has forgotten, begin anew.
 #[tokio::test]
 async fn a_second_run_does_what_a_retry_does() {
     let (mail, charged) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
@@ -105,7 +108,8 @@ async fn a_second_run_does_what_a_retry_does() {
     assert_eq!(counts(), (3, 3));
 }
 
-/// Each handler has an outcome of its own, and the event becomes what the worker makes of all of them.
+/// Each handler has an outcome of its own, and the event becomes what the worker makes of all of
+/// them.
 #[tokio::test]
 async fn every_way_to_end_is_told() {
     let handlers = Handlers::builder()
@@ -139,7 +143,8 @@ async fn every_way_to_end_is_told() {
     assert_eq!(ran.outcome("slow"), Some(&HandlerOutcome::TimedOut(Duration::from_millis(5))));
 }
 
-/// What a handler is told is what the test chose; an event that it does not take, and one for which there is no handler, are dead letters.
+/// What a handler is told is what the test chose; an event that it does not take, and one for which
+/// there is no handler, are dead letters.
 #[tokio::test]
 async fn a_handler_is_told_what_the_test_chose() {
     let seen = Arc::new(Mutex::new(String::new()));
@@ -166,7 +171,8 @@ async fn a_handler_is_told_what_the_test_chose() {
     assert!(HandlerTest::one("", |_: Value, _| async { Ok(()) }).is_err());
 }
 
-/// A cancelled delivery drops the futures of the handlers and fires their token; what has ended before is kept.
+/// A cancelled delivery drops the futures of the handlers and fires their token; what has ended
+/// before is kept.
 #[tokio::test]
 async fn a_run_can_be_cancelled() {
     let (waiting, token) = (Arc::new(Notify::new()), Arc::new(Mutex::new(CancellationToken::new())));
@@ -210,7 +216,8 @@ async fn what_a_worker_refuses_is_refused() {
     assert_eq!(ran.assert_delivered().emitted().len(), seriatim::sink::EMITS_MAX);
 }
 
-/// The limit of subtasks is that of a worker: it counts those of earlier runs, and one more is refused without running.
+/// The limit of subtasks is that of a worker: it counts those of earlier runs, and one more is
+/// refused without running.
 #[tokio::test]
 async fn one_subtask_too_many_is_refused() {
     let runs = Arc::new(AtomicU32::new(0));

@@ -19,7 +19,8 @@ fn worker(redis: &Redis, handlers: &Handlers) -> WorkerBuilder {
     Worker::builder(redis.url()).config(config(redis, "w")).sink(handlers.clone())
 }
 
-/// Everything that can be handled is, what handlers emit too; and what waits is told, not waited for.
+/// Everything that can be handled is, what handlers emit too; and what waits is told, not waited
+/// for.
 #[tokio::test]
 async fn what_happened_and_what_is_left_is_returned() {
     let redis = Redis::start();

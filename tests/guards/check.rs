@@ -1,4 +1,5 @@
-//! What `check` tells of a state that is broken in one place, word for word, and what it says nothing of.
+//! What `check` tells of a state that is broken in one place, word for word, and what it says
+//! nothing of.
 
 use seriatim::control::check::check;
 

@@ -8,8 +8,9 @@ use crate::state::State;
 use crate::support::Redis;
 use crate::{BOUNDS, ask, attach, attached, objects, pop};
 
-/// A call failed after it had taken a batch away, and no event has come since: the slot owns an object that has nothing. It lets go of it, or
-/// whatever is pushed later would wait behind an owner that does nothing.
+/// A call failed after it had taken a batch away, and no event has come since: the slot owns an
+/// object that has nothing. It lets go of it, or whatever is pushed later would wait behind an
+/// owner that does nothing.
 #[tokio::test]
 async fn an_owned_object_without_events_is_let_go_of() {
     let redis = Redis::start();
@@ -26,7 +27,8 @@ async fn an_owned_object_without_events_is_let_go_of() {
     console.check().await;
 }
 
-/// A reply was lost, and a pop has moved another name into the slot's list since: the batch is of the object that the slot owns.
+/// A reply was lost, and a pop has moved another name into the slot's list since: the batch is of
+/// the object that the slot owns.
 #[tokio::test]
 async fn a_lost_batch_is_of_the_object_the_slot_owns() {
     let redis = Redis::start();
@@ -41,7 +43,8 @@ async fn a_lost_batch_is_of_the_object_the_slot_owns() {
     assert_eq!(objects(&answer), ["work:1"]);
 }
 
-/// The empty name only wakes: even where somebody has pushed events without a name, it is no object.
+/// The empty name only wakes: even where somebody has pushed events without a name, it is no
+/// object.
 #[tokio::test]
 async fn the_empty_name_is_no_object() {
     let redis = Redis::start();
@@ -57,7 +60,8 @@ async fn the_empty_name_is_no_object() {
     assert_eq!(console.list(&state.keys.events("")).await, ["1", "2"]);
 }
 
-/// Two pops have filled one slot's list: the slot takes one object, and the other one is there for others.
+/// Two pops have filled one slot's list: the slot takes one object, and the other one is there for
+/// others.
 #[tokio::test]
 async fn a_slot_takes_one_of_two_names() {
     let redis = Redis::start();
@@ -91,7 +95,8 @@ async fn of_two_slots_with_one_name_the_first_gets_the_object() {
     console.check().await;
 }
 
-/// A pop has moved a marker, and by now its slot may claim nothing: the marker goes back, or its events would wait for a renewal.
+/// A pop has moved a marker, and by now its slot may claim nothing: the marker goes back, or its
+/// events would wait for a renewal.
 #[tokio::test]
 async fn a_name_that_may_not_be_claimed_becomes_a_marker_again() {
     let redis = Redis::start();
@@ -125,8 +130,9 @@ async fn a_name_for_which_the_reply_has_no_room_becomes_a_marker_again() {
     console.check().await;
 }
 
-/// A call failed after it had taken a batch away: its slot owns an object without a batch. Where it may claim nothing, the object is held for
-/// others; as a marker of an object that has an owner it would be dropped.
+/// A call failed after it had taken a batch away: its slot owns an object without a batch. Where it
+/// may claim nothing, the object is held for others; as a marker of an object that has an owner it
+/// would be dropped.
 #[tokio::test]
 async fn an_owned_object_that_may_not_be_claimed_is_held() {
     let redis = Redis::start();
@@ -141,7 +147,8 @@ async fn an_owned_object_that_may_not_be_claimed_is_held() {
     console.check().await;
 }
 
-/// A name in `objects.held` whose object is not held, left by hand or by another program: it would be due for ever.
+/// A name in `objects.held` whose object is not held, left by hand or by another program: it would
+/// be due for ever.
 #[tokio::test]
 async fn a_due_name_that_is_not_held_is_dropped() {
     let redis = Redis::start();
@@ -159,7 +166,8 @@ async fn a_due_name_that_is_not_held_is_dropped() {
     assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
 }
 
-/// The owner's key of a held object was evicted. What had come later was delivered before the batch, with higher ids, and the batch was never delivered.
+/// The owner's key of a held object was evicted. What had come later was delivered before the
+/// batch, with higher ids, and the batch was never delivered.
 #[tokio::test]
 async fn a_held_batch_whose_owner_was_evicted_comes_first() {
     let redis = Redis::start();
@@ -176,7 +184,8 @@ async fn a_held_batch_whose_owner_was_evicted_comes_first() {
     assert_eq!(redis.console().await.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.1"));
 }
 
-/// A due held object is put aside, for nobody can tell its owner. The marker of it that the call has read leads nowhere from then on.
+/// A due held object is put aside, for nobody can tell its owner. The marker of it that the call
+/// has read leads nowhere from then on.
 #[tokio::test]
 async fn what_was_put_aside_is_told_once() {
     let redis = Redis::start();
@@ -193,8 +202,9 @@ async fn what_was_put_aside_is_told_once() {
     assert_eq!(quarantined.len(), 1, "{quarantined:?}");
 }
 
-/// A call takes 4,096 events at most, of which the first of each batch counts as four: the calls in which each object has one event would take
-/// longest otherwise. What is behind the first events comes with later batches.
+/// A call takes 4,096 events at most, of which the first of each batch counts as four: the calls in
+/// which each object has one event would take longest otherwise. What is behind the first events
+/// comes with later batches.
 #[tokio::test]
 async fn the_first_event_of_a_batch_counts_as_four() {
     const OBJECTS: usize = 100;
@@ -217,8 +227,8 @@ async fn the_first_event_of_a_batch_counts_as_four() {
     assert_eq!(counts, [vec![300; 13], vec![1; OBJECTS - 13]].concat());
 }
 
-/// Thousands of objects are due, and none of them can be claimed: their owners' keys were evicted, or their batches are gone. One call let all of them
-/// go, and Redis did nothing else for as long.
+/// Thousands of objects are due, and none of them can be claimed: their owners' keys were evicted,
+/// or their batches are gone. One call let all of them go, and Redis did nothing else for as long.
 #[tokio::test]
 async fn a_call_lets_so_many_due_objects_go_and_no_more() {
     for (why, most) in [("evicted", 256), ("batch gone", 64)] {

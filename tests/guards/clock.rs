@@ -25,8 +25,9 @@ async fn due_ms(state: &mut State, object: &str) -> u64 {
     score as u64
 }
 
-/// The clock stepped ahead by an hour, and back again. A pause that was set before lifted itself an hour early, and a retry came an hour early: all times
-/// moved by the whole step, also those that were right again.
+/// The clock stepped ahead by an hour, and back again. A pause that was set before lifted itself an
+/// hour early, and a retry came an hour early: all times moved by the whole step, also those that
+/// were right again.
 #[tokio::test]
 async fn what_was_written_before_a_step_ahead_stays_when_the_clock_steps_back() {
     let redis = Redis::start();
@@ -58,8 +59,9 @@ async fn what_was_written_before_a_step_ahead_stays_when_the_clock_steps_back() 
     assert!(ends_since.abs_diff(now + HOUR_MS) < MINUTE_MS, "{since}");
 }
 
-/// Rules had become a string when the clock stepped back. The call that was to move them failed behind its first write: the step was forgotten, and
-/// held objects waited for an hour, also when the key was repaired.
+/// Rules had become a string when the clock stepped back. The call that was to move them failed
+/// behind its first write: the step was forgotten, and held objects waited for an hour, also when
+/// the key was repaired.
 #[tokio::test]
 async fn rules_of_a_wrong_type_do_not_keep_held_objects_from_moving() {
     let redis = Redis::start();
@@ -76,7 +78,8 @@ async fn rules_of_a_wrong_type_do_not_keep_held_objects_from_moving() {
     assert!(due.abs_diff(now + MINUTE_MS) < MINUTE_MS, "due in {} ms", due - now);
 }
 
-/// While a step ahead is fresh, nothing is taken over. The name waits as one does that is alive: it is not the first of each sweep.
+/// While a step ahead is fresh, nothing is taken over. The name waits as one does that is alive: it
+/// is not the first of each sweep.
 #[tokio::test]
 async fn a_name_is_looked_at_later_after_a_step_ahead() {
     let redis = Redis::start();
@@ -95,7 +98,8 @@ async fn a_name_is_looked_at_later_after_a_step_ahead() {
     assert!(next > now as f64, "{next}");
 }
 
-/// How far a step back may go beyond the step ahead before it, so that what was written before the two stays: 5 s, and no more.
+/// How far a step back may go beyond the step ahead before it, so that what was written before the
+/// two stays: 5 s, and no more.
 #[tokio::test]
 async fn a_step_back_undoes_a_step_ahead_of_its_length() {
     let redis = Redis::start();

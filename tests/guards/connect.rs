@@ -12,7 +12,8 @@ fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
 }
 
-/// Nobody knows which ids were given before a namespace was emptied: it begins at the time, and only then.
+/// Nobody knows which ids were given before a namespace was emptied: it begins at the time, and
+/// only then.
 #[tokio::test]
 async fn a_new_namespace_begins_at_the_time() {
     let redis = Redis::start();
@@ -40,7 +41,8 @@ async fn a_new_namespace_does_not_begin_below_the_counter() {
     assert!(connected.counter > counter, "{connected:?}");
 }
 
-/// The counter is always there from the first connection on, so that one that is absent was evicted: it jumps, whatever the first id.
+/// The counter is always there from the first connection on, so that one that is absent was
+/// evicted: it jumps, whatever the first id.
 #[tokio::test]
 async fn an_absent_counter_was_evicted() {
     let redis = Redis::start();

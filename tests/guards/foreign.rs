@@ -1,4 +1,5 @@
-//! Names that may be objects of a namespace: a process without one drops them, reports them, and touches none of their keys.
+//! Names that may be objects of a namespace: a process without one drops them, reports them, and
+//! touches none of their keys.
 
 use seriatim::control::By;
 use seriatim::keys::Keys;
@@ -11,7 +12,8 @@ use crate::{BOUNDS, LEASE, ask, attach, attached, objects, pop};
 
 const FOREIGN: &str = "{shop:0}:work:1";
 
-/// What namespace `shop` has of its object: worker `w` of that namespace owns it, as the same worker id would say without a namespace.
+/// What namespace `shop` has of its object: worker `w` of that namespace owns it, as the same
+/// worker id would say without a namespace.
 struct Scene {
     /// Without a namespace.
     state: State,
@@ -60,8 +62,9 @@ impl Scene {
     }
 }
 
-/// A raw producer pushed `{shop:0}:work:1` as a marker, outside of any namespace. A worker without a namespace claimed it, and drained the real queue
-/// of namespace `shop`. However the name reaches a script, it is dropped.
+/// A raw producer pushed `{shop:0}:work:1` as a marker, outside of any namespace. A worker without
+/// a namespace claimed it, and drained the real queue of namespace `shop`. However the name reaches
+/// a script, it is dropped.
 #[tokio::test]
 async fn an_object_of_a_namespace_is_not_claimed_without_it() {
     let redis = Redis::own(&[]);
@@ -79,7 +82,8 @@ async fn an_object_of_a_namespace_is_not_claimed_without_it() {
     assert_eq!(scene.of_shop().await, before);
 }
 
-/// A pop has moved the name to a slot that is busy: it goes back to the markers, and the next call drops it.
+/// A pop has moved the name to a slot that is busy: it goes back to the markers, and the next call
+/// drops it.
 #[tokio::test]
 async fn a_stray_of_a_namespace_is_dropped() {
     let redis = Redis::own(&[]);
@@ -102,7 +106,8 @@ async fn a_stray_of_a_namespace_is_dropped() {
     assert_eq!(scene.of_shop().await, before);
 }
 
-/// A slot lost the reply that gave it a batch; its list has a name of another namespace too, whose owner has the same worker id there.
+/// A slot lost the reply that gave it a batch; its list has a name of another namespace too, whose
+/// owner has the same worker id there.
 #[tokio::test]
 async fn a_lost_batch_is_of_no_object_of_a_namespace() {
     let redis = Redis::own(&[]);
@@ -115,7 +120,8 @@ async fn a_lost_batch_is_of_no_object_of_a_namespace() {
     assert_eq!(scene.of_shop().await, before);
 }
 
-/// A dead letter that names such an object stays: a retry would push its event into the queue of the other namespace.
+/// A dead letter that names such an object stays: a retry would push its event into the queue of
+/// the other namespace.
 #[tokio::test]
 async fn a_dead_letter_of_a_namespace_is_not_retried_without_it() {
     let redis = Redis::own(&[]);

@@ -28,8 +28,8 @@ async fn reported(state: &mut State, bounds: Bounds, first: u64, count: usize) -
     scripts::advance(&mut state.conn, &call).await.expect("an answer")
 }
 
-/// The last id of a released object is forgotten after a while, one that is in hand is not: neither where the object goes on, nor where it is claimed
-/// again before the time is over.
+/// The last id of a released object is forgotten after a while, one that is in hand is not: neither
+/// where the object goes on, nor where it is claimed again before the time is over.
 #[tokio::test]
 async fn only_what_is_released_is_forgotten() {
     let redis = Redis::start();
@@ -59,7 +59,8 @@ async fn only_what_is_released_is_forgotten() {
     assert_eq!(fades(&state).await, -1, "nobody forgets");
 }
 
-/// Where another slot of the same call goes on, the object that is released is forgotten all the same.
+/// Where another slot of the same call goes on, the object that is released is forgotten all the
+/// same.
 #[tokio::test]
 async fn what_is_released_beside_another_object_is_forgotten() {
     let redis = Redis::start();
@@ -82,7 +83,8 @@ async fn what_is_released_beside_another_object_is_forgotten() {
     assert_eq!(other, -1);
 }
 
-/// A held object whose queue is empty is let go of when it is due, and forgotten from then on; so is an owned one that has nothing.
+/// A held object whose queue is empty is let go of when it is due, and forgotten from then on; so
+/// is an owned one that has nothing.
 #[tokio::test]
 async fn what_is_let_go_of_without_events_is_forgotten() {
     let redis = Redis::start();
@@ -99,7 +101,8 @@ async fn what_is_let_go_of_without_events_is_forgotten() {
     assert!(fades(&state).await > 0, "owned");
 }
 
-/// As many slots as there can be claim in one call, each with an id to keep: one command writes all of that down.
+/// As many slots as there can be claim in one call, each with an id to keep: one command writes all
+/// of that down.
 #[tokio::test]
 async fn a_call_of_all_slots_keeps_all_last_ids() {
     let redis = Redis::start();
@@ -115,7 +118,8 @@ async fn a_call_of_all_slots_keeps_all_last_ids() {
     assert_eq!(objects(&scripts::advance(&mut state.conn, &call).await.expect("an answer")).len(), CLAIMS_MAX);
 }
 
-/// The same beside as many objects as a call pauses: no command is longer than Redis lets a script make it.
+/// The same beside as many objects as a call pauses: no command is longer than Redis lets a script
+/// make it.
 #[tokio::test]
 async fn a_call_of_all_slots_pauses_others_too() {
     let redis = Redis::start();
@@ -143,7 +147,8 @@ async fn a_call_of_all_slots_pauses_others_too() {
     assert_eq!((objects(&answer).len(), paused), (CLAIMS_MAX, 255));
 }
 
-/// Whatever there is of an object but its last id keeps it, each by itself, and the last id too; a marker does not.
+/// Whatever there is of an object but its last id keeps it, each by itself, and the last id too; a
+/// marker does not.
 #[tokio::test]
 async fn only_an_idle_object_is_forgotten() {
     let redis = Redis::start();

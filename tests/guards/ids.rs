@@ -16,7 +16,8 @@ fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
 }
 
-/// A call of a process that has seen this id: slot 0 has delivered `work:1` up to this id, if any; slot 1 is free.
+/// A call of a process that has seen this id: slot 0 has delivered `work:1` up to this id, if any;
+/// slot 1 is free.
 async fn call(state: &mut State, highest: u64, delivered: Option<u64>) -> Result<Vec<BatchReply>, ScriptError> {
     let keys = state.keys.clone();
     let mut call = Advance::beyond(&keys, "w", "token-1", BOUNDS, From::Markers, highest);
@@ -44,7 +45,8 @@ async fn set_counter(state: &mut State, counter: Option<u64>) {
     }
 }
 
-/// The counter was evicted, or Redis went back, while the connections lived: a call that gives no id mends it, too.
+/// The counter was evicted, or Redis went back, while the connections lived: a call that gives no
+/// id mends it, too.
 #[rstest]
 #[case::absent(None, 0)]
 #[case::absent_and_known(None, 40)]
@@ -89,7 +91,8 @@ async fn what_was_seen_may_not_be_so_high_that_no_id_is_left() {
     assert_eq!(counter(&mut state).await, 0);
 }
 
-/// An object that is claimed has an id above the counter. Another slot went on in the same call: its ids are given already, and stay.
+/// An object that is claimed has an id above the counter. Another slot went on in the same call:
+/// its ids are given already, and stay.
 #[tokio::test]
 async fn a_counter_below_an_objects_last_id_jumps_before_ids_are_given() {
     let redis = Redis::start();
@@ -118,7 +121,8 @@ async fn a_counter_that_is_an_objects_last_id_goes_on() {
     assert_eq!((batches[0].tag.first, batches[0].prev), (31, 30));
 }
 
-/// A last id after which no id is left, or a held batch with such ids, fails its object and nothing else.
+/// A last id after which no id is left, or a held batch with such ids, fails its object and nothing
+/// else.
 #[tokio::test]
 async fn ids_at_the_end_put_their_object_aside() {
     let redis = Redis::start();
@@ -137,7 +141,8 @@ async fn ids_at_the_end_put_their_object_aside() {
     console.until_held("work:2", "quarantine: work:2:events.held.id").await;
 }
 
-/// A slot is given the batch it has, after a lost reply; others that claim in this call must not get its ids.
+/// A slot is given the batch it has, after a lost reply; others that claim in this call must not
+/// get its ids.
 #[tokio::test]
 async fn a_batch_that_is_given_again_lifts_the_counter() {
     let redis = Redis::start();

@@ -7,7 +7,8 @@ use crate::support::Redis;
 use crate::support::sweep::sweep;
 use crate::{LEASE, attach, attached};
 
-/// The name was taken over, and then its new owner's lease ended too: that is not a lapse of the first one.
+/// The name was taken over, and then its new owner's lease ended too: that is not a lapse of the
+/// first one.
 #[tokio::test]
 async fn a_process_that_was_taken_over_is_fenced_even_when_its_successor_is_gone() {
     let redis = Redis::start();
@@ -45,7 +46,8 @@ async fn a_fenced_process_gives_back_nothing() {
     assert_eq!(redis.console().await.text(&keys.worker_lease("w")).await, Some(lease));
 }
 
-/// A key of a wrong type under an owner's name says that nobody owns the object: its name is a stray, and renewal goes on.
+/// A key of a wrong type under an owner's name says that nobody owns the object: its name is a
+/// stray, and renewal goes on.
 #[tokio::test]
 async fn a_name_whose_owner_has_a_wrong_type_is_a_stray() {
     let redis = Redis::start();
@@ -59,7 +61,8 @@ async fn a_name_whose_owner_has_a_wrong_type_is_a_stray() {
     assert_eq!(redis.console().await.list(&keys.objects_with_events()).await, ["work:1"]);
 }
 
-/// A key of a wrong type is found before anything is given back: half a detach would leave objects held by a process that still delivers them.
+/// A key of a wrong type is found before anything is given back: half a detach would leave objects
+/// held by a process that still delivers them.
 #[tokio::test]
 async fn a_detach_that_meets_a_wrong_type_changes_nothing() {
     let redis = Redis::start();
@@ -76,7 +79,8 @@ async fn a_detach_that_meets_a_wrong_type_changes_nothing() {
     assert!(console.text(&keys.worker_lease("w")).await.is_some());
 }
 
-/// What a process gives back is due at once, but the others wait for markers: the empty name wakes one of them.
+/// What a process gives back is due at once, but the others wait for markers: the empty name wakes
+/// one of them.
 #[tokio::test]
 async fn a_detach_that_gives_something_back_wakes_a_worker() {
     let redis = Redis::start();
@@ -94,7 +98,8 @@ async fn a_detach_that_gives_something_back_wakes_a_worker() {
     }
 }
 
-/// A name whose slots were taken over lives for a day from then on: a pop of its process may still move a marker.
+/// A name whose slots were taken over lives for a day from then on: a pop of its process may still
+/// move a marker.
 #[tokio::test]
 async fn a_takeover_is_a_sign_of_life() {
     let redis = Redis::start();
@@ -109,7 +114,8 @@ async fn a_takeover_is_a_sign_of_life() {
     assert!(at_ms > 7, "{registered}");
 }
 
-/// A process whose lease has ended sweeps before it has noticed: what it has itself is not what a dead one has left.
+/// A process whose lease has ended sweeps before it has noticed: what it has itself is not what a
+/// dead one has left.
 #[tokio::test]
 async fn a_sweep_leaves_the_own_name_alone() {
     let redis = Redis::start();

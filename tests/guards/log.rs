@@ -6,8 +6,9 @@ use crate::state::State;
 use crate::support::Redis;
 use crate::{BOUNDS, attached};
 
-/// An event is completed with errors: the log has it and the dead letters have not, and the next one follows on what was delivered before. Where the log
-/// cannot be written, it is held with its numbers.
+/// An event is completed with errors: the log has it and the dead letters have not, and the next
+/// one follows on what was delivered before. Where the log cannot be written, it is held with its
+/// numbers.
 #[tokio::test]
 async fn what_completes_with_errors_is_in_the_log() {
     let redis = Redis::start();
@@ -40,7 +41,8 @@ async fn what_completes_with_errors_is_in_the_log() {
     assert!(held.starts_with("7 3 2 2 quarantine: event.log: WRONGTYPE "), "{held}");
 }
 
-/// Adds rows to the log, completes an event with errors in a worker without the log, and returns the number of rows.
+/// Adds rows to the log, completes an event with errors in a worker without the log, and returns
+/// the number of rows.
 async fn rows_after_completion(state: &mut State, rows: usize) -> usize {
     let keys = state.keys.clone();
     let mut fill = redis::pipe();
@@ -70,8 +72,9 @@ async fn the_log_is_bounded() {
     assert!((1000..1200).contains(&kept), "{kept}");
 }
 
-/// During a rolling change to the event log, a worker without it completed an event with errors, and trimmed the rows that the others had written to 1,000.
-/// It keeps as many as they do, also if it was the last one to connect.
+/// During a rolling change to the event log, a worker without it completed an event with errors,
+/// and trimmed the rows that the others had written to 1,000. It keeps as many as they do, also if
+/// it was the last one to connect.
 #[tokio::test]
 async fn a_worker_without_the_log_keeps_the_rows_of_those_with_it() {
     let redis = Redis::start();

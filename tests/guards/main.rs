@@ -1,4 +1,5 @@
-//! Guards of the scripts that no schedule of real processes needs, because others stand before them: each is asked directly.
+//! Guards of the scripts that no schedule of real processes needs, because others stand before
+//! them: each is asked directly.
 #![cfg(feature = "worker")]
 
 mod check;

@@ -7,8 +7,9 @@ use crate::state::State;
 use crate::support::Redis;
 use crate::{BOUNDS, LEASE, ask, attach, attached, done, objects, pop};
 
-/// A worker that owns `work:1`, behind which its list has a name that it does not own. New names come before the others, so this takes a
-/// hand at the keys; the one that is let go of is the one that was meant all the same.
+/// A worker that owns `work:1`, behind which its list has a name that it does not own. New names
+/// come before the others, so this takes a hand at the keys; the one that is let go of is the one
+/// that was meant all the same.
 async fn with_a_name_behind(redis: &Redis) -> (State, Report) {
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     attach(&mut conn, keys, "token-1", "").await;
@@ -42,7 +43,8 @@ async fn an_object_is_released_by_its_name() {
     assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), ["work:2"]);
 }
 
-/// Its next object takes its place at the end of the list that was pushed first. What a pop has moved there meanwhile stays before that, for the next look.
+/// Its next object takes its place at the end of the list that was pushed first. What a pop has
+/// moved there meanwhile stays before that, for the next look.
 #[tokio::test]
 async fn the_next_object_takes_the_place_of_the_one_that_was_left() {
     let redis = Redis::start();
@@ -66,7 +68,8 @@ async fn the_next_object_takes_the_place_of_the_one_that_was_left() {
     console.check().await;
 }
 
-/// A slot reports while a pop for it is over: what the pop moved is a marker again, what the slot has just left is not.
+/// A slot reports while a pop for it is over: what the pop moved is a marker again, what the slot
+/// has just left is not.
 #[tokio::test]
 async fn a_look_at_a_slot_that_reports_returns_only_what_was_popped() {
     let redis = Redis::start();
@@ -113,7 +116,8 @@ async fn an_object_is_held_by_its_name() {
     assert_eq!(told(&mut state, &report).await, [Some("held".to_owned()), Some("w.0".to_owned())]);
 }
 
-/// A result of an earlier hand-out, late: the batch begins with the same id, and is not the one that was delivered.
+/// A result of an earlier hand-out, late: the batch begins with the same id, and is not the one
+/// that was delivered.
 #[tokio::test]
 async fn a_result_of_an_earlier_hand_out_is_ignored() {
     let redis = Redis::start();
@@ -126,7 +130,8 @@ async fn a_result_of_an_earlier_hand_out_is_ignored() {
     assert_eq!(console.text(&keys.last_event_id("work:1")).await, None);
 }
 
-/// The slot's list has a wrong type: the call fails, and the object that was to take the place of the one before is as it was.
+/// The slot's list has a wrong type: the call fails, and the object that was to take the place of
+/// the one before is as it was.
 #[tokio::test]
 async fn what_cannot_be_listed_is_as_it_was() {
     for held in [false, true] {
@@ -155,7 +160,8 @@ async fn what_cannot_be_listed_is_as_it_was() {
     }
 }
 
-/// The second slot's batch key has a wrong type: the call fails, and what it had given the first slot until then was given.
+/// The second slot's batch key has a wrong type: the call fails, and what it had given the first
+/// slot until then was given.
 #[tokio::test]
 async fn a_call_that_fails_half_way_writes_down_what_it_did() {
     let redis = Redis::start();
@@ -174,7 +180,8 @@ async fn a_call_that_fails_half_way_writes_down_what_it_did() {
     assert_eq!(console.text(&state.keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
 }
 
-/// The last event of a batch becomes a dead letter, and then the call fails on a key of another slot: nothing is in flight, and no tag tells of it.
+/// The last event of a batch becomes a dead letter, and then the call fails on a key of another
+/// slot: nothing is in flight, and no tag tells of it.
 #[tokio::test]
 async fn a_call_that_fails_behind_a_dead_letter_leaves_no_tag() {
     let redis = Redis::start();

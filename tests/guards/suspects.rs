@@ -21,7 +21,8 @@ fn with(suspects: Suspects) -> Bounds {
     Bounds { suspects, ..BOUNDS }
 }
 
-/// A suspect for which there is no room waits for a moment, and keeps nobody from what is due behind it.
+/// A suspect for which there is no room waits for a moment, and keeps nobody from what is due
+/// behind it.
 #[tokio::test]
 async fn a_suspect_without_room_is_put_off() {
     let redis = Redis::start();
@@ -130,7 +131,8 @@ async fn attach_keeps_few_suspects() {
     console.check().await;
 }
 
-/// Without a limit of crashes no takeover puts an event aside: the worker that gets it next settles it.
+/// Without a limit of crashes no takeover puts an event aside: the worker that gets it next settles
+/// it.
 #[tokio::test]
 async fn without_a_limit_a_takeover_makes_it_due() {
     let redis = Redis::start();

@@ -60,8 +60,8 @@ where
     verdict
 }
 
-/// The shortest trace that breaks a property; empty if there is none.
-/// The checker keeps the latest trace it comes across, and stops at once only where it looks at one property, on one thread.
+/// The shortest trace that breaks a property; empty if there is none. The checker keeps the latest
+/// trace it comes across, and stops at once only where it looks at one property, on one thread.
 pub fn shortest<M>(model: M, property: &'static str) -> Vec<String>
 where
     M: Properties,

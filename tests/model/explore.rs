@@ -1,4 +1,5 @@
-//! Complete explorations of the protocol with all its guards: a small one with every run of the tests, a large one on demand.
+//! Complete explorations of the protocol with all its guards: a small one with every run of the
+//! tests, a large one on demand.
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::check::{Verdict, explore};
@@ -132,7 +133,8 @@ fn large_handlers() {
             ("two names, two objects, handlers", Bounds { objects: 2, events: 1, faults: 1, ..all.clone() }),
             ("one name, a successor with another sink", same_name(all.clone())),
             ("two names, a successor, handlers", with_successor(Bounds { faults: 1, ..all.clone() })),
-            // What is emitted once more after a failover is an event more, for which there must be a number.
+            // What is emitted once more after a failover is an event more, for which there must be
+            // a number.
             ("two names, handlers, a failover", with_failover(Bounds { faults: 1, outcomes: 1, ..all.clone() })),
             ("two names, handlers, failovers", with_failover(Bounds { events: 1, outcomes: 1, ..all })),
         ],
@@ -161,7 +163,8 @@ fn large_operator() {
     );
 }
 
-/// The largest bounds that fit two hours and 8 GB, and at least ten million states. `SERIATIM_MODEL=large`, in a release build.
+/// The largest bounds that fit two hours and 8 GB, and at least ten million states.
+/// `SERIATIM_MODEL=large`, in a release build.
 #[test]
 fn large() {
     if std::env::var("SERIATIM_MODEL").as_deref() != Ok("large") {
@@ -171,7 +174,8 @@ fn large() {
     let all = Bounds { faults: 2, outcomes: 1, fault_kinds: FAULTS, outcome_kinds: SPECIALS, ..Bounds::default() };
     let two = Bounds { objects: 2, ..all.clone() };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    // One special outcome at most, so that an exploration per kind covers all of them, in less memory.
+    // One special outcome at most, so that an exploration per kind covers all of them, in less
+    // memory.
     let by_kind =
         |at| ("two names, two objects, one kind of outcome", Bounds { outcome_kinds: &SPECIALS[at..=at], ..two.clone() });
     holds((0..SPECIALS.len()).map(by_kind).collect(), threads);

@@ -1,4 +1,5 @@
-//! What can go wrong. Every fault takes one from the budget, except what only time does to the dead.
+//! What can go wrong. Every fault takes one from the budget, except what only time does to the
+//! dead.
 use crate::process::next_envelope;
 use crate::protocol::{Action, Fault, Protocol};
 use crate::state::*;
@@ -106,7 +107,8 @@ impl Protocol {
         s.spend_fault(true);
     }
 
-    /// A failover, or a restart. What Redis itself lost is noted: events of which there is no trace any more, and dead letters that are no longer dead.
+    /// A failover, or a restart. What Redis itself lost is noted: events of which there is no trace
+    /// any more, and dead letters that are no longer dead.
     fn roll_back(&self, s: &mut State, snapshot: Redis) {
         for event in s.events().collect::<Vec<_>>() {
             let applied = s.received[object_of(event)].applied & bit(event) != 0;

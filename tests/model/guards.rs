@@ -1,4 +1,5 @@
-//! Every guard matters: without it the checker finds a violation, with it, within the same bounds, none.
+//! Every guard matters: without it the checker finds a violation, with it, within the same bounds,
+//! none.
 use crate::check::{explore, shortest};
 use crate::protocol::{Bounds, EmitsAre, Fault, Guards, Jump, Protocol, Special};
 
@@ -10,7 +11,8 @@ fn matters(guard: &str, bounds: Bounds, without: Guards, property: &str) {
     assert!(found.breaks(property), "without {guard}, `{property}` should break: {:?}", found.broken);
 }
 
-/// With equal slot counts the batch check alone keeps the receiver safe; the fence shows with two processes of one NAME, with 2 and 1 slots.
+/// With equal slot counts the batch check alone keeps the receiver safe; the fence shows with two
+/// processes of one NAME, with 2 and 1 slots.
 #[test]
 fn fence() {
     let bounds =
@@ -29,7 +31,8 @@ fn batch_check() {
     assert!(!trace.is_empty(), "the second copy should lose an event");
 }
 
-/// A second copy of "hold", arriving after the object was handed out anew with the same first id, holds it again.
+/// A second copy of "hold", arriving after the object was handed out anew with the same first id,
+/// holds it again.
 #[test]
 fn hand_outs_of_a_batch() {
     let bounds = Bounds {
@@ -46,7 +49,8 @@ fn hand_outs_of_a_batch() {
     matters("a hand-out more per claim", held_only, Guards { handouts: false, ..Guards::default() }, "a result counts once");
 }
 
-/// Two names in one `event.worker:W:object`, after a pop whose reply was lost: a blind pop removes the wrong one.
+/// Two names in one `event.worker:W:object`, after a pop whose reply was lost: a blind pop removes
+/// the wrong one.
 #[test]
 fn remove_by_value() {
     let bounds = Bounds {
@@ -62,7 +66,8 @@ fn remove_by_value() {
     matters("removal by value", bounds, without, "I2 owners and held objects are where they belong");
 }
 
-/// A pop that answers after its slot was given something else must not make its object wait behind that.
+/// A pop that answers after its slot was given something else must not make its object wait behind
+/// that.
 #[test]
 fn return_of_strays() {
     let bounds = Bounds { objects: 2, events: 1, faults: 1, fault_kinds: &[Fault::GhostPop], stall: true, ..Bounds::default() };
@@ -98,8 +103,9 @@ fn rules_read_by_the_script() {
     matters("rules read by the script", bounds, without, "a paused object is not claimed");
 }
 
-/// A rule over all objects is woken in steps. Where it is set again meanwhile, what is paused behind the cursor must be woken too; and where it goes
-/// before its end, what it has held waits for ever.
+/// A rule over all objects is woken in steps. Where it is set again meanwhile, what is paused
+/// behind the cursor must be woken too; and where it goes before its end, what it has held waits
+/// for ever.
 #[test]
 fn waking() {
     let bounds = Bounds {
@@ -126,7 +132,8 @@ fn counter_jump() {
     matters("the jump of the counter", bounds, without, "I5 no two events share an id");
 }
 
-/// A second failover may take back the first one's jump: a shorter jump then leads to ids below those that receivers have.
+/// A second failover may take back the first one's jump: a shorter jump then leads to ids below
+/// those that receivers have.
 #[test]
 fn jump_to_the_time() {
     // Whoever connects first must not have seen the ids: a second process of the name is enough.
@@ -139,7 +146,8 @@ fn jump_to_the_time() {
     matters("a jump to the time", Bounds { objects: 1, events: 2, ..bounds }, random, "L1 nothing waits for ever");
 }
 
-/// Redis came back empty, and nobody was left who remembered an id: the new ones began where the old ones had.
+/// Redis came back empty, and nobody was left who remembered an id: the new ones began where the
+/// old ones had.
 #[test]
 fn emptied() {
     let processes = vec![(0, 1), (0, 1)];
@@ -206,7 +214,8 @@ fn renewal_never_creates_a_lease() {
     matters("`renewal never creates a lease`", bounds, without, "I6 accepted calls come from the newest token");
 }
 
-/// A pop of the process before, for a slot that this one does not run: no sweep comes, because the name has a lease.
+/// A pop of the process before, for a slot that this one does not run: no sweep comes, because the
+/// name has a lease.
 #[test]
 fn renewal_looks_at_every_registered_slot() {
     let bounds = Bounds {
@@ -221,7 +230,8 @@ fn renewal_looks_at_every_registered_slot() {
     matters("renewal of every registered slot", bounds, without, "L1 nothing waits for ever");
 }
 
-/// A late pop of a second marker: the name of an owned object is twice in the list, and its batch would count two crashes for one death.
+/// A late pop of a second marker: the name of an owned object is twice in the list, and its batch
+/// would count two crashes for one death.
 #[test]
 fn owned_object_is_dealt_with_once() {
     let bounds = Bounds {
@@ -236,8 +246,8 @@ fn owned_object_is_dealt_with_once() {
     matters("`an owned object is dealt with once`", bounds, without, "a death counts as one crash");
 }
 
-/// Two pops of one idle slot, the first of which answers nobody, move two markers of one object: the second name is no reason to let go of
-/// what the first one brought.
+/// Two pops of one idle slot, the first of which answers nobody, move two markers of one object:
+/// the second name is no reason to let go of what the first one brought.
 #[test]
 fn claimed_object_is_claimed_once() {
     let bounds = Bounds { faults: 1, fault_kinds: &[Fault::GhostPop], ..Bounds::default() };
@@ -250,7 +260,8 @@ fn with_handlers(bounds: Bounds) -> Bounds {
     Bounds { handlers: &[0], ..bounds }
 }
 
-/// A row is written for a result that counts; one written for whatever a call says, for a late one, too.
+/// A row is written for a result that counts; one written for whatever a call says, for a late one,
+/// too.
 #[test]
 fn rows_of_the_event_log() {
     let bounds = Bounds { batch_max: 1, faults: 1, fault_kinds: &[Fault::RepeatedCall], ..Bounds::default() };
@@ -261,8 +272,8 @@ fn rows_of_the_event_log() {
     matters("the row of a skip", skipped, without, "an event that is over has one row in the log");
 }
 
-/// A second copy of what a handler has finished, arriving when its event is over, would be told of an event that is over, or push again what that has
-/// emitted.
+/// A second copy of what a handler has finished, arriving when its event is over, would be told of
+/// an event that is over, or push again what that has emitted.
 #[test]
 fn tag_of_what_handlers_have_finished() {
     let bounds = with_handlers(Bounds {
@@ -275,7 +286,8 @@ fn tag_of_what_handlers_have_finished() {
     });
     let without = Guards { handled_looks_at_the_tag: false, ..Guards::default() };
     matters("the tag of what is finished", bounds.clone(), without.clone(), "nothing is kept of an event that is over");
-    // What follows from it: where the next event is held once, and so may have something to end, what was emitted is pushed again.
+    // What follows from it: where the next event is held once, and so may have something to end,
+    // what was emitted is pushed again.
     let bounds = Bounds { outcomes: 2, outcome_kinds: &[Special::Emit, Special::Hold], ..bounds };
     let trace = shortest(
         Protocol { bounds, guards: without, ..Protocol::default() },
@@ -284,7 +296,8 @@ fn tag_of_what_handlers_have_finished() {
     assert!(!trace.is_empty(), "the second copy should push twice");
 }
 
-/// The same process may have its name, and its batch under the same tag, again after a lapse: a copy of a call from before is refused by its token.
+/// The same process may have its name, and its batch under the same tag, again after a lapse: a
+/// copy of a call from before is refused by its token.
 #[test]
 fn fence_of_what_handlers_have_finished() {
     let bounds = with_handlers(Bounds {
@@ -299,7 +312,8 @@ fn fence_of_what_handlers_have_finished() {
     matters("the fence of what is finished", bounds, without, "I6 accepted calls come from the newest token");
 }
 
-/// A second copy of what a handler has finished may arrive when the next event of the batch is under way.
+/// A second copy of what a handler has finished may arrive when the next event of the batch is
+/// under way.
 #[test]
 fn later_events_of_the_batch_stay() {
     let bounds = with_handlers(Bounds {
@@ -317,7 +331,8 @@ fn later_events_of_the_batch_stay() {
     assert!(!trace.is_empty(), "a handler of the later event should run again");
 }
 
-/// What an event has emitted is pushed in the step that ends it: not before, not after, and not never, because the next event of the batch has written over it.
+/// What an event has emitted is pushed in the step that ends it: not before, not after, and not
+/// never, because the next event of the batch has written over it.
 #[test]
 fn emits_with_the_commit() {
     const PUSHED: &str = "what is emitted is pushed once, when its event ends";
@@ -367,8 +382,9 @@ fn another_sink_ends_the_event() {
     matters("only what ends goes", finish, without, "what is written down as finished does not run again");
 }
 
-/// A process with another sink, started under the same name, rejects an event before that of which something is kept: what is left of the batch still comes
-/// again, although it is not handed out anew.
+/// A process with another sink, started under the same name, rejects an event before that of which
+/// something is kept: what is left of the batch still comes again, although it is not handed out
+/// anew.
 #[test]
 fn rest_behind_a_rejected_event() {
     let bounds = with_handlers(Bounds {
@@ -385,7 +401,8 @@ fn rest_behind_a_rejected_event() {
     matters("crashes after a rejection", bounds, without, "what is emitted is pushed once, when its event ends");
 }
 
-/// What is written down is read by whoever has the event next: always where the batch was in other hands, and where the process has lapsed.
+/// What is written down is read by whoever has the event next: always where the batch was in other
+/// hands, and where the process has lapsed.
 #[test]
 fn what_is_finished_is_read() {
     const RAN: &str = "what is written down as finished does not run again";

@@ -1,7 +1,9 @@
-//! Handlers: what they have finished of an event and emitted, in Redis (`lua/handled.lua`, and what commit and skip do with it) and in the process.
+//! Handlers: what they have finished of an event and emitted, in Redis (`lua/handled.lua`, and what
+//! commit and skip do with it) and in the process.
 //!
-//! Where a process has handlers, an event has two. What the receiver gets is the work of the first; the second may emit an event. Both may run in one go,
-//! which is `Send`; or one of them alone, and that it has finished is written down, which is `Finish`.
+//! Where a process has handlers, an event has two. What the receiver gets is the work of the first;
+//! the second may emit an event. Both may run in one go, which is `Send`; or one of them alone, and
+//! that it has finished is written down, which is `Finish`.
 use crate::process::next_envelope;
 use crate::properties::{EMITTED_TWICE, RAN_AGAIN, STALE_TOKEN};
 use crate::protocol::{Action, EmitsAre, Fate, Fault, Protocol, Special};
@@ -49,7 +51,8 @@ impl Protocol {
         Ok(true)
     }
 
-    /// What commit and skip do where an event ends: what it has emitted is pushed, and what is kept of it goes. `behind` = the first id still to come.
+    /// What commit and skip do where an event ends: what it has emitted is pushed, and what is kept
+    /// of it goes. `behind` = the first id still to come.
     pub fn end_handled(&self, s: &mut State, at: usize, behind: u8) {
         let kept = s.redis.objects[at].handled;
         if kept.id >= behind && self.guards.only_what_ends {
@@ -74,7 +77,8 @@ impl Protocol {
         self.apply(s, Action::Push { object });
     }
 
-    /// A batch as the sink is given it: handlers are told what is kept of it, unless it cannot have been in other hands.
+    /// A batch as the sink is given it: handlers are told what is kept of it, unless it cannot have
+    /// been in other hands.
     pub fn take_in(&self, s: &State, process: usize, hand: Hand) -> Hand {
         let mut hand = hand;
         let Tag { first, handouts, attempts, crashes } = hand.tag;
@@ -108,7 +112,8 @@ impl Protocol {
         hand.handled != 0 && hand.handled < behind
     }
 
-    /// Where one of the two alone finishes, and that is written down: because the other has not, or because it emits.
+    /// Where one of the two alone finishes, and that is written down: because the other has not, or
+    /// because it emits.
     pub fn finish_actions(&self, s: &State, process: usize, slot: usize, actions: &mut Vec<Action>) {
         let hand = s.processes[process].hand[slot];
         if !self.has_handlers(process) || hand.sent >= hand.batch.len() {

@@ -1,4 +1,5 @@
-//! The protocol as a model, checked exhaustively. `docs/model.md` says what is modelled, what is not, and within which bounds.
+//! The protocol as a model, checked exhaustively. `docs/model.md` says what is modelled, what is
+//! not, and within which bounds.
 // These modules are a program of their own: what they share is public among them only.
 #![allow(unreachable_pub)]
 

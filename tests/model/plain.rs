@@ -1,7 +1,9 @@
-//! The plain algorithm, as published, one Redis command a step. It fails: the checker finds each of its known flaws.
+//! The plain algorithm, as published, one Redis command a step. It fails: the checker finds each of
+//! its known flaws.
 //!
-//! Workers block on `BRPOPLPUSH objects.with.events event.worker:W:object`, then `SETNX OBJ:event.worker W`, then take one event at a
-//! time by a script, send it, and commit; at the end `RPOP event.worker:W:object`. A restarted worker looks at what it had.
+//! Workers block on `BRPOPLPUSH objects.with.events event.worker:W:object`, then `SETNX
+//! OBJ:event.worker W`, then take one event at a time by a script, send it, and commit; at the end
+//! `RPOP event.worker:W:object`. A restarted worker looks at what it had.
 use stateright::{Model, Property};
 
 use crate::check::{Properties, explore, shortest};
@@ -363,7 +365,8 @@ fn counts_too_much() {
     fails("without any fault", plain, "I1 in its counting form");
 }
 
-/// `RPOP event.worker:W:object` takes the oldest name, which after a lost reply is not the one that was dealt with.
+/// `RPOP event.worker:W:object` takes the oldest name, which after a lost reply is not the one that
+/// was dealt with.
 #[test]
 fn pops_its_object_blindly() {
     let plain = Plain { objects: 2, events: 1, fault: Some(Fault::PopReplyLost), ..Plain::default() };
@@ -371,7 +374,8 @@ fn pops_its_object_blindly() {
     fails("popping blindly after a lost reply", plain, "L1 nothing waits for ever");
 }
 
-/// `DEL OBJ:event.worker` at the end of the queue frees an object that by now belongs to somebody else.
+/// `DEL OBJ:event.worker` at the end of the queue frees an object that by now belongs to somebody
+/// else.
 #[test]
 fn releases_what_it_does_not_own() {
     let plain = Plain { events: 3, processes: vec![0, 1, 0], fault: Some(Fault::Twice), ..Plain::default() };

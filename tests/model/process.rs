@@ -97,7 +97,8 @@ impl Protocol {
         }
     }
 
-    /// The calls of advance that a process may make: one slot alone in every way, all slots at once in the plain ways.
+    /// The calls of advance that a process may make: one slot alone in every way, all slots at once
+    /// in the plain ways.
     fn advance_actions(&self, s: &State, process: usize, actions: &mut Vec<Action>) {
         let slots = self.bounds.processes[process].1 as usize;
         let mut call = |reports: [Option<Report>; SLOTS_EACH]| {
@@ -139,7 +140,8 @@ impl Protocol {
         if len == 0 {
             return;
         }
-        // Of an event of which a handler has finished, all before it are delivered; of any other, the worker may believe that it has failed, and it has arrived.
+        // Of an event of which a handler has finished, all before it are delivered; of any other,
+        // the worker may believe that it has failed, and it has arrived.
         let least = if finished == 0 { sent.saturating_sub(1) } else { sent };
         // Of a batch that has suffered, or to push what was emitted; and only between two events.
         let wants_part = match finished {
@@ -198,7 +200,8 @@ impl Protocol {
         let found = &s.processes[process];
         match found.mode {
             Mode::Attaching => true,
-            // A process that lapsed waits until there is no lease; a start also takes what a dead process left.
+            // A process that lapsed waits until there is no lease; a start also takes what a dead
+            // process left.
             Mode::Lapsed => s.redis.names[name].lease == 0,
             Mode::Off => !self.is_kept(s, name) || self.may(s, Fault::Takeover),
             Mode::Running | Mode::Stopped => false,
@@ -230,7 +233,8 @@ impl Protocol {
         } else if attached {
             found = Process { mode: Mode::Running, before: 0, displace: 0, ..found };
         } else {
-            // In use: somebody took the name over while the first call was repeated. It waits, and begins anew.
+            // In use: somebody took the name over while the first call was repeated. It waits, and
+            // begins anew.
             found = Process { mode: Mode::Off, token: 0, before: 0, displace: 0, ..found };
         }
         s.processes[process] = found;
@@ -265,7 +269,8 @@ impl Protocol {
         let reply = self.advance(s, &call, false, markers_first);
         if fate == Fate::ReplyLost {
             if reply.is_ok() {
-                // It has reported, and only repeats itself until it gets a reply: it sends no more of this.
+                // It has reported, and only repeats itself until it gets a reply: it sends no more
+                // of this.
                 let named = (0..SLOTS_EACH).filter(|&slot| reports[slot].is_some());
                 named.for_each(|slot| {
                     s.processes[process].hand[slot] = Hand { sent: hand[slot].batch.len(), finished: 0, ..hand[slot] };

@@ -1,4 +1,5 @@
-//! What must hold: the invariants by number, the receiver's rule, what a rollback leaves, and that nothing waits for ever.
+//! What must hold: the invariants by number, the receiver's rule, what a rollback leaves, and that
+//! nothing waits for ever.
 use stateright::Property;
 
 use crate::handlers::{emitted_with_the_end, nothing_stays_behind};
@@ -57,7 +58,8 @@ impl Protocol {
         properties
     }
 
-    /// The receiver's rule: apply if `prev <= last < id`, duplicate if `id <= last`, early if `prev > last`.
+    /// The receiver's rule: apply if `prev <= last < id`, duplicate if `id <= last`, early if
+    /// `prev > last`.
     pub fn receive(&self, s: &mut State, envelope: Envelope) {
         let Envelope { id, prev, object, event } = envelope;
         let found = s.received[object as usize];
@@ -70,12 +72,14 @@ impl Protocol {
         if object_of(event) != object as usize {
             broken |= WRONG_OBJECT;
         } else if id <= found.last {
-            // After a rollback, an event dropped here may come again under a new id: I7 tells whether it does.
+            // After a rollback, an event dropped here may come again under a new id: I7 tells
+            // whether it does.
             broken |= if settled(event) || with_losses { 0 } else { DROPPED_AS_DUPLICATE };
         } else if prev > found.last {
             broken |= EARLY;
         } else {
-            // An event that Redis forgot to have been delivered comes again, with all that follow it, in a new epoch.
+            // An event that Redis forgot to have been delivered comes again, with all that follow
+            // it, in a new epoch.
             let epoch = s.ghost.given.as_ref().map_or(0, |given| given[id as usize] >> 4);
             let order = (epoch, event).cmp(&(found.epoch, found.newest));
             broken |= if order.is_lt() { OLDER_AFTER_NEWER } else { 0 };
@@ -88,9 +92,9 @@ impl Protocol {
         s.ghost.broken |= broken;
     }
 
-    /// Whether everything that is due arrives if nothing more goes wrong: a fair run of the living, to its end.
-    /// Implies that no state at rest has uncovered or overdue events. With `stalled`, deliveries of that object never end, and
-    /// nothing else may wait for it while a slot is free.
+    /// Whether everything that is due arrives if nothing more goes wrong: a fair run of the living,
+    /// to its end. Implies that no state at rest has uncovered or overdue events. With `stalled`,
+    /// deliveries of that object never end, and nothing else may wait for it while a slot is free.
     pub fn comes_to_rest(&self, s: &State, stalled: Option<usize>) -> bool {
         if s.ghost.broken != 0 {
             // Reported already, by its own property.

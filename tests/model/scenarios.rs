@@ -1,4 +1,5 @@
-//! Named scenarios: paths that once were, or could have been, the end of a design. Every property is checked after every step.
+//! Named scenarios: paths that once were, or could have been, the end of a design. Every property
+//! is checked after every step.
 use crate::protocol::{Action, Bounds, Fate, Fault, Guards, Jump, OPERATOR, RULES, Report};
 use crate::state::*;
 use crate::walk::{Walk, advance};
@@ -16,7 +17,8 @@ fn bounds(processes: &[(usize, u8)], attached: usize) -> Bounds {
     }
 }
 
-/// A process claims, and never learns it: the reply is lost. It believes its slot free, so its next call names the slot, and gets the batch.
+/// A process claims, and never learns it: the reply is lost. It believes its slot free, so its next
+/// call names the slot, and gets the batch.
 #[test]
 fn idle_process_after_a_lost_reply() {
     let mut walk = Walk::begin(bounds(&[(0, 1)], 1));
@@ -29,7 +31,8 @@ fn idle_process_after_a_lost_reply() {
     assert!(walk.is_applied(0, 0));
 }
 
-/// A pop answers after its slot was given something else. Its object goes back to the markers with the next renewal, or the next call.
+/// A pop answers after its slot was given something else. Its object goes back to the markers with
+/// the next renewal, or the next call.
 #[test]
 fn stray_behind_a_busy_slot() {
     let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));
@@ -44,7 +47,8 @@ fn stray_behind_a_busy_slot() {
     assert!(walk.is_applied(1, 0) && walk.in_hand(0, 0) == Some(0), "object 0 is still under way");
 }
 
-/// A process dies between its pop and its call: the name it had taken is nobody's, and goes back to the markers.
+/// A process dies between its pop and its call: the name it had taken is nobody's, and goes back to
+/// the markers.
 #[test]
 fn adopt_of_a_name_taken_but_not_owned() {
     let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));
@@ -56,7 +60,8 @@ fn adopt_of_a_name_taken_but_not_owned() {
     walk.claim(1, 0).send(1, 0).report(1, 0, Outcome::Done(1));
 }
 
-/// A pop is still outstanding when its process detaches, and moves a marker after. The name is swept again.
+/// A pop is still outstanding when its process detaches, and moves a marker after. The name is
+/// swept again.
 #[test]
 fn pop_outstanding_at_detach() {
     let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));
@@ -68,7 +73,8 @@ fn pop_outstanding_at_detach() {
     assert!(walk.is_applied(0, 0));
 }
 
-/// A start with fewer slots holds, due now, what the other slots had in flight: same ids, same prev, one crash more.
+/// A start with fewer slots holds, due now, what the other slots had in flight: same ids, same
+/// prev, one crash more.
 #[test]
 fn restart_with_fewer_slots() {
     let mut walk = Walk::begin(bounds(&[(0, 2), (0, 1)], 1));
@@ -84,7 +90,8 @@ fn restart_with_fewer_slots() {
     assert_eq!(walk.state.received[1].last, tag.first, "under the id it had");
 }
 
-/// The head of a batch is dead-lettered: the rest comes with a new first id, and chains to what was delivered last.
+/// The head of a batch is dead-lettered: the rest comes with a new first id, and chains to what was
+/// delivered last.
 #[test]
 fn dead_lettered_head() {
     let mut walk = Walk::begin(bounds(&[(0, 1)], 1));
@@ -97,8 +104,9 @@ fn dead_lettered_head() {
     assert_eq!(walk.state.redis.places(event(0, 0)), 1, "among the dead letters");
 }
 
-/// An event has failed for the last time, but had arrived. An operator skips it: the rest of the batch keeps its ids, chains to what was delivered
-/// before, and a receiver that has the event takes the next one all the same. A second copy of the call that held it says nothing.
+/// An event has failed for the last time, but had arrived. An operator skips it: the rest of the
+/// batch keeps its ids, chains to what was delivered before, and a receiver that has the event
+/// takes the next one all the same. A second copy of the call that held it says nothing.
 #[test]
 fn skipped_head_of_a_held_batch() {
     let mut walk = Walk::begin(Bounds { outcome_kinds: OPERATOR, ..bounds(&[(0, 1), (1, 1)], 2) });
@@ -118,7 +126,8 @@ fn skipped_head_of_a_held_batch() {
     assert!(walk.is_applied(0, 2), "as a new event");
 }
 
-/// A second copy of "hold" arrives after the object was released and handed out anew, to the same slot, under the same first id.
+/// A second copy of "hold" arrives after the object was released and handed out anew, to the same
+/// slot, under the same first id.
 #[test]
 fn late_duplicate_of_a_hold() {
     let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));
@@ -130,7 +139,8 @@ fn late_duplicate_of_a_hold() {
     walk.send(0, 0).report(0, 0, Outcome::Done(1));
 }
 
-/// Whenever the claim comes, before, between or after the steps of lifting, its object is claimed or woken.
+/// Whenever the claim comes, before, between or after the steps of lifting, its object is claimed
+/// or woken.
 #[test]
 fn pause_lifted_while_a_claim_is_under_way() {
     for claim_at in 0..3 {
@@ -156,8 +166,9 @@ fn pause_lifted_while_a_claim_is_under_way() {
     assert!(broken.contains(&"L1 nothing waits for ever"), "{broken:?}");
 }
 
-/// The rule over all objects is lifted and woken in steps, the process that claims crashes meanwhile, and the rule of one object is over it all the time:
-/// that one stays, and goes on when its own rule is lifted.
+/// The rule over all objects is lifted and woken in steps, the process that claims crashes
+/// meanwhile, and the rule of one object is over it all the time: that one stays, and goes on when
+/// its own rule is lifted.
 #[test]
 fn one_of_two_rules_is_lifted_in_steps() {
     let mut walk = Walk::begin(Bounds { outcome_kinds: RULES, objects: 2, outcomes: 2, ..bounds(&[(0, 1), (1, 1)], 2) });
@@ -174,7 +185,8 @@ fn one_of_two_rules_is_lifted_in_steps() {
     assert!(walk.is_applied(0, 0));
 }
 
-/// A paused process loses its lease, a successor takes its name: the first one may still send, and its calls are refused.
+/// A paused process loses its lease, a successor takes its name: the first one may still send, and
+/// its calls are refused.
 #[test]
 fn lapsed_process_against_its_successor() {
     let mut walk = Walk::begin(bounds(&[(0, 1), (0, 1)], 1));
@@ -186,7 +198,8 @@ fn lapsed_process_against_its_successor() {
     assert_eq!((walk.state.processes[0].mode, walk.state.redis), (Mode::Stopped, before), "fenced, not lapsed");
     walk.report(1, 0, Outcome::Done(1));
 
-    // Without a successor it is lapsed, gets its batch again under the same numbers, and nobody counts a crash.
+    // Without a successor it is lapsed, gets its batch again under the same numbers, and nobody
+    // counts a crash.
     let mut walk = Walk::begin(bounds(&[(0, 1)], 1));
     walk.push(0).claim(0, 0).go(Action::Expire { name: 0 }).report_refused(0);
     walk.attach(0).claim(0, 0);
@@ -203,8 +216,9 @@ impl Walk {
     }
 }
 
-/// Found by this model. A pop of the process before moves a marker to a slot that its successor does not run. No sweep comes, because
-/// the name has a lease: renewal must look at every slot that `event.workers` registers for the name, not at those the process runs.
+/// Found by this model. A pop of the process before moves a marker to a slot that its successor
+/// does not run. No sweep comes, because the name has a lease: renewal must look at every slot that
+/// `event.workers` registers for the name, not at those the process runs.
 #[test]
 fn pop_for_a_slot_that_the_successor_does_not_run() {
     let path = [Action::Crash { process: 0 }, Action::Attach { process: 1, fate: Fate::Answered }, Action::Push { object: 0 }];
@@ -223,8 +237,9 @@ fn pop_for_a_slot_that_the_successor_does_not_run() {
     assert!(walk.try_go(Action::GhostPop { w: 1 }).contains(&"L1 nothing waits for ever"));
 }
 
-/// Found by this model. A late pop of a second marker puts the name of an owned object into the list of its owner twice. A death is
-/// one crash all the same: a script that looks at every name of the list must deal with an owned object once.
+/// Found by this model. A late pop of a second marker puts the name of an owned object into the
+/// list of its owner twice. A death is one crash all the same: a script that looks at every name of
+/// the list must deal with an owned object once.
 #[test]
 fn owned_name_twice_in_the_list() {
     let until_crash = |guards: Guards| {
@@ -240,9 +255,10 @@ fn owned_name_twice_in_the_list() {
     assert!(broken.contains(&"a death counts as one crash"), "{broken:?}");
 }
 
-/// Found by this model. Two markers of one object in the list of a free slot: the pop of a connection that was given up moves the first,
-/// the next pop the second. The call claims the object by the first name. A script that then takes the second for an object without
-/// events, and holds it, leaves the batch behind: another worker claims the object and overtakes it.
+/// Found by this model. Two markers of one object in the list of a free slot: the pop of a
+/// connection that was given up moves the first, the next pop the second. The call claims the
+/// object by the first name. A script that then takes the second for an object without events, and
+/// holds it, leaves the batch behind: another worker claims the object and overtakes it.
 #[test]
 fn two_markers_of_one_object_in_one_slot() {
     let popped = |guards: Guards| {
@@ -266,8 +282,9 @@ fn two_markers_of_one_object_in_one_slot() {
     );
 }
 
-/// Found by this model. A second failover undoes the jump of the first, and the process that connects first has not seen the ids given
-/// in between: a jump of the same length gives them again.
+/// Found by this model. A second failover undoes the jump of the first, and the process that
+/// connects first has not seen the ids given in between: a jump of the same length gives them
+/// again.
 #[test]
 fn two_failovers_that_jump_equally_far() {
     let first_id_after_both = |guards: Guards| {
@@ -283,7 +300,8 @@ fn two_failovers_that_jump_equally_far() {
     assert!(broken.contains(&"I5 no two events share an id"), "{broken:?}");
 }
 
-/// A forgotten object begins anew, with `prev` 0: the receiver that remembers it applies its next event, and drops what was sent before and comes late.
+/// A forgotten object begins anew, with `prev` 0: the receiver that remembers it applies its next
+/// event, and drops what was sent before and comes late.
 #[test]
 fn forgotten_and_emitted_again() {
     let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));

@@ -1,7 +1,9 @@
-//! What there is: Redis, worker processes, the receiver. Small numbers throughout, because the number of states decides how far the checker gets.
+//! What there is: Redis, worker processes, the receiver. Small numbers throughout, because the
+//! number of states decides how far the checker gets.
 //!
-//! Objects, names, processes and slots are indices. Slot `w` belongs to name `w / SLOTS_EACH`. An event is a number that is unique over all
-//! objects, so that order, loss, duplication and a mix-up of objects are visible wherever it turns up.
+//! Objects, names, processes and slots are indices. Slot `w` belongs to name `w / SLOTS_EACH`. An
+//! event is a number that is unique over all objects, so that order, loss, duplication and a mix-up
+//! of objects are visible wherever it turns up.
 use std::fmt;
 
 pub const OBJECTS: usize = 2;
@@ -20,7 +22,8 @@ pub const EMPTY: u8 = 15;
 /// The owner of a held object.
 pub const HELD: u8 = 15;
 
-/// The two handlers of an event, as bits: what the receiver gets is the work of the first, and the second may emit.
+/// The two handlers of an event, as bits: what the receiver gets is the work of the first, and the
+/// second may emit.
 pub const SENDS: u8 = 1;
 pub const EMITS: u8 = 2;
 pub const BOTH: u8 = SENDS | EMITS;
@@ -276,7 +279,8 @@ pub struct Process {
     pub highest: u8,
     /// Only with the guard `rules_in_script` off: the objects it believes to be paused.
     pub rules: u8,
-    /// Only where there are handlers: it had the name before it lapsed, so that batches may come again under the tags they had.
+    /// Only where there are handlers: it had the name before it lapsed, so that batches may come
+    /// again under the tags they had.
     pub again: bool,
 }
 
@@ -300,7 +304,8 @@ pub struct Envelope {
     pub event: u8,
 }
 
-/// What became of a batch, as a worker reports it. The number is how many events, from the front, were delivered.
+/// What became of a batch, as a worker reports it. The number is how many events, from the front,
+/// were delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
     Done(u8),
@@ -423,7 +428,8 @@ impl State {
         self.outcomes = self.outcomes.checked_sub(u8::from(spend)).expect("an action takes more outcomes than there are");
     }
 
-    /// A token that occurs nowhere: tokens are compared for equality only, so a forgotten one is as good as a fresh one.
+    /// A token that occurs nowhere: tokens are compared for equality only, so a forgotten one is as
+    /// good as a fresh one.
     pub fn fresh_token(&self) -> u8 {
         let used = |token: u8| {
             let names = |redis: &Redis| redis.names.iter().any(|name| name.lease == token || name.last_token == token);

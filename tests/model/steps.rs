@@ -1,4 +1,5 @@
-//! The scripts as atomic steps, under the names of the Lua files: advance, attach, adopt, detach, renew (and connect).
+//! The scripts as atomic steps, under the names of the Lua files: advance, attach, adopt, detach,
+//! renew (and connect).
 use crate::properties::{CLAIMED_PAUSED, ID_REUSED, LOGGED_TWICE, RESULT_TWICE, STALE_TOKEN};
 use crate::protocol::{Jump, Protocol};
 use crate::state::*;
@@ -26,8 +27,9 @@ impl Protocol {
         None
     }
 
-    /// Commit and claim for the slots that the call names. Answers, per slot, the batch in flight (object 0 = the slot is free).
-    /// `again` = a second copy of the call; `markers_first` = whose turn it is, markers or held objects.
+    /// Commit and claim for the slots that the call names. Answers, per slot, the batch in flight
+    /// (object 0 = the slot is free). `again` = a second copy of the call; `markers_first` = whose
+    /// turn it is, markers or held objects.
     pub fn advance(&self, s: &mut State, call: &Call, again: bool, markers_first: bool) -> Result<[Hand; SLOTS_EACH], Refused> {
         let name = call.name as usize;
         if let Some(refused) = self.fence(s, name, call.token) {
@@ -157,7 +159,8 @@ impl Protocol {
         s.redis.slots[w].batch.iter().take(k.into()).for_each(|event| self.log(s, event));
     }
 
-    /// A row of the event log. With losses it is left out: it would tell apart states that nothing else does.
+    /// A row of the event log. With losses it is left out: it would tell apart states that nothing
+    /// else does.
     fn log(&self, s: &mut State, event: u8) {
         if self.may_lose() {
             return;
@@ -193,7 +196,8 @@ impl Protocol {
         object.gone |= first;
     }
 
-    /// Holds what is left of a batch; where nothing is left, neither in the batch nor in the queue, go on releases.
+    /// Holds what is left of a batch; where nothing is left, neither in the batch nor in the queue,
+    /// go on releases.
     fn hold_rest(&self, s: &mut State, w: usize, object: usize, due: Due) {
         if !s.redis.slots[w].batch.is_empty() {
             self.hold(s, w, object, due);
@@ -218,13 +222,15 @@ impl Protocol {
         }
     }
 
-    /// A free slot looks at the names it has taken already, then at due held objects and markers in turn, until it owns one.
+    /// A free slot looks at the names it has taken already, then at due held objects and markers in
+    /// turn, until it owns one.
     fn claim(&self, s: &mut State, w: usize, call: &Call, markers_turn: &mut bool) {
         for name in s.redis.slots[w].objects.iter() {
             if s.redis.owned(w).is_none() {
                 self.claim_name(s, w, name, call);
             } else if !self.guards.claimed_once && s.redis.owned(w) == Some(name as usize - 1) {
-                // Without the guard: taken for an object whose queue was empty, and held without its batch.
+                // Without the guard: taken for an object whose queue was empty, and held without
+                // its batch.
                 let batch = std::mem::take(&mut s.redis.slots[w].batch);
                 self.hold(s, w, name as usize - 1, Due::Now);
                 s.redis.slots[w].batch = batch;
@@ -374,19 +380,22 @@ impl Protocol {
         }
     }
 
-    /// A name that a worker has taken but does not own goes back to the markers, at the end that is taken next.
+    /// A name that a worker has taken but does not own goes back to the markers, at the end that is
+    /// taken next.
     fn stray(&self, s: &mut State, w: usize, name: u8) {
         self.forget(s, w, name as usize - 1);
         s.redis.markers.push_oldest(name);
     }
 
-    /// Calls `owned` for every object that a slot of a name owns, and returns every other name its slots have taken to the markers.
+    /// Calls `owned` for every object that a slot of a name owns, and returns every other name its
+    /// slots have taken to the markers.
     fn each_slot(&self, s: &mut State, name: usize, slots: u8, mut owned: impl FnMut(&mut State, usize, usize)) {
         for w in name * SLOTS_EACH..name * SLOTS_EACH + slots as usize {
             let mut seen = Short::default();
             for taken in s.redis.slots[w].objects.iter() {
                 if s.redis.objects[taken as usize - 1].owner == w as u8 + 1 {
-                    // A list may hold the name of an owned object twice: a late pop of a second marker of it.
+                    // A list may hold the name of an owned object twice: a late pop of a second
+                    // marker of it.
                     if !self.guards.owned_once || !seen.contains(taken) {
                         owned(s, w, taken as usize - 1);
                     }
@@ -398,7 +407,8 @@ impl Protocol {
         }
     }
 
-    /// Holds what a slot owns, due now, and counts one crash more where `died` and a batch is in flight.
+    /// Holds what a slot owns, due now, and counts one crash more where `died` and a batch is in
+    /// flight.
     fn hold_owned(&self, s: &mut State, w: usize, at: usize, died: bool) {
         let mut due = Due::Now;
         let slot = &mut s.redis.slots[w];
@@ -411,7 +421,8 @@ impl Protocol {
         self.hold(s, w, at, due);
     }
 
-    /// Answers false where the name is in use. `displace` = the lease that the caller found, and knows to be dead or wants to take over.
+    /// Answers false where the name is in use. `displace` = the lease that the caller found, and
+    /// knows to be dead or wants to take over.
     pub fn attach(&self, s: &mut State, name: usize, slots: u8, token: u8, before: u8, displace: u8) -> bool {
         let found = s.redis.names[name];
         let repeated = found.lease == token;

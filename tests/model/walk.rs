@@ -1,4 +1,5 @@
-//! A walk through the model along a path that a scenario names, every property checked after every step.
+//! A walk through the model along a path that a scenario names, every property checked after every
+//! step.
 use stateright::Model;
 
 use crate::protocol::{Action, Bounds, Fate, Guards, Protocol, Report};

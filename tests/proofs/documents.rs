@@ -1,4 +1,5 @@
-//! The documents against the tests: each test that a table names is in the file that the table names.
+//! The documents against the tests: each test that a table names is in the file that the table
+//! names.
 
 use std::path::PathBuf;
 

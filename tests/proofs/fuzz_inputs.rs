@@ -1,5 +1,6 @@
-//! Bytes from outside, of every kind, against what reads them: names, payloads, envelopes, replies of scripts. Nothing panics, and what is taken
-//! keeps its promise. A failure prints the shortest input found. The same properties run without an end under `fuzz/`.
+//! Bytes from outside, of every kind, against what reads them: names, payloads, envelopes, replies
+//! of scripts. Nothing panics, and what is taken keeps its promise. A failure prints the shortest
+//! input found. The same properties run without an end under `fuzz/`.
 #![allow(unreachable_pub)]
 
 #[path = "../support/replies.rs"]

@@ -1,4 +1,5 @@
-//! A real worker over names, payloads and keys that no frontend of ours would leave in Redis: no panic, no effect on other objects, nothing lost.
+//! A real worker over names, payloads and keys that no frontend of ours would leave in Redis: no
+//! panic, no effect on other objects, nothing lost.
 #![allow(unreachable_pub)]
 
 use std::collections::BTreeMap;
@@ -302,7 +303,8 @@ async fn a_wrong_type_under_an_object_stops_no_other_object() {
         planted.iter().all(|(victim, ..)| sink.of(&format!("beside {victim}")).len() == 1).then_some(())
     })
     .await;
-    // What an operator does: the key away, the object released. Nothing of the victims is lost either.
+    // What an operator does: the key away, the object released. Nothing of the victims is lost
+    // either.
     for (victim, kind, key, wrong) in &planted {
         let Value::SimpleString(found) = run(&mut conn, "TYPE", &[key]).await else { panic!("a type") };
         if found == *wrong {

@@ -1,7 +1,8 @@
-//! The usual path of `advance` and its modules do the same: each takes one call on the same random state, and both leave the same reply and keys.
+//! The usual path of `advance` and its modules do the same: each takes one call on the same random
+//! state, and both leave the same reply and keys.
 //!
-//! A call that also looks at a slot which has nothing is not usual, and does nothing more. `SERIATIM_SEED=… cargo test --test proofs usual` runs one
-//! state again.
+//! A call that also looks at a slot which has nothing is not usual, and does nothing more.
+//! `SERIATIM_SEED=… cargo test --test proofs usual` runs one state again.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -142,7 +143,8 @@ impl Case {
         self.slots.push((slot, (!self.has(rng, 8)).then_some(report)));
     }
 
-    /// Makes the state and the call. Returns the reply and all keys, and whether the usual path has claimed an object.
+    /// Makes the state and the call. Returns the reply and all keys, and whether the usual path has
+    /// claimed an object.
     async fn call(
         &self,
         conn: &mut MultiplexedConnection,

@@ -1,4 +1,5 @@
-//! What operators read and drop is bounded in each call: letters looked at, bytes of rows, markers searched.
+//! What operators read and drop is bounded in each call: letters looked at, bytes of rows, markers
+//! searched.
 #![cfg(feature = "cli")]
 
 use std::process::Command;
@@ -11,7 +12,8 @@ use seriatim::scripts;
 
 use crate::support::Redis;
 
-/// `dead list --object` read 20,000 dead letters in one request to show 20. A request looks at 1,000 now, and says how to go on.
+/// `dead list --object` read 20,000 dead letters in one request to show 20. A request looks at
+/// 1,000 now, and says how to go on.
 #[tokio::test]
 async fn a_list_of_one_object_looks_at_so_many_and_says_how_to_go_on() {
     let redis = Redis::start();
@@ -38,8 +40,8 @@ async fn a_list_of_one_object_looks_at_so_many_and_says_how_to_go_on() {
     assert_eq!(ids(&one), ["1201-0"]);
 }
 
-/// Drops kept whole events: the last thousand actions had up to a gigabyte, so that `dead drop` freed no memory. An action keeps 8 KiB of an event, and one
-/// call settles about 1 MiB of events.
+/// Drops kept whole events: the last thousand actions had up to a gigabyte, so that `dead drop`
+/// freed no memory. An action keeps 8 KiB of an event, and one call settles about 1 MiB of events.
 #[tokio::test]
 async fn a_drop_frees_the_memory_of_large_events() {
     let redis = Redis::start();
@@ -98,7 +100,8 @@ async fn the_program_says_how_to_go_on() {
     }
 }
 
-/// A page of 100 rows of 1 MB took 250 ms in one call. A page ends behind the row with which it has 1 MiB, and says that there are more.
+/// A page of 100 rows of 1 MB took 250 ms in one call. A page ends behind the row with which it has
+/// 1 MiB, and says that there are more.
 #[tokio::test]
 async fn a_page_of_large_rows_ends_early() {
     let redis = Redis::start();
@@ -131,7 +134,8 @@ async fn a_page_of_large_rows_ends_early() {
     assert_eq!((found.log_rows, found.dead_letters, found.complete), (7, 7, true));
 }
 
-/// `inspect` searched all markers of an object that had none: a million took 31 ms. It searches the 10,000 that are taken next, and says so.
+/// `inspect` searched all markers of an object that had none: a million took 31 ms. It searches the
+/// 10,000 that are taken next, and says so.
 #[tokio::test]
 async fn inspect_searches_so_many_markers_and_says_so() {
     let redis = Redis::start();

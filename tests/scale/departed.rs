@@ -1,5 +1,6 @@
-//! Names whose processes have left: a pop under way may still move a marker to one of their slots, so somebody has to look. Every process looked at
-//! 2 keys for each slot of each such name, every second: with 3,000 of them Redis did little else, and an emit took a third of a second.
+//! Names whose processes have left: a pop under way may still move a marker to one of their slots,
+//! so somebody has to look. Every process looked at 2 keys for each slot of each such name, every
+//! second: with 3,000 of them Redis did little else, and an emit took a third of a second.
 
 use std::time::{Duration, Instant};
 
@@ -72,7 +73,8 @@ async fn cpu(conn: &mut MultiplexedConnection) -> f64 {
     of("used_cpu_sys_main_thread:") + of("used_cpu_user_main_thread:")
 }
 
-/// 100,000 departed names, all due in the same moment, and many processes that sweep: Redis' time, and what a round looks at.
+/// 100,000 departed names, all due in the same moment, and many processes that sweep: Redis' time,
+/// and what a round looks at.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_departed_names_cost_little_for_any_number_of_processes() {
     let redis = Redis::own(&[]);
@@ -184,7 +186,8 @@ async fn a_large_takeover_goes_on_in_the_next_call() {
     assert_eq!((strays.iter().sum::<u64>(), strays.iter().max()), (600, Some(&256)), "{strays:?}");
 }
 
-/// A pop of a paused process answered five minutes after its end: the marker is found at the next look, and the looks start again.
+/// A pop of a paused process answered five minutes after its end: the marker is found at the next
+/// look, and the looks start again.
 #[tokio::test]
 async fn a_late_pop_to_a_departed_name_is_found() {
     let redis = Redis::start();
@@ -209,7 +212,8 @@ async fn a_late_pop_to_a_departed_name_is_found() {
     assert_eq!(score(&console, &keys.event_workers_watched(), "gone").await, None);
 }
 
-/// The longer ago its end, the later the next look: after 1 s, 10 s, 1 min, 10 min, 1 h, and when the name is forgotten.
+/// The longer ago its end, the later the next look: after 1 s, 10 s, 1 min, 10 min, 1 h, and when
+/// the name is forgotten.
 #[rstest]
 #[case(0, 1)]
 #[case(4, 10)]
@@ -246,7 +250,8 @@ async fn a_departed_name_is_looked_at_a_last_time_when_it_is_forgotten() {
     assert_eq!(score(&console, &keys.event_workers_departed(), "empty").await, None);
 }
 
-/// A batch without an object in the slot's list is nothing that could be taken over, and must not be lost with its name: `check` reports it.
+/// A batch without an object in the slot's list is nothing that could be taken over, and must not
+/// be lost with its name: `check` reports it.
 #[tokio::test]
 async fn a_name_that_has_only_a_batch_is_never_forgotten() {
     let redis = Redis::start();
@@ -260,7 +265,8 @@ async fn a_name_that_has_only_a_batch_is_never_forgotten() {
     assert!(score(&console, &keys.event_workers_watched(), "gone").await.is_some());
 }
 
-/// Names that an older version registered stand in no set: nobody looked at them, and what a dead process of that version had was lost.
+/// Names that an older version registered stand in no set: nobody looked at them, and what a dead
+/// process of that version had was lost.
 #[tokio::test]
 async fn names_of_an_older_version_are_found_by_a_pass() {
     let redis = Redis::start();
@@ -300,8 +306,9 @@ async fn names_of_an_older_version_are_found_by_a_pass() {
     }
 }
 
-/// `inspect` and `check` looked at all slots of all names in one call: at 10,000 names Redis stood still for more than a second. Departed names are
-/// looked through in steps now, and only for an object that nothing else covers.
+/// `inspect` and `check` looked at all slots of all names in one call: at 10,000 names Redis stood
+/// still for more than a second. Departed names are looked through in steps now, and only for an
+/// object that nothing else covers.
 #[tokio::test]
 async fn looking_at_the_system_among_many_departed_names_takes_short_calls() {
     let redis = Redis::own(&[]);
@@ -328,8 +335,8 @@ async fn looking_at_the_system_among_many_departed_names_takes_short_calls() {
     assert_eq!(slow, redis::Value::Array(Vec::new()), "calls of more than half a second");
 }
 
-/// Redis was restarted in the middle of a pass. Its hash function has a new seed then, so the cursor led past a quarter of the names: they stood in
-/// neither set, though the pass was over.
+/// Redis was restarted in the middle of a pass. Its hash function has a new seed then, so the
+/// cursor led past a quarter of the names: they stood in neither set, though the pass was over.
 #[tokio::test]
 async fn the_pass_begins_anew_on_another_server() {
     let redis = Redis::start();
@@ -376,7 +383,8 @@ async fn a_name_is_watched_while_its_process_lives() {
     assert_eq!(score(&console, &watched, "dead").await, None);
 }
 
-/// A pass took a watched name for one that stood in no set. A name whose lease has just ended, seen by its own process, then stood in both.
+/// A pass took a watched name for one that stood in no set. A name whose lease has just ended, seen
+/// by its own process, then stood in both.
 #[tokio::test]
 async fn a_pass_leaves_watched_names_alone() {
     let redis = Redis::start();

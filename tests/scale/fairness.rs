@@ -21,7 +21,8 @@ const ROUNDS: usize = 10;
 /// Turns a hot object may begin between the answer to the emit and the delivery.
 const TURNS_MAX: usize = 3;
 
-/// Counts turns: a hot object never runs out of events, so each of its turns has exactly `TURN_MAX` of them.
+/// Counts turns: a hot object never runs out of events, so each of its turns has exactly `TURN_MAX`
+/// of them.
 #[derive(Clone, Default)]
 struct Turns(Arc<Mutex<Log>>);
 
@@ -81,8 +82,9 @@ async fn feed(redis: &Redis, console: &Console, from: usize, count: usize) {
     let () = pipe.query_async(&mut redis.connect().await).await.expect("emitted");
 }
 
-/// 63 hot objects with 1,000 events queued each and still fed, 4 slots: an event of a 64th object is delivered before any hot object has had more
-/// than three further turns, also behind tens of thousands of markers that the hot objects have left.
+/// 63 hot objects with 1,000 events queued each and still fed, 4 slots: an event of a 64th object
+/// is delivered before any hot object has had more than three further turns, also behind tens of
+/// thousands of markers that the hot objects have left.
 #[tokio::test]
 async fn hot_objects_have_at_most_three_turns_before_another_one_has_its_own() {
     let redis = Arc::new(Redis::start());

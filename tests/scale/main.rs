@@ -1,4 +1,5 @@
-//! Large numbers: of objects, of names, of letters and rows. No call takes longer for them, and nobody waits for them.
+//! Large numbers: of objects, of names, of letters and rows. No call takes longer for them, and
+//! nobody waits for them.
 #![cfg(feature = "worker")]
 
 #[path = "../support/mod.rs"]

@@ -12,7 +12,8 @@ const OBJECTS: usize = 1_000_000;
 /// Of so many objects, one has an event.
 const EVENT_EVERY: usize = 500;
 
-/// A million objects, paused as a worker leaves them: `held`, in `objects.paused`, some with an event queued.
+/// A million objects, paused as a worker leaves them: `held`, in `objects.paused`, some with an
+/// event queued.
 const PREPARE: &str = r"
 local P, from, to, every = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 for first = from, to - 1, 1000 do
@@ -29,7 +30,8 @@ for first = from, to - 1, 1000 do
   redis.call('MSET', unpack(owners))
 end";
 
-/// A million paused objects go on after the pause is lifted, all of them, although the worker process that wakes them is killed in the middle of it.
+/// A million paused objects go on after the pause is lifted, all of them, although the worker
+/// process that wakes them is killed in the middle of it.
 #[tokio::test]
 async fn a_million_objects_resume_although_the_resumer_is_killed() {
     let redis = Redis::own(&[]);

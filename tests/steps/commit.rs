@@ -73,8 +73,9 @@ async fn a_commit_moves_the_last_id_and_releases_the_object_in_one_step() {
     worker.finish().await;
 }
 
-/// The gap the plain algorithm closes with an extra look: a frontend pushes just when the worker has found the queue empty and lets go.
-/// Every round emits to an object at the moment its last event is delivered.
+/// The gap the plain algorithm closes with an extra look: a frontend pushes just when the worker
+/// has found the queue empty and lets go. Every round emits to an object at the moment its last
+/// event is delivered.
 #[tokio::test]
 async fn an_event_pushed_during_the_last_empty_take_is_not_lost() {
     const OBJECTS: usize = 8;
@@ -89,7 +90,8 @@ async fn an_event_pushed_during_the_last_empty_take_is_not_lost() {
         let mut last = 0;
         for round in 0..ROUNDS {
             console.emit(&object, round.to_string()).await;
-            // Some rounds push right behind the delivery, some as soon as its commit can be seen, some without any wait.
+            // Some rounds push right behind the delivery, some as soon as its commit can be seen,
+            // some without any wait.
             match round % 3 {
                 0 => until("it is committed", PATIENCE, async || (console.number(&key).await > last).then_some(())).await,
                 1 => {
@@ -114,7 +116,8 @@ async fn an_event_pushed_during_the_last_empty_take_is_not_lost() {
     console.until_at_rest().await;
 }
 
-/// Calls are lost on their way, and so are answers; every call is repeated, and no repetition changes anything.
+/// Calls are lost on their way, and so are answers; every call is repeated, and no repetition
+/// changes anything.
 #[tokio::test]
 async fn lost_requests_and_replies_change_nothing() {
     let redis = Redis::own(&[]);
@@ -158,7 +161,8 @@ async fn lost_requests_and_replies_change_nothing() {
     console.until_at_rest().await;
 }
 
-/// A late duplicate of a call must not hold an object again after it was released and handed out anew.
+/// A late duplicate of a call must not hold an object again after it was released and handed out
+/// anew.
 #[tokio::test]
 async fn a_repeated_result_of_an_earlier_hand_out_is_ignored() {
     let redis = Redis::own(&[]);
@@ -181,7 +185,8 @@ async fn a_repeated_result_of_an_earlier_hand_out_is_ignored() {
     let here = start(&redis, "here", &second, |_| {});
     console.release("work:1").await;
     gate.until_reached(1).await;
-    // At most two calls are under way at once, so that the third behind the repeated one tells that it was answered.
+    // At most two calls are under way at once, so that the third behind the repeated one tells that
+    // it was answered.
     let behind = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&behind);
     proxy.lose(move |request| {

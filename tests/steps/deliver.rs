@@ -28,7 +28,8 @@ async fn a_transient_failure_comes_again_with_the_same_id_and_prev() {
     let second: Vec<_> = sink.offered().into_iter().filter(|offer| offer.text() == "2").collect();
     let tries: Vec<_> = second.iter().map(|offer| (offer.id, offer.prev, offer.before)).collect();
     assert_eq!(tries, [(2, 1, 0), (2, 1, 1), (2, 1, 2), (2, 1, 3)]);
-    // The first time it was offered behind another event; after that alone, with its failures counted.
+    // The first time it was offered behind another event; after that alone, with its failures
+    // counted.
     let alone: Vec<_> = second[1..].iter().map(|offer| (offer.batch, offer.attempts, offer.crashes)).collect();
     assert_eq!(alone, [(1, 1, 0), (1, 2, 0), (1, 3, 0)]);
     let sent: Vec<_> = sink.sent().into_iter().map(|offer| (offer.text(), offer.id, offer.prev, offer.attempts)).collect();

@@ -1,4 +1,5 @@
-//! Emit, the library: what is in Redis after each form, and what is known after each kind of failure.
+//! Emit, the library: what is in Redis after each form, and what is known after each kind of
+//! failure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -153,7 +154,8 @@ async fn many_are_chunked_in_order_with_one_marker_per_object_and_chunk() {
 
     let nothing = em.emit_many(events(0)).await.expect("nothing to do");
     assert_eq!((nothing.events, nothing.chunks), (0, 0));
-    // One less than a chunk, a chunk, one more, by events and by bytes (a name of 1 and an event of 1).
+    // One less than a chunk, a chunk, one more, by events and by bytes (a name of 1 and an event of
+    // 1).
     for (count, chunks) in [(3, 1), (4, 1), (5, 2), (8, 2), (9, 3)] {
         for em in [em.clone().with_chunk(4, usize::MAX), em.clone().with_chunk(1024, 8)] {
             let emitted = em.emit_many(events(count)).await.expect("emitted");
@@ -197,7 +199,8 @@ async fn many_fail_per_object_and_the_others_go_on() {
     assert_eq!(queue(keys, &mut con, "b").await, ["2", "5", "9"]);
 }
 
-/// Random events, some refused, in random chunks: every queue holds what came before the object's first refused event.
+/// Random events, some refused, in random chunks: every queue holds what came before the object's
+/// first refused event.
 #[tokio::test]
 async fn random_many_keep_every_objects_order() {
     let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
@@ -333,7 +336,8 @@ async fn an_emit_without_an_answer_is_unknown_and_is_not_sent_again() {
     assert_eq!(queue(keys, &mut con, "c").await, ["3"]);
 }
 
-/// Redis behind a TCP address that can lose replies: the request arrives, then the connection breaks.
+/// Redis behind a TCP address that can lose replies: the request arrives, then the connection
+/// breaks.
 struct Proxy {
     url: String,
     lose_replies: Arc<AtomicBool>,

@@ -1,4 +1,5 @@
-//! The errors of the last attempts of the event at an object's head: what writes them, what keeps them, with what they go.
+//! The errors of the last attempts of the event at an object's head: what writes them, what keeps
+//! them, with what they go.
 #![cfg(feature = "cli")]
 
 use std::process::Command;
@@ -92,7 +93,8 @@ async fn kept(console: &Console) -> Vec<String> {
     all.iter().map(|entry| entry.split_once(' ').expect("a time").1.to_owned()).collect()
 }
 
-/// Each failed attempt leaves its time, its number and its error, of the last 20 of them; a call that is made twice leaves nothing twice.
+/// Each failed attempt leaves its time, its number and its error, of the last 20 of them; a call
+/// that is made twice leaves nothing twice.
 #[tokio::test]
 async fn the_errors_of_the_last_20_attempts_are_kept() {
     let redis = Redis::start();
@@ -122,7 +124,8 @@ async fn the_errors_of_the_last_20_attempts_are_kept() {
     assert_eq!(kept(&console).await, Vec::<String>::new());
 }
 
-/// Where attempts are used up and the object waits for an operator, the last error is kept as all others; and each release is one attempt more.
+/// Where attempts are used up and the object waits for an operator, the last error is kept as all
+/// others; and each release is one attempt more.
 #[tokio::test]
 async fn attempts_used_up_are_kept_too() {
     let redis = Redis::start();
@@ -172,7 +175,8 @@ async fn they_go_with_the_event() {
         (report(FAILED, 0, Results::Part { next: FAILED }), false, both.to_vec()),
         // Late.
         (report(Tag { handouts: 1, ..FAILED }, 3, Results::Done), false, both.to_vec()),
-        // What cannot be buried stays where it is: a rejection is no attempt, the end of attempts is one.
+        // What cannot be buried stays where it is: a rejection is no attempt, the end of attempts
+        // is one.
         (report(FAILED, 0, reject(2)), true, both.to_vec()),
         (report(FAILED, 0, complete(3)), true, third("3 bad")),
         (report(FAILED, 1, second()), true, vec!["1 bad"]),
@@ -190,7 +194,8 @@ async fn they_go_with_the_event() {
     }
 }
 
-/// An event that has not failed has none, and nothing is done about any: what was left behind stays, for `check` to find.
+/// An event that has not failed has none, and nothing is done about any: what was left behind
+/// stays, for `check` to find.
 #[tokio::test]
 async fn what_has_not_failed_costs_nothing() {
     for tag in [Tag { first: 5, ..Tag::default() }, Tag { first: 5, handouts: 10, crashes: 10, ..Tag::default() }] {
@@ -246,7 +251,8 @@ async fn they_survive_deaths_stops_and_releases() {
     console.until_at_rest().await;
 }
 
-/// Errors are cut between two letters, so that an object that fails for long takes no more than some 10 KB more.
+/// Errors are cut between two letters, so that an object that fails for long takes no more than
+/// some 10 KB more.
 #[tokio::test]
 async fn a_long_error_is_cut() {
     for (error, expected) in [
@@ -284,7 +290,8 @@ async fn a_wrong_type_holds_up_nothing() {
     console.check().await;
 }
 
-/// They go with the longest batch there is, too, whose last id has three more digits than its first.
+/// They go with the longest batch there is, too, whose last id has three more digits than its
+/// first.
 #[tokio::test]
 async fn they_go_with_the_longest_batch() {
     let redis = Redis::start();
@@ -301,7 +308,8 @@ async fn they_go_with_the_longest_batch() {
     assert_eq!(kept(&console).await, Vec::<String>::new());
 }
 
-/// A skipped event takes its errors along; so does an idle object that is forgotten, where something was left behind.
+/// A skipped event takes its errors along; so does an idle object that is forgotten, where
+/// something was left behind.
 #[tokio::test]
 async fn a_skip_and_a_forgetting_take_them_along() {
     let redis = Redis::start();
@@ -319,7 +327,8 @@ async fn a_skip_and_a_forgetting_take_them_along() {
     assert!(!console.left().await.iter().any(|key| key.ends_with(":event.errors")));
 }
 
-/// What is left behind of another event, in hand or held, is a finding, and is not shown as that of the event at the head.
+/// What is left behind of another event, in hand or held, is a finding, and is not shown as that of
+/// the event at the head.
 #[tokio::test]
 async fn what_is_left_behind_is_found() {
     for (at, tag) in [("idle", ""), ("hand", "5"), ("hand", "5 1 0 1"), ("held", "5 3 0 1 stop"), ("held", "0 0 0 0 yield")] {

@@ -1,4 +1,5 @@
-//! What handlers have finished of an event: who may write it, and with what it goes. The script is asked directly.
+//! What handlers have finished of an event: who may write it, and with what it goes. The script is
+//! asked directly.
 #![cfg(feature = "worker")]
 
 use std::time::Duration;
@@ -80,7 +81,8 @@ async fn what_is_finished_is_told_until_the_next_event() {
     assert_eq!(told(&mut state, batch(), None).await, kept(5, &["handler:a", "once:b"]));
     assert_eq!(told(&mut state, batch(), Some((7, "handler:c"))).await, kept(0, &[]));
     assert_eq!(told(&mut state, batch(), None).await, kept(7, &["handler:c"]));
-    // What comes late of an event before it in the batch is refused; what was left behind is written over.
+    // What comes late of an event before it in the batch is refused; what was left behind is
+    // written over.
     assert_eq!(told(&mut state, batch(), Some((6, "handler:a"))).await, Handled::Other);
     assert_eq!(told(&mut state, batch(), None).await, kept(7, &["handler:c"]));
     for left_behind in ["4", "8", "1000", "nan"] {
@@ -129,7 +131,8 @@ async fn only_the_owner_of_the_batch_is_heard() {
     assert_eq!(console.text(&key).await.as_deref(), Some("wrong"));
 }
 
-/// The result that ends the event takes along what was finished of it, in the same step; any other result, and one that is not taken in, leaves it.
+/// The result that ends the event takes along what was finished of it, in the same step; any other
+/// result, and one that is not taken in, leaves it.
 #[tokio::test]
 async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
     let all = |then| Report { object: "work:1".into(), tag: tag(5), count: 3, last: Some(7), then };
@@ -139,7 +142,8 @@ async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
     let hold = Results::Hold { rest: tag(5).failed(), delay: None, why: "retry: no".to_owned() };
     let part = Report { count: 1, last: Some(5), ..none(Results::Part { next: tag(6) }) };
     let late = Report { tag: tag(6), ..all(Results::Done) };
-    // The result, whether it says that the event is over, whether the place for dead letters is none, and what is left.
+    // The result, whether it says that the event is over, whether the place for dead letters is
+    // none, and what is left.
     let cases = [
         (all(Results::Done), true, false, false),
         (all(Results::Yield), true, false, false),
@@ -191,7 +195,8 @@ async fn what_one_slot_says_is_not_said_of_another() {
     assert_eq!(left, ["work:1:event.handled"]);
 }
 
-/// A skipped event takes along what was finished of it, but not what was finished of a later one: of that, all before it are finished.
+/// A skipped event takes along what was finished of it, but not what was finished of a later one:
+/// of that, all before it are finished.
 #[tokio::test]
 async fn a_skip_takes_along_what_is_finished_of_the_event() {
     let by = By { who: "ada", why: "because" };

@@ -1,4 +1,5 @@
-//! What handlers have emitted: kept with what they have finished, and pushed in the step that ends their event. The scripts are asked directly.
+//! What handlers have emitted: kept with what they have finished, and pushed in the step that ends
+//! their event. The scripts are asked directly.
 #![cfg(feature = "worker")]
 
 use std::time::Duration;
@@ -50,7 +51,8 @@ fn tag(first: u64) -> Tag {
     Tag { first, ..Tag::default() }
 }
 
-/// What a handler has emitted, as it is kept: its place, and for each event the object and the event.
+/// What a handler has emitted, as it is kept: its place, and for each event the object and the
+/// event.
 fn emits(place: usize, events: &[(&str, &str)]) -> Vec<u8> {
     let mut emits = Emits::default();
     events.iter().for_each(|(object, event)| emits.push(object.as_bytes(), event.as_bytes()));
@@ -66,7 +68,8 @@ fn nothing_told() -> Handled {
     Handled::Kept { id: 0, finished: [].into(), emitted: (0, 0), results: 0 }
 }
 
-/// The handlers `a` and `b` of an event have finished and emitted, `a` first; but `b` is registered before it.
+/// The handlers `a` and `b` of an event have finished and emitted, `a` first; but `b` is registered
+/// before it.
 async fn finish(state: &mut State, id: u64, by_a: &[(&str, &str)], by_b: &[(&str, &str)]) {
     for (field, emit, value) in [("handler:a", "emit:a", emits(11, by_a)), ("handler:b", "emit:b", emits(2, by_b))] {
         let done = asked(state, Some(Finished { id, field, emits: Some((emit, &value)), result: None })).await;
@@ -105,7 +108,8 @@ fn hold(count: usize) -> Results {
     Results::Hold { rest: tag(5).after(count, 1).failed(), delay: None, why: "retry: no".to_owned() }
 }
 
-/// Reports for slot 0, which may end the event of which something is kept; slot 1 is free. Answers the batches and what is quarantined.
+/// Reports for slot 0, which may end the event of which something is kept; slot 1 is free. Answers
+/// the batches and what is quarantined.
 async fn advance(state: &mut State, report: &Report, bounds: Bounds, log: bool) -> (Vec<BatchReply>, Vec<(String, String)>) {
     let keys = state.keys.clone();
     let mut call = Advance::new(&keys, "w", "t", bounds, From::Held);
@@ -121,7 +125,8 @@ async fn advance(state: &mut State, report: &Report, bounds: Bounds, log: bool) 
     }
 }
 
-/// One call keeps that a handler has finished and what it has emitted; repeating it changes nothing. Who asks is told how much that is.
+/// One call keeps that a handler has finished and what it has emitted; repeating it changes
+/// nothing. Who asks is told how much that is.
 #[tokio::test]
 async fn what_is_emitted_is_kept_with_what_is_finished() {
     let redis = Redis::start();
@@ -137,7 +142,8 @@ async fn what_is_emitted_is_kept_with_what_is_finished() {
     console.check().await;
 }
 
-/// Of another event nothing can be kept while something is still to be pushed, whichever that was: it would be lost.
+/// Of another event nothing can be kept while something is still to be pushed, whichever that was:
+/// it would be lost.
 #[tokio::test]
 async fn what_is_still_to_be_pushed_is_not_written_over() {
     let redis = Redis::start();
@@ -154,7 +160,8 @@ async fn what_is_still_to_be_pushed_is_not_written_over() {
     assert_eq!(asked(&mut state, Some(next)).await, Handled::Other);
 }
 
-/// However the event ends, what was emitted is pushed: handlers in the order in which they are registered, each object with one marker.
+/// However the event ends, what was emitted is pushed: handlers in the order in which they are
+/// registered, each object with one marker.
 #[tokio::test]
 async fn what_is_emitted_is_pushed_with_the_result_that_ends_the_event() {
     let by_a = [("work:2", "a1"), ("work:3", "a2"), ("work:2", "a3")];
@@ -195,7 +202,8 @@ async fn what_is_emitted_is_pushed_with_the_result_that_ends_the_event() {
     }
 }
 
-/// A result that is not believed, or of which nobody says that it may end the event, pushes nothing.
+/// A result that is not believed, or of which nobody says that it may end the event, pushes
+/// nothing.
 #[tokio::test]
 async fn nothing_is_pushed_for_a_result_that_is_not_taken_in() {
     let redis = Redis::start();
@@ -211,7 +219,8 @@ async fn nothing_is_pushed_for_a_result_that_is_not_taken_in() {
     assert!(markers(&console).await.is_empty());
 }
 
-/// An event that cannot be buried stays where it is, and with it what was emitted of it; not so of an event before it, which is over.
+/// An event that cannot be buried stays where it is, and with it what was emitted of it; not so of
+/// an event before it, which is over.
 #[tokio::test]
 async fn what_is_emitted_stays_with_an_event_that_cannot_be_buried() {
     for (id, count, rejected, pushed) in [(5, 0, 5, 0), (6, 1, 6, 0), (5, 1, 6, 2)] {
@@ -246,7 +255,8 @@ async fn any_bytes_are_pushed_as_they_are() {
     assert!(hash(&console).await.is_empty());
 }
 
-/// For the object itself: the slot goes on with it, in order and with the right ids; where it yields, the object waits for its next turn.
+/// For the object itself: the slot goes on with it, in order and with the right ids; where it
+/// yields, the object waits for its next turn.
 #[tokio::test]
 async fn the_object_itself_goes_on_with_what_is_emitted_for_it() {
     for (then, log) in [(Results::Done, false), (Results::Done, true), (Results::Yield, false)] {
@@ -277,7 +287,8 @@ async fn what_is_pushed_is_claimed_in_the_same_call() {
     console.check().await;
 }
 
-/// Where a queue is none nothing is pushed, nor is the event over: its batch waits for an operator, and is taken in once that is put right.
+/// Where a queue is none nothing is pushed, nor is the event over: its batch waits for an operator,
+/// and is taken in once that is put right.
 #[tokio::test]
 async fn a_target_of_a_wrong_type_holds_the_batch() {
     for (then, log) in [(Results::Done, false), (Results::Yield, true), (reject(6), false), (reject(6), true), (hold(1), false)] {
@@ -354,7 +365,8 @@ async fn a_hash_that_is_none_goes_with_the_event() {
     assert!(!console.left().await.contains(&"work:1:event.handled".to_owned()));
 }
 
-/// A skip ends the event, too; it refuses where something of it cannot be pushed. What was emitted of a later event stays.
+/// A skip ends the event, too; it refuses where something of it cannot be pushed. What was emitted
+/// of a later event stays.
 #[tokio::test]
 async fn a_skip_pushes_what_is_emitted_of_the_event() {
     let by = By { who: "ada", why: "because" };
@@ -394,7 +406,8 @@ async fn an_object_is_not_forgotten_with_what_is_still_to_be_pushed() {
     assert_eq!((hash(&console).await.len(), console.number(&console.keys.last_event_id("work:1")).await), (2, 7));
 }
 
-/// At `maxmemory` nothing more is kept that was emitted, as an emitter is refused; what is kept already is pushed, and what is finished is kept.
+/// At `maxmemory` nothing more is kept that was emitted, as an emitter is refused; what is kept
+/// already is pushed, and what is finished is kept.
 #[tokio::test]
 async fn at_maxmemory_nothing_is_emitted_but_what_was_is_pushed() {
     let redis = Redis::own(&[]);

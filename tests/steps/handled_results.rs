@@ -1,4 +1,5 @@
-//! Results of handlers: kept with their success, written into the row of the event log in the step that ends the event, and shown.
+//! Results of handlers: kept with their success, written into the row of the event log in the step
+//! that ends the event, and shown.
 #![cfg(feature = "cli")]
 
 use std::process::Command;
@@ -104,7 +105,8 @@ fn complete(id: u64) -> Results {
 
 const BOTH: &str = r#"{"a":1,"b":[2]}"#;
 
-/// Results are kept with what is finished, told by their bytes, and written into the row of their event alone, however it ends.
+/// Results are kept with what is finished, told by their bytes, and written into the row of their
+/// event alone, however it ends.
 #[tokio::test]
 async fn results_are_written_into_the_row_of_their_event() {
     let hold = Results::Hold { rest: tag(5).after(2, 1).failed(), delay: None, why: "retry: no".to_owned() };
@@ -129,7 +131,8 @@ async fn results_are_written_into_the_row_of_their_event() {
     }
 }
 
-/// Without the log, results go with their event, also where its errors are logged: nothing reads them.
+/// Without the log, results go with their event, also where its errors are logged: nothing reads
+/// them.
 #[tokio::test]
 async fn without_the_log_results_go_with_their_event() {
     let redis = Redis::start();
@@ -141,7 +144,8 @@ async fn without_the_log_results_go_with_their_event() {
     assert!(!is_left);
 }
 
-/// The row of an event that an operator skips has the results of the handlers that had succeeded; those of a later event stay.
+/// The row of an event that an operator skips has the results of the handlers that had succeeded;
+/// those of a later event stay.
 #[tokio::test]
 async fn a_skipped_event_has_its_results() {
     for (id, results) in [(5, BOTH), (6, "-")] {
@@ -164,8 +168,9 @@ fn logging(config: &mut WorkerConfig) {
     config.retry = "fixed:1h".parse().expect("a policy");
 }
 
-/// A result of a handler that has succeeded outlives the failure of another one and the end of the process; a worker with another sink logs it. Until the event is
-/// over it is shown by `inspect`. A handler that fails has no result.
+/// A result of a handler that has succeeded outlives the failure of another one and the end of the
+/// process; a worker with another sink logs it. Until the event is over it is shown by `inspect`. A
+/// handler that fails has no result.
 #[tokio::test]
 async fn a_result_outlives_a_retry_and_the_process() {
     let redis = Redis::start();

@@ -176,7 +176,8 @@ async fn a_process_that_was_taken_over_stops_and_commits_nothing() {
     let second = start(&redis, "w", &taken, |config| config.takeover = true);
     taken.until_sent(1).await;
     assert_eq!((taken.sent()[0].id, taken.sent()[0].prev, taken.sent()[0].crashes), (1, 0, 1));
-    // The first one has nothing to do but to renew its lease, and that is a minute long; another event tells it earlier.
+    // The first one has nothing to do but to renew its lease, and that is a minute long; another
+    // event tells it earlier.
     for n in 0.. {
         if first.is_over() {
             break;
@@ -193,7 +194,8 @@ async fn a_process_that_was_taken_over_stops_and_commits_nothing() {
     console.until_at_rest().await;
 }
 
-/// Its result comes late: the object was delivered by another process meanwhile, and two events further.
+/// Its result comes late: the object was delivered by another process meanwhile, and two events
+/// further.
 #[tokio::test]
 async fn a_late_result_of_a_fenced_process_changes_nothing() {
     let redis = Redis::own(&[]);
@@ -234,7 +236,8 @@ async fn a_process_whose_registration_is_gone_stops_and_says_why() {
     assert_eq!(error, "fenced: the name \"w\" is no longer registered in Redis; was its data deleted?");
 }
 
-/// The answer to an attach is lost, and the call repeated: the lease already holds its token, so no death is counted.
+/// The answer to an attach is lost, and the call repeated: the lease already holds its token, so no
+/// death is counted.
 #[tokio::test]
 async fn a_repeated_attach_counts_no_crash() {
     let redis = Redis::own(&[]);
@@ -252,7 +255,8 @@ async fn a_repeated_attach_counts_no_crash() {
     worker.finish().await;
 }
 
-/// The answer to a detach is lost, and the call repeated: there is no lease any more, so there is nothing to do.
+/// The answer to a detach is lost, and the call repeated: there is no lease any more, so there is
+/// nothing to do.
 #[tokio::test]
 async fn a_repeated_detach_is_done() {
     let redis = Redis::own(&[]);
@@ -301,7 +305,8 @@ async fn a_sink_is_told_when_the_lease_is_lost() {
     worker.crash().await;
 }
 
-/// Holds the whole runtime of its process up, longer than the lease lasts, as a sink that blocks does.
+/// Holds the whole runtime of its process up, longer than the lease lasts, as a sink that blocks
+/// does.
 #[derive(Clone)]
 struct Blocks(Recorder);
 

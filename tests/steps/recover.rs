@@ -1,4 +1,5 @@
-//! Recover: whatever dies where, the same events come again with the same ids and the same prev, and in order.
+//! Recover: whatever dies where, the same events come again with the same ids and the same prev,
+//! and in order.
 #![cfg(feature = "worker")]
 
 use std::time::Duration;
@@ -74,7 +75,8 @@ async fn crash_after_send(same_name: bool) {
     let after = Recorder::new();
     let worker = succeed(&redis, &console, worker, &after, same_name).await;
     after.until_sent(4).await;
-    // All of the batch comes again, also what the dead process had sent of it: the receiver's rule drops the duplicates.
+    // All of the batch comes again, also what the dead process had sent of it: the receiver's rule
+    // drops the duplicates.
     assert_eq!(told(&before), expected(&[("1", 1, 0), ("2", 2, 1), ("3", 3, 2)]));
     assert_eq!(told(&after), expected(&[("1", 1, 0), ("2", 2, 1), ("3", 3, 2), ("4", 4, 3)]));
     worker.finish().await;
@@ -178,7 +180,8 @@ async fn crash_after_release_leaves_nothing_behind() {
     worker.finish().await;
 }
 
-/// Dies with all slots in the middle of something, again and again, at whatever point it is; the receiver's rule finds every event once.
+/// Dies with all slots in the middle of something, again and again, at whatever point it is; the
+/// receiver's rule finds every event once.
 #[tokio::test]
 async fn deaths_at_any_point_lose_and_reorder_nothing() {
     const EVENTS: usize = 600;

@@ -1,4 +1,5 @@
-//! A frontend needs nothing but Redis: here it is a person who types a plain `MULTI` into `redis-cli`.
+//! A frontend needs nothing but Redis: here it is a person who types a plain `MULTI` into
+//! `redis-cli`.
 #![cfg(feature = "worker")]
 
 use std::io::Write as _;

@@ -1,4 +1,5 @@
-//! A clock for a Redis of a test's own, which the test can set: a small library that `cc` makes is preloaded into the server.
+//! A clock for a Redis of a test's own, which the test can set: a small library that `cc` makes is
+//! preloaded into the server.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

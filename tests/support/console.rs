@@ -1,4 +1,5 @@
-//! A person at `redis-cli`: emits with a plain `MULTI`, looks at keys, and does what an operator may do.
+//! A person at `redis-cli`: emits with a plain `MULTI`, looks at keys, and does what an operator
+//! may do.
 
 use std::time::Duration;
 
@@ -154,7 +155,8 @@ impl Console {
         self.until_at_rest().await;
     }
 
-    /// Waits until nothing is under way: no event is queued, in flight or held, no object has an owner, no marker is left.
+    /// Waits until nothing is under way: no event is queued, in flight or held, no object has an
+    /// owner, no marker is left.
     pub async fn until_at_rest(&self) {
         let mut busy = Vec::new();
         let lasting = |key: &String| {

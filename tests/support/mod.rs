@@ -22,7 +22,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client};
 use seriatim::keys::Keys;
 
-/// A Redis for one test. Its keys live in a namespace of their own, so that tests can share a server.
+/// A Redis for one test. Its keys live in a namespace of their own, so that tests can share a
+/// server.
 pub struct Redis {
     url: String,
     server: Option<Server>,
@@ -30,7 +31,8 @@ pub struct Redis {
     namespace: String,
 }
 
-/// A `redis-server` (or `valkey-server`) of our own, on a socket in a temporary directory. It ends with the value.
+/// A `redis-server` (or `valkey-server`) of our own, on a socket in a temporary directory. It ends
+/// with the value.
 pub struct Server {
     child: Child,
     dir: tempfile::TempDir,
@@ -53,7 +55,8 @@ fn program() -> String {
 }
 
 impl Server {
-    /// Starts a server with these further options, e.g. `["--maxmemory", "10mb"]`, and waits until it answers.
+    /// Starts a server with these further options, e.g. `["--maxmemory", "10mb"]`, and waits until
+    /// it answers.
     pub fn start(options: &[&str]) -> Self {
         Self::start_with(options, Vec::new())
     }
@@ -158,7 +161,8 @@ impl Redis {
         self
     }
 
-    /// Ids begin with 1 in the tests that call scripts without `connect`. Workers of tests begin there by `first_id`.
+    /// Ids begin with 1 in the tests that call scripts without `connect`. Workers of tests begin
+    /// there by `first_id`.
     pub fn begin_ids(&self, keys: &Keys) {
         let client = Client::open(self.url.as_str()).expect("a Redis URL");
         let mut conn = client.get_connection().expect("Redis answers");
@@ -191,7 +195,8 @@ impl Redis {
     }
 }
 
-/// Waits for a state: asks again every few milliseconds until `ready` answers something, and fails after `patience`.
+/// Waits for a state: asks again every few milliseconds until `ready` answers something, and fails
+/// after `patience`.
 pub async fn until<T, F>(what: &str, patience: Duration, mut ready: impl FnMut() -> F) -> T
 where
     F: Future<Output = Option<T>>,

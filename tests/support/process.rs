@@ -51,8 +51,8 @@ impl Process {
         Self { child, dir }
     }
 
-    /// The reading end of its standard output: as long as nobody reads it, a sink `stdout` stands still in an event that is larger than
-    /// the pipe (64 KiB).
+    /// The reading end of its standard output: as long as nobody reads it, a sink `stdout` stands
+    /// still in an event that is larger than the pipe (64 KiB).
     pub fn stdout(&mut self) -> ChildStdout {
         self.child.stdout.take().expect("not taken before")
     }
@@ -135,8 +135,9 @@ pub fn sent_to(file: &Path) -> Vec<Sent> {
         .collect()
 }
 
-/// What several files hold together, by object in the order of the ids. Fails where an id was given to two events, where a file
-/// goes back behind what it held of an object, other than to repeat it, and where an event does not name the one before it.
+/// What several files hold together, by object in the order of the ids. Fails where an id was given
+/// to two events, where a file goes back behind what it held of an object, other than to repeat it,
+/// and where an event does not name the one before it.
 pub fn merged(files: &[PathBuf]) -> HashMap<String, Vec<Sent>> {
     let mut merged: HashMap<String, HashMap<u64, Sent>> = HashMap::new();
     for file in files {

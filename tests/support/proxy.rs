@@ -44,7 +44,8 @@ struct Shared {
     closing: Notify,
 }
 
-/// Listens on a socket of its own and passes everything on to the server, until its rule says otherwise; then the connection ends.
+/// Listens on a socket of its own and passes everything on to the server, until its rule says
+/// otherwise; then the connection ends.
 pub struct Proxy {
     dir: tempfile::TempDir,
     shared: Arc<Shared>,
@@ -87,7 +88,8 @@ impl Proxy {
         *self.shared.rule.lock().expect("no panic") = Box::new(rule);
     }
 
-    /// Loses the next request that has these words beside each other, or its reply; after that the way is closed if `then_closed`.
+    /// Loses the next request that has these words beside each other, or its reply; after that the
+    /// way is closed if `then_closed`.
     pub fn lose_next(&self, words: &[&str], lose: Lose, then_closed: bool) {
         let needle: Vec<u8> = words.iter().flat_map(|word| format!("${}\r\n{word}\r\n", word.len()).into_bytes()).collect();
         let shared = Arc::downgrade(&self.shared);
@@ -107,7 +109,8 @@ impl Proxy {
         self.shared.rate.store(bytes_per_second, Ordering::SeqCst);
     }
 
-    /// From now on, a connection stands still for ever once a reply has more bytes than this: nothing moves, and nothing ends.
+    /// From now on, a connection stands still for ever once a reply has more bytes than this:
+    /// nothing moves, and nothing ends.
     pub fn get_stuck_after(&self, reply_bytes: usize) {
         self.shared.reply_max.store(reply_bytes, Ordering::SeqCst);
     }
@@ -174,7 +177,8 @@ async fn pass_on(mut client: UnixStream, server: impl AsRef<Path>, shared: Arc<S
     let (mut request, mut reply) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     let mut reply_bytes = 0;
     loop {
-        // Listening begins before the look at the flag: a close that comes in between, or in the middle of a write, is not missed.
+        // Listening begins before the look at the flag: a close that comes in between, or in the
+        // middle of a write, is not missed.
         let closing = shared.closing.notified();
         tokio::pin!(closing);
         closing.as_mut().enable();

@@ -145,8 +145,9 @@ impl Recorder {
         self.log().overlaps.clone()
     }
 
-    /// Applies the receiver's rule to what was sent, and answers what each object's receiver applied: (id, event).
-    /// Fails where an event is early, or where one id was given to two events.
+    /// Applies the receiver's rule to what was sent, and answers what each object's receiver
+    /// applied: (id, event). Fails where an event is early, or where one id was given to two
+    /// events.
     pub fn applied(&self) -> HashMap<String, Vec<(u64, String)>> {
         let mut applied: HashMap<String, Vec<(u64, String)>> = HashMap::new();
         let mut ids: HashMap<u64, (String, String)> = HashMap::new();

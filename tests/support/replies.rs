@@ -1,4 +1,5 @@
-//! A Redis that answers every call with one value, whatever that is: for the tests, and for `fuzz/`.
+//! A Redis that answers every call with one value, whatever that is: for the tests, and for
+//! `fuzz/`.
 
 use std::time::Duration;
 
@@ -29,7 +30,8 @@ impl ConnectionLike for Same {
     }
 }
 
-/// Calls every script over such a connection: whatever the reply, nothing panics, and what is taken can be worked with.
+/// Calls every script over such a connection: whatever the reply, nothing panics, and what is taken
+/// can be worked with.
 pub async fn every_call(reply: Value) {
     let (mut conn, keys, lease) = (Same(reply), Keys::new(), Duration::from_secs(1));
     let bounds =

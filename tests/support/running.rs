@@ -14,8 +14,9 @@ pub struct Running {
     task: JoinHandle<Result<Stopped, WorkerError>>,
 }
 
-/// Settings for tests: everything is short but the lease, so that no busy machine makes one lapse. A test ends a lease itself
-/// (`Console::end_lease`), or sets a short one where time is what it is about.
+/// Settings for tests: everything is short but the lease, so that no busy machine makes one lapse.
+/// A test ends a lease itself (`Console::end_lease`), or sets a short one where time is what it is
+/// about.
 pub fn config(redis: &Redis, name: &str) -> WorkerConfig {
     let ms = Duration::from_millis;
     let mut config = WorkerConfig::default();

@@ -1,4 +1,5 @@
-//! States of the protocol, built by plain Redis commands: what frontends and workers leave in Redis.
+//! States of the protocol, built by plain Redis commands: what frontends and workers leave in
+//! Redis.
 #![allow(dead_code, unreachable_pub)]
 
 use redis::aio::MultiplexedConnection;
@@ -94,7 +95,8 @@ impl State {
         add.query_async::<String>(&mut self.conn).await.expect("XADD");
     }
 
-    /// A bit of everything, as it should be: queued, taken, owned, held in every way, delivered, and a stray.
+    /// A bit of everything, as it should be: queued, taken, owned, held in every way, delivered,
+    /// and a stray.
     pub async fn clean(&mut self) {
         self.register("a", 3).await;
         self.lease("a").await;

@@ -6,7 +6,8 @@ use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
 use seriatim::scripts::{self, Adopted, ScriptError, Sweep};
 
-/// Makes every registered name a watched one that is due; only leaves a registry of a wrong type alone.
+/// Makes every registered name a watched one that is due; only leaves a registry of a wrong type
+/// alone.
 const ALL_DUE: &str = r"
 local names = redis.pcall('HKEYS', KEYS[1])
 if names.err then return end

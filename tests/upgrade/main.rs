@@ -1,4 +1,5 @@
-//! A rolling upgrade from the previous version: its scripts (`tests/upgrade/previous`) claim, hold, emit and pause; this version takes all of it over.
+//! A rolling upgrade from the previous version: its scripts (`tests/upgrade/previous`) claim, hold,
+//! emit and pause; this version takes all of it over.
 #![cfg(feature = "worker")]
 
 #[path = "../support/mod.rs"]
@@ -48,7 +49,8 @@ impl Previous {
         assert_eq!(reply[0], Value::BulkString(b"attached".to_vec()));
     }
 
-    /// Makes the call with these slots and results. Answers the object and the tag of each batch it is given.
+    /// Makes the call with these slots and results. Answers the object and the tag of each batch it
+    /// is given.
     async fn advance(&mut self, slots: &[&str]) -> Vec<(String, String)> {
         let bounds = ["old", "token-1", "2", "1048576", "8388608", "8", "4096", "markers", "0"];
         let reply = self.call(ADVANCE, self.keys.worker_lease("old"), &[&bounds, slots].concat()).await;
@@ -68,8 +70,9 @@ impl Previous {
     }
 }
 
-/// The previous version has two events in flight, one whose handler has emitted, one that has failed, a dead letter, one that is paused, one that
-/// waits for an operator, and one that nobody has claimed.
+/// The previous version has two events in flight, one whose handler has emitted, one that has
+/// failed, a dead letter, one that is paused, one that waits for an operator, and one that nobody
+/// has claimed.
 async fn at_work(console: &Console, previous: &mut Previous) -> Vec<(String, String)> {
     assert_eq!(previous.connect().await[0], "ok");
     previous.attach().await;

@@ -12,11 +12,12 @@ use crate::{named, shown};
 
 /// Show what operators did, newest first
 ///
-/// About the last thousand actions are kept: retries and drops of dead letters, releases and skips of held objects, pauses and blocks set and lifted
-/// (`pause`, `resume`, `block`, `unblock`).
+/// About the last thousand actions are kept: retries and drops of dead letters, releases and skips
+/// of held objects, pauses and blocks set and lifted (`pause`, `resume`, `block`, `unblock`).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Print one JSON object a line; a drop has its event as it was emitted (`event`; `event_text` or `event_hex` if it is not JSON)
+    /// Print one JSON object a line; a drop has its event as it was emitted (`event`; `event_text`
+    /// or `event_hex` if it is not JSON)
     #[arg(long)]
     json: bool,
     /// At most this many [default: all]

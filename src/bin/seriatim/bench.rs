@@ -1,4 +1,5 @@
-//! `seriatim bench`: how fast it is on a Redis of the user's, beside what the same Redis does otherwise.
+//! `seriatim bench`: how fast it is on a Redis of the user's, beside what the same Redis does
+//! otherwise.
 //!
 //! - `workload`: the events
 //! - `system`: what can be measured: `seriatim`, `streams`, `raw`
@@ -6,7 +7,8 @@
 //! - `place`, `redis_info`, `redis_benchmark`: the Redis
 //! - `figures`, `report`: what is made of it
 //!
-//! Everything written lies under one namespace, or on a private Redis. If the process is killed with SIGKILL, the namespace stays.
+//! Everything written lies under one namespace, or on a private Redis. If the process is killed
+//! with SIGKILL, the namespace stays.
 
 mod figures;
 mod pace;
@@ -52,17 +54,22 @@ use crate::stop::stop_signal;
 
 /// Measure throughput, latency and memory on this Redis, beside plain streams and lists
 ///
-/// Emits events, drains them with workers in this process whose sink only counts, and checks that every event came exactly once and in order.
-/// In turn with it, on the same Redis and with the same payloads: `streams`, 16 static partitions on Redis Streams with a consumer each, and
-/// `raw`, one list that is pushed and popped. The table shows the medians over all repetitions; compare ratios rather than figures.
+/// Emits events, drains them with workers in this process whose sink only counts, and checks that
+/// every event came exactly once and in order. In turn with it, on the same Redis and with the same
+/// payloads: `streams`, 16 static partitions on Redis Streams with a consumer each, and `raw`, one
+/// list that is pushed and popped. The table shows the medians over all repetitions; compare ratios
+/// rather than figures.
 ///
-/// It works under a namespace of its own (bench- and 8 hex digits, or --namespace NAME, which must be empty), touches nothing else, and deletes
-/// what it wrote, also after Ctrl-C. Memory and processor time are those of the whole server: others that use it disturb them, and it disturbs
-/// others. The Redis user must be allowed every command on these keys. With --private it starts a redis-server of its own on the loopback interface and uses no namespace, so that bytes per event are
-/// those of the plain keys.
+/// It works under a namespace of its own (bench- and 8 hex digits, or --namespace NAME, which must
+/// be empty), touches nothing else, and deletes what it wrote, also after Ctrl-C. Memory and
+/// processor time are those of the whole server: others that use it disturb them, and it disturbs
+/// others. The Redis user must be allowed every command on these keys. With --private it starts a
+/// redis-server of its own on the loopback interface and uses no namespace, so that bytes per event
+/// are those of the plain keys.
 #[derive(Debug, clap::Args, Serialize)]
 pub(crate) struct Args {
-    /// Measure on a private Redis (redis-server >= 7.0 or valkey-server on the PATH, or SERIATIM_REDIS_SERVER names one) in place of the one that --redis names
+    /// Measure on a private Redis (redis-server >= 7.0 or valkey-server on the PATH, or
+    /// SERIATIM_REDIS_SERVER names one) in place of the one that --redis names
     #[arg(long)]
     private: bool,
     /// How many objects the events are spread over: 1 to 10000000
@@ -74,7 +81,8 @@ pub(crate) struct Args {
     /// The size of an event, which is a JSON object: 32 to 1048576 bytes
     #[arg(long, value_name = "BYTES", default_value_t = 200)]
     payload: usize,
-    /// How events are spread: zipf:EXPONENT (0 to 10), uniform, distinct (each its own object), single (all one object)
+    /// How events are spread: zipf:EXPONENT (0 to 10), uniform, distinct (each its own object),
+    /// single (all one object)
     #[arg(long, value_name = "SKEW", default_value_t = Skew::Zipf(1.0))]
     #[serde(serialize_with = "shown_as_text")]
     skew: Skew,
@@ -170,7 +178,8 @@ pub(crate) async fn run(mut args: Args, global: &Global) -> anyhow::Result<Exit>
     Ok(Exit::Done)
 }
 
-/// Deletes everything. What was on its way when the run was stopped may still arrive: a second look finds it.
+/// Deletes everything. What was on its way when the run was stopped may still arrive: a second look
+/// finds it.
 async fn clean_up(place: &Place) -> anyhow::Result<()> {
     if place.is_private() {
         return Ok(());

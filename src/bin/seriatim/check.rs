@@ -12,9 +12,10 @@ use crate::shown;
 
 /// Look for broken invariants in a live system
 ///
-/// Walks over all keys while the system runs, and looks twice, atomically, before it calls anything broken. It only reads, also when
-/// Redis is out of memory. What each number means is under "Invariants" in docs/design.md. `layout` is a key of a wrong type or form.
-/// It warns of settings of Redis that break the promise. Ends with 0 if everything holds, with 1 if something is broken.
+/// Walks over all keys while the system runs, and looks twice, atomically, before it calls anything
+/// broken. It only reads, also when Redis is out of memory. What each number means is under
+/// "Invariants" in docs/design.md. `layout` is a key of a wrong type or form. It warns of settings
+/// of Redis that break the promise. Ends with 0 if everything holds, with 1 if something is broken.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON object instead of lines

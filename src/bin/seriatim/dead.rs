@@ -18,8 +18,8 @@ use crate::{named, shown};
 
 /// Look at dead letters, retry them, drop them
 ///
-/// A dead letter is an event that was given up: a sink rejected it, its attempts were used up, it is not JSON, or an operator skipped it. They stay until
-/// they are retried or dropped.
+/// A dead letter is an event that was given up: a sink rejected it, its attempts were used up, it
+/// is not JSON, or an operator skipped it. They stay until they are retried or dropped.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -37,10 +37,12 @@ enum Command {
 /// Print dead letters, oldest first
 #[derive(Debug, clap::Args)]
 struct List {
-    /// Print one JSON object a line, with the event as it was emitted (`event`; `event_text` or `event_hex` if it is not JSON)
+    /// Print one JSON object a line, with the event as it was emitted (`event`; `event_text` or
+    /// `event_hex` if it is not JSON)
     #[arg(long)]
     json: bool,
-    /// Only those of this object, among 1,000 dead letters; if there are more, a last line (with --json `{"after":…}`) says how to go on
+    /// Only those of this object, among 1,000 dead letters; if there are more, a last line (with
+    /// --json `{"after":…}`) says how to go on
     #[arg(long, value_name = "OBJECT")]
     object: Option<String>,
     /// At most this many [default: all]
@@ -81,7 +83,8 @@ struct Which {
 
 /// Emit the events of dead letters again, as new events behind all others of their objects
 ///
-/// Each leaves the dead letters in the same step. An event that is no better now becomes a new dead letter.
+/// Each leaves the dead letters in the same step. An event that is no better now becomes a new dead
+/// letter.
 #[derive(Debug, clap::Args)]
 struct Retry {
     #[command(flatten)]
@@ -141,7 +144,8 @@ impl List {
         Ok(Exit::Done)
     }
 
-    /// Those of one object. The request looks at a bounded number of dead letters, and says how to go on.
+    /// Those of one object. The request looks at a bounded number of dead letters, and says how to
+    /// go on.
     async fn run_of(&self, conn: &mut MultiplexedConnection, keys: &Keys, object: &[u8]) -> anyhow::Result<Exit> {
         let count = self.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         let found = dead_letters_of(conn, keys, object, self.newest, self.after.as_deref(), count).await;

@@ -1,4 +1,5 @@
-//! `seriatim demo`: the whole path on one machine, with processes killed on the way, and the verdict over what came out.
+//! `seriatim demo`: the whole path on one machine, with processes killed on the way, and the
+//! verdict over what came out.
 //!
 //! The play is written here, top to bottom: what happens when. `demo/stage.rs` has the actors.
 
@@ -29,18 +30,23 @@ use crate::{shown, verify};
 const LEASE: Duration = Duration::from_secs(2);
 /// The three worker processes.
 const WORKERS: [&str; 3] = ["demo-a", "demo-b", "demo-c"];
-/// At these shares of the events, in percent, the first worker process is killed for good, and the second one is killed and restarted.
+/// At these shares of the events, in percent, the first worker process is killed for good, and the
+/// second one is killed and restarted.
 const KILL_AT: u64 = 20;
 const RESTART_AT: u64 = 50;
 
-/// See it work: events of many objects through three workers, two of which are killed, and nothing lost or reordered.
+/// See it work: events of many objects through three workers, two of which are killed, and nothing
+/// lost or reordered.
 ///
-/// Starts a private Redis (redis-server >= 7.0 or valkey-server must be on the PATH, or SERIATIM_REDIS_SERVER names one; `scripts/demo` installs one), emits events from two
-/// producers, runs three worker processes that write to files, kills one of them with SIGKILL in the middle of its work and
-/// lets the others take over, kills another one and restarts it under its name, and judges what came out as
-/// `seriatim verify` does. Takes about 15 seconds, needs nothing, leaves nothing behind.
+/// Starts a private Redis (redis-server >= 7.0 or valkey-server must be on the PATH, or
+/// SERIATIM_REDIS_SERVER names one; `scripts/demo` installs one), emits events from two producers,
+/// runs three worker processes that write to files, kills one of them with SIGKILL in the middle of
+/// its work and lets the others take over, kills another one and restarts it under its name, and
+/// judges what came out as `seriatim verify` does. Takes about 15 seconds, needs nothing, leaves
+/// nothing behind.
 ///
-/// Exit code 0: nothing was lost, reordered or forked. 1: something was, or the demo could not go on.
+/// Exit code 0: nothing was lost, reordered or forked. 1: something was, or the demo could not go
+/// on.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Emit the events of this file, NDJSON, plain or gzip, instead of generated ones

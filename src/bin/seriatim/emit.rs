@@ -1,7 +1,8 @@
 //! `seriatim emit`: one event from the command line, or a file of them.
 //!
-//! A file is emitted in batches, and a batch is one transaction. So at any end, good or bad, the lines fall into three parts:
-//! acknowledged, not sent, and, if the connection was lost, one batch of which nobody knows. The message at the end names them by number.
+//! A file is emitted in batches, and a batch is one transaction. So at any end, good or bad, the
+//! lines fall into three parts: acknowledged, not sent, and, if the connection was lost, one batch
+//! of which nobody knows. The message at the end names them by number.
 
 mod lines;
 
@@ -22,11 +23,12 @@ use lines::{Batch, LINES_MAX, Read, Source};
 
 /// Emit one event, or a file of events
 ///
-/// `seriatim emit OBJECT EVENT` queues one JSON event for an object, and says nothing if all went well. Subevents follow the event
-/// directly; nothing comes between them.
+/// `seriatim emit OBJECT EVENT` queues one JSON event for an object, and says nothing if all went
+/// well. Subevents follow the event directly; nothing comes between them.
 ///
-/// `seriatim emit --from FILE` emits a file of lines such as {"object":"work:1","event":{"type":"created"}}, in order. It stops at the first
-/// bad line and says how to go on.
+/// `seriatim emit --from FILE` emits a file of lines such as
+/// {"object":"work:1","event":{"type":"created"}}, in order. It stops at the first bad line and
+/// says how to go on.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "seriatim emit [OPTIONS] OBJECT EVENT [SUBEVENT]...\n       seriatim emit [OPTIONS] --from FILE",
@@ -46,7 +48,8 @@ pub(crate) struct Args {
     /// Emit every line of this file: JSON lines, plain or gzip; - is standard input
     #[arg(long, value_name = "FILE")]
     from: Option<String>,
-    /// Where in a line the object's name is: a JSON pointer (RFC 6901). Of members of the same name the last counts
+    /// Where in a line the object's name is: a JSON pointer (RFC 6901). Of members of the same name
+    /// the last counts
     #[arg(long, value_name = "POINTER", default_value = "/object")]
     object_field: Pointer,
     /// Where in a line the event is; '' is the whole line
@@ -133,7 +136,8 @@ impl File {
         let started = Instant::now();
         let bar = progress_bar(source.bytes());
         let (sender, mut batches) = mpsc::channel(2);
-        // A thread of its own: a read of standard input cannot be cancelled, and ends with the process.
+        // A thread of its own: a read of standard input cannot be cancelled, and ends with the
+        // process.
         std::thread::Builder::new().name("lines".to_owned()).spawn({
             let bar = bar.clone();
             move || plan.read(source, &bar, &sender)
@@ -254,8 +258,9 @@ impl File {
     }
 }
 
-/// Ends at the first Ctrl-C. It is looked at between batches, so that a transaction in flight is still answered; where signals cannot be
-/// watched it never ends, and Ctrl-C ends the process as usual.
+/// Ends at the first Ctrl-C. It is looked at between batches, so that a transaction in flight is
+/// still answered; where signals cannot be watched it never ends, and Ctrl-C ends the process as
+/// usual.
 fn pin_interrupt() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
@@ -276,7 +281,8 @@ fn pin_interrupt() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
     })
 }
 
-/// Bytes read where the size is known, else a count of lines. Hidden where standard error is no terminal.
+/// Bytes read where the size is known, else a count of lines. Hidden where standard error is no
+/// terminal.
 fn progress_bar(bytes: Option<u64>) -> ProgressBar {
     let (bar, template) = match bytes {
         Some(bytes) => (ProgressBar::new(bytes), "{wide_bar} {percent:>3} % {msg} {eta}"),

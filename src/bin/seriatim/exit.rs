@@ -39,7 +39,8 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// An error for `anyhow` with this exit code; the message says what happened, to what, and what to do.
+    /// An error for `anyhow` with this exit code; the message says what happened, to what, and what
+    /// to do.
     pub(crate) fn with(exit: Exit, message: impl fmt::Display) -> anyhow::Error {
         anyhow::Error::new(Self { exit, message: message.to_string() })
     }

@@ -20,14 +20,18 @@ const PER_CALL: usize = 1000;
 
 /// Forget idle objects: drop the id of their last event, which is all that remains of them
 ///
-/// An object that has events, an owner, or is held stays as it is, and the reason is printed. The next event of a forgotten object has "prev" 0. A
-/// receiver that remembers the object applies it all the same, because its id is above all ids before, but can no longer tell whether it has
-/// missed one; a receiver that has forgotten the object starts anew. `seriatim worker --forget-after` forgets by itself.
+/// An object that has events, an owner, or is held stays as it is, and the reason is printed. The
+/// next event of a forgotten object has "prev" 0. A receiver that remembers the object applies it
+/// all the same, because its id is above all ids before, but can no longer tell whether it has
+/// missed one; a receiver that has forgotten the object starts anew. `seriatim worker
+/// --forget-after` forgets by itself.
 ///
-/// Ends with 0 if all of the objects are forgotten, with 1 if one of them was kept, else with 2 if nothing was known of one of them: its name may be misspelt.
+/// Ends with 0 if all of the objects are forgotten, with 1 if one of them was kept, else with 2 if
+/// nothing was known of one of them: its name may be misspelt.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The objects, e.g. work:1, as outputs show them; - reads such names from standard input, one a line
+    /// The objects, e.g. work:1, as outputs show them; - reads such names from standard input, one
+    /// a line
     #[arg(required = true, value_name = "OBJECT")]
     objects: Vec<String>,
     /// Print one JSON object a line instead

@@ -33,7 +33,8 @@ pub(crate) struct Global {
     /// Keep all keys under {NAMESPACE:0}: so that several systems can share one Redis
     #[arg(long, global = true, env = "SERIATIM_NAMESPACE", value_name = "NAME")]
     pub(crate) namespace: Option<String>,
-    /// How much to log on standard error: error, warn, info, debug, trace, or a tracing filter [default: info; bench: warn]
+    /// How much to log on standard error: error, warn, info, debug, trace, or a tracing filter
+    /// [default: info; bench: warn]
     #[arg(long, global = true, env = "SERIATIM_LOG", value_name = "FILTER", value_parser = filter)]
     pub(crate) log: Option<String>,
     /// How log lines and messages on standard error are written
@@ -47,7 +48,8 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// A filter as `tracing-subscriber` reads it. A bare word would pass there as the name of a module: here it must be a level.
+/// A filter as `tracing-subscriber` reads it. A bare word would pass there as the name of a module:
+/// here it must be a level.
 fn filter(text: &str) -> Result<String, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let is_level = |word: &str| word.is_empty() || LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));

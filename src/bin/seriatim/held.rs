@@ -20,8 +20,8 @@ const TELL_EVERY: Duration = Duration::from_secs(2);
 
 /// Look at held objects, release them, skip the event they wait for
 ///
-/// An object is held while its event waits for its next try, for an operator, or for a pause or a block to be lifted, and between two workers. All
-/// other objects go on meanwhile.
+/// An object is held while its event waits for its next try, for an operator, or for a pause or a
+/// block to be lifted, and between two workers. All other objects go on meanwhile.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -35,7 +35,8 @@ enum Command {
     Skip(Skip),
 }
 
-/// Print held objects: those due first come first, those that wait for an operator last; then those that are paused or blocked, by name
+/// Print held objects: those due first come first, those that wait for an operator last; then those
+/// that are paused or blocked, by name
 #[derive(Debug, clap::Args)]
 struct List {
     /// Print one JSON object a line
@@ -54,11 +55,13 @@ struct List {
 
 /// Make held objects due now, whatever they wait for
 ///
-/// Their attempts stay counted: an object whose attempts are used up has one more. Objects that are paused or blocked stay. Many objects are released in
-/// steps, 100 in each; after Ctrl-C the steps until then are done.
+/// Their attempts stay counted: an object whose attempts are used up has one more. Objects that are
+/// paused or blocked stay. Many objects are released in steps, 100 in each; after Ctrl-C the steps
+/// until then are done.
 #[derive(Debug, clap::Args)]
 struct Release {
-    /// The object, e.g. work:1, as outputs show it: a backslash is written \\, a line end \n, any byte \xff
+    /// The object, e.g. work:1, as outputs show it: a backslash is written \\, a line end \n, any
+    /// byte \xff
     #[arg(required_unless_present_any = ["all", "prefix", "why"], conflicts_with_all = ["all", "prefix", "why", "until_released"])]
     object: Option<String>,
     /// All held objects
@@ -77,10 +80,12 @@ struct Release {
     actor: ActorWithReason,
 }
 
-/// Send the event at the head of a held object to the dead letters; the object goes on with the next one
+/// Send the event at the head of a held object to the dead letters; the object goes on with the
+/// next one
 #[derive(Debug, clap::Args)]
 struct Skip {
-    /// The object, e.g. work:1, as outputs show it: a backslash is written \\, a line end \n, any byte \xff
+    /// The object, e.g. work:1, as outputs show it: a backslash is written \\, a line end \n, any
+    /// byte \xff
     object: String,
     /// Only if the event has this id, as the list shows it: it may be over meanwhile
     #[arg(long, value_name = "ID")]
@@ -94,7 +99,8 @@ fn some_text(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("it is empty; --all means all held objects".to_owned()) } else { Ok(text.to_owned()) }
 }
 
-/// A prefix is written without the star that a selector of a rule has: with it, no object would be meant.
+/// A prefix is written without the star that a selector of a rule has: with it, no object would be
+/// meant.
 fn prefix(text: &str) -> Result<String, String> {
     match text.strip_suffix('*') {
         Some(prefix) => Err(format!("a prefix has no star at its end; write {prefix:?}")),

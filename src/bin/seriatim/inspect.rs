@@ -13,11 +13,14 @@ use crate::{named, shown};
 
 /// Show where the events of one object are, why they wait, and what became of the last ones
 ///
-/// Of the event at its head it tells the state, the errors of the last attempts, and when it is tried again. All this is read at one moment. What became of the last events is looked up in the newest 1,000 rows of the event log and 1,000 dead
-/// letters. An object that nobody ever emitted an event for is no error.
+/// Of the event at its head it tells the state, the errors of the last attempts, and when it is
+/// tried again. All this is read at one moment. What became of the last events is looked up in the
+/// newest 1,000 rows of the event log and 1,000 dead letters. An object that nobody ever emitted an
+/// event for is no error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The object, e.g. work:1, as outputs show it: a backslash is written \\, a line end \n, any byte \xff
+    /// The object, e.g. work:1, as outputs show it: a backslash is written \\, a line end \n, any
+    /// byte \xff
     object: String,
     /// Print one JSON object instead of lines
     #[arg(long)]

@@ -1,4 +1,5 @@
-//! Reads NDJSON, plain or gzip, line by line with line numbers; what `emit/lines.rs`, which reads in batches, shares with it.
+//! Reads NDJSON, plain or gzip, line by line with line numbers; what `emit/lines.rs`, which reads
+//! in batches, shares with it.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _, stdin};

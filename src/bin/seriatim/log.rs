@@ -27,13 +27,16 @@ const IS_OFF: &str = "the event log is off, and has only events completed with e
 
 /// Show the event log: what became of events, in the order in which they were finalized
 ///
-/// Workers write it with --event-log: `completed`, `completed_with_errors`, `dead`. Without, it has only events completed with errors, about the last 1,000.
+/// Workers write it with --event-log: `completed`, `completed_with_errors`, `dead`. Without, it has
+/// only events completed with errors, about the last 1,000.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Print one JSON object a line, with the event as it was emitted (`event`; `event_text` or `event_hex` if it is not JSON)
+    /// Print one JSON object a line, with the event as it was emitted (`event`; `event_text` or
+    /// `event_hex` if it is not JSON)
     #[arg(long)]
     json: bool,
-    /// Only rows of this object, without --follow among 1,000 rows; if there are more, a last line (with --json `{"after":…}`) says how to go on
+    /// Only rows of this object, without --follow among 1,000 rows; if there are more, a last line
+    /// (with --json `{"after":…}`) says how to go on
     #[arg(long, value_name = "OBJECT")]
     object: Option<String>,
     /// Only rows since then: 15m, 2h (so long ago), or 2026-01-01T12:00:00Z
@@ -48,7 +51,8 @@ pub(crate) struct Args {
     /// Newest first
     #[arg(long, conflicts_with_all = ["since", "follow"])]
     newest: bool,
-    /// Go on with what is finalized from now on; without --since nothing else. If Redis goes away, it is waited for
+    /// Go on with what is finalized from now on; without --since nothing else. If Redis goes away,
+    /// it is waited for
     #[arg(long)]
     follow: bool,
     /// Also show this top-level member of each event as its own time ("time" with --json)

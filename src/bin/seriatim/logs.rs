@@ -1,4 +1,5 @@
-//! How log lines are written: nothing in a field can begin a line of its own or reach the terminal as an escape sequence.
+//! How log lines are written: nothing in a field can begin a line of its own or reach the terminal
+//! as an escape sequence.
 
 use std::fmt;
 use std::io;

@@ -1,6 +1,7 @@
 //! `seriatim`: events of many producers, one at a time and in order per object, through Redis.
 #![forbid(unsafe_code)]
-// `println!` panics where nobody reads any more, `eprintln!` where standard error is closed: `shown` does neither.
+// `println!` panics where nobody reads any more, `eprintln!` where standard error is closed:
+// `shown` does neither.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod actions;
@@ -41,8 +42,9 @@ use crate::global::Global;
 
 /// Serializes the events of many producers, per object, through Redis.
 ///
-/// Producers emit events for objects (`work:1`); workers send the events of each object to a sink one after another, in the order
-/// they were emitted, each with an id and the id of its predecessor. Workers may crash at any moment: others go on where they were.
+/// Producers emit events for objects (`work:1`); workers send the events of each object to a sink
+/// one after another, in the order they were emitted, each with an id and the id of its
+/// predecessor. Workers may crash at any moment: others go on where they were.
 #[derive(Debug, Parser)]
 #[command(name = "seriatim", version, max_term_width = 100, after_long_help = exit::HELP)]
 struct Cli {
@@ -64,7 +66,8 @@ enum Command {
     Held(held::Args),
     /// Pause objects: they are claimed no more, until `resume`
     ///
-    /// Events go on being emitted, and what is in flight finishes. A block holds on where a pause is lifted, and the other way round.
+    /// Events go on being emitted, and what is in flight finishes. A block holds on where a pause
+    /// is lifted, and the other way round.
     Pause(rules::Set),
     /// Lift a pause: workers wake what it has held
     ///
@@ -102,7 +105,8 @@ fn main() -> ExitCode {
         Err(error) => return exit::report(&anyhow::anyhow!("cannot start the runtime: {error}")),
     };
     let done = runtime.block_on(run(cli));
-    // A blocking read of standard input cannot be cancelled; it must not keep a finished program alive.
+    // A blocking read of standard input cannot be cancelled; it must not keep a finished program
+    // alive.
     runtime.shutdown_background();
     match done {
         Ok(exit) => exit.into(),
@@ -110,7 +114,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reads the command line. A variable of the environment that is empty counts as unset; that of a flag is one of the usual words for true and false.
+/// Reads the command line. A variable of the environment that is empty counts as unset; that of a
+/// flag is one of the usual words for true and false.
 fn parse() -> Result<Cli, clap::Error> {
     let is_empty = |arg: &Arg| arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
     let from_env = |arg: Arg| match arg.get_env() {

@@ -30,7 +30,8 @@ pub(crate) fn bytes(text: &str) -> anyhow::Result<Vec<u8>> {
     escape::unescaped(text).map_err(|error| Failure::with(Exit::Input, format!("--object: {error}")))
 }
 
-/// The form that outputs show of the name that an argument gives: an argument may spell an escape in another way.
+/// The form that outputs show of the name that an argument gives: an argument may spell an escape
+/// in another way.
 pub(crate) fn canonical(text: Option<&str>) -> anyhow::Result<Option<String>> {
     Ok(text.map(bytes).transpose()?.map(|name| Cow::into_owned(escape::name(&name))))
 }

@@ -18,7 +18,8 @@ impl Pointer {
         Self { text: format!("/{name}"), tokens: vec![name.to_owned()] }
     }
 
-    /// The part it points to. Of members of the same name the last counts, as with most readers of JSON.
+    /// The part it points to. Of members of the same name the last counts, as with most readers of
+    /// JSON.
     pub(crate) fn find<'a>(&self, document: &'a RawValue) -> Option<&'a RawValue> {
         self.tokens.iter().try_fold(document, |part, token| {
             let mut reader = serde_json::Deserializer::from_str(part.get());

@@ -1,4 +1,5 @@
-//! A Redis of this program's own, for the commands that start one: it ends with the program, however that ends.
+//! A Redis of this program's own, for the commands that start one: it ends with the program,
+//! however that ends.
 
 mod guard;
 mod server;

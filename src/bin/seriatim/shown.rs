@@ -1,4 +1,5 @@
-//! How results are printed: to standard output, for people at a terminal 80 columns wide, without what a terminal would obey.
+//! How results are printed: to standard output, for people at a terminal 80 columns wide, without
+//! what a terminal would obey.
 
 use std::io::{ErrorKind, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,8 @@ use crate::told::told;
 /// How wide tables are at most.
 pub(crate) const COLUMNS: u16 = 80;
 
-/// Prints and flushes; of control characters only line ends are left. Answers false if nobody reads any more (`| head`): then it is time to end, without an error.
+/// Prints and flushes; of control characters only line ends are left. Answers false if nobody reads
+/// any more (`| head`): then it is time to end, without an error.
 pub(crate) fn print(text: &str) -> anyhow::Result<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(escape::lines(text).as_bytes()).and_then(|()| out.flush()) {
@@ -44,7 +46,8 @@ pub(crate) fn tell_in_json() {
     JSON_LINES.store(true, Ordering::Relaxed);
 }
 
-/// Writes one message to standard error: `seriatim: MESSAGE`, or a JSON line with the members of a log line. `--log` does not silence it.
+/// Writes one message to standard error: `seriatim: MESSAGE`, or a JSON line with the members of a
+/// log line. `--log` does not silence it.
 pub(crate) fn tell(level: Level, message: &str) {
     let message = message.replace(['\r', '\n'], " ");
     if !JSON_LINES.load(Ordering::Relaxed) {
@@ -60,7 +63,8 @@ pub(crate) fn tell(level: Level, message: &str) {
     say(&serde_json::json!({ "timestamp": timestamp, "level": level, "fields": fields, "target": "seriatim" }).to_string());
 }
 
-/// Text from Redis on one line of at most this many characters: control characters are escaped, the end is cut with an ellipsis.
+/// Text from Redis on one line of at most this many characters: control characters are escaped, the
+/// end is cut with an ellipsis.
 pub(crate) fn shortened(text: &str, chars_max: usize) -> String {
     let mut line = String::new();
     let mut chars = 0;
@@ -76,7 +80,8 @@ pub(crate) fn shortened(text: &str, chars_max: usize) -> String {
     line
 }
 
-/// One line broken at spaces, so that each has at most this many characters where words allow it; what is between two backticks stays whole.
+/// One line broken at spaces, so that each has at most this many characters where words allow it;
+/// what is between two backticks stays whole.
 pub(crate) fn wrapped(line: &str, chars_max: usize, indent: usize) -> String {
     let (mut out, mut column, mut rest) = (String::new(), 0, line);
     while !rest.is_empty() {
@@ -129,7 +134,8 @@ pub(crate) fn duration(ms: u64) -> String {
     }
 }
 
-/// An error of an operator's action with its exit code: after the connection was lost nobody knows whether it was done.
+/// An error of an operator's action with its exit code: after the connection was lost nobody knows
+/// whether it was done.
 pub(crate) fn action_failure(error: ControlError) -> anyhow::Error {
     match &error {
         ControlError::Redis { source, .. } if source.is_io_error() || source.is_timeout() || source.is_connection_dropped() => {

@@ -17,13 +17,15 @@ const LEASE_CHARS: usize = 28;
 
 /// Show workers, markers, held objects, rules and dead letters
 ///
-/// Cheap at any size: a bounded number of questions to Redis. With --scan it walks over all keys and adds how many events are queued.
+/// Cheap at any size: a bounded number of questions to Redis. With --scan it walks over all keys
+/// and adds how many events are queued.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
-    /// Count all queued events, by prefix (the name up to its first colon), and find the longest queues
+    /// Count all queued events, by prefix (the name up to its first colon), and find the longest
+    /// queues
     #[arg(long)]
     scan: bool,
     /// How many objects and prefixes --scan shows

@@ -12,18 +12,20 @@ use crate::shown;
 
 /// Judge what workers wrote: is anything lost, reordered or forked?
 ///
-/// Reads the outputs of any number of workers (one envelope a line, as `worker --sink file:PATH` writes them, plain or gzip). Within
-/// each file, the ids of an object must grow, or repeat what was seen; across all files, the events of an object must form
-/// one chain of id and prev that starts at 0. Give all outputs of a run together, or what the missing ones hold counts as lost.
+/// Reads the outputs of any number of workers (one envelope a line, as `worker --sink file:PATH`
+/// writes them, plain or gzip). Within each file, the ids of an object must grow, or repeat what
+/// was seen; across all files, the events of an object must form one chain of id and prev that
+/// starts at 0. Give all outputs of a run together, or what the missing ones hold counts as lost.
 ///
-/// Exit code 0: nothing is broken (duplicates are no fault: receivers drop them by id). 1: something is. 2: a file cannot be read, or there is no event to judge.
+/// Exit code 0: nothing is broken (duplicates are no fault: receivers drop them by id). 1:
+/// something is. 2: a file cannot be read, or there is no event to judge.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Outputs of workers; - is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// What was emitted, as `emit --from` reads it: every event must have come out, in this order per object. May be given
-    /// several times, in the order of emitting
+    /// What was emitted, as `emit --from` reads it: every event must have come out, in this order
+    /// per object. May be given several times, in the order of emitting
     #[arg(long, value_name = "INPUT")]
     against: Vec<PathBuf>,
     /// Dead letters, as `seriatim dead list --json` prints them: they need not have come out
@@ -31,15 +33,17 @@ pub(crate) struct Args {
     dead: Vec<PathBuf>,
     #[command(flatten)]
     fields: Fields,
-    /// The files are a history instead: what frontends emitted and were answered, and what a receiver got, as docs/proof.md
-    /// describes it. Acknowledged events must all have been applied, in order, once each; failed ones never
+    /// The files are a history instead: what frontends emitted and were answered, and what a
+    /// receiver got, as docs/proof.md describes it. Acknowledged events must all have been applied,
+    /// in order, once each; failed ones never
     #[arg(long, conflicts_with_all = ["against", "dead"])]
     history: bool,
-    /// Count apart what Redis lost in the windows that the history declares, and what came again because of that
+    /// Count apart what Redis lost in the windows that the history declares, and what came again
+    /// because of that
     #[arg(long, requires = "history")]
     lossy: bool,
-    /// No object was ever forgotten (`seriatim forget`, `worker --forget-after`): a chain that begins anew, with prev 0, is forked. Without
-    /// this it is counted, and no fault
+    /// No object was ever forgotten (`seriatim forget`, `worker --forget-after`): a chain that
+    /// begins anew, with prev 0, is forked. Without this it is counted, and no fault
     #[arg(long)]
     never_forgotten: bool,
     /// Print the verdict as one JSON document
@@ -92,7 +96,8 @@ async fn run_history(args: Args) -> anyhow::Result<Exit> {
     Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
 }
 
-/// Judges a history. A last line without a line break, of a frontend that died while it wrote it, is left out.
+/// Judges a history. A last line without a line break, of a frontend that died while it wrote it,
+/// is left out.
 fn history(args: &Args) -> anyhow::Result<HistoryReport> {
     let mut history = History::new(args.lossy);
     if args.never_forgotten {

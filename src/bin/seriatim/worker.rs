@@ -16,15 +16,18 @@ use crate::told::{advice, told};
 
 /// Take objects that have events, and send their events to a sink, in order.
 ///
-/// Start as many as you like, on as many machines: each object is worked on by one at a time. A worker that is killed is replaced by the others
-/// after its lease; started again under the same name on the same host, it goes on at once. SIGTERM or Ctrl-C finishes what is in hand and
-/// leaves the rest to others; a second one stops at once. SIGHUP opens the file of --sink file:PATH anew, after a rotation.
+/// Start as many as you like, on as many machines: each object is worked on by one at a time. A
+/// worker that is killed is replaced by the others after its lease; started again under the same
+/// name on the same host, it goes on at once. SIGTERM or Ctrl-C finishes what is in hand and leaves
+/// the rest to others; a second one stops at once. SIGHUP opens the file of --sink file:PATH anew,
+/// after a rotation.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where events go: stdout, file:PATH (NDJSON, one event a line), or null (consumes them)
     #[arg(long, value_name = "SINK")]
     sink: Spec,
-    /// The name of this worker, unique among those that run: 1 to 64 of A-Z a-z 0-9 _ - [default: the host's name and 8 hex digits]
+    /// The name of this worker, unique among those that run: 1 to 64 of A-Z a-z 0-9 _ - [default:
+    /// the host's name and 8 hex digits]
     #[arg(long, env = "SERIATIM_NAME", value_name = "NAME")]
     name: Option<String>,
     /// How many objects are worked on at the same time: 1 to 1024
@@ -33,13 +36,15 @@ pub(crate) struct Args {
     /// The most events of one object given to the sink at once: 1 to 1000
     #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().batch)]
     batch: usize,
-    /// The most bytes of events in one reply of Redis: 1 to 4MiB. After a failed call the worker asks for less, down to 64KiB
+    /// The most bytes of events in one reply of Redis: 1 to 4MiB. After a failed call the worker
+    /// asks for less, down to 64KiB
     #[arg(long, value_name = "BYTES", default_value = "2MiB", value_parser = bytes)]
     reply_bytes: usize,
     /// How long to wait at the start for a Redis that is loading or cannot be reached: up to 1h
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     connect_timeout: Duration,
-    /// Give up a connection after this time without progress, while a call waits for its reply: 100ms to 10m
+    /// Give up a connection after this time without progress, while a call waits for its reply:
+    /// 100ms to 10m
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     response_timeout: Duration,
     /// After this many events of one object in a row, others get a turn
@@ -48,30 +53,35 @@ pub(crate) struct Args {
     /// After this time others take over what a killed worker had: 300ms to 1h
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     lease: Duration,
-    /// How many workers may die with one event in hand, and what then becomes of it: N[,then=hold|dead-letter|complete-with-errors]
+    /// How many workers may die with one event in hand, and what then becomes of it:
+    /// N[,then=hold|dead-letter|complete-with-errors]
     #[arg(long, value_name = "N", default_value = "5,then=hold", value_parser = crashes_max)]
     crashes_max: (u32, UsedUp),
     /// After this time others get what a worker keeps whose sink is unavailable: 100ms to 1h
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     unavailable_max: Duration,
-    /// How long handlers may block the worker's threads before it lets its lease go: 1s to 1h. A sink that blocks for ever ends the worker
+    /// How long handlers may block the worker's threads before it lets its lease go: 1s to 1h. A
+    /// sink that blocks for ever ends the worker
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     stall_max: Duration,
     /// How long a stop waits for the sink to finish what is in hand: up to 1h
     #[arg(long, value_name = "TIME", default_value = "25s", value_parser = time)]
     grace: Duration,
-    /// What follows when an event fails: default, fixed-5m-2, scheduler, minute, or a backoff and where attempts end:
-    /// fixed:5m | exponential:100ms..1m [,attempts=N,then=dead-letter|complete-with-errors|hold]
+    /// What follows when an event fails: default, fixed-5m-2, scheduler, minute, or a backoff and
+    /// where attempts end: fixed:5m | exponential:100ms..1m
+    /// [,attempts=N,then=dead-letter|complete-with-errors|hold]
     #[arg(long, value_name = "POLICY", default_value = "default")]
     retry: RetryPolicy,
     /// The same for events whose member "type" is TYPE; may be given more than once
     #[arg(long, value_name = "TYPE=POLICY", value_parser = retry_type)]
     retry_type: Vec<(String, RetryPolicy)>,
-    /// Forget an object so long after its last event: 1s to 10years. Its next event then has "prev" 0 [default: never]
+    /// Forget an object so long after its last event: 1s to 10years. Its next event then has "prev"
+    /// 0 [default: never]
     #[arg(long, env = "SERIATIM_FORGET_AFTER", value_name = "TIME", value_parser = time)]
     forget_after: Option<Duration>,
-    /// Write every event that is finalized to the event log, in the same step: delivered, completed with errors, dead. `seriatim log` shows it.
-    /// The variable is true or false: 1 or 0, yes or no, on or off
+    /// Write every event that is finalized to the event log, in the same step: delivered, completed
+    /// with errors, dead. `seriatim log` shows it. The variable is true or false: 1 or 0, yes or
+    /// no, on or off
     #[arg(long, env = "SERIATIM_EVENT_LOG")]
     event_log: bool,
     /// With --event-log: keep about the last N rows
@@ -83,8 +93,8 @@ pub(crate) struct Args {
     /// Take the name at once from a worker that has it; that one stops
     #[arg(long)]
     takeover: bool,
-    /// Begin with this id in a Redis without data, for small ids: if Redis loses its data while no worker runs, ids are given
-    /// again [default: the server's time in microseconds]
+    /// Begin with this id in a Redis without data, for small ids: if Redis loses its data while no
+    /// worker runs, ids are given again [default: the server's time in microseconds]
     #[arg(long, env = "SERIATIM_FIRST_ID", value_name = "ID", default_value_t = 0, hide_default_value = true)]
     first_id: u64,
 }
@@ -186,7 +196,8 @@ fn warn_of_settings(global: Global, patience: Duration) {
     }));
 }
 
-/// Opens the sink. A worker whose standard output nobody reads any more has nobody to work for, and stops.
+/// Opens the sink. A worker whose standard output nobody reads any more has nobody to work for, and
+/// stops.
 fn open(spec: &Spec, shutdown: &Shutdown) -> anyhow::Result<Box<dyn Sink>> {
     let unopened = |error| Failure::with(Exit::Input, error);
     if *spec != Spec::Stdout {

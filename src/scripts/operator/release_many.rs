@@ -25,8 +25,9 @@ pub enum ReleasedOne {
     NotHeld,
 }
 
-/// Makes those of these objects (at most [`RELEASE_PER_CALL_MAX`]) due at once that wait for an operator, if `until_released`, and why they are held contains
-/// `text`. Returns the result of each, in order. Calling again is safe.
+/// Makes those of these objects (at most [`RELEASE_PER_CALL_MAX`]) due at once that wait for an
+/// operator, if `until_released`, and why they are held contains `text`. Returns the result of
+/// each, in order. Calling again is safe.
 pub async fn release_many(
     conn: &mut impl ConnectionLike,
     keys: &Keys,

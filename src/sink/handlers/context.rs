@@ -13,9 +13,11 @@ use super::handler::Failure;
 use crate::event::{EVENT_BYTES_MAX, Event, IntoEvent, ObjectName};
 use crate::sink::{Context, LedgerError, Page, With};
 
-/// The most subtasks that the handlers of one event name under [`once`](HandlerContext::once), all handlers together.
+/// The most subtasks that the handlers of one event name under [`once`](HandlerContext::once), all
+/// handlers together.
 ///
-/// Redis reads the names of all subtasks that are done in the step that ends the event, and does nothing else meanwhile.
+/// Redis reads the names of all subtasks that are done in the step that ends the event, and does
+/// nothing else meanwhile.
 pub const SUBTASKS_MAX: usize = 1000;
 /// The most bytes of a subtask's name.
 pub const SUBTASK_BYTES_MAX: usize = 256;
@@ -72,7 +74,8 @@ impl InHand {
         self.cx.ledger.as_ref().is_some_and(|ledger| ledger.logs())
     }
 
-    /// Returns whether a subtask is done; none for a new name above the limit. Names that are done stay known, also if an earlier version kept more.
+    /// Returns whether a subtask is done; none for a new name above the limit. Names that are done
+    /// stay known, also if an earlier version kept more.
     fn subtask(&self, name: &str) -> Option<Arc<AsyncMutex<bool>>> {
         let mut once = self.once.lock().unwrap_or_else(PoisonError::into_inner);
         if once.len() >= SUBTASKS_MAX && !once.contains_key(name) {
@@ -116,7 +119,8 @@ impl HandlerContext {
         self.in_hand.event_type.as_deref()
     }
 
-    /// Which attempt of the event this is, from 1. Attempts count failures: after a crash the attempt is the same.
+    /// Which attempt of the event this is, from 1. Attempts count failures: after a crash the
+    /// attempt is the same.
     pub fn attempt(&self) -> u32 {
         self.in_hand.attempts.saturating_add(1)
     }
@@ -126,34 +130,43 @@ impl HandlerContext {
         &self.in_hand.cx.worker
     }
 
-    /// For the handler's own store. A process that was paused for longer than its lease may go on with an event that another one has handled since. A
-    /// store that keeps the highest id applied for each object, in the same transaction as what applying does, refuses that by
-    /// one comparison, and with it whatever comes twice; one that keeps the token as well can tell who wrote.
+    /// For the handler's own store. A process that was paused for longer than its lease may go on
+    /// with an event that another one has handled since. A store that keeps the highest id applied
+    /// for each object, in the same transaction as what applying does, refuses that by one
+    /// comparison, and with it whatever comes twice; one that keeps the token as well can tell who
+    /// wrote.
     pub fn fence(&self) -> Fence {
         Fence { token: Arc::clone(&self.in_hand.cx.token), id: self.id() }
     }
 
-    /// Fires when the handler's time is over, when the lease is lost, or when the worker stops at once: what is done after that is done in vain. The
-    /// handler's own future is dropped then; this is for what it has started elsewhere. A worker that is cut off from Redis learns that its lease is lost
-    /// when it reaches Redis again: until then only the [`fence`](Self::fence) tells.
+    /// Fires when the handler's time is over, when the lease is lost, or when the worker stops at
+    /// once: what is done after that is done in vain. The handler's own future is dropped then;
+    /// this is for what it has started elsewhere. A worker that is cut off from Redis learns that
+    /// its lease is lost when it reaches Redis again: until then only the [`fence`](Self::fence)
+    /// tells.
     pub fn cancelled(&self) -> &CancellationToken {
         &self.cancelled
     }
 
-    /// Emits an event for an object, this one or another, with the success of the handler: `&T` of anything that serializes, or
-    /// [`Json`](crate::event::Json) that is text already, of at most 1 MiB.
+    /// Emits an event for an object, this one or another, with the success of the handler: `&T` of
+    /// anything that serializes, or [`Json`](crate::event::Json) that is text already, of at most 1
+    /// MiB.
     ///
-    /// Nothing is sent here. A handler that fails has emitted nothing. What it has emitted when it succeeds is kept with that, and pushed in
-    /// the same atomic step that ends the event, however it ends: delivered, completed with errors, a dead letter. So each is pushed exactly
-    /// once, and not before; where the event comes again, the handler does not run again and so does not emit twice.
+    /// Nothing is sent here. A handler that fails has emitted nothing. What it has emitted when it
+    /// succeeds is kept with that, and pushed in the same atomic step that ends the event, however
+    /// it ends: delivered, completed with errors, a dead letter. So each is pushed exactly once,
+    /// and not before; where the event comes again, the handler does not run again and so does not
+    /// emit twice.
     ///
-    /// Events for one object are pushed in the order in which the handler emits them; where several handlers emit, in the order in which these are
-    /// registered. Do not emit inside of a subtask that runs [`once`](Self::once): if the handler fails after it, the subtask does not run again,
-    /// and nothing was emitted.
+    /// Events for one object are pushed in the order in which the handler emits them; where several
+    /// handlers emit, in the order in which these are registered. Do not emit inside of a subtask
+    /// that runs [`once`](Self::once): if the handler fails after it, the subtask does not run
+    /// again, and nothing was emitted.
     ///
     /// # Errors
-    /// The name or the event is refused; or the handlers of the event would emit more than 1,000 events or 2 MiB together; or the handler has ended.
-    /// Where Redis is at its `maxmemory` when the handler has succeeded, it has failed for a time, and runs again.
+    /// The name or the event is refused; or the handlers of the event would emit more than 1,000
+    /// events or 2 MiB together; or the handler has ended. Where Redis is at its `maxmemory` when
+    /// the handler has succeeded, it has failed for a time, and runs again.
     pub fn emit(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Result<(), HandlerEmitError> {
         let object = match &self.in_hand.cx.ledger {
             Some(ledger) => ledger.object(object.as_ref())?,
@@ -163,35 +176,41 @@ impl HandlerContext {
         self.emitting.push(&self.in_hand.room, object.as_str(), &event)
     }
 
-    /// Sets the handler's result: `&T` of anything that serializes, or [`Json`](crate::event::Json) that is text already, of at most 64 KiB. A result that
-    /// was set before is replaced.
+    /// Sets the handler's result: `&T` of anything that serializes, or [`Json`](crate::event::Json)
+    /// that is text already, of at most 64 KiB. A result that was set before is replaced.
     ///
-    /// Nothing is sent here. The result is kept with the success of the handler, and written into the event's row of the event log when the event
-    /// ends: `results` of [`LogEntry`](crate::control::LogEntry). A handler that fails has no result. Without the event log nobody reads a result once the event
-    /// has ended.
+    /// Nothing is sent here. The result is kept with the success of the handler, and written into
+    /// the event's row of the event log when the event ends: `results` of
+    /// [`LogEntry`](crate::control::LogEntry). A handler that fails has no result. Without the
+    /// event log nobody reads a result once the event has ended.
     ///
     /// # Errors
-    /// The value is not JSON or has more than 64 KiB; or the results and the emitted events of the event's handlers would have more than
-    /// [`EMITS_BYTES_MAX`](crate::sink::EMITS_BYTES_MAX) bytes together; or the handler has ended.
+    /// The value is not JSON or has more than 64 KiB; or the results and the emitted events of the
+    /// event's handlers would have more than [`EMITS_BYTES_MAX`](crate::sink::EMITS_BYTES_MAX)
+    /// bytes together; or the handler has ended.
     pub fn result(&self, value: impl IntoEvent) -> Result<(), HandlerResultError> {
         let result = value.into_event(RESULT_BYTES_MAX)?;
         self.emitting.set_result(&self.in_hand.room, result)
     }
 
-    /// Runs a subtask of the event unless it is done: `None` where it was. Whether it is done is kept beside the event as soon as it has succeeded: so it
-    /// succeeds once, except where the worker dies in between.
+    /// Runs a subtask of the event unless it is done: `None` where it was. Whether it is done is
+    /// kept beside the event as soon as it has succeeded: so it succeeds once, except where the
+    /// worker dies in between.
     ///
-    /// The guard is one per event and name of a subtask (1 to [`SUBTASK_BYTES_MAX`] bytes). Where several handlers of the event name the same subtask,
-    /// one runs it and the others wait. A subtask must not begin itself again inside of itself: it would wait for ever, or until the handler's timeout.
+    /// The guard is one per event and name of a subtask (1 to [`SUBTASK_BYTES_MAX`] bytes). Where
+    /// several handlers of the event name the same subtask, one runs it and the others wait. A
+    /// subtask must not begin itself again inside of itself: it would wait for ever, or until the
+    /// handler's timeout.
     ///
-    /// The handlers of one event name at most [`SUBTASKS_MAX`] subtasks together, those included that were done before. For more work, guard
-    /// several steps by one subtask, or emit events whose handlers do the rest.
+    /// The handlers of one event name at most [`SUBTASKS_MAX`] subtasks together, those included
+    /// that were done before. For more work, guard several steps by one subtask, or emit events
+    /// whose handlers do the rest.
     ///
     /// # Errors
     /// - The subtask's own error. The subtask is not done then.
     /// - A transient failure if Redis cannot keep that the subtask is done.
-    /// - A transient failure if the name is one above [`SUBTASKS_MAX`]. The subtask does not run. Subtasks that are done stay done, so that a changed
-    ///   handler can finish the event.
+    /// - A transient failure if the name is one above [`SUBTASKS_MAX`]. The subtask does not run.
+    ///   Subtasks that are done stay done, so that a changed handler can finish the event.
     /// - An unrecoverable failure if the name is empty or longer than [`SUBTASK_BYTES_MAX`].
     pub async fn once<R, E, F>(&self, subtask: &str, run: impl FnOnce() -> F) -> Result<Option<R>, Failure>
     where

@@ -33,7 +33,8 @@ pub enum HandlerResultError {
     /// The value could not be written as JSON.
     #[error("the result cannot be written as JSON: {0}")]
     Serialize(#[source] serde_json::Error),
-    /// With what the handlers of the event have emitted, and their other results, this would be more than [`EMITS_BYTES_MAX`] bytes.
+    /// With what the handlers of the event have emitted, and their other results, this would be
+    /// more than [`EMITS_BYTES_MAX`] bytes.
     #[error("the results of the handlers of one event, and what they emit, have together at most {EMITS_BYTES_MAX} bytes")]
     Full,
     /// The handler has ended, or its time was over: a result belongs to its success.
@@ -51,7 +52,8 @@ impl From<EventError> for HandlerResultError {
     }
 }
 
-/// Why a handler cannot emit an event. Nothing of it is kept; what the handler emitted before stays.
+/// Why a handler cannot emit an event. Nothing of it is kept; what the handler emitted before
+/// stays.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandlerEmitError {
@@ -61,7 +63,8 @@ pub enum HandlerEmitError {
     /// The event is refused.
     #[error(transparent)]
     Event(#[from] EventError),
-    /// The handlers of the event have emitted so much that this would be more than 1,000 events, or 2 MiB of objects' names and events.
+    /// The handlers of the event have emitted so much that this would be more than 1,000 events, or
+    /// 2 MiB of objects' names and events.
     #[error(
         "the handlers of one event emit at most {EMITS_MAX} events with {EMITS_BYTES_MAX} bytes, names of objects included: \
          emit fewer, and let the handler of one of them emit the others"
@@ -157,7 +160,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    /// The limits are those of all handlers of an event together; one that fails gives back what it took.
+    /// The limits are those of all handlers of an event together; one that fails gives back what it
+    /// took.
     #[test]
     fn room_is_shared_and_given_back() {
         let room = Room::beside((998, 0), 0);

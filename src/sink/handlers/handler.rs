@@ -10,7 +10,8 @@ use serde_core::de::DeserializeOwned;
 
 use super::context::HandlerContext;
 
-/// A type of event: those whose top-level member `type` is [`TYPE`](Self::TYPE), deserialized from the whole event.
+/// A type of event: those whose top-level member `type` is [`TYPE`](Self::TYPE), deserialized from
+/// the whole event.
 ///
 /// ```
 /// #[derive(serde::Deserialize)]
@@ -27,16 +28,19 @@ pub trait EventType: DeserializeOwned + Send + 'static {
     const TYPE: &'static str;
 }
 
-/// What a handler answers: it has succeeded, or why not. A handler whose result merely *means* a failure, an order that was declined, has succeeded.
+/// What a handler answers: it has succeeded, or why not. A handler whose result merely *means* a
+/// failure, an order that was declined, has succeeded.
 pub type HandlerResult = Result<(), Failure>;
 
 /// Why a handler has not succeeded.
 ///
-/// Any [`Error`] becomes a transient failure by `?`; what must not be tried again is told by [`Failure::unrecoverable`].
+/// Any [`Error`] becomes a transient failure by `?`; what must not be tried again is told by
+/// [`Failure::unrecoverable`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
-    /// This handler, again later, with the same event. Handlers that have succeeded do not run again.
+    /// This handler, again later, with the same event. Handlers that have succeeded do not run
+    /// again.
     Transient {
         /// What went wrong; kept with the object while it waits.
         error: String,
@@ -87,11 +91,14 @@ impl<E: Error> From<E> for Failure {
     }
 }
 
-/// Does something with events of type `T`. A closure `Fn(T, HandlerContext) -> impl Future<Output = HandlerResult>` is one.
+/// Does something with events of type `T`. A closure `Fn(T, HandlerContext) -> impl Future<Output =
+/// HandlerResult>` is one.
 ///
-/// It is shared by all slots of a worker process and called concurrently, but never twice at once for one object. Its future may be dropped at any
-/// await: after its timeout, where the lease is lost, or where the grace of a stop is over. What it did until then may have taken effect, and the
-/// event comes again. It must not block its thread; what does belongs into `tokio::task::spawn_blocking`.
+/// It is shared by all slots of a worker process and called concurrently, but never twice at once
+/// for one object. Its future may be dropped at any await: after its timeout, where the lease is
+/// lost, or where the grace of a stop is over. What it did until then may have taken effect, and
+/// the event comes again. It must not block its thread; what does belongs into
+/// `tokio::task::spawn_blocking`.
 #[async_trait]
 pub trait Handler<T: Send + 'static>: Send + Sync + 'static {
     /// Handles one event.

@@ -1,8 +1,9 @@
 //! A sink that runs handlers: async functions for types of events, in the worker process.
 //!
-//! Of the events of an object one is handled at a time, in order; the handlers of an event run at the same time. What a handler has finished is kept in the
-//! worker's ledger as long as others of the event have not, so that a retry runs only those. If the process dies, what was kept stays finished, and
-//! everything else runs again.
+//! Of the events of an object one is handled at a time, in order; the handlers of an event run at
+//! the same time. What a handler has finished is kept in the worker's ledger as long as others of
+//! the event have not, so that a retry runs only those. If the process dies, what was kept stays
+//! finished, and everything else runs again.
 //!
 //! - `handler`: what a handler is, and what it can answer
 //! - `context`: what it is told, and the guard for subtasks
@@ -33,7 +34,8 @@ use super::{Batch, Context, Delivered, Page, Sink, Stop};
 use crate::event::Event;
 use crate::worker::type_of;
 
-/// After so much time, what is done of a batch is committed: a crash makes no more than this run again, and the event under way.
+/// After so much time, what is done of a batch is committed: a crash makes no more than this run
+/// again, and the event under way.
 const COMMIT_AFTER: Duration = Duration::from_millis(100);
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 const ID_BYTES_MAX: usize = 128;
@@ -46,7 +48,8 @@ pub enum Unhandled {
     DeadLetter,
     /// It counts as delivered.
     Complete,
-    /// It fails, and comes again as the retry policy says: another process may have a handler for it, or this one after its next start.
+    /// It fails, and comes again as the retry policy says: another process may have a handler for
+    /// it, or this one after its next start.
     Retry,
 }
 
@@ -116,9 +119,11 @@ struct Registered {
 /// # Ok::<(), seriatim::sink::HandlersError>(())
 /// ```
 ///
-/// All handlers of an event run, at the same time. When all have succeeded, the event is delivered. Where one fails for a time, the event comes again as the
-/// worker's retry policy says, and only those run that have not succeeded. Where one answers that it never will, the event goes to the dead letters with
-/// all errors, as soon as the others that run have ended: no handler runs again. A panic, and a handler that takes longer than its timeout, are failures for a time.
+/// All handlers of an event run, at the same time. When all have succeeded, the event is delivered.
+/// Where one fails for a time, the event comes again as the worker's retry policy says, and only
+/// those run that have not succeeded. Where one answers that it never will, the event goes to the
+/// dead letters with all errors, as soon as the others that run have ended: no handler runs again.
+/// A panic, and a handler that takes longer than its timeout, are failures for a time.
 #[derive(Clone)]
 pub struct Handlers(Arc<Inner>);
 
@@ -143,8 +148,9 @@ impl Handlers {
         handlers.into_iter().map(|at| (at, self.0.all[at].id.as_str())).collect()
     }
 
-    /// Runs the handlers of one event as [`deliver`](Sink::deliver) does. `ended` gets the position and the outcome of each handler that ran, also if this
-    /// future is dropped. `timeout` replaces the timeouts of the handlers.
+    /// Runs the handlers of one event as [`deliver`](Sink::deliver) does. `ended` gets the position
+    /// and the outcome of each handler that ran, also if this future is dropped. `timeout` replaces
+    /// the timeouts of the handlers.
     pub(crate) async fn run_event(
         &self,
         ended: &mut Vec<(usize, HandlerOutcome)>,
@@ -172,7 +178,8 @@ impl fmt::Debug for Handlers {
     }
 }
 
-/// A set of handlers in the making. Each has an id of its own, 1 to 128 bytes, by which is kept what it has finished: it should stay the same over restarts.
+/// A set of handlers in the making. Each has an id of its own, 1 to 128 bytes, by which is kept
+/// what it has finished: it should stay the same over restarts.
 #[must_use]
 pub struct HandlersBuilder {
     all: Vec<(For, String, Box<dyn AnyHandler>)>,
@@ -181,7 +188,8 @@ pub struct HandlersBuilder {
 }
 
 impl HandlersBuilder {
-    /// A handler for the events of a type. An event that does not deserialize into `T` is unrecoverable.
+    /// A handler for the events of a type. An event that does not deserialize into `T` is
+    /// unrecoverable.
     pub fn register<T: EventType>(self, id: impl Into<String>, handler: impl Handler<T>) -> Self {
         self.register_type(T::TYPE, id, handler)
     }
@@ -196,7 +204,8 @@ impl HandlersBuilder {
         self.add(For::Type(event_type.into()), id, handler)
     }
 
-    /// A handler for every event, beside those for its type: an event without a type, or that is no JSON object, too.
+    /// A handler for every event, beside those for its type: an event without a type, or that is no
+    /// JSON object, too.
     pub fn register_all<T: DeserializeOwned + Send + 'static>(self, id: impl Into<String>, handler: impl Handler<T>) -> Self {
         self.add(For::Every, id, handler)
     }
@@ -206,8 +215,9 @@ impl HandlersBuilder {
         self.add(For::Other, id, handler)
     }
 
-    /// How long a handler may take for one event, 1 ms to 24 h; a [`Handler::timeout`] of its own goes before this. After that its future is dropped, its
-    /// cancellation token fires, and it has failed for a time. Default: 1 minute.
+    /// How long a handler may take for one event, 1 ms to 24 h; a [`Handler::timeout`] of its own
+    /// goes before this. After that its future is dropped, its cancellation token fires, and it has
+    /// failed for a time. Default: 1 minute.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -270,7 +280,8 @@ impl Sink for Handlers {
         };
         let began = Instant::now();
         for (at, event) in batch.events().enumerate() {
-            // Of a batch that was in other hands, the events before the one of which something is kept are done.
+            // Of a batch that was in other hands, the events before the one of which something is
+            // kept are done.
             if event.id < known.id {
                 continue;
             }
@@ -281,7 +292,8 @@ impl Sink for Handlers {
             cx.begins(event.id);
             let attempts = if at == 0 { cx.attempts } else { 0 };
             match self.0.run(event, attempts, cx, known).await {
-                // What is emitted must be pushed, and a result logged, before anything is kept of the next event.
+                // What is emitted must be pushed, and a result logged, before anything is kept of
+                // the next event.
                 Ok(Emitted(true)) => return Delivered::so_far(at + 1),
                 Ok(Emitted(false)) => {}
                 Err(stop) => return Delivered::stopped(at, stop),

@@ -39,14 +39,16 @@ pub enum HandlerOutcome {
     Failed(Failure),
     /// It panicked, with this text. The worker takes a panic for a transient failure.
     Panicked(String),
-    /// It ran longer than its timeout, this long. The worker takes a timeout for a transient failure.
+    /// It ran longer than its timeout, this long. The worker takes a timeout for a transient
+    /// failure.
     TimedOut(Duration),
     /// Its future was dropped: the delivery was cancelled before the handler ended.
     Cancelled,
 }
 
 impl HandlerOutcome {
-    /// The failure that the worker takes this for; none where the handler has succeeded, or was cancelled.
+    /// The failure that the worker takes this for; none where the handler has succeeded, or was
+    /// cancelled.
     pub fn failure(&self) -> Option<Failure> {
         match self {
             Self::Succeeded | Self::SucceededBefore | Self::Cancelled => None,
@@ -63,8 +65,8 @@ impl Inner {
         self.run_and_tell(&mut Vec::new(), None, event, attempts, cx, known).await
     }
 
-    /// The same. `ended` gets the position and the outcome of each handler as soon as it ends, so that they outlive this future.
-    /// `timeout` replaces the timeouts of the handlers.
+    /// The same. `ended` gets the position and the outcome of each handler as soon as it ends, so
+    /// that they outlive this future. `timeout` replaces the timeouts of the handlers.
     pub(super) async fn run_and_tell(
         &self,
         ended: &mut Vec<(usize, HandlerOutcome)>,
@@ -94,7 +96,8 @@ impl Inner {
         while let Some((at, outcome)) = running.next().await {
             ended.push((at, outcome));
         }
-        // As they were registered, so that an event that fails twice in the same way says so in the same words.
+        // As they were registered, so that an event that fails twice in the same way says so in the
+        // same words.
         ended.sort_by_key(|(at, _)| *at);
         let failures = ended.iter().filter_map(|(at, outcome)| Some((*at, outcome.failure()?))).collect();
         self.judge(failures).map(|()| Emitted(progress.emitted.load(Ordering::Relaxed)))
@@ -120,7 +123,8 @@ impl Inner {
         }
     }
 
-    /// One that will never succeed decides; else the event comes again after the longest wait that was asked for.
+    /// One that will never succeed decides; else the event comes again after the longest wait that
+    /// was asked for.
     fn judge(&self, failures: Vec<(usize, Failure)>) -> Result<(), Stop> {
         if failures.is_empty() {
             return Ok(());
@@ -138,12 +142,14 @@ impl Inner {
     }
 }
 
-/// Runs a handler, and keeps that it has finished, with what it has emitted and its result. Where it has neither, and the event is over with it, nothing is kept: the
-/// last one of an event of which all have succeeded is followed by the commit.
+/// Runs a handler, and keeps that it has finished, with what it has emitted and its result. Where
+/// it has neither, and the event is over with it, nothing is kept: the last one of an event of
+/// which all have succeeded is followed by the commit.
 async fn run_one(registered: &Registered, timeout: Duration, in_hand: &Arc<InHand>, progress: &Progress) -> HandlerOutcome {
     let (mut ended, done) = within(registered, timeout, in_hand).await;
     let emitted = done.emits.events() > 0 || done.result.is_some() && in_hand.logs();
-    // One that has emitted may still fail where that cannot be kept: until then the event is not over for the others.
+    // One that has emitted may still fail where that cannot be kept: until then the event is not
+    // over for the others.
     let is_last = !emitted && progress.left.fetch_sub(1, Ordering::Relaxed) == 1;
     let succeeded = ended == HandlerOutcome::Succeeded;
     if succeeded
@@ -232,7 +238,8 @@ mod tests {
         }
     }
 
-    /// A handler that ends while it is not known yet whether another one has succeeded is kept: it does not run again where that one does.
+    /// A handler that ends while it is not known yet whether another one has succeeded is kept: it
+    /// does not run again where that one does.
     #[tokio::test]
     async fn the_last_one_is_kept_while_what_another_has_emitted_is_not() {
         let ledger = Arc::new(Full::default());
@@ -259,7 +266,8 @@ mod tests {
         assert_eq!(*ledger.kept.lock().expect("no panic"), ["handler:last"]);
     }
 
-    /// The success of the last handler is followed by the commit, and kept only if its result is to be logged: no call without need.
+    /// The success of the last handler is followed by the commit, and kept only if its result is to
+    /// be logged: no call without need.
     #[tokio::test]
     async fn a_result_costs_a_call_only_where_it_is_logged() {
         for (logs, has_result, kept, so_far) in [(true, false, 0, 2), (false, true, 0, 2), (true, true, 1, 1)] {

@@ -6,8 +6,8 @@ use super::receiver::Receiver;
 use super::report::{Findings, HistoryKind, HistoryReport};
 use super::{Emit, Emitted, History, Outcome, Place, Received, Window};
 
-/// When Redis went back, the id counter jumps to the time in microseconds. An id that is less than 10 ms above another one, sooner than
-/// any Redis comes back, was not given because of that.
+/// When Redis went back, the id counter jumps to the time in microseconds. An id that is less than
+/// 10 ms above another one, sooner than any Redis comes back, was not given because of that.
 const JUMP_MIN: u64 = 10_000;
 
 /// What came of one event.
@@ -62,12 +62,14 @@ impl Judge<'_> {
         &self.history.emits[event.emit as usize]
     }
 
-    /// Whether Redis may have lost something that was written between these times, and the history may be judged so.
+    /// Whether Redis may have lost something that was written between these times, and the history
+    /// may be judged so.
     fn may_be_lost(&self, from: u64, to: u64) -> bool {
         self.history.lossy && self.history.windows.iter().any(|window| window.from <= to && from <= window.to)
     }
 
-    /// Whether the second id may have been given because Redis had lost what was done under the first one.
+    /// Whether the second id may have been given because Redis had lost what was done under the
+    /// first one.
     fn may_be_again(&self, first: u64, second: u64, second_t: u64) -> bool {
         let jumped = second - first >= JUMP_MIN;
         self.history.lossy && jumped && self.history.windows.iter().any(|Window { to, .. }| *to <= second_t)
@@ -136,7 +138,8 @@ impl Judge<'_> {
         receivers
     }
 
-    /// One successor per `prev`, dead letters aside; after 0, one each time the object was forgotten.
+    /// One successor per `prev`, dead letters aside; after 0, one each time the object was
+    /// forgotten.
     fn chain(&mut self, object: usize, applied: &[Received]) {
         for (at, Received { t, id, prev, place, .. }) in applied.iter().copied().enumerate() {
             let beside = applied[..at].iter().rev().take_while(|earlier| earlier.id > prev);
@@ -158,21 +161,24 @@ impl Judge<'_> {
         }
     }
 
-    /// What is applied respects the order in which emits were answered and invoked, and the order within an emit.
+    /// What is applied respects the order in which emits were answered and invoked, and the order
+    /// within an emit.
     fn order(&mut self, object: usize, applied: &[Received]) {
         let name = &self.history.names[object];
         let mut latest: Option<(u64, u64)> = None;
         let mut before: Option<Emitted> = None;
         for Received { id, event, place, .. } in applied.iter().copied() {
             let Some(&at) = self.history.events_by_name.get(&event) else { continue };
-            // Only the first time counts: what comes again under a new id comes after what it was before, too.
+            // Only the first time counts: what comes again under a new id comes after what it was
+            // before, too.
             if self.came[at as usize].applied != id {
                 continue;
             }
             let event = self.history.emitted[at as usize];
             let emit = self.emit(event);
             let (invoked, done) = (emit.invoked, if emit.outcome == Outcome::Ok { emit.done } else { u64::MAX });
-            // The events of an emit come one after the other; those that did not come at all are judged elsewhere.
+            // The events of an emit come one after the other; those that did not come at all are
+            // judged elsewhere.
             let whole = self.came[at as usize - event.sub as usize..at as usize].iter().all(|came| came.applied > 0);
             let follows = before.is_some_and(|before| before.emit == event.emit && before.sub + 1 == event.sub);
             match latest {

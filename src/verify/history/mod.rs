@@ -1,7 +1,9 @@
-//! Judges a history: what frontends called and were answered, and what a receiver got, in the order of one clock.
+//! Judges a history: what frontends called and were answered, and what a receiver got, in the order
+//! of one clock.
 //!
-//! Lines are JSON objects; `op` says what happened and `t` when: nanoseconds of one machine's monotonic clock, or numbers from one
-//! shared counter. Files may be given in any order, and their lines may be slightly out of order, but an emit's `invoke` stands before its result.
+//! Lines are JSON objects; `op` says what happened and `t` when: nanoseconds of one machine's
+//! monotonic clock, or numbers from one shared counter. Files may be given in any order, and their
+//! lines may be slightly out of order, but an emit's `invoke` stands before its result.
 //!
 //! | `op` | members | logged |
 //! |---|---|---|
@@ -11,8 +13,9 @@
 //! | `dead` | `t object id prev event` | for every dead letter |
 //! | `redis_lost` | `from to` | Redis may have lost what was written between the two times |
 //!
-//! The receiver is played: it applies an event if `prev <= last < id`, drops it if `id <= last`, and keeps it back if `prev > last`. What it
-//! applied is then held against what was emitted. Payloads are not kept: an event costs about 200 bytes, and each time it is received 60 more.
+//! The receiver is played: it applies an event if `prev <= last < id`, drops it if `id <= last`,
+//! and keeps it back if `prev > last`. What it applied is then held against what was emitted.
+//! Payloads are not kept: an event costs about 200 bytes, and each time it is received 60 more.
 
 mod judge;
 mod receiver;
@@ -135,7 +138,8 @@ struct Window {
     to: u64,
 }
 
-/// Gathers the lines of a history, in any order of files, and judges them in [`finish`](Self::finish).
+/// Gathers the lines of a history, in any order of files, and judges them in
+/// [`finish`](Self::finish).
 #[derive(Debug, Default)]
 pub struct History {
     lossy: bool,
@@ -153,13 +157,15 @@ pub struct History {
 }
 
 impl History {
-    /// A judge who has seen nothing. `lossy`: what Redis lost in the windows that the history declares is counted and is no fault; ids are still
-    /// never given twice, and nothing older is applied after something newer.
+    /// A judge who has seen nothing. `lossy`: what Redis lost in the windows that the history
+    /// declares is counted and is no fault; ids are still never given twice, and nothing older is
+    /// applied after something newer.
     pub fn new(lossy: bool) -> Self {
         Self { lossy, ..Self::default() }
     }
 
-    /// No object was ever forgotten: an event with `prev` 0 after others of its object is no new beginning, but a fork.
+    /// No object was ever forgotten: an event with `prev` 0 after others of its object is no new
+    /// beginning, but a fork.
     pub fn never_forgotten(&mut self) {
         self.never_forgotten = true;
     }

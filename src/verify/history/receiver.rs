@@ -31,7 +31,8 @@ impl Receiver {
         }
     }
 
-    /// At the end: goes on behind what never came, and answers the event that waited for it. To be asked until there is none.
+    /// At the end: goes on behind what never came, and answers the event that waited for it. To be
+    /// asked until there is none.
     pub(super) fn give_up(&mut self) -> Option<Received> {
         while let Some((id, received)) = self.early.pop_first() {
             if id > self.last {

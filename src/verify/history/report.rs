@@ -22,9 +22,11 @@ pub enum HistoryKind {
     Doubled,
     /// Two events under one id.
     IdReused,
-    /// An event applied in another order than that of the emits, or one that came only after a later one was applied.
+    /// An event applied in another order than that of the emits, or one that came only after a
+    /// later one was applied.
     Reordered,
-    /// A second event after the same `prev`, unless that is 0, or an id that came with two different ones.
+    /// A second event after the same `prev`, unless that is 0, or an id that came with two
+    /// different ones.
     Forked,
     /// An event whose `prev` never came: the chain has a gap, or does not start at 0.
     Gap,
@@ -99,13 +101,16 @@ pub struct HistoryReport {
     pub objects: u64,
     /// Events that the receiver got again under the same id. Its rule drops them.
     pub duplicates: u64,
-    /// How often the chain of an object began anew, with `prev` 0, because the object had been forgotten. No fault, where anybody forgets objects.
+    /// How often the chain of an object began anew, with `prev` 0, because the object had been
+    /// forgotten. No fault, where anybody forgets objects.
     pub anew: u64,
     /// Dead letters.
     pub dead: u64,
-    /// Acknowledged events that Redis lost in a declared window; only where the history is judged as lossy.
+    /// Acknowledged events that Redis lost in a declared window; only where the history is judged
+    /// as lossy.
     pub lost_by_redis: u64,
-    /// Events that came again under a new id because Redis had lost that they were delivered; the same.
+    /// Events that came again under a new id because Redis had lost that they were delivered; the
+    /// same.
     pub redelivered: u64,
     /// The faults.
     pub faults: Faults,

@@ -1,7 +1,8 @@
 //! The finder: claims for all who ask, over one connection for calls and one for the wait.
 //!
-//! One task owns the asks. A call of advance claims for several asks at once, and one pop waits for all of them, so that a thousand waiting callers cost
-//! Redis what one costs. An event goes to the caller that has waited longest; a slot belongs to no caller before it has an event. The task
+//! One task owns the asks. A call of advance claims for several asks at once, and one pop waits for
+//! all of them, so that a thousand waiting callers cost Redis what one costs. An event goes to the
+//! caller that has waited longest; a slot belongs to no caller before it has an event. The task
 //! ends with its term.
 
 use std::collections::{HashMap, VecDeque};
@@ -25,7 +26,8 @@ use crate::worker::wait::{Waited, pop, wait};
 
 /// Calls under way at once, for disjoint slots.
 const CALLS_MAX: usize = 2;
-/// Slots that a call names for callers that have been asked for before, at first. The number doubles while all of them get something.
+/// Slots that a call names for callers that have been asked for before, at first. The number
+/// doubles while all of them get something.
 const NAMED_MIN: usize = 4;
 /// Callers that are gone are dropped once there are so many.
 const WAITING_MIN: usize = 64;
@@ -44,7 +46,8 @@ pub(super) struct Ask {
 
 /// A call that came back.
 enum Called {
-    /// It claimed: for which slots, for how many callers, for which impatient ones, and whether it had the room for suspects.
+    /// It claimed: for which slots, for how many callers, for which impatient ones, and whether it
+    /// had the room for suspects.
     Claimed { places: Vec<Place>, claims: usize, impatient: Vec<Asker>, had_room: bool, reply: Result<Found, ClaimError> },
     /// It told the result of a batch that no caller can have.
     Settled(Result<(), ClaimError>),
@@ -70,7 +73,8 @@ pub(super) struct Finder {
     calls: FuturesUnordered<BoxFuture<'static, Called>>,
     /// Calls under way that claim, and how many callers they claim for.
     claiming: (usize, usize),
-    /// A call under way, or the one behind the pop, has the room for suspects: no other may take any.
+    /// A call under way, or the one behind the pop, has the room for suspects: no other may take
+    /// any.
     room_given: bool,
     pop: Option<Pop>,
     /// The connection of the wait.
@@ -146,13 +150,15 @@ impl Finder {
         self.waiting_max = (2 * (self.fresh.len() + self.waiting.len())).max(WAITING_MIN);
     }
 
-    /// Claims for callers that have just come, and for waiting ones if there may be something. Returns whether a call was made.
+    /// Claims for callers that have just come, and for waiting ones if there may be something.
+    /// Returns whether a call was made.
     fn call(&mut self) -> bool {
         if self.claiming.0 >= CALLS_MAX {
             return false;
         }
         let covered = self.claiming.1 + usize::from(self.pop.is_some());
-        // An object may be due before the pop ends: then one caller is asked for, though the pop waits for it, too.
+        // An object may be due before the pop ends: then one caller is asked for, though the pop
+        // waits for it, too.
         let uncovered = self.waiting.len().saturating_sub(covered).max(usize::from(!self.waiting.is_empty()));
         let again = if self.wake { uncovered.min(self.named_max) } else { 0 };
         let wanted = self.fresh.len().max(again);
@@ -216,7 +222,8 @@ impl Finder {
         let block = until.saturating_duration_since(Instant::now()).min(config.block);
         let to = config.keys.worker_object(&format!("{}.{}", config.name, place.slot));
         let pop = pop(&config.keys.objects_with_events(), &to, block);
-        // It takes the room if no call has it: it is made when the next object is due, so that a suspect may be what it finds.
+        // It takes the room if no call has it: it is made when the next object is due, so that a
+        // suspect may be what it finds.
         let has_room = !std::mem::replace(&mut self.room_given, true);
         let mut call = self.term.new_call(1, has_room);
         call.free(place.slot);
@@ -224,7 +231,8 @@ impl Finder {
         self.pop = Some(Pop { place, has_room, until, done });
     }
 
-    /// When something must be done though nothing happens: an object is due before the pop ends, or a failed pop is made again.
+    /// When something must be done though nothing happens: an object is due before the pop ends, or
+    /// a failed pop is made again.
     fn wake_at(&self) -> Option<Instant> {
         if self.wake || self.waiting.is_empty() {
             return None;
@@ -310,7 +318,8 @@ impl Finder {
         }
     }
 
-    /// Gives an event to the caller that has waited longest. If nobody waits, dropping the event gives it back.
+    /// Gives an event to the caller that has waited longest. If nobody waits, dropping the event
+    /// gives it back.
     fn give(&mut self, mut claimed: Claimed, impatient: &mut Vec<Asker>) {
         loop {
             let first = (!impatient.is_empty()).then_some(0);

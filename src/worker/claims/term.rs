@@ -1,4 +1,5 @@
-//! A term: the slots of claims by hand, from an attach to the end of the lease, and the calls for them.
+//! A term: the slots of claims by hand, from an attach to the end of the lease, and the calls for
+//! them.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -87,7 +88,8 @@ pub(super) struct Found {
 }
 
 impl Term {
-    /// Begins a term. Batches that the slots had before are given back first, so that they are claimed as everything else.
+    /// Begins a term. Batches that the slots had before are given back first, so that they are
+    /// claimed as everything else.
     pub(super) async fn begin(redis: &Redis, config: &Arc<WorkerConfig>, session: &Session) -> Arc<Self> {
         let (asks, asked) = mpsc::channel(ASKS_MAX);
         let term = Arc::new(Self {
@@ -109,7 +111,8 @@ impl Term {
         term
     }
 
-    /// Gives back the batches of all slots. An error is left to the first claim, which meets it as well.
+    /// Gives back the batches of all slots. An error is left to the first claim, which meets it as
+    /// well.
     async fn give_all_back(&self) {
         loop {
             let mut call = self.new_call(0, false);
@@ -171,7 +174,8 @@ impl Term {
         }
     }
 
-    /// `takes_room`: the call may take as many suspects as there is room for beside those in hand; otherwise it takes none.
+    /// `takes_room`: the call may take as many suspects as there is room for beside those in hand;
+    /// otherwise it takes none.
     pub(super) fn new_call(&self, claims: usize, takes_room: bool) -> Advance {
         let mut suspects = self.config.suspects();
         if takes_room {
@@ -233,8 +237,9 @@ impl Term {
     }
 }
 
-/// The result for a batch that cannot be offered to the program, and whether it ends the event whose handler progress is stored: the event has killed
-/// too many workers, its object is held for an operator, or it is a dead letter.
+/// The result for a batch that cannot be offered to the program, and whether it ends the event
+/// whose handler progress is stored: the event has killed too many workers, its object is held for
+/// an operator, or it is a dead letter.
 pub(super) fn unfit(config: &WorkerConfig, hand: &Hand) -> Option<(Report, bool)> {
     if let Some(then) = config.crashed(hand.tag) {
         error!(object = %escape::name(&hand.raw), id = hand.batch.first, %then, "claim: the event has killed too many workers");

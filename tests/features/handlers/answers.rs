@@ -58,7 +58,8 @@ impl Drop for Dropped {
     }
 }
 
-/// Never ends by itself before its run `ends_at`, which succeeds. Notes each attempt, that its future was dropped, and that its token fired.
+/// Never ends by itself before its run `ends_at`, which succeeds. Notes each attempt, that its
+/// future was dropped, and that its token fired.
 struct Endless {
     journal: Journal,
     ends_at: usize,
@@ -93,7 +94,8 @@ async fn finished(console: &Console, object: &str) -> Vec<String> {
     fields
 }
 
-/// A handler for all events is given those without a type, too, and of those with one, beside the handlers for it.
+/// A handler for all events is given those without a type, too, and of those with one, beside the
+/// handlers for it.
 #[tokio::test]
 async fn a_catch_all_runs_for_every_event_beside_the_handlers_for_its_type() {
     let redis = Redis::start();
@@ -114,8 +116,9 @@ async fn a_catch_all_runs_for_every_event_beside_the_handlers_for_its_type() {
     assert_eq!(console.dead().await.len(), 0);
 }
 
-/// After its timeout the future of a handler is dropped and its token fires; it has failed for a time, what another handler of the event has finished is
-/// kept, and the worker goes on with other objects. A timeout of its own goes before that of the set.
+/// After its timeout the future of a handler is dropped and its token fires; it has failed for a
+/// time, what another handler of the event has finished is kept, and the worker goes on with other
+/// objects. A timeout of its own goes before that of the set.
 #[tokio::test]
 async fn what_takes_too_long_is_cut_off_and_what_others_have_finished_is_kept() {
     let redis = Redis::start();
@@ -149,8 +152,9 @@ async fn what_takes_too_long_is_cut_off_and_what_others_have_finished_is_kept() 
     assert_eq!((journal.count("dropped"), console.dead().await.len()), (1, 0));
 }
 
-/// Where the lease is lost, by a lapse or to another process, and where the worker is stopped at once, the token fires and the future is dropped. None
-/// of that is an attempt: the event runs again under the same number.
+/// Where the lease is lost, by a lapse or to another process, and where the worker is stopped at
+/// once, the token fires and the future is dropped. None of that is an attempt: the event runs
+/// again under the same number.
 #[tokio::test]
 async fn a_handler_is_cut_off_where_the_lease_is_lost_or_the_worker_stops_at_once() {
     for how in ["lapse", "takeover", "stop"] {
@@ -190,8 +194,9 @@ async fn a_handler_is_cut_off_where_the_lease_is_lost_or_the_worker_stops_at_onc
     }
 }
 
-/// A handler whose result means a failure has completed; one that fails for ever ends the event with the errors of all; attempts that are used up end it as
-/// the policy says. Of each the log has one row.
+/// A handler whose result means a failure has completed; one that fails for ever ends the event
+/// with the errors of all; attempts that are used up end it as the policy says. Of each the log has
+/// one row.
 #[tokio::test]
 async fn what_becomes_of_an_event_is_logged_with_the_errors_of_its_handlers() {
     /// What a payment may come to.
@@ -247,8 +252,9 @@ async fn what_becomes_of_an_event_is_logged_with_the_errors_of_its_handlers() {
     assert_eq!(console.dead().await.len(), 1);
 }
 
-/// Handlers named any number of subtasks. Redis read all of them in the call that ended the event: 100,000 took 121 ms, in which it did nothing else.
-/// One name above the limit is refused without running. Subtasks that are done stay done, also for a retry.
+/// Handlers named any number of subtasks. Redis read all of them in the call that ended the event:
+/// 100,000 took 121 ms, in which it did nothing else. One name above the limit is refused without
+/// running. Subtasks that are done stay done, also for a retry.
 #[tokio::test]
 async fn one_subtask_above_the_limit_is_refused() {
     let redis = Redis::start();

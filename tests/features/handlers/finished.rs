@@ -1,4 +1,5 @@
-//! What handlers have finished of an event: it stays finished while the others run again, and goes with the event.
+//! What handlers have finished of an event: it stays finished while the others run again, and goes
+//! with the event.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use crate::support::recorder::Gate;
 use crate::support::running::start;
 use crate::support::{Redis, until};
 
-/// What is finished of an event stays finished while the others of it are tried again, and is gone with the event.
+/// What is finished of an event stays finished while the others of it are tried again, and is gone
+/// with the event.
 #[tokio::test]
 async fn two_handlers_succeed_and_one_is_transient_only_that_one_runs_again() {
     let redis = Redis::start();
@@ -42,8 +44,8 @@ async fn two_handlers_succeed_and_one_is_transient_only_that_one_runs_again() {
     assert_eq!(console.number(&console.keys.last_event_id("work:1")).await, 2);
 }
 
-/// The worker dies in the middle of the first of three events, of which one handler has succeeded: another worker runs the other one again, and only
-/// then the events that follow.
+/// The worker dies in the middle of the first of three events, of which one handler has succeeded:
+/// another worker runs the other one again, and only then the events that follow.
 #[tokio::test]
 async fn an_event_whose_worker_dies_runs_again_ahead_of_its_objects_later_events() {
     let redis = Redis::start();
@@ -75,7 +77,8 @@ async fn an_event_whose_worker_dies_runs_again_ahead_of_its_objects_later_events
     assert_eq!(journal.lines(), expected);
 }
 
-/// The worker dies in the middle of the second event of a batch, of which something is kept: the first one is finished and does not run again.
+/// The worker dies in the middle of the second event of a batch, of which something is kept: the
+/// first one is finished and does not run again.
 #[tokio::test]
 async fn the_events_before_the_one_under_way_do_not_run_again() {
     let redis = Redis::start();
@@ -110,7 +113,8 @@ async fn the_events_before_the_one_under_way_do_not_run_again() {
     assert_eq!(runs, [1, 1, 1, 2, 1, 1], "{:?}", journal.lines());
 }
 
-/// A subtask that has succeeded does not run again where its handler does, nor in another worker; one that has failed does.
+/// A subtask that has succeeded does not run again where its handler does, nor in another worker;
+/// one that has failed does.
 #[tokio::test]
 async fn a_subtask_succeeds_once() {
     let redis = Redis::start();
@@ -151,7 +155,8 @@ async fn a_subtask_succeeds_once() {
     assert_eq!(journal.lines(), expected);
 }
 
-/// Two handlers of an event name the same subtask: one runs it, and the other one knows that it is done.
+/// Two handlers of an event name the same subtask: one runs it, and the other one knows that it is
+/// done.
 #[tokio::test]
 async fn a_subtask_is_one_for_all_handlers_of_an_event() {
     let redis = Redis::start();
@@ -182,7 +187,8 @@ async fn a_subtask_is_one_for_all_handlers_of_an_event() {
     assert_eq!(journal.sorted(), ["1 false", "1 true", "2 false", "2 true"]);
 }
 
-/// The lease lapses while a handler runs; the process attaches again and gets the batch under the tag it had: what has finished stays finished.
+/// The lease lapses while a handler runs; the process attaches again and gets the batch under the
+/// tag it had: what has finished stays finished.
 #[tokio::test]
 async fn what_is_finished_stays_finished_after_a_lapse() {
     let redis = Redis::start();
@@ -248,7 +254,8 @@ async fn what_is_finished_is_kept_over_a_new_connection() {
     worker.finish().await;
 }
 
-/// A key of a wrong type in the place of what is finished holds back the event it belongs to, and says so.
+/// A key of a wrong type in the place of what is finished holds back the event it belongs to, and
+/// says so.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_is_named() {
     let redis = Redis::start();
@@ -278,7 +285,8 @@ async fn a_key_of_a_wrong_type_is_named() {
     worker.finish().await;
 }
 
-/// A worker with another sink takes the object over: what handlers had finished goes with the event all the same.
+/// A worker with another sink takes the object over: what handlers had finished goes with the event
+/// all the same.
 #[tokio::test]
 async fn another_sink_leaves_nothing_behind() {
     let redis = Redis::start();
@@ -301,7 +309,8 @@ async fn another_sink_leaves_nothing_behind() {
     other.finish().await;
 }
 
-/// What is done of a batch of slow events is committed while it goes on: a crash does not make all of them run again.
+/// What is done of a batch of slow events is committed while it goes on: a crash does not make all
+/// of them run again.
 #[tokio::test]
 async fn a_long_batch_is_committed_in_parts() {
     let redis = Redis::start();

@@ -133,7 +133,8 @@ async fn ten_worker_processes_one_event_one_run() {
     assert_eq!(journal.lines(), ["one 1"]);
 }
 
-/// A panic and a handler that takes too long are failures for a time; the worker goes on, and what the handler has started elsewhere is told.
+/// A panic and a handler that takes too long are failures for a time; the worker goes on, and what
+/// the handler has started elsewhere is told.
 #[tokio::test]
 async fn a_panic_and_a_timeout_are_transient() {
     let redis = Redis::start();
@@ -243,7 +244,8 @@ async fn an_event_without_a_handler_goes_as_the_policy_says() {
     assert_eq!(journal.lines(), ["other 4", "moved 5"]);
 }
 
-/// The wait that a handler names is the wait; the longest of several. When the attempts are used up, the policy says what becomes of the event.
+/// The wait that a handler names is the wait; the longest of several. When the attempts are used
+/// up, the policy says what becomes of the event.
 #[tokio::test]
 async fn the_longest_wait_asked_for_counts_and_attempts_end() {
     let redis = Redis::start();
@@ -325,7 +327,8 @@ fn a_set_that_cannot_be_used_is_refused() {
     }
 }
 
-/// The example does what it says: one event is a dead letter, all others are delivered, with the one that is emitted.
+/// The example does what it says: one event is a dead letter, all others are delivered, with the
+/// one that is emitted.
 #[tokio::test]
 async fn the_example_runs() {
     let redis = Redis::start();

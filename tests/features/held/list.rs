@@ -95,7 +95,8 @@ async fn listed_paused(state: &mut State, per_page: usize) -> Vec<HeldObject> {
     }
 }
 
-/// A paused object is told with every rule that is over it, blocks first, and with the event it has in hand.
+/// A paused object is told with every rule that is over it, blocks first, and with the event it has
+/// in hand.
 #[tokio::test]
 async fn the_list_says_under_which_rules_an_object_is_paused() {
     let redis = Redis::start();

@@ -1,4 +1,5 @@
-//! Many held objects released at once. After an outage of a sink an operator once had to release each by its name.
+//! Many held objects released at once. After an outage of a sink an operator once had to release
+//! each by its name.
 #![cfg(feature = "cli")]
 
 use std::process::{Command, Output};
@@ -40,8 +41,9 @@ async fn waiting(redis: &Redis) -> Vec<String> {
     objects
 }
 
-/// Released by name, by reason, by both, and all; a paused object stays, and one that is due is only counted. Each release is kept with its object, id and
-/// reason, and one marker of each step wakes a worker.
+/// Released by name, by reason, by both, and all; a paused object stays, and one that is due is
+/// only counted. Each release is kept with its object, id and reason, and one marker of each step
+/// wakes a worker.
 #[tokio::test]
 async fn held_objects_are_released_by_prefix_by_reason_and_all() {
     let (redis, mut state) = empty().await;
@@ -94,7 +96,8 @@ async fn held_objects_are_released_by_prefix_by_reason_and_all() {
     redis.console().await.check().await;
 }
 
-/// Thousands are released in bounded steps, of which the library tells; a call that is made again finds nothing to do.
+/// Thousands are released in bounded steps, of which the library tells; a call that is made again
+/// finds nothing to do.
 #[tokio::test]
 async fn thousands_are_released_in_steps() {
     let (redis, mut state) = empty().await;

@@ -47,7 +47,8 @@ async fn newest_action(state: &mut State) -> Action {
     actions(&mut state.conn, &keys, None, 1).await.expect("the actions").remove(0)
 }
 
-/// Whatever it waits for, a released object is due now, with the numbers it has; a worker that is idle is woken.
+/// Whatever it waits for, a released object is due now, with the numbers it has; a worker that is
+/// idle is woken.
 #[tokio::test]
 async fn a_released_object_is_tried_at_once_and_stays_counted() {
     let redis = Redis::start();
@@ -110,7 +111,8 @@ async fn what_is_not_held_is_not_released() {
     console.check().await;
 }
 
-/// A key of a wrong type is told before anything is done: half a skip would lose the event, or have it twice.
+/// A key of a wrong type is told before anything is done: half a skip would lose the event, or have
+/// it twice.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_leaves_everything_as_it_is() {
     let redis = Redis::start();
@@ -212,7 +214,8 @@ async fn the_commands_list_release_and_skip() {
     assert!(report.ends_with("as far as Redis can show it\n"), "{report}");
 }
 
-/// A retry that is waiting, and an operator who is quicker: the attempts go on being counted through it, to the end of the policy.
+/// A retry that is waiting, and an operator who is quicker: the attempts go on being counted
+/// through it, to the end of the policy.
 #[tokio::test]
 async fn releases_do_not_lift_the_limit() {
     let redis = Redis::start();
@@ -235,7 +238,8 @@ async fn releases_do_not_lift_the_limit() {
     assert_eq!(sink.offered().len(), 3);
 }
 
-/// The set of held objects was evicted, and they waited for ever: each emit's marker was dropped, for they were held, and no command released them.
+/// The set of held objects was evicted, and they waited for ever: each emit's marker was dropped,
+/// for they were held, and no command released them.
 #[tokio::test]
 async fn an_object_that_is_held_and_in_no_set_is_released() {
     let redis = Redis::start();

@@ -13,8 +13,9 @@ use crate::support::Redis;
 use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
 
-/// The event that stands in the way goes to the dead letters with its error, and the rest of the batch goes on as it is: the same ids, the last
-/// delivered event as `prev`, its own attempts, and one crash, for the killer may be among them.
+/// The event that stands in the way goes to the dead letters with its error, and the rest of the
+/// batch goes on as it is: the same ids, the last delivered event as `prev`, its own attempts, and
+/// one crash, for the killer may be among them.
 #[tokio::test]
 async fn a_skipped_event_is_a_dead_letter_and_the_rest_goes_on() {
     let redis = Redis::start();
@@ -53,7 +54,8 @@ async fn a_skipped_event_is_a_dead_letter_and_the_rest_goes_on() {
     console.until_at_rest().await;
 }
 
-/// The last event of a batch: what is queued goes on, and where nothing is queued, the object comes to rest.
+/// The last event of a batch: what is queued goes on, and where nothing is queued, the object comes
+/// to rest.
 #[tokio::test]
 async fn skipping_the_last_event_of_a_batch_leaves_no_batch() {
     let redis = Redis::start();
@@ -82,7 +84,8 @@ async fn skipping_the_last_event_of_a_batch_leaves_no_batch() {
     console.check().await;
 }
 
-/// A sink that had applied the event all the same, and a receiver that has it: what follows is in order for both.
+/// A sink that had applied the event all the same, and a receiver that has it: what follows is in
+/// order for both.
 #[tokio::test]
 async fn a_receiver_that_has_the_skipped_event_applies_the_next() {
     let redis = Redis::start();
@@ -112,7 +115,8 @@ async fn a_receiver_that_has_the_skipped_event_applies_the_next() {
     console.until_at_rest().await;
 }
 
-/// An object that is held without a batch, for a turn of others or because of a key of a wrong type, has no event to skip.
+/// An object that is held without a batch, for a turn of others or because of a key of a wrong
+/// type, has no event to skip.
 #[tokio::test]
 async fn what_has_no_batch_is_not_skipped() {
     let (redis, mut state) = clean().await;
@@ -144,7 +148,8 @@ async fn what_has_no_batch_is_not_skipped() {
     assert_eq!(release(&mut state.conn, &keys, ADA, "work:8").await.expect("an answer"), Released::Released(String::new()));
 }
 
-/// A result of an earlier hand-out that comes late, after its event was skipped, says nothing about what follows.
+/// A result of an earlier hand-out that comes late, after its event was skipped, says nothing about
+/// what follows.
 #[tokio::test]
 async fn a_late_result_of_a_skipped_event_is_ignored() {
     use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, From, Report, Results, Suspects, Tag};

@@ -79,7 +79,8 @@ fn ids(range: std::ops::RangeInclusive<u64>) -> Vec<u64> {
     range.collect()
 }
 
-/// Rows are applied in their order, page after page; another process goes on where the one before was.
+/// Rows are applied in their order, page after page; another process goes on where the one before
+/// was.
 #[tokio::test]
 async fn a_projection_applies_the_log_in_order_and_goes_on_where_it_was() {
     let (redis, mut state) = empty().await;
@@ -139,8 +140,8 @@ async fn one_process_runs_a_projection_and_who_has_lost_it_writes_nothing() {
     assert!(matches!(second.step(&mut state.conn).await, Err(ProjectionError::Lost)), "also with nothing to do");
 }
 
-/// After a save that was refused, `projection()` was once a page ahead of `position()`: whoever showed both showed rows twice or too early. Now there is
-/// no state until it is loaded again.
+/// After a save that was refused, `projection()` was once a page ahead of `position()`: whoever
+/// showed both showed rows twice or too early. Now there is no state until it is loaded again.
 #[tokio::test]
 async fn after_an_error_there_is_no_state_beyond_the_position() {
     let (redis, mut state) = empty().await;
@@ -159,7 +160,8 @@ async fn after_an_error_there_is_no_state_beyond_the_position() {
     assert_eq!((state_of(&runner).0.clone(), runner.position().rows), (ids(1..=9), 9));
 }
 
-/// Rows that are gone before they were applied are an error with their number, or counted; never passed over in silence.
+/// Rows that are gone before they were applied are an error with their number, or counted; never
+/// passed over in silence.
 #[tokio::test]
 async fn rows_trimmed_away_unseen_are_told() {
     let (redis, mut state) = empty().await;
@@ -349,7 +351,8 @@ impl Store for Failing {
     }
 }
 
-/// Saving fails or is given up, with and without effect: the runner goes on from what is saved, and no row is there twice or missing.
+/// Saving fails or is given up, with and without effect: the runner goes on from what is saved, and
+/// no row is there twice or missing.
 #[tokio::test]
 async fn a_save_of_unknown_effect_applies_no_row_twice() {
     let (redis, mut state) = empty().await;
@@ -391,7 +394,8 @@ async fn rows_applied(console: &Console) -> u64 {
     position.and_then(|text| Position::of(&text)).map_or(0, |position| position.rows)
 }
 
-/// A process that runs the projection is killed again and again, wherever it is just then, while rows are written: each is in the state once, in order.
+/// A process that runs the projection is killed again and again, wherever it is just then, while
+/// rows are written: each is in the state once, in order.
 #[tokio::test]
 async fn a_projection_killed_at_any_point_applies_each_row_once() {
     let (redis, mut state) = empty().await;
@@ -427,7 +431,8 @@ async fn a_projection_killed_at_any_point_applies_each_row_once() {
     assert!(killed > 0, "none was killed in the middle");
 }
 
-/// Redis does nothing else while it writes a state, so that one of hundreds of megabytes would stop it.
+/// Redis does nothing else while it writes a state, so that one of hundreds of megabytes would stop
+/// it.
 #[tokio::test]
 async fn a_state_that_is_too_large_is_refused_and_the_one_before_stays() {
     let redis = Redis::start();

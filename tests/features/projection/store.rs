@@ -23,7 +23,8 @@ impl Projection for Ids {
     }
 }
 
-/// A table with one row, as a database would have it: the place as text, the state, the token of who has it, and until when.
+/// A table with one row, as a database would have it: the place as text, the state, the token of
+/// who has it, and until when.
 #[derive(Clone, Default)]
 struct Table(Arc<Mutex<Row>>);
 
@@ -77,7 +78,8 @@ impl Store for Table {
     }
 }
 
-/// Place and state are saved together there, one process has it, the next one goes on, and Redis has nothing of it but the log.
+/// Place and state are saved together there, one process has it, the next one goes on, and Redis
+/// has nothing of it but the log.
 #[tokio::test]
 async fn a_projection_is_kept_in_a_store_of_its_own() {
     let redis = Redis::start().empty();

@@ -87,7 +87,8 @@ async fn the_commands_say_what_is_wrong() {
     assert_eq!(redis.console().await.left().await, Vec::<String>::new());
 }
 
-/// An object may have a star or a blank in its name: it is paused when it is meant. A rule that an older version has set with such a selector can be lifted.
+/// An object may have a star or a blank in its name: it is paused when it is meant. A rule that an
+/// older version has set with such a selector can be lifted.
 #[tokio::test]
 async fn an_object_of_a_strange_name_can_be_meant() {
     let redis = Redis::start();

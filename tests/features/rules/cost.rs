@@ -9,8 +9,9 @@ use crate::support::Redis;
 /// An echo of this ends what is looked at.
 const END: &str = "that was all";
 
-/// Without a rule, each call of a worker asks once whether there is one, however many objects it commits and claims, and touches nothing else of rules.
-/// With one set it asks more; and when the last one has gone, it is as before.
+/// Without a rule, each call of a worker asks once whether there is one, however many objects it
+/// commits and claims, and touches nothing else of rules. With one set it asks more; and when the
+/// last one has gone, it is as before.
 #[tokio::test]
 async fn without_rules_a_call_asks_once_whether_there_is_one() {
     const SLOTS: usize = 8;

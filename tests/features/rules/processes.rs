@@ -49,8 +49,9 @@ async fn taken(redis: &Redis) -> HashMap<u64, (u64, String)> {
     }
 }
 
-/// After `pause` or `block` has returned, and within a second, no process begins another batch of what is meant, although all of them are busy and more
-/// is emitted; all of them go on with what is not meant. Afterwards everything comes, once and in its order.
+/// After `pause` or `block` has returned, and within a second, no process begins another batch of
+/// what is meant, although all of them are busy and more is emitted; all of them go on with what is
+/// not meant. Afterwards everything comes, once and in its order.
 #[tokio::test]
 async fn a_rule_takes_effect_within_a_second_on_all_processes() {
     let redis = Redis::start();

@@ -30,7 +30,8 @@ async fn until_no_rule(console: &Console) {
     until("the rules are gone", PATIENCE, async || (console.run::<u64>(&["EXISTS", &rules]).await == 0).then_some(())).await;
 }
 
-/// A pause and a block may be set for the same objects, in either order and lifted in either order: the one that is left holds on.
+/// A pause and a block may be set for the same objects, in either order and lifted in either order:
+/// the one that is left holds on.
 #[tokio::test]
 async fn of_a_pause_and_a_block_the_one_that_is_left_holds_on() {
     for first in [Kind::Pause, Kind::Block] {
@@ -83,7 +84,8 @@ async fn nine_resumes_in_a_row_run_the_event_once() {
     console.until_at_rest().await;
 }
 
-/// A rule with an end lifts itself, and what it has held goes on, although nobody emits or lifts anything.
+/// A rule with an end lifts itself, and what it has held goes on, although nobody emits or lifts
+/// anything.
 #[tokio::test]
 async fn a_rule_lifts_itself_at_its_end() {
     let sink = Recorder::new();
@@ -97,7 +99,8 @@ async fn a_rule_lifts_itself_at_its_end() {
     console.until_at_rest().await;
 }
 
-/// What is in flight finishes, of what follows nothing is claimed, emits go on, and afterwards all of it comes in its order.
+/// What is in flight finishes, of what follows nothing is claimed, emits go on, and afterwards all
+/// of it comes in its order.
 #[tokio::test]
 async fn what_is_in_flight_finishes_and_emits_go_on() {
     let gate = Gate::closed();
@@ -124,7 +127,8 @@ async fn what_is_in_flight_finishes_and_emits_go_on() {
     console.until_at_rest().await;
 }
 
-/// An event that is to be tried again later waits for the rule as well, with its attempts and its id.
+/// An event that is to be tried again later waits for the rule as well, with its attempts and its
+/// id.
 #[tokio::test]
 async fn a_retry_waits_for_the_rule_and_stays_counted() {
     let sink = Recorder::with(|offer| if offer.before == 0 { Act::Stop(Stop::transient("down")) } else { Act::Send });
@@ -145,7 +149,8 @@ async fn a_retry_waits_for_the_rule_and_stays_counted() {
     console.until_at_rest().await;
 }
 
-/// An event for which one attempt is all there is, paused and blocked again and again in every place it can be in: none of that counts.
+/// An event for which one attempt is all there is, paused and blocked again and again in every
+/// place it can be in: none of that counts.
 #[tokio::test]
 async fn a_pause_counts_nothing() {
     let gate = Gate::closed();

@@ -8,7 +8,8 @@ pub enum Jump {
     AsFar,
     /// By a distance that differs from all others: the second one may be the shorter one.
     AtRandom,
-    /// Beyond every id ever given: time has passed since, and ids are given more slowly than it does.
+    /// Beyond every id ever given: time has passed since, and ids are given more slowly than it
+    /// does.
     ToTheTime,
 }
 
@@ -51,7 +52,8 @@ pub struct Guards {
     pub jump: Jump,
     /// The counter of a namespace without `seriatim.meta` begins at the time.
     pub emptied_begins_at_the_time: bool,
-    /// A counter that is absent, or below what the process has seen, jumps before anything is claimed.
+    /// A counter that is absent, or below what the process has seen, jumps before anything is
+    /// claimed.
     pub lost_counter_jumps: bool,
     /// So does one below an id of the object that is claimed.
     pub last_id_lifts_the_counter: bool,
@@ -91,7 +93,8 @@ pub struct Guards {
     pub skip_ends_handled: bool,
     /// … but not what is kept of an event that is still to come.
     pub only_what_ends: bool,
-    /// Of a batch that comes again, a process with another sink says that there may be something to end, too.
+    /// Of a batch that comes again, a process with another sink says that there may be something to
+    /// end, too.
     pub word_of_what_comes_again: bool,
     /// What is left of a batch behind a dead letter still says that it comes again after a crash.
     pub rejection_keeps_crashes: bool,

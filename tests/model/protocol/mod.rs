@@ -49,7 +49,8 @@ pub enum Action {
         process: usize,
         slot: usize,
     },
-    /// One handler of the next event in hand has finished, which is written down. `emitted` = the object (index + 1) for which it has emitted an event.
+    /// One handler of the next event in hand has finished, which is written down. `emitted` = the
+    /// object (index + 1) for which it has emitted an event.
     Finish {
         process: usize,
         slot: usize,
@@ -108,7 +109,8 @@ pub enum Action {
     },
     PauseAll,
     LiftAll,
-    /// One step of the waking of the rule over all: of the next paused object, if no other rule is over it. Where there is none, the rule goes.
+    /// One step of the waking of the rule over all: of the next paused object, if no other rule is
+    /// over it. Where there is none, the rule goes.
     WakeNext,
     Crash {
         process: usize,

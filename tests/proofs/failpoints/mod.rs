@@ -1,8 +1,10 @@
-//! A scripted run of real worker processes, with a fault before or after every Redis command and every delivery.
+//! A scripted run of real worker processes, with a fault before or after every Redis command and
+//! every delivery.
 //!
-//! Each point with each action, alone: always. `SERIATIM_FAILPOINTS_PAIRS=1` runs all pairs of them, `SERIATIM_FAILPOINTS='advance.after=abort'` one
-//! run again (`POINT=ACTION[@N]`, N hits of the point pass before; two of them with a comma between make a pair; plans may follow each
-//! other with spaces between).
+//! Each point with each action, alone: always. `SERIATIM_FAILPOINTS_PAIRS=1` runs all pairs of
+//! them, `SERIATIM_FAILPOINTS='advance.after=abort'` one run again (`POINT=ACTION[@N]`, N hits of
+//! the point pass before; two of them with a comma between make a pair; plans may follow each other
+//! with spaces between).
 #![cfg(all(feature = "cli", feature = "failpoints"))]
 #![allow(unreachable_pub)]
 
@@ -18,7 +20,8 @@ use std::time::Instant;
 use fault::Fault;
 use scene::{Figures, Scene};
 
-/// Runs at the same time, each against a Redis of its own: they mostly wait for a lease or a timeout.
+/// Runs at the same time, each against a Redis of its own: they mostly wait for a lease or a
+/// timeout.
 const LANES: usize = 6;
 
 /// The other side of the tests: a worker process, which does nothing when it is run as a test.

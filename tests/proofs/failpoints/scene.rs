@@ -1,6 +1,8 @@
-//! The scripted run. `gone` dies with batches in its hands. `first`, in which the faults happen, takes over from it, delivers batches, parts of
-//! batches, an event that fails once and one that is rejected, waits for markers, and is told to stop while one delivery is stuck. `last`,
-//! without faults, takes what remains. Then everything must be there: once, in order, with one chain per object.
+//! The scripted run. `gone` dies with batches in its hands. `first`, in which the faults happen,
+//! takes over from it, delivers batches, parts of batches, an event that fails once and one that is
+//! rejected, waits for markers, and is told to stop while one delivery is stuck. `last`, without
+//! faults, takes what remains. Then everything must be there: once, in order, with one chain per
+//! object.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -168,7 +170,8 @@ impl<'a> Scene<'a> {
         Player { child, log }
     }
 
-    /// Waits for a state, and sees to it that `first` is there: where a fault has ended it, it is started again without that fault.
+    /// Waits for a state, and sees to it that `first` is there: where a fault has ended it, it is
+    /// started again without that fault.
     async fn wait_for(&mut self, what: &str, player: &mut Player, mut ready: impl AsyncFnMut() -> bool) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         while !ready().await {
@@ -190,7 +193,8 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// Says whether a process may end so before it was told to: by a fault that kills, or by one before it ever had its name.
+    /// Says whether a process may end so before it was told to: by a fault that kills, or by one
+    /// before it ever had its name.
     fn excuse(&mut self, status: ExitStatus, player: &Player) -> Result<(), String> {
         let log = player.log();
         let happened = self.happened(&log);
@@ -243,7 +247,8 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Waits until every fault has happened but those of a detach. Of a pair, the second may find no occasion.
+    /// Waits until every fault has happened but those of a detach. Of a pair, the second may find
+    /// no occasion.
     async fn until_over(&mut self, first: &mut Player) -> Result<(), String> {
         let patience = if self.single { PATIENCE } else { Duration::from_millis(300) };
         let deadline = Instant::now() + patience;
@@ -307,7 +312,8 @@ impl<'a> Scene<'a> {
         rest
     }
 
-    /// Nothing lost, reordered or forked; the invariants hold; the dead letter is the one that was rejected.
+    /// Nothing lost, reordered or forked; the invariants hold; the dead letter is the one that was
+    /// rejected.
     async fn judge(mut self) -> Result<Figures, String> {
         let mut judge = Judge::new();
         judge.never_forgotten();

@@ -1,4 +1,5 @@
-//! What bounds a call of advance: events, bytes, claims, markers, ids. Nothing is lost, reordered or starved where a bound binds.
+//! What bounds a call of advance: events, bytes, claims, markers, ids. Nothing is lost, reordered
+//! or starved where a bound binds.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ fn bytes(puppet: &Puppet, slot: usize) -> usize {
     puppet.hand(slot).events.iter().map(|event| event.len()).sum()
 }
 
-/// Sizes are known only after taking: where large events follow small ones, too many are taken, and put back in order.
+/// Sizes are known only after taking: where large events follow small ones, too many are taken, and
+/// put back in order.
 #[tokio::test]
 async fn events_put_back_for_their_size_keep_their_order() {
     let mut rig = Rig::start().await;
@@ -45,7 +47,8 @@ async fn a_reply_is_bounded_in_bytes_and_the_rest_comes_next() {
     // Who claims gets one event first, and more of them once all have one.
     assert_eq!((given.slots.len(), given.more), (4, true));
     rig.sound().await;
-    // Results come in, but the reply has room for few: objects whose turn it would be are held, due now, and lose nothing.
+    // Results come in, but the reply has room for few: objects whose turn it would be are held, due
+    // now, and lose nothing.
     for _ in 0..30 {
         rig.deliver(&mut p);
         let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
@@ -57,8 +60,9 @@ async fn a_reply_is_bounded_in_bytes_and_the_rest_comes_next() {
     assert!(rig.world.undone().is_empty());
 }
 
-/// A call took as many events as fitted into its slots and bytes: 512 slots with 1,000 small events each stopped Redis for 90 ms. A call that has taken
-/// 4,096 events, of which the first of each batch counts as four, takes no more, and the next call goes on.
+/// A call took as many events as fitted into its slots and bytes: 512 slots with 1,000 small events
+/// each stopped Redis for 90 ms. A call that has taken 4,096 events, of which the first of each
+/// batch counts as four, takes no more, and the next call goes on.
 #[tokio::test]
 async fn a_call_takes_so_many_events_and_no_more() {
     let mut rig = Rig::start().await;
@@ -168,7 +172,8 @@ async fn held_objects_and_markers_take_turns(#[case] from: From, #[case] expecte
     rig.sound().await;
 }
 
-/// The same with one claim per call: the turn goes on over calls, and markers that lead nowhere do not use it up.
+/// The same with one claim per call: the turn goes on over calls, and markers that lead nowhere do
+/// not use it up.
 #[tokio::test]
 async fn turns_go_on_over_calls() {
     let mut rig = Rig::start().await;
@@ -191,7 +196,8 @@ async fn turns_go_on_over_calls() {
     assert!(rig.world.undone().is_empty());
 }
 
-/// More markers of busy objects than one call looks at stand before another one: until they are dropped, no busy object has a further turn.
+/// More markers of busy objects than one call looks at stand before another one: until they are
+/// dropped, no busy object has a further turn.
 #[tokio::test]
 async fn a_turn_of_the_markers_goes_on_with_the_next_call() {
     let mut rig = Rig::start().await;
@@ -225,7 +231,8 @@ async fn markers_of_one_object_give_it_to_one_slot() {
     assert!(rig.sound().await.markers.is_empty());
 }
 
-/// An object that is let go of and claimed in one call: by a yield and by a hold that is over at once.
+/// An object that is let go of and claimed in one call: by a yield and by a hold that is over at
+/// once.
 #[rstest]
 #[case(1, Results::Yield, "2")]
 #[case(0, Results::Hold { rest: "1 0 1".parse().expect("a tag"), delay: Some(Duration::ZERO), why: "retry: no".to_owned() }, "1 1 1")]

@@ -1,7 +1,8 @@
 //! The checker: the invariants of design.md, section 5, over a state and what the test knows.
 //!
-//! What it checks is stronger where the scripts promise more. I4, I7 and the order of I5 are one statement here: what is in hand (the owner's
-//! batch or the held batch) followed by the queue is exactly the end of what was pushed, and everything before that is delivered or dead.
+//! What it checks is stronger where the scripts promise more. I4, I7 and the order of I5 are one
+//! statement here: what is in hand (the owner's batch or the held batch) followed by the queue is
+//! exactly the end of what was pushed, and everything before that is delivered or dead.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +69,8 @@ fn owned(state: &State) -> Result<BTreeMap<&str, &Name>, String> {
     Ok(owned)
 }
 
-/// I3: only an owner has a batch. A tag is there exactly where a batch is, and an owner has one between two scripts.
+/// I3: only an owner has a batch. A tag is there exactly where a batch is, and an owner has one
+/// between two scripts.
 fn batches(state: &State, owned: &BTreeMap<&str, &Name>) -> Result<(), String> {
     for (w, worker) in &state.workers {
         let owns = owned.contains_key(w.as_str());

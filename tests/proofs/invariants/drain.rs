@@ -8,8 +8,8 @@ use super::state::{Object, State};
 use crate::support::sweep::sweep;
 
 impl Run {
-    /// Peace: the processes that still have their name go on, or all are gone and a fresh one takes over. Everything pushed comes out,
-    /// and nothing is left that should not be.
+    /// Peace: the processes that still have their name go on, or all are gone and a fresh one takes
+    /// over. Everything pushed comes out, and nothing is left that should not be.
     pub async fn drain(&mut self) -> Result<(), String> {
         let fresh = self.kind.fresh;
         self.say(format!("drain {}", if fresh { "by a fresh process" } else { "by those that live" }));

@@ -1,4 +1,5 @@
-//! Object names of every kind go the whole path: claimed, held, dead letters, a death, a takeover, and out.
+//! Object names of every kind go the whole path: claimed, held, dead letters, a death, a takeover,
+//! and out.
 
 use std::time::Duration;
 

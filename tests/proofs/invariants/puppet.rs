@@ -1,5 +1,5 @@
-//! A worker process without a worker: beliefs about slots, and the calls that follow from them. Written apart from `src/worker`, so that a
-//! mistake there is not made twice.
+//! A worker process without a worker: beliefs about slots, and the calls that follow from them.
+//! Written apart from `src/worker`, so that a mistake there is not made twice.
 
 use std::time::Duration;
 
@@ -126,7 +126,8 @@ impl Puppet {
         }
     }
 
-    /// Calls advance for all slots and takes in the answer; for tests in which every call is answered.
+    /// Calls advance for all slots and takes in the answer; for tests in which every call is
+    /// answered.
     pub async fn advance(&mut self, conn: &mut MultiplexedConnection, keys: &Keys, bounds: Bounds) -> Given {
         let named: Vec<usize> = (0..self.slots.len()).filter(|slot| !matches!(self.slots[*slot], Slot::Has(_))).collect();
         let call = self.call(keys, bounds, &named);
@@ -194,7 +195,8 @@ pub enum Answer {
     Fenced,
 }
 
-/// A slot has in Redis what the process was told it has (I6: it passes the fence, so nobody else owns its object).
+/// A slot has in Redis what the process was told it has (I6: it passes the fence, so nobody else
+/// owns its object).
 pub fn agrees(puppet: &Puppet, slot: usize, state: &State) -> Result<(), String> {
     let (w, hand) = (puppet.w(slot), puppet.hand(slot));
     let (worker, object) = (state.worker(&w), state.object(&hand.object));

@@ -1,4 +1,5 @@
-//! Keys of a wrong type: they stop the object they belong to, and nothing else; a shared key of a wrong type stops the call before it writes.
+//! Keys of a wrong type: they stop the object they belong to, and nothing else; a shared key of a
+//! wrong type stops the call before it writes.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use super::state::Name;
 
 const A: Name = Name::from_static(b"a");
 
-/// Found when the object is claimed: by its marker, or popped before. Another object is claimed in the same call.
+/// Found when the object is claimed: by its marker, or popped before. Another object is claimed in
+/// the same call.
 #[rstest]
 #[case(":events", "set")]
 #[case(":last.event.id", "set")]

@@ -1,5 +1,6 @@
 //! Random schedules. A failure prints its seed and the shortest schedule found that still fails;
-//! `SERIATIM_SEED=… cargo test --test proofs invariants::random` runs that one again, `SERIATIM_CASES=…` runs more or fewer than 256.
+//! `SERIATIM_SEED=… cargo test --test proofs invariants::random` runs that one again,
+//! `SERIATIM_CASES=…` runs more or fewer than 256.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -12,8 +12,9 @@ use crate::support::sweep::sweep;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Two pops for one slot, the first answer lost, brought two markers of the same object. Advance gave the slot the object for the first name,
-/// took the second one for an owned object without a batch, and held it: its batch stayed behind in `W:event` and was dropped with the next commit.
+/// Two pops for one slot, the first answer lost, brought two markers of the same object. Advance
+/// gave the slot the object for the first name, took the second one for an owned object without a
+/// batch, and held it: its batch stayed behind in `W:event` and was dropped with the next commit.
 #[tokio::test]
 async fn an_object_popped_twice_keeps_its_batch() {
     let mut rig = Rig::start().await;
@@ -44,8 +45,10 @@ async fn an_object_popped_twice_counts_one_crash() {
     assert_eq!(rig.sound().await.worker("p.0").tag.as_deref(), Some("1 0 0 1"));
 }
 
-/// A process was restarted with fewer slots under its name. A pop of the one before, blocked for a slot the new one does not run, moved a marker
-/// after the attach. Renewals looked at the new process's slots only, sweeps pass over names with a lease: the object waited as long as it lived.
+/// A process was restarted with fewer slots under its name. A pop of the one before, blocked for a
+/// slot the new one does not run, moved a marker after the attach. Renewals looked at the new
+/// process's slots only, sweeps pass over names with a lease: the object waited as long as it
+/// lived.
 #[tokio::test]
 async fn a_pop_for_a_slot_that_is_run_no_more_is_found_by_a_renewal() {
     let mut rig = Rig::start().await;
@@ -59,8 +62,9 @@ async fn a_pop_for_a_slot_that_is_run_no_more_is_found_by_a_renewal() {
     rig.drain(&mut p).await;
 }
 
-/// The time kept with a name was that of its attach. A process that had run for longer than a day and was paused with nothing in hand was
-/// forgotten by the first sweep: going on it was fenced instead of lapsed, and a marker that its pop still moved was never found.
+/// The time kept with a name was that of its attach. A process that had run for longer than a day
+/// and was paused with nothing in hand was forgotten by the first sweep: going on it was fenced
+/// instead of lapsed, and a marker that its pop still moved was never found.
 #[tokio::test]
 async fn a_name_is_forgotten_a_day_after_its_last_renewal() {
     let mut rig = Rig::start().await;
@@ -78,8 +82,8 @@ async fn a_name_is_forgotten_a_day_after_its_last_renewal() {
     assert!(rig.sound().await.registry.is_empty());
 }
 
-/// A name without a lease whose own key has a wrong type is left alone by sweeps; after a day it was forgotten with all it had, so that
-/// putting the key right did not bring its objects back.
+/// A name without a lease whose own key has a wrong type is left alone by sweeps; after a day it
+/// was forgotten with all it had, so that putting the key right did not bring its objects back.
 #[tokio::test]
 async fn a_name_that_has_something_is_never_forgotten() {
     let mut rig = Rig::start().await;
@@ -97,8 +101,9 @@ async fn a_name_that_has_something_is_never_forgotten() {
     assert_eq!((adopted.held, adopted.names), (1, vec!["p".to_owned()]));
 }
 
-/// `tonumber` takes `nan`, `1e5`, `0x10` and ` 7` for numbers. A counter `nan` gave every batch the id `nan`, and a last id `1e5` reached the
-/// worker process as a prev it could not read: the process stopped, and every other one after it.
+/// `tonumber` takes `nan`, `1e5`, `0x10` and ` 7` for numbers. A counter `nan` gave every batch the
+/// id `nan`, and a last id `1e5` reached the worker process as a prev it could not read: the
+/// process stopped, and every other one after it.
 #[tokio::test]
 async fn what_is_no_id_is_not_taken_for_one() {
     let mut rig = Rig::start().await;
@@ -129,8 +134,8 @@ async fn what_is_no_id_is_not_taken_for_one() {
     }
 }
 
-/// A held batch whose numbers were gone, or had a wrong type, was passed over as if the object had yielded: later events overtook it, and the
-/// next hold of the object wrote over it.
+/// A held batch whose numbers were gone, or had a wrong type, was passed over as if the object had
+/// yielded: later events overtook it, and the next hold of the object wrote over it.
 #[tokio::test]
 async fn a_held_batch_without_numbers_is_not_passed_over() {
     let mut rig = Rig::start().await;
@@ -161,8 +166,9 @@ async fn a_held_batch_without_numbers_is_not_passed_over() {
     assert_eq!(p.hand(given.slots[0]).events, [&b"0"[..]]);
 }
 
-/// Where the dead letters could not be written, the batch was held with all its numbers set back to 0. Released, it got a tag it once had, and a
-/// late call that spoke of that hand-out would have been believed.
+/// Where the dead letters could not be written, the batch was held with all its numbers set back
+/// to 0. Released, it got a tag it once had, and a late call that spoke of that hand-out would have
+/// been believed.
 #[tokio::test]
 async fn a_dead_letter_that_cannot_be_written_keeps_its_numbers() {
     let mut rig = Rig::start().await;
@@ -189,8 +195,8 @@ async fn a_dead_letter_that_cannot_be_written_keeps_its_numbers() {
     rig.drain(&mut p).await;
 }
 
-/// The reply to the attach after a lapse was lost, the new lease lapsed as well, and the attach was repeated: it counted a crash, although the
-/// process lived all the time.
+/// The reply to the attach after a lapse was lost, the new lease lapsed as well, and the attach was
+/// repeated: it counted a crash, although the process lived all the time.
 #[tokio::test]
 async fn an_attach_repeated_after_its_own_lease_lapsed_counts_no_crash() {
     let mut rig = Rig::start().await;
@@ -206,8 +212,9 @@ async fn an_attach_repeated_after_its_own_lease_lapsed_counts_no_crash() {
     }
 }
 
-/// A call failed on a key of a wrong type after it had committed another slot's batch: the tag stayed without its batch. From then on every
-/// sweep over the name failed, and its next process was given a batch without events and stopped.
+/// A call failed on a key of a wrong type after it had committed another slot's batch: the tag
+/// stayed without its batch. From then on every sweep over the name failed, and its next process
+/// was given a batch without events and stopped.
 #[tokio::test]
 async fn a_call_that_fails_half_way_leaves_no_tag_without_a_batch() {
     let mut rig = Rig::start().await;
@@ -226,7 +233,8 @@ async fn a_call_that_fails_half_way_leaves_no_tag_without_a_batch() {
     rig.redis::<()>("SET", &[wrong.as_bytes(), b"wrong"]).await;
     let call = p.call(&rig.keys, WIDE, &[a, b]);
     let failed = scripts::advance(&mut rig.conn, &call).await.expect_err("a wrong type");
-    // It was passed on as `ERR WRONGTYPE …`, which a worker process took for a passing failure, and repeated without end.
+    // It was passed on as `ERR WRONGTYPE …`, which a worker process took for a passing failure, and
+    // repeated without end.
     assert!(failed.is_wrong_type(), "{failed}");
     rig.redis::<()>("RENAME", &[&aside, wrong.as_bytes()]).await;
     rig.expire("p").await;
@@ -236,7 +244,8 @@ async fn a_call_that_fails_half_way_leaves_no_tag_without_a_batch() {
     rig.drain(&mut q).await;
 }
 
-/// A batch key of a wrong type made every object that its slot claimed be held for an operator, and blamed the object's queue.
+/// A batch key of a wrong type made every object that its slot claimed be held for an operator, and
+/// blamed the object's queue.
 #[tokio::test]
 async fn a_wrong_type_of_a_batch_is_not_blamed_on_the_object() {
     let mut rig = Rig::start().await;

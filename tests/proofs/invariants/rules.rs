@@ -1,4 +1,5 @@
-//! Pauses and blocks in random schedules: what one is over is not claimed, and everything goes on when all are lifted.
+//! Pauses and blocks in random schedules: what one is over is not claimed, and everything goes on
+//! when all are lifted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! One random schedule. Every step is made from one number, so that a schedule can be run again, and with steps left out.
+//! One random schedule. Every step is made from one number, so that a schedule can be run again,
+//! and with steps left out.
 
 use std::time::Duration;
 
@@ -124,7 +125,8 @@ impl Run {
         self.beliefs()
     }
 
-    /// I6, seen from the processes: what one that passes the fence was given, it has. A late call, be it its own, does not take it away.
+    /// I6, seen from the processes: what one that passes the fence was given, it has. A late call,
+    /// be it its own, does not take it away.
     fn beliefs(&self) -> Result<(), String> {
         let passes = |puppet: &&Puppet| puppet.attached && holds_lease(puppet, &self.state);
         for puppet in self.puppets.iter().filter(passes) {
@@ -252,7 +254,8 @@ impl Run {
         self.believe(p, &named, answer, bounds)
     }
 
-    /// The answer fits the lease, and the process draws its conclusions. What it was given, `look` has compared.
+    /// The answer fits the lease, and the process draws its conclusions. What it was given, `look`
+    /// has compared.
     fn believe(&mut self, p: usize, named: &[usize], answer: Answer, bounds: Bounds) -> Result<(), String> {
         let puppet = &mut self.puppets[p];
         let lease = self.state.leases.get(&puppet.name);
@@ -284,7 +287,8 @@ impl Run {
         }
     }
 
-    /// Some batch is sent to the receiver, wholly or in part, and the process decides what to report.
+    /// Some batch is sent to the receiver, wholly or in part, and the process decides what to
+    /// report.
     fn deliver(&mut self) -> Result<(), String> {
         let all = self.puppets.iter().enumerate().flat_map(|(p, puppet)| (0..puppet.slots.len()).map(move |slot| (p, slot)));
         let having: Vec<_> = all.filter(|(p, slot)| matches!(self.puppets[*p].slots[*slot], Slot::Has(_))).collect();
@@ -340,7 +344,8 @@ impl Run {
         }
         let name = &names[self.rng.at(names.len())];
         let mut w = format!("{name}.{}", self.rng.at(self.state.slots(name)));
-        // Often a slot that has something already: two pops for one slot after a lost answer, or a pop that answers late.
+        // Often a slot that has something already: two pops for one slot after a lost answer, or a
+        // pop that answers late.
         let busy: Vec<&String> = self.state.workers.keys().collect();
         if self.rng.percent(40) && !busy.is_empty() {
             w.clone_from(busy[self.rng.at(busy.len())]);

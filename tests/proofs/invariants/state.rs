@@ -1,5 +1,5 @@
-//! The whole state of a namespace, read in one step and taken apart by the key names of design.md, section 3, spelled once more here so that the
-//! tests do not believe `keys.rs`.
+//! The whole state of a namespace, read in one step and taken apart by the key names of design.md,
+//! section 3, spelled once more here so that the tests do not believe `keys.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,9 @@ use redis::aio::MultiplexedConnection;
 /// An object's name as it stands in Redis.
 pub type Name = Bytes;
 
-/// Answers one string, `LENGTH:BYTES` after `LENGTH:BYTES`: for every key its name, its type, how many values, and these. As a reply of many parts,
-/// taking it apart would be most of what the tests do.
+/// Answers one string, `LENGTH:BYTES` after `LENGTH:BYTES`: for every key its name, its type, how
+/// many values, and these. As a reply of many parts, taking it apart would be most of what the
+/// tests do.
 const DUMP: &str = r"
 local all = {}
 local function put(text)
@@ -163,7 +164,8 @@ impl State {
             (b"seriatim.meta", "hash") | (b"operator.actions", "stream") => {}
             _ => {
                 let strange = format!("{} is a {kind}", text(&Bytes::copy_from_slice(key)));
-                // Newest at the head: turned round, so that what comes first here is what came first.
+                // Newest at the head: turned round, so that what comes first here is what came
+                // first.
                 value.reverse();
                 // An object may be named like a worker: the endings tell them apart.
                 let worker = key.strip_prefix(b"event.worker:").is_some_and(|rest| self.put_worker(rest, kind, &mut value));

@@ -1,4 +1,5 @@
-//! What the tests know without asking Redis: what was pushed, which id every event got, and what the receiver made of what was sent to it.
+//! What the tests know without asking Redis: what was pushed, which id every event got, and what
+//! the receiver made of what was sent to it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -6,7 +7,8 @@ use bytes::Bytes;
 
 use super::state::{Name, State, text};
 
-/// Every event of a test has a number; its payload is the number, with spaces behind it to make it longer.
+/// Every event of a test has a number; its payload is the number, with spaces behind it to make it
+/// longer.
 pub type Number = u32;
 
 pub fn payload(number: Number, len: usize) -> String {
@@ -43,7 +45,8 @@ pub struct World {
     pub forgotten: HashSet<u64>,
     /// How often an event has failed, since it was last in hand.
     pub attempts: HashMap<Number, u32>,
-    /// Whether all processes have the event log on, the ids of its rows so far, and the events they are of.
+    /// Whether all processes have the event log on, the ids of its rows so far, and the events they
+    /// are of.
     pub logs: bool,
     pub log: Vec<u64>,
     pub logged: HashSet<Number>,
@@ -88,7 +91,8 @@ impl World {
         delivered.map_or(0, |number| self.id_of[number])
     }
 
-    /// The receiver gets the first `count` events of a batch. Answers an error where I5 does not hold there.
+    /// The receiver gets the first `count` events of a batch. Answers an error where I5 does not
+    /// hold there.
     pub fn receive(&mut self, hand: &Hand, count: usize) -> Result<(), String> {
         let mut prev = hand.prev;
         for (at, event) in hand.events.iter().take(count).enumerate() {

@@ -1,7 +1,9 @@
-//! The scripts against a reference of what they do: the same steps in both, and after every step the reply and everything in Redis are the same.
+//! The scripts against a reference of what they do: the same steps in both, and after every step
+//! the reply and everything in Redis are the same.
 //!
-//! A failure prints its seed and the shortest schedule found that still fails. `SERIATIM_SEED=… cargo test --test proofs machine` runs that one again,
-//! `SERIATIM_MACHINE_STEPS=100000` makes more steps than the usual 5,000.
+//! A failure prints its seed and the shortest schedule found that still fails. `SERIATIM_SEED=…
+//! cargo test --test proofs machine` runs that one again, `SERIATIM_MACHINE_STEPS=100000` makes
+//! more steps than the usual 5,000.
 #![allow(unreachable_pub)]
 
 mod advance;

@@ -1,4 +1,5 @@
-//! What an operator does: dead letters retried or dropped, held objects released, their head events skipped. All of it is kept.
+//! What an operator does: dead letters retried or dropped, held objects released, their head events
+//! skipped. All of it is kept.
 
 use bytes::Bytes;
 
@@ -58,7 +59,8 @@ impl Reference {
         self.markers.push(Name::new());
     }
 
-    /// The id of the first event of the held batch, 0 where there is none, and why the object is held.
+    /// The id of the first event of the held batch, 0 where there is none, and why the object is
+    /// held.
     fn held_for(&mut self, object: &Name) -> Option<(Numbers, Bytes)> {
         let held_id = self.object(object).held_id.right()?.clone()?;
         let why = held_id.splitn(5, |byte| *byte == b' ').nth(4)?;

@@ -1,4 +1,5 @@
-//! Where the scripts and the reference once differed, each with its story. Both walk the same steps.
+//! Where the scripts and the reference once differed, each with its story. Both walk the same
+//! steps.
 
 use super::advance::Delay;
 use super::reference::Reply;
@@ -43,7 +44,8 @@ async fn walk(steps: &[Step]) -> Reply {
     last
 }
 
-/// `string.format` ends a text at its first NUL: the reason why an object was held named half of the object and no key.
+/// `string.format` ends a text at its first NUL: the reason why an object was held named half of
+/// the object and no key.
 #[tokio::test]
 async fn a_name_with_a_nul_is_told_in_full() {
     let odd = 4;
@@ -55,8 +57,9 @@ async fn a_name_with_a_nul_is_told_in_full() {
     }
 }
 
-/// The last id of an object was overwritten with something that is no id while a batch of it was in flight. After a restart the batch was handed
-/// out with that as its prev, which no process could read: the process stopped with an error, and the next one under that name as well.
+/// The last id of an object was overwritten with something that is no id while a batch of it was in
+/// flight. After a restart the batch was handed out with that as its prev, which no process could
+/// read: the process stopped with an error, and the next one under that name as well.
 #[tokio::test]
 async fn a_last_id_that_is_none_stops_no_worker() {
     let last = walk(&[
@@ -72,8 +75,9 @@ async fn a_last_id_that_is_none_stops_no_worker() {
     assert!(matches!(last, Reply::Advanced(_)), "{last:?}");
 }
 
-/// A pop moved an empty marker, which only wakes, to a slot that was busy by then. The look at that slot dropped it, and counted it as a marker that
-/// went back: a free slot of the same call looked for that one marker more, and the call failed after its commits, on `MGET` without keys.
+/// A pop moved an empty marker, which only wakes, to a slot that was busy by then. The look at that
+/// slot dropped it, and counted it as a marker that went back: a free slot of the same call looked
+/// for that one marker more, and the call failed after its commits, on `MGET` without keys.
 #[tokio::test]
 async fn an_empty_marker_popped_for_a_busy_slot_fails_no_call() {
     let last = walk(&[
@@ -88,8 +92,9 @@ async fn an_empty_marker_popped_for_a_busy_slot_fails_no_call() {
     assert!(matches!(&last, Reply::Advanced(advanced) if !advanced.more), "{last:?}");
 }
 
-/// The owner's key of a held object was given another type. Its batch was then due to nobody: the first claim that met it let go of the object, and the
-/// first marker that came gave the events behind the batch to a worker, before it. The next hold wrote over it.
+/// The owner's key of a held object was given another type. Its batch was then due to nobody: the
+/// first claim that met it let go of the object, and the first marker that came gave the events
+/// behind the batch to a worker, before it. The next hold wrote over it.
 #[tokio::test]
 async fn a_held_object_whose_owner_cannot_be_told_keeps_its_batch() {
     let hold = |delay| advance(Choice::Hold(0, delay, true));
@@ -110,8 +115,9 @@ async fn a_held_object_whose_owner_cannot_be_told_keeps_its_batch() {
     }
 }
 
-/// A call had read which held objects are due, then met a marker of one of them, whose owner's key had a wrong type, and put it aside for an operator. It
-/// came to it again among those that were due, and handed out its batch all the same.
+/// A call had read which held objects are due, then met a marker of one of them, whose owner's key
+/// had a wrong type, and put it aside for an operator. It came to it again among those that were
+/// due, and handed out its batch all the same.
 #[tokio::test]
 async fn what_a_call_puts_aside_it_does_not_hand_out() {
     let nothing = |step| match step {
@@ -138,8 +144,10 @@ async fn what_a_call_puts_aside_it_does_not_hand_out() {
     assert_eq!((advanced.batches.len(), advanced.quarantined.len()), (0, 2), "{advanced:?}");
 }
 
-/// Two markers were popped for a slot that was busy, the second one of the very object it had. When it left that object for another, the reference took
-/// the newer of the two equal names out of its list; the script puts the next object where the older one is, which is what keeps an owned object last.
+/// Two markers were popped for a slot that was busy, the second one of the very object it had. When
+/// it left that object for another, the reference took the newer of the two equal names out of its
+/// list; the script puts the next object where the older one is, which is what keeps an owned
+/// object last.
 #[tokio::test]
 async fn the_next_object_takes_the_oldest_place_where_a_name_is_there_twice() {
     let (a, b, c) = (0, 1, 2);

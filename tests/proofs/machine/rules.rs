@@ -1,4 +1,5 @@
-//! Pauses and blocks: set and lifted by an operator, over by time, woken by whichever call comes next.
+//! Pauses and blocks: set and lifted by an operator, over by time, woken by whichever call comes
+//! next.
 
 use bytes::Bytes;
 
@@ -28,7 +29,8 @@ impl Reference {
         self.rules.iter().any(|(field, rule)| self.is_in_force(rule) && means(field, name))
     }
 
-    /// When a rule is to be woken next: 0 where one is lifted; the first of their ends; nothing where none has one.
+    /// When a rule is to be woken next: 0 where one is lifted; the first of their ends; nothing
+    /// where none has one.
     pub fn next_rule(&self) -> Option<u64> {
         self.rules.values().filter_map(|rule| if rule.lifted { Some(0) } else { rule.end }).min()
     }
@@ -64,7 +66,8 @@ impl Reference {
         })
     }
 
-    /// WAKE: what only rules that are over have held is due, and these rules go. Answers whether there was one.
+    /// WAKE: what only rules that are over have held is due, and these rules go. Answers whether
+    /// there was one.
     pub fn wake(&mut self) -> bool {
         let over: Vec<Name> =
             self.rules.iter().filter(|(_, rule)| !self.is_in_force(rule)).map(|(field, _)| field.clone()).collect();
@@ -80,7 +83,8 @@ impl Reference {
         !over.is_empty()
     }
 
-    /// PAUSE, of an object that nobody runs, or this worker, and that has events. Answers whether it is.
+    /// PAUSE, of an object that nobody runs, or this worker, and that has events. Answers whether
+    /// it is.
     pub fn pause(&mut self, w: &str, name: &Name, named: bool) -> bool {
         let has_events = self.object(name).queue.right().is_none_or(|queue| !queue.is_empty());
         if !self.is_ruled(name) || !has_events || self.due.contains_key(name) {

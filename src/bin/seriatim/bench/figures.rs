@@ -100,7 +100,8 @@ pub(super) fn spread(values: &[f64]) -> Option<(f64, f64)> {
     Some((*sorted.first()?, *sorted.last()?))
 }
 
-/// The median of the ratios that the repetitions have one by one: what disturbs a repetition disturbs both its figures.
+/// The median of the ratios that the repetitions have one by one: what disturbs a repetition
+/// disturbs both its figures.
 pub(super) fn ratio(values: &[f64], others: &[f64]) -> Option<f64> {
     let ratios: Vec<f64> = values.iter().zip(others).map(|(value, other)| value / other).filter(|r| r.is_finite()).collect();
     median(&ratios)

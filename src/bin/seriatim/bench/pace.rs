@@ -1,10 +1,12 @@
-//! Events at fixed times, whatever becomes of those before: a latency that is measured from these times leaves no wait out.
+//! Events at fixed times, whatever becomes of those before: a latency that is measured from these
+//! times leaves no wait out.
 
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 
-/// A sleeping thread wakes up late by some tens of microseconds; so long before the time it is awake.
+/// A sleeping thread wakes up late by some tens of microseconds; so long before the time it is
+/// awake.
 const AWAKE: Duration = Duration::from_micros(150);
 
 /// When events are due.
@@ -19,8 +21,9 @@ impl Schedule {
         self.begin + Duration::from_secs_f64(event as f64 / f64::from(self.per_second))
     }
 
-    /// Tells each event in its time to the producer whose turn it is, from a thread of its own: timers of the runtime are no finer than a
-    /// millisecond. Answers how late it was, in seconds. Ends early when nobody listens any more.
+    /// Tells each event in its time to the producer whose turn it is, from a thread of its own:
+    /// timers of the runtime are no finer than a millisecond. Answers how late it was, in seconds.
+    /// Ends early when nobody listens any more.
     pub(super) fn tell(self, events: usize, producers: Vec<UnboundedSender<usize>>) -> std::thread::JoinHandle<Vec<f64>> {
         std::thread::spawn(move || {
             let mut late = Vec::with_capacity(events);

@@ -1,4 +1,5 @@
-//! The Redis that is measured, and the keys that this run may use there: how to connect, and how to leave nothing behind.
+//! The Redis that is measured, and the keys that this run may use there: how to connect, and how to
+//! leave nothing behind.
 
 use std::time::{Duration, Instant};
 
@@ -146,7 +147,8 @@ pub(super) fn lost(what: &'static str) -> impl Fn(RedisError) -> anyhow::Error {
     move |error| Failure::with(Exit::Redis, format!("Redis did not answer {what}: {}", told(&error)))
 }
 
-/// Sends a pipeline and answers what each of its commands answered; an error among them is an error.
+/// Sends a pipeline and answers what each of its commands answered; an error among them is an
+/// error.
 pub(super) async fn send(conn: &mut MultiplexedConnection, pipe: &Pipeline, what: &'static str) -> anyhow::Result<Vec<Value>> {
     let answers = conn.send_packed_commands(pipe, 0, pipe.len()).await.map_err(lost(what))?;
     if let Some(Value::ServerError(error)) = answers.iter().find(|answer| matches!(answer, Value::ServerError(_))) {
@@ -155,8 +157,8 @@ pub(super) async fn send(conn: &mut MultiplexedConnection, pipe: &Pipeline, what
     Ok(answers)
 }
 
-/// Sends the same kind of command for each of so many events through one connection, `depth` in a pipeline. The next pipeline is put
-/// together while the one before it is under way.
+/// Sends the same kind of command for each of so many events through one connection, `depth` in a
+/// pipeline. The next pipeline is put together while the one before it is under way.
 pub(super) async fn pipelined(
     conn: &MultiplexedConnection,
     events: usize,

@@ -1,4 +1,5 @@
-//! A yardstick: one list, pushed and popped, with no order per object, no owner and no redelivery. What Redis can do at all.
+//! A yardstick: one list, pushed and popped, with no order per object, no owner and no redelivery.
+//! What Redis can do at all.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,4 +1,5 @@
-//! A yardstick from outside: `redis-benchmark`, which comes with Redis and says how fast this machine is.
+//! A yardstick from outside: `redis-benchmark`, which comes with Redis and says how fast this
+//! machine is.
 
 use std::process::Stdio;
 

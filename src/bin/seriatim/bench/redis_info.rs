@@ -27,7 +27,8 @@ impl Info {
         self.text("valkey_version").or_else(|| self.text("redis_version")).unwrap_or("?")
     }
 
-    /// Processor time that the thread which runs commands has used, in seconds; that of the whole process where it is not told apart.
+    /// Processor time that the thread which runs commands has used, in seconds; that of the whole
+    /// process where it is not told apart.
     pub(super) fn cpu_s(&self) -> f64 {
         let both = |user: &str, sys: &str| Some(self.number(user)? + self.number(sys)?);
         both("used_cpu_user_main_thread", "used_cpu_sys_main_thread")

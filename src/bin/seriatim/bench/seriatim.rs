@@ -1,4 +1,5 @@
-//! Seriatim itself: an emitter as a producer has it, and workers of the library whose sink only counts.
+//! Seriatim itself: an emitter as a producer has it, and workers of the library whose sink only
+//! counts.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -106,7 +107,8 @@ impl Producer for Emits {
 }
 
 impl Workers {
-    /// The clock starts with the lease of the first worker, not with its connections. Asked without a pause, which takes a few milliseconds.
+    /// The clock starts with the lease of the first worker, not with its connections. Asked without
+    /// a pause, which takes a few milliseconds.
     async fn until_attached(&mut self, leases: &[String]) -> anyhow::Result<()> {
         let asked_first = Instant::now();
         loop {

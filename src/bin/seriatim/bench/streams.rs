@@ -1,7 +1,9 @@
-//! A yardstick: static partitions on Redis Streams, by a hash of the object. It gives order per object too, but no more: what a consumer
-//! that is gone had in hand waits for somebody to claim it, and each partition stands still behind its slowest event.
+//! A yardstick: static partitions on Redis Streams, by a hash of the object. It gives order per
+//! object too, but no more: what a consumer that is gone had in hand waits for somebody to claim
+//! it, and each partition stands still behind its slowest event.
 //!
-//! One task and one connection per partition; a round is one pipeline that acknowledges the last batch and reads the next.
+//! One task and one connection per partition; a round is one pipeline that acknowledges the last
+//! batch and reads the next.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,7 +28,8 @@ const DEPTH: usize = 500;
 /// The longest wait for the next entry in one command, in milliseconds.
 const BLOCK_MS: usize = 1000;
 const GROUP: &str = "bench";
-/// The names of the two fields of an entry. Streams keep them once per node where all entries have the same.
+/// The names of the two fields of an entry. Streams keep them once per node where all entries have
+/// the same.
 const OBJECT: &[u8] = b"object";
 const EVENT: &[u8] = b"event";
 

@@ -1,4 +1,5 @@
-//! What can be measured: something that events are put into and taken out of again, in order per object.
+//! What can be measured: something that events are put into and taken out of again, in order per
+//! object.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +14,8 @@ pub(super) trait System {
 
     /// Its name in the report.
     const NAME: &'static str;
-    /// Whether it leaves something behind per object once all events are delivered, which is then measured.
+    /// Whether it leaves something behind per object once all events are delivered, which is then
+    /// measured.
     const KEEPS_OBJECTS: bool = false;
 
     /// Makes what must be there before the first event, on a Redis without keys of ours.

@@ -1,4 +1,5 @@
-//! What came out: every event exactly once, and those of an object in the order they were emitted. Anything else is an error, not a figure.
+//! What came out: every event exactly once, and those of an object in the order they were emitted.
+//! Anything else is an error, not a figure.
 //!
 //! It costs a few tens of nanoseconds per event, the same for all systems that are measured.
 

@@ -1,7 +1,8 @@
-//! The events to be measured with: which object each belongs to, its payload, and which event of the object comes before it.
+//! The events to be measured with: which object each belongs to, its payload, and which event of
+//! the object comes before it.
 //!
-//! An event is a number from 0. Everything else follows from it, so that payloads are made when they are needed and memory is some 13
-//! bytes per event and some 30 per object.
+//! An event is a number from 0. Everything else follows from it, so that payloads are made when
+//! they are needed and memory is some 13 bytes per event and some 30 per object.
 
 use std::fmt;
 use std::str::FromStr;
@@ -69,7 +70,8 @@ pub(super) struct Workload {
     objects_used: u64,
 }
 
-/// For each event, the one of the same object that the same producer emits before it: the order that must be kept.
+/// For each event, the one of the same object that the same producer emits before it: the order
+/// that must be kept.
 pub(super) struct Chain(Vec<u32>);
 
 impl Workload {
@@ -103,7 +105,8 @@ impl Workload {
         self.object_of.get(event).and_then(|object| self.names.get(*object as usize)).map_or("", |name| name)
     }
 
-    /// Writes an event's payload: a JSON object of exactly the size asked for, with the event's number in it.
+    /// Writes an event's payload: a JSON object of exactly the size asked for, with the event's
+    /// number in it.
     pub(super) fn write_payload(&self, event: usize, out: &mut Vec<u8>) {
         use std::io::Write as _;
         let end = out.len() + self.payload_bytes;
@@ -134,10 +137,12 @@ impl Workload {
         (payload.len() == self.payload_bytes && event < self.events()).then_some(event)
     }
 
-    /// The order that is kept when so many producers emit in turn, the first one event 0, the second one event 1 and so on.
+    /// The order that is kept when so many producers emit in turn, the first one event 0, the
+    /// second one event 1 and so on.
     pub(super) fn chain(&self, producers: usize) -> Chain {
         let producers = producers.max(1);
-        // The last event of each object, and whose it is: one producer after another, so that no pair of both needs a place.
+        // The last event of each object, and whose it is: one producer after another, so that no
+        // pair of both needs a place.
         let mut last = vec![(usize::MAX, NONE); self.names.len()];
         let mut before = vec![NONE; self.events()];
         for producer in 0..producers.min(self.events()) {

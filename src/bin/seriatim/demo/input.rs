@@ -1,4 +1,5 @@
-//! What is emitted: the lines of a file, or generated events, split by object into one file per producer.
+//! What is emitted: the lines of a file, or generated events, split by object into one file per
+//! producer.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -29,7 +30,8 @@ impl Input {
     }
 }
 
-/// Two files, filled line by line. All events of one object go to one of them, or their order would be nobody's.
+/// Two files, filled line by line. All events of one object go to one of them, or their order would
+/// be nobody's.
 struct Split {
     files: [BufWriter<File>; 2],
     input: Input,
@@ -96,7 +98,8 @@ pub(super) fn from_file(path: &Path, fields: &Fields, dir: &Path) -> anyhow::Res
     split.done()
 }
 
-/// Generates events of skewed objects: the n-th most frequent one comes up 1/n as often as the first.
+/// Generates events of skewed objects: the n-th most frequent one comes up 1/n as often as the
+/// first.
 pub(super) fn generated(events: u64, seed: u64, dir: &Path) -> anyhow::Result<Input> {
     let mut split = Split::into(dir)?;
     let mut random = Random::new(seed);

@@ -1,4 +1,5 @@
-//! The processes of the play: workers and producers are this same program, as anyone would start it.
+//! The processes of the play: workers and producers are this same program, as anyone would start
+//! it.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
@@ -16,7 +17,8 @@ use tokio::process::{Child, ChildStdin, Command};
 use crate::exit::{Exit, Failure};
 use crate::private::last_line;
 
-/// The producers spread this share of the events, in percent, over this time, so that one can watch; the rest comes at once.
+/// The producers spread this share of the events, in percent, over this time, so that one can
+/// watch; the rest comes at once.
 const PACED_SHARE: u64 = 70;
 const PACED: Duration = Duration::from_secs(8);
 /// How often a producer is given its next lines.
@@ -67,7 +69,8 @@ impl Process {
     }
 }
 
-/// Gives lines to the producers: at a measured pace first, and the rest at once after [`Pace::burst`].
+/// Gives lines to the producers: at a measured pace first, and the rest at once after
+/// [`Pace::burst`].
 pub(super) struct Pace {
     started: Instant,
     burst: AtomicBool,
@@ -148,7 +151,8 @@ impl Tail {
     pub(super) fn read(&mut self) -> anyhow::Result<()> {
         // The worker makes its file when it starts.
         let Ok(mut file) = File::open(&self.path) else { return Ok(()) };
-        // A worker that starts again cuts a torn line, which was not counted: the offset never goes back over a line's end.
+        // A worker that starts again cuts a torn line, which was not counted: the offset never goes
+        // back over a line's end.
         self.offset = self.offset.min(file.metadata()?.len());
         file.seek(SeekFrom::Start(self.offset))?;
         let mut text = Vec::new();

@@ -133,7 +133,8 @@ impl Stage {
         self.outputs.iter().map(|tail| tail.path.clone()).collect()
     }
 
-    /// Waits until all worker processes are at work: each has the lease of its name, and heeds signals.
+    /// Waits until all worker processes are at work: each has the lease of its name, and heeds
+    /// signals.
     pub(super) async fn until_attached(&mut self) -> anyhow::Result<()> {
         loop {
             let names = self.workers.iter().map(|worker| worker.name.as_str());
@@ -161,8 +162,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until this many percent of the events have been given to the producers, or all that come before the burst: of a few
-    /// events, there may be none.
+    /// Waits until this many percent of the events have been given to the producers, or all that
+    /// come before the burst: of a few events, there may be none.
     pub(super) async fn until_fed(&mut self, percent: u64) -> anyhow::Result<()> {
         while self.fed() * 100 < self.events() * percent && self.pace.as_ref().is_some_and(|pace| !pace.has_paced(&self.shares)) {
             self.tick().await?;
@@ -170,8 +171,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Kills a worker process at a moment when it has events in hand. To be sure, it is stopped for a look; what it has sent by
-    /// then takes effect, and nothing else.
+    /// Kills a worker process at a moment when it has events in hand. To be sure, it is stopped for
+    /// a look; what it has sent by then takes effect, and nothing else.
     pub(super) async fn kill_at_work(&mut self, name: &str) -> anyhow::Result<Caught> {
         let at = self.workers.iter().position(|worker| worker.name == name).ok_or_else(|| anyhow!("no worker {name}"))?;
         let deadline = Instant::now() + HUNT;
@@ -222,7 +223,8 @@ impl Stage {
         Ok(WentOn { objects, times })
     }
 
-    /// Lets go of the rest of the events, at once; answers when, and how many events were still to come.
+    /// Lets go of the rest of the events, at once; answers when, and how many events were still to
+    /// come.
     pub(super) async fn burst(&mut self) -> anyhow::Result<(Instant, u64)> {
         let Some(pace) = self.pace.clone() else { return Ok((Instant::now(), 0)) };
         while !pace.has_paced(&self.shares) {
@@ -233,7 +235,8 @@ impl Stage {
         Ok((Instant::now(), rest))
     }
 
-    /// Waits until everything is emitted and delivered; answers when, and how long that was since the first event.
+    /// Waits until everything is emitted and delivered; answers when, and how long that was since
+    /// the first event.
     pub(super) async fn until_drained(&mut self) -> anyhow::Result<(Instant, Duration)> {
         while !self.producers.is_empty() {
             self.tick().await?;
@@ -282,7 +285,8 @@ impl Stage {
         self.pace.as_ref().map_or(0, |pace| pace.fed())
     }
 
-    /// Lets a little time pass, shows how far things are, and sees to it that nobody has ended before time.
+    /// Lets a little time pass, shows how far things are, and sees to it that nobody has ended
+    /// before time.
     async fn tick(&mut self) -> anyhow::Result<()> {
         tokio::time::sleep(TICK).await;
         let mut delivered = 0;
@@ -330,7 +334,8 @@ impl Stage {
     }
 }
 
-/// Where the input, the outputs and the logs go: a directory that is kept, or one below the guard's.
+/// Where the input, the outputs and the logs go: a directory that is kept, or one below the
+/// guard's.
 pub(super) fn home(keep: Option<&Path>, guard: &Guard) -> anyhow::Result<PathBuf> {
     let Some(keep) = keep else {
         let home = guard.dir().join("run");

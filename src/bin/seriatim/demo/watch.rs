@@ -5,14 +5,15 @@ use redis::{RedisResult, pipe};
 use seriatim::keys::Keys;
 use seriatim::worker::Holder;
 
-/// How many events a worker process has in hand, and of which objects, with the id of the last event delivered.
+/// How many events a worker process has in hand, and of which objects, with the id of the last
+/// event delivered.
 pub(super) async fn in_hand(
     redis: &mut MultiplexedConnection,
     keys: &Keys,
     name: &str,
 ) -> RedisResult<(u64, Vec<(String, u64)>)> {
-    // The server reads what came in before our first command no later than in one round with it: after two rounds, everything
-    // that a stopped process had sent has taken effect.
+    // The server reads what came in before our first command no later than in one round with it:
+    // after two rounds, everything that a stopped process had sent has taken effect.
     for _ in 0..2 {
         redis::cmd("PING").query_async::<()>(redis).await?;
     }
@@ -75,8 +76,8 @@ pub(super) async fn last_event_ids(
     Ok(ids.into_iter().map(Option::unwrap_or_default).collect())
 }
 
-/// Whether no event is left. An object with events has a marker, or a worker has taken it, or it is held: if there is none of the
-/// three, at one moment, nothing is left.
+/// Whether no event is left. An object with events has a marker, or a worker has taken it, or it is
+/// held: if there is none of the three, at one moment, nothing is left.
 pub(super) async fn is_drained(redis: &mut MultiplexedConnection, keys: &Keys) -> RedisResult<bool> {
     let names: Vec<(String, String)> = redis::cmd("HGETALL").arg(keys.event_workers()).query_async(redis).await?;
     let mut look = pipe();

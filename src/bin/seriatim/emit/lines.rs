@@ -1,7 +1,8 @@
 //! Reads a file of JSON lines, plain or gzip, into batches of events.
 //!
-//! An event's bytes are taken out of the line as they are: numbers of any size, order of members and spacing are kept. Lines are
-//! bounded, batches are bounded, and a batch from standard input is handed on as soon as no further line has arrived.
+//! An event's bytes are taken out of the line as they are: numbers of any size, order of members
+//! and spacing are kept. Lines are bounded, batches are bounded, and a batch from standard input is
+//! handed on as soon as no further line has arrived.
 
 use std::io::{self, BufRead as _, Read as _};
 
@@ -124,7 +125,8 @@ impl Plan {
             }
             text.clear();
             let line = lines.number + 1;
-            // A line left out is not looked at, so that a bad one can be left out whatever is wrong with it.
+            // A line left out is not looked at, so that a bad one can be left out whatever is wrong
+            // with it.
             let read = match line > self.skip {
                 true => (&mut *input).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut text),
                 false => input.skip_until(b'\n'),

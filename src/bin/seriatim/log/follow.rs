@@ -36,7 +36,8 @@ impl<'a> Follower<'a> {
         (self.written, self.last_id) = (page.written, page.last_id.clone());
     }
 
-    /// Waits until Redis can be reached again, after this error. An error that is no outage is returned.
+    /// Waits until Redis can be reached again, after this error. An error that is no outage is
+    /// returned.
     pub(super) async fn wait(&mut self, error: ControlError) -> anyhow::Result<MultiplexedConnection> {
         let ControlError::Redis { source, .. } = &error else { return Err(shown::failure(error)) };
         if !is_outage(source) {
@@ -56,8 +57,8 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Whether the log went back since it was read last, because Redis lost rows or was emptied. Says so, and moves `after` to where there is something to
-    /// read.
+    /// Whether the log went back since it was read last, because Redis lost rows or was emptied.
+    /// Says so, and moves `after` to where there is something to read.
     pub(super) fn went_back(&mut self, page: &LogPage, after: &mut Option<String>) -> bool {
         if std::mem::take(&mut self.is_away) {
             shown::tell(Level::Info, "Redis answers again");

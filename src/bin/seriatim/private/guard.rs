@@ -1,5 +1,6 @@
-//! Cleans up whatever happens: a shell that waits for the end of this process, however it ends, SIGKILL included, then kills the
-//! processes that were started and removes the temporary directory.
+//! Cleans up whatever happens: a shell that waits for the end of this process, however it ends,
+//! SIGKILL included, then kills the processes that were started and removes the temporary
+//! directory.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -26,7 +27,8 @@ for pid in $pids; do kill -9 "$pid" 2>/dev/null; done
 rm -rf -- "$1"
 "#;
 
-/// Owns the temporary directory and watches over the processes. Dropping it ends them and removes the directory.
+/// Owns the temporary directory and watches over the processes. Dropping it ends them and removes
+/// the directory.
 pub(crate) struct Guard {
     dir: TempDir,
     shell: Child,
@@ -64,7 +66,8 @@ impl Guard {
 
     fn tell(&mut self, word: &str, pid: u32) {
         if let Some(pipe) = &mut self.shell.stdin {
-            // If the shell is gone there is nobody to tell: the processes still end in the usual way.
+            // If the shell is gone there is nobody to tell: the processes still end in the usual
+            // way.
             let _ = writeln!(pipe, "{word} {pid}");
         }
     }

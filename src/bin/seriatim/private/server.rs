@@ -42,7 +42,8 @@ impl Server {
         let socket = dir.join("redis.sock");
         let port = match listen {
             Listen::Socket => 0,
-            // Free a moment ago. Should somebody else have taken it since, the server says so and does not start.
+            // Free a moment ago. Should somebody else have taken it since, the server says so and
+            // does not start.
             Listen::Loopback => TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).context("no free port")?.port(),
         };
         let child = Command::new(&program)
@@ -96,7 +97,8 @@ pub(crate) fn last_line(log: &Path) -> String {
     text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(nothing)").to_owned()
 }
 
-/// The server that `SERIATIM_REDIS_SERVER` names, or else the first on the PATH; it must be new enough.
+/// The server that `SERIATIM_REDIS_SERVER` names, or else the first on the PATH; it must be new
+/// enough.
 async fn program() -> anyhow::Result<String> {
     let named = std::env::var("SERIATIM_REDIS_SERVER").ok().filter(|named| !named.is_empty());
     let tried = named.as_ref().map_or_else(|| vec!["redis-server", "valkey-server"], |named| vec![named.as_str()]);

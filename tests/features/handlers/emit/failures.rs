@@ -1,4 +1,5 @@
-//! What handlers emit while something fails: workers die, a lease lapses, a target is no list, memory is used up.
+//! What handlers emit while something fails: workers die, a lease lapses, a target is no list,
+//! memory is used up.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use crate::support::recorder::Gate;
 use crate::support::running::start;
 use crate::support::{Redis, until};
 
-/// The worker dies, or its lease lapses, when one handler has finished and emitted: that one does not run again, and its event is pushed once.
+/// The worker dies, or its lease lapses, when one handler has finished and emitted: that one does
+/// not run again, and its event is pushed once.
 #[tokio::test]
 async fn what_is_emitted_survives_a_crash_and_a_lapse() {
     for crashes in [true, false] {
@@ -60,7 +62,8 @@ async fn what_is_emitted_survives_a_crash_and_a_lapse() {
     }
 }
 
-/// Where a queue is none the event is not over, though its only handler has finished: it waits for an operator, does not run again, and loses nothing.
+/// Where a queue is none the event is not over, though its only handler has finished: it waits for
+/// an operator, does not run again, and loses nothing.
 #[tokio::test]
 async fn a_target_that_is_no_list_holds_the_event_and_nothing_is_lost() {
     let redis = Redis::start();
@@ -92,7 +95,8 @@ async fn a_target_that_is_no_list_holds_the_event_and_nothing_is_lost() {
     assert_eq!(lines, ["emits 1", "work:1 2", "work:2", "work:3"]);
 }
 
-/// Redis is full: a handler that emits fails for a time, all others go on; when there is memory again, all of it is there.
+/// Redis is full: a handler that emits fails for a time, all others go on; when there is memory
+/// again, all of it is there.
 #[tokio::test]
 async fn at_maxmemory_a_handler_that_emits_fails_for_a_time() {
     let redis = Redis::own(&[]);
@@ -118,7 +122,8 @@ async fn at_maxmemory_a_handler_that_emits_fails_for_a_time() {
     assert_eq!((count("emits 1"), count("work:3")), (2, 1), "{:?}", journal.lines());
 }
 
-/// Workers die again and again while handlers emit: each event is followed by what it emits exactly once, in order, however often it ran.
+/// Workers die again and again while handlers emit: each event is followed by what it emits exactly
+/// once, in order, however often it ran.
 #[tokio::test]
 async fn workers_that_die_push_each_event_once() {
     const EVENTS: usize = 40;

@@ -48,7 +48,8 @@ impl Journal {
         }
     }
 
-    /// A handler for what was emitted: notes the object, the id, what it follows on, and the number in it.
+    /// A handler for what was emitted: notes the object, the id, what it follows on, and the number
+    /// in it.
     fn takes(&self) -> impl Handler<Value> {
         let journal = self.clone();
         move |event: Value, cx: HandlerContext| {
@@ -88,7 +89,8 @@ async fn is_queued(console: &Console, object: &str) -> bool {
     console.run(&["EXISTS", &console.keys.events(object)]).await
 }
 
-/// What a handler has emitted waits for the end of the event: it is not there while another handler is tried again, and then it is there once.
+/// What a handler has emitted waits for the end of the event: it is not there while another handler
+/// is tried again, and then it is there once.
 #[tokio::test]
 async fn what_is_emitted_is_pushed_with_the_end_of_the_event_and_not_before() {
     let redis = Redis::start();
@@ -160,7 +162,8 @@ async fn a_handler_that_fails_has_emitted_nothing() {
     worker.finish().await;
 }
 
-/// Behind an event that is a dead letter, or completed with errors, follows what those of its handlers have emitted that succeeded.
+/// Behind an event that is a dead letter, or completed with errors, follows what those of its
+/// handlers have emitted that succeeded.
 #[tokio::test]
 async fn what_is_emitted_follows_on_a_dead_letter_too() {
     let redis = Redis::start();
@@ -212,7 +215,8 @@ async fn what_is_emitted_follows_on_a_skip_too() {
     assert_eq!(made, ["work:1 2 after 0: 1", "work:2 2 after 0: 2"]);
 }
 
-/// For its own object a handler emits behind the events that are queued, each with the next id; of a batch every event is ended by itself.
+/// For its own object a handler emits behind the events that are queued, each with the next id; of
+/// a batch every event is ended by itself.
 #[tokio::test]
 async fn what_is_emitted_for_the_object_itself_follows_in_order() {
     let redis = Redis::start();
@@ -231,7 +235,8 @@ async fn what_is_emitted_for_the_object_itself_follows_in_order() {
     assert_eq!(journal.lines(), [&["emits 1", "emits 2"][..], &made].concat());
 }
 
-/// Several handlers of an event emit for one object: in the order in which they are registered, whichever ends first.
+/// Several handlers of an event emit for one object: in the order in which they are registered,
+/// whichever ends first.
 #[tokio::test]
 async fn handlers_emit_in_the_order_in_which_they_are_registered() {
     let redis = Redis::start();
@@ -330,7 +335,8 @@ async fn an_event_claimed_by_hand_pushes_what_was_emitted() {
     }
 }
 
-/// What cannot be emitted is refused with its own error, at once; a handler that has ended emits nothing more.
+/// What cannot be emitted is refused with its own error, at once; a handler that has ended emits
+/// nothing more.
 #[tokio::test]
 async fn what_cannot_be_emitted_is_refused() {
     let redis = Redis::start();

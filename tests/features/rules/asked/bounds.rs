@@ -8,8 +8,9 @@ use seriatim::scripts::{self, Advance, Advanced, Bounds, From};
 use super::super::{ADA, lift, selector, set};
 use super::{BOUNDS, attached};
 
-/// A worker looked up every prefix of a name at a colon. A legal name has up to 508 colons, so one rule made each object of such names cost 1,016
-/// lookups, and a call of all slots stopped Redis for a second. Only the first 8 colons count now, and no prefix of a rule has more.
+/// A worker looked up every prefix of a name at a colon. A legal name has up to 508 colons, so one
+/// rule made each object of such names cost 1,016 lookups, and a call of all slots stopped Redis
+/// for a second. Only the first 8 colons count now, and no prefix of a rule has more.
 #[tokio::test]
 async fn colons_of_a_name_cost_eight_lookups_at_most() {
     let mut scene = attached().await;
@@ -57,7 +58,8 @@ async fn a_call_pauses_so_many_objects_and_no_more() {
     assert_eq!((scene.paused().await.len(), fourth.more), (600, false));
 }
 
-/// There is a limit to rules, which are read as a whole; to change one that is there is no further one.
+/// There is a limit to rules, which are read as a whole; to change one that is there is no further
+/// one.
 #[tokio::test]
 async fn there_are_so_many_rules_and_no_more() {
     let mut scene = attached().await;
@@ -74,8 +76,9 @@ async fn there_are_so_many_rules_and_no_more() {
     assert_eq!(set(scene.conn(), &keys, Kind::Pause, "o7").await, Ruled::Again);
 }
 
-/// A call asks for so many fields of rules at most, about 2,048. Objects whose prefixes are all their own need 18 fields each, so that a call ends behind
-/// some of them, says that there is more, and the next one goes on.
+/// A call asks for so many fields of rules at most, about 2,048. Objects whose prefixes are all
+/// their own need 18 fields each, so that a call ends behind some of them, says that there is more,
+/// and the next one goes on.
 #[tokio::test]
 async fn a_call_asks_for_so_many_fields_of_rules_at_most() {
     const OBJECTS: usize = 600;

@@ -1,4 +1,5 @@
-//! The scripts, asked directly: what no schedule of real workers needs, because others stand before it.
+//! The scripts, asked directly: what no schedule of real workers needs, because others stand before
+//! it.
 
 mod bounds;
 
@@ -98,7 +99,8 @@ impl Scene {
     }
 }
 
-/// A rule is over the objects that its selector means, and over no others: everything, a prefix at each of its colons, one object.
+/// A rule is over the objects that its selector means, and over no others: everything, a prefix at
+/// each of its colons, one object.
 #[tokio::test]
 async fn a_selector_means_everything_or_a_prefix_at_a_colon_or_one_object() {
     let names = ["a", "a:", "a:b", "a:b:c", "a:bc", "ab:c", "aa", "*"];
@@ -137,8 +139,8 @@ async fn a_selector_means_everything_or_a_prefix_at_a_colon_or_one_object() {
     }
 }
 
-/// A worker that has committed its batch takes no more of an object that a rule is over, and is free for another one. Where there is no more, the
-/// object is idle, not paused.
+/// A worker that has committed its batch takes no more of an object that a rule is over, and is
+/// free for another one. Where there is no more, the object is idle, not paused.
 #[tokio::test]
 async fn a_slot_does_not_go_on_with_a_paused_object() {
     for more in [true, false] {
@@ -162,7 +164,8 @@ async fn a_slot_does_not_go_on_with_a_paused_object() {
     }
 }
 
-/// What a pop has moved, and what a slot owns without having anything of it, is paused as well, out of its list; without events it is idle.
+/// What a pop has moved, and what a slot owns without having anything of it, is paused as well, out
+/// of its list; without events it is idle.
 #[tokio::test]
 async fn a_name_that_was_popped_is_paused() {
     for (owned, events) in [(false, true), (true, true), (false, false)] {
@@ -184,7 +187,8 @@ async fn a_name_that_was_popped_is_paused() {
     }
 }
 
-/// A due batch waits in its place with its numbers; one that is not due yet waits for its time first; one that waits for an operator goes on doing so.
+/// A due batch waits in its place with its numbers; one that is not due yet waits for its time
+/// first; one that waits for an operator goes on doing so.
 #[tokio::test]
 async fn a_held_batch_is_paused_with_its_numbers_when_it_is_due() {
     let mut scene = attached().await;
@@ -206,8 +210,9 @@ async fn a_held_batch_is_paused_with_its_numbers_when_it_is_due() {
     assert_eq!(scene.console.due("operator").await, Some(f64::INFINITY));
 }
 
-/// Waking takes so many objects in each call, says that there is more, and goes on in the next call, of whichever process, where this one has left off.
-/// What another rule is over stays, also where that is all of a call's share.
+/// Waking takes so many objects in each call, says that there is more, and goes on in the next
+/// call, of whichever process, where this one has left off. What another rule is over stays, also
+/// where that is all of a call's share.
 #[tokio::test]
 async fn waking_goes_on_where_another_call_has_left_off() {
     let mut scene = attached().await;
@@ -239,7 +244,8 @@ async fn waking_goes_on_where_another_call_has_left_off() {
     assert_eq!(scene.rule("next").await.as_deref(), Some("never"));
 }
 
-/// A rule that is set again while it is being lifted holds on, and its next lifting wakes all of it, from the beginning.
+/// A rule that is set again while it is being lifted holds on, and its next lifting wakes all of
+/// it, from the beginning.
 #[tokio::test]
 async fn a_rule_that_is_set_again_begins_anew() {
     let mut scene = attached().await;
@@ -254,7 +260,8 @@ async fn a_rule_that_is_set_again_begins_anew() {
     lift(scene.conn(), &keys, Kind::Pause, "work:*").await;
     assert!(scene.call(none, From::Held, None).await.expect("an answer").more);
     assert_eq!(set(scene.conn(), &keys, Kind::Pause, "work:*").await, Ruled::Revived);
-    // Those that were woken are paused again, as any due object is, more than a process claims at once.
+    // Those that were woken are paused again, as any due object is, more than a process claims at
+    // once.
     assert_eq!(scene.call(BOUNDS, From::Held, None).await.expect("an answer").objects(), Vec::<String>::new());
     assert_eq!(scene.paused().await.len(), 300);
     scene.console.check().await;
@@ -263,8 +270,8 @@ async fn a_rule_that_is_set_again_begins_anew() {
     assert_eq!((scene.paused().await.len(), scene.rule("next").await), (0, None));
 }
 
-/// The look at the rules for a held batch was the last that the call had room for: the batch went into a slot and not into the reply, and the process
-/// took the slot for a free one.
+/// The look at the rules for a held batch was the last that the call had room for: the batch went
+/// into a slot and not into the reply, and the process took the slot for a free one.
 #[tokio::test]
 async fn a_slot_has_a_batch_only_if_the_reply_has_it() {
     const OBJECTS: usize = 200;
@@ -288,7 +295,8 @@ async fn a_slot_has_a_batch_only_if_the_reply_has_it() {
     assert_eq!(batches.len(), owned);
 }
 
-/// A rule past its end holds nothing and is woken as a lifted one, and until then a call says when it will be time.
+/// A rule past its end holds nothing and is woken as a lifted one, and until then a call says when
+/// it will be time.
 #[tokio::test]
 async fn a_rule_past_its_end_is_woken() {
     let mut scene = attached().await;
@@ -337,7 +345,8 @@ async fn a_rule_that_is_set_twice_is_one_rule() {
     assert!(!rules::rules(scene.conn(), &keys).await.expect("rules").rules[0].in_force);
 }
 
-/// Rules of a wrong type stop a call before it has written anything, and so do paused objects where there are rules.
+/// Rules of a wrong type stop a call before it has written anything, and so do paused objects where
+/// there are rules.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_is_noticed_first() {
     for (rules_wrong, paused_wrong) in [(true, false), (false, true)] {
@@ -363,7 +372,8 @@ async fn a_key_of_a_wrong_type_is_noticed_first() {
     }
 }
 
-/// A paused object whose owner's key was given another type, and which has a marker: nobody passes over its batch, with a rule or without.
+/// A paused object whose owner's key was given another type, and which has a marker: nobody passes
+/// over its batch, with a rule or without.
 #[tokio::test]
 async fn a_paused_batch_is_not_passed_over_where_its_owner_cannot_be_told() {
     for ruled in [true, false] {

@@ -1,4 +1,5 @@
-//! Claim: what a free slot takes, from its own list, from the markers, and from what is held and due.
+//! Claim: what a free slot takes, from its own list, from the markers, and from what is held and
+//! due.
 
 use super::super::reference::{Event, FAR, Key, Name, Numbers, OPERATOR, remove};
 use super::{Call, Got, Slot};
@@ -36,7 +37,8 @@ impl Call<'_> {
         }
     }
 
-    /// Makes the slot the owner of the object, if there are events. Answers whether it is. `named`: its list has the name.
+    /// Makes the slot the owner of the object, if there are events. Answers whether it is. `named`:
+    /// its list has the name.
     fn own(&mut self, slot: &mut Slot, name: &Name, named: bool) -> Got {
         let is_held = self.state.owner(name).as_deref() == Some("held");
         if !is_held && self.state.pause(&slot.w, name, named) {
@@ -86,8 +88,8 @@ impl Call<'_> {
         Got::Dropped
     }
 
-    /// Held objects and markers in turn; where one side has nothing, the other goes on. A marker that leads nowhere costs no turn, nor do those
-    /// that the call may not look at any more.
+    /// Held objects and markers in turn; where one side has nothing, the other goes on. A marker
+    /// that leads nowhere costs no turn, nor do those that the call may not look at any more.
     pub(super) fn claim(&mut self, slot: &mut Slot) {
         let mut without = 0;
         while without < 2 && self.claims > 0 && self.reply_bytes > 0 && !slot.has {

@@ -109,13 +109,15 @@ impl Call<'_> {
         }
     }
 
-    /// The results of the event's handlers, if the call says that something of the batch is handled.
+    /// The results of the event's handlers, if the call says that something of the batch is
+    /// handled.
     fn results_of(&mut self, told: &Told, id: u64) -> Option<String> {
         self.state.object(&told.object).handled.as_ref().filter(|_| told.handled)?.results_of(id)
     }
 
-    /// The first `count` events leave the batch; the last id delivered is written down. What handlers have kept goes with the last event that is
-    /// over, where that is not all of the batch.
+    /// The first `count` events leave the batch; the last id delivered is written down. What
+    /// handlers have kept goes with the last event that is over, where that is not all of the
+    /// batch.
     fn drop_front(&mut self, slot: &Slot, told: &Told, count: usize, over: Option<u64>) {
         self.state.worker(&slot.w).batch.drain(..count);
         let object = self.state.object(&told.object);
@@ -132,7 +134,8 @@ impl Call<'_> {
         }
     }
 
-    /// The event behind those that are delivered has failed once more than its batch's tag says, and is held.
+    /// The event behind those that are delivered has failed once more than its batch's tag says,
+    /// and is held.
     fn keep_error(&mut self, told: &Told, attempt: u32, error: &'static str) {
         let at = self.state.now;
         let object = self.state.object(&told.object);

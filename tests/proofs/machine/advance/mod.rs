@@ -83,7 +83,8 @@ struct Slot {
     has: bool,
     /// What it was given new events of in this call.
     given: Option<Name>,
-    /// The object it has left in this call, whose name is still the last of its list: the next object takes its place there.
+    /// The object it has left in this call, whose name is still the last of its list: the next
+    /// object takes its place there.
     left: Option<Name>,
     /// What its object's next event follows on.
     prev: u64,
@@ -242,7 +243,8 @@ impl Call<'_> {
         }
     }
 
-    /// Moves events of the object into the worker's batch, up to this many in it; nothing where the queue has a wrong type. Answers the batch.
+    /// Moves events of the object into the worker's batch, up to this many in it; nothing where the
+    /// queue has a wrong type. Answers the batch.
     fn take(&mut self, w: &str, name: &Name, count_max: usize) -> Option<Vec<Event>> {
         let mut batch = std::mem::take(&mut self.state.worker(w).batch);
         let Key::Right(queue) = &mut self.state.object(name).queue else { return None };
@@ -325,7 +327,8 @@ impl Call<'_> {
         self.tell_quarantined(name, &why);
     }
 
-    /// The key that is to tell the owner of a held object has a wrong type: its batch and its numbers stay.
+    /// The key that is to tell the owner of a held object has a wrong type: its batch and its
+    /// numbers stay.
     fn quarantine_held(&mut self, slot: &Slot, name: &Name) {
         self.state.due.insert(name.clone(), OPERATOR);
         self.state.unpause(name);

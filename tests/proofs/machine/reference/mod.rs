@@ -1,7 +1,9 @@
-//! What Redis holds, and what each step of the protocol does to it: written from `docs/design.md` and the headers of the scripts, not from the
-//! scripts, and meant to be read as their specification. `advance` has a file of its own.
+//! What Redis holds, and what each step of the protocol does to it: written from `docs/design.md`
+//! and the headers of the scripts, not from the scripts, and meant to be read as their
+//! specification. `advance` has a file of its own.
 //!
-//! Time is the number of the step: a score or a time that a script took from its clock is that number, one in the far future is [`FAR`] more.
+//! Time is the number of the step: a score or a time that a script took from its clock is that
+//! number, one in the far future is [`FAR`] more.
 
 mod state;
 
@@ -100,7 +102,8 @@ impl Reference {
         }
     }
 
-    /// HOLD: takes the object from the worker. Without numbers the batch is empty and the reason a yield.
+    /// HOLD: takes the object from the worker. Without numbers the batch is empty and the reason a
+    /// yield.
     pub fn hold(&mut self, w: &str, object: &Name, due: u64, held_id: Option<Bytes>) {
         self.due.insert(object.clone(), due);
         let worker = self.worker(w);
@@ -134,8 +137,8 @@ impl Reference {
         }
     }
 
-    /// A look at all the slots of a name: what is owned is told, once, oldest first; everything else goes back to the markers, to be taken next.
-    /// Answers how many names went back.
+    /// A look at all the slots of a name: what is owned is told, once, oldest first; everything
+    /// else goes back to the markers, to be taken next. Answers how many names went back.
     fn each_slot(&mut self, name: &str, slots: usize, mut owned: impl FnMut(&mut Self, &str, usize, &Name)) -> u64 {
         let mut strays = 0;
         for slot in 0..slots {
@@ -233,7 +236,8 @@ impl Reference {
             if name == own || self.leases.contains_key(name) {
                 continue;
             }
-            // The times of the reference lie ahead of Redis' clock: such a sign of life becomes one of now.
+            // The times of the reference lie ahead of Redis' clock: such a sign of life becomes one
+            // of now.
             if last.at.is_some() {
                 self.register(name, last.slots, &last.token);
             }
@@ -310,7 +314,8 @@ impl Reference {
         Reply::Connected { changed, counter }
     }
 
-    /// HANDLED. Only for the batch in hand, and of its events never one before the one that was told last.
+    /// HANDLED. Only for the batch in hand, and of its events never one before the one that was
+    /// told last.
     pub fn finish(&mut self, args: &Finish) -> Reply {
         if let Some(refused) = self.fence(args.name, &args.token) {
             return refused;
@@ -346,7 +351,8 @@ impl Reference {
         handled.events().into_iter().map(|(object, _)| object).find(wrong)
     }
 
-    /// What handlers have kept of an event goes; what they have emitted is pushed, with a marker for each object.
+    /// What handlers have kept of an event goes; what they have emitted is pushed, with a marker
+    /// for each object.
     pub fn end_handled(&mut self, name: &Name) {
         let Some(handled) = self.object(name).handled.take() else { return };
         let mut marked = BTreeSet::new();

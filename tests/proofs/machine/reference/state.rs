@@ -14,7 +14,8 @@ pub type Name = Bytes;
 /// An event, any bytes.
 pub type Event = Bytes;
 
-/// Added to the number of the step where something is due in the far future; also how long that is, in ms.
+/// Added to the number of the step where something is due in the far future; also how long that is,
+/// in ms.
 pub const FAR: u64 = 4_000_000_000_000;
 /// The due time of what waits for an operator.
 pub const OPERATOR: u64 = u64::MAX;
@@ -75,7 +76,8 @@ pub struct Handled {
     pub results: BTreeMap<String, String>,
 }
 
-/// The result of a handler that has finished: one for events with an even id. The field and its value.
+/// The result of a handler that has finished: one for events with an even id. The field and its
+/// value.
 pub fn result_of(id: u64, field: &str) -> Option<(String, String)> {
     let handler = field.strip_prefix("handler:").filter(|_| id.is_multiple_of(2))?;
     Some((format!("result:{handler}"), format!("\"{handler}\":{id}")))
@@ -301,7 +303,8 @@ pub enum Reply {
     Paused,
     /// What became of a rule.
     Ruled(&'static str),
-    /// What is kept of which event, where that was asked, and how many events were emitted, with how many bytes.
+    /// What is kept of which event, where that was asked, and how many events were emitted, with
+    /// how many bytes.
     Kept(u64, BTreeSet<String>, (usize, usize), usize),
     /// Of this event something is still to be pushed.
     Unpushed(String),
@@ -341,7 +344,8 @@ pub struct Room {
 }
 
 impl Room {
-    /// The fewer crashes are left to a batch, the fewer suspects may be in hand with it; nothing: it is no suspect.
+    /// The fewer crashes are left to a batch, the fewer suspects may be in hand with it; nothing:
+    /// it is no suspect.
     fn limit(&self, crashes: u32) -> Option<usize> {
         if crashes == 0 || self.crashes_max == 0 || self.settles && crashes >= self.crashes_max {
             return None;

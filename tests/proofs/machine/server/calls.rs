@@ -1,4 +1,5 @@
-//! The calls: scripts through the library, and the plain commands of frontends, of operators and of time.
+//! The calls: scripts through the library, and the plain commands of frontends, of operators and of
+//! time.
 
 use std::time::Duration;
 
@@ -317,7 +318,8 @@ fn report(told: &Told) -> Report {
     Report { object: told.object.clone(), tag: tag(told.tag), count: told.count, last: told.last, then }
 }
 
-/// `PLACE EVENTS BYTES `, then for each event `NAME_BYTES EVENT_BYTES `, the object's name and the event.
+/// `PLACE EVENTS BYTES `, then for each event `NAME_BYTES EVENT_BYTES `, the object's name and the
+/// event.
 pub(super) fn emits_text(emits: &Emits) -> Vec<u8> {
     let mut text = format!("{} {} {} ", emits.place, emits.events.len(), emits.bytes()).into_bytes();
     for (object, event) in &emits.events {

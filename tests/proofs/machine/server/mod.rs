@@ -1,7 +1,9 @@
-//! The real thing: calls go to Redis through the library, and the whole of Redis is held against the reference.
+//! The real thing: calls go to Redis through the library, and the whole of Redis is held against
+//! the reference.
 //!
-//! Where a script takes the time from its clock, the reference has the number of the step. What was written in this step must lie between the
-//! looks before and after it; then it is replaced in Redis by what the reference has, so that the order among due objects is known.
+//! Where a script takes the time from its clock, the reference has the number of the step. What was
+//! written in this step must lie between the looks before and after it; then it is replaced in
+//! Redis by what the reference has, so that the order among due objects is known.
 
 mod calls;
 mod expected;
@@ -157,8 +159,8 @@ impl Server {
         Ok(())
     }
 
-    /// The counter jumps to the time. The reference has its own stand-in for that: Redis is given it too, and so are the batches that got ids beyond it.
-    /// Answers the difference.
+    /// The counter jumps to the time. The reference has its own stand-in for that: Redis is given
+    /// it too, and so are the batches that got ids beyond it. Answers the difference.
     async fn jump_back(&mut self, dump: &mut Dump, state: &Reference, before: u64) -> u64 {
         let key = self.keys.next_event_id().into_bytes();
         let id = |value: &[u8]| std::str::from_utf8(value).ok()?.parse::<u64>().ok();
@@ -233,7 +235,8 @@ impl Server {
         (dump, ttls)
     }
 
-    /// Takes in the ids of new dead letters, and puts their serials in the place of ids in what was seen.
+    /// Takes in the ids of new dead letters, and puts their serials in the place of ids in what was
+    /// seen.
     async fn set_dead_ids(&mut self, dump: &mut Dump, state: &Reference) {
         if state.dead.last().is_some_and(|dead| !self.dead_ids.contains_key(&dead.serial)) {
             let mut ask = cmd("XRANGE");
@@ -251,7 +254,8 @@ impl Server {
         }
     }
 
-    /// Puts a word in the place of each time at which an event in the log was taken, where it is one.
+    /// Puts a word in the place of each time at which an event in the log was taken, where it is
+    /// one.
     fn set_taken(&mut self, dump: &mut Dump, before: u64) {
         let times = dump.get_mut(self.keys.event_log().as_bytes()).into_iter().flat_map(|(_, value)| value.chunks_mut(2));
         let (known, mut seen) = (self.taken, 0);
@@ -306,7 +310,8 @@ impl Server {
         }
     }
 
-    /// Times that were written in this step become those of the reference, in what was seen and in Redis.
+    /// Times that were written in this step become those of the reference, in what was seen and in
+    /// Redis.
     async fn set_clock(&mut self, dump: &mut Dump, state: &Reference, before: u64) {
         let during = before..=self.looked_ms;
         let mut changes = redis::pipe();

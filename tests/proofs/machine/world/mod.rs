@@ -1,5 +1,6 @@
-//! Everything around Redis that a schedule needs: who has which name, what was told before, which event is next. A [`Step`] is a choice that
-//! means something in every state, so that a failing schedule can be made shorter; [`World::apply`] makes a [`Call`] of it.
+//! Everything around Redis that a schedule needs: who has which name, what was told before, which
+//! event is next. A [`Step`] is a choice that means something in every state, so that a failing
+//! schedule can be made shorter; [`World::apply`] makes a [`Call`] of it.
 
 mod step;
 

@@ -46,7 +46,8 @@ pub enum Token {
     Others,
 }
 
-/// Room for suspects: the crashes at which an event is put aside, whether it is settled then, and what is in hand.
+/// Room for suspects: the crashes at which an event is put aside, whether it is settled then, and
+/// what is in hand.
 pub const ROOMS: [(u32, bool, &[u32]); 7] =
     [(0, false, &[]), (5, false, &[]), (5, true, &[2; 7]), (2, false, &[]), (2, true, &[]), (3, true, &[1; 3]), (5, false, &[4])];
 
@@ -97,7 +98,8 @@ pub enum Step {
     Renew(usize, Token, bool, usize),
     Adopt(usize, u32),
     Detach(usize, Token),
-    /// Of some event of the slot's batch, one of two handlers or a subtask, and for which objects it has emitted; or of a batch that never was.
+    /// Of some event of the slot's batch, one of two handlers or a subtask, and for which objects
+    /// it has emitted; or of a batch that never was.
     Finish(usize, Token, usize, Option<(u8, u8, EmitPlan)>, bool),
     Connect(u8, u8, u8, bool),
     Expire(usize),
