@@ -52,7 +52,8 @@ pub(crate) fn cases() -> Vec<Case> {
         })
     });
     large.more_ms = 3.0;
-    let mut emits = case("advance", "commit: handlers of one event have emitted 1,000 of 2 MiB together", |world, settings| {
+    let title = "commit: handlers of one event have emitted 1,000 events of 2 MiB together";
+    let mut emits = case("advance", title, |world, settings| {
         Box::pin(async move {
             let batches = world.fill(settings, 1, EVENT_BYTES).await;
             let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
@@ -105,7 +106,7 @@ pub(crate) fn cases() -> Vec<Case> {
             })
         }),
         large,
-        case("advance", "claim: markers that lead nowhere", |world, settings| {
+        case("advance", "claim: markers that lead to no event", |world, settings| {
             Box::pin(async move {
                 world.attach(settings.slots()).await;
                 world.emit(&names(1024, "work"), 1, EVENT_BYTES).await;
@@ -119,7 +120,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.advance(&call).await;
             })
         }),
-        case("advance", "claim: 10,000 due objects whose batches are gone", |world, settings| {
+        case("advance", "claim: 10,000 due objects whose batches are absent", |world, settings| {
             Box::pin(async move {
                 world.attach(settings.slots()).await;
                 for some in names(10_000, "work").chunks(1000) {
@@ -136,7 +137,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.advance(&call).await;
             })
         }),
-        case("advance", "claim: 10,000 due objects that nobody holds", |world, settings| {
+        case("advance", "claim: 10,000 due objects that are not held", |world, settings| {
             Box::pin(async move {
                 world.attach(settings.slots()).await;
                 for some in names(10_000, "work").chunks(1000) {
@@ -203,7 +204,7 @@ pub(crate) fn cases() -> Vec<Case> {
             })
         }),
         emits,
-        case("advance", "commit: all slots, handlers remember 1,000 subtasks, with the log", |world, settings| {
+        case("advance", "commit: all slots, 1,000 finished subtasks, with the log", |world, settings| {
             Box::pin(async move {
                 let batches = world.fill(settings, 1, EVENT_BYTES).await;
                 let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
@@ -242,7 +243,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.advance(&call).await;
             })
         }),
-        case("advance", "bury: all slots, each event is rejected", |world, settings| {
+        case("advance", "dead letters: all slots, each event is rejected", |world, settings| {
             Box::pin(async move {
                 let batches = world.fill(settings, settings.batch(), EVENT_BYTES).await;
                 let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);

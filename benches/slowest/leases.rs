@@ -116,7 +116,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 keep(world, true).await;
             })
         }),
-        case("handled", "the same is read", |world, _| {
+        case("handled", "the same emits are read", |world, _| {
             Box::pin(async move {
                 let (object, tag) = keep(world, false).await;
                 let slot = 0;

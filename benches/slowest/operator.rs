@@ -122,7 +122,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 scripts::operator::release(&mut world.conn, &world.keys, BY, b"work:1").await.expect("released");
             })
         }),
-        case("operator/release_many", "as many as a call takes", |world, settings| {
+        case("operator/release_many", "the most objects of one call", |world, settings| {
             Box::pin(async move {
                 world.fill(settings, 2, 200).await;
                 scripts::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");

@@ -29,7 +29,7 @@ async fn over_all(world: &mut World) {
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        case("advance", "rules: 1,000, over none of the objects, whose prefixes are all their own", |world, settings| {
+        case("advance", "rules: 1,000, over none of the objects; no two objects share a prefix", |world, settings| {
             Box::pin(async move {
                 world.attach(settings.slots()).await;
                 world.emit(&(0..1024).map(deep).collect::<Vec<_>>(), 1, 200).await;
