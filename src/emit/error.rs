@@ -3,7 +3,10 @@
 //! One question decides every variant: *is it certain that nothing was applied?* Redis answers a
 //! transaction in three ways. An error in place of the results means that nothing ran. Results with
 //! an error among them mean that the other commands did run: Redis does not roll back. No answer
-//! means that nobody knows. [`read_answer`] is the only place that tells them apart.
+//! means that nobody knows. [`read_answer`] tells them apart; for a transaction that the caller has
+//! sent, [`failures_of_commands`] and [`failed`] do.
+
+use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, RedisResult, ServerError, ServerErrorKind, Value};
 
@@ -156,7 +159,28 @@ pub(super) fn read_answer(answer: RedisResult<Vec<Value>>, commands: usize) -> R
     }
 }
 
-fn failed(error: RedisError, commands: usize) -> Failed {
+/// The error of an emit for this object of which Redis ran the transaction, but not this command.
+pub(super) fn command_failed(object: &ObjectName, error: &ServerError, key: impl FnOnce() -> String) -> EmitError {
+    match error.code() {
+        "WRONGTYPE" => EmitError::WrongType { object: object.clone(), key: key() },
+        _ => EmitError::Unknown { object: object.clone(), source: error.clone().into() },
+    }
+}
+
+/// The failed commands of a transaction that ran, by their index in its pipeline. None if the error
+/// is of another kind: the transaction was not run, or nobody knows.
+pub(super) fn failures_of_commands(error: &RedisError) -> Option<Arc<[(usize, ServerError)]>> {
+    let errors = error.clone().into_server_errors()?;
+    let (_, first) = errors.first()?;
+    // The client has three kinds of errors with server errors in them: of a discarded transaction,
+    // of a reply that is an error as a whole, and this one.
+    let was_discarded = error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort) && first.code() != "EXECABORT";
+    let is_whole_reply = *error == RedisError::from(first.clone());
+    (!was_discarded && !is_whole_reply).then_some(errors)
+}
+
+/// Reads the error that came in place of the results of a transaction of so many commands.
+pub(super) fn failed(error: RedisError, commands: usize) -> Failed {
     match error.kind() {
         // Only an attempt to connect ends with these, so nothing was sent. The address is known to
         // the connection's owner.
@@ -189,7 +213,7 @@ fn failed(error: RedisError, commands: usize) -> Failed {
 /// Whether MULTI was refused and a command after it was not: then that command ran at once and
 /// alone. The client numbers commands from 0 after MULTI, and MULTI itself with one less than 0.
 fn multi_failed(errors: &[(usize, ServerError)], commands: usize) -> bool {
-    let multi = errors.iter().any(|(at, _)| *at > commands);
+    let multi = errors.iter().any(|(at, _)| *at == usize::MAX);
     multi && (0..commands).any(|command| errors.iter().all(|(at, _)| *at != command))
 }
 

@@ -6,12 +6,14 @@
 //!
 //! - [`Emitter`]: one emit at a time, or into the caller's own transaction
 //! - `many`: many events at once, in few transactions ([`Emitter::emit_many`])
+//! - `appended`: the outcome of an emit in the caller's own transaction
 //! - `link`: the connection
 //! - `error`: what went wrong, and whether it took effect
 //!
 //! If the process dies between sending and the answer, the transaction has taken effect as a whole
 //! or not at all; nothing is left behind that a worker or a later emit would have to clean up.
 
+mod appended;
 mod error;
 mod link;
 mod many;
@@ -27,7 +29,9 @@ use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value};
 use crate::event::{EVENT_BYTES_MAX, IntoEvent, ObjectName};
 use crate::keys::{Keys, NamespaceError};
 
+pub use appended::Appended;
 pub use error::EmitError;
+use error::command_failed;
 use link::{Link, Own};
 pub use many::{CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX, EmitManyError, EmittedMany, ObjectFailed};
 
@@ -262,10 +266,7 @@ impl Emitter {
     fn pushed(&self, object: &ObjectName, answer: &Value, key: impl FnOnce() -> String) -> Result<u64, EmitError> {
         let error = match answer {
             Value::Int(length) => return Ok(u64::try_from(*length).unwrap_or(0)),
-            Value::ServerError(error) if error.code() == "WRONGTYPE" => {
-                return Err(EmitError::WrongType { object: object.clone(), key: key() });
-            }
-            Value::ServerError(error) => error.clone().into(),
+            Value::ServerError(error) => return Err(command_failed(object, error, key)),
             _ => RedisError::from((ErrorKind::UnexpectedReturnType, "LPUSH did not answer a length")),
         };
         Err(EmitError::Unknown { object: object.clone(), source: error })
@@ -339,17 +340,25 @@ impl Emit<'_> {
     /// Appends its commands to a pipeline of the caller's and makes that pipeline atomic, so that
     /// they take effect together with the caller's own commands: `SET OBJ:data` if there is data,
     /// `LPUSH OBJ:events main sub…`, `LPUSH objects.with.events OBJ`. Their results are ignored; an
-    /// error among them still fails the pipeline. Sending it, and judging what an error means, is
-    /// the caller's part.
+    /// error among them still fails the pipeline. The caller sends the pipeline;
+    /// [`Appended::outcome`] turns its reply into the outcome of the emit.
     ///
     /// # Errors
     ///
     /// [`EmitError::Name`] and [`EmitError::Event`]; the pipeline is left as it was.
-    pub fn append_to(self, pipe: &mut Pipeline) -> Result<(), EmitError> {
+    pub fn append_to(self, pipe: &mut Pipeline) -> Result<Appended, EmitError> {
         let draft = self.draft?;
+        let first = pipe.len();
+        let appended = Appended {
+            first,
+            push: first + usize::from(draft.data.is_some()),
+            events_key: self.emitter.keys.events(draft.object.as_str()),
+            markers_key: Arc::clone(&self.emitter.markers),
+            object: draft.object.clone(),
+        };
         pipe.atomic();
         draft.append(self.emitter, pipe);
-        Ok(())
+        Ok(appended)
     }
 }
 

@@ -17,25 +17,25 @@ use tokio::net::{TcpListener, UnixStream};
 
 use crate::support::{Redis, until};
 
-async fn emitter(redis: &Redis) -> Emitter {
+pub(crate) async fn emitter(redis: &Redis) -> Emitter {
     Emitter::builder(redis.url()).keys(redis.keys().clone()).connect().await.expect("Redis answers")
 }
 
 /// An object's queue, oldest first.
-async fn queue(keys: &Keys, connection: &mut MultiplexedConnection, object: &str) -> Vec<String> {
+pub(crate) async fn queue(keys: &Keys, connection: &mut MultiplexedConnection, object: &str) -> Vec<String> {
     let mut events: Vec<String> = connection.lrange(keys.events(object), 0, -1).await.expect("a list");
     events.reverse();
     events
 }
 
 /// The markers, oldest first.
-async fn markers(keys: &Keys, connection: &mut MultiplexedConnection) -> Vec<String> {
+pub(crate) async fn markers(keys: &Keys, connection: &mut MultiplexedConnection) -> Vec<String> {
     let mut markers: Vec<String> = connection.lrange(keys.objects_with_events(), 0, -1).await.expect("a list");
     markers.reverse();
     markers
 }
 
-async fn config(connection: &mut MultiplexedConnection, name: &str, value: &str) {
+pub(crate) async fn config(connection: &mut MultiplexedConnection, name: &str, value: &str) {
     redis::cmd("CONFIG").arg("SET").arg(name).arg(value).exec_async(connection).await.expect("CONFIG SET");
 }
 

@@ -11,6 +11,7 @@ mod commit;
 mod deliver;
 mod deliver_closures;
 mod emit;
+mod emit_appended;
 mod errors;
 mod handled;
 mod handled_emits;

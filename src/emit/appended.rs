@@ -1,0 +1,85 @@
+//! An emit inside a transaction of the caller's: which commands are its own, and their outcome.
+//!
+//! The caller sends the transaction over any connection. The reply that the client makes of it
+//! names failed commands by their index in the pipeline. So the indexes of the emit's commands are
+//! all that is kept here.
+
+use std::sync::Arc;
+
+use redis::RedisResult;
+
+use super::error::{EmitError, command_failed, failed, failures_of_commands};
+use crate::event::ObjectName;
+
+/// An emit that [`Emit::append_to`](super::Emit::append_to) has put into a pipeline of the
+/// caller's. It turns the reply of that pipeline into the outcome of the emit.
+///
+/// # Example
+///
+/// ```no_run
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// use seriatim::redis::{self, RedisResult};
+/// use seriatim::{EmitError, Emitter, event::Json};
+///
+/// let client = redis::Client::open("redis://127.0.0.1")?;
+/// let mut connection = client.get_multiplexed_async_connection().await?;
+/// let emitter = Emitter::new(connection.clone());
+///
+/// let mut pipe = redis::pipe();
+/// pipe.incr("orders", 1);
+/// let ordered = emitter.event("work:1", Json::new(r#"{"type":"ordered"}"#)).append_to(&mut pipe)?;
+/// let reply: RedisResult<(u64,)> = pipe.query_async(&mut connection).await;
+/// match ordered.outcome(&reply) {
+///     Ok(()) => println!("queued; orders: {}", reply?.0),
+///     Err(error @ EmitError::Unknown { .. }) => println!("look before sending it again: {error}"),
+///     Err(error) => println!("not queued: {error}"),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Appended {
+    pub(super) object: ObjectName,
+    /// The index of the emit's first command in the pipeline.
+    pub(super) first: usize,
+    /// The index of the LPUSH of the events.
+    pub(super) push: usize,
+    pub(super) events_key: String,
+    pub(super) markers_key: Arc<str>,
+}
+
+impl Appended {
+    /// Returns the outcome of the emit, read off the reply of the pipeline: `query_async`,
+    /// `exec_async`, or `query` and `exec` of a blocking connection.
+    ///
+    /// - `Ok`: all events are queued. The reply may still be an error, if a command of the caller's
+    ///   failed: Redis does not roll back.
+    /// - [`EmitError::OutOfMemory`], [`EmitError::Refused`], [`EmitError::Connect`]: no command of
+    ///   the transaction was applied, neither the emit's nor the caller's.
+    /// - [`EmitError::WrongType`]: a key of the emit is not a list. The other commands of the
+    ///   transaction were applied.
+    /// - [`EmitError::Unknown`]: no reply came, or one that does not tell. A reply that does not fit
+    ///   `T` is one of these: the client drops it.
+    ///
+    /// Several emits may stand in one pipeline; each has an outcome of its own.
+    ///
+    /// # Limits
+    ///
+    /// The client drops two things that would be needed here:
+    ///
+    /// - Do not set `ignore_errors()` on the pipeline: errors of the emit's commands would be lost.
+    /// - Under `WATCH` ask for an `Option`, e.g. `Option<(u64,)>`. `Ok(None)` means that a watched
+    ///   key has changed, so nothing was applied; look at that before the outcome.
+    pub fn outcome<T>(&self, reply: &RedisResult<T>) -> Result<(), EmitError> {
+        let Err(error) = reply else { return Ok(()) };
+        let mark = self.push + 1;
+        let Some(failures) = failures_of_commands(error) else {
+            return Err(failed(error.clone(), mark + 1).about(&self.object));
+        };
+        match failures.iter().find(|(at, _)| (self.first..=mark).contains(at)) {
+            None => Ok(()),
+            Some((at, error)) if *at == self.push => Err(command_failed(&self.object, error, || self.events_key.clone())),
+            Some((at, error)) if *at == mark => Err(command_failed(&self.object, error, || self.markers_key.to_string())),
+            Some((_, error)) => Err(EmitError::Unknown { object: self.object.clone(), source: error.clone().into() }),
+        }
+    }
+}
