@@ -57,8 +57,8 @@ impl Appended {
     ///   the transaction was applied, neither the emit's nor the caller's.
     /// - [`EmitError::WrongType`]: a key of the emit is not a list. The other commands of the
     ///   transaction were applied.
-    /// - [`EmitError::Unknown`]: no reply came, or one that does not tell. A reply that does not fit
-    ///   `T` is one of these: the client drops it.
+    /// - [`EmitError::Unknown`]: no reply came, or one that does not tell. A reply that does not
+    ///   fit `T` is one of these: the client drops it.
     ///
     /// Several emits may stand in one pipeline; each has an outcome of its own.
     ///

@@ -174,9 +174,28 @@ pub(super) fn failures_of_commands(error: &RedisError) -> Option<Arc<[(usize, Se
     let (_, first) = errors.first()?;
     // The client has three kinds of errors with server errors in them: of a discarded transaction,
     // of a reply that is an error as a whole, and this one.
-    let was_discarded = error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort) && first.code() != "EXECABORT";
     let is_whole_reply = *error == RedisError::from(first.clone());
-    (!was_discarded && !is_whole_reply).then_some(errors)
+    (!was_discarded(error, first) && !is_whole_reply).then_some(errors)
+}
+
+/// The refused commands of a transaction of so many pushes and the markers, which Redis has
+/// discarded because of them. None if the markers or MULTI were refused, or the error is of another
+/// kind: then it concerns all.
+pub(super) fn refused_commands(error: &RedisError, pushes: usize) -> Option<Arc<[(usize, ServerError)]>> {
+    let errors = error.clone().into_server_errors()?;
+    let (_, first) = errors.first()?;
+    (was_discarded(error, first) && errors.iter().all(|(at, _)| *at < pushes)).then_some(errors)
+}
+
+/// The failure of an emit whose command was refused while the transaction was being queued.
+pub(super) fn refused(error: &ServerError) -> Failed {
+    if out_of_memory(error) { Failed::OutOfMemory } else { Failed::Refused(error.clone().into()) }
+}
+
+/// Whether Redis has discarded the transaction. A script of the caller's may return an EXECABORT of
+/// its own; the client numbers commands and has no such error of a command that is only queued.
+fn was_discarded(error: &RedisError, first: &ServerError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort) && first.code() != "EXECABORT"
 }
 
 /// Reads the error that came in place of the results of a transaction of so many commands.
@@ -198,9 +217,7 @@ pub(super) fn failed(error: RedisError, commands: usize) -> Failed {
                     _ if memory => Failed::OutOfMemory,
                     // A command was refused while the transaction was being queued, so EXEC
                     // discarded it: whatever the code was.
-                    Some((_, first)) if error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort) => {
-                        Failed::Refused(first.clone().into())
-                    }
+                    Some((_, first)) if error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort) => refused(first),
                     Some((_, first)) => not_run(first.clone()),
                     None => Failed::Unknown(error),
                 }

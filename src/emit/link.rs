@@ -2,10 +2,10 @@
 //! gave.
 //!
 //! An own connection is shared by all calls: each clones it, so that any number of emits are in
-//! flight without waiting for one another. It is made anew only by a call that has not sent
-//! anything yet. Nothing here sends a command twice. A failed attempt is shared by all calls that
-//! waited for it, so that a Redis that is down costs each of them one connection timeout, not one
-//! after another.
+//! flight without waiting for one another. Single emits at the same time share transactions (see
+//! `group`). The connection is made anew only by a call that has not sent anything yet. Nothing
+//! here sends a command twice. A failed attempt is shared by all calls that waited for it, so that a
+//! Redis that is down costs each of them one connection timeout, not one after another.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,9 @@ use redis::{
     AsyncConnectionConfig, ConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
 };
 
+use super::Draft;
 use super::error::{EmitError, Failed, read_answer};
+use super::group::Gate;
 use crate::url::{connection_info, tcp_settings};
 use crate::wire::Wire;
 
@@ -42,6 +44,28 @@ impl<C: ConnectionLike + Clone + Send + 'static> Given for C {
 }
 
 impl Link {
+    /// Sends one emit once and returns the result of each of its commands. Over an own connection
+    /// it may share a transaction with others.
+    pub(super) async fn emit(&self, mut draft: Draft, markers_key: &Arc<str>) -> Result<Vec<Value>, Failed> {
+        if let Self::Own(own) = self
+            && draft.may_join()
+        {
+            let live = own.live().await.map_err(|source| Failed::Connect { redis: own.address(), source })?;
+            let (_under_way, is_alone) = live.gate.enter();
+            if !is_alone {
+                match live.gate.emit(draft, Arc::clone(markers_key)).await {
+                    Ok(answer) => {
+                        own.forget_if_spoilt(&live, &answer);
+                        return answer;
+                    }
+                    Err(unsent) => draft = unsent,
+                }
+            }
+            return self.transact(&draft.into_pipeline(markers_key)).await;
+        }
+        self.transact(&draft.into_pipeline(markers_key)).await
+    }
+
     /// Sends an atomic pipeline once and answers the result of each of its commands.
     pub(super) async fn transact(&self, pipe: &Pipeline) -> Result<Vec<Value>, Failed> {
         // What MULTI and the commands answer (OK, QUEUED) is skipped, what EXEC answers is wanted:
@@ -52,11 +76,7 @@ impl Link {
                 let mut live = own.live().await.map_err(|source| Failed::Connect { redis: own.address(), source })?;
                 let answer = live.connection.req_packed_commands(pipe, offset, count).await;
                 let answer = read_answer(answer, pipe.len());
-                if let Err(failed) = &answer
-                    && failed.spoils_connection()
-                {
-                    own.forget(&live);
-                }
+                own.forget_if_spoilt(&live, &answer);
                 answer
             }
             Self::Given(given) => {
@@ -89,6 +109,7 @@ pub(super) struct Own {
 #[derive(Clone)]
 struct Live {
     connection: Wire,
+    gate: Gate,
     /// Set once the connection is known to be closed, also while nobody uses it.
     gone: Arc<AtomicBool>,
 }
@@ -172,12 +193,16 @@ impl Own {
         };
         let config = AsyncConnectionConfig::new().set_write_backpressure_boundary(WRITE_BYTES).set_push_sender(sender);
         let connection = Wire::open(&self.info, config, self.connection_timeout, self.response_timeout).await?;
-        Ok(Live { connection, gone })
+        let gate = Gate::open(connection.clone(), Arc::clone(&gone));
+        Ok(Live { connection, gate, gone })
     }
 
-    /// Lets go of a connection. Calls that still wait on it keep their clones until they have their
-    /// answers.
-    fn forget(&self, spoilt: &Live) {
+    /// Lets go of a connection if this answer says so. Calls that still wait on it keep their
+    /// clones until they have their answers.
+    fn forget_if_spoilt(&self, spoilt: &Live, answer: &Result<Vec<Value>, Failed>) {
+        if !answer.as_ref().is_err_and(Failed::spoils_connection) {
+            return;
+        }
         let mut live = lock(&self.live);
         if live.as_ref().is_some_and(|live| Arc::ptr_eq(&live.gone, &spoilt.gone)) {
             *live = None;

@@ -7,6 +7,7 @@
 //! - [`Emitter`]: one emit at a time, or into the caller's own transaction
 //! - `many`: many events at once, in few transactions ([`Emitter::emit_many`])
 //! - `appended`: the outcome of an emit in the caller's own transaction
+//! - `group`: single emits of many tasks in few transactions
 //! - `link`: the connection
 //! - `error`: what went wrong, and whether it took effect
 //!
@@ -15,6 +16,7 @@
 
 mod appended;
 mod error;
+mod group;
 mod link;
 mod many;
 
@@ -51,6 +53,14 @@ pub const TIMEOUT: Duration = Duration::from_secs(5);
 /// order: await the first where the order matters. An emit whose outcome is
 /// [unknown](EmitError::Unknown) may still take effect later, and then stands behind events emitted
 /// after it.
+///
+/// # Many at once
+///
+/// Over a connection of its own, an emitter sends emits together if they are queued at the same
+/// time: up to 64 share one transaction. No timer waits for more of them, and an emit that is alone
+/// is sent at once. Each emit has an outcome of its own: a refused one fails no other. If no reply
+/// comes, the outcome of all emits of that transaction is [unknown](EmitError::Unknown). An emit
+/// with data, or with more than 4 KiB of events, has a transaction of its own.
 ///
 /// # Cancellation
 ///
@@ -147,8 +157,8 @@ impl Emitter {
     ///
     /// A connection that is lost is made anew by the next call, before that call sends anything. A
     /// call that had sent its transaction when the connection was lost ends with
-    /// [`EmitError::Unknown`]; nothing is ever sent twice. The connection speaks RESP3 and needs
-    /// Redis 7 or Valkey.
+    /// [`EmitError::Unknown`]; nothing that may have taken effect is ever sent again. The connection
+    /// speaks RESP3 and needs Redis 7 or Valkey.
     pub async fn connect(url: impl Into<String>) -> Result<Self, EmitError> {
         Self::builder(url).connect().await
     }
@@ -245,7 +255,7 @@ impl Emitter {
 
     fn draft(&self, object: &str) -> Result<Draft, EmitError> {
         let object = self.keys.object(object)?;
-        Ok(Draft { push: self.push(&object), object, events: 0, data: None })
+        Ok(Draft { push: self.push(&object), object, events: 0, bytes: 0, data: None })
     }
 
     /// The command that queues events of an object, still without events.
@@ -287,7 +297,10 @@ struct Draft {
     object: ObjectName,
     push: Cmd,
     events: usize,
-    data: Option<Bytes>,
+    /// Bytes of the events.
+    bytes: usize,
+    /// The key of the object's state, and the state.
+    data: Option<(String, Bytes)>,
 }
 
 impl Emit<'_> {
@@ -300,6 +313,7 @@ impl Emit<'_> {
                 Ok(event) => {
                     draft.push.arg(&event[..]);
                     draft.events += 1;
+                    draft.bytes += event.len();
                 }
                 Err(error) => self.draft = Err(error.into()),
             }
@@ -311,7 +325,7 @@ impl Emit<'_> {
     pub fn data(mut self, data: impl IntoEvent) -> Self {
         if let Ok(draft) = &mut self.draft {
             match data.into_event(self.emitter.event_bytes_max) {
-                Ok(data) => draft.data = Some(data),
+                Ok(data) => draft.data = Some((self.emitter.keys.data(draft.object.as_str()), data)),
                 Err(error) => self.draft = Err(error.into()),
             }
         }
@@ -323,10 +337,7 @@ impl Emit<'_> {
         let emitter = self.emitter;
         let draft = self.draft?;
         let (object, events, with_data) = (draft.object.clone(), draft.events, draft.data.is_some());
-        let mut pipe = Pipeline::with_capacity(3);
-        pipe.atomic();
-        draft.append(emitter, &mut pipe);
-        let answers = emitter.link.transact(&pipe).await.map_err(|failed| failed.about(&object))?;
+        let answers = emitter.link.emit(draft, &emitter.markers).await.map_err(|failed| failed.about(&object))?;
         if let (true, Some(Value::ServerError(error))) = (with_data, answers.first()) {
             return Err(EmitError::Unknown { object, source: error.clone().into() });
         }
@@ -357,19 +368,29 @@ impl Emit<'_> {
             object: draft.object.clone(),
         };
         pipe.atomic();
-        draft.append(self.emitter, pipe);
+        draft.append(&self.emitter.markers, pipe);
         Ok(appended)
     }
 }
 
 impl Draft {
-    fn append(self, emitter: &Emitter, pipe: &mut Pipeline) {
-        if let Some(data) = &self.data {
-            pipe.cmd("SET").arg(emitter.keys.data(self.object.as_str())).arg(&data[..]).ignore();
+    /// Whether it may share a transaction: its events are few bytes and its one command is a push.
+    fn may_join(&self) -> bool {
+        self.data.is_none() && self.bytes <= group::EMIT_BYTES_MAX
+    }
+
+    fn into_pipeline(self, markers_key: &str) -> Pipeline {
+        let mut pipe = Pipeline::with_capacity(3);
+        pipe.atomic();
+        self.append(markers_key, &mut pipe);
+        pipe
+    }
+
+    fn append(self, markers_key: &str, pipe: &mut Pipeline) {
+        if let Some((key, data)) = &self.data {
+            pipe.cmd("SET").arg(key).arg(&data[..]).ignore();
         }
         pipe.add_command(self.push).ignore();
-        let mut mark = emitter.mark();
-        mark.arg(self.object.as_str());
-        pipe.add_command(mark).ignore();
+        pipe.cmd("LPUSH").arg(markers_key).arg(self.object.as_str()).ignore();
     }
 }

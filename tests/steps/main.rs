@@ -12,6 +12,7 @@ mod deliver;
 mod deliver_closures;
 mod emit;
 mod emit_appended;
+mod emit_grouped;
 mod errors;
 mod handled;
 mod handled_emits;

@@ -1,0 +1,261 @@
+//! Single emits that share transactions: their order, their errors, and their bounds.
+//!
+//! Tests run on one thread, so that it is certain which emits are queued together: the first one
+//! finds no other on its way and goes alone, the others follow in groups.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::AsyncCommands as _;
+use redis::aio::MultiplexedConnection;
+use seriatim::event::Json;
+use seriatim::{EmitError, Emitted, Emitter};
+use tokio::task::{JoinHandle, yield_now};
+
+use crate::emit::{config, emitter, markers, queue};
+use crate::support::Redis;
+
+/// How many transactions Redis has run.
+async fn transactions(con: &mut MultiplexedConnection) -> usize {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query_async(con).await.expect("INFO");
+    let exec = stats.lines().find_map(|line| line.strip_prefix("cmdstat_exec:calls="));
+    exec.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().expect("a number"))
+}
+
+/// Emits at once: an event for each object, the number of its place.
+async fn emit_all<O: AsRef<str>>(em: &Emitter, objects: impl IntoIterator<Item = O>) -> Vec<Result<Emitted, EmitError>> {
+    join_all(objects.into_iter().enumerate().map(|(at, object)| async move { em.emit(object, &at).await })).await
+}
+
+fn spawn(em: &Emitter, object: &str, event: usize) -> JoinHandle<Result<Emitted, EmitError>> {
+    let (em, object) = (em.clone(), object.to_owned());
+    tokio::spawn(async move { em.emit(object, &event).await })
+}
+
+/// Lets all tasks run until what they have to send is sent.
+async fn settle() {
+    for _ in 0..10 {
+        yield_now().await;
+    }
+}
+
+fn numbers(range: impl Iterator<Item = usize>) -> Vec<String> {
+    range.map(|number| number.to_string()).collect()
+}
+
+#[tokio::test]
+async fn emits_at_once_share_transactions_and_keep_their_order() {
+    let redis = Redis::own(&[]);
+    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    // The first goes alone, each group has 64 emits: one less than two groups, two, one more.
+    for (count, expected) in [(1, 1), (2, 2), (128, 3), (129, 3), (130, 4), (1000, 17)] {
+        let before = transactions(&mut con).await;
+        for (at, emitted) in emit_all(&em, vec!["a"; count]).await.into_iter().enumerate() {
+            let emitted = emitted.expect("emitted");
+            assert_eq!((emitted.events, emitted.queued), (1, at as u64 + 1));
+        }
+        let used = transactions(&mut con).await - before;
+        // More than the queue holds: a group may be sent before it is full.
+        assert!(used == expected || count > 256 && used < count / 4, "{count} emits in {used}");
+        assert_eq!(queue(keys, &mut con, "a").await, numbers(0..count));
+        assert_eq!(markers(keys, &mut con).await.len(), used, "one marker per object and transaction");
+        con.del::<_, ()>(&[keys.events("a"), keys.objects_with_events()][..]).await.expect("DEL");
+    }
+}
+
+#[tokio::test]
+async fn subevents_follow_their_main_event_and_data_or_size_go_alone() {
+    let redis = Redis::own(&[]);
+    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    let large = Json::new(format!("\"{}\"", "x".repeat(8000)));
+    let other = em.clone().with_namespace("other").expect("a namespace");
+    let emits = join_all([
+        em.event("a", &1).send(),
+        em.event("a", &2).sub(&3).sub(&4).send(),
+        em.event("large", large).send(),
+        em.event("data", &5).data(&6).send(),
+        other.event("a", &7).send(),
+        em.event("b", &8).send(),
+    ]);
+    for emitted in emits.await {
+        emitted.expect("emitted");
+    }
+    assert_eq!(queue(keys, &mut con, "a").await, ["1", "2", "3", "4"]);
+    assert_eq!(queue(keys, &mut con, "large").await.len(), 1);
+    assert_eq!(queue(keys, &mut con, "b").await, ["8"]);
+    assert_eq!(queue(other.keys(), &mut con, "a").await, ["7"]);
+    assert_eq!(markers(other.keys(), &mut con).await, ["a"]);
+    assert_eq!(con.get::<_, String>(keys.data("data")).await.expect("GET"), "6");
+    let mut marked = markers(keys, &mut con).await;
+    marked.sort();
+    assert_eq!(marked, ["a", "a", "b", "data", "large"]);
+}
+
+#[tokio::test]
+async fn a_key_of_a_wrong_type_fails_its_own_emits_only() {
+    let redis = Redis::start();
+    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    con.set::<_, _, ()>(keys.events("broken"), "a string").await.expect("SET");
+    let objects = ["a", "a", "broken", "b", "broken", "a"];
+    for (object, emitted) in objects.into_iter().zip(emit_all(&em, objects).await) {
+        match emitted {
+            Err(EmitError::WrongType { object: named, key }) if object == "broken" => {
+                assert_eq!((named.as_str(), key), ("broken", keys.events("broken")));
+            }
+            emitted => drop(emitted.unwrap_or_else(|error| panic!("{object}: {error}"))),
+        }
+    }
+    assert_eq!(queue(keys, &mut con, "a").await, ["0", "1", "5"]);
+    assert_eq!(queue(keys, &mut con, "b").await, ["3"]);
+
+    con.del::<_, ()>(keys.objects_with_events()).await.expect("DEL");
+    con.set::<_, _, ()>(keys.objects_with_events(), "a string").await.expect("SET");
+    for emitted in emit_all(&em, ["c", "c", "d"]).await {
+        let error = emitted.expect_err("not a list");
+        assert!(matches!(&error, EmitError::WrongType { key, .. } if *key == keys.objects_with_events()), "{error}");
+    }
+    assert_eq!(queue(keys, &mut con, "c").await, ["0", "1"], "the events are queued");
+}
+
+/// Redis discards the whole transaction if it refuses one command. The other emits are sent again.
+#[tokio::test]
+async fn a_refused_emit_does_not_fail_the_others() {
+    let redis = Redis::own(&[]);
+    let (mut con, keys) = (redis.connect().await, redis.keys());
+    let may = [keys.events("a"), keys.events("b"), keys.objects_with_events()].map(|key| format!("~{key}"));
+    let mut user = redis::cmd("ACL");
+    user.arg("SETUSER").arg("eve").arg(&["on", ">pw", "+@all"][..]).arg(&may[..]);
+    user.exec_async(&mut con).await.expect("ACL SETUSER");
+    let builder = Emitter::builder(format!("{}?user=eve&pass=pw", redis.url())).keys(keys.clone());
+    let em = builder.connect().await.expect("Redis answers");
+
+    let objects = ["a", "b", "no", "a", "nor", "b", "no", "a"];
+    for (object, emitted) in objects.into_iter().zip(emit_all(&em, objects).await) {
+        match emitted {
+            Err(error @ EmitError::Refused { .. }) if object.starts_with("no") => {
+                assert!(error.to_string().contains(&format!("the emit for {object},")), "{error}");
+            }
+            emitted => drop(emitted.unwrap_or_else(|error| panic!("{object}: {error}"))),
+        }
+    }
+    assert_eq!(queue(keys, &mut con, "a").await, ["0", "3", "7"]);
+    assert_eq!(queue(keys, &mut con, "b").await, ["1", "5"]);
+    for emitted in emit_all(&em, ["no"; 5]).await {
+        assert!(matches!(emitted, Err(EmitError::Refused { .. })), "{emitted:?}");
+    }
+}
+
+#[tokio::test]
+async fn without_memory_no_emit_is_applied() {
+    let redis = Redis::own(&["--maxmemory-policy", "noeviction"]);
+    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    config(&mut con, "maxmemory", "1").await;
+    for emitted in emit_all(&em, ["a", "a", "b"]).await {
+        assert!(matches!(emitted, Err(EmitError::OutOfMemory { .. })), "{emitted:?}");
+    }
+    config(&mut con, "maxmemory", "0").await;
+    assert_eq!(emit_all(&em, ["a", "a", "b"]).await.into_iter().filter(Result::is_ok).count(), 3);
+    assert_eq!(queue(keys, &mut con, "a").await, ["0", "1"]);
+}
+
+/// Emits that were sent have an unknown outcome. Those that were still queued go over the next
+/// connection.
+#[tokio::test]
+async fn a_lost_connection_is_unknown_to_those_sent_only() {
+    let redis = Redis::own(&[]);
+    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    let pause = async |con: &mut MultiplexedConnection| {
+        redis::cmd("CLIENT").arg("PAUSE").arg(60_000).arg("WRITE").exec_async(con).await.expect("CLIENT PAUSE");
+    };
+    pause(&mut con).await;
+    // One alone, then groups of one, as many as may be on their way; then what stays queued.
+    let mut sent = Vec::new();
+    for event in 0..65 {
+        sent.push(spawn(&em, "sent", event));
+        settle().await;
+    }
+    let unsent: Vec<_> = (0..400).map(|event| spawn(&em, "unsent", event)).collect();
+    settle().await;
+    redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").exec_async(&mut con).await.expect("CLIENT KILL");
+    for emit in sent {
+        let error = emit.await.expect("no panic").expect_err("no reply");
+        assert!(error.is_unknown(), "{error}");
+    }
+    redis::cmd("CLIENT").arg("UNPAUSE").exec_async(&mut con).await.expect("CLIENT UNPAUSE");
+    for emit in unsent {
+        emit.await.expect("no panic").expect("emitted over a new connection");
+    }
+    assert_eq!(queue(keys, &mut con, "sent").await, Vec::<String>::new());
+    let mut queued = queue(keys, &mut con, "unsent").await;
+    queued.sort_by_key(|event| event.parse::<usize>().expect("a number"));
+    assert_eq!(queued, numbers(0..400));
+}
+
+/// Redis does not reply in time: nothing more is sent over that connection.
+#[tokio::test]
+async fn emits_without_a_reply_are_unknown_and_are_not_sent_again() {
+    let redis = Redis::own(&[]);
+    let (mut con, keys) = (redis.connect().await, redis.keys());
+    let builder = Emitter::builder(redis.url()).keys(keys.clone()).response_timeout(Duration::from_millis(100));
+    let em = builder.connect().await.expect("Redis answers");
+    redis::cmd("CLIENT").arg("PAUSE").arg(60_000).arg("WRITE").exec_async(&mut con).await.expect("CLIENT PAUSE");
+    for emitted in emit_all(&em, ["a"; 100]).await {
+        assert!(emitted.expect_err("no reply").is_unknown());
+    }
+    redis::cmd("CLIENT").arg("UNPAUSE").exec_async(&mut con).await.expect("CLIENT UNPAUSE");
+    em.emit("b", &1).await.expect("emitted over a new connection");
+    let queued = queue(keys, &mut con, "a").await.into_iter().map(|event| event.parse::<usize>().expect("a number"));
+    assert!(queued.is_sorted_by(|before, after| before < after), "each at most once");
+}
+
+/// A dropped emit may have happened or not. It harms no other one of its group, whether it was
+/// queued or sent.
+#[tokio::test]
+async fn a_dropped_emit_harms_no_other() {
+    let redis = Redis::own(&[]);
+    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    for yields in 0..6 {
+        let emits: Vec<_> = (0..300).map(|event| spawn(&em, "a", event)).collect();
+        for _ in 0..yields {
+            yield_now().await;
+        }
+        for (at, emit) in emits.into_iter().enumerate() {
+            if at % 3 == 0 {
+                emit.abort();
+            } else {
+                emit.await.expect("no panic").expect("emitted");
+            }
+        }
+        em.emit("a", &300).await.expect("emitted");
+        settle().await;
+        let queued: Vec<usize> = queue(keys, &mut con, "a").await.iter().map(|event| event.parse().expect("a number")).collect();
+        assert!(queued.is_sorted_by(|before, after| before < after), "{queued:?}");
+        assert!((0..300).filter(|event| event % 3 != 0).all(|event| queued.contains(&event)), "{queued:?}");
+        con.del::<_, ()>(keys.events("a")).await.expect("DEL");
+    }
+}
+
+/// On many threads: each task keeps its order, and every event is there once.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_task_keeps_its_order_on_many_threads() {
+    let redis = Redis::start();
+    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    let tasks = (0..300).map(|task| {
+        let em = em.clone();
+        tokio::spawn(async move {
+            for n in 0..10 {
+                em.emit("a", &(task, n)).await.expect("emitted");
+            }
+        })
+    });
+    for task in join_all(tasks).await {
+        task.expect("no panic");
+    }
+    let mut seen = vec![0; 300];
+    for event in queue(keys, &mut con, "a").await {
+        let (task, n): (usize, usize) = serde_json::from_str(&event).expect("a pair");
+        assert_eq!(seen[task], n, "task {task}");
+        seen[task] += 1;
+    }
+    assert!(seen.iter().all(|count| *count == 10));
+}
