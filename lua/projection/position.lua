@@ -13,8 +13,8 @@
 -- Keeps     none is touched
 -- Cost      about 4 commands
 local step, name, token, lease_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local state = P .. 'event.projection.' .. name
-local lease = state .. '.lease'
+local state = P .. K.PROJECTION .. name .. K.event_projection
+local lease = P .. K.PROJECTION .. name .. K.event_projection_lease
 
 local holder = call('GET', lease)
 if step == 'open' then
