@@ -76,40 +76,40 @@ macro_rules! manifest {
 
 manifest! {
     modules {
-        "lib/": clock emits fence hold ids jump names page rights rules slots suspects tag text time;
+        "lib/": clock emits fence hold ids jump lease names page registry rights rules slots suspects tag text time worker;
         "advance/": again aside batch errors finish held log markers pauses popped results room;
         "operator/": actions;
     }
     worker {
         ADVANCE: ALLOW_OOM "advance" [
-            ids time markers batch again aside emits errors fence finish held hold jump log names pauses popped
-            results room rules suspects tag text
+            ids time markers batch again aside emits errors fence finish held hold jump lease log names pauses popped
+            registry results room rules suspects tag text worker
         ] after "advance/usual";
-        ATTACH: ALLOW_OOM "attach" [hold names slots suspects tag time];
-        RENEW: ALLOW_OOM "renew" [fence hold names slots tag time];
-        DETACH: ALLOW_OOM "detach" [fence hold names slots tag time];
-        ADOPT: ALLOW_OOM "adopt" [clock hold names rules slots tag time];
+        ATTACH: ALLOW_OOM "attach" [hold ids lease names registry slots suspects tag time worker];
+        RENEW: ALLOW_OOM "renew" [fence hold ids lease names registry slots tag time worker];
+        DETACH: ALLOW_OOM "detach" [fence hold ids lease names registry slots tag time worker];
+        ADOPT: ALLOW_OOM "adopt" [clock hold ids lease names registry rules slots tag time worker];
         CONNECT: ALLOW_OOM "connect" [ids jump rights time];
-        HANDLED: ALLOW_OOM "handled" [emits fence ids tag];
-        HANDLED_EMITS: DENY_OOM "handled" [emits fence ids tag];
+        HANDLED: ALLOW_OOM "handled" [emits fence ids lease registry tag worker];
+        HANDLED_EMITS: DENY_OOM "handled" [emits fence ids lease registry tag worker];
     }
     operator {
         DEAD: ALLOW_OOM "operator/dead" [actions names rights text];
-        RELEASE: ALLOW_OOM "operator/release" [actions rights tag text];
-        RELEASE_MANY: ALLOW_OOM "operator/release_many" [actions rights tag text time];
+        RELEASE: ALLOW_OOM "operator/release" [actions ids rights tag text];
+        RELEASE_MANY: ALLOW_OOM "operator/release_many" [actions ids rights tag text time];
         SKIP: ALLOW_OOM "operator/skip" [actions emits ids rights tag text];
-        RULE: ALLOW_OOM "operator/rule" [actions rights rules text time];
+        RULE: ALLOW_OOM "operator/rule" [actions ids rights rules text time];
     }
     other {
         FORGET: ALLOW_OOM "forget" [emits ids];
-        CHECK: NO_WRITES "check" [ids names rules tag];
-        INSPECT: NO_WRITES "inspect" [emits ids rules time];
-        TAKEN: NO_WRITES "taken" [];
-        HELD: NO_WRITES "operator/held" [time];
-        PAUSED: NO_WRITES "operator/paused" [rules time];
+        CHECK: NO_WRITES "check" [ids lease names registry rules tag worker];
+        INSPECT: NO_WRITES "inspect" [emits ids rules time worker];
+        TAKEN: NO_WRITES "taken" [worker];
+        HELD: NO_WRITES "operator/held" [ids time];
+        PAUSED: NO_WRITES "operator/paused" [ids rules time];
         LOG: NO_WRITES "operator/log" [page];
         ENDED: NO_WRITES "operator/ended" [page];
-        POSITION: DENY_OOM "projection/position" [];
+        POSITION: DENY_OOM "projection/position" [lease];
     }
 }
 
