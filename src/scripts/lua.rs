@@ -244,6 +244,19 @@ mod tests {
         }
     }
 
+    /// The header of a script has these sections, each once and in this order.
+    #[test]
+    fn every_script_has_a_whole_header() {
+        for source in SCRIPTS {
+            let text = read(&format!("{}.lua", source.file));
+            let sections = ["Purpose", "Keys", "Arguments", "Replies", "Keeps", "Cost"];
+            let header = text.lines().map_while(|line| line.strip_prefix("--"));
+            let words = header.filter_map(|line| line.strip_prefix(' ')?.split(' ').next());
+            let found: Vec<_> = words.filter(|word| sections.contains(word)).collect();
+            assert_eq!(found, sections, "{}.lua", source.file);
+        }
+    }
+
     #[test]
     fn what_is_used_is_there() {
         let files = files();
