@@ -1,68 +1,80 @@
--- adopt: any worker process takes over what names without a lease have.
+-- adopt: any worker process takes over the objects of names without a lease.
 --
--- Purpose   Holds, due now, the objects that slots of a name without a lease own, with one crash
---           more for a batch in flight, and returns other names they had taken to the markers. Each
---           name is looked at when it is due, by the process that comes first. A *watched* name has
---           a lease, or has something. A *departed* name has neither: a pop of its process may
---           still move a marker, so it is looked at 1 s, 10 s, 1 min, 10 min and 1 h after its last
---           sign of life, and a last time when it is forgotten. If it has something then, that is
---           taken over and the looks start again. Departed names are looked at in rounds, at most
---           one per second over all processes and with a bound of keys, and watched names first.
---           Half of a round takes the names that fell due last, half those that fell due first:
---           many old names do not delay the looks at new ones. A pass over event.workers puts names
---           into the sets that are in neither: those that an older version registered. It begins an
---           hour after the one before, and takes one step per round. Before all that the call
---           follows Redis' clock (lib/clock.lua). A lease that ends later than its own length
---           allows is cut to that length.
--- Keys      KEYS[1] event.workers (hash, read and write); event.workers.watched,
---           event.workers.departed (zsets, read and write), seriatim.meta (hash, read and write:
---           names.next, names.cursor, names.indexed, clock, clock.step, clock.ahead); event.rules
---           (hash, read and write); event.worker:NAME:lease (string, read, its time to live
---           written), objects.with.events (list), objects.held (zset), event.worker:W:* of every
---           slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id (read and write)
--- Arguments prefix; own name (left alone); crashes before an event is held for an operator (0:
---           never, whoever gets it settles it); ms to the next look at a watched name; ms after
---           which a departed name is forgotten; ms since the caller made its sweep before this one,
---           '' = there was none; ms within which a process with the caller's settings notices that
---           its lease has ended
--- Replies   {'swept', more 0|1, objects held, names returned, held objects moved, ahead 0|1,
---           name…}: the names from which something was taken. `more`: watched names are still due,
---           or times are still to be moved. `ahead`: leases may have ended whose processes live;
---           nothing is taken over.
+-- Purpose   Holds, due now, the objects that slots of a name without a lease own. A batch in flight
+--           has one crash more. Other names in the lists of its slots return to the markers. Each
+--           name is looked at when it is due, by the process that comes first.
+--             watched   a name with a lease, or with something in its slots
+--             departed  a name with neither. A pop of its process may still move a marker. So the
+--                       name is looked at 1 s, 10 s, 1 min, 10 min and 1 h after its last sign of
+--                       life, and once more when it is forgotten. If it has something then, that is
+--                       taken over, and the looks start again
+--           Watched names come first. Departed names are looked at in rounds: at most one round per
+--           second over all processes, each with a bound of keys. Half of a round takes the names
+--           that fell due last, half those that fell due first. So many old names do not delay the
+--           looks at new ones.
+--           A pass over event.workers finds names in neither set, which an older version
+--           registered, and makes them departed. It starts an hour after the pass before, and takes
+--           one step per round.
+--           First of all the call follows Redis' clock (lib/clock.lua). A lease that ends later
+--           than its own length allows is cut to that length.
+-- Keys      KEYS[1] event.workers (hash, read and write)
+--           event.workers.watched, event.workers.departed (zsets, read and write)
+--           seriatim.meta (hash, read and write): names.next, names.cursor, names.indexed, clock,
+--           clock.step, clock.ahead, clock.gained
+--           event.rules (hash, read and write)
+--           event.worker:NAME:lease (string, read; its time to live written)
+--           objects.with.events (list), objects.held (zset): read and write
+--           event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id:
+--           read and write
+-- Arguments prefix
+--           own name, which is left alone
+--           crashes after which an event waits for an operator (0: never)
+--           time to the next look at a watched name (ms)
+--           time after which a departed name is forgotten (ms)
+--           time since the caller's sweep before this one (ms; '': none)
+--           time within which a process with the caller's settings notices the end of its lease
+--           (ms)
+-- Replies   {'swept', more 0|1, objects held, names returned, held objects moved, ahead 0|1, name…}
+--             more   watched names are still due, or times are still to be moved
+--             ahead  leases of live processes may have ended; nothing is taken over
+--             name   a name from which something was taken
 -- Keeps     I1 to I4
--- Cost      about 8 commands; 3 for each watched name with a lease, at most 512; for names without
---           a lease 2 keys per slot, at most 1,024 and one name, and what holding 256 objects
---           takes, or one slot more; in one call per second, 4 commands and 1 key per slot for
---           departed names, at most 6,144 keys and two names, and 2 commands for each of 256 names
---           of the pass. Behind a step of the clock calls that do nothing else: all rules are
---           rewritten, or 1,000 held objects or departed names are moved
--- Uses: clock.AHEAD_MS clock.STEP_MS clock.follow slots.check_registry slots.check_types
--- Uses: slots.depart slots.each slots.hold_owned slots.register slots.registered slots.watch
--- Uses: time.now_ms
+-- Cost      about 8 commands
+--           3 per watched name with a lease, at most 512 names
+--           names without a lease: 2 keys per slot, at most 1,024 keys and one name more; the holds
+--           of 256 objects, and of one slot more
+--           once per second: 4 commands and 1 key per slot for departed names, at most 6,144 keys
+--           and two names more; 2 commands per name of the pass, at most 256
+--           after a step of the clock, calls that do only this: write all rules, or move 1,000 held
+--           objects or departed names
+-- Uses: clock.AHEAD_MS clock.STEP_MS clock.follow lease.cut lease.length_ms registry.check_types
+-- Uses: registry.depart registry.find registry.parse registry.register registry.watch
+-- Uses: slots.check_types slots.each slots.hold_owned time.now_ms worker.ending
 local own, crashes_max, look_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local forget_ms, since_ms, notice_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
 local NAMES_MAX, KEYS_MAX, THINGS_MAX, SLOTS_MAX = 256, 1024, 256, 1024
 local ROUND_MS, ROUND_KEYS, PASS_MS, PASS_NAMES = 1000, 6144, 3600000, 256
--- A look at a name costs as much as so many keys more.
+-- The cost of a look at a name, in keys, besides those of its slots.
 local NAME_KEYS = 24
 
-M.slots.check_registry()
+M.registry.check_types()
 local meta_key, watched, departed = P .. K.meta, P .. K.event_workers_watched, P .. K.event_workers_departed
 local state = call('HMGET', meta_key, 'names.next', 'names.cursor', 'names.indexed', 'clock', 'clock.step', 'clock.ahead')
 local now_ms = M.time.now_ms()
 local reply, things, keys_left = { 'swept', 0, 0, 0, 0, 0 }, 0, KEYS_MAX
 
--- Whether a time in ms that is written down lies within the last, or next, so many ms: a clock may
--- have stepped.
+-- Returns whether the written time `text` is at most `ms` away from now, in either direction,
+-- because a clock may have stepped.
 local function is_within(text, ms)
   return text and math.abs(now_ms - (tonumber(text) or 0)) < ms
 end
 
--- Whether the clock has stepped ahead a moment ago. The time written down is at most a second older
--- than the sweep before this one of the caller.
+-- The time written by the last sweep: at most a second older than the caller's sweep before this
+-- one.
 local noted_ms = tonumber(state[4] or '')
--- The pause is long enough for the processes that live to notice, and to attach again.
+-- Whether the clock has stepped ahead a moment ago. The pause after that is long enough for live
+-- processes to notice, and to attach again.
 local is_ahead = is_within(state[6], math.max(M.clock.AHEAD_MS, notice_ms + 2 * M.clock.STEP_MS))
 if not is_ahead and noted_ms and since_ms and now_ms - noted_ms > since_ms + 2 * M.clock.STEP_MS then
   local gained_ms = now_ms - noted_ms - since_ms
@@ -71,15 +83,17 @@ if not is_ahead and noted_ms and since_ms and now_ms - noted_ms > since_ms + 2 *
 end
 reply[6] = is_ahead and 1 or 0
 
--- Made once for all names of the call.
+-- The ends of the keys of slots, made once for all names of the call.
 local object_of, event_of = {}, {}
 local function key_endings(slots)
   for slot = #object_of, slots - 1 do
-    object_of[slot + 1], event_of[slot + 1] = '.' .. slot .. K.worker_object, '.' .. slot .. K.worker_event
+    local ending = M.worker.ending(slot)
+    object_of[slot + 1], event_of[slot + 1] = ending .. K.worker_object, ending .. K.worker_event
   end
 end
 
--- Whether any of the slots' keys is there; `endings` are of their lists, or of their batches.
+-- Returns whether one of the slots' keys exists. `endings`: those of their lists, or of their
+-- batches.
 local function any_of(name, slots, endings)
   local keys, at = {}, P .. K.WORKER .. name
   for slot = 1, slots do
@@ -89,83 +103,86 @@ local function any_of(name, slots, endings)
   return slots > 0 and call('EXISTS', unpack(keys)) > 0
 end
 
+-- Removes the name from both sets.
 local function drop(name)
   call('ZREM', watched, name)
   call('ZREM', departed, name)
 end
 
--- A name whose own keys have a wrong type is left to `seriatim check` and must not keep the others
--- from being taken over.
+local cause = { now_ms = now_ms, why = 'takeover', died = true, crashes_max = crashes_max }
+
+-- Takes over the objects and names in the slots of a name. A name with a key of a wrong type is
+-- left to `seriatim check`, so that it does not stop the takeover of others.
 local function take_over(name, slots, token)
   local held, strays = 0, 0
   if pcall(M.slots.check_types, name, slots) then
     strays = M.slots.each(name, slots, function(at, slot, object, tag)
-      M.slots.hold_owned(at, object, tag, now_ms, 'takeover', true, crashes_max)
+      M.slots.hold_owned(at, object, tag, cause)
       held = held + 1
     end, THINGS_MAX - things)
   end
   if held + strays == 0 then
-    return M.slots.watch(name, now_ms + 10 * look_ms)
+    return M.registry.watch(name, now_ms + 10 * look_ms)
   end
   things = things + held + strays
   reply[3], reply[4], reply[#reply + 1] = reply[3] + held, reply[4] + strays, name
-  M.slots.register(name, slots, token, now_ms)
-  M.slots.watch(name, now_ms)
+  M.registry.register(name, slots, token, now_ms)
+  M.registry.watch(name, now_ms)
 end
 
--- Whether the name has a lease. Redis keeps the end of a lease, not its length: behind a step of
--- the clock it may end an hour late.
+-- Returns whether the name has a lease, and cuts the lease to its length.
 local function is_leased(name)
   local key = P .. K.WORKER .. name .. K.worker_lease
   local lease = call('GET', key)
   if not lease then
     return false
   end
-  local lease_ms = tonumber(string.match(lease, ' (%d+)ms$'))
-  if lease_ms and call('PTTL', key) > lease_ms then
-    call('PEXPIRE', key, lease_ms)
+  local length_ms = M.lease.length_ms(lease)
+  if length_ms then
+    M.lease.cut(key, length_ms)
   end
   return true
 end
 
--- `had` says that the name had nothing when it was looked at before: only a pop can have moved
--- something since, into a list.
-local function look(name, had_nothing)
+-- Looks at a name of the set with the key `set`. A departed name had nothing at the look before:
+-- only a pop can have moved a name into a list since.
+local function look(name, set)
   if is_leased(name) then
-    return M.slots.watch(name, now_ms + look_ms)
+    return M.registry.watch(name, now_ms + look_ms)
   elseif name == own then
     return
   end
-  local slots, token, at_ms = M.slots.registered(name)
+  local slots, token, at_ms = M.registry.find(name)
   slots, keys_left = math.min(slots, SLOTS_MAX), keys_left - NAME_KEYS
   key_endings(slots)
   if token and at_ms > now_ms + ROUND_MS then
-    -- Written before the clock stepped back.
+    -- The time was written before the clock stepped back.
     at_ms = now_ms
-    M.slots.register(name, slots, token, at_ms)
+    M.registry.register(name, slots, token, at_ms)
   end
   local is_over = now_ms - at_ms > forget_ms
-  if any_of(name, slots, object_of) or (is_over or not had_nothing) and any_of(name, slots, event_of) then
+  if any_of(name, slots, object_of) or (is_over or set == watched) and any_of(name, slots, event_of) then
     if is_ahead then
-      return M.slots.watch(name, now_ms + look_ms)
+      return M.registry.watch(name, now_ms + look_ms)
     end
     return take_over(name, slots, token)
   elseif token and is_over then
     call('HDEL', KEYS[1], name)
     return drop(name)
   elseif token then
-    return M.slots.depart(name, at_ms, now_ms, forget_ms)
+    return M.registry.depart(name, at_ms, now_ms, forget_ms)
   elseif call('HGET', KEYS[1], name) then
-    -- What nobody can read is left to `seriatim check`.
-    return M.slots.depart(name, now_ms, now_ms + PASS_MS, forget_ms)
+    -- A name with an invalid registration is left to `seriatim check`.
+    return M.registry.depart(name, now_ms, now_ms + PASS_MS, forget_ms)
   end
   drop(name)
 end
 
+-- Looks at watched names that are due. Returns whether more are due.
 local function look_at_watched()
   local due = call('ZRANGE', watched, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, NAMES_MAX)
   local more = #due == NAMES_MAX
-  -- Nobody writes a time as far ahead as these have.
+  -- No process writes a time that far ahead: these are from before a step of the clock.
   local far_ms = now_ms + 10 * look_ms + ROUND_MS
   for _, name in ipairs(call('ZRANGE', watched, 'inf', '(' .. far_ms, 'BYSCORE', 'REV', 'LIMIT', 0, NAMES_MAX)) do
     due[#due + 1] = name
@@ -174,19 +191,19 @@ local function look_at_watched()
     if keys_left <= 0 or things >= THINGS_MAX then
       return true
     end
-    look(name, false)
+    look(name, watched)
   end
   return more or #due > 2 * NAMES_MAX - 1
 end
 
--- One step of the pass over all registered names.
+-- Takes one step of the pass over all registered names.
 local function index(cursor)
   local found = call('HSCAN', KEYS[1], cursor, 'COUNT', PASS_NAMES)
   for i = 1, #found[2], 2 do
     local name = found[2][i]
     if not call('ZSCORE', watched, name) and not call('ZSCORE', departed, name) then
-      -- Due at once, and the sooner looked at the later its last sign of life was.
-      local at_ms = tonumber(string.match(found[2][i + 1], ' (%d+)$')) or 0
+      -- Its last sign of life is its score: it is due at once, and late ones are looked at first.
+      local _, _, at_ms = M.registry.parse(found[2][i + 1])
       call('ZADD', departed, math.min(at_ms, now_ms), name)
     end
   end
@@ -198,16 +215,18 @@ local function index(cursor)
   end
 end
 
+-- Looks at these departed names, until `keys` keys are looked at.
 local function look_at_departed(due, keys)
   keys_left = keys
   for _, name in ipairs(due) do
     if keys_left <= 0 or things >= THINGS_MAX then
       return
     end
-    look(name, true)
+    look(name, departed)
   end
 end
 
+-- Takes a round of looks at departed names, and a step of the pass.
 local function round()
   local cursor = state[2] or not is_within(state[3], PASS_MS) and '0'
   if cursor then
@@ -224,7 +243,7 @@ if moved > 0 or moves_on then
   return reply
 end
 reply[2] = look_at_watched() and 1 or 0
--- A time further ahead than a round is one of a clock that has stepped back.
+-- A time more than a round ahead is from before the clock stepped back.
 local is_round = not state[1] or (tonumber(state[1]) or 0) <= now_ms or not is_within(state[1], ROUND_MS + 1)
 if reply[2] == 0 and things == 0 and is_round then
   call('HSET', meta_key, 'names.next', string.format('%.0f', now_ms + ROUND_MS))

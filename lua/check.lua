@@ -1,27 +1,28 @@
--- check: tells which invariants are broken at some objects, workers, worker names and shared keys.
+-- check: finds broken invariants at some objects, workers, worker names and shared keys.
 --
--- Purpose   Looks at each subject as it is at this one moment. The invariants are those of
---           docs/design.md.
--- Keys      KEYS[1] event.workers (hash, read); it also routes the call. All other keys are spelled
---           from the prefix, and read.
--- Arguments prefix; then for each subject:
---             kind: `object`, `worker`, `name` or `shared`
---             name: the object, the worker id or the worker name; empty for `shared`
---             hint: how to look for what covers an object with events (I1):
---               covered    a marker or a worker's list had the object a moment ago
---               unknown    a finding I1 or `foreign` is only a suspicion
---               searched   the caller has searched all markers and lists, in steps; the script looks
---                          again at both ends of the markers. A finding that reads the same as
---                          before the search is certain: no event came or went meanwhile
+-- Purpose   Looks at each subject at one moment. docs/design.md describes the invariants.
+-- Keys      KEYS[1] event.workers (hash, read); it also routes the call
+--           all other keys, spelled from the prefix: read
+-- Arguments prefix
+--           then for each subject:
+--             kind  `object`, `worker`, `name` or `shared`
+--             name  the object, the worker id or the worker name; '' for `shared`
+--             hint  how to look for the cover of an object with events (I1):
+--               covered   a marker or a worker's list had the object a moment ago
+--               unknown   a finding I1 or `foreign` is only a suspicion
+--               searched  the caller has searched all markers and lists, in steps; the script looks
+--                         again at both ends of the markers. A finding that is the same as before
+--                         the search is certain: no event came or went meanwhile
 -- Replies   {'looked', findings, names}
---             findings: flat triples of the subject's position (from 1), `I1` to `I6`, `layout` or
---             `foreign`, and a text
---             names: objects in the lists of the workers, at most 1,000 of each
--- Keeps     writes nothing; reads I1 to I6
--- Cost      about 15 commands per subject, and all rules for `shared`; with `searched`, LPOS over
---           2,000 markers
--- Uses: ids.after ids.parse names.is_foreign rules.fields_of rules.next_of rules.next_text
--- Uses: rules.times tag.has_failed tag.held_numbers
+--             findings  flat triples: the subject's position (from 1); `I1` to `I6`, `layout` or
+--                       `foreign`; a text
+--             names     objects in the lists of the workers, at most 1,000 of each
+-- Keeps     writes nothing; checks I1 to I6
+-- Cost      about 15 commands per subject; all rules for `shared`; LPOS over 2,000 markers for
+--           `searched`
+-- Uses: ids.after ids.parse lease.token_of names.is_foreign registry.parse rules.fields_of
+-- Uses: rules.is_rule rules.next_of rules.next_text tag.first_of tag.has_failed tag.held_numbers
+-- Uses: worker.parse
 
 local workers_key = KEYS[1]
 local subjects = {}
@@ -34,6 +35,7 @@ local SLOTS_MAX = 65536
 
 local findings, names, position = {}, {}, 0
 
+-- Adds a finding; the parts of its text are joined.
 local function find(invariant, ...)
   local text = {...}
   for at, part in ipairs(text) do
@@ -44,7 +46,7 @@ local function find(invariant, ...)
   findings[#findings + 1] = table.concat(text)
 end
 
--- A whole number below 2^53, or nil.
+-- Returns a whole number below 2^53; nil for any other text, or none.
 local function whole(text)
   return text and M.ids.parse(text) or nil
 end
@@ -53,7 +55,7 @@ local function type_of(key)
   return call('TYPE', key).ok
 end
 
--- Whether the key is there with this type. A key of another type is a finding.
+-- Returns whether the key exists with this type. Another type is a finding.
 local function expect(key, wanted)
   local found = type_of(key)
   if found ~= wanted and found ~= 'none' then
@@ -62,7 +64,7 @@ local function expect(key, wanted)
   return found == wanted
 end
 
--- The same for keys that belong to all: silent, for `shared` tells it once.
+-- Returns the same for a shared key, without a finding: the subject `shared` has that.
 local shared_types = {}
 local function shared(name, wanted)
   local found = shared_types[name]
@@ -73,34 +75,39 @@ local function shared(name, wanted)
   return found == wanted
 end
 
+-- Returns the last id given; 0 if it is absent or invalid.
 local function next_id()
   return shared(K.next_event_id, 'string') and whole(call('GET', P .. K.next_event_id)) or 0
 end
 
-local function slots_in(value)
-  local slots = value and whole(string.match(value, '^(%d+) %S+'))
-  if slots and slots >= 1 and slots <= SLOTS_MAX then return slots end
+-- Returns slots and token of a registration; nil if it is absent or invalid.
+local function registration(value)
+  local slots, token = M.registry.parse(value or '')
+  if slots >= 1 and slots <= SLOTS_MAX then return slots, token end
   return nil
 end
 
+-- Returns whether the worker is a slot of a registered name.
 local function registered(worker)
-  local name, slot = string.match(worker, '^([%w_-]+)%.(%d+)$')
+  local name, slot = M.worker.parse(worker)
   if not name or not shared(K.event_workers, 'hash') then return false end
-  local slots = slots_in(call('HGET', workers_key, name))
-  return slots ~= nil and tonumber(slot) < slots
+  local slots = registration(call('HGET', workers_key, name))
+  return slots ~= nil and slot < slots
 end
 
+-- Returns whether one of the ends of a list has the value.
 local function list_has(key, value)
   return type_of(key) == 'list' and (call('LPOS', key, value, 'RANK', -1, 'MAXLEN', NAMES_MAX) ~= false
     or call('LPOS', key, value, 'MAXLEN', NAMES_MAX) ~= false)
 end
 
--- Whether a marker or a worker's list has the object, as far as that is told or seen here.
+-- Returns whether a marker or a worker's list has the object, by the hint or at the ends of the
+-- markers.
 local function covered(subject)
   return subject.hint == 'covered' or subject.hint == 'searched' and list_has(P .. K.objects_with_events, subject.name)
 end
 
--- The ids of a batch against those around it (I5).
+-- Checks the ids of a batch against the last id of the object and the counter (I5).
 local function check_ids(where, first, count, last)
   local given = next_id()
   if last and first <= last then
@@ -111,13 +118,14 @@ local function check_ids(where, first, count, last)
   end
 end
 
+-- Returns the last id of an object; nil if it is absent or invalid.
 local function last_of(object)
   local key = P .. object .. K.last_event_id
   return type_of(key) == 'string' and whole(call('GET', key)) or nil
 end
 
--- Whether there is a rule over the object, also one that is lifted: until all that it has held is
--- woken it stays. So it is where that cannot be told.
+-- Returns whether a rule applies to the object. A lifted rule counts: it stays until all its
+-- objects are woken. If the rules have a wrong type, the object counts as one with a rule.
 local function has_rule(object)
   if not shared(K.event_rules, 'hash') then return not shared(K.event_rules, 'none') end
   for _, value in ipairs(call('HMGET', P .. K.event_rules, unpack(M.rules.fields_of(object)))) do
@@ -126,8 +134,8 @@ local function has_rule(object)
   return false
 end
 
--- I2: the owner against the worker's list and the sets of held objects. Answers whether the owner's
--- list has the object.
+-- Checks the owner against the worker's list and the sets of held objects (I2). Returns whether the
+-- owner's list has the object.
 local function check_owner(object, owner, in_held, in_paused)
   if owner == 'held' then
     if not in_held and not in_paused then
@@ -153,7 +161,7 @@ local function check_owner(object, owner, in_held, in_paused)
   return false
 end
 
--- I4 and I5: the held batch against its numbers and the owner.
+-- Checks the held batch against its numbers and the owner (I4, I5).
 local function check_held(object, owner, has_batch, has_numbers, last)
   local count = has_batch and call('LLEN', P .. object .. K.events_held) or 0
   local first
@@ -172,12 +180,13 @@ local function check_held(object, owner, has_batch, has_numbers, last)
   if count > 0 and (first or 0) > 0 then check_ids('its held batch', first, count, last) end
 end
 
--- Whether the event at the head of the object's batch, in hand or held, has failed before.
+-- Returns whether the first event of the object's batch, in hand or held, has failed before.
 local function has_failed(object, owner)
   local key = owner == 'held' and P .. object .. K.events_held_id or P .. K.WORKER .. (owner or '') .. K.worker_event_id
   return type_of(key) == 'string' and M.tag.has_failed(call('GET', key))
 end
 
+-- Checks all keys of an object.
 local function check_object(subject)
   local object = subject.name
   local base = P .. object
@@ -186,7 +195,7 @@ local function check_object(subject)
   local queue = type_of(base .. K.events)
   if P == '' and queue ~= 'list' and queue ~= 'none' and not in_held and not in_paused and not covered(subject)
     and call('EXISTS', base .. K.last_event_id, base .. K.event_worker, base .. K.events_held, base .. K.events_held_id) == 0 then
-    -- Without a namespace, another program's key may end as ours do.
+    -- Without a namespace, a key of another program may have the same end.
     return find('foreign', base, K.events, ' is a ', queue)
   end
   local has_queue = expect(base .. K.events, 'list')
@@ -220,19 +229,7 @@ local function check_object(subject)
   end
 end
 
--- FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]: the first id, or nil where it is none.
-local function first_of(tag)
-  local count, first = 0, nil
-  for part in string.gmatch(tag, '[^ ]+') do
-    count = count + 1
-    local number = whole(part)
-    if not number then return nil end
-    first = first or number
-  end
-  return count <= 4 and first and first > 0 and first or nil
-end
-
--- I3 and I4: the batch of a worker against its object and its tag.
+-- Checks the batch of a worker against its object and its tag (I3, I4, I5).
 local function check_worker(subject)
   local base = P .. K.WORKER .. subject.name
   local has_object = expect(base .. K.worker_object, 'list')
@@ -255,7 +252,7 @@ local function check_worker(subject)
   end
   local first
   if has_tag then
-    first = first_of(call('GET', base .. K.worker_event_id))
+    first = M.tag.first_of(call('GET', base .. K.worker_event_id))
     if not first then find('layout', base, K.worker_event_id, ' is not an id and up to three counts')
     elseif count == 0 then find('I4', K.worker_event_id, ' names a batch that begins with id ', first, ', but there is none') end
   elseif count > 0 and type_of(base .. K.worker_event_id) == 'none' then
@@ -264,7 +261,7 @@ local function check_worker(subject)
   if first and count > 0 then check_ids('its batch', first, count, #owned == 1 and last_of(owned[1]) or nil) end
 end
 
--- Whether a pass has put all names into one of the two sets.
+-- Returns whether a pass has put each name into one of the two sets.
 local is_indexed
 local function indexed()
   if is_indexed == nil then
@@ -275,13 +272,15 @@ local function indexed()
   return is_indexed
 end
 
--- I6, as far as it can be seen: the lease and the last attach name the same token.
+-- Checks that the lease and the registration have the same token (I6, as far as Redis shows it),
+-- and that a name is in one of the two sets.
 local function check_name(subject)
   local value = shared(K.event_workers, 'hash') and call('HGET', workers_key, subject.name)
   local lease_key = P .. K.WORKER .. subject.name .. K.worker_lease
   local has_lease = expect(lease_key, 'string')
   if not value then return end
-  if not slots_in(value) then
+  local slots, token = registration(value)
+  if not slots then
     return find('layout', 'its value in ', K.event_workers, ' is not slots, token and time')
   end
   if indexed() then
@@ -293,22 +292,21 @@ local function check_name(subject)
       find('layout', 'it is in neither ', K.event_workers_watched, ' nor ', K.event_workers_departed, ': nobody looks at it')
     end
   end
-  local token = string.match(value, '^%d+ (%S+)')
-  local holder = has_lease and string.match(call('GET', lease_key), '^(%S+)')
+  local holder = has_lease and M.lease.token_of(call('GET', lease_key))
   if holder and holder ~= token then
     find('I6', 'its lease is held by token ', holder, ', but the last to attach was ', token)
   end
 end
 
--- Every field is a rule, and `next` is no later than the first of them is to be woken.
-local kinds = {['block '] = true, ['pause '] = true}
+-- Checks that every field of event.rules but `next` is a rule, and that `next` is the time at which
+-- the first of them is to be woken.
 local function check_rules()
   local all = call('HGETALL', P .. K.event_rules)
   local told
   for at = 1, #all, 2 do
     if all[at] == 'next' then
       told = all[at + 1]
-    elseif not kinds[string.sub(all[at], 1, 6)] or not M.rules.times(all[at + 1]) then
+    elseif not M.rules.is_rule(all[at], all[at + 1]) then
       find('layout', K.event_rules, ' has a field ', all[at], ' that is no rule')
     end
   end
@@ -318,6 +316,7 @@ local function check_rules()
   end
 end
 
+-- Checks the shared keys.
 local function check_shared()
   expect(P .. K.objects_with_events, 'list')
   expect(P .. K.objects_held, 'zset')

@@ -1,29 +1,37 @@
--- forget: the last ids of idle objects go, and with them all that remains of these objects.
+-- forget: deletes the last ids of idle objects, and with them all that remains of these objects.
 --
--- Purpose   Deletes OBJ:last.event.id of every object named that is idle: it has no events, no
---           owner, is not held, and no reserved key speaks of it. All others stay as they are. A
---           marker, or a name in a worker's list, without events leads nowhere and keeps nothing.
--- Keys      KEYS[1] objects.held (zset, read); objects.paused (zset, read); of the objects
---           OBJ:last.event.id (string, read and deleted), OBJ:event.handled (hash, read and
---           deleted), OBJ:event.errors (deleted), OBJ:event.worker (string, read), OBJ:events
---           (list, read), and whether OBJ:events.held, OBJ:events.held.id or OBJ:events.scheduled
---           are there
--- Arguments prefix; objects (1 to 250)
+-- Purpose   Deletes OBJ:last.event.id of every named object that is idle: it has no events and no
+--           owner, is not held, and no reserved key belongs to it. All other objects stay as they
+--           are. A marker, or a name in a worker's list, is no reason to keep an object without
+--           events.
+-- Keys      KEYS[1] objects.held (zset, read)
+--           objects.paused (zset, read)
+--           OBJ:last.event.id (string), OBJ:event.handled (hash): read and deleted
+--           OBJ:event.errors (list): deleted
+--           OBJ:event.worker (string), OBJ:events (list): read
+--           OBJ:events.held, OBJ:events.held.id, OBJ:events.scheduled: whether they exist
+-- Arguments prefix
+--           objects (1 to 250)
 -- Replies   {'looked', word, detail, …}, a pair for each object:
---             forgotten LAST | unknown '' | queued EVENTS | owned W | held '' | reserved KEY |
---             wrong KEY
---           A marker may be all there is of an `unknown` one. `wrong` names a key of a wrong type.
--- Keeps     I1 to I6: ids go on from next.event.id, so that the object's next one is above all its
---           ids before, and its `prev`, 0, is early for nobody
+--             forgotten LAST  the last id is deleted
+--             unknown ''      the object has no last id; a marker may exist
+--             queued EVENTS   the number of its events
+--             owned W         its owner
+--             held ''
+--             reserved KEY    a reserved key, or one with emits that were never pushed
+--             wrong KEY       a key of a wrong type
+-- Keeps     I1 to I6. Ids go on from next.event.id: the object's next id is above all its ids
+--           before. An event with `prev` 0 is never early
 -- Cost      about 14 commands per object
 -- Uses: emits.is_emit
 local objects = { unpack(ARGV, 2) }
 
+-- Returns whether the key exists.
 local function is_there(key)
   return call('EXISTS', key) == 1
 end
 
--- What keeps the object, and more about that; nothing where it is idle.
+-- Returns the word and the detail of the reply for an object that is kept; nil if it is idle.
 local function kept_by(object)
   local base = P .. object
   for _, part in ipairs({ { K.events, 'list' }, { K.event_worker, 'string' }, { K.last_event_id, 'string' } }) do
@@ -37,7 +45,7 @@ local function kept_by(object)
     return 'owned', owner
   elseif owner or is_there(base .. K.events_held) or is_there(base .. K.events_held_id) then
     return 'held', ''
-  -- One of these of a wrong type fails here, for the first idle object: before anything is deleted.
+  -- A wrong type of these keys raises here, for the first idle object, before the first deletion.
   elseif call('ZSCORE', P .. K.objects_held, object) or call('ZSCORE', P .. K.objects_paused, object) then
     return 'held', ''
   elseif is_there(base .. K.events) then
@@ -46,8 +54,8 @@ local function kept_by(object)
   if is_there(base .. K.events_scheduled_of) then
     return 'reserved', object .. K.events_scheduled_of
   end
-  -- What handlers have emitted is pushed with the end of their event; should it be left behind all
-  -- the same, it must not be lost.
+  -- Emits are pushed in the step that ends their event. Emits that are left behind must not be
+  -- lost.
   for _, field in ipairs(try('HKEYS', base .. K.event_handled)) do
     if M.emits.is_emit(field) then
       return 'reserved', object .. K.event_handled
@@ -61,9 +69,8 @@ for _, object in ipairs(objects) do
   if not word then
     local last = call('GET', P .. object .. K.last_event_id)
     word, detail = last and 'forgotten' or 'unknown', last or ''
-    -- What handlers have finished of an event that is in nobody's hands any more speaks of nothing.
+    -- Handler progress and errors belong to an event in hand, and there is none.
     call('DEL', P .. object .. K.event_handled)
-    -- So do errors of one.
     call('DEL', P .. object .. K.event_errors)
     call('DEL', P .. object .. K.last_event_id)
   end

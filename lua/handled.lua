@@ -1,30 +1,37 @@
--- handled: keeps what handlers have finished of an event in a slot's hands, until that event is
--- committed; and tells what is kept.
+-- handled: stores what handlers have finished of an event in hand, or returns what is stored.
 --
--- Purpose   A handler that has finished does not run again where the event does: after a failure of
---           another one, or a death. What it has emitted is kept with it, and pushed where the
---           event ends. Repeating a call changes nothing. What is kept of another event is written
---           over, but not by one that comes before it in the same batch, and not where something of
---           it is still to be pushed.
--- Keys      KEYS[1] event.worker:NAME:lease (string, read); event.workers (hash, read),
---           event.worker:W:event.id (string, read), event.worker:W:event (list, read),
---           OBJ:event.worker (string, read), OBJ:event.handled (hash, read and write)
--- Arguments prefix; name; token (UUID); slot; object; tag of its batch; then nothing, to be told
---           what is kept, or the id of an event of the batch and what is finished, fields and
---           values (1 to 1000 pairs): `handler:ID` and `once:SUBTASK` to `1`, and with a handler
---           that has emitted `emit:ID` (lib/emits.lua), for which Redis must have memory; with a
---           handler that has a result `result:ID` (lib/emits.lua), at most 64 KiB
--- Replies   {'kept', field, value, …}: all of the hash where nothing is to be written, but of
---           `emit:ID` only how many events, and their bytes, and of `result:ID` only its bytes;
---           else no field
---           | {'other'}: the slot has another batch, one of another object, or a later event is
---             being delivered
---           | {'unpushed', id}: of that event something is still to be pushed
---           | {'lapsed'} | {'fenced', lease}
+-- Purpose   A handler that has finished does not run again with its event, after a failure of
+--           another handler or a death. Its emits are stored with it, and pushed in the step that
+--           ends the event. A repeated call changes nothing. The progress of another event is
+--           replaced, with two exceptions: that event comes later in the same batch, or it has
+--           emits that are not pushed yet.
+-- Keys      KEYS[1] event.worker:NAME:lease (string, read)
+--           event.workers (hash), event.worker:W:event.id (string), event.worker:W:event (list),
+--           OBJ:event.worker (string): read
+--           OBJ:event.handled (hash): read and write
+-- Arguments prefix
+--           name
+--           token (UUID)
+--           slot
+--           object
+--           tag of its batch
+--           then nothing, to read what is stored; or the id of an event of the batch, and then
+--           fields with values (1 to 1000 pairs):
+--             handler:ID 1     the handler has finished
+--             once:SUBTASK 1   the subtask has finished
+--             emit:ID VALUE    the emits of the handler (lib/emits.lua); Redis must have memory
+--             result:ID VALUE  the result of the handler (lib/emits.lua), at most 64 KiB
+-- Replies   {'kept', field, value, …}: with nothing to write, all fields of the hash, but only
+--           `EVENTS BYTES` of `emit:ID` and the number of bytes of `result:ID`; else no field
+--           {'other'}: the slot has another batch or object, or a later event is being delivered
+--           {'unpushed', id}: that event has emits that are not pushed yet
+--           {'lapsed'}
+--           {'fenced', lease}
 -- Keeps     I1 to I6: touches nothing else
--- Cost      about 6 commands; reads all fields of the hash, of which handlers write at most 1,000
+-- Cost      about 6 commands. Reads all fields of the hash; handlers write at most 1,000 fields
 --           `once:SUBTASK` for one event
--- Uses: emits.is_emit emits.is_result fence.check ids.after ids.parse tag.numbers
+-- Uses: emits.is_emit emits.is_result emits.size_of fence.check ids.after ids.parse ids.text
+-- Uses: tag.numbers worker.id
 local name, token, slot, object, tag, id = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local FIELDS = 8
 
@@ -32,18 +39,18 @@ local refused = M.fence.check(name, token)
 if refused then
   return refused
 end
-local w = name .. '.' .. slot
+local w = M.worker.id(name, slot)
 local at, handled = P .. K.WORKER .. w, P .. object .. K.event_handled
 local found = call('MGET', P .. object .. K.event_worker, at .. K.worker_event_id)
 if found[1] ~= w or found[2] ~= tag then
   return { 'other' }
 end
 if not id then
-  -- Not by unpack, which takes some thousands and no more.
+  -- Not by unpack, because of its limit of some thousands.
   local reply = { 'kept' }
   for i, text in ipairs(call('HGETALL', handled)) do
     local of_emit, of_result = i % 2 == 0 and M.emits.is_emit(reply[i]), i % 2 == 0 and M.emits.is_result(reply[i])
-    reply[i + 1] = of_emit and (string.match(text, '^%d+ (%d+ %d+) ') or '') or of_result and string.format('%d', #text) or text
+    reply[i + 1] = of_emit and M.emits.size_of(text) or of_result and M.ids.text(#text) or text
   end
   return reply
 end

@@ -1,25 +1,31 @@
--- inspect: everything about one object at one moment.
+-- inspect: reads everything about one object at one moment.
 --
--- Keys      KEYS[1] event.workers (hash, read); it also routes the call. All other keys are spelled
---           from the prefix, and read.
--- Arguments prefix; object; bytes to show of an event (1 and more)
--- Replies   {'inspected', field, value, field, value, …}. An absent field has nothing to tell;
---           `wrong`, `rule`, `error` and `result` may come several times. src/control/inspect.rs
---           lists the fields
+-- Purpose   Shows where the events of the object are, why they wait, and who owns it. Writes
+--           nothing.
+-- Keys      KEYS[1] event.workers (hash); only routes the call
+--           all other keys, spelled from the prefix: read
+-- Arguments prefix
+--           object
+--           bytes to show of an event (1 and more)
+-- Replies   {'inspected', field, value, field, value, …}. An absent field has no value; `wrong`,
+--           `rule`, `error` and `result` may come several times. src/control/inspect.rs lists the
+--           fields
 -- Keeps     writes nothing
--- Cost      LPOS over at most 10,000 markers, about 20 commands, and 2 per stored result, of at
---           most 64 KiB together. lua/taken.lua tells which workers have the object in their lists
--- Uses: emits.is_result rules.fields_of time.now_ms
+-- Cost      LPOS over at most 10,000 markers; about 20 commands, and 2 per stored result, of at
+--           most 64 KiB together. lua/taken.lua shows which workers have the object in their lists
+-- Uses: emits.is_result rules.fields_of time.now_ms worker.parse
 
 local object = ARGV[2]
 local text_bytes_max = tonumber(ARGV[3])
 
 local ERRORS_MAX = 20
 local RESULTS_BYTES_MAX = 65536
--- The markers that are searched, from the end that is taken next.
+-- The number of markers searched, from the end that is taken next.
 local MARKERS_MAX = 10000
 
 local reply = {'inspected'}
+
+-- Adds a field to the reply, unless it has no value.
 local function tell(field, value)
   if value ~= nil and value ~= false then
     reply[#reply + 1] = field
@@ -27,14 +33,14 @@ local function tell(field, value)
   end
 end
 
--- Whether the key is there with this type; another type is told.
+-- Returns whether the key exists with this type. Another type becomes a field `wrong`.
 local function expect(key, wanted)
   local found = call('TYPE', key).ok
   if found ~= wanted and found ~= 'none' then tell('wrong', key .. ' is a ' .. found .. ', it should be a ' .. wanted) end
   return found == wanted
 end
 
--- How many events a list has, and its oldest, cut.
+-- Adds the number of events in a list, and its oldest event, cut.
 local function tell_list(key, count_field, text_field, bytes_field)
   if not expect(key, 'list') then return end
   tell(count_field, call('LLEN', key))
@@ -43,6 +49,7 @@ local function tell_list(key, count_field, text_field, bytes_field)
   tell(text_field, string.sub(oldest, 1, text_bytes_max))
 end
 
+-- Returns the value of a string; false if it is absent or no string.
 local function string_at(key)
   return expect(key, 'string') and call('GET', key)
 end
@@ -56,7 +63,7 @@ tell('last', string_at(base .. K.last_event_id))
 if expect(base .. K.event_errors, 'list') then
   for _, kept in ipairs(call('LRANGE', base .. K.event_errors, 0, ERRORS_MAX - 1)) do tell('error', kept) end
 end
--- The results that handlers of the event in hand have kept, as long as they fit.
+-- The results of handlers of the event in hand, up to the limit of bytes.
 local handled = base .. K.event_handled
 if call('TYPE', handled).ok == 'hash' then
   local left = RESULTS_BYTES_MAX
@@ -89,7 +96,7 @@ if owner and owner ~= 'held' then
   local worker = P .. K.WORKER .. owner
   tell_list(worker .. K.worker_event, 'batch', 'batch_text', 'batch_bytes')
   tell('batch_id', string_at(worker .. K.worker_event_id))
-  local name = string.match(owner, '^(.+)%.%d+$') or owner
+  local name = M.worker.parse(owner) or owner
   local lease = string_at(P .. K.WORKER .. name .. K.worker_lease)
   tell('lease', lease)
   if lease then tell('lease_ttl_ms', call('PTTL', P .. K.WORKER .. name .. K.worker_lease)) end

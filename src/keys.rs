@@ -9,17 +9,21 @@
 
 use crate::event::{NameError, ObjectName};
 
-/// What the key of a worker begins with, after the prefix.
-#[cfg(feature = "worker")]
+/// The beginning of the key of a worker, after the prefix.
 pub(crate) const WORKER: &str = "event.worker:";
+/// The beginning of the key of a projection, after the prefix.
+const PROJECTION: &str = "event.projection.";
 
-/// The names and spellings of the table of keys that every script has: `events` and `worker_event`
-/// are what follows the object or the worker id, `objects_held` is a whole key without prefix,
-/// `WORKER` is what keys of workers begin with.
+/// Returns the names and spellings of the table of keys that every script has:
+///
+/// - `WORKER`, `PROJECTION`: the beginnings of the keys of workers and projections
+/// - `events`, `worker_event`, `event_projection_lease`: what follows the object, the worker id, or
+///   the name of the projection
+/// - `objects_held`: a whole key without prefix
 #[cfg(feature = "worker")]
 pub(crate) fn for_lua() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let kinds = OBJECT_KINDS.iter().chain(WORKER_KINDS).chain(SHARED_KINDS).copied();
-    std::iter::once(("WORKER", WORKER)).chain(kinds)
+    let kinds = [OBJECT_KINDS, WORKER_KINDS, PROJECTION_KINDS, SHARED_KINDS].into_iter().flatten().copied();
+    [("WORKER", WORKER), ("PROJECTION", PROJECTION)].into_iter().chain(kinds)
 }
 
 /// The longest namespace, in bytes.
@@ -42,6 +46,7 @@ macro_rules! keys {
     (
         objects { $($(#[$odoc:meta])* $oname:ident = $osuffix:literal,)* }
         workers { $($(#[$wdoc:meta])* $wname:ident = $wsuffix:literal,)* }
+        projections { $($(#[$pdoc:meta])* $pname:ident = $psuffix:literal,)* }
         shared { $($(#[$sdoc:meta])* $sname:ident = $skey:literal,)* }
     ) => {
         impl Keys {
@@ -49,7 +54,10 @@ macro_rules! keys {
                 [&self.prefix, object, $osuffix].concat()
             })*
             $($(#[$wdoc])* pub fn $wname(&self, worker: &str) -> String {
-                [&self.prefix, "event.worker:", worker, $wsuffix].concat()
+                [&self.prefix, WORKER, worker, $wsuffix].concat()
+            })*
+            $($(#[$pdoc])* pub fn $pname(&self, name: &str) -> String {
+                [&self.prefix, PROJECTION, name, $psuffix].concat()
             })*
             $($(#[$sdoc])* pub fn $sname(&self) -> String {
                 [&self.prefix, $skey].concat()
@@ -60,6 +68,8 @@ macro_rules! keys {
         pub const OBJECT_KINDS: &[(&str, &str)] = &[$((stringify!($oname), $osuffix),)*];
         /// The suffix of every kind of worker key, with the kind's name.
         pub const WORKER_KINDS: &[(&str, &str)] = &[$((stringify!($wname), $wsuffix),)*];
+        /// The suffix of every kind of projection key, with the kind's name.
+        pub const PROJECTION_KINDS: &[(&str, &str)] = &[$((stringify!($pname), $psuffix),)*];
         /// Every shared key without its prefix, with the kind's name.
         pub const SHARED_KINDS: &[(&str, &str)] = &[$((stringify!($sname), $skey),)*];
     };
@@ -96,6 +106,13 @@ keys! {
         worker_event_id = ":event.id",
         /// String with a time to live: `token host pid start` of the process that runs this name.
         worker_lease = ":lease",
+    }
+    projections {
+        /// String: the state of a projection. Names of projections have no dot and no colon, so
+        /// that this is no other key.
+        event_projection = "",
+        /// String with a time to live: the token of the process that runs the projection.
+        event_projection_lease = ".lease",
     }
     shared {
         /// List: the markers.
@@ -153,17 +170,6 @@ impl Keys {
         namespace.map_or_else(|| Ok(Self::new()), Self::with_namespace)
     }
 
-    /// String: the state of a projection. Names of projections have no dot and no colon, so that
-    /// this is no other key.
-    pub fn event_projection(&self, name: &str) -> String {
-        [&self.prefix, "event.projection.", name].concat()
-    }
-
-    /// String with a time to live: the token of the process that runs it.
-    pub fn event_projection_lease(&self, name: &str) -> String {
-        [&self.prefix, "event.projection.", name, ".lease"].concat()
-    }
-
     /// What every key begins with: empty, or `{NS:p}:`.
     pub fn prefix(&self) -> &str {
         &self.prefix
@@ -208,7 +214,7 @@ mod tests {
             all.extend(
                 WORKER_KINDS
                     .iter()
-                    .map(|(kind, suffix)| (format!("{kind} {name}"), [keys.prefix(), "event.worker:", name, suffix].concat())),
+                    .map(|(kind, suffix)| (format!("{kind} {name}"), [keys.prefix(), WORKER, name, suffix].concat())),
             );
         }
         all.extend(SHARED_KINDS.iter().map(|(kind, key)| ((*kind).to_owned(), [keys.prefix(), key].concat())));

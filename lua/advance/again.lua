@@ -1,16 +1,17 @@
--- again: what a slot has is given to it again.
+-- again: gives a slot its batch again.
 -- Uses: batch.count ids.MAX ids.after ids.parse jump.beyond names.is_foreign room.taken tag.numbers
+-- Uses: worker.id
 
--- Returns the object's last id, or 0 if its key has no id. MGET, because it answers nil for a key
--- of a wrong type where GET would fail. What is no id must not reach the caller: with the batch in
--- hand there is nothing to hold back any more, and 0 is an id before it.
+-- Returns the object's last id; 0 if it is absent or invalid. MGET, because it returns nil for a
+-- key of a wrong type, where GET would raise. An invalid id must not reach the caller. With the
+-- batch in hand it is too late to hold the object, and 0 is below every id.
 local function last_of(object)
   local last = call('MGET', P .. object .. K.last_event_id)[1]
   return last and M.ids.parse(last) and last or '0'
 end
 
--- Makes the counter jump if an id above it turns up, which was given before. Returns whether there
--- is room for new ids.
+-- Makes the counter jump if this id, which was given before, is above it. Returns whether the
+-- counter leaves room for new ids.
 local function rise_above(id)
   if id > C.counter then
     local risen = M.jump.beyond(id)
@@ -22,8 +23,8 @@ local function rise_above(id)
   return true
 end
 
--- Gives the slot the batch it has: what remains of one, or all of it after a lost reply, a restart,
--- a hold.
+-- Gives the slot its batch: the rest of a batch; all of it after a lost reply, a restart, or a
+-- hold.
 local function give(i, object, tag)
   C.busy[i] = true
   if C.bytes_left <= 0 then
@@ -35,18 +36,18 @@ local function give(i, object, tag)
     C.bytes_left = C.bytes_left - #batch[k]
     entry[#entry + 1] = batch[k]
   end
-  -- Slots that claim in this call must not get the ids of this batch.
+  -- The ids of this batch must not be given to slots that claim in this call.
   rise_above(M.ids.after(tonumber((M.tag.numbers(tag))), #batch - 1))
   C.entries[#C.entries + 1] = entry
   M.batch.count(#batch)
   C.progress = true
 end
 
--- Gives the batch to a slot whose result, if any, speaks of another one.
+-- Gives the batch to a slot without a result, or with a result of another batch.
 local function give_unknown(i, tag)
   C.busy[i] = true
   for _, object in ipairs(call('LRANGE', C.base[i] .. K.worker_object, 0, -1)) do
-    if not M.names.is_foreign(object) and call('MGET', P .. object .. K.event_worker)[1] == C.name .. '.' .. C.number[i] then
+    if not M.names.is_foreign(object) and call('MGET', P .. object .. K.event_worker)[1] == M.worker.id(C.name, C.number[i]) then
       local _, _, _, crashes = M.tag.numbers(tag)
       if crashes > 0 then
         M.room.taken(crashes)

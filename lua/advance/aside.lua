@@ -1,14 +1,14 @@
--- aside: what cannot go on is held until an operator releases it, and stops nothing else.
+-- aside: holds for an operator an object that cannot go on, so that it stops no other object.
 -- Uses: again.rise_above hold.batch hold.object tag.held_text tag.numbers
 
--- Returns why an object is put aside because of this key, which is without its prefix. Not by
--- string.format, which cuts a name at a NUL.
+-- Returns the reason for an object put aside because of this key, given without prefix.
+-- string.format would cut a name at a NUL.
 local function why_of(wrong)
   return 'quarantine: ' .. wrong .. ' is a ' .. call('TYPE', P .. wrong).ok
 end
 
--- Returns whether the reply is an error for a key's type. Any other error is no matter of one key,
--- and ends the call.
+-- Returns whether the reply is the error of a wrong type. Raises any other error: it does not
+-- belong to one key, and ends the call.
 local function is_wrong_type(reply)
   if type(reply) ~= 'table' or not reply.err then
     return false
@@ -16,16 +16,16 @@ local function is_wrong_type(reply)
   return string.find(reply.err, '^WRONGTYPE') ~= nil or error(reply)
 end
 
--- Notes what was put aside in this call: it is not due any more, though the call may have read
--- before that it is.
+-- Notes an object put aside in this call. It is not due any more, even if the call has read before
+-- that it is.
 local function note(object, why)
   C.put_aside[object], C.held_changed = true, true
   C.quarantined[#C.quarantined + 1] = object
   C.quarantined[#C.quarantined + 1] = why
 end
 
--- Reports a name that is dropped because it may be one of another namespace. The reply has few of
--- them, and of each what a name may have.
+-- Reports a dropped name that may belong to another namespace. The reply has a limited number of
+-- names and of bytes of each.
 local function report_foreign(object)
   if #C.quarantined < 128 then
     C.quarantined[#C.quarantined + 1] = string.sub(object, 1, 512)
@@ -33,16 +33,15 @@ local function report_foreign(object)
   end
 end
 
--- Returns the key, without its prefix, that did not let the first event of the object into the
--- slot's batch. Raises where it is the batch that has a wrong type: that is the worker's own key,
--- not the object's.
+-- Returns the key, without prefix, whose wrong type stopped the move of the first event into the
+-- slot's batch. Raises if it is the batch, because that key belongs to the worker.
 local function wrong_of(i, object, reply)
   is_wrong_type(reply)
   call('LLEN', C.base[i] .. K.worker_event)
   return object .. K.events
 end
 
--- Puts an object aside that the slot has, because its key `wrong` has a wrong type.
+-- Puts aside the object of a slot; `wrong`: its key of a wrong type, without prefix.
 local function put(i, object, wrong)
   local why = why_of(wrong)
   M.hold.object(C.base[i], object, 'inf', M.tag.held_text('0', 0, 0, 0, why))
@@ -50,8 +49,8 @@ local function put(i, object, wrong)
   note(object, why)
 end
 
--- Puts aside an object of which an earlier call has held the batch, because its owner's key has a
--- wrong type: its batch and the numbers of that stay what they are.
+-- Puts aside an object with a batch held by an earlier call, because its owner's key has a wrong
+-- type. The batch and its numbers stay as they are.
 local function put_held(i, object)
   local why = why_of(object .. K.event_worker)
   call('ZADD', P .. K.objects_held, 'inf', object)
@@ -61,21 +60,21 @@ local function put_held(i, object)
   note(object, why)
 end
 
--- Holds the batch of a slot as it is, because what its result asks for cannot be done.
+-- Puts aside the whole batch of a slot, because its result cannot be taken in.
 local function put_batch(i, object, why)
   local first, handouts, attempts, crashes = M.tag.numbers(ARGV[C.arg[i] + 1])
   M.hold.batch(C.base[i], object, 'inf', M.tag.held_text(first, handouts, attempts, crashes, why))
   note(object, why)
 end
 
--- Returns whether the object is among the held or the paused ones. Where that cannot be told of the
--- paused ones, because their key has a wrong type, it is.
+-- Returns whether the object is in the set of held or of paused objects. If the set of paused
+-- objects has a wrong type, the object counts as paused.
 local function is_held(object)
   return call('ZSCORE', P .. K.objects_held, object) or try('ZSCORE', P .. K.objects_paused, object)
 end
 
--- Looks closer at an object whose last id is not one below the counter, or one of whose keys tells
--- nothing and yet is there. Returns 'empty' or 'wrong' if it cannot be claimed, else nil.
+-- Examines an object with a last id that is not below the counter, or with a key that reads as nil
+-- but exists. Returns 'empty' or 'wrong' if it cannot be claimed, else nil.
 local function refused(i, object, owner, last, last_id)
   local queue = call('TYPE', P .. object .. K.events).ok
   if queue == 'none' then
@@ -87,7 +86,7 @@ local function refused(i, object, owner, last, last_id)
     put(i, object, object .. K.last_event_id)
     return 'wrong'
   end
-  -- Nobody may pass over what is held.
+  -- No slot may claim an object past its held batch.
   if not owner and call('EXISTS', P .. object .. K.event_worker) == 1 and is_held(object) then
     put_held(i, object)
     return 'wrong'

@@ -1,19 +1,22 @@
--- errors: how the event at the head of a batch has failed, in OBJ:event.errors. What never failed
--- has no such list, and costs no command: the tag tells. A list of a wrong type holds up nothing:
--- it is written over by nobody, and goes as any other where the event ends.
--- Uses: aside.is_wrong_type ids.text tag.held_numbers tag.numbers text.beginning time.now_ms
+-- errors: the errors of failed attempts with the first event of a batch, in OBJ:event.errors.
+--
+-- An entry is `MS ATTEMPT ERROR`, the newest first. An event without a failure has no list, and
+-- costs no command: the tag shows the failures. A list of a wrong type stops nothing. It is not
+-- written, and is deleted with the event, as any other list.
+-- Uses: aside.is_wrong_type ids.text tag.held_error tag.held_numbers tag.numbers text.beginning
+-- Uses: time.now_ms
 local ERRORS_MAX, ERROR_BYTES_MAX = 20, 500
 
--- Keeps the error of an event that is held with these numbers, if it has failed once more than the
--- tag of its batch says; `count` events before it are over. The error is `why`, or else what the
--- event is held for.
+-- Adds the error of an event that is held, if it has failed once more than the tag of its batch
+-- says. `count`: events before it that are over; `held_id`: the value of OBJ:events.held.id; `why`:
+-- the error (nil: the one in held_id).
 local function keep(object, tag, count, held_id, why)
-  local _, _, attempts, _, why_at = M.tag.held_numbers(held_id)
+  local _, _, attempts = M.tag.held_numbers(held_id)
   local _, _, before = M.tag.numbers(tag)
   if attempts <= (count > 0 and 0 or before) then
     return
   end
-  why = why or string.sub(held_id, string.match(held_id, '^retry: ()', why_at) or string.match(held_id, '^attempts: .-: ()', why_at) or why_at)
+  why = why or M.tag.held_error(held_id)
   local text = M.ids.text(M.time.now_ms()) .. ' ' .. M.ids.text(attempts) .. ' ' .. M.text.beginning(why, ERROR_BYTES_MAX)
   local kept = try('LPUSH', P .. object .. K.event_errors, text)
   if not M.aside.is_wrong_type(kept) and kept > ERRORS_MAX then

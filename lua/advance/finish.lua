@@ -1,14 +1,14 @@
--- finish: the end of an event of which handlers have kept something.
--- What they have emitted is pushed, and with the log on their results are written into its row.
+-- finish: ends an event with handler progress in OBJ:event.handled.
+-- The emits of its handlers are pushed. With the log on, their results are written into its row.
 -- Uses: aside.is_wrong_type aside.put_batch emits.parse emits.push emits.results_of
 -- Uses: emits.wrong_queue
 
--- Reads what is kept, where the slot's result says so. If what is emitted cannot be pushed the
--- batch is put aside; returns whether it is not. Asked before anything is written: what is emitted
+-- Reads the handler progress of a slot whose result may end the event. Puts the batch aside if
+-- emits cannot be pushed, and returns whether they can. Comes before the first write, because emits
 -- must neither be lost nor pushed twice.
 local function read(i, object)
   local kept = try('HGETALL', P .. object .. K.event_handled)
-  -- One of a wrong type tells nothing, and goes with the event.
+  -- A key of a wrong type has no progress, and is deleted with the event.
   kept = M.aside.is_wrong_type(kept) and {} or kept
   local id, emits = M.emits.parse(kept)
   local wrong, found = object .. K.event_handled, 'hash that cannot be read'
@@ -23,8 +23,8 @@ local function read(i, object)
   return true
 end
 
--- Ends the event of which something is kept, unless it is behind `over`, the last one that is over;
--- nil: all of the batch is.
+-- Ends the event with handler progress, unless it comes after `over`, the id of the last event that
+-- is over (nil: the whole batch is).
 local function event(i, object, over)
   local handled = C.handled[C.number[i]]
   if over and handled.id > over then
@@ -33,10 +33,10 @@ local function event(i, object, over)
     C.to_delete[#C.to_delete + 1] = P .. object .. K.event_handled
     return
   end
-  -- At once: what is pushed must not be there any more, whatever happens further on.
+  -- Deleted at once: pushed emits must not remain, even if the call fails later.
   call('DEL', P .. object .. K.event_handled)
   C.markers_left = C.markers_left + M.emits.push(handled.emits)
-  -- Their texts may be large, and other slots have some, too.
+  -- Frees memory: emits may be large, and other slots have some, too.
   handled.emits = {}
 end
 

@@ -1,13 +1,13 @@
--- log: with the event log on, the rows of events that are finalized.
+-- log: writes the rows of finalized events, with the event log on.
 -- Uses: again.last_of aside.put_batch aside.why_of ids.after ids.parse ids.text results.taken_ms
 -- Uses: tag.numbers time.now_ms
 
--- Beyond what came in this call, so many rows are trimmed at most.
+-- The most rows to trim in a call, besides as many as it wrote.
 local TRIM_MAX = 1000
 local rows, wrong = 0, nil
 
--- Returns why the log cannot be written, or false. Asked before anything is written: an event must
--- not leave its batch without its row, nor have two.
+-- Returns why the log cannot be written; false if it can. Comes before the first write, because
+-- each event must leave its batch with exactly one row.
 local function refused()
   if wrong == nil then
     local found = call('TYPE', P .. K.event_log).ok
@@ -16,8 +16,7 @@ local function refused()
   return wrong
 end
 
--- Writes a row. That of the event of which handlers have kept results has these, too, behind all
--- other fields.
+-- Writes the row of an event. Results of its handlers, if any, are the last field.
 local function row(i, status, object, id, before, event, why, attempts)
   local taken, handled = M.ids.text(M.results.taken_ms(i)), C.handled[C.number[i]]
   if handled and handled.results and handled.id == M.ids.parse(id) then
@@ -30,9 +29,9 @@ local function row(i, status, object, id, before, event, why, attempts)
   rows = rows + 1
 end
 
--- Writes down the delivered events of the batch: all of it, or the first `count`. One that is
--- buried behind them has its row where that is done. If the log cannot be written the batch is put
--- aside; returns whether it is not.
+-- Writes rows for the delivered events of the batch: the first `count`, or all (nil). The step
+-- that buries an event after them writes its row. Puts the batch aside if the log cannot be
+-- written, and returns whether it can.
 local function delivered(i, object, count)
   local why = refused()
   if why then
@@ -51,15 +50,16 @@ local function delivered(i, object, count)
   return true
 end
 
--- Writes a row as a worker without the event log does. As many rows are kept as the workers with it
--- keep, or kept last; else 1,000. Returns what Redis answered.
+-- Writes a row as a worker without the event log. Keeps as many rows as workers with the log keep,
+-- or kept last; else 1,000. Returns the reply of Redis.
 local function keep_without_log(status, fields)
   local kept = try('HGET', P .. K.meta, 'event.log.keep')
   local most = type(kept) == 'string' and M.ids.parse(kept) and kept or '1000'
   return try('XADD', P .. K.event_log, 'MAXLEN', '~', most, 'LIMIT', '1000', '*', 'status', status, unpack(fields))
 end
 
--- Whole nodes of the stream go, and so many at most: a little more is kept than was asked for.
+-- Trims the log. Redis deletes whole nodes of the stream, and the call limits their number, so a
+-- few rows more than asked for remain.
 local function trim()
   if rows > 0 then
     local limit = M.ids.text(rows + TRIM_MAX)

@@ -1,13 +1,17 @@
--- pauses: objects under a rule are paused, and woken when it is over.
--- Uses: rules.KIND_BYTES rules.is_in_force rules.look rules.next_of rules.parse rules.selectors_of
+-- pauses: pauses objects under a rule, and wakes them when the rule is over.
+-- Uses: rules.is_in_force rules.look rules.next_of rules.parse rules.selector_of rules.selectors_of
 -- Uses: rules.text rules.times rules.write_next time.now_ms
+
+-- The most objects that a call wakes.
 local WAKE_MAX = 64
--- More than one call should pause: then it claims nothing further, and the next one goes on.
+-- The objects that the call may still pause. At 0 it claims nothing more, and the next call goes
+-- on.
 local pauses_left = 256
--- Fields of rules that one call asks for. Behind them it takes nothing further: the reply counts as
--- full. An object that is woken counts as 16.
+-- The fields of rules that the call may still read. At 0 the reply counts as full. An object that
+-- is woken counts as 16 fields.
 local fields_left, WOKEN_FIELDS = 2048, 16
 
+-- Counts fields of rules that the call has read.
 local function count_fields(count)
   fields_left = fields_left - count
   if fields_left <= 0 then
@@ -15,12 +19,14 @@ local function count_fields(count)
   end
 end
 
+-- Returns whether a rule in force applies to the object.
 local function is_over_now(object)
   local is_over, fields = M.rules.look(object, M.time.now_ms())
   count_fields(fields)
   return is_over
 end
 
+-- Counts an object that the call has paused.
 local function count_pause()
   pauses_left = pauses_left - 1
   if pauses_left <= 0 then
@@ -28,9 +34,9 @@ local function count_pause()
   end
 end
 
--- Pauses an object that nobody runs, or this slot, if it has events and a rule is over it. Returns
--- whether it has. `named`: the slot's list has it. One that is held already, though its owner's key
--- does not tell so, is left to who looks at that.
+-- Pauses an object without an owner, or of this slot, if it has events and a rule applies to it.
+-- Returns whether it did. `named`: the slot's list has the name. Leaves an object that is held
+-- although its owner's key does not say so.
 local function pause(i, object, last, named)
   if not is_over_now(object) or call('EXISTS', P .. object .. K.events) == 0 or call('ZSCORE', P .. K.objects_held, object) then
     return false
@@ -41,7 +47,7 @@ local function pause(i, object, last, named)
     call('LREM', C.base[i] .. K.worker_object, '1', object)
   end
   if last and C.forget_ms > 0 then
-    -- Set anew it has no time to live: what is paused is not idle, however long.
+    -- SET removes the time to live: a paused object is not idle.
     call('SET', P .. object .. K.last_event_id, last)
   end
   C.progress = true
@@ -49,7 +55,7 @@ local function pause(i, object, last, named)
   return true
 end
 
--- Pauses a due held object that a rule is over, with the batch it has. Returns whether it has.
+-- Pauses a due held object, with its batch, if a rule applies to it. Returns whether it did.
 local function pause_held(object)
   if not is_over_now(object) then
     return false
@@ -60,7 +66,7 @@ local function pause_held(object)
   return true
 end
 
--- The names that a selector means, as a lexical range.
+-- Returns the lexical range of the names that a selector means.
 local function range_of(selector)
   local prefix = string.match(selector, '^(.*):%*$')
   if selector == '*' then
@@ -71,7 +77,7 @@ local function range_of(selector)
   return '[' .. selector, '[' .. selector
 end
 
--- Whether one of the selectors of the rules in force means the object.
+-- Returns whether one of the selectors `in_force` means the object.
 local function is_over(in_force, object)
   for _, selector in ipairs(M.rules.selectors_of(object)) do
     if in_force[selector] then
@@ -81,7 +87,7 @@ local function is_over(in_force, object)
   return false
 end
 
--- Makes due what no other rule is over.
+-- Makes the objects due to which no rule in force applies.
 local function wake_those(objects, in_force)
   local woken, due = {}, {}
   for _, object in ipairs(objects) do
@@ -96,16 +102,16 @@ local function wake_those(objects, in_force)
   end
 end
 
--- Goes on with the waking of rules that are lifted or past their end, where another call has left
--- off; a rule of which nothing is left to wake goes. The hash is not asked in any order, and needs
--- none: what is over an object does not depend on it.
+-- Wakes objects of rules that are lifted or past their end, from where another call stopped.
+-- Deletes a rule without objects left. The order of the fields does not matter, because the rules
+-- that apply to an object do not depend on it.
 local function wake()
   local all, left = call('HGETALL', P .. K.event_rules), WAKE_MAX
   local in_force, over = {}, {}
   for i = 1, #all, 2 do
     local ends, lifted = M.rules.times(all[i + 1])
     if M.rules.is_in_force(ends, lifted, M.time.now_ms()) then
-      in_force[string.sub(all[i], M.rules.KIND_BYTES + 1)] = true
+      in_force[M.rules.selector_of(all[i])] = true
     elseif ends then
       over[#over + 1] = i
     end
@@ -115,7 +121,7 @@ local function wake()
       break
     end
     local field, rule = all[i], M.rules.parse(all[i + 1])
-    local from, to = range_of(string.sub(field, M.rules.KIND_BYTES + 1))
+    local from, to = range_of(M.rules.selector_of(field))
     if rule.cursor ~= '' then
       from = '(' .. rule.cursor
     end
@@ -124,7 +130,7 @@ local function wake()
     count_fields(WOKEN_FIELDS * #objects)
     if #objects < left then
       call('HDEL', P .. K.event_rules, field)
-      -- As any field that is no rule.
+      -- The deleted field counts no more: `next` is no rule.
       all[i] = 'next'
     else
       rule.lifted, rule.cursor = true, objects[#objects]

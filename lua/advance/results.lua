@@ -1,10 +1,9 @@
--- results: results other than `done`: what became of a batch in flight.
+-- results: takes in results other than `done`.
 -- Uses: again.give again.give_unknown again.last_of errors.keep finish.event finish.read hold.batch
 -- Uses: hold.object ids.parse log.delivered log.keep_without_log log.row tag.has_failed
 -- Uses: tag.held_text tag.numbers time.now_ms
 
--- The arguments that follow each word. With the log on one more follows: how long ago the batch was
--- taken, ms.
+-- The arguments after each word. With the log on one more follows: the age of the batch, ms.
 local FIELDS = {
   done = { 'object', 'tag', 'last' },
   yield = { 'object', 'tag', 'last' },
@@ -14,8 +13,8 @@ local FIELDS = {
   complete = { 'object', 'tag', 'last', 'count', 'next', 'id', 'error', 'attempts' },
 }
 
--- Reads a number and a word at `at`, as what comes behind the first `n` slots. Returns how many
--- slots there are, and where the next number is.
+-- Reads the number and the word at `at`. The first `n` slots are read already. Returns the number
+-- of slots read, and the position of the next number.
 local function name(at, n, tag_keys, base)
   local number, word = ARGV[at], ARGV[at + 1]
   if word == 'look' then
@@ -31,7 +30,7 @@ local function name(at, n, tag_keys, base)
   return n, at + 2 + #FIELDS[word] + (C.logs and 1 or 0)
 end
 
--- Returns the arguments of the slot's result by their names.
+-- Returns the fields of the slot's result by name.
 local function read(i)
   local result = {}
   for k, field in ipairs(FIELDS[C.result[i]] or {}) do
@@ -40,19 +39,19 @@ local function read(i)
   return result
 end
 
--- Returns when the batch was taken, in ms.
+-- Returns the time at which the batch was taken, ms.
 local function taken_ms(i)
   return M.time.now_ms() - tonumber(ARGV[C.arg[i] + #FIELDS[C.result[i]]])
 end
 
--- What comes before and after a batch is committed that is delivered as a whole: the log is
--- written, what handlers have kept is finished, and the errors of its first event go. `prepare`
--- returns false if that cannot be done; the batch is put aside then.
+-- Prepares the commit of a batch that is delivered as a whole: reads handler progress, and writes
+-- the log. Returns false if that is impossible; the batch is put aside then.
 local function prepare(i)
   local object = ARGV[C.arg[i]]
   return (not C.handled[C.number[i]] or M.finish.read(i, object)) and (not C.logs or M.log.delivered(i, object, nil))
 end
 
+-- Finishes that commit: ends the handler progress, and deletes the errors of the first event.
 local function finish(i)
   local object, tag = ARGV[C.arg[i]], ARGV[C.arg[i] + 1]
   if C.handled[C.number[i]] then
@@ -63,15 +62,15 @@ local function finish(i)
   end
 end
 
--- Holds an object that has nothing in hand, due at once: other objects have a turn, or the next
--- call has room for it.
+-- Holds an object without a batch, due now: other objects have a turn, or the next call has room
+-- for it.
 local function let_go(i, object)
   M.hold.object(C.base[i], object, M.time.now_ms(), nil)
   C.held_changed = true
 end
 
--- Writes the event behind the first `count` of the batch to the dead letters, or to the log if it
--- is completed with errors. Returns the error if that cannot be done.
+-- Writes the event after the first `count` of the batch to the dead letters; if it is completed
+-- with errors, to the log. Returns the error if that fails, else nil.
 local function bury(i, result, before)
   local object = result.object
   local event = call('LINDEX', C.base[i] .. K.worker_event, -1 - tonumber(result.count))
@@ -90,30 +89,28 @@ local function bury(i, result, before)
   return failed
 end
 
--- Holds what remains of the batch, for a time or until an operator releases it; `why`: the error of
--- its first event, if the value does not tell it.
-local function hold(i, result, count, delay_ms, held_id, why)
+-- Holds the rest of the batch for `delay_ms`, or until an operator releases it ('inf'). `why`: the
+-- error of its first event (nil: the one in held_id).
+local function hold_rest(i, result, count, delay_ms, held_id, why)
   local due = delay_ms == 'inf' and delay_ms or M.time.now_ms() + tonumber(delay_ms)
   M.hold.batch(C.base[i], result.object, due, held_id)
   C.held_changed = true
   M.errors.keep(result.object, result.tag, count, held_id, why)
 end
 
--- Takes in a result that says what became of each piece of a batch: some events delivered, one
--- buried, the rest kept or held. Returns whether the slot goes on with its object because nothing
--- of the batch remains.
+-- Takes in a result for parts of a batch: some events delivered, one buried, the rest kept or held.
+-- Returns whether the slot goes on with its object, because nothing of the batch remains.
 local function settle_part(i, result)
   local word, object, last, tag = C.result[i], result.object, result.last, result.tag
   local count, batch = tonumber(result.count), C.base[i] .. K.worker_event
-  -- The id before the first event that remains, and the last event that is over.
+  -- The `prev` of the rest, and the id of the last event that is over.
   local before = last ~= '' and last or M.again.last_of(object)
   local over = M.ids.parse(last) or 0
   local delay_ms, held_id, why = result.delay_ms, result.held_id, nil
   if result.id then
     local failed = bury(i, result, before)
     if failed then
-      -- The event stays where it is, held, rather than be lost. Its hand-outs are kept: no tag may
-      -- come twice.
+      -- The event is held rather than lost. It keeps its hand-outs, because no tag may come twice.
       local _, handouts, _, crashes = M.tag.numbers(tag)
       local held_why = 'quarantine: ' .. (word == 'complete' and K.event_log or K.events_dead) .. ': ' .. failed
       held_id = M.tag.held_text(result.id, handouts, tonumber(result.attempts), crashes, held_why)
@@ -135,7 +132,7 @@ local function settle_part(i, result)
     call('DEL', P .. object .. K.event_errors)
   end
   if delay_ms then
-    hold(i, result, count, delay_ms, held_id, why)
+    hold_rest(i, result, count, delay_ms, held_id, why)
     return false
   elseif result.next == '' then
     call('DEL', C.base[i] .. K.worker_event_id)
@@ -147,8 +144,9 @@ local function settle_part(i, result)
   return false
 end
 
--- Takes in any result but `done` and `yield` of the batch with this tag; a slot whose result speaks
--- of another batch is given its own again. Returns whether the slot goes on with its object.
+-- Takes in any result but `done` and `yield`, if it is for the batch with this tag. With a result
+-- of another batch, gives the slot its batch again. Returns whether the slot goes on with its
+-- object.
 local function settle(i, tag)
   local result = read(i)
   if result.tag ~= tag or not result.count then

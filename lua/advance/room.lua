@@ -1,10 +1,10 @@
--- room: held batches that may kill their worker are taken only while there is room for them.
+-- room: the room of the process for batches that may kill it.
 -- Uses: ids.text suspects.of time.now_ms
 local SUSPECTS_ARG = 12
 local wait_ms, admits, taken = M.suspects.of(ARGV[SUSPECTS_ARG])
 
--- Lets a due held object wait, so that it is not in the way of others. The more objects are held,
--- the longer, so that Redis is not kept busy with it.
+-- Lets a due held object wait, so that it is not in the way of others. The wait grows with the
+-- number of held objects, to limit the work of Redis.
 local function put_off(object)
   local ms = math.max(wait_ms, math.min(math.floor(call('ZCARD', P .. K.objects_held) / 2), 10000))
   call('ZADD', P .. K.objects_held, M.ids.text(M.time.now_ms() + ms), object)

@@ -1,18 +1,23 @@
--- clock: times in Redis move back when Redis' clock steps back. A sweep writes the time down in
--- seriatim.meta, at most once a second. If the clock is then more than a second behind that, it has
--- stepped back, and every time that was written before lies too far ahead by as much. Rules, held
--- objects and departed names move back by it, in bounded steps of the sweeps that follow at once.
--- What was due is due; nothing waits longer than its own time. A retry may come early: if it was
--- written within the second between the step and the sweep that noticed it, or if the clock steps
--- back again while times are being moved. If the clock is further ahead of the time written down
--- than the sweeping process can explain, it has stepped ahead, or Redis could not be reached:
--- leases may have ended whose processes live. For AHEAD_MS or longer (adopt.lua) nothing is taken
--- over, so that these attach again.
+-- clock: moves the times in Redis back after Redis' clock has stepped back.
+--
+-- A sweep writes the time into seriatim.meta, at most once a second.
+--
+-- Step back   The clock is more than a second behind the written time. Every time written before
+--             the step is then too far ahead by the difference. Rules, held objects and departed
+--             names move back by it, in bounded steps of the sweeps that follow at once. Due things
+--             stay due; nothing waits longer than its own time. A retry may come early in two
+--             cases: its time was written in the second between the step and the sweep that noticed
+--             the step, or the clock steps back again while times move.
+-- Step ahead  The clock is further ahead of the written time than the sweeping process can explain:
+--             it has stepped ahead, or Redis could not be reached. Leases of live processes may
+--             have ended. For AHEAD_MS or longer (adopt.lua) nothing is taken over, so that these
+--             processes attach again.
 -- Uses: rules.next_of rules.times rules.with_times rules.write_next
 local STEP_MS, MOVES_MAX, AHEAD_MS = 1000, 1000, 5000
 
--- Moves up to MOVES_MAX members of a sorted set from `cursor` on. Returns the cursor to go on from,
--- or nil, and how many it moved. Members move to below the cursor, so none is met twice.
+-- Moves up to MOVES_MAX members of a sorted set, from the score `cursor` on. Returns the next
+-- cursor (nil: no more members) and the number of moved members. Members move to scores below the
+-- cursor, so none is met twice.
 local function move_back(key, back_ms, cursor, now_ms)
   local from = math.max(tonumber(cursor) or 0, now_ms + 1)
   local page = call('ZRANGE', key, from, '(inf', 'BYSCORE', 'LIMIT', 0, MOVES_MAX, 'WITHSCORES')
@@ -26,8 +31,8 @@ local function move_back(key, back_ms, cursor, now_ms)
   return #page == 2 * MOVES_MAX and page[#page] or nil, #moved / 2
 end
 
--- Moves the ends of the rules that were set in what is the future now, at most 1,000. The others
--- were set before the clock went wrong, or since.
+-- Moves the ends of rules whose time of setting is in the future, at most 1,000. The other rules
+-- were set before the clock went wrong, or after it was right again.
 local function move_rules(back_ms, now_ms)
   if call('TYPE', P .. K.event_rules).ok ~= 'hash' then
     return
@@ -47,8 +52,8 @@ local function move_rules(back_ms, now_ms)
   end
 end
 
--- Returns the first time that moves back by `back_ms`. The clock may have stepped ahead before, by
--- at least as much. Earlier times were then written before that step, and are right again.
+-- Returns the earliest time that moves back by `back_ms`. The clock may have stepped ahead before,
+-- by at least as much. Earlier times were then written before that step ahead, and are right again.
 local function first_to_move(back_ms)
   local found = call('HMGET', P .. K.meta, 'clock.ahead', 'clock.gained')
   local ahead_ms, gained_ms = tonumber(found[1] or ''), tonumber(found[2] or '')
@@ -56,22 +61,24 @@ local function first_to_move(back_ms)
   return ahead_ms and gained_ms and back_ms <= gained_ms + 5 * STEP_MS and ahead_ms - 5 * STEP_MS or 0
 end
 
-local function note_step(back_ms, next_one, cursor)
+-- Returns the value of the field `clock.step`: `BACK_MS NEXT CURSOR`.
+local function step_text(back_ms, next_one, cursor)
   return string.format('%.0f %s %.0f', back_ms, next_one, tonumber(cursor) or 0)
 end
 
--- Notes the time; begins to move what is written if the clock has stepped back, or goes on with
--- that. `noted`: the time written down; `step`: how far a step is dealt with, `BACK_MS NEXT
--- CURSOR`; each nil or false if there is none. Returns how many were moved, and whether there is
--- more to do.
+-- Writes the time. If the clock has stepped back, begins to move times, or goes on with that. The
+-- arguments are values of seriatim.meta, nil or false if absent:
+--   noted  `clock`: the written time
+--   step   `clock.step`: the progress of the moves, `BACK_MS NEXT CURSOR`
+-- Returns the number of moved held objects, and whether more is to be moved.
 local function follow_clock(noted, step, now_ms)
   local key, noted_ms, now_text = P .. K.meta, tonumber(noted or ''), string.format('%.0f', now_ms)
   local back_ms, next_one, cursor = string.match(step or '', '^(%d+) (%a+) (%S+)$')
   back_ms = tonumber(back_ms) or 0
   if noted_ms and now_ms < noted_ms - STEP_MS then
     back_ms, next_one = back_ms + noted_ms - now_ms, 'rules'
-    -- Both at once: if the call fails further on, the step is not forgotten.
-    call('HSET', key, 'clock', now_text, 'clock.step', note_step(back_ms, next_one, 0))
+    -- One command for both: if the call fails later, the step is not forgotten.
+    call('HSET', key, 'clock', now_text, 'clock.step', step_text(back_ms, next_one, 0))
   elseif not noted_ms or now_ms >= noted_ms + STEP_MS then
     call('HSET', key, 'clock', now_text)
   end
@@ -90,7 +97,7 @@ local function follow_clock(noted, step, now_ms)
     next_one = cursor and 'departed' or nil
   end
   if next_one then
-    call('HSET', key, 'clock.step', note_step(back_ms, next_one, cursor))
+    call('HSET', key, 'clock.step', step_text(back_ms, next_one, cursor))
   else
     call('HDEL', key, 'clock.step')
   end

@@ -1,20 +1,30 @@
--- emits: what handlers have emitted and returned is kept, and pushed in the step that ends the
--- event. A field `emit:ID` of OBJ:event.handled is all that one handler has emitted: `PLACE EVENTS
--- BYTES `, then for each event `NAME_BYTES EVENT_BYTES `, the object's name and the event. PLACE is
--- the handler's place among those that are registered. A field `result:ID` is the result of one
--- handler: the member `"ID":VALUE` of a JSON object.
+-- emits: events that handlers have emitted and results that they have returned.
+--
+-- They are fields of OBJ:event.handled until the step that ends the event:
+--   id         the id of the event
+--   emit:ID    all emits of one handler: `PLACE EVENTS BYTES `, then for each event `NAME_BYTES
+--              EVENT_BYTES `, the object's name and the event. PLACE is the handler's place among
+--              the registered ones
+--   result:ID  the result of one handler: the member `"ID":VALUE` of a JSON object
 -- Uses: ids.parse
 
+-- Returns whether a field of the hash has emits.
 local function is_emit(field)
   return string.sub(field, 1, 5) == 'emit:'
 end
 
+-- Returns whether a field of the hash has a result.
 local function is_result(field)
   return string.sub(field, 1, 7) == 'result:'
 end
 
--- Returns the results of all handlers as one JSON object; nil if there is none. The members are
--- sorted, so that the same results are the same text.
+-- Returns `EVENTS BYTES` of a field with emits; '' if the value is invalid.
+local function size_of(value)
+  return string.match(value, '^%d+ (%d+ %d+) ') or ''
+end
+
+-- Returns the results of all handlers as one JSON object; nil if there is none. `kept`: fields and
+-- values of the hash. The members are sorted: the same results give the same text.
 local function results_of(kept)
   local members = {}
   for i = 1, #kept, 2 do
@@ -26,9 +36,10 @@ local function results_of(kept)
   return members[1] and '{' .. table.concat(members, ',') .. '}'
 end
 
--- Takes the fields and values of the hash apart. Answers the event's id, 0 where there is none, and
--- {object, event, object, event, …}: handlers in the order of their places, the events of each as
--- it emitted them. Without these it is a hash that cannot be read.
+-- Parses the fields and values of the hash. Returns two values:
+--   id     the event's id; 0 if absent
+--   emits  {object, event, object, event, …}: handlers in the order of their places, the events of
+--          each in the order of its emits; nil if the hash is invalid
 local function emits_of(kept)
   local id, texts, emits, n = 0, {}, {}, 0
   for i = 1, #kept, 2 do
@@ -58,8 +69,8 @@ local function emits_of(kept)
   return id, emits
 end
 
--- The first of their queues that is none, without the prefix, and its type. Asked before anything
--- is written.
+-- Returns the first queue of these objects with a wrong type: its key without prefix, and its type.
+-- Callers ask before their first write.
 local function wrong_queue(emits)
   local seen = {}
   for i = 1, #emits, 2 do
@@ -72,11 +83,10 @@ local function wrong_queue(emits)
   end
 end
 
--- Markers in one command: unpack has its limit.
+-- Most markers in one command, because of the limit of unpack.
 local MARKERS_PER_PUSH = 1000
 
--- Pushes the events as a frontend does, with one marker for each object. Returns the number of
--- markers.
+-- Pushes the events as a frontend does, with one marker per object. Returns the number of markers.
 local function push_emits(emits)
   local marked, markers = {}, {}
   for i = 1, #emits, 2 do
@@ -92,4 +102,7 @@ local function push_emits(emits)
   return #markers
 end
 
-return { is_emit = is_emit, is_result = is_result, results_of = results_of, parse = emits_of, wrong_queue = wrong_queue, push = push_emits }
+return {
+  is_emit = is_emit, is_result = is_result, size_of = size_of, results_of = results_of, parse = emits_of,
+  wrong_queue = wrong_queue, push = push_emits,
+}

@@ -1,22 +1,23 @@
--- fence: every write of a worker process begins here.
+-- fence: refuses callers without the lease. Every write of a worker process begins here.
+-- Uses: lease.is_of registry.find
 
--- Returns the reply to give, before anything is touched, to a caller whose token is not in `lease`:
--- `lapsed` if the lease is gone and nobody took the name since, else `fenced` with the present
--- lease.
+-- Returns the reply for a caller whose token is not in `lease`:
+--   {'lapsed'}         the lease is gone, and no process has taken the name since
+--   {'fenced', lease}  another process has the name; lease is '' if there is none
 local function refused(name, token, lease)
   if not lease then
-    local value = call('HGET', P .. K.event_workers, name)
-    if value and string.match(value, '^%d+ (%S+)') == token then
+    local _, last_token = M.registry.find(name)
+    if last_token == token then
       return { 'lapsed' }
     end
   end
   return { 'fenced', lease or '' }
 end
 
--- Returns nil if the lease of `name` holds `token`; else the reply to give.
+-- Returns nil if the lease of `name` has `token`, else the reply to give.
 local function check(name, token)
   local lease = call('GET', P .. K.WORKER .. name .. K.worker_lease)
-  if lease and string.sub(lease, 1, #token) == token then
+  if lease and M.lease.is_of(lease, token) then
     return nil
   end
   return refused(name, token, lease)

@@ -1,8 +1,7 @@
--- hold: the one way to let go of an object: for a retry, a takeover, a yield, a stop.
+-- hold: takes an object from its slot. The only way to hold one: retry, takeover, yield, stop.
 
--- Takes `object` away from worker `w` (its keys begin with `at`) and holds it until `due` (ms, or
--- 'inf'). `held_id` is the value of events.held.id; nil where the batch is empty and the reason is
--- a yield. Writes the batch by RENAME: whatever its size, one step, and no type can make it fail.
+-- Takes `object` from a slot whose keys begin with `at`, and holds it until `due` (ms, or 'inf').
+-- `held_id`: the value of OBJ:events.held.id; nil for a yield, whose batch is empty.
 local function hold_object(at, object, due, held_id)
   call('ZADD', P .. K.objects_held, due, object)
   if held_id then
@@ -13,13 +12,16 @@ local function hold_object(at, object, due, held_id)
   call('LREM', at .. K.worker_object, 1, object)
 end
 
+-- The same with the batch of the slot. RENAME moves a batch of any size in one step, and no type of
+-- a key can make it fail.
 local function hold_batch(at, object, due, held_id)
   call('RENAME', at .. K.worker_event, P .. object .. K.events_held)
   hold_object(at, object, due, held_id)
 end
 
--- A name a worker has taken but does not own goes back to the markers, at the end that is taken
--- next: it has waited already. Removes by value: a list may hold two names after a lost reply.
+-- Returns to the markers a name that the slot has taken but does not own. The name goes to the end
+-- that is taken next, because it has waited already. LREM removes by value, because the list may
+-- hold two names after a lost reply.
 local function give_back(at, object)
   call('LREM', at .. K.worker_object, 1, object)
   if object ~= '' then

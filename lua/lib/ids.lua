@@ -1,21 +1,20 @@
--- ids: whole numbers from 0 to 2^53 - 1, as text, and the step from one id to the next.
+-- ids: whole numbers from 0 to 2^53 - 1 as text, and the step from one id to the next.
 local MAX = 9007199254740991
 
--- Returns the number, or nil if the text is none. `tonumber` alone takes `nan`, `1e5`, `0x10` and `
--- 7` for numbers.
+-- Returns the number; nil for any other text. `tonumber` alone would accept `nan`, `1e5` and
+-- `0x10`.
 local function parse(text)
   local id = #text <= 16 and string.find(text, '^%d+$') and tonumber(text)
   return id and id <= MAX and id or nil
 end
 
--- Returns the number as text, in full. Redis would need longer for it, and `%d` alone may be wrong
--- above 2^31.
+-- Returns all digits of the number. Redis' own conversion is slower, and `%d` may be wrong above
+-- 2^31.
 local function text(number)
   return string.format(number < 2147483648 and '%d' or '%.0f', number)
 end
 
--- Returns the id that is given `count` events after `id`. The ids of a batch are steps from its
--- first one.
+-- Returns the id that is `count` events after `id`. The ids of a batch are steps from its first id.
 local function after(id, count)
   return id + count
 end

@@ -1,8 +1,8 @@
--- names: which names of objects are not ours to touch.
+-- names: recognizes names of objects that may belong to another namespace.
 
--- Returns whether the name may be that of an object of a namespace, because it begins with a brace:
--- without a namespace, its keys would be keys of that one. A script that meets such a name drops
--- it, reports it where it can, and touches no key of the object.
+-- Returns whether the name may be that of an object of a namespace: there is no namespace, and the
+-- name begins with a brace. Its keys would be keys of that namespace. A script that meets such a
+-- name drops it, reports it if it can, and touches no key of the object.
 local function is_foreign(object)
   return P == '' and string.byte(object) == 123
 end

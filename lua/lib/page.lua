@@ -1,13 +1,13 @@
--- page: rows of a stream, as many as asked for or as fit into the bytes of a page.
+-- page: rows of a stream, up to a number of rows and of bytes.
 
--- A page ends behind the row with which it has so many bytes.
+-- Bytes of a page. The row that reaches them is the last one.
 local PAGE_BYTES_MAX = 1048576
--- Sizes are known only after reading, so that few rows are read at a time.
+-- Most rows in one read: their sizes are known only after it.
 local ROWS_PER_READ = 4
 
--- Calls `add` for the rows of the stream in the order of `command`, XRANGE or XREVRANGE, until
--- there are `count` or `add` returns true. Returns 1 if the page ended before because of its bytes,
--- else 0.
+-- Calls `add` for each row of the stream, in the order of `command` (XRANGE or XREVRANGE). Ends
+-- after `count` rows, after the bytes of a page, or if `add` returns true. Returns 1 if the bytes
+-- ended the page, else 0.
 local function each_row(command, key, from, to, count, add)
   local want, longest, bytes, seen = 1, 1, 0, 0
   repeat

@@ -1,26 +1,32 @@
--- rules: pauses and blocks, as event.rules has them. A field of event.rules is `KIND SELECTOR`; its
--- value is numbers, then text of the lengths they tell: `SET_MS END_MS LIFTED WHO_BYTES
--- CURSOR_BYTES WHO CURSOR WHY`, without blanks between the texts. END_MS is 0 where the rule has no
--- end; LIFTED is 1 once it is lifted, and then the objects up to CURSOR, which may be any bytes,
--- have been woken. The field `next` tells when a rule is to be woken next.
+-- rules: pauses and blocks in event.rules.
+--
+-- A field is `KIND SELECTOR`. Its value has numbers, then three texts of the lengths given in them,
+-- without blanks between the texts: `SET_MS END_MS LIFTED WHO_BYTES CURSOR_BYTES WHO CURSOR WHY`.
+--   END_MS  the time at which the rule ends; 0: never
+--   LIFTED  1 if the rule is lifted, else 0
+--   CURSOR  of a lifted rule: the last of its objects that was woken, any bytes
+-- One more field, `next`, is the time at which a rule is to be woken next.
 
--- A prefix ends at one of the first 8 colons of a name. A name may have 512, and each would be two
--- lookups more.
+-- A prefix ends at one of the first 8 colons of a name. A name may have 512 colons, and each would
+-- cost two lookups.
 local COLONS_MAX = 8
 
--- Returns the end of a rule, whether it is lifted, and when it was set; nil if the value is no
--- rule. Its texts, which may be long, are not taken apart: a script that reads all rules needs no
--- more.
+-- The two kinds, each with the blank that follows it. KIND_BYTES is their length.
+local KINDS, KIND_BYTES = { 'block ', 'pause ' }, 6
+
+-- Returns the end of a rule, whether it is lifted, and when it was set; nil if the value is
+-- invalid. Leaves out the texts, which may be long: a script that reads all rules needs no more.
 local function times_of(value)
   local set, ends, lifted = string.match(value, '^(%d+) (%d+) ([01]) %d+ %d+ ')
   return tonumber(ends), lifted == '1', tonumber(set)
 end
 
--- Returns the value of the rule with another time at which it was set, and another end.
+-- Returns the value of the rule with another time of setting and another end.
 local function with_times(value, set_ms, ends)
   return string.format('%.0f %.0f ', set_ms, ends) .. string.sub(value, string.match(value, '^%d+ %d+ ()'))
 end
 
+-- Returns the rule of a value, with its fields by name; nil if the value is invalid.
 local function parse(value)
   local set, ends, lifted, who_len, cursor_len, text_at = string.match(value, '^(%d+) (%d+) ([01]) (%d+) (%d+) ()')
   if not text_at then
@@ -33,23 +39,35 @@ local function parse(value)
   }
 end
 
--- Not by %s, which cuts a name at a NUL.
+-- Returns the value of a rule. `%s` would cut a name at a NUL.
 local function text_of(rule)
   local numbers = string.format('%s %.0f %d %d %d ', rule.set, rule.ends, rule.lifted and 1 or 0, #rule.who, #rule.cursor)
   return numbers .. rule.who .. rule.cursor .. rule.why
 end
 
--- Whether a rule with these times holds anything. A rule that is lifted or past its end does not;
--- nor does a value that is no rule.
+-- Returns the field of a rule.
+local function field(kind, selector)
+  return kind .. ' ' .. selector
+end
+
+-- Returns the selector in the field of a rule.
+local function selector_of(name)
+  return string.sub(name, KIND_BYTES + 1)
+end
+
+-- Returns whether the field and its value are a rule.
+local function is_rule(name, value)
+  local kind = string.sub(name, 1, KIND_BYTES)
+  return (kind == KINDS[1] or kind == KINDS[2]) and times_of(value) ~= nil
+end
+
+-- Returns whether a rule with these times holds objects. A lifted or ended rule does not, nor does
+-- an invalid value.
 local function is_in_force(ends, lifted, now_ms)
   return ends ~= nil and not lifted and (ends == 0 or ends > now_ms)
 end
 
--- Both kinds of rules have names of five letters and a blank.
-local KIND_BYTES = 6
-
--- Returns the selectors that mean the object: everything, each prefix at one of its first 8 colons,
--- the object.
+-- Returns the selectors that mean the object: everything, its prefixes, its name.
 local function selectors_of(object)
   local selectors, colon = { '*' }, string.find(object, ':', 1, true)
   while colon and #selectors <= COLONS_MAX do
@@ -63,7 +81,7 @@ end
 -- Returns the fields of all possible rules for the object, blocks first.
 local function fields_of(object)
   local selectors, fields = selectors_of(object), {}
-  for _, kind in ipairs({ 'block ', 'pause ' }) do
+  for _, kind in ipairs(KINDS) do
     for _, selector in ipairs(selectors) do
       fields[#fields + 1] = kind .. selector
     end
@@ -71,18 +89,18 @@ local function fields_of(object)
   return fields
 end
 
--- Fields that this call has asked for, each with whether its rule is in force: objects share most
--- of them.
+-- The fields that this call has read, each with whether its rule is in force. Objects share most of
+-- them.
 local asked = {}
 
--- Returns whether a rule in force is over the object, and how many fields it has asked for.
+-- Returns whether a rule in force applies to the object, and the number of fields read for it.
 local function look(object, now_ms)
   local fields = {}
-  for _, field in ipairs(fields_of(object)) do
-    if asked[field] then
+  for _, name in ipairs(fields_of(object)) do
+    if asked[name] then
       return true, 0
-    elseif asked[field] == nil then
-      fields[#fields + 1], asked[field] = field, false
+    elseif asked[name] == nil then
+      fields[#fields + 1], asked[name] = name, false
     end
   end
   local is_over = false
@@ -95,8 +113,8 @@ local function look(object, now_ms)
   return is_over, #fields
 end
 
--- When a rule is to be woken next, of all fields and values: 0 if one is lifted, else the first
--- end, or infinity; nil if there is no rule.
+-- Returns the time at which a rule is to be woken next: 0 if one is lifted, else the first end, or
+-- infinity; nil if there is no rule. `all`: fields and values of the hash.
 local function next_of(all)
   local soonest
   for i = 1, #all, 2 do
@@ -109,12 +127,12 @@ local function next_of(all)
   return soonest
 end
 
--- The same as the field `next` has it; nil if there is no such field.
+-- Returns the value of the field `next` for this time; nil if the field is to be absent.
 local function next_text(soonest)
   return soonest and (soonest < math.huge and string.format('%.0f', soonest) or 'never')
 end
 
--- Writes down when a rule is to be woken next, and returns it as it is written.
+-- Writes the field `next`, and returns its value.
 local function write_next(soonest)
   local text = next_text(soonest)
   if text then
@@ -126,6 +144,7 @@ local function write_next(soonest)
 end
 
 return {
-  KIND_BYTES = KIND_BYTES, times = times_of, with_times = with_times, parse = parse, text = text_of, is_in_force = is_in_force,
-  selectors_of = selectors_of, fields_of = fields_of, look = look, next_of = next_of, next_text = next_text, write_next = write_next,
+  times = times_of, with_times = with_times, parse = parse, text = text_of, field = field, selector_of = selector_of,
+  is_rule = is_rule, is_in_force = is_in_force, selectors_of = selectors_of, fields_of = fields_of, look = look,
+  next_of = next_of, next_text = next_text, write_next = write_next,
 }

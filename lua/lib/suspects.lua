@@ -1,9 +1,13 @@
--- suspects: how many batches that may kill its worker a process takes. The process says it as `MS[
--- CRASHES ROOM]…`, with CRASHES ascending. A batch with at least CRASHES crashes is taken while
--- there is ROOM; `-`: always. One that is not taken waits for MS at least.
+-- suspects: the number of batches that may kill their worker which a process takes.
+--
+-- The process states its room as `MS[ CRASHES ROOM]…`, with CRASHES ascending. A batch with at
+-- least CRASHES crashes is taken while ROOM is above 0; `-`: always. A batch without room waits for
+-- at least MS.
 
--- Returns MS; a function that returns whether a batch with so many crashes may be taken; and one
--- that notes that it was.
+-- Returns three values:
+--   wait_ms          MS
+--   admits(crashes)  whether a batch with so many crashes may be taken
+--   taken(crashes)   notes that one was taken
 local function suspects_of(text)
   local classes = {}
   for crashes, room in string.gmatch(text, ' (%d+) (%S+)') do
@@ -24,7 +28,7 @@ local function suspects_of(text)
     return (room_for(crashes) or 1) > 0
   end
 
-  -- A batch with more crashes leaves less room for those with fewer.
+  -- A batch with more crashes leaves less room for batches with fewer.
   local function taken(crashes)
     local room = room_for(crashes)
     for _, class in ipairs(room and classes or {}) do

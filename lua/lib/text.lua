@@ -1,7 +1,7 @@
--- text: texts for people, cut to a length.
+-- text: cuts texts for people.
 
--- Returns the text, or its first `bytes_max` bytes and up to three less, so that no letter of UTF-8
--- is cut.
+-- Returns the text, or at most its first `bytes_max` bytes. A cut does not split a letter of UTF-8,
+-- so up to 3 bytes fewer remain.
 local function beginning(text, bytes_max)
   if #text <= bytes_max then
     return text

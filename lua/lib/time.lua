@@ -1,4 +1,4 @@
--- time: the server's clock. Every time that is written into Redis comes from it.
+-- time: the server's clock, from which every time in Redis comes.
 local asked_us
 
 -- Returns the time of this call in microseconds since 1970.
@@ -10,7 +10,7 @@ local function now_us()
   return asked_us
 end
 
--- Returns the same in milliseconds.
+-- Returns the time of this call in milliseconds since 1970.
 local function now_ms()
   return math.floor(now_us() / 1000)
 end

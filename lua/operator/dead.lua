@@ -1,20 +1,28 @@
 -- dead: an operator retries or drops dead letters.
 --
--- Purpose   retry: the event is pushed again as a new one, behind all others of its object and with
---           a marker, as an emit does, and its dead letter goes. drop: the dead letter goes. What
---           was done is kept, of a drop with the first 8 KiB of the event. A call that has settled
---           1 MiB of events ends, and settles no further dead letter: the caller names the others
---           again. Repeating a call changes nothing: a dead letter that is gone is passed over.
--- Keys      KEYS[1] events.dead (stream, read and write); operator.actions (stream, written);
---           objects.with.events, OBJ:events (lists, written)
--- Arguments prefix; who; why; retry | drop; ids of dead letters (1 to 32)
--- Replies   {'settled', word…}, a word for each of the first of them, or all: retried | dropped |
---           gone | unreadable: it names no object or no event,
---             or without a namespace an object whose name begins with a brace
---             | wrong_type: the object's queue is no list, and the dead letter stays
---           | {'denied', command} | {'wrong_type', key, its type}
+-- Purpose   retry: pushes the event again as a new one, after all others of its object and with a
+--           marker, as an emit does; deletes the dead letter. drop: deletes the dead letter.
+--           Records the action, of a drop with the first 8 KiB of the event. A call ends after 1
+--           MiB of events, and the caller names the other dead letters again. Repeating a call
+--           changes nothing: an absent dead letter is skipped.
+-- Keys      KEYS[1] events.dead (stream, read and write)
+--           operator.actions (stream), objects.with.events, OBJ:events (lists): written
+-- Arguments prefix
+--           name of the operator (at most 1,000 bytes)
+--           reason for the action (at most 1,000 bytes, may be '')
+--           retry | drop
+--           ids of dead letters (1 to 32)
+-- Replies   {'settled', word…}, a word for each of the first ids, or for all:
+--             retried
+--             dropped
+--             gone        there is no such dead letter
+--             unreadable  it names no object or no event; or, without a namespace, an object whose
+--                         name begins with a brace
+--             wrong_type  the object's queue is no list; the dead letter stays
+--           {'denied', command}
+--           {'wrong_type', key, its type}
 -- Keeps     I1, I4, I7
--- Cost      about 5 commands for each; 1 MiB of events and the last one
+-- Cost      about 5 commands per dead letter; 1 MiB of events and the last one
 -- Uses: actions.EVENT_BYTES_MAX actions.event_fields actions.note actions.refused names.is_foreign
 local step = ARGV[4]
 
@@ -23,9 +31,10 @@ if no then
   return no
 end
 
--- A call ends behind the event with which it has settled so many bytes.
+-- The bytes of events in a call. The event that reaches them is the last one.
 local BYTES_MAX, bytes_settled = 1048576, 0
 
+-- Retries or drops one dead letter. Returns its word of the reply.
 local function settle(dead_id)
   local entry = call('XRANGE', KEYS[1], dead_id, dead_id)[1]
   if not entry then

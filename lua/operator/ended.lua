@@ -1,16 +1,19 @@
--- ended: what became of events of an object, from a page of the event log or of the dead letters;
--- writes nothing.
+-- ended: reads the outcomes of events of one object, from the event log or the dead letters.
 --
+-- Purpose   Reads a page of rows, newest first, and returns those of the object. Writes nothing.
 -- Keys      KEYS[1] event.log or events.dead (stream, read)
--- Arguments prefix; object; where the page begins, newest first (`+`, or `(` and the id of the last
---           row of the page before); rows in the page (1 to 100); events told of (1 and up)
--- Replies   {'ended', rows looked at, id of the last of them or '', 1 if the page ended because of
---           its bytes, or 0,
---             {id of the row, status, id, attempts, error, results}…}; '' for what a row lacks, and
---             `dead` for the status of a dead letter. Results of more than 64 KiB are left out
--- Keeps     none is touched
--- Cost      1 command for each 4 rows; a page ends behind the row with which it has 1 MiB
---           (lib/page.lua). The events are not told.
+-- Arguments prefix
+--           object
+--           start of the page (`+`, or `(` and the id of the last row of the page before)
+--           rows in the page (1 to 100)
+--           outcomes to return (1 and more)
+-- Replies   {'ended', rows read, id of the last of them or '', 1 if the bytes ended the page or 0,
+--           {id of the row, status, id, attempts, error, results}…}
+--             ''       for an absent field, and for results of more than 64 KiB
+--             status   `dead` for a dead letter
+-- Keeps     writes nothing
+-- Cost      1 command per 4 rows. The row with which a page has 1 MiB is its last (lib/page.lua).
+--           The events are not returned
 -- Uses: page.each_row
 local RESULTS_BYTES_MAX = 65536
 local object, from, rows, most = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])

@@ -1,16 +1,19 @@
--- held: a page of the held objects, those due first first; writes nothing.
+-- held: reads a page of the held objects, by due time.
 --
--- Keys      KEYS[1] objects.held (zset, read); OBJ:event.worker, OBJ:events.held.id (strings,
---           read), OBJ:events.held (list, read)
--- Arguments prefix; `all`, or `inf`: only those that wait for an operator; the due time and the
---           object behind which the page begins ('' = from the start); objects in the page (1
---           to 250)
--- Replies   {'held', ms since 1970, {object, due time, owner or '', numbers and why or '', events
---           in the batch}…} An object whose time changes between two pages may be missed or told
---           twice; no other is missed.
--- Keeps     none is touched
--- Cost      about 3 commands for each
--- Uses: time.now_ms
+-- Purpose   Shows which objects are held, until when and why. Writes nothing.
+-- Keys      KEYS[1] objects.held (zset, read)
+--           OBJ:event.worker, OBJ:events.held.id (strings), OBJ:events.held (list): read
+-- Arguments prefix
+--           `all`, or `inf` for only those that wait for an operator
+--           due time of the object before the page ('': from the start)
+--           the object before the page ('': from the start)
+--           objects in the page (1 to 250)
+-- Replies   {'held', ms since 1970, {object, due time, owner or '', numbers and reason or '',
+--           events in the batch}…}. An object whose due time changes between two pages may be
+--           missing, or come twice. All others come once
+-- Keeps     writes nothing
+-- Cost      about 3 commands per object
+-- Uses: ids.text time.now_ms
 local which, due, object, count = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 
 local from = 0
@@ -21,7 +24,7 @@ elseif due ~= '' then
 elseif which == 'inf' then
   from = call('ZCOUNT', KEYS[1], '-inf', '(inf')
 end
-local reply = { 'held', string.format('%.0f', M.time.now_ms()) }
+local reply = { 'held', M.ids.text(M.time.now_ms()) }
 local page = call('ZRANGE', KEYS[1], from, from + count - 1, 'WITHSCORES')
 for i = 1, #page, 2 do
   local at = P .. page[i]

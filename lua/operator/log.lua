@@ -1,14 +1,17 @@
--- log: a page of the event log, and how many rows it ever had; writes nothing.
+-- log: reads a page of the event log, and the number of rows ever written.
 --
--- Purpose   Who reads on behind a row sees from these numbers whether rows were trimmed away that
---           it had not read.
+-- Purpose   The numbers show a reader whether rows that it has not read were trimmed. Writes
+--           nothing.
 -- Keys      KEYS[1] event.log (stream, read)
--- Arguments XRANGE | XREVRANGE; from; to; rows in the page (1 to 100)
--- Replies   {'log', rows ever written, rows there are, last id, {entry…}, 1 if the page ended
---           because of its bytes, or 0}
--- Keeps     none is touched
--- Cost      about 2 commands, and 1 for each 4 rows; a page ends behind the row with which it has 1
---           MiB (lib/page.lua)
+-- Arguments XRANGE | XREVRANGE
+--           start
+--           end
+--           rows in the page (1 to 100)
+-- Replies   {'log', rows ever written, present rows, last id, {entry…}, 1 if the bytes ended the
+--           page or 0}
+-- Keeps     writes nothing
+-- Cost      about 2 commands, and 1 per 4 rows. The row with which a page has 1 MiB is its last
+--           (lib/page.lua)
 -- Uses: page.each_row
 if call('EXISTS', KEYS[1]) == 0 then
   return { 'log', 0, 0, '0-0', {}, 0 }

@@ -1,22 +1,25 @@
--- paused: a page of the objects that rules hold, by name, each with the rules that are over it;
--- writes nothing.
+-- paused: reads a page of the paused objects, by name, each with the rules that apply to it.
 --
--- Keys      KEYS[1] objects.paused (zset, read); event.rules (hash, read); OBJ:event.worker,
---           OBJ:events.held.id (strings, read), OBJ:events.held (list, read)
--- Arguments prefix; the object behind which the page begins ('' = from the start); objects in the
---           page (1 to 250)
--- Replies   {'paused', ms since 1970, {field, value, …} of every rule that is over one of them,
---             {object, owner or '', numbers and why or '', events in the batch, field of a rule
---             over it, blocks first, …}…}
--- Keeps     none is touched
--- Cost      about 4 commands for each
--- Uses: rules.fields_of time.now_ms
+-- Purpose   Shows which objects are paused, and why. Writes nothing.
+-- Keys      KEYS[1] objects.paused (zset, read)
+--           event.rules (hash), OBJ:event.worker, OBJ:events.held.id (strings), OBJ:events.held
+--           (list): read
+-- Arguments prefix
+--           the object before the page ('': from the start)
+--           objects in the page (1 to 250)
+-- Replies   {'paused', ms since 1970, {field, value, …}, entry…}
+--             field, value  every rule that applies to one of the objects
+--             entry         {object, owner or '', numbers and reason or '', events in the batch,
+--                           field of a rule that applies to it, …}, blocks first
+-- Keeps     writes nothing
+-- Cost      about 4 commands per object
+-- Uses: ids.text rules.fields_of time.now_ms
 local after, count = ARGV[2], ARGV[3]
 
 local has_rules = call('TYPE', P .. K.event_rules).ok == 'hash'
 local told, all_rules = {}, {}
 
--- Appends the fields of the rules over the object; their values are told once for all.
+-- Adds the fields of the rules that apply to the object. Each value is returned once.
 local function add_rules(entry, object)
   local fields = M.rules.fields_of(object)
   for at, value in ipairs(call('HMGET', P .. K.event_rules, unpack(fields))) do
@@ -30,7 +33,7 @@ local function add_rules(entry, object)
   end
 end
 
-local now_ms = string.format('%.0f', M.time.now_ms())
+local now_ms = M.ids.text(M.time.now_ms())
 local reply = { 'paused', now_ms, all_rules }
 local page = call('ZRANGE', KEYS[1], after == '' and '-' or '(' .. after, '+', 'BYLEX', 'LIMIT', '0', count)
 for _, object in ipairs(page) do

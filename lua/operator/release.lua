@@ -1,17 +1,22 @@
--- release: an operator makes a held object due at once.
+-- release: an operator makes a held object due now.
 --
--- Purpose   Whatever the object waits for, its time or an operator, it waits no more; a worker is
---           woken. Its numbers stay what they are. This repairs an object that is held and in no
---           set, too.
--- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read);
---           operator.actions (stream, written); objects.with.events (list, written);
---           OBJ:event.worker, OBJ:events.held.id (strings, read)
--- Arguments prefix; who; why; object
--- Replies   {'released', why it was held} | {'not_held', owner or ''} | {'paused'}: a rule holds
---           it | {'denied', command} | {'wrong_type', key, its type}
+-- Purpose   Ends the wait for a time or for an operator, and wakes a worker. The numbers of the
+--           batch stay as they are. Repairs an object that is held and in no set, too.
+-- Keys      KEYS[1] objects.held (zset, read and write)
+--           objects.paused (zset), OBJ:event.worker, OBJ:events.held.id (strings): read
+--           operator.actions (stream), objects.with.events (list): written
+-- Arguments prefix
+--           name of the operator (at most 1,000 bytes)
+--           reason for the action (at most 1,000 bytes, may be '')
+--           object
+-- Replies   {'released', reason for the hold}
+--           {'not_held', owner or ''}
+--           {'paused'}: a rule applies to it
+--           {'denied', command}
+--           {'wrong_type', key, its type}
 -- Keeps     I2
 -- Cost      about 6 commands
--- Uses: actions.make_due actions.note actions.refused tag.held_numbers
+-- Uses: actions.make_due actions.note actions.refused tag.held_numbers tag.held_why
 local object = ARGV[4]
 
 local no = M.actions.refused(KEYS[1], 'zset', P .. K.objects_paused, 'zset')
@@ -22,13 +27,13 @@ local found = call('MGET', P .. object .. K.event_worker, P .. object .. K.event
 if call('ZSCORE', P .. K.objects_paused, object) then
   return { 'paused' }
 end
--- The set may have been evicted, or deleted. An object that its owner's key calls held would wait
--- for ever.
+-- The set may have been evicted or deleted. Then an object with the owner `held` would wait for
+-- ever.
 if not call('ZSCORE', KEYS[1], object) and found[1] ~= 'held' then
   return { 'not_held', found[1] or '' }
 end
-local id, _, _, _, why_at = M.tag.held_numbers(found[2] or '')
-local held_why = id and string.sub(found[2], why_at)
+local held_id = found[2] or ''
+local id, held_why = M.tag.held_numbers(held_id), M.tag.held_why(held_id) or ''
 M.actions.make_due(object)
-M.actions.note('release', object, id or '', 'error', held_why or '')
-return { 'released', held_why or '' }
+M.actions.note('release', object, id or '', 'error', held_why)
+return { 'released', held_why }

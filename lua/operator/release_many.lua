@@ -1,21 +1,24 @@
--- release_many: an operator makes held objects due at once, those of a page that meet the
--- conditions.
+-- release_many: an operator makes those held objects due now that meet conditions.
 --
--- Purpose   As release, for many objects and in one step: a worker is woken, the numbers of each
---           object stay what they are, and each release is kept. An object that is due already,
---           that waits for a rule, or that does not meet the conditions stays as it is. Repeating a
---           call changes nothing: an object that was released is due.
--- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read);
---           operator.actions (stream, written); objects.with.events (list, written);
---           OBJ:events.held.id (string, read)
--- Arguments prefix; who; why; `all`, or `inf`: only those that wait for an operator; a text that
---           why the object is held must contain ('' = any); objects (1 to 100)
+-- Purpose   As release, for many objects in one step: wakes a worker, leaves the numbers of each
+--           batch as they are, and records each release. Leaves objects that are due, that are
+--           paused, or that do not meet the conditions. Repeating a call changes nothing: a
+--           released object is due.
+-- Keys      KEYS[1] objects.held (zset, read and write)
+--           objects.paused (zset), OBJ:events.held.id (string): read
+--           operator.actions (stream), objects.with.events (list): written
+-- Arguments prefix
+--           name of the operator (at most 1,000 bytes)
+--           reason for the action (at most 1,000 bytes, may be '')
+--           `all`, or `inf` for only those that wait for an operator
+--           text that the reason for the hold must contain ('': any reason)
+--           objects (1 to 100)
 -- Replies   {'released', word…}, a word for each object: released | due | other | paused | not_held
---           | {'denied', command} | {'wrong_type', key, its type}
+--           {'denied', command}
+--           {'wrong_type', key, its type}
 -- Keeps     I2
--- Cost      about 5 commands for each object, and 1; with 100 objects held for reasons of 2 KB
---           about 2 ms
--- Uses: actions.note actions.refused tag.held_numbers time.now_ms
+-- Cost      about 5 commands per object, and 1. With 100 objects and reasons of 2 KB about 2 ms
+-- Uses: actions.note actions.refused tag.held_numbers tag.held_why time.now_ms
 local which, text = ARGV[4], ARGV[5]
 
 local no = M.actions.refused(KEYS[1], 'zset', P .. K.objects_paused, 'zset')
@@ -24,6 +27,7 @@ if no then
 end
 local now_ms = M.time.now_ms()
 
+-- Makes one object due now. Returns its word of the reply.
 local function release(object)
   if call('ZSCORE', P .. K.objects_paused, object) then
     return 'paused'
@@ -35,15 +39,14 @@ local function release(object)
     return 'other'
   end
   local held_id = call('MGET', P .. object .. K.events_held_id)[1] or ''
-  local id, _, _, _, why_at = M.tag.held_numbers(held_id)
-  local held_why = id and string.sub(held_id, why_at)
-  if text ~= '' and not string.find(held_why or '', text, 1, true) then
+  local id, held_why = M.tag.held_numbers(held_id), M.tag.held_why(held_id) or ''
+  if text ~= '' and not string.find(held_why, text, 1, true) then
     return 'other'
   elseif due ~= 'inf' and tonumber(due) <= now_ms then
     return 'due'
   end
   call('ZADD', KEYS[1], '0', object)
-  M.actions.note('release', object, id or '', 'error', held_why or '')
+  M.actions.note('release', object, id or '', 'error', held_why)
   return 'released'
 end
 
@@ -54,7 +57,7 @@ for i = 6, #ARGV do
   reply[#reply + 1] = word
 end
 if is_any then
-  -- For a worker that waits for markers.
+  -- This wakes a worker that waits for markers.
   call('RPUSH', P .. K.objects_with_events, '')
 end
 return reply

@@ -1,24 +1,33 @@
 -- rule: an operator sets a pause or a block, or lifts one.
 --
--- Purpose   set: what the selector means is claimed no more, from the next call of any worker on. A
---           rule that is set already gets who, why and end of this call; one that is being lifted
---           is in force again, and its waking will begin anew. lift: the rule holds nothing any
---           more; workers wake what it has held, and then it goes. Nothing else is touched here,
---           however many they are. Repeating a call changes nothing but the time.
--- Keys      KEYS[1] event.rules (hash, read and write); operator.actions (stream, written);
---           objects.with.events (list, written)
--- Arguments prefix; who; why; set | lift; pause | block; selector; ms after which the rule lifts
---           itself (0: never); rules there may be
--- Replies   {'set', 'new' | 'again' | 'revived'} | {'lifted'} | {'lifting'}: it is lifted already,
---           and its objects are being woken
---           | {'not_set'} | {'too_many', how many rules there are}
---           | {'denied', command} | {'wrong_type', key, its type}
--- Keeps     I1 to I7: it holds nothing and wakes nothing
+-- Purpose   set: workers claim no more objects of the selector, from the next call of any worker
+--           on. A rule in force gets who, why and end of this call. A rule that is being lifted is
+--           in force again, and its waking will start again. lift: the rule holds nothing any more.
+--           Workers wake its objects, and then delete it. The call touches no object, so their
+--           number does not matter. Repeating a call changes nothing but the time.
+-- Keys      KEYS[1] event.rules (hash, read and write)
+--           operator.actions (stream), objects.with.events (list): written
+-- Arguments prefix
+--           name of the operator (at most 1,000 bytes)
+--           reason for the action (at most 1,000 bytes, may be '')
+--           set | lift
+--           pause | block
+--           selector
+--           time after which the rule lifts itself (ms; 0: never)
+--           most rules there may be
+-- Replies   {'set', 'new' | 'again' | 'revived'}
+--           {'lifted'}
+--           {'lifting'}: it is lifted already, and its objects are being woken
+--           {'not_set'}
+--           {'too_many', number of rules}
+--           {'denied', command}
+--           {'wrong_type', key, its type}
+-- Keeps     I1 to I7: holds and wakes no object
 -- Cost      about 20 commands, one of which reads all rules
--- Uses: actions.note actions.refused actions.who actions.why rules.is_in_force rules.next_of
--- Uses: rules.parse rules.text rules.write_next time.now_ms
+-- Uses: actions.note actions.refused actions.who actions.why ids.text rules.field rules.is_in_force
+-- Uses: rules.next_of rules.parse rules.text rules.write_next time.now_ms
 local step, kind, selector, for_ms, rules_max = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
-local field = kind .. ' ' .. selector
+local field = M.rules.field(kind, selector)
 
 local no = M.actions.refused(KEYS[1], 'hash')
 if no then
@@ -28,19 +37,20 @@ local now_ms = M.time.now_ms()
 local value = call('HGET', KEYS[1], field)
 local rule = value and M.rules.parse(value)
 
+-- Writes the rule, and the time of the next waking.
 local function write(changed)
   call('HSET', KEYS[1], field, M.rules.text(changed))
   M.rules.write_next(M.rules.next_of(call('HGETALL', KEYS[1])))
 end
 
 if step == 'set' then
-  -- One of the fields is no rule.
+  -- The field `next` is no rule.
   local others = call('HLEN', KEYS[1]) - 1
   if not value and others >= rules_max then
     return { 'too_many', others }
   end
   local ends = for_ms > 0 and now_ms + for_ms or 0
-  write({ set = string.format('%.0f', now_ms), ends = ends, lifted = false, who = M.actions.who, cursor = '', why = M.actions.why })
+  write({ set = M.ids.text(now_ms), ends = ends, lifted = false, who = M.actions.who, cursor = '', why = M.actions.why })
   M.actions.note(kind, selector, '')
   return { 'set', not rule and 'new' or M.rules.is_in_force(rule.ends, rule.lifted, now_ms) and 'again' or 'revived' }
 end
@@ -50,7 +60,7 @@ if not value then
 elseif rule and rule.lifted then
   return { 'lifting' }
 end
--- What nobody can read holds nothing, and is lifted by being replaced.
+-- An invalid value holds nothing. A lifted rule replaces it.
 rule = rule or { set = '0', ends = 0, who = '', cursor = '', why = '' }
 rule.lifted = true
 write(rule)

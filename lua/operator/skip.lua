@@ -1,27 +1,32 @@
--- skip: an operator sends the event at the head of a held object to the dead letters.
+-- skip: an operator sends the first event of a held object to the dead letters.
 --
--- Purpose   The object goes on with what follows, due at once: the rest of the batch with the ids
---           it has, and `prev` the last event delivered. Where the event log is on, its row says
---           that the event is dead, and has the results of the handlers that had succeeded.
---           Repeating a call that names the event changes nothing.
--- Keys      KEYS[1] objects.held (zset, read and write); objects.paused (zset, read); events.dead,
---           event.log, operator.actions (streams, written); objects.with.events (list, written);
---           seriatim.meta (hash, read), OBJ:event.worker, OBJ:last.event.id (strings, read),
---           OBJ:events.held, OBJ:events.held.id (read and write), OBJ:event.handled (hash, read and
---           deleted), OBJ:event.errors (deleted); OBJ:events of the objects for which handlers of
---           the event have emitted (lists, written)
--- Arguments prefix; who; why; object; id of the event, as far as the caller knows ('' = whichever
---           it is)
+-- Purpose   The object goes on with the next event, due now. The rest of the batch keeps its ids,
+--           and `prev` stays the last delivered event. With the event log on, a row says that the
+--           event is dead, with the results of the handlers that had succeeded. Repeating a call
+--           that names the event changes nothing.
+-- Keys      KEYS[1] objects.held (zset, read and write)
+--           objects.paused (zset), seriatim.meta (hash), OBJ:event.worker, OBJ:last.event.id
+--           (strings): read
+--           events.dead, event.log, operator.actions (streams), objects.with.events (list): written
+--           OBJ:events.held (list), OBJ:events.held.id (string): read and write
+--           OBJ:event.handled (hash): read and deleted; OBJ:event.errors (list): deleted
+--           OBJ:events of the objects for which handlers of the event emitted (lists): written
+-- Arguments prefix
+--           name of the operator (at most 1,000 bytes)
+--           reason for the action (at most 1,000 bytes, may be '')
+--           object
+--           id of the event ('': whichever is first)
 -- Replies   {'skipped', id, id of the dead letter, events left in the batch}
---           | {'not_held', owner or ''} | {'paused'}: a rule holds it
---           | {'no_batch', why it is held}: no event of it has failed or been in hand
---           | {'other', id}: the head is another
---           | {'denied', command} | {'wrong_type', key, its type}
--- Keeps     I2, I4, I5: the rest keeps its hand-outs, so that no tag comes twice
--- Cost      about 15 commands, and 1 for each event that handlers have emitted, 2 for each object
---           of these
+--           {'not_held', owner or ''}
+--           {'paused'}: a rule applies to it
+--           {'no_batch', reason for the hold}: no event of it has failed or been in hand
+--           {'other', id}: another event is first
+--           {'denied', command}
+--           {'wrong_type', key, its type}
+-- Keeps     I2, I4, I5. The rest keeps its hand-outs, so that no tag comes twice
+-- Cost      about 15 commands; 1 per event that handlers emitted, and 2 per object of these
 -- Uses: actions.make_due actions.note actions.refused emits.parse emits.push emits.results_of
--- Uses: emits.wrong_queue ids.after ids.parse ids.text tag.held_numbers tag.held_text
+-- Uses: emits.wrong_queue ids.after ids.parse ids.text tag.held_numbers tag.held_text tag.held_why
 local object, expected = ARGV[4], ARGV[5]
 local batch = P .. object .. K.events_held
 
@@ -38,17 +43,18 @@ end
 if found[1] ~= 'held' or not call('ZSCORE', KEYS[1], object) then
   return { 'not_held', found[1] or '' }
 end
-local first, handouts, attempts, crashes, why_at = M.tag.held_numbers(found[2] or '')
-local held_why = first and string.sub(found[2], why_at)
+local held_id = found[2] or ''
+local first, handouts, attempts, crashes = M.tag.held_numbers(held_id)
+local held_why = M.tag.held_why(held_id) or ''
 local event = call('LINDEX', batch, -1)
 if not first or not M.ids.parse(first) or first == '0' or not event then
-  return { 'no_batch', held_why or '' }
+  return { 'no_batch', held_why }
 elseif expected ~= '' and expected ~= first then
   return { 'other', first }
 end
 
--- What handlers have kept of it goes with it, and what they have emitted is pushed; that of a later
--- event, before which all others are finished, stays.
+-- Handler progress of the event is deleted with it, and emits are pushed. Progress of a later event
+-- of the batch stays; handlers of all events before that one have finished.
 local handled = P .. object .. K.event_handled
 local kept = call('HGETALL', handled)
 local handled_id, emits = M.emits.parse(kept)
@@ -70,7 +76,7 @@ if call('HGET', P .. K.meta, 'event.log') then
   if results then
     fields[#fields + 1], fields[#fields + 2] = 'results', results
   end
-  -- The workers trim it.
+  -- Workers trim the log.
   call('XADD', P .. K.event_log, '*', 'status', 'dead', unpack(fields))
 end
 call('RPOP', batch)
@@ -81,8 +87,8 @@ end
 call('DEL', P .. object .. K.event_errors)
 local left = call('LLEN', batch)
 if left > 0 then
-  -- As behind any event that leaves a batch: the attempts were its own, and one crash stays, for
-  -- the killer may be further on.
+  -- As with any event that leaves a batch: the attempts were those of this event. One crash stays,
+  -- because the event that killed the worker may come later.
   local rest = M.ids.text(M.ids.after(tonumber(first), 1))
   call('SET', P .. object .. K.events_held_id, M.tag.held_text(rest, handouts, 0, math.min(crashes, 1), 'skip'))
 else

@@ -1,5 +1,6 @@
 //! Puts the text of each script together out of the files in `lua/` (lua/README.md).
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use redis::aio::ConnectionLike;
@@ -31,13 +32,25 @@ macro_rules! lua {
     };
 }
 
-/// Makes the table of all modules, and the scripts with their own.
+/// A script of the manifest.
+struct Source {
+    /// The scripts with the same users: `worker`, `operator`, or `other`.
+    group: &'static str,
+    /// Its file, without `.lua`.
+    file: &'static str,
+    /// Its modules.
+    modules: &'static [&'static str],
+    /// Returns the texts of the file before its modules, if there is one, and of its own file.
+    texts: fn() -> [String; 2],
+}
+
+/// Makes the table of all modules, the table of all scripts, and the scripts.
 macro_rules! manifest {
     (
         modules { $($dir:literal: $($module:ident)+;)* }
-        scripts { $($name:ident: $flags:ident $file:literal [$($uses:ident)*] $(after $first:literal)?;)* }
+        $($group:ident { $($name:ident: $flags:ident $file:literal [$($uses:ident)*] $(after $first:literal)?;)* })*
     ) => {
-        /// The text of a module.
+        /// Returns the text of a module.
         fn module(name: &str) -> String {
             match name {
                 $($(stringify!($module) => lua!(concat!($dir, stringify!($module), ".lua")),)+)*
@@ -45,52 +58,58 @@ macro_rules! manifest {
             }
         }
 
-        $(pub(crate) static $name: LazyLock<Script> =
-            LazyLock::new(|| {
-                let first: &[String] = &[$(lua!(concat!($first, ".lua")))?];
-                Script::new($flags, &first.concat(), &[$(stringify!($uses)),*], &lua!(concat!($file, ".lua")))
-            });)*
+        /// Every script.
+        const SCRIPTS: &[Source] = &[$($(Source {
+            group: stringify!($group),
+            file: $file,
+            modules: &[$(stringify!($uses)),*],
+            texts: || [String::new() $(+ &lua!(concat!($first, ".lua")))?, lua!(concat!($file, ".lua"))],
+        },)*)*];
+
+        $($(pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| Script::new($flags, $file));)*)*
 
         /// Every module, as the directory it is in and its name.
         #[cfg(test)]
         const MODULES: &[(&str, &str)] = &[$($(($dir, stringify!($module)),)+)*];
-        /// Every script, as its file and the modules it has.
-        #[cfg(test)]
-        const SCRIPTS: &[(&str, &[&str])] = &[$(($file, &[$(stringify!($uses)),*]),)*];
     };
 }
 
 manifest! {
     modules {
-        "lib/": clock emits fence hold ids jump names page rights rules slots suspects tag text time;
+        "lib/": clock emits fence hold ids jump lease names page registry rights rules slots suspects tag text time worker;
         "advance/": again aside batch errors finish held log markers pauses popped results room;
         "operator/": actions;
     }
-    scripts {
+    worker {
         ADVANCE: ALLOW_OOM "advance" [
-            ids time markers batch again aside emits errors fence finish held hold jump log names pauses popped results room rules suspects tag text
+            ids time markers batch again aside emits errors fence finish held hold jump lease log names pauses popped
+            registry results room rules suspects tag text worker
         ] after "advance/usual";
-        ATTACH: ALLOW_OOM "attach" [hold names slots suspects tag time];
-        RENEW: ALLOW_OOM "renew" [fence hold names slots tag time];
-        DETACH: ALLOW_OOM "detach" [fence hold names slots tag time];
-        ADOPT: ALLOW_OOM "adopt" [clock hold names rules slots tag time];
+        ATTACH: ALLOW_OOM "attach" [hold ids lease names registry slots suspects tag time worker];
+        RENEW: ALLOW_OOM "renew" [fence hold ids lease names registry slots tag time worker];
+        DETACH: ALLOW_OOM "detach" [fence hold ids lease names registry slots tag time worker];
+        ADOPT: ALLOW_OOM "adopt" [clock hold ids lease names registry rules slots tag time worker];
         CONNECT: ALLOW_OOM "connect" [ids jump rights time];
-        HANDLED: ALLOW_OOM "handled" [emits fence ids tag];
-        HANDLED_EMITS: DENY_OOM "handled" [emits fence ids tag];
+        HANDLED: ALLOW_OOM "handled" [emits fence ids lease registry tag worker];
+        HANDLED_EMITS: DENY_OOM "handled" [emits fence ids lease registry tag worker];
+    }
+    operator {
+        DEAD: ALLOW_OOM "operator/dead" [actions names rights text];
+        RELEASE: ALLOW_OOM "operator/release" [actions ids rights tag text];
+        RELEASE_MANY: ALLOW_OOM "operator/release_many" [actions ids rights tag text time];
+        SKIP: ALLOW_OOM "operator/skip" [actions emits ids rights tag text];
+        RULE: ALLOW_OOM "operator/rule" [actions ids rights rules text time];
+    }
+    other {
         FORGET: ALLOW_OOM "forget" [emits ids];
-        CHECK: NO_WRITES "check" [ids names rules tag];
-        INSPECT: NO_WRITES "inspect" [emits ids rules time];
-        TAKEN: NO_WRITES "taken" [];
-        POSITION: DENY_OOM "projection/position" [];
-        DEAD: ALLOW_OOM "operator/dead" [actions names text];
-        RELEASE: ALLOW_OOM "operator/release" [actions tag text];
-        RELEASE_MANY: ALLOW_OOM "operator/release_many" [actions tag text time];
-        SKIP: ALLOW_OOM "operator/skip" [actions emits ids tag text];
-        RULE: ALLOW_OOM "operator/rule" [actions rules text time];
-        HELD: NO_WRITES "operator/held" [time];
-        PAUSED: NO_WRITES "operator/paused" [rules time];
+        CHECK: NO_WRITES "check" [ids lease names registry rules tag worker];
+        INSPECT: NO_WRITES "inspect" [emits ids rules time worker];
+        TAKEN: NO_WRITES "taken" [worker];
+        HELD: NO_WRITES "operator/held" [ids time];
+        PAUSED: NO_WRITES "operator/paused" [ids rules time];
         LOG: NO_WRITES "operator/log" [page];
         ENDED: NO_WRITES "operator/ended" [page];
+        POSITION: DENY_OOM "projection/position" [lease];
     }
 }
 
@@ -100,8 +119,10 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    fn new(flags: &str, first: &str, modules: &[&str], body: &str) -> Self {
-        Self { inner: redis::Script::new(&assemble(flags, first, modules, body)) }
+    fn new(flags: &str, file: &str) -> Self {
+        let source = SCRIPTS.iter().find(|source| source.file == file);
+        let source = source.unwrap_or_else(|| unreachable!("the manifest lists no script {file}"));
+        Self { inner: redis::Script::new(&assemble(flags, source)) }
     }
 
     /// Begins a call with the one key that tells Redis where the call belongs; arguments follow.
@@ -130,36 +151,61 @@ impl Script {
     }
 }
 
-/// What every script begins with: the prefix of all keys, the two ways to call Redis; the state of
-/// the call, which only advance has, and the modules.
+/// The beginning of every script: the prefix of all keys, the two ways to call Redis, the state of
+/// the call (only advance has one), and the modules.
 const HEAD: &str = "local P, call, try = ARGV[1], redis.call, redis.pcall\nlocal C, M\n";
+/// The command by which a worker process waits for markers. No script calls it.
+const POP: &str = "BLMOVE";
 
-/// A script: its head, what comes before the modules, a table of the modules, each of which is made
-/// when it is first used, then its body.
+/// Adds the commands that a text calls, by `call` and `try`.
+fn add_commands(commands: &mut BTreeSet<String>, text: &str) {
+    let calls = ["call('", "try('"].into_iter().flat_map(|call| text.split(call).skip(1));
+    commands.extend(calls.map(|rest| rest.split('\'').next().unwrap_or_default().to_owned()));
+}
+
+/// Returns the commands that the users of these scripts need, with blanks between them.
+fn rights(group: &str) -> String {
+    let mut commands = BTreeSet::new();
+    for source in SCRIPTS.iter().filter(|source| source.group == group) {
+        (source.texts)().iter().for_each(|text| add_commands(&mut commands, text));
+        source.modules.iter().for_each(|name| add_commands(&mut commands, &module(name)));
+    }
+    if group == "worker" {
+        commands.insert(POP.to_owned());
+    }
+    commands.into_iter().collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the text of a script: its head, the file before the modules, a table of the modules, and
+/// its own file. A module is made when it is first used.
 ///
-/// Lua makes all functions and tables of a script anew in each call, so that a call pays for what
-/// it makes. That is why the names of the keys, in the files fields of a table `K`, stand in the
-/// script as texts.
-fn assemble(flags: &str, first: &str, modules: &[&str], body: &str) -> String {
+/// Lua makes all functions and tables of a script anew in each call, so a call pays for what it
+/// makes. That is why names stand for texts in the files, and the script has the texts themselves:
+/// `K.events` for a key, and `RIGHTS` for the commands that its users need.
+fn assemble(flags: &str, source: &Source) -> String {
     let mut made = String::new();
-    if !modules.is_empty() {
+    if !source.modules.is_empty() {
         made += "M = setmetatable({}, { __index = function(made, name)\nlocal module\n";
-        for (n, name) in modules.iter().enumerate() {
+        for (n, name) in source.modules.iter().enumerate() {
             let word = if n == 0 { "if" } else { "elseif" };
             made += &format!("{word} name == '{name}' then\nmodule = (function()\n{}end)()\n", module(name));
         }
         made += "end\nrawset(made, name, module)\nreturn module\nend })\n";
     }
-    let text = [flags, HEAD, first, &made, body].concat();
+    let [first, body] = (source.texts)();
+    let mut text = [flags, HEAD, &first, &made, &body].concat();
+    if source.modules.contains(&"rights") {
+        text = text.replace("RIGHTS", &format!("'{}'", rights(source.group)));
+    }
     let mut keys: Vec<_> = keys::for_lua().collect();
-    // The longer ones first: some begin as others do.
+    // The longer names first: some begin as others do.
     keys.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
     keys.iter().fold(text, |text, (name, spelling)| text.replace(&format!("K.{name}"), &format!("'{spelling}'")))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeMap;
 
     use super::*;
 
@@ -168,16 +214,15 @@ mod tests {
         std::fs::read_to_string(lua.join(file)).expect("a file of the manifest")
     }
 
-    /// Every file of the manifest with its text: the modules by their names, the scripts by their
-    /// files.
+    /// Returns every file of the manifest with its text: modules by name, scripts by file.
     fn files() -> BTreeMap<String, String> {
         let modules = MODULES.iter().map(|(dir, name)| ((*name).to_owned(), read(&format!("{dir}{name}.lua"))));
-        let scripts = SCRIPTS.iter().map(|(file, _)| *file).chain(["advance/usual"]).map(|file| format!("{file}.lua"));
+        let scripts = SCRIPTS.iter().map(|source| source.file).chain(["advance/usual"]).map(|file| format!("{file}.lua"));
         let scripts = scripts.map(|file| (file.clone(), read(&file)));
         modules.chain(scripts).collect()
     }
 
-    /// What the text takes from modules, as `module.name`.
+    /// Returns the fields of modules that the text uses, as `module.name`.
     fn used(text: &str) -> BTreeSet<String> {
         let code = text.lines().filter(|line| !line.trim_start().starts_with("--"));
         code.flat_map(|line| line.match_indices("M.").map(move |(at, _)| (line, at)))
@@ -186,7 +231,7 @@ mod tests {
             .collect()
     }
 
-    /// What its lines `-- Uses:` list.
+    /// Returns the fields in its lines `-- Uses:`.
     fn listed(text: &str) -> BTreeSet<String> {
         let lines = text.lines().filter_map(|line| line.strip_prefix("-- Uses: "));
         lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
@@ -196,6 +241,19 @@ mod tests {
     fn every_file_lists_what_it_uses() {
         for (file, text) in files() {
             assert_eq!(listed(&text), used(&text), "{file}: its lines `-- Uses:`, and what it uses");
+        }
+    }
+
+    /// The header of a script has these sections, each once and in this order.
+    #[test]
+    fn every_script_has_a_whole_header() {
+        for source in SCRIPTS {
+            let text = read(&format!("{}.lua", source.file));
+            let sections = ["Purpose", "Keys", "Arguments", "Replies", "Keeps", "Cost"];
+            let header = text.lines().map_while(|line| line.strip_prefix("--"));
+            let words = header.filter_map(|line| line.strip_prefix(' ')?.split(' ').next());
+            let found: Vec<_> = words.filter(|word| sections.contains(word)).collect();
+            assert_eq!(found, sections, "{}.lua", source.file);
         }
     }
 
@@ -211,11 +269,11 @@ mod tests {
         }
     }
 
-    /// The modules that a script has are those it uses, and those that they use.
+    /// A script has the modules that it uses, and the modules that these use.
     #[test]
     fn every_script_has_the_modules_it_needs() {
         let files = files();
-        for (script, modules) in SCRIPTS {
+        for Source { file: script, modules, .. } in SCRIPTS {
             let (mut needed, mut new) = (BTreeSet::new(), vec![format!("{script}.lua")]);
             while let Some(file) = new.pop() {
                 for name in used(&files[&file]) {
@@ -245,47 +303,66 @@ mod tests {
         }
     }
 
-    /// The commands that a text calls, by `call` and `try`.
-    fn commands(text: &str) -> BTreeSet<String> {
-        let calls = ["call('", "try('"].into_iter().flat_map(|call| text.split(call).skip(1));
-        calls.map(|rest| rest.split('\'').next().unwrap_or_default().to_owned()).collect()
+    /// The list of rights has only commands whose names stand in the call.
+    #[test]
+    fn every_command_of_a_script_that_asks_for_rights_is_a_literal() {
+        let files = files();
+        let asking = SCRIPTS.iter().filter(|source| source.group != "other");
+        let own = asking.clone().map(|source| format!("{}.lua", source.file)).chain(["advance/usual.lua".to_owned()]);
+        let modules = asking.flat_map(|source| source.modules).map(|module| (*module).to_owned());
+        for file in own.chain(modules).collect::<BTreeSet<_>>() {
+            for call in ["call(", "try("] {
+                for (at, _) in files[&file].match_indices(call) {
+                    let before = files[&file][..at].chars().next_back();
+                    let is_call = !before.is_some_and(|before| before.is_alphanumeric() || before == '_');
+                    let rest = &files[&file][at + call.len()..];
+                    assert!(!is_call || rest.starts_with('\''), "{file}: {call}{}", rest.lines().next().unwrap_or_default());
+                }
+            }
+        }
     }
 
     /// A command that a script uses and that nobody has asked for could fail in the middle of the
     /// script.
     #[test]
     fn rights_are_asked_for_every_command_of_a_script_that_writes() {
-        let files = files();
-        let mut asked = 0;
-        for (script, modules) in SCRIPTS {
-            let by_operator = modules.contains(&"actions");
-            if !by_operator && (script.contains('/') || ["check", "inspect", "taken", "forget"].contains(script)) {
-                continue;
+        let arguments = read("lib/rights.lua");
+        let tables = arguments.match_indices(" = {").map(|(at, _)| &arguments[..at]);
+        let known: BTreeSet<_> = tables.filter_map(|before| before.rsplit([' ', '\n']).next()).collect();
+        let mut needed = BTreeSet::new();
+        for source in SCRIPTS.iter().filter(|source| source.group != "other") {
+            let mut called = BTreeSet::new();
+            add_commands(&mut called, &assemble(ALLOW_OOM, source));
+            let rights = rights(source.group);
+            for command in called {
+                assert!(rights.split(' ').any(|right| right == command), "{}.lua: {command}", source.file);
             }
-            let rights = &files[if by_operator { "actions" } else { "rights" }];
-            let first = (*script == "advance").then(|| &files["advance/usual.lua"]);
-            let texts = modules.iter().map(|module| &files[*module]).chain([&files[&format!("{script}.lua")]]).chain(first);
-            for command in texts.flat_map(|text| commands(text)) {
-                assert!(rights.contains(&format!("{{ '{command}'")), "{script}.lua: {command}");
-                asked += 1;
-            }
+            needed.extend(rights.split(' ').map(str::to_owned));
         }
-        assert!(asked > 150, "{asked} commands were found");
+        for command in &needed {
+            assert!(known.contains(command.as_str()), "lib/rights.lua has no arguments for {command}");
+        }
+        let unused: Vec<_> = known.into_iter().filter(|name| !needed.contains(*name)).collect();
+        assert_eq!(unused, ["ARGUMENTS"], "commands in lib/rights.lua that no script calls");
+        assert!(needed.len() > 35, "{needed:?}");
+        let asking: Vec<_> =
+            SCRIPTS.iter().filter(|source| source.modules.contains(&"rights")).map(|source| source.group).collect();
+        assert_eq!(asking, ["worker", "operator", "operator", "operator", "operator", "operator"]);
     }
 
-    /// The first comment of a file, without its name.
+    /// Returns the first line of a file, without the file's name.
     fn purpose(text: &str) -> &str {
         let line = text.lines().next().and_then(|line| line.split_once(": ")).map_or("", |(_, purpose)| purpose);
         line.trim_end_matches('.')
     }
 
-    /// The tables in lua/README.md are made from the manifest and the first lines of the files.
+    /// The manifest and the first lines of the files make the tables in lua/README.md.
     #[test]
     fn the_tables_of_the_readme_are_those_of_the_manifest() {
         let files = files();
         let mut tables = String::from("| script | what it does | its modules |\n|---|---|---|\n");
         let mut seen = BTreeSet::new();
-        for (script, modules) in SCRIPTS.iter().filter(|(script, _)| seen.insert(*script)) {
+        for Source { file: script, modules, .. } in SCRIPTS.iter().filter(|source| seen.insert(source.file)) {
             let mut modules = modules.to_vec();
             modules.sort_unstable();
             tables += &format!("| `{script}.lua` | {} | {} |\n", purpose(&files[&format!("{script}.lua")]), modules.join(", "));

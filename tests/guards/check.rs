@@ -164,6 +164,7 @@ async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
         ("HSET @event.workers b many~token~0", NO_VALUE),
         ("HSET @event.workers b 0~token~0", NO_VALUE),
         ("HSET @event.workers b 65537~token~0", NO_VALUE),
+        ("HSET @event.workers b 1~token", NO_VALUE),
         (
             "HSET @seriatim.meta names.indexed 1; ZADD @event.workers.watched 1 a",
             "layout name gone: it is in neither event.workers.watched nor event.workers.departed: nobody looks at it",

@@ -1,0 +1,57 @@
+-- registry: the registered names of worker processes, in event.workers and two sorted sets.
+--
+-- event.workers           per name its registration `SLOTS TOKEN MS`: the most slots it ever ran,
+--                         its last token, its last sign of life
+-- event.workers.watched   names with a lease, or with something in their slots
+-- event.workers.departed  names with neither
+-- The scores of the sets are times of the next looks, ms.
+
+-- Returns slots, token and last sign of life (ms) of a registration; 0, nil and 0 if the value is
+-- invalid.
+local function parse(value)
+  local slots, token, at_ms = string.match(value, '^(%d+) (%S+) (%d+)$')
+  return tonumber(slots) or 0, token, tonumber(at_ms) or 0
+end
+
+-- Returns the same of a name; 0, nil and 0 if it has no registration.
+local function find(name)
+  return parse(call('HGET', P .. K.event_workers, name) or '')
+end
+
+-- Writes the registration of a name.
+local function register(name, slots, token, at_ms)
+  call('HSET', P .. K.event_workers, name, string.format('%d %s %.0f', slots, token, at_ms))
+end
+
+-- Raises WRONGTYPE, before the first write, if one of the three keys has a wrong type.
+local function check_types()
+  call('HLEN', P .. K.event_workers)
+  call('ZCARD', P .. K.event_workers_watched)
+  call('ZCARD', P .. K.event_workers_departed)
+end
+
+-- Makes the name a watched one; `look_ms`: the time of the next look.
+local function watch(name, look_ms)
+  call('ZREM', P .. K.event_workers_departed, name)
+  call('ZADD', P .. K.event_workers_watched, look_ms, name)
+end
+
+-- The times of the looks at a departed name, ms after its last sign of life. One more look comes
+-- when the name is forgotten.
+local LOOKS_MS = { 1000, 10000, 60000, 600000, 3600000 }
+
+-- Makes the name a departed one, with the last sign of life `at_ms`. It is forgotten `forget_ms`
+-- later.
+local function depart(name, at_ms, now_ms, forget_ms)
+  local next_ms = at_ms + forget_ms + 1
+  for _, look_ms in ipairs(LOOKS_MS) do
+    if look_ms < forget_ms and at_ms + look_ms > now_ms then
+      next_ms = at_ms + look_ms
+      break
+    end
+  end
+  call('ZREM', P .. K.event_workers_watched, name)
+  call('ZADD', P .. K.event_workers_departed, next_ms, name)
+end
+
+return { parse = parse, find = find, register = register, check_types = check_types, watch = watch, depart = depart }
