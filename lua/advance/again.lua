@@ -1,6 +1,6 @@
 -- again: gives a slot its batch again.
--- Uses: batch.count ids.MAX ids.after ids.parse jump.beyond names.is_foreign room.taken tag.numbers
--- Uses: worker.id
+-- Uses: batch.count ids.MAX ids.after ids.parse jump.beyond names.is_foreign room.taken
+-- Uses: tag.numbers worker.id
 
 -- Returns the object's last id; 0 if it is absent or invalid. MGET, because it returns nil for a
 -- key of a wrong type, where GET would raise. An invalid id must not reach the caller. With the
@@ -15,7 +15,7 @@ end
 local function rise_above(id)
   if id > C.counter then
     local risen = M.jump.beyond(id)
-    if M.ids.after(risen, 1024 * C.batch_max) > M.ids.MAX then
+    if M.ids.after(risen, 1024 * tonumber(ARGV[4])) > M.ids.MAX then
       return false
     end
     C.counter = risen

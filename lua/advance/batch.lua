@@ -1,6 +1,6 @@
--- batch: more than the first event of an object, into the slot's batch and back.
+-- batch: more events of an object, into the slot's batch and back.
 -- An entry of the reply is {number, object, tag, prev, event…}.
--- Uses: ids.text
+-- Uses: aside.put aside.wrong_of ids.after ids.text pauses.pause results.let_go
 local EVENTS_FROM = 5
 
 -- Counts events that the call has taken. Behind the last one it may take the reply counts as full.
@@ -15,7 +15,7 @@ end
 -- the other.
 local function take_more(i, entry)
   local queue, batch = P .. entry[2] .. K.events, C.base[i] .. K.worker_event
-  local batch_max, batch_bytes = C.batch_max, C.batch_bytes
+  local batch_max, batch_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
   local n, bytes = 1, #entry[EVENTS_FROM]
   local longest = math.max(bytes, 1)
   while n < batch_max and bytes < batch_bytes do
@@ -57,7 +57,35 @@ local function put_back(i, entry)
     C.bytes_left = C.bytes_left + #entry[k]
   end
   call('DEL', C.base[i] .. K.worker_event)
-  C.busy[i], C.object[i] = nil, nil
 end
 
-return { count = count, take_more = take_more, put_back = put_back }
+-- The slots go on with the objects that they have left, and that may have more events.
+local function go_on(n)
+  for i = 1, n do
+    local object, event = C.left[i], nil
+    if object and C.bytes_left <= 0 then
+      M.results.let_go(i, object)
+      C.left[i] = nil
+    elseif object and C.rules_next and M.pauses.pause(i, object, nil, 'list') then
+      C.left[i] = nil
+    elseif object then
+      event = try('LMOVE', P .. object .. K.events, C.base[i] .. K.worker_event, 'RIGHT', 'LEFT')
+    end
+    if type(event) == 'string' then
+      local tag = M.ids.text(M.ids.after(C.counter, 1))
+      local entry, s = { ARGV[C.arg[i] - 2], object, tag, C.prev[i] or ARGV[C.arg[i] + 2], event }, #C.to_set
+      C.entries[#C.entries + 1], C.busy[i], C.left[i] = entry, true, nil
+      C.to_set[s + 1], C.to_set[s + 2] = C.base[i] .. K.worker_event_id, tag
+      C.bytes_left, C.progress = C.bytes_left - #event, true
+      -- The first event takes as long as four that come with others.
+      count(4)
+      take_more(i, entry)
+      C.counter = M.ids.after(C.counter, #entry - EVENTS_FROM + 1)
+    elseif event then
+      C.left[i] = nil
+      M.aside.put(i, object, M.aside.wrong_of(i, object, event))
+    end
+  end
+end
+
+return { count = count, go_on = go_on, take_more = take_more, put_back = put_back }

@@ -112,7 +112,7 @@ local function owned(object, got)
   end
   if got == 'empty' then
     call('DEL', P .. object .. K.event_worker)
-    C.to_expire[#C.to_expire + 1] = C.forget_ms > 0 and P .. object .. K.last_event_id or nil
+    C.to_expire[#C.to_expire + 1] = C.forgets and P .. object .. K.last_event_id or nil
   end
   return got == 'claimed' and got or 'dropped'
 end

@@ -1,6 +1,7 @@
 -- log: writes the rows of finalized events, with the event log on.
 -- Uses: again.last_of aside.put_batch aside.why_of ids.after ids.parse ids.text results.taken_ms
 -- Uses: tag.numbers time.now_ms
+local LOG_KEEP, LOG_KEEP_MS = ARGV[14], tonumber(ARGV[15])
 
 -- The most rows to trim in a call, besides as many as it wrote.
 local TRIM_MAX = 1000
@@ -63,9 +64,9 @@ end
 local function trim()
   if rows > 0 then
     local limit = M.ids.text(rows + TRIM_MAX)
-    call('XTRIM', P .. K.event_log, 'MAXLEN', '~', C.log_keep, 'LIMIT', limit)
-    if C.log_keep_ms > 0 then
-      call('XTRIM', P .. K.event_log, 'MINID', '~', M.ids.text(M.time.now_ms() - C.log_keep_ms), 'LIMIT', limit)
+    call('XTRIM', P .. K.event_log, 'MAXLEN', '~', LOG_KEEP, 'LIMIT', limit)
+    if LOG_KEEP_MS > 0 then
+      call('XTRIM', P .. K.event_log, 'MINID', '~', M.ids.text(M.time.now_ms() - LOG_KEEP_MS), 'LIMIT', limit)
     end
   end
 end

@@ -1,12 +1,12 @@
--- markers: the objects to which markers lead.
+-- markers: finds the objects to which markers lead.
 -- Uses: aside.report_foreign names.is_foreign
 
--- The markers are read in chunks from the tail and trimmed by as many as were used. Of a chunk,
--- only objects that nobody owns lead anywhere, each of them once: who they are, how many markers
--- come before, and their last ids.
+-- The markers are read in chunks from the tail, and trimmed when they are used. Of a chunk, the
+-- call needs the objects without owner, each of them once: their names, the number of markers
+-- before them, their last ids, and the source that `own` is told (lua/advance.lua).
 local chunk_size, chunk_read = 0, 0
-local free, free_at, before, last_ids, sound = {}, 0, {}, {}, false
--- Asked about once in a call. The empty name only wakes.
+local free, free_at, before, last_ids, source = {}, 0, {}, {}, 'markers'
+-- Names that the call has met. The empty name only wakes a worker.
 local seen = { [''] = true }
 
 -- Trims the markers that are used.
@@ -18,8 +18,8 @@ local function trim()
   end
 end
 
--- Leaves those that nobody owns. Returns whether nobody's key is there: MGET tells nothing of a key
--- of a wrong type either.
+-- Keeps the objects without owner. Returns whether every owner key without a value is absent; MGET
+-- has no value for a key of a wrong type either.
 local function keep_free(objects, places, owner_keys)
   local owned = #objects > 0 and call('EXISTS', unpack(owner_keys)) or 0
   if owned == 0 then
@@ -36,8 +36,8 @@ local function keep_free(objects, places, owner_keys)
   return owned == 0
 end
 
--- Returns whether any of those that nobody owns has events. Asked only where markers before have
--- led nowhere: it costs what it spares elsewhere.
+-- Returns whether any of these objects has events. Asked only if the markers before led to no
+-- claim: the call costs as much as it saves elsewhere.
 local function any_events()
   local queues = {}
   for n, object in ipairs(free) do
@@ -46,8 +46,7 @@ local function any_events()
   return #queues > 0 and call('EXISTS', unpack(queues)) > 0
 end
 
--- Asks for the last ids of those that nobody owns. Returns whether every key that told nothing is
--- not there.
+-- Reads the last ids of these objects. Returns whether every key without a value is absent.
 local function ask_last_ids()
   local keys, untold = {}, {}
   for n, object in ipairs(free) do
@@ -60,7 +59,7 @@ local function ask_last_ids()
   return #untold == 0 or call('EXISTS', unpack(untold)) == 0
 end
 
--- Reads the next chunk, once the one before is used up. Returns whether there is one.
+-- Reads the next chunk. Returns whether there is one.
 local function read_chunk()
   trim()
   chunk_read, free, free_at, before = 0, {}, 0, {}
@@ -89,24 +88,23 @@ local function read_chunk()
   if chunk_size > C.claims_left and not any_events() then
     free = {}
   end
-  sound = ask_last_ids() and none_untold
+  source = ask_last_ids() and none_untold and 'sound markers' or 'markers'
   return true
 end
 
--- Returns the next object that a marker leads to and that nobody owns, its last id, and whether
--- every key that told nothing is not there. If there is none, returns nil and `dropped`, or nil
--- alone if there was no marker to look at. The marker of the object is not among those used.
+-- Returns the next object without owner, its last id and its source. If there is none, returns nil
+-- and `dropped`, or nil alone if there was no marker to look at. The marker of the object does not
+-- count as used yet.
 local function next_object()
   local looked = C.markers_used < chunk_read
   repeat
     while free_at < #free do
       free_at = free_at + 1
       local object = free[free_at]
-      -- What a chunk was told of an object before it was put aside, or claimed, does not hold any
-      -- more.
+      -- The chunk was read before the object was put aside or claimed.
       if not C.put_aside[object] and not C.claimed[object] then
         C.markers_used = before[free_at]
-        return object, last_ids[free_at], sound
+        return object, last_ids[free_at], source
       end
     end
     C.markers_used = chunk_read

@@ -1,6 +1,6 @@
 -- pauses: pauses objects under a rule, and wakes them when the rule is over.
--- Uses: rules.is_in_force rules.look rules.next_of rules.parse rules.selector_of rules.selectors_of
--- Uses: rules.text rules.times rules.write_next time.now_ms
+-- Uses: rules.is_in_force rules.look rules.next_of rules.parse rules.selector_of
+-- Uses: rules.selectors_of rules.text rules.times rules.write_next time.now_ms
 
 -- The most objects that a call wakes.
 local WAKE_MAX = 64
@@ -35,18 +35,18 @@ local function count_pause()
 end
 
 -- Pauses an object without an owner, or of this slot, if it has events and a rule applies to it.
--- Returns whether it did. `named`: the slot's list has the name. Leaves an object that is held
+-- Returns whether it did. `source`: as for `own`. Leaves an object that is held
 -- although its owner's key does not say so.
-local function pause(i, object, last, named)
+local function pause(i, object, last, source)
   if not is_over_now(object) or call('EXISTS', P .. object .. K.events) == 0 or call('ZSCORE', P .. K.objects_held, object) then
     return false
   end
   call('ZADD', P .. K.objects_paused, '0', object)
   call('SET', P .. object .. K.event_worker, 'held')
-  if named then
+  if source == 'list' then
     call('LREM', C.base[i] .. K.worker_object, '1', object)
   end
-  if last and C.forget_ms > 0 then
+  if last and C.forgets then
     -- SET removes the time to live: a paused object is not idle.
     call('SET', P .. object .. K.last_event_id, last)
   end
@@ -139,7 +139,7 @@ local function wake()
     end
     left = left - 1 - #objects
   end
-  C.rules_next, C.progress, C.held_changed = M.rules.write_next(M.rules.next_of(all)), true, true
+  C.rules_next, C.progress, C.held_changed = M.rules.write_next(M.rules.next_of(all)) or false, true, true
 end
 
 return { pause = pause, pause_held = pause_held, wake = wake }

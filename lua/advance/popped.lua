@@ -5,9 +5,9 @@ local function worker_of(i)
   return C.name .. '.' .. C.number[i]
 end
 
--- Looks at a name in the list of a free slot: moved there by a pop, or left there by a lost reply.
--- Returns whether the slot is to claim it, with the values of its owner's key and of its last id;
--- if not, the name leaves the list.
+-- Looks at a name in the list of a free slot. Returns whether the slot is to claim the object, and
+-- the values of its owner's key and of its last id. If the slot is not to, the name leaves the
+-- list.
 local function look(i, object)
   local list = C.base[i] .. K.worker_object
   if M.names.is_foreign(object) then
@@ -34,6 +34,40 @@ local function look(i, object)
   return true, found
 end
 
+-- Returns the slots, in order, whose lists have names; `count` of these lists of free slots have.
+-- The look begins with the last list, for a pop is made for the last free slot.
+local function slots(n, lists, count)
+  local found, l = {}, #lists
+  for i = n, 1, -1 do
+    if count > 0 and not (C.busy and C.busy[i]) and not C.left[i] then
+      if call('EXISTS', lists[l]) == 1 then
+        table.insert(found, 1, i)
+        count = count - 1
+      end
+      l = l - 1
+    end
+  end
+  return found
+end
+
+-- Claims an object to which a pop has moved a marker, or whose claim was in a lost reply, of the
+-- names in the list of a free slot. The slot claims one at most; the others leave its list.
+local function claim(i, names)
+  C.progress = true
+  for k = #names, 1, -1 do
+    local object = names[k]
+    local is_ours, found = look(i, object)
+    local got = is_ours and C.own(i, object, found[1], found[2], 'list')
+    if got == 'claimed' then
+      C.claimed[object] = i
+    elseif got == 'empty' then
+      call('LREM', C.base[i] .. K.worker_object, '1', object)
+      C.to_delete[#C.to_delete + 1] = P .. object .. K.event_worker
+      C.to_expire[#C.to_expire + 1] = C.forgets and P .. object .. K.last_event_id or nil
+    end
+  end
+end
+
 -- A pop has answered after its slot was given something else: what it moved must not wait behind
 -- that.
 local function give_back(number)
@@ -51,4 +85,4 @@ local function give_back(number)
   end
 end
 
-return { look = look, give_back = give_back }
+return { slots = slots, claim = claim, give_back = give_back }

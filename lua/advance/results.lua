@@ -1,7 +1,7 @@
 -- results: takes in results other than `done`.
--- Uses: again.give again.give_unknown again.last_of errors.keep finish.event finish.read hold.batch
--- Uses: hold.object ids.parse log.delivered log.keep_without_log log.row tag.has_failed
--- Uses: tag.held_text tag.numbers time.now_ms
+-- Uses: again.give again.give_unknown again.last_of errors.keep finish.event finish.read
+-- Uses: hold.batch hold.object ids.parse log.delivered log.keep_without_log log.row
+-- Uses: tag.has_failed tag.held_text tag.numbers time.now_ms
 
 -- The arguments after each word. With the log on one more follows: the age of the batch, ms.
 local FIELDS = {
@@ -25,7 +25,7 @@ local function name(at, n, tag_keys, base)
     return n, at + 2
   end
   n = n + 1
-  C.number[n], C.result[n], C.arg[n], C.base[n] = number, word, at + 2, base .. number
+  C.arg[n], C.base[n] = at + 2, base .. number
   tag_keys[n] = C.base[n] .. K.worker_event_id
   return n, at + 2 + #FIELDS[word] + (C.logs and 1 or 0)
 end

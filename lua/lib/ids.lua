@@ -8,10 +8,14 @@ local function parse(text)
   return id and id <= MAX and id or nil
 end
 
--- Returns all digits of the number. Redis' own conversion is slower, and `%d` may be wrong above
--- 2^31.
+-- Returns all digits of the number, as two numbers below 2^31: `%d` may be wrong above, and `%.0f`
+-- takes four times as long.
 local function text(number)
-  return string.format(number < 2147483648 and '%d' or '%.0f', number)
+  if number < 100000000 then
+    return string.format('%d', number)
+  end
+  local low = number % 100000000
+  return string.format('%d%08d', (number - low) / 100000000, low)
 end
 
 -- Returns the id that is `count` events after `id`. The ids of a batch are steps from its first id.

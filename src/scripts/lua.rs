@@ -40,15 +40,15 @@ struct Source {
     file: &'static str,
     /// Its modules.
     modules: &'static [&'static str],
-    /// Returns the texts of the file before its modules, if there is one, and of its own file.
-    texts: fn() -> [String; 2],
+    /// Returns the text of its file.
+    text: fn() -> String,
 }
 
 /// Makes the table of all modules, the table of all scripts, and the scripts.
 macro_rules! manifest {
     (
         modules { $($dir:literal: $($module:ident)+;)* }
-        $($group:ident { $($name:ident: $flags:ident $file:literal [$($uses:ident)*] $(after $first:literal)?;)* })*
+        $($group:ident { $($name:ident: $flags:ident $file:literal [$($uses:ident)*];)* })*
     ) => {
         /// Returns the text of a module.
         fn module(name: &str) -> String {
@@ -63,7 +63,7 @@ macro_rules! manifest {
             group: stringify!($group),
             file: $file,
             modules: &[$(stringify!($uses)),*],
-            texts: || [String::new() $(+ &lua!(concat!($first, ".lua")))?, lua!(concat!($file, ".lua"))],
+            text: || lua!(concat!($file, ".lua")),
         },)*)*];
 
         $($(pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| Script::new($flags, $file));)*)*
@@ -77,14 +77,14 @@ macro_rules! manifest {
 manifest! {
     modules {
         "lib/": clock emits fence hold ids jump lease names page registry rights rules slots suspects tag text time worker;
-        "advance/": again aside batch errors finish held log markers pauses popped results room;
+        "advance/": again aside batch errors finish held log markers pauses popped results room state turns;
         "operator/": actions;
     }
     worker {
         ADVANCE: ALLOW_OOM "advance" [
             ids time markers batch again aside emits errors fence finish held hold jump lease log names pauses popped
-            registry results room rules suspects tag text worker
-        ] after "advance/usual";
+            registry results room rules state suspects tag text turns worker
+        ];
         ATTACH: ALLOW_OOM "attach" [hold ids lease names registry slots suspects tag time worker];
         RENEW: ALLOW_OOM "renew" [fence hold ids lease names registry slots tag time worker];
         DETACH: ALLOW_OOM "detach" [fence hold ids lease names registry slots tag time worker];
@@ -167,7 +167,7 @@ fn add_commands(commands: &mut BTreeSet<String>, text: &str) {
 fn rights(group: &str) -> String {
     let mut commands = BTreeSet::new();
     for source in SCRIPTS.iter().filter(|source| source.group == group) {
-        (source.texts)().iter().for_each(|text| add_commands(&mut commands, text));
+        add_commands(&mut commands, &(source.text)());
         source.modules.iter().for_each(|name| add_commands(&mut commands, &module(name)));
     }
     if group == "worker" {
@@ -176,8 +176,8 @@ fn rights(group: &str) -> String {
     commands.into_iter().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the text of a script: its head, the file before the modules, a table of the modules, and
-/// its own file. A module is made when it is first used.
+/// Returns the text of a script: its head, a table of the modules, and its own file. A module is made
+/// when it is first used.
 ///
 /// Lua makes all functions and tables of a script anew in each call, so a call pays for what it
 /// makes. That is why names stand for texts in the files, and the script has the texts themselves:
@@ -192,8 +192,7 @@ fn assemble(flags: &str, source: &Source) -> String {
         }
         made += "end\nrawset(made, name, module)\nreturn module\nend })\n";
     }
-    let [first, body] = (source.texts)();
-    let mut text = [flags, HEAD, &first, &made, &body].concat();
+    let mut text = [flags, HEAD, &made, &(source.text)()].concat();
     if source.modules.contains(&"rights") {
         text = text.replace("RIGHTS", &format!("'{}'", rights(source.group)));
     }
@@ -217,7 +216,7 @@ mod tests {
     /// Returns every file of the manifest with its text: modules by name, scripts by file.
     fn files() -> BTreeMap<String, String> {
         let modules = MODULES.iter().map(|(dir, name)| ((*name).to_owned(), read(&format!("{dir}{name}.lua"))));
-        let scripts = SCRIPTS.iter().map(|source| source.file).chain(["advance/usual"]).map(|file| format!("{file}.lua"));
+        let scripts = SCRIPTS.iter().map(|source| source.file).map(|file| format!("{file}.lua"));
         let scripts = scripts.map(|file| (file.clone(), read(&file)));
         modules.chain(scripts).collect()
     }
@@ -308,7 +307,7 @@ mod tests {
     fn every_command_of_a_script_that_asks_for_rights_is_a_literal() {
         let files = files();
         let asking = SCRIPTS.iter().filter(|source| source.group != "other");
-        let own = asking.clone().map(|source| format!("{}.lua", source.file)).chain(["advance/usual.lua".to_owned()]);
+        let own = asking.clone().map(|source| format!("{}.lua", source.file));
         let modules = asking.flat_map(|source| source.modules).map(|module| (*module).to_owned());
         for file in own.chain(modules).collect::<BTreeSet<_>>() {
             for call in ["call(", "try("] {

@@ -150,8 +150,12 @@ impl Reply {
         text.parse().map_err(|_| self.wrong(format!("a number was expected, not {text:?}")))
     }
 
+    /// The next piece, an array; nil is an empty one.
     pub(crate) fn array(&mut self) -> Result<Reply, ScriptError> {
-        let value = self.value()?;
+        let value = match self.value()? {
+            Value::Nil => Value::Array(Vec::new()),
+            value => value,
+        };
         Self::of(self.script, value)
     }
 

@@ -119,7 +119,9 @@ impl Call<'_> {
     /// handlers have kept goes with the last event that is over, where that is not all of the
     /// batch.
     fn drop_front(&mut self, slot: &Slot, told: &Told, count: usize, over: Option<u64>) {
-        self.state.worker(&slot.w).batch.drain(..count);
+        let batch = &mut self.state.worker(&slot.w).batch;
+        // A result may tell of more than a batch that has lost events.
+        batch.drain(..count.min(batch.len()));
         let object = self.state.object(&told.object);
         let is_over = object.handled.as_ref().is_some_and(|kept| over.is_none_or(|over| kept.id <= over));
         if told.handled && is_over {

@@ -150,7 +150,9 @@ impl Reference {
             quarantined: Vec::new(),
         };
         call.run(args);
-        let Call { reply_bytes, from_held, progress, batches, quarantined, .. } = call;
+        let Call { reply_bytes, from_held, progress, mut batches, quarantined, .. } = call;
+        // The order of slots in a reply means nothing.
+        batches.sort_by_key(|given| given.slot);
         if call.counter != before {
             let counter = call.counter;
             self.counter = Some(counter);

@@ -178,7 +178,8 @@ impl Server {
         }
         args.looks.iter().for_each(|slot| call.look(*slot));
         Ok(match scripts::advance(&mut self.conn, &call).await? {
-            Advanced::Ok { next_due, more, from, batches, quarantined } => {
+            Advanced::Ok { next_due, more, from, mut batches, quarantined } => {
+                batches.sort_by_key(|batch| batch.slot);
                 let given = batches.into_iter().map(|batch| Given {
                     slot: batch.slot,
                     object: batch.object,
