@@ -84,7 +84,8 @@ impl Loopback {
         let server = support::Server::start(&["--port", &port.to_string()]);
         let url = format!("redis://127.0.0.1:{port}");
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
-        let info = seriatim::url::connection_info(&url)?.set_tcp_settings(seriatim::url::tcp_settings(Duration::from_secs(60)));
+        let info = seriatim::connection::url::connection_info(&url)?
+            .set_tcp_settings(seriatim::connection::url::tcp_settings(Duration::from_secs(60)));
         let conn = redis::Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await?;
         Ok(Self { _server: server, url, conn })
     }

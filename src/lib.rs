@@ -15,6 +15,8 @@
 //! - `control`: looks at a live system: check, stats, inspect, dead letters (feature `worker`)
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+#[doc(hidden)]
+pub mod connection;
 pub mod consume;
 #[cfg(feature = "worker")]
 pub mod control;
@@ -33,14 +35,8 @@ pub mod scripts;
 pub mod sink;
 #[cfg(feature = "worker")]
 pub mod testing;
-#[doc(hidden)]
-pub mod told;
-#[doc(hidden)]
-pub mod url;
 #[cfg(feature = "worker")]
 pub mod verify;
-#[doc(hidden)]
-pub mod wire;
 #[cfg(feature = "worker")]
 pub mod worker;
 

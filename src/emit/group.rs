@@ -33,7 +33,7 @@ use tokio::task::{unconstrained, yield_now};
 
 use super::Draft;
 use super::error::{Failed, read_answer, refused, refused_commands};
-use crate::wire::Wire;
+use crate::connection::PatientConnection;
 
 /// The most emits in a group.
 const EMITS_MAX: usize = 64;
@@ -79,7 +79,7 @@ impl Drop for UnderWay {
 
 impl Gate {
     /// Starts the task of a connection. It ends with the last clone of the gate.
-    pub(super) fn open(wire: Wire, gone: Arc<AtomicBool>) -> Self {
+    pub(super) fn open(wire: PatientConnection, gone: Arc<AtomicBool>) -> Self {
         let (queue, queued) = mpsc::channel(QUEUE_MAX);
         tokio::spawn(send_groups(Connection { wire, gone }, queued));
         Self { queue, under_way: Arc::default() }
@@ -112,7 +112,7 @@ impl Gate {
 
 #[derive(Clone)]
 struct Connection {
-    wire: Wire,
+    wire: PatientConnection,
     gone: Arc<AtomicBool>,
 }
 

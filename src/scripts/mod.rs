@@ -81,7 +81,7 @@ impl ScriptError {
     /// The error in one line; an error of Redis with its code.
     pub(crate) fn told(&self) -> String {
         match self {
-            Self::Redis(error) => crate::told::told(error),
+            Self::Redis(error) => crate::connection::errors::told(error),
             other => other.to_string(),
         }
     }

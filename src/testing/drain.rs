@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::wire::Wire;
+use crate::connection::PatientConnection;
 
 use super::emitted::{self, Emitted, EventPattern};
 pub use super::watch::EVENTS_MAX;
@@ -206,7 +206,7 @@ pub async fn drain(worker: WorkerBuilder, patience: Duration) -> Result<Drained,
 /// Whether it was done before the deadline.
 async fn run_until_done(
     worker: Worker,
-    conn: &mut Wire,
+    conn: &mut PatientConnection,
     keys: &Keys,
     deadline: tokio::time::Instant,
     unfinished: &mut Unfinished,
@@ -239,7 +239,7 @@ async fn run_until_done(
 
 /// What is left to do. An object passes from a marker to a slot, or from a slot to the held
 /// objects, in one step: so all is read in one step.
-async fn look(conn: &mut Wire, keys: &Keys) -> Result<Unfinished, ControlError> {
+async fn look(conn: &mut PatientConnection, keys: &Keys) -> Result<Unfinished, ControlError> {
     const WHAT: &str = "what is left to do";
     let mut lists = Vec::new();
     let mut walk = Walk::of(conn, keys, Which::Watched).await?;
@@ -274,7 +274,12 @@ fn is_for_later(object: &HeldObject) -> bool {
     matches!(object.waits_for, WaitsFor::Retry | WaitsFor::Operator | WaitsFor::Rule)
 }
 
-async fn look_back(conn: &mut Wire, keys: &Keys, seen: &Shared, mut last_dead: Option<String>) -> Result<Drained, ControlError> {
+async fn look_back(
+    conn: &mut PatientConnection,
+    keys: &Keys,
+    seen: &Shared,
+    mut last_dead: Option<String>,
+) -> Result<Drained, ControlError> {
     loop {
         let page = dead_letters(conn, keys, last_dead.as_deref(), PAGE).await?;
         let is_last = page.len() < PAGE;

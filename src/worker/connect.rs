@@ -19,12 +19,12 @@ use tracing::warn;
 use super::config::{WorkerConfig, jitter};
 use super::error::WorkerError;
 use super::outage::Outage;
+use crate::connection::PatientConnection;
+use crate::connection::errors::{is_outage, told};
+use crate::connection::url::{connection_info, tcp_settings};
 use crate::failpoints::around;
 use crate::keys::Keys;
 use crate::scripts::{self, ScriptError, Seen};
-use crate::told::{is_outage, told};
-use crate::url::{connection_info, tcp_settings};
-use crate::wire::Wire;
 
 /// Advance, what handlers have finished, and two to spare; that of the wait is taken out of the
 /// pool.
@@ -203,16 +203,16 @@ impl From<RedisError> for Unopened {
 }
 
 impl managed::Manager for Manager {
-    type Type = Wire;
+    type Type = PatientConnection;
     type Error = Unopened;
 
-    async fn create(&self) -> Result<Wire, Unopened> {
-        let mut wire = Wire::open(&self.info, AsyncConnectionConfig::new(), self.patience, self.patience).await?;
+    async fn create(&self) -> Result<PatientConnection, Unopened> {
+        let mut wire = PatientConnection::open(&self.info, AsyncConnectionConfig::new(), self.patience, self.patience).await?;
         self.first_script(&mut wire).await?;
         Ok(wire)
     }
 
-    async fn recycle(&self, wire: &mut Wire, _: &Metrics) -> RecycleResult<Unopened> {
+    async fn recycle(&self, wire: &mut PatientConnection, _: &Metrics) -> RecycleResult<Unopened> {
         let pong: Result<(), RedisError> = redis::cmd("PING").query_async(wire).await;
         pong.map_err(|error| RecycleError::Backend(error.into()))
     }
@@ -223,21 +223,21 @@ pub(crate) struct Connection(Object<Manager>);
 
 impl Connection {
     /// Takes it out of the pool for good.
-    pub(crate) fn take(this: Self) -> Wire {
+    pub(crate) fn take(this: Self) -> PatientConnection {
         Object::take(this.0)
     }
 }
 
 impl Deref for Connection {
-    type Target = Wire;
+    type Target = PatientConnection;
 
-    fn deref(&self) -> &Wire {
+    fn deref(&self) -> &PatientConnection {
         &self.0
     }
 }
 
 impl DerefMut for Connection {
-    fn deref_mut(&mut self) -> &mut Wire {
+    fn deref_mut(&mut self) -> &mut PatientConnection {
         &mut self.0
     }
 }
@@ -270,7 +270,7 @@ pub(crate) fn is_lasting(error: &ScriptError) -> bool {
 }
 
 impl Manager {
-    async fn first_script(&self, conn: &mut Wire) -> Result<(), Unopened> {
+    async fn first_script(&self, conn: &mut PatientConnection) -> Result<(), Unopened> {
         let (keys, memory) = (&self.keys, &self.memory);
         let seen = Seen { highest: memory.highest.load(Ordering::Relaxed), first_id: self.first_id, event_log: self.event_log };
         let replication_id = replication_id(conn).await?;

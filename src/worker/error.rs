@@ -5,8 +5,8 @@ use std::time::Duration;
 use redis::RedisError;
 
 use super::config::ConfigError;
+use crate::connection::errors::{advice, told};
 use crate::scripts::ScriptError;
-use crate::told::{advice, told};
 
 /// Why a worker did not start or did not go on. What it had in hand is kept in Redis in every case.
 #[derive(Debug, thiserror::Error)]

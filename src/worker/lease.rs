@@ -27,10 +27,10 @@ use super::connect::{Backoff, Connection, Redis, give_up, is_lasting};
 use super::error::WorkerError;
 use super::holder::Holder;
 use super::recover::sweep;
+use crate::connection::errors::is_outage;
 use crate::failpoints::around;
 use crate::keys::{Keys, SHARED_KINDS, WORKER_KINDS};
 use crate::scripts::{self, Attach, Attached, Detached, Renewed, ScriptError};
-use crate::told::is_outage;
 
 /// From an attach to its end.
 #[derive(Debug, Clone)]

@@ -18,11 +18,11 @@ use super::config::WorkerConfig;
 use super::connect::{Backoff, Connection, Redis, give_up, is_lasting};
 use super::error::WorkerError;
 use super::slots::Hand;
+use crate::connection::PatientConnection;
 use crate::event::{NameError, ObjectName};
 use crate::failpoints::around;
 use crate::scripts::{self, Finished, Handled, ScriptError, Tag};
 use crate::sink::{Ledger, LedgerError, Page, With};
-use crate::wire::Wire;
 
 /// What all batches of a session share.
 pub(crate) struct Link {
@@ -38,7 +38,7 @@ impl Link {
         Self { redis, config, token, conn: Mutex::new(None) }
     }
 
-    pub(crate) async fn connection(&self) -> Result<Wire, WorkerError> {
+    pub(crate) async fn connection(&self) -> Result<PatientConnection, WorkerError> {
         let mut conn = self.conn.lock().await;
         let open = match conn.take() {
             Some(open) => open,

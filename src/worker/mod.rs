@@ -60,8 +60,8 @@ use self::activity::Activity;
 use self::connect::Redis;
 use self::lease::{Session, attach, detach};
 use self::serve::{Ended, Serve};
+use crate::connection::PatientConnection;
 use crate::sink::Sink;
-use crate::wire::Wire;
 
 /// How long a process that stops waits for Redis to take its name back, beyond its grace.
 const DETACH_PATIENCE: Duration = Duration::from_secs(2);
@@ -92,7 +92,7 @@ pub struct Worker {
 
 impl Worker {
     /// A connection of its own, for `testing`.
-    pub(crate) async fn connection(&self) -> Result<Wire, WorkerError> {
+    pub(crate) async fn connection(&self) -> Result<PatientConnection, WorkerError> {
         Ok((*self.redis.reconnect().await?).clone())
     }
 

@@ -30,12 +30,12 @@ use super::ledger::{InHand, Link};
 use super::shutdown::Shutdown;
 use super::slots::{Policy, Slot, Step, tell_put_aside};
 use super::wait::{Waited, pop, wait};
+use crate::connection::PatientConnection;
 use crate::escape;
 use crate::event::ObjectName;
 use crate::failpoints::around;
 use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report, Results, Room, ScriptError};
 use crate::sink::{Context, Sink, Stop};
-use crate::wire::Wire;
 
 /// Calls of advance under way at once, for disjoint slots: one for Redis to work on while the
 /// answer to the other is worked on here.
@@ -93,7 +93,7 @@ pub(crate) struct Serve<'a> {
     /// The wait for a marker, the slot it is for, which is asked for meanwhile, and whether the
     /// call behind it has the room for suspects.
     waiting: Option<(usize, bool, Pop)>,
-    wait_conn: Option<Wire>,
+    wait_conn: Option<PatientConnection>,
     notices: mpsc::Receiver<Notice>,
     /// Ends with the session.
     _keeper: Keeper,
@@ -266,7 +266,7 @@ impl<'a> Serve<'a> {
         if self.calls.len() >= CALLS_MAX || !(reported || wanted) {
             return false;
         }
-        let mut conn: Wire = (**conn).clone();
+        let mut conn: PatientConnection = (**conn).clone();
         let claims = match self.stopping {
             true => 0,
             false if self.health.is_up() => self.slots.len(),

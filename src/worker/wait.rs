@@ -13,15 +13,15 @@ use redis::Cmd;
 use super::config::WorkerConfig;
 use super::connect::{Connection, Redis};
 use super::error::WorkerError;
+use crate::connection::PatientConnection;
+use crate::connection::errors::told;
 use crate::failpoints::around;
 use crate::scripts::{Advance, Advanced, ScriptError, pop_and_advance};
-use crate::told::told;
-use crate::wire::Wire;
 
 /// What became of a wait.
 pub(crate) struct Waited {
     /// For the next one.
-    pub(crate) conn: Wire,
+    pub(crate) conn: PatientConnection,
     /// Redis is out of memory and moves no markers for a pop.
     pub(crate) out_of_memory: bool,
     /// What advance answered.
@@ -43,7 +43,7 @@ pub(crate) fn pop(from: &str, to: &str, block: Duration) -> Cmd {
 /// and the call made, before.
 pub(crate) async fn wait(
     redis: Redis,
-    conn: Option<Wire>,
+    conn: Option<PatientConnection>,
     pop: Cmd,
     call: Advance,
     config: Arc<WorkerConfig>,

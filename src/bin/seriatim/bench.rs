@@ -27,9 +27,9 @@ mod workload;
 use std::fmt;
 use std::sync::Arc;
 
+use ::seriatim::connection::url::connection_info;
 use ::seriatim::event::EVENT_BYTES_MAX;
 use ::seriatim::keys::Keys;
-use ::seriatim::url::connection_info;
 use ::seriatim::worker::{ConfigError, WorkerConfig};
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};

@@ -6,8 +6,8 @@ use std::time::Duration;
 use clap::ValueEnum;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisError};
+use seriatim::connection::url::connection_info;
 use seriatim::keys::Keys;
-use seriatim::url::connection_info;
 use tracing_subscriber::EnvFilter;
 
 use crate::exit::{Exit, Failure};

@@ -17,8 +17,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::term::{FAILED_MAX, FAILED_MIN, Found, Place, Term, settle, unfit};
 use super::{ClaimError, Claimed};
+use crate::connection::PatientConnection;
 use crate::scripts::BatchReply;
-use crate::wire::Wire;
 use crate::worker::connect::Backoff;
 use crate::worker::error::WorkerError;
 use crate::worker::slots::Hand;
@@ -78,7 +78,7 @@ pub(super) struct Finder {
     room_given: bool,
     pop: Option<Pop>,
     /// The connection of the wait.
-    conn: Option<Wire>,
+    conn: Option<PatientConnection>,
     /// A slot whose pop failed: it may have an object, which the next call finds.
     lost: Option<Place>,
     /// There may be something for callers that wait.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, Pipeline, RedisError, Value};
+use seriatim::connection::url::tcp_settings;
 use seriatim::keys::Keys;
-use seriatim::url::tcp_settings;
 use tokio::task::JoinSet;
 
 use crate::exit::{Exit, Failure};

@@ -1,8 +1,8 @@
-//! A wire: a connection to Redis whose calls are given up only if nothing moves on it.
+//! A connection to Redis whose calls are given up only if no byte moves on it.
 //!
 //! The time a reply takes depends on its size and on the link; a fixed limit for a whole reply
-//! would end every large one on a slow link, for ever. So a wire notes when bytes last moved, and a
-//! call ends with a timeout only after that much time without progress. If the process dies, so
+//! would end every large one on a slow link, for ever. So the connection notes when bytes last moved,
+//! and a call ends with a timeout only after that much time without progress. If the process dies, so
 //! does the connection; a call that was sent may still happen.
 
 use std::future::Future;
@@ -27,14 +27,14 @@ use tokio::time::{Instant, timeout, timeout_at};
 /// A connection of its own, shared by its clones. It does not reconnect, and ends with the last
 /// clone.
 #[derive(Clone)]
-pub struct Wire {
+pub struct PatientConnection {
     inner: MultiplexedConnection,
     watch: Watch,
     /// Ends the connection with the last clone.
     _driver: Arc<Driver>,
 }
 
-impl Wire {
+impl PatientConnection {
     /// Connects, which may take up to `connect_timeout`, authentication included. Its calls then
     /// wait up to `patience` without progress.
     ///
@@ -107,7 +107,7 @@ impl Wire {
     }
 }
 
-impl ConnectionLike for Wire {
+impl ConnectionLike for PatientConnection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         Box::pin(self.watch.bound(self.inner.send_packed_command(cmd)))
     }
