@@ -29,14 +29,14 @@ pub mod keys;
 #[cfg(feature = "worker")]
 pub mod projection;
 #[cfg(feature = "worker")]
-#[doc(hidden)]
-pub mod scripts;
-#[cfg(feature = "worker")]
 pub mod sink;
 #[cfg(feature = "worker")]
 pub mod testing;
 #[cfg(feature = "worker")]
 pub mod verify;
+#[cfg(feature = "worker")]
+#[doc(hidden)]
+pub mod wire;
 #[cfg(feature = "worker")]
 pub mod worker;
 

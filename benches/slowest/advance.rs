@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use seriatim::scripts::{self, Advance, BatchReply, Bounds, Emits, EventLog, Finished, From, InHand, Load, Results, Room};
 use seriatim::sink::SUBTASKS_MAX;
+use seriatim::wire::{self, Advance, BatchReply, Bounds, Emits, EventLog, Finished, From, InHand, Load, Results, Room};
 
 use crate::world::{Case, NAME, Settings, TOKEN, World, case, done, event, names};
 
@@ -68,7 +68,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 let value = emits.value(0);
                 let finished =
                     Finished { id: batch.tag.first, field: "handler:a", emits: Some(("emit:a", &value)), result: None };
-                scripts::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
+                wire::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
                 call.handled(batch.slot);
                 call.report(batch.slot, &done(batch));
             }
@@ -234,7 +234,7 @@ pub(crate) fn cases() -> Vec<Case> {
                     }
                     let mut report = done(batch);
                     (report.count, report.last) = (0, None);
-                    let rest = seriatim::scripts::Tag { attempts: 1, ..batch.tag };
+                    let rest = seriatim::wire::Tag { attempts: 1, ..batch.tag };
                     let why = format!("retry: {}", event(1000));
                     report.then = Results::Hold { rest, delay: Some(Duration::from_secs(1)), why };
                     call.report(batch.slot, &report);
@@ -254,7 +254,7 @@ pub(crate) fn cases() -> Vec<Case> {
                     }
                     let mut report = done(batch);
                     (report.count, report.last) = (0, None);
-                    let next = (batch.events.len() > 1).then(|| scripts::Tag { first: batch.tag.first + 1, ..batch.tag });
+                    let next = (batch.events.len() > 1).then(|| wire::Tag { first: batch.tag.first + 1, ..batch.tag });
                     report.then = Results::Reject { next, id: batch.tag.first, error: event(1000), attempts: 0 };
                     call.report(batch.slot, &report);
                 }
@@ -273,7 +273,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("advance", "claim: all slots, held batches that are due", |world, settings| {
             Box::pin(async move {
                 world.fill(settings, settings.batch(), EVENT_BYTES).await;
-                seriatim::scripts::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
+                seriatim::wire::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
                 world.attach(settings.slots()).await;
                 let call = world.free(settings, From::Held);
                 world.begin().await;

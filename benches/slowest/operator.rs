@@ -5,8 +5,8 @@ use std::time::Duration;
 use seriatim::control;
 use seriatim::control::dead::{Settle, settle};
 use seriatim::projection::{Position, RedisStore, STATE_BYTES_MAX, Store as _};
-use seriatim::scripts;
-use seriatim::scripts::operator::By;
+use seriatim::wire;
+use seriatim::wire::operator::By;
 
 use crate::world::{Case, NAME, TOKEN, World, case, event};
 
@@ -105,39 +105,39 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 for _ in 0..4 {
                     world.fill(settings, 2, 200).await;
-                    scripts::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
+                    wire::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
                 }
                 world.begin().await;
                 let count = control::held::PER_CALL_MAX;
-                scripts::operator::held(&mut world.conn, &world.keys, false, None, count).await.expect("a page");
+                wire::operator::held(&mut world.conn, &world.keys, false, None, count).await.expect("a page");
             })
         }),
         case("operator/release", "one of 1,024 objects, with a reason of 10 KB", |world, settings| {
             Box::pin(async move {
                 world.fill(settings, 2, 200).await;
-                scripts::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
+                wire::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
                 let held_id = world.keys.events_held_id("work:1");
                 world.cmd(redis::cmd("SET").arg(held_id).arg(format!("7 1 1 0 retry: {}", "x".repeat(10_000)))).await;
                 world.begin().await;
-                scripts::operator::release(&mut world.conn, &world.keys, BY, b"work:1").await.expect("released");
+                wire::operator::release(&mut world.conn, &world.keys, BY, b"work:1").await.expect("released");
             })
         }),
         case("operator/release_many", "the most objects of one call", |world, settings| {
             Box::pin(async move {
                 world.fill(settings, 2, 200).await;
-                scripts::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
-                let objects = crate::world::names(scripts::operator::RELEASE_PER_CALL_MAX, "work");
+                wire::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
+                let objects = crate::world::names(wire::operator::RELEASE_PER_CALL_MAX, "work");
                 world.begin().await;
-                let released = scripts::operator::release_many(&mut world.conn, &world.keys, BY, false, "", &objects).await;
+                let released = wire::operator::release_many(&mut world.conn, &world.keys, BY, false, "", &objects).await;
                 assert!(!released.expect("released").is_empty());
             })
         }),
         case("operator/skip", "of a batch of 1,000 events", |world, settings| {
             Box::pin(async move {
                 world.fill(settings, settings.batch(), 200).await;
-                scripts::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
+                wire::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
                 world.begin().await;
-                scripts::operator::skip(&mut world.conn, &world.keys, BY, b"work:1", None).await.expect("skipped");
+                wire::operator::skip(&mut world.conn, &world.keys, BY, b"work:1", None).await.expect("skipped");
             })
         }),
     ]

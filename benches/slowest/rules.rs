@@ -2,8 +2,8 @@
 //! their own.
 
 use seriatim::control::rules::{Kind, RULES_MAX, Selector, lift, set};
-use seriatim::scripts::operator::By;
-use seriatim::scripts::{self, Advance, Bounds, From};
+use seriatim::wire::operator::By;
+use seriatim::wire::{self, Advance, Bounds, From};
 
 use crate::world::{Case, NAME, TOKEN, World, case, deep, done};
 
@@ -107,7 +107,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 }
                 world.begin().await;
                 let count = seriatim::control::held::PER_CALL_MAX;
-                scripts::operator::paused(&mut world.conn, &world.keys, None, count).await.expect("a page");
+                wire::operator::paused(&mut world.conn, &world.keys, None, count).await.expect("a page");
             })
         }),
     ]

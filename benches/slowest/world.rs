@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results};
+use seriatim::wire::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results};
 use seriatim::worker::WorkerConfig;
 
 use crate::support;
@@ -43,7 +43,7 @@ impl Settings {
             claims: self.slots(),
             markers: 1024,
             forget_after: None,
-            suspects: scripts::Suspects::NONE,
+            suspects: wire::Suspects::NONE,
         }
     }
 }
@@ -125,9 +125,9 @@ impl World {
             displace: "",
             before: "",
             crashes_max: 5,
-            suspects: scripts::Suspects::NONE,
+            suspects: wire::Suspects::NONE,
         };
-        scripts::attach(&mut self.conn, &self.keys, &args).await.expect("attached");
+        wire::attach(&mut self.conn, &self.keys, &args).await.expect("attached");
     }
 
     /// Pushes `events` of `bytes` for each of these objects, with a marker.
@@ -155,7 +155,7 @@ impl World {
     }
 
     pub(crate) async fn advance(&mut self, call: &Advance) -> Vec<BatchReply> {
-        match scripts::advance(&mut self.conn, call).await.expect("a reply") {
+        match wire::advance(&mut self.conn, call).await.expect("a reply") {
             Advanced::Ok { batches, .. } => batches,
             other => panic!("{other:?}"),
         }

@@ -27,7 +27,7 @@ use super::{ControlError, reply};
 use crate::escape;
 use crate::event::{NameError, ObjectName};
 use crate::keys::{self, Keys};
-use crate::scripts;
+use crate::wire;
 
 /// How many violations [`check`] reports one by one; all are counted.
 pub const VIOLATIONS_MAX: usize = 100;
@@ -506,7 +506,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
     /// then on.
     async fn look(&mut self, subjects: &[(Kind, Vec<u8>)], hint: Option<&str>) -> Result<Vec<Finding>, ControlError> {
         const WHAT: &str = "lua/check.lua";
-        let mut call = scripts::CHECK.invoke();
+        let mut call = wire::CHECK.invoke();
         call.key(self.keys.event_workers());
         call.arg(self.keys.prefix());
         let mut all_registered = true;

@@ -9,8 +9,8 @@ use serde::{Serialize, Serializer};
 use super::{ControlError, log, reply};
 use crate::escape;
 use crate::keys::Keys;
-use crate::scripts::operator;
-pub use crate::scripts::operator::{By, Settle, Settled};
+use crate::wire::operator;
+pub use crate::wire::operator::{By, Settle, Settled};
 
 /// How many dead letters one call reads at most; events may be large.
 pub const PER_CALL_MAX: usize = operator::DEAD_PER_CALL_MAX;

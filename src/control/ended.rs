@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::log::LogStatus;
 use super::{ControlError, reply};
 use crate::keys::Keys;
-use crate::scripts;
+use crate::wire;
 
 /// How many rows of the log, and how many dead letters, [`ended`] looks at: the newest.
 pub const ROWS_MAX: u64 = 1000;
@@ -115,7 +115,7 @@ async fn look<C: ConnectionLike>(
     let (mut found, mut from) = (Found::default(), "+".to_owned());
     while found.looked < ROWS_MAX && found.rows.len() < EVENTS_MAX {
         let count = PER_CALL.min(ROWS_MAX - found.looked);
-        let mut ask = scripts::ENDED.invoke();
+        let mut ask = wire::ENDED.invoke();
         ask.key(&stream);
         ask.arg(keys.prefix()).arg(object).arg(&from).arg(count).arg(EVENTS_MAX - found.rows.len());
         let answer: Value = match ask.invoke_async(conn).await {

@@ -14,8 +14,8 @@ use redis::aio::ConnectionLike;
 
 use super::ControlError;
 use crate::keys::Keys;
-pub use crate::scripts::Forgot;
-use crate::scripts::{self, OBJECTS_MAX, ScriptError};
+pub use crate::wire::Forgot;
+use crate::wire::{self, OBJECTS_MAX, ScriptError};
 
 /// Forgets those of these objects that are idle: without events, without an owner, not held. What
 /// is not idle stays as it is. Answers what became of each, in the order of the names.
@@ -36,7 +36,7 @@ pub async fn forget<C: ConnectionLike>(
     let names = objects.iter().map(|object| keys.found(object)).collect::<Result<Vec<_>, _>>()?;
     let mut all = Vec::with_capacity(names.len());
     for some in names.chunks(OBJECTS_MAX) {
-        all.extend(scripts::forget(conn, keys, some).await.map_err(|error| match error {
+        all.extend(wire::forget(conn, keys, some).await.map_err(|error| match error {
             ScriptError::Redis(source) => ControlError::redis(WHAT)(source),
             other => ControlError::reply(WHAT, other.to_string()),
         })?);

@@ -10,8 +10,8 @@ use super::ControlError;
 use super::rules::Rule;
 use crate::escape;
 use crate::keys::Keys;
-use crate::scripts::operator::{self, HeldReply, RELEASE_PER_CALL_MAX, ReleasedOne};
-pub use crate::scripts::operator::{By, Released, Skipped};
+use crate::wire::operator::{self, HeldReply, RELEASE_PER_CALL_MAX, ReleasedOne};
+pub use crate::wire::operator::{By, Released, Skipped};
 
 /// How many held objects one call reads at most.
 pub const PER_CALL_MAX: usize = 250;

@@ -11,7 +11,7 @@ use super::rules::{self, Kind, Rule};
 use super::{ControlError, reply};
 use crate::escape;
 use crate::keys::Keys;
-use crate::scripts;
+use crate::wire;
 use crate::worker::Holder;
 
 /// An object that nothing seems to cover has moved while its workers were looked at: so often it is
@@ -220,7 +220,7 @@ pub async fn inspect<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: impl 
 
 async fn look<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: &[u8]) -> Result<Fields, ControlError> {
     const WHAT: &str = "lua/inspect.lua";
-    let mut call = scripts::INSPECT.invoke();
+    let mut call = wire::INSPECT.invoke();
     call.key(keys.event_workers());
     call.arg(keys.prefix()).arg(object).arg(TEXT_BYTES_MAX);
     let answer: RedisResult<Value> = call.invoke_async(conn).await;

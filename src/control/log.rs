@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use super::{ControlError, reply};
 use crate::escape;
 use crate::keys::Keys;
-use crate::scripts;
+use crate::wire;
 
 /// How many rows one call reads at most; events may be large.
 pub const PER_CALL_MAX: usize = 100;
@@ -245,7 +245,7 @@ pub(super) async fn rows<C: ConnectionLike>(
     range: [&str; 3],
     count: usize,
 ) -> Result<Vec<Value>, ControlError> {
-    let mut ask = scripts::LOG.invoke();
+    let mut ask = wire::LOG.invoke();
     ask.key(stream).arg(&range[..]).arg(count);
     let answer: Value = ask.invoke_async(conn).await.map_err(ControlError::redis(what))?;
     reply::after("log", answer).map_err(|answer| ControlError::reply(what, answer))

@@ -52,8 +52,8 @@ pub use self::rules::{Rule, Rules, rules};
 pub use self::stats::{Depth, Stats, depth, stats};
 
 use crate::event::NameError;
-use crate::scripts::ScriptError;
-pub use crate::scripts::operator::By;
+use crate::wire::ScriptError;
+pub use crate::wire::operator::By;
 
 /// Why a look at the system, or an action of an operator, failed.
 #[derive(Debug, thiserror::Error)]

@@ -17,8 +17,8 @@ use serde::Serialize;
 use super::{ControlError, reply, stats};
 use crate::event::{NameError, ObjectName};
 use crate::keys::Keys;
-use crate::scripts::operator::{self, RuleStep};
-pub use crate::scripts::operator::{By, Ruled};
+use crate::wire::operator::{self, RuleStep};
+pub use crate::wire::operator::{By, Ruled};
 
 /// How many rules there may be at the same time. To pause more objects than that, give them a
 /// prefix.

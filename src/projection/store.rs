@@ -6,8 +6,8 @@ use std::time::Duration;
 use redis::aio::ConnectionLike;
 
 use crate::keys::Keys;
-use crate::scripts::ScriptError;
-use crate::scripts::projection::{Step, position};
+use crate::wire::ScriptError;
+use crate::wire::projection::{Step, position};
 
 /// How far a projection has come in the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::emitted::Emitted;
 use crate::event::{NameError, ObjectName};
 use crate::keys::Keys;
-use crate::scripts::Emits;
 use crate::sink::{Ledger, LedgerError, Page, With};
+use crate::wire::Emits;
 
 /// An event: its object and its id.
 pub(super) type Place = (ObjectName, u64);

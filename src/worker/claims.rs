@@ -29,8 +29,8 @@ use super::retry::RetryPolicy;
 use super::slots::{Hand, failed, shortened};
 use super::{DETACH_PATIENCE, WorkerBuilder};
 use crate::event::Event;
-use crate::scripts::{Report, Results};
 use crate::sink::Batch;
+use crate::wire::{Report, Results};
 
 /// The loop turns at least so often.
 const TURN: Duration = Duration::from_millis(250);

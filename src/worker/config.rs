@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::retry::{self, RetryPolicy, UsedUp};
 use crate::keys::Keys;
-use crate::scripts::{EventLog, Suspects, Tag};
+use crate::wire::{EventLog, Suspects, Tag};
 
 /// The most slots a process can run.
 pub const CONCURRENCY_MAX: usize = 1024;

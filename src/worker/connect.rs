@@ -24,7 +24,7 @@ use crate::connection::errors::{is_outage, told};
 use crate::connection::url::{connection_info, tcp_settings};
 use crate::failpoints::around;
 use crate::keys::Keys;
-use crate::scripts::{self, ScriptError, Seen};
+use crate::wire::{self, ScriptError, Seen};
 
 /// Advance, what handlers have finished, and two to spare; that of the wait is taken out of the
 /// pool.
@@ -183,7 +183,7 @@ struct Manager {
     patience: Duration,
     keys: Keys,
     first_id: u64,
-    event_log: Option<scripts::EventLog>,
+    event_log: Option<wire::EventLog>,
     memory: Arc<Memory>,
 }
 
@@ -274,7 +274,7 @@ impl Manager {
         let (keys, memory) = (&self.keys, &self.memory);
         let seen = Seen { highest: memory.highest.load(Ordering::Relaxed), first_id: self.first_id, event_log: self.event_log };
         let replication_id = replication_id(conn).await?;
-        match around!("connect", scripts::connect(conn, keys, &replication_id, seen)).await {
+        match around!("connect", wire::connect(conn, keys, &replication_id, seen)).await {
             Ok(connected) => {
                 memory.met(replication_id, connected.changed);
                 // Others may have given ids up to here, or from here on. Should Redis lose that it

@@ -6,7 +6,7 @@ use redis::RedisError;
 
 use super::config::ConfigError;
 use crate::connection::errors::{advice, told};
-use crate::scripts::ScriptError;
+use crate::wire::ScriptError;
 
 /// Why a worker did not start or did not go on. What it had in hand is kept in Redis in every case.
 #[derive(Debug, thiserror::Error)]

@@ -30,7 +30,7 @@ use super::recover::sweep;
 use crate::connection::errors::is_outage;
 use crate::failpoints::around;
 use crate::keys::{Keys, SHARED_KINDS, WORKER_KINDS};
-use crate::scripts::{self, Attach, Attached, Detached, Renewed, ScriptError};
+use crate::wire::{self, Attach, Attached, Detached, Renewed, ScriptError};
 
 /// From an attach to its end.
 #[derive(Debug, Clone)]
@@ -83,7 +83,7 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
             crashes_max: config.crashes_held(),
             suspects: config.suspects(),
         };
-        match around!("attach", scripts::attach(&mut conn, &config.keys, &args)).await {
+        match around!("attach", wire::attach(&mut conn, &config.keys, &args)).await {
             Ok(Attached::Attached { kept, held }) => {
                 redis.outage().answered(conn.made_at());
                 info!(name = %config.name, slots = config.concurrency, kept, held, "recover: attached");
@@ -268,7 +268,7 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
 }
 
 async fn renew(conn: &mut Connection, config: &WorkerConfig, session: &Session) -> Result<Option<Notice>, ScriptError> {
-    let call = scripts::renew(conn, &config.keys, &config.name, &session.token, config.lease, config.concurrency);
+    let call = wire::renew(conn, &config.keys, &config.name, &session.token, config.lease, config.concurrency);
     match around!("renew", call).await? {
         Renewed::Renewed { strays: 0 } => Ok(None),
         Renewed::Renewed { strays } => {
@@ -286,7 +286,7 @@ pub(crate) async fn detach(redis: &Redis, config: &WorkerConfig, session: &Sessi
     let detached = tokio::time::timeout_at(deadline, async {
         loop {
             let Ok(mut conn) = redis.reconnect().await else { return None };
-            match around!("detach", scripts::detach(&mut conn, &config.keys, &config.name, &session.token)).await {
+            match around!("detach", wire::detach(&mut conn, &config.keys, &config.name, &session.token)).await {
                 Ok(Detached::Detached { held }) => return Some(held),
                 Ok(Detached::Lapsed | Detached::Fenced { .. }) => return Some(0),
                 Err(error) if is_lasting(&error) || error.is_wrong_type() => {

@@ -21,8 +21,8 @@ use super::slots::Hand;
 use crate::connection::PatientConnection;
 use crate::event::{NameError, ObjectName};
 use crate::failpoints::around;
-use crate::scripts::{self, Finished, Handled, ScriptError, Tag};
 use crate::sink::{Ledger, LedgerError, Page, With};
+use crate::wire::{self, Finished, Handled, ScriptError, Tag};
 
 /// What all batches of a session share.
 pub(crate) struct Link {
@@ -129,11 +129,11 @@ impl InHand {
     async fn call(&self, finished: Option<Finished<'_>>) -> Result<Page, LedgerError> {
         let (link, keys) = (&self.link, &self.link.config.keys);
         let batch =
-            scripts::InHand { name: &link.config.name, token: &link.token, slot: self.slot, object: &self.object, tag: self.tag };
+            wire::InHand { name: &link.config.name, token: &link.token, slot: self.slot, object: &self.object, tag: self.tag };
         let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
         loop {
             let mut conn = link.connection().await.map_err(|error| LedgerError::Failed(error.to_string()))?;
-            match around!("handled", scripts::handled(&mut conn, keys, &batch, finished)).await {
+            match around!("handled", wire::handled(&mut conn, keys, &batch, finished)).await {
                 Ok(Handled::Kept { id, finished, emitted, results }) => {
                     link.redis.outage().answered(conn.made_at());
                     return Ok(Page { id, finished, emitted, results });
@@ -191,7 +191,7 @@ impl Ledger for InHand {
         self.handled.fetch_max(id, Ordering::Relaxed);
         self.finished.add(id, 1);
         if let Some((_, value)) = emits {
-            self.has_emitted((scripts::Emits::events_in(value), value.len()));
+            self.has_emitted((wire::Emits::events_in(value), value.len()));
         }
         if let Some(result) = result.filter(|_| self.logs()) {
             self.has_emitted((0, result.1.len()));

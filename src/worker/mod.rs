@@ -54,7 +54,7 @@ pub(crate) use retry::type_of;
 pub use retry::{Backoff, Limit, RetryError, RetryPolicy, UsedUp, UsedUpError};
 pub use shutdown::Shutdown;
 
-pub use crate::scripts::EventLog;
+pub use crate::wire::EventLog;
 
 use self::activity::Activity;
 use self::connect::Redis;

@@ -34,8 +34,8 @@ use crate::connection::PatientConnection;
 use crate::escape;
 use crate::event::ObjectName;
 use crate::failpoints::around;
-use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report, Results, Room, ScriptError};
 use crate::sink::{Context, Sink, Stop};
+use crate::wire::{self, Advance, Advanced, BatchReply, Bounds, From, Report, Results, Room, ScriptError};
 
 /// Calls of advance under way at once, for disjoint slots: one for Redis to work on while the
 /// answer to the other is worked on here.
@@ -316,7 +316,7 @@ impl<'a> Serve<'a> {
         self.wake &= !wanted;
         let outage = Arc::clone(self.redis.outage());
         self.calls.push(Box::pin(async move {
-            let reply = around!("advance", scripts::advance(&mut conn, &call)).await;
+            let reply = around!("advance", wire::advance(&mut conn, &call)).await;
             if reply.is_ok() {
                 outage.answered(conn.made_at());
             }

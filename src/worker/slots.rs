@@ -12,8 +12,8 @@ use tracing::{error, warn};
 use super::deliver::Outcome;
 use super::retry::{RetryPolicy, UsedUp};
 use crate::event::{NAME_BYTES_MAX, ObjectName};
-use crate::scripts::{BatchReply, Load, Report, Results, Tag};
 use crate::sink::{Batch, Stop};
+use crate::wire::{BatchReply, Load, Report, Results, Tag};
 
 /// Ids of one batch are this far apart: there is one partition.
 const STRIDE: u64 = 1;

@@ -16,7 +16,7 @@ use super::error::WorkerError;
 use crate::connection::PatientConnection;
 use crate::connection::errors::told;
 use crate::failpoints::around;
-use crate::scripts::{Advance, Advanced, ScriptError, pop_and_advance};
+use crate::wire::{Advance, Advanced, ScriptError, pop_and_advance};
 
 /// What became of a wait.
 pub(crate) struct Waited {

@@ -9,8 +9,8 @@ use rstest::rstest;
 use seriatim::control::rules::{self, Kind, Selector};
 use seriatim::keys::Keys;
 use seriatim::projection::{RedisStore, Store};
-use seriatim::scripts::operator::By;
-use seriatim::scripts::{self, Adopted, Attach, Attached, Suspects, Sweep};
+use seriatim::wire::operator::By;
+use seriatim::wire::{self, Adopted, Attach, Attached, Suspects, Sweep};
 
 use crate::state::State;
 use crate::support::clock::Clock;
@@ -49,7 +49,7 @@ async fn adopt(conn: &mut MultiplexedConnection, keys: &Keys, since: Option<Dura
 /// The same by a process that notices within this time that its lease has ended.
 async fn adopt_in(conn: &mut MultiplexedConnection, keys: &Keys, since: Option<Duration>, notice: Duration) -> Adopted {
     let sweep = Sweep { own: "sweeper", crashes_max: 5, look: LOOK, forget: DAY, since, notice };
-    scripts::adopt(conn, keys, &sweep).await.expect("a sweep")
+    wire::adopt(conn, keys, &sweep).await.expect("a sweep")
 }
 
 async fn now_ms(console: &Console) -> u64 {
@@ -135,11 +135,11 @@ async fn a_lease_is_cut_to_its_length_by_the_next_of_its_name() {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(&mut conn, &keys, &args).await.expect("attached");
+    wire::attach(&mut conn, &keys, &args).await.expect("attached");
     step_back(&clock, &redis.console().await).await;
     args.token = "token-2";
     for _ in 0..2 {
-        let Attached::InUse { left, .. } = scripts::attach(&mut conn, &keys, &args).await.expect("an answer") else {
+        let Attached::InUse { left, .. } = wire::attach(&mut conn, &keys, &args).await.expect("an answer") else {
             panic!("the name is in use")
         };
         assert!(left <= lease, "{left:?}");

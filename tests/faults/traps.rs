@@ -293,7 +293,7 @@ async fn data_of_another_version_is_refused() {
 /// free.
 #[tokio::test]
 async fn a_name_that_came_late_to_a_busy_slot_goes_to_a_free_one_at_once() {
-    use seriatim::scripts::{Advance, Advanced, Attach, Bounds, From, Suspects, advance, attach};
+    use seriatim::wire::{Advance, Advanced, Attach, Bounds, From, Suspects, advance, attach};
     let redis = Redis::start();
     let console = redis.console().await;
     let keys = &console.keys;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use seriatim::control::log;
-use seriatim::scripts::EventLog;
+use seriatim::wire::EventLog;
 use seriatim::worker::{ClaimError, Claimed, Claims, Worker, WorkerConfig, WorkerError};
 
 use crate::support::console::{Console, PATIENCE};

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use seriatim::control::log::{PER_CALL_MAX, since};
 use seriatim::control::{self, By, ControlError, LogEntry, LogStatus, log, newest_log};
-use seriatim::scripts::{
+use seriatim::sink::Stop;
+use seriatim::wire::{
     self, Advance, Advanced, Attach, Attached, Bounds, EventLog, From, Report, Results, ScriptError, Seen, Suspects, Tag,
 };
-use seriatim::sink::Stop;
 use seriatim::worker::WorkerConfig;
 
 use crate::state::State;
@@ -44,7 +44,7 @@ async fn attached(redis: &Redis) -> State {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    let attached = scripts::attach(&mut conn, &keys, &args).await.expect("an answer");
+    let attached = wire::attach(&mut conn, &keys, &args).await.expect("an answer");
     assert!(matches!(attached, Attached::Attached { .. }), "{attached:?}");
     State::new(conn, keys)
 }
@@ -65,7 +65,7 @@ async fn tell(state: &mut State, keep: Option<EventLog>, report: &Report) -> Vec
         call.log(keep);
     }
     call.report_taken(0, report, Duration::from_secs(60));
-    match scripts::advance(&mut state.conn, &call).await.expect("an answer") {
+    match wire::advance(&mut state.conn, &call).await.expect("an answer") {
         Advanced::Ok { quarantined, .. } => quarantined,
         other => panic!("{other:?}"),
     }
@@ -185,7 +185,7 @@ async fn what_is_not_finalized_has_no_row() {
     call.log(EventLog::default());
     let then = Results::Hold { rest: Tag { attempts: 1, ..tag(8) }, delay: None, why: "retry: no".to_owned() };
     call.report(1, &report("work:2", 7, 1, then));
-    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert_eq!(shorts(&rows(&mut state).await), ["completed 7 0 work:2 7 - 0"]);
 }
 
@@ -335,7 +335,7 @@ async fn a_call_trims_a_bounded_number_of_rows() {
 async fn connect(state: &mut State, event_log: bool) {
     let event_log = event_log.then(EventLog::default);
     let keys = state.keys.clone();
-    scripts::connect(&mut state.conn, &keys, "", Seen { event_log, ..Seen::default() }).await.expect("connected");
+    wire::connect(&mut state.conn, &keys, "", Seen { event_log, ..Seen::default() }).await.expect("connected");
 }
 
 /// An operator finalizes, too: a skipped event is dead in the log where the worker that came last
@@ -374,7 +374,7 @@ async fn the_right_to_trim_is_asked_for() {
     let redis = Redis::own(&[]);
     let console = redis.console().await;
     let _: () = console.run(&["ACL", "SETUSER", "default", "-xtrim"]).await;
-    let connected = scripts::connect(&mut redis.connect().await, redis.keys(), "", Seen::default()).await;
+    let connected = wire::connect(&mut redis.connect().await, redis.keys(), "", Seen::default()).await;
     assert!(matches!(&connected, Err(ScriptError::Denied(command)) if command == "XTRIM"), "{connected:?}");
 }
 

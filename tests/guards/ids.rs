@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rstest::rstest;
-use seriatim::scripts::{self, Advance, Advanced, BatchReply, From, ScriptError, Tag};
+use seriatim::wire::{self, Advance, Advanced, BatchReply, From, ScriptError, Tag};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -26,7 +26,7 @@ async fn call(state: &mut State, highest: u64, delivered: Option<u64>) -> Result
         None => call.free(0),
     }
     call.free(1);
-    match scripts::advance(&mut state.conn, &call).await? {
+    match wire::advance(&mut state.conn, &call).await? {
         Advanced::Ok { batches, .. } => Ok(batches),
         other => panic!("{other:?}"),
     }

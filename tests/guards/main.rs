@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Advanced, Attach, Attached, Bounds, From, Report, Results, Suspects, Tag};
+use seriatim::wire::{self, Advance, Advanced, Attach, Attached, Bounds, From, Report, Results, Suspects, Tag};
 use state::State;
 use support::Redis;
 
@@ -50,7 +50,7 @@ async fn attach(conn: &mut MultiplexedConnection, keys: &Keys, token: &str, disp
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(conn, keys, &args).await.expect("an answer")
+    wire::attach(conn, keys, &args).await.expect("an answer")
 }
 
 /// An attached process with two slots, and what is to be done to Redis before it calls.
@@ -61,12 +61,12 @@ async fn attached(redis: &Redis) -> State {
 }
 
 /// A call for free slots 0 and 1 within these bounds.
-async fn ask(state: &mut State, bounds: Bounds) -> Result<Advanced, scripts::ScriptError> {
+async fn ask(state: &mut State, bounds: Bounds) -> Result<Advanced, wire::ScriptError> {
     let keys = state.keys.clone();
     let mut call = Advance::new(&keys, "w", "token-1", bounds, From::Markers);
     call.free(0);
     call.free(1);
-    scripts::advance(&mut state.conn, &call).await
+    wire::advance(&mut state.conn, &call).await
 }
 
 /// A batch of one event of which all is delivered.

@@ -1,7 +1,7 @@
 //! `advance`: what a slot reports, and the object it leaves.
 
 use seriatim::control;
-use seriatim::scripts::{self, Advance, Advanced, Bounds, From, Report, Results, Tag};
+use seriatim::wire::{self, Advance, Advanced, Bounds, From, Report, Results, Tag};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -25,7 +25,7 @@ async fn told(state: &mut State, report: &Report) -> [Option<String>; 2] {
     let keys = state.keys.clone();
     let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
     call.report(0, report);
-    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert!(matches!(answer, Advanced::Ok { .. }), "{answer:?}");
     let checked = control::check(&mut state.conn, &keys).await.expect("checked");
     assert!(checked.is_clean(), "{:#?}", checked.violations);
@@ -57,12 +57,12 @@ async fn the_next_object_takes_the_place_of_the_one_that_was_left() {
     let report = done("work:1", 1);
     let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Markers);
     call.report(0, &report);
-    assert_eq!(objects(&scripts::advance(&mut state.conn, &call).await.expect("an answer")), ["work:3"]);
+    assert_eq!(objects(&wire::advance(&mut state.conn, &call).await.expect("an answer")), ["work:3"]);
     assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:3", "work:2"]);
     console.check().await;
     let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Markers);
     call.look(0);
-    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:3"]);
     assert_eq!(console.list(&keys.objects_with_events()).await, ["work:2"]);
     console.check().await;
@@ -81,7 +81,7 @@ async fn a_look_at_a_slot_that_reports_returns_only_what_was_popped() {
     let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, From::Markers);
     call.report(0, &done("work:1", 1));
     call.look(0);
-    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert_eq!(console.list(&keys.objects_with_events()).await, ["work:2"]);
     assert_eq!(console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
     console.check().await;
@@ -99,7 +99,7 @@ async fn an_object_is_released_by_its_name_while_another_one_goes_on() {
     let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
     call.report(0, &report);
     call.report(1, &other);
-    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert_eq!(objects(&answer), ["work:3"]);
     let console = redis.console().await;
     assert_eq!(console.text(&keys.event_worker("work:1")).await, None);
@@ -146,7 +146,7 @@ async fn what_cannot_be_listed_is_as_it_was() {
         let keys = state.keys.clone();
         let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Markers);
         call.report(0, &done("work:1", 1));
-        scripts::advance(&mut state.conn, &call).await.expect_err("a wrong type");
+        wire::advance(&mut state.conn, &call).await.expect_err("a wrong type");
         let console = redis.console().await;
         let (queue, batch) = (keys.events("work:2"), keys.events_held("work:2"));
         assert_eq!([console.list(&queue).await, console.list(&batch).await].concat(), ["2"]);
@@ -197,7 +197,7 @@ async fn a_call_that_fails_behind_a_dead_letter_leaves_no_tag() {
     call.report(0, &Report { object: "work:1".into(), tag: first, count: 0, last: None, then });
     let then = Results::Part { next: Tag { first: 3, ..Tag::default() } };
     call.report(1, &Report { object: "work:2".into(), tag: second, count: 1, last: Some(2), then });
-    scripts::advance(&mut state.conn, &call).await.expect_err("a wrong type");
+    wire::advance(&mut state.conn, &call).await.expect_err("a wrong type");
     let console = redis.console().await;
     assert_eq!(console.dead().await.len(), 1);
     assert_eq!(console.text(&keys.worker_event_id("w.0")).await, None);

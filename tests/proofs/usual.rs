@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Advanced, Bounds, From, Report, Results, Suspects, Tag};
+use seriatim::wire::{self, Advance, Advanced, Bounds, From, Report, Results, Suspects, Tag};
 
 use crate::invariants::Rng;
 use crate::support::Redis;
@@ -167,7 +167,7 @@ impl Case {
         if by_modules {
             call.look(ELSEWHERE);
         }
-        let reply = match scripts::advance(conn, &call).await {
+        let reply = match wire::advance(conn, &call).await {
             Ok(Advanced::Ok { next_due, more, from, batches, quarantined }) => {
                 let due = next_due.map(|due| due.as_secs() / 60);
                 format!("due {due:?} more {more} from {from:?} {batches:?} {quarantined:?}")

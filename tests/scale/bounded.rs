@@ -8,7 +8,7 @@ use seriatim::control::actions::actions;
 use seriatim::control::dead::{DeadPage, Settle, Settled, dead_letters, dead_letters_of, settle};
 use seriatim::control::inspect::Standing;
 use seriatim::control::{By, ended, inspect, log, newest_log};
-use seriatim::scripts;
+use seriatim::wire;
 
 use crate::support::Redis;
 
@@ -55,7 +55,7 @@ async fn a_drop_frees_the_memory_of_large_events() {
     }
     // One call ends behind the second event; the whole goes on.
     let by = By { who: "ada", why: "large" };
-    let some = scripts::operator::dead(&mut conn, &keys, by, Settle::Drop, &dead_ids).await.expect("settled");
+    let some = wire::operator::dead(&mut conn, &keys, by, Settle::Drop, &dead_ids).await.expect("settled");
     assert_eq!(some, [Settled::Dropped, Settled::Dropped]);
     let all = settle(&mut conn, &keys, by, Settle::Drop, &dead_ids).await.expect("settled");
     assert_eq!(all, [Settled::Gone, Settled::Gone, Settled::Dropped, Settled::Dropped]);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use redis::aio::MultiplexedConnection;
 use rstest::rstest;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Adopted, Sweep};
+use seriatim::wire::{self, Adopted, Sweep};
 
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::Recorder;
@@ -31,7 +31,7 @@ end";
 
 async fn adopt(conn: &mut MultiplexedConnection, keys: &Keys) -> Adopted {
     let sweep = Sweep { own: "sweeper", crashes_max: 5, look: LOOK, forget: DAY, since: None, notice: LOOK };
-    scripts::adopt(conn, keys, &sweep).await.expect("a sweep")
+    wire::adopt(conn, keys, &sweep).await.expect("a sweep")
 }
 
 /// So many departed names; all have fallen due at this time.
@@ -343,7 +343,7 @@ async fn the_pass_begins_anew_on_another_server() {
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let console = redis.console().await;
     for (id, fields) in [("id-1", 2), ("id-1", 2), ("id-2", 0)] {
-        scripts::connect(&mut conn, &keys, id, scripts::Seen::default()).await.expect("connected");
+        wire::connect(&mut conn, &keys, id, wire::Seen::default()).await.expect("connected");
         if fields == 0 {
             let left: u64 = console
                 .run(&[

@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde_json::Value;
 use seriatim::control::held::{Skipped, release, skip};
 use seriatim::control::{self, By, inspect};
-use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results, Suspects, Tag};
 use seriatim::sink::Stop;
+use seriatim::wire::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results, Suspects, Tag};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -45,7 +45,7 @@ async fn attached(redis: &Redis) -> (State, Console) {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
+    wire::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
     (state, redis.console().await)
 }
 
@@ -81,7 +81,7 @@ fn hold(rest: Tag, why: &str) -> Results {
 async fn told(state: &mut State, report: &Report, claims: usize) -> Option<BatchReply> {
     let mut call = Advance::new(&state.keys, "w", "t", Bounds { claims, ..BOUNDS }, From::Held);
     call.report(0, report);
-    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
     batches.into_iter().next()
 }
@@ -323,7 +323,7 @@ async fn a_skip_and_a_forgetting_take_them_along() {
     assert_eq!(kept(&console).await, Vec::<String>::new());
     state.delivered("work:2", 4).await;
     state.run("LPUSH", &[&keys.event_errors("work:2"), "17 1 no"]).await;
-    scripts::forget(&mut state.conn, &keys, &["work:2"]).await.expect("an answer");
+    wire::forget(&mut state.conn, &keys, &["work:2"]).await.expect("an answer");
     assert!(!console.left().await.iter().any(|key| key.ends_with(":event.errors")));
 }
 

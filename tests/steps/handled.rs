@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use seriatim::control::held::{Skipped, skip};
 use seriatim::control::{self, By};
-use seriatim::scripts::{
-    self, Advance, Advanced, Attach, Bounds, Finished, From, Handled, InHand, Report, Results, Suspects, Tag,
-};
+use seriatim::wire::{self, Advance, Advanced, Attach, Bounds, Finished, From, Handled, InHand, Report, Results, Suspects, Tag};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -39,7 +37,7 @@ async fn in_hand(redis: &Redis) -> (State, Console) {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
+    wire::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
     state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
     (state, redis.console().await)
 }
@@ -53,7 +51,7 @@ fn batch() -> InHand<'static> {
 }
 
 async fn told(state: &mut State, batch: InHand<'_>, finished: Option<(u64, &str)>) -> Handled {
-    scripts::handled(&mut state.conn, &state.keys, &batch, finished.map(plain)).await.expect("an answer")
+    wire::handled(&mut state.conn, &state.keys, &batch, finished.map(plain)).await.expect("an answer")
 }
 
 fn plain((id, field): (u64, &str)) -> Finished<'_> {
@@ -125,8 +123,8 @@ async fn only_the_owner_of_the_batch_is_heard() {
     let _: String = console.run(&["SET", &key, "wrong"]).await;
     let _: String = console.run(&["SET", &state.keys.worker_lease("w"), "t h 1 1"]).await;
     for finished in [None, Some((5, "handler:b"))] {
-        let failed = scripts::handled(&mut state.conn, &state.keys, &batch(), finished.map(plain)).await;
-        assert!(failed.as_ref().is_err_and(scripts::ScriptError::is_wrong_type), "{failed:?}");
+        let failed = wire::handled(&mut state.conn, &state.keys, &batch(), finished.map(plain)).await;
+        assert!(failed.as_ref().is_err_and(wire::ScriptError::is_wrong_type), "{failed:?}");
     }
     assert_eq!(console.text(&key).await.as_deref(), Some("wrong"));
 }
@@ -171,7 +169,7 @@ async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
         call.report(0, &report);
         // Of another slot nothing is said.
         call.free(1);
-        let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+        let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
         assert!(matches!(answer, Advanced::Ok { .. }), "{answer:?}");
         assert_eq!(is_kept(&mut state).await, left, "{report:?} {over}");
     }
@@ -190,7 +188,7 @@ async fn what_one_slot_says_is_not_said_of_another() {
     call.handled(1);
     call.report(1, &Report { object: "work:2".into(), tag: tag(8), count: 1, last: Some(8), then: Results::Done });
     call.report(0, &Report { object: "work:1".into(), tag: tag(5), count: 3, last: Some(7), then: Results::Done });
-    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    wire::advance(&mut state.conn, &call).await.expect("an answer");
     let left: Vec<_> = console.left().await.into_iter().filter(|key| key.ends_with(":event.handled")).collect();
     assert_eq!(left, ["work:1:event.handled"]);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use seriatim::control::By;
 use seriatim::control::held::{Skipped, skip};
-use seriatim::scripts::{
+use seriatim::wire::{
     self, Advance, Advanced, Attach, BatchReply, Bounds, Emits, EventLog, Finished, Forgot, From, Handled, InHand, Report,
     Results, ScriptError, Suspects, Tag,
 };
@@ -42,7 +42,7 @@ async fn in_hand(redis: &Redis) -> (State, Console) {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
+    wire::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
     state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
     (state, redis.console().await)
 }
@@ -61,7 +61,7 @@ fn emits(place: usize, events: &[(&str, &str)]) -> Vec<u8> {
 
 async fn asked(state: &mut State, finished: Option<Finished<'_>>) -> Handled {
     let batch = InHand { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) };
-    scripts::handled(&mut state.conn, &state.keys, &batch, finished).await.expect("an answer")
+    wire::handled(&mut state.conn, &state.keys, &batch, finished).await.expect("an answer")
 }
 
 fn nothing_told() -> Handled {
@@ -119,7 +119,7 @@ async fn advance(state: &mut State, report: &Report, bounds: Bounds, log: bool) 
     call.handled(0);
     call.report_taken(0, report, Duration::ZERO);
     call.free(1);
-    match scripts::advance(&mut state.conn, &call).await.expect("an answer") {
+    match wire::advance(&mut state.conn, &call).await.expect("an answer") {
         Advanced::Ok { batches, quarantined, .. } => (batches, quarantined),
         other => panic!("{other:?}"),
     }
@@ -214,7 +214,7 @@ async fn nothing_is_pushed_for_a_result_that_is_not_taken_in() {
     let keys = state.keys.clone();
     let mut call = Advance::new(&keys, "w", "t", BOUNDS, From::Held);
     call.report(0, &report(0, hold(0)));
-    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert_eq!(hash(&console).await.len(), 5);
     assert!(markers(&console).await.is_empty());
 }
@@ -314,7 +314,7 @@ async fn a_target_of_a_wrong_type_holds_the_batch() {
         let keys = state.keys.clone();
         let mut claim = Advance::new(&keys, "w", "t", Bounds { claims: 1, ..BOUNDS }, From::Held);
         claim.free(0);
-        scripts::advance(&mut state.conn, &claim).await.expect("an answer");
+        wire::advance(&mut state.conn, &claim).await.expect("an answer");
         let again = Report { tag: Tag { handouts: 1, ..tag(5) }, ..report };
         let (_, quarantined) = advance(&mut state, &again, BOUNDS, log).await;
         assert_eq!(quarantined, []);
@@ -402,7 +402,7 @@ async fn an_object_is_not_forgotten_with_what_is_still_to_be_pushed() {
     state.delivered("work:1", 7).await;
     state.run("HSET", &[&console.keys.event_handled("work:1"), "id", "7", "emit:a", "0 1 8 6 2 work:2{}"]).await;
     let kept = Forgot::Reserved { key: "work:1:event.handled".to_owned() };
-    assert_eq!(scripts::forget(&mut state.conn, &console.keys, &["work:1"]).await.expect("an answer"), [kept]);
+    assert_eq!(wire::forget(&mut state.conn, &console.keys, &["work:1"]).await.expect("an answer"), [kept]);
     assert_eq!((hash(&console).await.len(), console.number(&console.keys.last_event_id("work:1")).await), (2, 7));
 }
 
@@ -417,7 +417,7 @@ async fn at_maxmemory_nothing_is_emitted_but_what_was_is_pushed() {
     let text = emits(0, &[("work:2", "c")]);
     let batch = InHand { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) };
     let more = Finished { id: 5, field: "handler:c", emits: Some(("emit:c", &text)), result: None };
-    let refused = scripts::handled(&mut state.conn, &console.keys, &batch, Some(more)).await;
+    let refused = wire::handled(&mut state.conn, &console.keys, &batch, Some(more)).await;
     assert!(matches!(&refused, Err(ScriptError::Redis(error)) if error.code() == Some("OOM")), "{refused:?}");
     assert_eq!(hash(&console).await.len(), 5);
     asked(&mut state, Some(Finished { id: 5, field: "handler:c", emits: None, result: None })).await;

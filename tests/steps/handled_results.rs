@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use seriatim::control::held::skip;
 use seriatim::control::{By, LogEntry, ended, inspect, log};
 use seriatim::event::Json;
-use seriatim::scripts::{
+use seriatim::sink::{Failure, HandlerContext, HandlerResultError, Handlers, RESULT_BYTES_MAX};
+use seriatim::wire::{
     self, Advance, Advanced, Attach, Bounds, EventLog, Finished, From, Handled, InHand, Report, Results, Seen, Suspects, Tag,
 };
-use seriatim::sink::{Failure, HandlerContext, HandlerResultError, Handlers, RESULT_BYTES_MAX};
 use seriatim::worker::WorkerConfig;
 
 use crate::state::State;
@@ -47,7 +47,7 @@ async fn in_hand(redis: &Redis) -> (State, Console) {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
+    wire::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
     state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
     (state, redis.console().await)
 }
@@ -58,7 +58,7 @@ fn tag(first: u64) -> Tag {
 
 async fn asked(state: &mut State, finished: Option<Finished<'_>>) -> Handled {
     let batch = InHand { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) };
-    scripts::handled(&mut state.conn, &state.keys, &batch, finished).await.expect("an answer")
+    wire::handled(&mut state.conn, &state.keys, &batch, finished).await.expect("an answer")
 }
 
 /// The handlers `b` and `a` of an event have finished, each with a result.
@@ -79,7 +79,7 @@ async fn advance(state: &mut State, count: usize, then: Results, is_on: bool) {
     call.handled(0);
     let last = count.checked_sub(1).map(|at| 5 + at as u64);
     call.report_taken(0, &Report { object: "work:1".into(), tag: tag(5), count, last, then }, Duration::ZERO);
-    match scripts::advance(&mut state.conn, &call).await.expect("an answer") {
+    match wire::advance(&mut state.conn, &call).await.expect("an answer") {
         Advanced::Ok { quarantined, .. } => assert_eq!(quarantined, []),
         other => panic!("{other:?}"),
     }
@@ -152,7 +152,7 @@ async fn a_skipped_event_has_its_results() {
         let redis = Redis::start();
         let (mut state, console) = in_hand(&redis).await;
         let seen = Seen { event_log: Some(EventLog::default()), ..Seen::default() };
-        scripts::connect(&mut state.conn, &state.keys, "", seen).await.expect("connected");
+        wire::connect(&mut state.conn, &state.keys, "", seen).await.expect("connected");
         finish(&mut state, id).await;
         let rest = Results::Hold { rest: tag(5).failed(), delay: None, why: "retry: no".to_owned() };
         advance(&mut state, 0, rest, true).await;

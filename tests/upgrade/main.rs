@@ -11,7 +11,7 @@ use rstest::rstest;
 use seriatim::control::By;
 use seriatim::control::rules::{self, Kind};
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Emits, ScriptError, Seen};
+use seriatim::wire::{self, Emits, ScriptError, Seen};
 use support::Redis;
 use support::console::Console;
 use support::recorder::Recorder;
@@ -161,7 +161,7 @@ async fn data_of_a_later_version_is_refused() {
     for version in ["3", "10", "two"] {
         let _: u64 = console.run(&["DEL", &console.keys.meta()]).await;
         let _: u64 = console.run(&["HSET", &console.keys.meta(), "schema", version]).await;
-        let error = scripts::connect(&mut conn, redis.keys(), "", Seen::default()).await.expect_err("refused");
+        let error = wire::connect(&mut conn, redis.keys(), "", Seen::default()).await.expect_err("refused");
         assert!(matches!(&error, ScriptError::Schema(found) if found == version), "{error:?}");
         let expected =
             format!("the data is of protocol version {version}, this program knows 1 and 2; run a version that knows it");
@@ -181,7 +181,7 @@ async fn the_version_is_raised() {
     let counter = console.number(&console.keys.next_event_id()).await;
     for _ in 0..2 {
         let mut conn = redis.connect().await;
-        let connected = scripts::connect(&mut conn, redis.keys(), "", Seen::default()).await.expect("an answer");
+        let connected = wire::connect(&mut conn, redis.keys(), "", Seen::default()).await.expect("an answer");
         assert_eq!((connected.changed, connected.counter), (false, counter));
         let version: String = console.run(&["HGET", &console.keys.meta(), "schema"]).await;
         assert_eq!(version, "2");

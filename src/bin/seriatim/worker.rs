@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use seriatim::control::server::warnings;
-use seriatim::scripts::ScriptError;
 use seriatim::sink::{self, Sink, Spec};
+use seriatim::wire::ScriptError;
 use seriatim::worker::{
     ConfigError, EventLog, RetryPolicy, Shutdown, StopReason, UsedUp, UsedUpError, Worker, WorkerConfig, WorkerError,
 };

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use crate::event::{EventError, NameError};
-use crate::scripts::Emits;
+use crate::wire::Emits;
 
 /// The most events that the handlers of one event emit together.
 pub const EMITS_MAX: usize = 1000;

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use super::term::{FAILED_MAX, FAILED_MIN, Found, Place, Term, settle, unfit};
 use super::{ClaimError, Claimed};
 use crate::connection::PatientConnection;
-use crate::scripts::BatchReply;
+use crate::wire::BatchReply;
 use crate::worker::connect::Backoff;
 use crate::worker::error::WorkerError;
 use crate::worker::slots::Hand;

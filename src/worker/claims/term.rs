@@ -16,7 +16,7 @@ use super::{ClaimError, Claimed, give_back, reject};
 use crate::escape;
 use crate::event::check_json;
 use crate::failpoints::around;
-use crate::scripts::{self, Advance, Advanced, BatchReply, Bounds, From, Report};
+use crate::wire::{self, Advance, Advanced, BatchReply, Bounds, From, Report};
 use crate::worker::config::WorkerConfig;
 use crate::worker::connect::{Backoff, Redis, is_lasting};
 use crate::worker::lease::{self, Session};
@@ -206,7 +206,7 @@ impl Term {
         let ended = |error| ClaimError::Ended(Arc::new(error));
         loop {
             let mut conn = self.link.connection().await.map_err(ended)?;
-            match around!("advance", scripts::advance(&mut conn, call)).await {
+            match around!("advance", wire::advance(&mut conn, call)).await {
                 Ok(reply) => {
                     self.redis.outage().answered(conn.made_at());
                     return self.read(reply);

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use seriatim::control::actions::actions;
 use seriatim::control::held::{Which, release_all};
 use seriatim::control::{By, ControlError};
-use seriatim::scripts::operator::{self, ReleasedOne};
+use seriatim::wire::operator::{self, ReleasedOne};
 
 use crate::state::State;
 use crate::support::Redis;

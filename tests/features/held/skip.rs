@@ -152,7 +152,7 @@ async fn what_has_no_batch_is_not_skipped() {
 /// what follows.
 #[tokio::test]
 async fn a_late_result_of_a_skipped_event_is_ignored() {
-    use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, From, Report, Results, Suspects, Tag};
+    use seriatim::wire::{self, Advance, Advanced, Attach, Bounds, From, Report, Results, Suspects, Tag};
     let redis = Redis::start();
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let (console, keys) = (redis.console().await, redis.keys().clone());
@@ -168,7 +168,7 @@ async fn a_late_result_of_a_skipped_event_is_ignored() {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(&mut state.conn, &keys, &args).await.expect("attached");
+    wire::attach(&mut state.conn, &keys, &args).await.expect("attached");
     state.own("w.0", "work:1", 1, &["1", "2", "3"]).await;
     let bounds = Bounds {
         batch: 10,
@@ -190,15 +190,15 @@ async fn a_late_result_of_a_skipped_event_is_ignored() {
         }
         call
     };
-    scripts::advance(&mut state.conn, &tell(Some(&hold), 0)).await.expect("held");
+    wire::advance(&mut state.conn, &tell(Some(&hold), 0)).await.expect("held");
     skip(&mut state.conn, &keys, ADA, "work:1", Some(1)).await.expect("skipped");
-    let answer = scripts::advance(&mut state.conn, &tell(None, 10)).await.expect("claimed");
+    let answer = wire::advance(&mut state.conn, &tell(None, 10)).await.expect("claimed");
     let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
     assert_eq!((batches[0].tag.to_string().as_str(), batches[0].prev, batches[0].events.len()), ("2 1", 0, 2));
     // The hold once more, and a delivery of the whole of the first hand-out.
     let all = Report { count: 3, last: Some(3), then: Results::Done, ..hold.clone() };
     for late in [&hold, &all] {
-        let answer = scripts::advance(&mut state.conn, &tell(Some(late), 0)).await.expect("an answer");
+        let answer = wire::advance(&mut state.conn, &tell(Some(late), 0)).await.expect("an answer");
         let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
         assert_eq!(batches[0].tag.to_string(), "2 1");
     }

@@ -15,7 +15,7 @@ use seriatim::keys::Keys;
 use seriatim::projection::{
     Gaps, NameError, Position, Projection, ProjectionError, RedisStore, Runner, STATE_BYTES_MAX, Saved, Store,
 };
-use seriatim::scripts::ScriptError;
+use seriatim::wire::ScriptError;
 
 use crate::state::State;
 use crate::support::Redis;

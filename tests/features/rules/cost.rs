@@ -1,7 +1,7 @@
 //! What rules cost where there is none.
 
 use futures_util::StreamExt as _;
-use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, From, Report, Results, Suspects};
+use seriatim::wire::{self, Advance, Advanced, Attach, Bounds, From, Report, Results, Suspects};
 
 use super::{ADA, Kind, lift, rules, selector};
 use crate::support::Redis;
@@ -30,7 +30,7 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(&mut conn, &keys, &args).await.expect("attached");
+    wire::attach(&mut conn, &keys, &args).await.expect("attached");
     let bounds = Bounds {
         batch: 1,
         batch_bytes: 1 << 20,
@@ -61,7 +61,7 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
                     None => call.free(slot),
                 }
             }
-            let answer = scripts::advance(&mut conn, &call).await.expect("an answer");
+            let answer = wire::advance(&mut conn, &call).await.expect("an answer");
             calls += 1;
             let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
             if batches.is_empty() {
@@ -89,7 +89,7 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
             lift(&mut conn, &keys, Kind::Pause, "never:*").await;
             // The next call finds nothing to wake, and takes the rule away.
             let call = Advance::new(&keys, "w", "t", bounds, From::Markers);
-            scripts::advance(&mut conn, &call).await.expect("an answer");
+            wire::advance(&mut conn, &call).await.expect("an answer");
             assert_eq!(console.run::<u64>(&["EXISTS", &keys.event_rules()]).await, 0);
         }
     }

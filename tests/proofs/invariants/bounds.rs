@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rstest::rstest;
-use seriatim::scripts::{self, Bounds, From, Results, ScriptError};
+use seriatim::wire::{self, Bounds, From, Results, ScriptError};
 
 use super::puppet::{Puppet, Slot, WIDE};
 use super::rig::Rig;
@@ -339,7 +339,7 @@ async fn no_id_is_given_behind_the_last_one() {
     let last_usable = (1u64 << 53) - 1 - 1024;
     rig.redis::<()>("SET", &[key.as_bytes(), (last_usable + 1).to_string().as_bytes()]).await;
     let before = format!("{:?}", rig.look().await);
-    let refused = scripts::advance(&mut rig.conn, &p.call(&rig.keys, bounds, &[0])).await;
+    let refused = wire::advance(&mut rig.conn, &p.call(&rig.keys, bounds, &[0])).await;
     assert!(matches!(refused, Err(ScriptError::Counter(_))), "{refused:?}");
     assert_eq!(format!("{:?}", rig.look().await), before);
     rig.redis::<()>("SET", &[key.as_bytes(), last_usable.to_string().as_bytes()]).await;

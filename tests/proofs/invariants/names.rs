@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rstest::rstest;
-use seriatim::scripts::{Bounds, Results};
+use seriatim::wire::{Bounds, Results};
 
 use super::puppet::{CRASHES_MAX, WIDE, rest};
 use super::rig::Rig;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::scripts::{
+use seriatim::wire::{
     self, Advance, Advanced, Attach, Attached, Bounds, EventLog, From, Report, Results, ScriptError, Suspects, Tag,
 };
 
@@ -87,7 +87,7 @@ impl Puppet {
             crashes_max: CRASHES_MAX,
             suspects: Suspects::NONE,
         };
-        scripts::attach(conn, keys, &args).await
+        wire::attach(conn, keys, &args).await
     }
 
     /// A call that names these slots, with what the process believes of each.
@@ -131,7 +131,7 @@ impl Puppet {
     pub async fn advance(&mut self, conn: &mut MultiplexedConnection, keys: &Keys, bounds: Bounds) -> Given {
         let named: Vec<usize> = (0..self.slots.len()).filter(|slot| !matches!(self.slots[*slot], Slot::Has(_))).collect();
         let call = self.call(keys, bounds, &named);
-        let reply = scripts::advance(conn, &call).await.expect("advance");
+        let reply = wire::advance(conn, &call).await.expect("advance");
         match self.answered(&named, reply) {
             Answer::Given(given) => given,
             other => panic!("{other:?}"),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rstest::rstest;
-use seriatim::scripts::{self, Bounds, Results};
+use seriatim::wire::{self, Bounds, Results};
 
 use super::puppet::WIDE;
 use super::rig::Rig;
@@ -127,7 +127,7 @@ async fn a_shared_key_of_a_wrong_type_stops_the_call_before_it_writes(#[case] na
     rig.redis::<i64>("SADD", &[&wrong, b"x"]).await;
     rig.deliver(&mut p);
     let before = format!("{:?}", rig.look().await);
-    let failed = scripts::advance(&mut rig.conn, &p.call(&rig.keys, WIDE, &[0])).await.expect_err("a wrong type");
+    let failed = wire::advance(&mut rig.conn, &p.call(&rig.keys, WIDE, &[0])).await.expect_err("a wrong type");
     assert!(failed.is_wrong_type(), "{failed}");
     assert_eq!(format!("{:?}", rig.look().await), before);
 }

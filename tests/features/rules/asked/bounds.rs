@@ -3,7 +3,7 @@
 use futures_util::StreamExt as _;
 use seriatim::control::ControlError;
 use seriatim::control::rules::{self, Kind, Ruled, Selector};
-use seriatim::scripts::{self, Advance, Advanced, Bounds, From};
+use seriatim::wire::{self, Advance, Advanced, Bounds, From};
 
 use super::super::{ADA, lift, selector, set};
 use super::{BOUNDS, attached};
@@ -94,7 +94,7 @@ async fn a_call_asks_for_so_many_fields_of_rules_at_most() {
     loop {
         let mut call = Advance::new(&keys, "w", "t", bounds, From::Markers);
         slots.clone().for_each(|slot| call.free(slot));
-        let Advanced::Ok { batches, more, .. } = scripts::advance(scene.conn(), &call).await.expect("an answer") else {
+        let Advanced::Ok { batches, more, .. } = wire::advance(scene.conn(), &call).await.expect("an answer") else {
             panic!("the call was refused")
         };
         claimed += batches.len();
@@ -128,7 +128,7 @@ async fn a_call_that_wakes_claims_fewer() {
     let bounds = Bounds { claims: 200, ..BOUNDS };
     let mut call = Advance::new(&keys, "w", "t", bounds, From::Markers);
     (0..200).for_each(|slot| call.free(slot));
-    let answer = scripts::advance(scene.conn(), &call).await.expect("an answer");
+    let answer = wire::advance(scene.conn(), &call).await.expect("an answer");
     let Advanced::Ok { batches, more, .. } = answer else { panic!("{answer:?}") };
     assert!((1..100).contains(&batches.len()) && more, "{} batches, more: {more}", batches.len());
     assert!(scene.paused().await.is_empty());

@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 use seriatim::control::ControlError;
 use seriatim::control::rules::{self, Kind, Ruled};
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results, Suspects, Tag};
+use seriatim::wire::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results, Suspects, Tag};
 
 use super::{ADA, lift, selector, set, set_for};
 use crate::state::State;
@@ -49,7 +49,7 @@ async fn attached() -> Scene {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(&mut conn, &keys, &args).await.expect("attached");
+    wire::attach(&mut conn, &keys, &args).await.expect("attached");
     let console = redis.console().await;
     Scene { state: State::new(conn, keys.clone()), keys, console, redis }
 }
@@ -73,14 +73,14 @@ impl Scene {
     }
 
     /// A call that reports for the first slot, or names it as free; the second one is free.
-    async fn call(&mut self, bounds: Bounds, from: From, report: Option<&Report>) -> Result<Answer, scripts::ScriptError> {
+    async fn call(&mut self, bounds: Bounds, from: From, report: Option<&Report>) -> Result<Answer, wire::ScriptError> {
         let mut call = Advance::new(&self.keys, "w", "t", bounds, from);
         match report {
             Some(report) => call.report(0, report),
             None => call.free(0),
         }
         call.free(1);
-        match scripts::advance(&mut self.state.conn, &call).await? {
+        match wire::advance(&mut self.state.conn, &call).await? {
             Advanced::Ok { batches, more, next_due, .. } => Ok(Answer { batches, more, next_due }),
             other => panic!("{other:?}"),
         }
@@ -284,7 +284,7 @@ async fn a_slot_has_a_batch_only_if_the_reply_has_it() {
     let bounds = Bounds { claims: OBJECTS, ..BOUNDS };
     let mut call = Advance::new(&keys, "w", "t", bounds, From::Held);
     (0..OBJECTS).for_each(|slot| call.free(slot));
-    let answer = scripts::advance(scene.conn(), &call).await.expect("an answer");
+    let answer = wire::advance(scene.conn(), &call).await.expect("an answer");
     let Advanced::Ok { batches, more, .. } = answer else { panic!("{answer:?}") };
     let mut owned = 0;
     for n in 0..OBJECTS {

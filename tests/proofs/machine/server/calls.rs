@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use redis::Value;
-use seriatim::scripts::operator::{self, Released, RuleStep, Ruled, Settle, Settled, Skipped};
-use seriatim::scripts::{
+use seriatim::wire::operator::{self, Released, RuleStep, Ruled, Settle, Settled, Skipped};
+use seriatim::wire::{
     self, Advanced, Attached, Detached, EventLog, Finished, From, Handled, InHand, Renewed, Report, Results, ScriptError, Seen,
     Tag,
 };
@@ -25,7 +25,7 @@ impl Server {
                 Err(error) => Err(error),
             },
             Call::Attach(args) => {
-                let args = scripts::Attach {
+                let args = wire::Attach {
                     name: args.name,
                     token: &args.token,
                     holder: args.holder,
@@ -36,14 +36,14 @@ impl Server {
                     crashes_max: args.crashes_max,
                     suspects: suspects(&args.room),
                 };
-                scripts::attach(&mut self.conn, &self.keys, &args).await.map(|attached| match attached {
+                wire::attach(&mut self.conn, &self.keys, &args).await.map(|attached| match attached {
                     Attached::Attached { kept, held } => Reply::Attached { kept, held },
                     Attached::InUse { lease, .. } => Reply::InUse(lease),
                 })
             }
             Call::Renew { name, token, lease_ms, slots } => {
                 let lease = Duration::from_millis(*lease_ms);
-                scripts::renew(&mut self.conn, &self.keys, name, token, lease, *slots).await.map(|renewed| match renewed {
+                wire::renew(&mut self.conn, &self.keys, name, token, lease, *slots).await.map(|renewed| match renewed {
                     Renewed::Renewed { strays } => Reply::Renewed { strays },
                     Renewed::Lapsed => Reply::Lapsed,
                     Renewed::Fenced { lease } => Reply::Fenced(lease),
@@ -53,7 +53,7 @@ impl Server {
                 .await
                 .map(|swept| Reply::Swept { held: swept.held, strays: swept.strays, names: swept.names }),
             Call::Detach { name, token } => {
-                scripts::detach(&mut self.conn, &self.keys, name, token).await.map(|detached| match detached {
+                wire::detach(&mut self.conn, &self.keys, name, token).await.map(|detached| match detached {
                     Detached::Detached { held } => Reply::Detached { held },
                     Detached::Lapsed => Reply::Lapsed,
                     Detached::Fenced { lease } => Reply::Fenced(lease),
@@ -71,7 +71,7 @@ impl Server {
                     emits: emits.as_ref().map(|(field, text)| (*field, &text[..])),
                     result: result.as_ref().map(|(field, text)| (field.as_str(), text.as_bytes())),
                 });
-                scripts::handled(&mut self.conn, &self.keys, &batch, finished).await.map(|handled| match handled {
+                wire::handled(&mut self.conn, &self.keys, &batch, finished).await.map(|handled| match handled {
                     Handled::Kept { id, finished, emitted, results } => Reply::Kept(id, finished, emitted, results),
                     Handled::Unpushed { id } => Reply::Unpushed(id),
                     Handled::Other => Reply::OtherBatch,
@@ -129,13 +129,13 @@ impl Server {
             }
             Call::Connect { replication_id, highest, first_id, log } => {
                 let seen = Seen { highest: *highest, first_id: *first_id, event_log: log.then(EventLog::default) };
-                scripts::connect(&mut self.conn, &self.keys, replication_id, seen)
+                wire::connect(&mut self.conn, &self.keys, replication_id, seen)
                     .await
                     .map(|found| Reply::Connected { changed: found.changed, counter: found.counter })
             }
             Call::Forget(names) => {
                 let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
-                scripts::forget(&mut self.conn, &self.keys, &names).await.map(Reply::Forgot)
+                wire::forget(&mut self.conn, &self.keys, &names).await.map(Reply::Forgot)
             }
             plain => {
                 self.plain(plain).await;
@@ -151,7 +151,7 @@ impl Server {
     }
 
     async fn advance(&mut self, args: &Advance) -> Result<(Reply, Option<Duration>), ScriptError> {
-        let bounds = scripts::Bounds {
+        let bounds = wire::Bounds {
             batch: args.batch,
             batch_bytes: args.batch_bytes,
             reply_bytes: args.reply_bytes,
@@ -161,7 +161,7 @@ impl Server {
             suspects: suspects(&args.room),
         };
         let from = if args.from_held { From::Held } else { From::Markers };
-        let mut call = scripts::Advance::beyond(&self.keys, args.name, &args.token, bounds, from, args.highest);
+        let mut call = wire::Advance::beyond(&self.keys, args.name, &args.token, bounds, from, args.highest);
         if args.log {
             call.log(EventLog::default());
         }
@@ -177,7 +177,7 @@ impl Server {
             }
         }
         args.looks.iter().for_each(|slot| call.look(*slot));
-        Ok(match scripts::advance(&mut self.conn, &call).await? {
+        Ok(match wire::advance(&mut self.conn, &call).await? {
             Advanced::Ok { next_due, more, from, batches, quarantined } => {
                 let given = batches.into_iter().map(|batch| Given {
                     slot: batch.slot,
@@ -276,8 +276,8 @@ impl Server {
 }
 
 /// What may not be taken waits until the far future.
-fn suspects(room: &reference::Room) -> scripts::Suspects {
-    let mut suspects = scripts::Suspects::of(room.crashes_max, room.settles).put_off(FAR);
+fn suspects(room: &reference::Room) -> wire::Suspects {
+    let mut suspects = wire::Suspects::of(room.crashes_max, room.settles).put_off(FAR);
     room.in_hand.iter().for_each(|crashes| suspects.has(*crashes));
     suspects
 }

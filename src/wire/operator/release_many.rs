@@ -4,7 +4,7 @@ use redis::aio::ConnectionLike;
 
 use super::{By, begin, call};
 use crate::keys::Keys;
-use crate::scripts::{RELEASE_MANY, ScriptError};
+use crate::wire::{RELEASE_MANY, ScriptError};
 
 /// How many objects one call takes.
 pub const RELEASE_PER_CALL_MAX: usize = 100;
