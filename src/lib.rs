@@ -44,6 +44,8 @@ pub mod worker;
 pub use async_trait::async_trait;
 pub use emit::{EmitError, Emitted, Emitter};
 pub use redis;
+#[cfg(feature = "worker")]
+pub use wire::ScriptError;
 
 /// The examples of the README compile.
 #[cfg(all(doctest, feature = "worker"))]

@@ -236,7 +236,7 @@ pub(crate) fn cases() -> Vec<Case> {
                     (report.count, report.last) = (0, None);
                     let rest = seriatim::wire::Tag { attempts: 1, ..batch.tag };
                     let why = format!("retry: {}", event(1000));
-                    report.then = Results::Hold { rest, delay: Some(Duration::from_secs(1)), why };
+                    report.then = Results::Hold { rest, delay: Some(Duration::from_secs(1)), reason: why.into() };
                     call.report(batch.slot, &report);
                 }
                 world.begin().await;

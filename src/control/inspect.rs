@@ -12,7 +12,7 @@ use super::{ControlError, reply};
 use crate::escape;
 use crate::keys::Keys;
 use crate::wire;
-use crate::worker::Holder;
+use crate::wire::values::Holder;
 
 /// An object that nothing seems to cover has moved while its workers were looked at: so often it is
 /// looked at again.

@@ -12,7 +12,7 @@ use super::scan::{Scan, Seen};
 use super::{ControlError, newest_log, reply};
 use crate::escape;
 use crate::keys::Keys;
-use crate::projection::Position;
+use crate::wire::values::Position;
 
 /// How many names [`stats`] shows; the others are counted.
 pub const NAMES_MAX: usize = 1000;

@@ -15,7 +15,7 @@ use redis::aio::ConnectionLike;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use self::store::{NameError, Position, RedisStore, STATE_BYTES_MAX, Saved, Store};
+pub use self::store::{NameError, Position, RedisStore, RedisStoreError, STATE_BYTES_MAX, Saved, Store};
 use crate::control::log::{PER_CALL_MAX, log};
 use crate::control::{ControlError, LogEntry};
 use crate::keys::Keys;

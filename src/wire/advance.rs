@@ -7,7 +7,11 @@ use bytes::Bytes;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, RedisError, Value};
 
-use super::{ADVANCE, Reply, ScriptError, Suspects, Tag};
+use super::error::ScriptError;
+use super::lua::ADVANCE;
+use super::reply::{Reply, millis};
+use super::suspects::Suspects;
+use super::values::{HeldId, Reason, Tag};
 use crate::escape;
 use crate::keys::Keys;
 
@@ -63,8 +67,8 @@ pub enum Results {
         rest: Tag,
         /// How long; nothing: until an operator releases it.
         delay: Option<Duration>,
-        /// Why, for people: `retry: …`, `stop`.
-        why: String,
+        /// Why the object is held.
+        reason: Reason,
     },
     /// The event after the delivered ones is a dead letter.
     Reject {
@@ -142,14 +146,14 @@ impl Advance {
         let mut cmd = ADVANCE.with_key(&keys.worker_lease(name));
         cmd.arg(keys.prefix()).arg(name).arg(token).arg(bounds.batch).arg(bounds.batch_bytes).arg(bounds.reply_bytes);
         cmd.arg(bounds.claims).arg(bounds.markers).arg(from.word());
-        cmd.arg(bounds.forget_after.map_or(0, |after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)));
+        cmd.arg(bounds.forget_after.map_or(0, millis));
         cmd.arg(highest).arg(bounds.suspects.to_string());
         Self { cmd, logs: false }
     }
 
     /// Has the call log what it finalizes. Comes before any slot is named.
     pub fn log(&mut self, log: EventLog) {
-        let keep_for = log.keep_for.map_or(0, |keep_for| u64::try_from(keep_for.as_millis()).unwrap_or(u64::MAX));
+        let keep_for = log.keep_for.map_or(0, millis);
         self.cmd.arg("log").arg(log.keep).arg(keep_for);
         self.logs = true;
     }
@@ -196,13 +200,13 @@ impl Advance {
             Results::Part { next } => {
                 cmd.arg(report.count).arg(next.to_string());
             }
-            Results::Hold { rest, delay, why } => {
+            Results::Hold { rest, delay, reason } => {
                 cmd.arg(report.count);
                 match delay {
-                    Some(delay) => cmd.arg(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
+                    Some(delay) => cmd.arg(millis(*delay)),
                     None => cmd.arg("inf"),
                 };
-                cmd.arg(rest.held_id(why));
+                cmd.arg(HeldId { tag: Some(*rest), reason: reason.clone() }.to_string());
             }
             Results::Reject { next, id, error, attempts } | Results::Complete { next, id, error, attempts } => {
                 cmd.arg(report.count).arg(next.map_or(String::new(), |next| next.to_string()));
@@ -210,7 +214,7 @@ impl Advance {
             }
         }
         if self.logs {
-            self.cmd.arg(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX));
+            self.cmd.arg(millis(ago));
         }
     }
 }
@@ -341,6 +345,7 @@ fn batch(entry: &mut Reply) -> Result<BatchReply, ScriptError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::values::ReasonCode;
 
     /// The fields of each result, as lua/advance/results.lua lists them.
     fn fields(word: &str) -> usize {
@@ -365,7 +370,7 @@ mod tests {
             Results::Done,
             Results::Yield,
             Results::Part { next: Tag::default() },
-            Results::Hold { rest: Tag::default(), delay: None, why: "stop".to_owned() },
+            Results::Hold { rest: Tag::default(), delay: None, reason: ReasonCode::Stop.into() },
             Results::Reject { next: None, id: 1, error: error.clone(), attempts },
             Results::Complete { next: None, id: 1, error, attempts },
         ];

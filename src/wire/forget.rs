@@ -4,7 +4,9 @@ use redis::ToRedisArgs;
 use redis::aio::ConnectionLike;
 use serde::Serialize;
 
-use super::{FORGET, Reply, ScriptError};
+use super::error::ScriptError;
+use super::lua::FORGET;
+use super::reply::Reply;
 use crate::keys::Keys;
 
 /// The most objects in one call.

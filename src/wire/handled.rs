@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use redis::aio::ConnectionLike;
 
-use super::{HANDLED, HANDLED_EMITS, Reply, ScriptError, Tag};
+use super::error::ScriptError;
+use super::lua::{HANDLED, HANDLED_EMITS};
+use super::reply::Reply;
+use super::values::Tag;
 use crate::keys::Keys;
 
 /// A batch in a slot's hands.

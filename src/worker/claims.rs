@@ -30,6 +30,7 @@ use super::slots::{Hand, failed, shortened};
 use super::{DETACH_PATIENCE, WorkerBuilder};
 use crate::event::Event;
 use crate::sink::Batch;
+use crate::wire::values::ReasonCode;
 use crate::wire::{Report, Results};
 
 /// The loop turns at least so often.
@@ -218,7 +219,7 @@ async fn supervise(redis: Redis, config: Arc<WorkerConfig>, first: Session, say:
 
 /// The whole batch, for whoever comes next.
 fn give_back(hand: &Hand) -> Report {
-    hand.report(0, Results::Hold { rest: hand.tag, delay: Some(Duration::ZERO), why: "yield".to_owned() })
+    hand.report(0, Results::Hold { rest: hand.tag, delay: Some(Duration::ZERO), reason: ReasonCode::Yield.into() })
 }
 
 fn reject(hand: &Hand, error: &str) -> Report {
@@ -279,8 +280,11 @@ impl Claimed {
     /// [`ClaimError::Lost`]: the event comes again, unless the commit was taken just before. The other answers fail in the same way.
     pub async fn commit(&mut self) -> Result<(), ClaimError> {
         // What is left of a batch that another worker had taken goes on elsewhere, with its ids.
-        let rest = || Results::Hold { rest: self.hand.tag.after(1, 1), delay: Some(Duration::ZERO), why: "yield".to_owned() };
-        let then = if self.hand.batch.len() == 1 { Results::Yield } else { rest() };
+        let (rest, delay) = (self.hand.tag.after(1, 1), Some(Duration::ZERO));
+        let then = match self.hand.batch.len() {
+            1 => Results::Yield,
+            _ => Results::Hold { rest, delay, reason: ReasonCode::Yield.into() },
+        };
         let report = self.hand.report(1, then);
         self.give(report, true).await
     }

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::retry::{self, RetryPolicy, UsedUp};
+use super::retry::{RetryPolicy, UsedUp};
+use crate::event::type_of;
 use crate::keys::Keys;
+use crate::wire::values::host_name;
 use crate::wire::{EventLog, Suspects, Tag};
 
 /// The most slots a process can run.
@@ -203,7 +205,7 @@ impl WorkerConfig {
 
     /// What follows when this event fails.
     pub(crate) fn retry_of(&self, payload: &[u8]) -> RetryPolicy {
-        let of_type = || self.retry_types.get(&retry::type_of(payload)?);
+        let of_type = || self.retry_types.get(&type_of(payload)?);
         let found = if self.retry_types.is_empty() { None } else { of_type() };
         found.copied().unwrap_or(self.retry)
     }
@@ -240,7 +242,7 @@ fn check_time(
 }
 
 fn default_name() -> String {
-    let host = super::holder::host_name();
+    let host = host_name();
     let host: String = host.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).take(55).collect();
     let random = uuid::Uuid::new_v4().simple().to_string();
     format!("{}-{}", if host.is_empty() { "worker" } else { &host }, &random[..8])

@@ -25,11 +25,11 @@ use super::activity::{Activity, Watch};
 use super::config::WorkerConfig;
 use super::connect::{Backoff, Connection, Redis, give_up, is_lasting};
 use super::error::WorkerError;
-use super::holder::Holder;
 use super::recover::sweep;
 use crate::connection::errors::is_outage;
 use crate::failpoints::around;
 use crate::keys::{Keys, SHARED_KINDS, WORKER_KINDS};
+use crate::wire::values::{Holder, Registration};
 use crate::wire::{self, Attach, Attached, Detached, Renewed, ScriptError};
 
 /// From an attach to its end.
@@ -64,7 +64,7 @@ pub(crate) enum Notice {
 pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<&Session>) -> Result<Session, WorkerError> {
     let token: Arc<str> = uuid::Uuid::new_v4().to_string().into();
     // With the length of the lease: Redis keeps only its end, and its clock may step.
-    let holder = format!("{} {}ms", Holder::current(), config.lease.as_millis());
+    let holder = Holder::current().with_length(config.lease);
     let mut displace = String::new();
     let mut awaited: Option<(String, Instant)> = None;
     let deadline = before.is_none().then(|| Instant::now() + config.connect_timeout);
@@ -316,7 +316,8 @@ pub(crate) async fn wrong_type(redis: &Redis, config: &WorkerConfig, error: Scri
         let registered: Result<Option<String>, _> =
             redis::cmd("HGET").arg(config.keys.event_workers()).arg(&config.name).query_async(&mut conn).await;
         // The scripts look at every slot the name ever had.
-        let slots = registered.ok().flatten().and_then(|value| value.split(' ').next()?.parse().ok()).unwrap_or(0);
+        let registered = registered.ok().flatten().and_then(|value| value.parse::<Registration>().ok());
+        let slots = registered.map_or(0, |registered| registered.slots as usize);
         for (key, expected) in typed_keys(&config.keys, &config.name, config.concurrency.max(slots)) {
             let found: String = redis::cmd("TYPE").arg(&key).query_async(&mut conn).await.ok()?;
             if found != expected && found != "none" {

@@ -16,7 +16,7 @@
 //! - `recover`: takes over from processes that are gone
 //! - `outage`: whether Redis is away, and what is told of it
 //! - `connect`: connections, each checked before its first script
-//! - `shutdown`, `config`, `error`, `holder`: what their names say
+//! - `shutdown`, `config`, `error`: what their names say
 
 mod activity;
 mod allowance;
@@ -26,7 +26,6 @@ mod connect;
 mod deliver;
 mod error;
 mod health;
-mod holder;
 mod lease;
 mod ledger;
 mod outage;
@@ -49,12 +48,11 @@ pub(crate) use activity::Post;
 pub use claims::{ClaimError, Claimed, Claims};
 pub use config::{BATCH_BYTES_MAX, BATCH_MAX, CONCURRENCY_MAX, ConfigError, REPLY_BYTES_MAX, WorkerConfig};
 pub use error::{StopReason, Stopped, WorkerError};
-pub use holder::Holder;
-pub(crate) use retry::type_of;
 pub use retry::{Backoff, Limit, RetryError, RetryPolicy, UsedUp, UsedUpError};
 pub use shutdown::Shutdown;
 
 pub use crate::wire::EventLog;
+pub use crate::wire::values::Holder;
 
 use self::activity::Activity;
 use self::connect::Redis;

@@ -531,9 +531,9 @@ impl<'a> Serve<'a> {
     /// Gives the slot's batch to the sink, unless it must wait because the sink is unavailable.
     fn start(&mut self, slot: usize) {
         let Slot::Delivering(hand) = &self.slots[slot] else { return };
-        if let Some(why) = hand.unfit() {
-            tell_put_aside(&escape::name(&hand.raw), &why);
-            return self.step(slot, Step::Refuse(&why));
+        if let Some(reason) = hand.unfit() {
+            tell_put_aside(&escape::name(&hand.raw), &reason.to_string());
+            return self.step(slot, Step::Refuse(reason));
         }
         if let Some(then) = self.config.crashed(hand.tag) {
             let object = hand.batch.object().clone();
@@ -665,11 +665,11 @@ impl<'a> Serve<'a> {
 fn tell(object: &ObjectName, report: &Report) {
     let object = escape::name(object.as_str());
     match &report.then {
-        Results::Hold { rest, delay: Some(delay), why } => {
-            warn!(%object, id = rest.first, why, attempts = rest.attempts, ?delay, "deliver: failed, again later");
+        Results::Hold { rest, delay: Some(delay), reason } => {
+            warn!(%object, id = rest.first, why = %reason, attempts = rest.attempts, ?delay, "deliver: failed, again later");
         }
-        Results::Hold { rest, delay: None, why } => {
-            error!(%object, id = rest.first, why, "deliver: the object is held until an operator releases it or skips the event");
+        Results::Hold { rest, delay: None, reason } => {
+            error!(%object, id = rest.first, why = %reason, "deliver: the object is held until an operator releases it or skips the event");
         }
         Results::Reject { id, error, attempts, .. } => warn!(%object, id, error, attempts, "deliver: a dead letter"),
         Results::Complete { id, error, attempts, .. } => warn!(%object, id, error, attempts, "deliver: completed with errors"),

@@ -13,6 +13,7 @@ use super::deliver::Outcome;
 use super::retry::{RetryPolicy, UsedUp};
 use crate::event::{NAME_BYTES_MAX, ObjectName};
 use crate::sink::{Batch, Stop};
+use crate::wire::values::{Reason, ReasonCode};
 use crate::wire::{BatchReply, Load, Report, Results, Tag};
 
 /// Ids of one batch are this far apart: there is one partition.
@@ -60,12 +61,12 @@ impl Hand {
 
     /// Why the batch cannot be offered to any sink: its object has a name that no library emits for
     /// and no output can show as it is.
-    pub(crate) fn unfit(&self) -> Option<String> {
+    pub(crate) fn unfit(&self) -> Option<Reason> {
         // Most names are short and ASCII: one look at their bytes.
         if self.raw.len() <= NAME_BYTES_MAX && self.raw.iter().all(|byte| matches!(byte, 0x20..=0x7e)) {
             return None;
         }
-        ObjectName::from_bytes(&self.raw).err().map(|error| format!("quarantine: {error}"))
+        ObjectName::from_bytes(&self.raw).err().map(|error| Reason::new(ReasonCode::Quarantine, error.to_string()))
     }
 
     fn id(&self, at: usize) -> u64 {
@@ -85,18 +86,18 @@ impl Hand {
 
     /// Its first event has killed too many workers.
     pub(crate) fn crashed(&self, then: UsedUp) -> Results {
-        let error = format!("crashes: died {} times with this event in hand", self.tag.crashes);
-        let (next, id, attempts) = (self.behind(0), self.id(0), self.tag.attempts);
+        let reason = Reason::new(ReasonCode::Crashes, format!("died {} times with this event in hand", self.tag.crashes));
+        let (next, id, attempts, error) = (self.behind(0), self.id(0), self.tag.attempts, reason.to_string());
         match then {
-            UsedUp::Hold => Results::Hold { rest: self.tag, delay: None, why: error },
+            UsedUp::Hold => Results::Hold { rest: self.tag, delay: None, reason },
             UsedUp::DeadLetter => Results::Reject { next, id, error, attempts },
             UsedUp::CompleteWithErrors => Results::Complete { next, id, error, attempts },
         }
     }
 
     /// The whole batch, held until an operator releases it.
-    pub(crate) fn hold_for_operator(&self, why: &str) -> Report {
-        self.report(0, Results::Hold { rest: self.tag, delay: None, why: why.to_owned() })
+    pub(crate) fn hold_for_operator(&self, reason: Reason) -> Report {
+        self.report(0, Results::Hold { rest: self.tag, delay: None, reason })
     }
 }
 
@@ -161,7 +162,7 @@ pub(crate) enum Step<'a> {
     /// The sink is unavailable for long: other workers may have the batch.
     GiveBack,
     /// The batch cannot be delivered.
-    Refuse(&'a str),
+    Refuse(Reason),
     /// Its first event has killed too many workers: it is settled so, without a delivery.
     Settle(UsedUp),
 }
@@ -198,7 +199,7 @@ impl Slot {
             (Self::Delivering(hand), Step::Park) => Self::Parked(hand),
             (Self::Parked(hand), Step::Resume) => Self::Delivering(hand),
             (Self::Parked(hand), Step::GiveBack) => {
-                let then = Results::Hold { rest: hand.tag, delay: Some(Duration::ZERO), why: "unavailable".to_owned() };
+                let then = Results::Hold { rest: hand.tag, delay: Some(Duration::ZERO), reason: ReasonCode::Unavailable.into() };
                 tell_over(hand, 0, then, 0, true)
             }
             (Self::Delivering(hand), Step::Settle(then)) => {
@@ -206,8 +207,8 @@ impl Slot {
                 // A suspect is settled alone, so that its load may be told too high.
                 tell_over(hand, 0, then, 0, true)
             }
-            (Self::Delivering(hand), Step::Refuse(why)) => Self::Reported(Told {
-                report: hand.hold_for_operator(why),
+            (Self::Delivering(hand), Step::Refuse(reason)) => Self::Reported(Told {
+                report: hand.hold_for_operator(reason),
                 taken: hand.taken,
                 handled: false,
                 load: Load::default().with_rest(),
@@ -276,10 +277,11 @@ pub(crate) fn failed(hand: &Hand, count: usize, error: String, retry_after: Opti
     match retry.used_up(attempts) {
         None => {
             let delay = retry_after.unwrap_or_else(|| retry.backoff.wait(attempts));
-            Results::Hold { rest, delay: Some(delay), why: format!("retry: {error}") }
+            Results::Hold { rest, delay: Some(delay), reason: Reason::new(ReasonCode::Retry, error) }
         }
         Some(UsedUp::Hold) => {
-            Results::Hold { rest, delay: None, why: format!("attempts: failed {attempts} times, at last: {error}") }
+            let text = format!("failed {attempts} times, at last: {error}");
+            Results::Hold { rest, delay: None, reason: Reason::new(ReasonCode::Attempts, text) }
         }
         Some(UsedUp::DeadLetter) => Results::Reject { next, id, error, attempts },
         Some(UsedUp::CompleteWithErrors) => Results::Complete { next, id, error, attempts },
@@ -412,7 +414,7 @@ mod tests {
     fn a_failure_holds_the_rest_and_counts() {
         let report = reported(delivering("7", 3), 1, Some(Stop::transient("down")));
         let rest = Tag { first: 8, attempts: 1, ..Tag::default() };
-        let then = Results::Hold { rest, delay: Some(Duration::from_millis(1)), why: "retry: down".to_owned() };
+        let then = Results::Hold { rest, delay: Some(Duration::from_millis(1)), reason: "retry: down".into() };
         assert_eq!((report.count, report.last, report.then), (1, Some(7), then));
     }
 
@@ -430,15 +432,15 @@ mod tests {
             }
         };
         let rest = Tag { first: 7, handouts: 2, attempts: 2, crashes: 0 };
-        let again = Results::Hold { rest, delay: Some(Duration::from_secs(9)), why: "retry: down".to_owned() };
+        let again = Results::Hold { rest, delay: Some(Duration::from_secs(9)), reason: "retry: down".into() };
         assert_eq!(last(UsedUp::DeadLetter, "7 2 1", 0), again);
         let (next, error) = (Some(Tag { first: 8, handouts: 2, ..Tag::default() }), "down".to_owned());
         let dead = Results::Reject { next, id: 7, error: error.clone(), attempts: 3 };
         assert_eq!(last(UsedUp::DeadLetter, "7 2 2", 0), dead);
         let complete = Results::Complete { next, id: 7, error, attempts: 3 };
         assert_eq!(last(UsedUp::CompleteWithErrors, "7 2 2", 0), complete);
-        let why = "attempts: failed 3 times, at last: down".to_owned();
-        let held = Results::Hold { rest: Tag { attempts: 3, ..rest }, delay: None, why };
+        let reason = "attempts: failed 3 times, at last: down".into();
+        let held = Results::Hold { rest: Tag { attempts: 3, ..rest }, delay: None, reason };
         assert_eq!(last(UsedUp::Hold, "7 2 2", 0), held);
         // The attempts were those of the first event, and crashes are none.
         assert!(matches!(last(UsedUp::DeadLetter, "7 2 2", 1), Results::Hold { rest, .. } if rest.attempts == 1));
@@ -545,7 +547,7 @@ mod tests {
             || Step::Outcome(Outcome { count: 2, stop: None }, &POLICY),
             || Step::Park,
             || Step::Resume,
-            || Step::Refuse("no"),
+            || Step::Refuse("no".into()),
             || Step::Settle(UsedUp::DeadLetter),
             || Step::GiveBack,
         ];
@@ -591,11 +593,11 @@ mod tests {
         let slot = Slot::Free.next(Step::Ask);
         let slot = slot.next(Step::Answer(Some(BatchReply { object: Bytes::from_static(b"\xff"), ..reply("7 1 2", 1) })));
         let Slot::Delivering(hand) = &slot else { panic!("{slot:?}") };
-        let why = hand.unfit().expect("not UTF-8");
-        assert_eq!(why, "quarantine: an object name is UTF-8, this one is not at byte 0");
-        let Slot::Reported(told) = slot.next(Step::Refuse(&why)) else { panic!("no result") };
+        let reason = hand.unfit().expect("not UTF-8");
+        assert_eq!(reason.to_string(), "quarantine: an object name is UTF-8, this one is not at byte 0");
+        let Slot::Reported(told) = slot.next(Step::Refuse(reason.clone())) else { panic!("no result") };
         let rest = Tag { first: 7, handouts: 1, attempts: 2, ..Tag::default() };
-        assert_eq!(told.report.then, Results::Hold { rest, delay: None, why });
+        assert_eq!(told.report.then, Results::Hold { rest, delay: None, reason });
         let Slot::Delivering(sound) = delivering("7", 1) else { panic!("no batch") };
         assert_eq!(sound.unfit(), None);
         let unfit = |name: &[u8]| Hand::new(BatchReply { object: Bytes::copy_from_slice(name), ..reply("7", 1) }, 0).unfit();
@@ -608,7 +610,7 @@ mod tests {
             ("a\u{85}".as_bytes(), "no control characters, this one has U+0085 at byte 1"),
             (&[b'x'; 513], "at most 512 bytes, this one has 513"),
         ] {
-            let found = unfit(name).expect("unfit");
+            let found = unfit(name).expect("unfit").to_string();
             assert!(found.starts_with("quarantine: an object name ") && found.ends_with(why), "{found}");
         }
     }

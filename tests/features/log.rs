@@ -8,6 +8,7 @@ use std::time::Duration;
 use seriatim::control::log::{PER_CALL_MAX, since};
 use seriatim::control::{self, By, ControlError, LogEntry, LogStatus, log, newest_log};
 use seriatim::sink::Stop;
+use seriatim::wire::values::HeldId;
 use seriatim::wire::{
     self, Advance, Advanced, Attach, Attached, Bounds, EventLog, From, Report, Results, ScriptError, Seen, Suspects, Tag,
 };
@@ -178,12 +179,12 @@ async fn what_is_not_finalized_has_no_row() {
     let mut state = attached(&redis).await;
     state.own("w.0", "work:1", 5, &["5", "6"]).await;
     let rest = Tag { attempts: 1, ..tag(5) };
-    tell(&mut state, on(), &report("work:1", 5, 0, Results::Hold { rest, delay: None, why: "retry: no".to_owned() })).await;
+    tell(&mut state, on(), &report("work:1", 5, 0, Results::Hold { rest, delay: None, reason: "retry: no".into() })).await;
     assert_eq!(rows(&mut state).await, []);
     state.own("w.1", "work:2", 7, &["7", "8"]).await;
     let mut call = Advance::new(&state.keys, "w", "token-1", BOUNDS, From::Held);
     call.log(EventLog::default());
-    let then = Results::Hold { rest: Tag { attempts: 1, ..tag(8) }, delay: None, why: "retry: no".to_owned() };
+    let then = Results::Hold { rest: Tag { attempts: 1, ..tag(8) }, delay: None, reason: "retry: no".into() };
     call.report(1, &report("work:2", 7, 1, then));
     wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert_eq!(shorts(&rows(&mut state).await), ["completed 7 0 work:2 7 - 0"]);
@@ -212,14 +213,14 @@ async fn what_the_log_cannot_take_is_held() {
         let told = Report { tag, ..report(object, tag.first, count, then) };
         assert_eq!(tell(&mut state, on(), &told).await, [(object.to_owned(), why.to_owned())]);
         let held = console.held_id(object).await.expect("held");
-        assert_eq!(held, tag.held_id(why));
+        assert_eq!(held, HeldId { tag: Some(tag), reason: why.into() }.to_string());
         assert_eq!(console.due(object).await, Some(f64::INFINITY));
         assert_eq!(console.list(&state.keys.events_held(object)).await, ["1"]);
     }
     // What is only tried again later needs no log.
     state.own("w.0", "e", 5, &["1"]).await;
     let (rest, delay) = (Tag { attempts: 1, ..tag(5) }, Some(Duration::from_secs(600)));
-    tell(&mut state, on(), &report("e", 5, 0, Results::Hold { rest, delay, why: "retry: no".to_owned() })).await;
+    tell(&mut state, on(), &report("e", 5, 0, Results::Hold { rest, delay, reason: "retry: no".into() })).await;
     assert_eq!(console.held_id("e").await.as_deref(), Some("5 0 1 0 retry: no"));
     assert_eq!(console.dead().await.len(), 0);
     assert!(rows_error(&mut state).await.is_some());

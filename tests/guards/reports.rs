@@ -111,7 +111,7 @@ async fn an_object_is_released_by_its_name_while_another_one_goes_on() {
 async fn an_object_is_held_by_its_name() {
     let redis = Redis::start();
     let (mut state, report) = with_a_name_behind(&redis).await;
-    let then = Results::Hold { rest: report.tag.failed(), delay: Some(LEASE), why: "retry: down".to_owned() };
+    let then = Results::Hold { rest: report.tag.failed(), delay: Some(LEASE), reason: "retry: down".into() };
     let report = Report { count: 0, last: None, then, ..report };
     assert_eq!(told(&mut state, &report).await, [Some("held".to_owned()), Some("w.0".to_owned())]);
 }

@@ -74,7 +74,7 @@ fn report(tag: Tag, count: usize, then: Results) -> Report {
 }
 
 fn hold(rest: Tag, why: &str) -> Results {
-    Results::Hold { rest, delay: None, why: why.to_owned() }
+    Results::Hold { rest, delay: None, reason: why.into() }
 }
 
 /// Reports for slot 0, and answers what it gets, where it may claim.
@@ -102,7 +102,8 @@ async fn the_errors_of_the_last_20_attempts_are_kept() {
     let mut tag = Tag { first: 5, ..Tag::default() };
     let (before, _): (u64, u64) = console.run(&["TIME"]).await;
     for attempt in 1..=25 {
-        let then = Results::Hold { rest: tag.failed(), delay: Some(Duration::ZERO), why: format!("retry: no {attempt}") };
+        let then =
+            Results::Hold { rest: tag.failed(), delay: Some(Duration::ZERO), reason: format!("retry: no {attempt}").into() };
         let failed = report(tag, 0, then);
         let batch = told(&mut state, &failed, 1).await.expect("the batch again");
         assert_eq!((batch.tag.attempts, batch.events.len()), (attempt, 3));
@@ -279,7 +280,7 @@ async fn a_wrong_type_holds_up_nothing() {
     let (mut state, console) = failed_twice(&redis).await;
     let keys = state.keys.clone();
     state.run("SET", &[&keys.event_errors("work:1"), "wrong"]).await;
-    let then = Results::Hold { rest: FAILED.failed(), delay: Some(Duration::ZERO), why: "retry: no 3".to_owned() };
+    let then = Results::Hold { rest: FAILED.failed(), delay: Some(Duration::ZERO), reason: "retry: no 3".into() };
     let batch = told(&mut state, &report(FAILED, 0, then), 1).await.expect("the batch again");
     assert_eq!((batch.tag.to_string().as_str(), batch.events.len()), ("5 3 3", 3));
     assert_eq!(console.text(&keys.event_errors("work:1")).await.as_deref(), Some("wrong"));

@@ -137,7 +137,7 @@ async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
     let none = |then| Report { object: "work:1".into(), tag: tag(5), count: 0, last: None, then };
     let reject = Results::Reject { next: Some(tag(6)), id: 5, error: "bad".to_owned(), attempts: 0 };
     let complete = Results::Complete { next: Some(tag(6)), id: 5, error: "bad".to_owned(), attempts: 0 };
-    let hold = Results::Hold { rest: tag(5).failed(), delay: None, why: "retry: no".to_owned() };
+    let hold = Results::Hold { rest: tag(5).failed(), delay: None, reason: "retry: no".into() };
     let part = Report { count: 1, last: Some(5), ..none(Results::Part { next: tag(6) }) };
     let late = Report { tag: tag(6), ..all(Results::Done) };
     // The result, whether it says that the event is over, whether the place for dead letters is

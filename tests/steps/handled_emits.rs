@@ -105,7 +105,7 @@ fn complete(id: u64) -> Results {
 }
 
 fn hold(count: usize) -> Results {
-    Results::Hold { rest: tag(5).after(count, 1).failed(), delay: None, why: "retry: no".to_owned() }
+    Results::Hold { rest: tag(5).after(count, 1).failed(), delay: None, reason: "retry: no".into() }
 }
 
 /// Reports for slot 0, which may end the event of which something is kept; slot 1 is free. Answers

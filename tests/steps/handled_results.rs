@@ -109,7 +109,7 @@ const BOTH: &str = r#"{"a":1,"b":[2]}"#;
 /// event alone, however it ends.
 #[tokio::test]
 async fn results_are_written_into_the_row_of_their_event() {
-    let hold = Results::Hold { rest: tag(5).after(2, 1).failed(), delay: None, why: "retry: no".to_owned() };
+    let hold = Results::Hold { rest: tag(5).after(2, 1).failed(), delay: None, reason: "retry: no".into() };
     for (id, count, then, expected) in [
         (6, 3, Results::Done, vec!["completed 5 -".to_owned(), format!("completed 6 {BOTH}"), "completed 7 -".to_owned()]),
         (6, 2, Results::Part { next: tag(7) }, vec!["completed 5 -".to_owned(), format!("completed 6 {BOTH}")]),
@@ -154,7 +154,7 @@ async fn a_skipped_event_has_its_results() {
         let seen = Seen { event_log: Some(EventLog::default()), ..Seen::default() };
         wire::connect(&mut state.conn, &state.keys, "", seen).await.expect("connected");
         finish(&mut state, id).await;
-        let rest = Results::Hold { rest: tag(5).failed(), delay: None, why: "retry: no".to_owned() };
+        let rest = Results::Hold { rest: tag(5).failed(), delay: None, reason: "retry: no".into() };
         advance(&mut state, 0, rest, true).await;
         skip(&mut state.conn, &state.keys, ADA, "work:1", None).await.expect("skipped");
         assert_eq!(shorts(&redis).await, [format!("dead 5 {results}")]);

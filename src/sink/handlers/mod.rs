@@ -31,8 +31,7 @@ pub use run::HandlerOutcome;
 use self::handler::{AnyHandler, Typed};
 use self::run::Emitted;
 use super::{Batch, Context, Delivered, Page, Sink, Stop};
-use crate::event::Event;
-use crate::worker::type_of;
+use crate::event::{Event, type_of};
 
 /// After so much time, what is done of a batch is committed: a crash makes no more than this run
 /// again, and the event under way.

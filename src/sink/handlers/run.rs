@@ -13,9 +13,8 @@ use super::context::{HandlerContext, InHand};
 use super::emits::{Done, Emitting};
 use super::handler::Failure;
 use super::{Inner, Registered, Unhandled};
-use crate::event::Event;
+use crate::event::{Event, type_of};
 use crate::sink::{Context, Page, Stop};
-use crate::worker::type_of;
 
 /// What those that have ended so far tell those that end later.
 struct Progress {

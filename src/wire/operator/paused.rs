@@ -2,9 +2,11 @@
 
 use redis::aio::ConnectionLike;
 
-use super::super::{PAUSED, Reply, ScriptError};
-use super::HeldReply;
+use super::held::HeldReply;
 use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::PAUSED;
+use crate::wire::reply::Reply;
 
 /// A page of paused objects.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,9 +2,10 @@
 
 use redis::aio::ConnectionLike;
 
-use super::{By, begin, call};
+use super::action::{By, begin, call};
 use crate::keys::Keys;
-use crate::wire::{RELEASE_MANY, ScriptError};
+use crate::wire::error::ScriptError;
+use crate::wire::lua::RELEASE_MANY;
 
 /// How many objects one call takes.
 pub const RELEASE_PER_CALL_MAX: usize = 100;

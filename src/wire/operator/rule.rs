@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use redis::aio::ConnectionLike;
 
-use super::super::{RULE, ScriptError};
-use super::{By, begin, call};
+use super::action::{By, begin, call};
 use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::RULE;
+use crate::wire::reply::millis;
 
 /// What becomes of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +54,7 @@ pub async fn rule(
         RuleStep::Lift => ("lift", None),
     };
     // A rule that is to end at once has an end all the same.
-    let for_ms = after.map_or(0, |after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX).max(1));
+    let for_ms = after.map_or(0, |after| millis(after).max(1));
     let mut cmd = begin(&RULE, &keys.event_rules(), keys, by);
     cmd.arg(word).arg(kind).arg(selector).arg(for_ms).arg(rules_max);
     let (word, mut reply) = call(conn, "rule", &RULE, &cmd).await?;

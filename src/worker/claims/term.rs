@@ -246,9 +246,9 @@ pub(super) fn unfit(config: &WorkerConfig, hand: &Hand) -> Option<(Report, bool)
         return Some((hand.report(0, hand.crashed(then)), true));
     }
     match (hand.unfit(), check_json(&hand.batch.payloads[0])) {
-        (Some(why), _) => {
-            tell_put_aside(&escape::name(&hand.raw), &why);
-            Some((hand.hold_for_operator(&why), false))
+        (Some(reason), _) => {
+            tell_put_aside(&escape::name(&hand.raw), &reason.to_string());
+            Some((hand.hold_for_operator(reason), false))
         }
         (None, Err(error)) => Some((reject(hand, &format!("not JSON: {error}")), false)),
         (None, Ok(())) => None,

@@ -180,7 +180,7 @@ async fn a_late_result_of_a_skipped_event_is_ignored() {
         suspects: Suspects::NONE,
     };
     let tag = Tag { first: 1, ..Tag::default() };
-    let hold = Results::Hold { rest: tag.failed(), delay: None, why: "attempts: x".to_owned() };
+    let hold = Results::Hold { rest: tag.failed(), delay: None, reason: "attempts: x".into() };
     let hold = Report { object: "work:1".into(), tag, count: 0, last: None, then: hold };
     let tell = |report: Option<&Report>, claims: usize| {
         let mut call = Advance::new(&keys, "w", "t", Bounds { claims, ..bounds }, From::Held);

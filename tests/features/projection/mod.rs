@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use serde::{Deserialize, Serialize};
+use seriatim::ScriptError;
 use seriatim::control::{LogEntry, stats};
 use seriatim::keys::Keys;
 use seriatim::projection::{
-    Gaps, NameError, Position, Projection, ProjectionError, RedisStore, Runner, STATE_BYTES_MAX, Saved, Store,
+    Gaps, NameError, Position, Projection, ProjectionError, RedisStore, RedisStoreError, Runner, STATE_BYTES_MAX, Saved, Store,
 };
-use seriatim::wire::ScriptError;
 
 use crate::state::State;
 use crate::support::Redis;
@@ -319,14 +319,14 @@ struct Failing {
 }
 
 impl Store for Failing {
-    type Error = ScriptError;
+    type Error = RedisStoreError;
 
-    async fn open(&mut self, token: &str, lease: Duration) -> Result<Option<Saved>, ScriptError> {
+    async fn open(&mut self, token: &str, lease: Duration) -> Result<Option<Saved>, RedisStoreError> {
         self.store.open(token, lease).await
     }
 
-    async fn save(&mut self, token: &str, lease: Duration, position: &Position, state: &[u8]) -> Result<bool, ScriptError> {
-        let wrong = || Err(ScriptError::Counter("no".to_owned()));
+    async fn save(&mut self, token: &str, lease: Duration, position: &Position, state: &[u8]) -> Result<bool, RedisStoreError> {
+        let wrong = || Err(ScriptError::Counter("no".to_owned()).into());
         match self.calls.fetch_add(1, Ordering::SeqCst) % 5 {
             0 => wrong(),
             1 => {
@@ -342,11 +342,11 @@ impl Store for Failing {
         }
     }
 
-    async fn keep(&mut self, token: &str, lease: Duration) -> Result<bool, ScriptError> {
+    async fn keep(&mut self, token: &str, lease: Duration) -> Result<bool, RedisStoreError> {
         self.store.keep(token, lease).await
     }
 
-    async fn close(&mut self, token: &str) -> Result<(), ScriptError> {
+    async fn close(&mut self, token: &str) -> Result<(), RedisStoreError> {
         self.store.close(token).await
     }
 }

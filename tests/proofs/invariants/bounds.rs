@@ -143,7 +143,7 @@ async fn held_and_marked(rig: &mut Rig, p: &mut Puppet) {
     p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     for slot in 0..4 {
         let tag = p.hand(slot).tag;
-        p.tell(slot, 0, Results::Hold { rest: tag, delay: Some(Duration::ZERO), why: "retry: no".to_owned() });
+        p.tell(slot, 0, Results::Hold { rest: tag, delay: Some(Duration::ZERO), reason: "retry: no".into() });
     }
     p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 0, ..WIDE }).await;
     for n in 0..4 {
@@ -235,7 +235,7 @@ async fn markers_of_one_object_give_it_to_one_slot() {
 /// once.
 #[rstest]
 #[case(1, Results::Yield, "2")]
-#[case(0, Results::Hold { rest: "1 0 1".parse().expect("a tag"), delay: Some(Duration::ZERO), why: "retry: no".to_owned() }, "1 1 1")]
+#[case(0, Results::Hold { rest: "1 0 1".parse().expect("a tag"), delay: Some(Duration::ZERO), reason: "retry: no".into() }, "1 1 1")]
 #[tokio::test]
 async fn an_object_is_let_go_of_and_claimed_in_one_call(#[case] count: usize, #[case] then: Results, #[case] tag: &str) {
     let mut rig = Rig::start().await;

@@ -145,7 +145,7 @@ async fn a_held_batch_without_numbers_is_not_passed_over() {
     p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     for slot in 0..2 {
         let tag = p.hand(slot).tag;
-        p.tell(slot, 0, Results::Hold { rest: tag, delay: Some(Duration::ZERO), why: "retry: no".to_owned() });
+        p.tell(slot, 0, Results::Hold { rest: tag, delay: Some(Duration::ZERO), reason: "retry: no".into() });
     }
     p.advance(&mut rig.conn, &rig.keys, wire::Bounds { claims: 0, ..WIDE }).await;
     let id_of_a = rig.sound().await.object(b"a").held_id.expect("numbers");
@@ -177,7 +177,7 @@ async fn a_dead_letter_that_cannot_be_written_keeps_its_numbers() {
     p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     for _ in 0..2 {
         let tag = p.hand(0).tag;
-        p.tell(0, 0, Results::Hold { rest: tag, delay: Some(Duration::ZERO), why: "retry: no".to_owned() });
+        p.tell(0, 0, Results::Hold { rest: tag, delay: Some(Duration::ZERO), reason: "retry: no".into() });
         p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     }
     let dead = rig.keys.events_dead();

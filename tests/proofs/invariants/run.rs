@@ -331,7 +331,7 @@ impl Run {
                 let delay = [Some(Duration::ZERO), Some(Duration::ZERO), Some(LEASE), None][what as usize % 4];
                 // A failure, or a batch put aside that has not failed.
                 let failed = u32::from(self.rng.percent(60));
-                Results::Hold { rest: Tag { attempts: tag.attempts + failed, ..tag }, delay, why: "retry: no".to_owned() }
+                Results::Hold { rest: Tag { attempts: tag.attempts + failed, ..tag }, delay, reason: "retry: no".into() }
             }
         }
     }

@@ -304,7 +304,7 @@ fn report(told: &Told) -> Report {
                 Delay::Far => Some(Duration::from_millis(FAR)),
                 Delay::Operator => None,
             };
-            Results::Hold { rest: tag(*rest), delay, why: (*why).to_owned() }
+            Results::Hold { rest: tag(*rest), delay, reason: (*why).into() }
         }
         Then::Reject { next, id, attempts, complete } => {
             let (next, id, error, attempts) = (next.map(tag), *id, ERROR.to_owned(), *attempts);

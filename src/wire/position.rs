@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use redis::aio::ConnectionLike;
 
-use super::{POSITION, Reply, ScriptError};
+use super::error::ScriptError;
+use super::lua::POSITION;
+use super::reply::{Reply, millis};
 use crate::keys::Keys;
 
 /// What is done with them.
@@ -44,7 +46,7 @@ pub async fn position(
         Step::Keep => "keep",
         Step::Close => "close",
     };
-    cmd.arg(keys.prefix()).arg(word).arg(name).arg(token).arg(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
+    cmd.arg(keys.prefix()).arg(word).arg(name).arg(token).arg(millis(lease));
     if let Step::Save { position, state } = step {
         cmd.arg(position).arg(state);
     }

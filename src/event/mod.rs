@@ -3,6 +3,9 @@
 //! Payloads are bytes from end to end: checked once to be JSON, never decoded into a tree and never
 //! encoded again.
 
+#[cfg(feature = "worker")]
+mod event_type;
+
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
@@ -11,11 +14,17 @@ use bytes::Bytes;
 use serde_core::Serialize;
 use serde_json::value::RawValue;
 
+#[cfg(feature = "worker")]
+pub(crate) use event_type::type_of;
+
 /// The longest object name, in bytes.
 pub const NAME_BYTES_MAX: usize = 512;
 
 /// The longest event unless configured otherwise: 1 MiB.
 pub const EVENT_BYTES_MAX: usize = 1024 * 1024;
+
+/// Ids stay below this, 2^53, so that they are exact in every language's numbers.
+pub const ID_END: u64 = 1 << 53;
 
 /// The name of an object: 1 to 512 bytes of UTF-8 without control characters, e.g. `work:1`. Cheap
 /// to clone.

@@ -1,9 +1,52 @@
-//! Who holds a lease: the process, told so that another on the same host can see whether it is
-//! gone.
+//! A lease, and the process that holds it.
 
 use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
 
-/// `host pid start`, as it stands in a lease.
+/// The value of `event.worker:NAME:lease`: `TOKEN HOST PID START LENGTHms`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The fence: a fresh UUID per attach.
+    pub token: String,
+    /// The process.
+    pub holder: Holder,
+    /// How long the lease holds without renewal; none from an older version. Redis keeps only the
+    /// end of a lease, and its clock may step.
+    pub length: Option<Duration>,
+}
+
+impl fmt::Display for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.length {
+            Some(length) => write!(f, "{} {}", self.token, self.holder.with_length(length)),
+            None => write!(f, "{} {}", self.token, self.holder),
+        }
+    }
+}
+
+/// The text is not a lease.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a lease: {0:?}")]
+pub struct LeaseError(String);
+
+impl FromStr for Lease {
+    type Err = LeaseError;
+
+    fn from_str(text: &str) -> Result<Self, LeaseError> {
+        let read = || {
+            let mut parts = text.split(' ');
+            let token = parts.next()?.to_owned();
+            let (host, pid, start) = (parts.next()?.to_owned(), parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+            let length = parts.next().and_then(|length| length.strip_suffix("ms")?.parse().ok()).map(Duration::from_millis);
+            Some(Self { token, holder: Holder { host, pid, start }, length })
+        };
+        read().ok_or_else(|| LeaseError(text.to_owned()))
+    }
+}
+
+/// The process that holds a lease, `host pid start`, so that another process of the same host can see
+/// whether it is gone.
 ///
 /// The host is the host's name with the boot and the process namespace it was read in: only a
 /// process that shares all three can tell from a process id that its owner is gone. A container of
@@ -27,6 +70,11 @@ impl Holder {
         Self { host: host(), pid, start: started(pid).unwrap_or(0) }
     }
 
+    /// The text of a lease behind its token.
+    pub fn with_length(&self, length: Duration) -> String {
+        format!("{self} {}ms", length.as_millis())
+    }
+
     /// Whether this is a process of this host, this boot and this process namespace that does not
     /// run any more.
     pub fn is_gone(&self) -> bool {
@@ -36,9 +84,7 @@ impl Holder {
 
     /// Reads the holder from a lease, `token host pid start`.
     pub fn of_lease(lease: &str) -> Option<Self> {
-        let mut parts = lease.split(' ').skip(1);
-        let host = parts.next()?.to_owned();
-        Some(Self { host, pid: parts.next()?.parse().ok()?, start: parts.next()?.parse().ok()? })
+        lease.parse::<Lease>().ok().map(|lease| lease.holder)
     }
 
     /// The host's name alone, for people.
@@ -97,6 +143,16 @@ mod tests {
         assert!(holder.is_gone());
         child.wait().expect("it can be reaped");
         assert!(holder.is_gone());
+    }
+
+    #[test]
+    fn a_lease_is_read_as_it_is_printed() {
+        for text in ["token host/1/2 7 8 5000ms", "token host 7 8"] {
+            assert_eq!(text.parse::<Lease>().expect(text).to_string(), text);
+        }
+        for text in ["", "token", "token host 7", "token host x 8"] {
+            assert!(text.parse::<Lease>().is_err(), "{text:?}");
+        }
     }
 
     #[test]

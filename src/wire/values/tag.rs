@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::consume::ID_END;
+use crate::event::ID_END;
 
 /// Names a batch in flight: no two hand-outs of a namespace have the same first id and number of
 /// hand-outs.
@@ -53,11 +53,6 @@ impl Tag {
     /// Whether the batch may have been in other hands before.
     pub fn is_again(self) -> bool {
         self.handouts > 0 || self.is_suspect()
-    }
-
-    /// The value of `OBJ:events.held.id`: all four numbers, then why.
-    pub fn held_id(self, why: &str) -> String {
-        format!("{} {} {} {} {why}", self.first, self.handouts, self.attempts, self.crashes)
     }
 }
 
