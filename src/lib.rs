@@ -25,6 +25,8 @@ pub mod escape;
 pub mod event;
 #[cfg(feature = "worker")]
 mod failpoints;
+#[cfg(feature = "worker")]
+pub mod handlers;
 pub mod keys;
 #[cfg(feature = "worker")]
 pub mod projection;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use seriatim::sink::SUBTASKS_MAX;
+use seriatim::handlers::SUBTASKS_MAX;
 use seriatim::wire::{self, Advance, BatchReply, Bounds, Emits, EventLog, Finished, From, InHand, Load, Results, Room};
 
 use crate::world::{Case, NAME, Settings, TOKEN, World, case, done, event, names};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use seriatim::control;
-use seriatim::sink::{SUBTASK_BYTES_MAX, SUBTASKS_MAX};
+use seriatim::handlers::{SUBTASK_BYTES_MAX, SUBTASKS_MAX};
 use seriatim::wire::{self, Attach, BatchReply, Emits, Finished, InHand, Sweep};
 
 use crate::world::{Case, NAME, TOKEN, World, case, event, names};

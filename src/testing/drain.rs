@@ -165,7 +165,7 @@ impl Drained {
 /// Dropping the future stops the worker at once, as a crash would.
 ///
 /// ```no_run
-/// # async fn example(handlers: seriatim::sink::Handlers) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example(handlers: seriatim::handlers::Handlers) -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
 ///
 /// use seriatim::testing::drain;

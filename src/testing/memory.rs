@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::emitted::Emitted;
 use crate::event::{NameError, ObjectName};
 use crate::keys::Keys;
-use crate::sink::{Ledger, LedgerError, Page, With};
+use crate::sink::{Ledger, LedgerError, Progress, With};
 use crate::wire::Emits;
 
 /// An event: its object and its id.
@@ -87,11 +87,11 @@ struct OfEvent {
 
 #[async_trait]
 impl Ledger for OfEvent {
-    async fn read(&self) -> Result<Page, LedgerError> {
+    async fn read(&self) -> Result<Progress, LedgerError> {
         let Kept { finished, emits, results } = self.memory.of(&self.place);
         let bytes = emits.values().flatten().map(|event| event.object.as_str().len() + event.payload.len()).sum();
         let emitted = (emits.values().map(Vec::len).sum(), bytes);
-        Ok(Page { id: self.place.1, finished, emitted, results: results.values().map(Vec::len).sum() })
+        Ok(Progress { id: self.place.1, finished, emitted, results: results.values().map(Vec::len).sum() })
     }
 
     async fn write(&self, _: u64, field: &str, with: With<'_>) -> Result<(), LedgerError> {

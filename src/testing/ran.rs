@@ -8,7 +8,8 @@ use serde_json::Value;
 use super::emitted::{self, Emitted, EventPattern};
 use super::memory::Kept;
 use crate::event::Event;
-use crate::sink::{HandlerOutcome, Stop};
+use crate::handlers::HandlerOutcome;
+use crate::sink::Stop;
 
 /// What the handlers of one event did in one run.
 ///

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::emitted::Emitted;
 use super::memory::{Kept, Place};
 use crate::event::{Event, NameError, ObjectName};
-use crate::sink::{Batch, Context, Delivered, Ledger, LedgerError, Page, Sink, Stop, With};
+use crate::sink::{Batch, Context, Delivered, Ledger, LedgerError, Progress, Sink, Stop, With};
 use crate::worker::{UsedUp, WorkerConfig};
 
 /// The most events that are remembered.
@@ -189,7 +189,7 @@ impl fmt::Debug for WatchedLedger {
 
 #[async_trait]
 impl Ledger for WatchedLedger {
-    async fn read(&self) -> Result<Page, LedgerError> {
+    async fn read(&self) -> Result<Progress, LedgerError> {
         self.ledger.read().await
     }
 

@@ -51,7 +51,7 @@ pub struct WorkerConfig {
     /// runtime, before the process lets its lease go. Others then take over; for the events in hand
     /// that counts as a crash. A delivery that blocks its thread for its timeout and so long beyond
     /// it **ends the process** with exit code 4: nothing else frees the thread. Only
-    /// [`Handlers`](crate::sink::Handlers) have a timeout; for other sinks it is 0. 1 s to 1 hour,
+    /// [`Handlers`](crate::handlers::Handlers) have a timeout; for other sinks it is 0. 1 s to 1 hour,
     /// default 60 s.
     pub stall_max: Duration,
     /// The longest wait for the next marker in one command. 10 ms to 1 s, default 1 s.

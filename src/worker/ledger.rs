@@ -21,7 +21,7 @@ use super::slots::Hand;
 use crate::connection::PatientConnection;
 use crate::event::{NameError, ObjectName};
 use crate::failpoints::around;
-use crate::sink::{Ledger, LedgerError, Page, With};
+use crate::sink::{Ledger, LedgerError, Progress, With};
 use crate::wire::{self, Finished, Handled, ScriptError, Tag};
 
 /// What all batches of a session share.
@@ -126,7 +126,7 @@ impl InHand {
     }
 
     /// Makes the call until Redis answers it.
-    async fn call(&self, finished: Option<Finished<'_>>) -> Result<Page, LedgerError> {
+    async fn call(&self, finished: Option<Finished<'_>>) -> Result<Progress, LedgerError> {
         let (link, keys) = (&self.link, &self.link.config.keys);
         let batch =
             wire::InHand { name: &link.config.name, token: &link.token, slot: self.slot, object: &self.object, tag: self.tag };
@@ -136,7 +136,7 @@ impl InHand {
             match around!("handled", wire::handled(&mut conn, keys, &batch, finished)).await {
                 Ok(Handled::Kept { id, finished, emitted, results }) => {
                     link.redis.outage().answered(conn.made_at());
-                    return Ok(Page { id, finished, emitted, results });
+                    return Ok(Progress { id, finished, emitted, results });
                 }
                 Ok(Handled::Unpushed { id }) => {
                     return Err(LedgerError::Failed(format!("what handlers of event {id} have emitted is still to be pushed")));
@@ -169,14 +169,14 @@ fn is_out_of_memory(error: &ScriptError) -> bool {
 
 #[async_trait]
 impl Ledger for InHand {
-    async fn read(&self) -> Result<Page, LedgerError> {
+    async fn read(&self) -> Result<Progress, LedgerError> {
         if !self.again {
-            return Ok(Page::default());
+            return Ok(Progress::default());
         }
         let page = self.call(None).await?;
         let fields = page.finished.len();
         // What is kept of an event that is not in the batch is a leftover.
-        let page = if (self.tag.first..self.end).contains(&page.id) { page } else { Page::default() };
+        let page = if (self.tag.first..self.end).contains(&page.id) { page } else { Progress::default() };
         self.handled.fetch_max(page.id, Ordering::Relaxed);
         // The fields of a leftover are read, too, unless an event of the batch takes its place.
         self.finished.add(page.id, fields);

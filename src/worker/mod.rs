@@ -44,7 +44,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-pub(crate) use activity::Post;
 pub use claims::{ClaimError, Claimed, Claims};
 pub use config::{BATCH_BYTES_MAX, BATCH_MAX, CONCURRENCY_MAX, ConfigError, REPLY_BYTES_MAX, WorkerConfig};
 pub use error::{StopReason, Stopped, WorkerError};

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use super::activity::{Activity, Post};
+use super::activity::Activity;
 use super::allowance::Allowance;
 use super::config::WorkerConfig;
 use super::connect::{Backoff, Connection, Redis, give_up, is_lasting};
@@ -34,7 +34,7 @@ use crate::connection::PatientConnection;
 use crate::escape;
 use crate::event::ObjectName;
 use crate::failpoints::around;
-use crate::sink::{Context, Sink, Stop};
+use crate::sink::{Context, Post, Sink, Stop};
 use crate::wire::{self, Advance, Advanced, BatchReply, Bounds, From, Report, Results, Room, ScriptError};
 
 /// Calls of advance under way at once, for disjoint slots: one for Redis to work on while the

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use seriatim::control::By;
 use seriatim::control::held::WaitsFor;
 use seriatim::control::rules::{Kind, Selector, set};
-use seriatim::sink::{Failure, HandlerContext, Handlers};
+use seriatim::handlers::{Failure, HandlerContext, Handlers};
 use seriatim::testing::{DrainError, Fate, drain};
 use seriatim::worker::{Worker, WorkerBuilder};
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use seriatim::control::held::skip;
 use seriatim::control::{By, LogEntry, ended, inspect, log};
 use seriatim::event::Json;
-use seriatim::sink::{Failure, HandlerContext, HandlerResultError, Handlers, RESULT_BYTES_MAX};
+use seriatim::handlers::{Failure, HandlerContext, HandlerResultError, Handlers, RESULT_BYTES_MAX};
 use seriatim::wire::{
     self, Advance, Advanced, Attach, Bounds, EventLog, Finished, From, Handled, InHand, Report, Results, Seen, Suspects, Tag,
 };

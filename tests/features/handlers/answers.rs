@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use seriatim::control::log::log;
-use seriatim::sink::{Failure, Handler, HandlerContext, HandlerResult, Handlers, SUBTASK_BYTES_MAX, SUBTASKS_MAX};
+use seriatim::handlers::{Failure, Handler, HandlerContext, HandlerResult, Handlers, SUBTASK_BYTES_MAX, SUBTASKS_MAX};
 use seriatim::worker::EventLog;
 use tokio::sync::Notify;
 

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use seriatim::control::By;
 use seriatim::control::held::skip;
 use seriatim::event::{EVENT_BYTES_MAX, EventError, Json, NameError};
-use seriatim::sink::{self, EMITS_MAX, Failure, Handler, HandlerContext, HandlerEmitError, HandlerResult, Handlers, Stop};
+use seriatim::handlers::{EMITS_MAX, Failure, Handler, HandlerContext, HandlerEmitError, HandlerResult, Handlers};
+use seriatim::sink::{self, Stop};
 use seriatim::worker::Worker;
 
 use crate::support::console::{Console, PATIENCE};

@@ -5,15 +5,19 @@
 //! the event have not, so that a retry runs only those. If the process dies, what was kept stays
 //! finished, and everything else runs again.
 //!
-//! - `handler`: what a handler is, and what it can answer
-//! - `context`: what it is told, and the guard for subtasks
-//! - `emits`: what it emits, and its result
+//! - `handler`, `failure`: the trait of a handler, and why one has not succeeded
+//! - `context`: the context of a handler, and the guard for subtasks
+//! - `emits`: the events that a handler emits, and its result
+//! - `set`: the registered handlers, and the fields of each in the ledger (`fields`)
 //! - `run`: the handlers of one event
 
 mod context;
 mod emits;
+mod failure;
+mod fields;
 mod handler;
 mod run;
+mod set;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -25,32 +29,23 @@ use serde_core::de::DeserializeOwned;
 
 pub use context::{Fence, HandlerContext, SUBTASK_BYTES_MAX, SUBTASKS_MAX};
 pub use emits::{EMITS_BYTES_MAX, EMITS_MAX, HandlerEmitError, HandlerResultError, RESULT_BYTES_MAX};
-pub use handler::{EventType, Failure, Handler, HandlerResult};
+pub use failure::{Failure, HandlerResult};
+pub use handler::{EventType, Handler};
 pub use run::HandlerOutcome;
+pub use set::Unhandled;
 
+use self::fields::HandlerFields;
 use self::handler::{AnyHandler, Typed};
-use self::run::Emitted;
-use super::{Batch, Context, Delivered, Page, Sink, Stop};
+use self::run::Leaves;
+use self::set::{HandlerSet, Registered};
 use crate::event::{Event, type_of};
+use crate::sink::{Batch, Context, Delivered, Progress, Sink, Stop};
 
 /// After so much time, what is done of a batch is committed: a crash makes no more than this run
 /// again, and the event under way.
 const COMMIT_AFTER: Duration = Duration::from_millis(100);
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 const ID_BYTES_MAX: usize = 128;
-
-/// What becomes of an event for which no handler is registered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Unhandled {
-    /// It goes to the dead letters.
-    #[default]
-    DeadLetter,
-    /// It counts as delivered.
-    Complete,
-    /// It fails, and comes again as the retry policy says: another process may have a handler for
-    /// it, or this one after its next start.
-    Retry,
-}
 
 /// Why a set of handlers cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -74,26 +69,10 @@ enum For {
     Other,
 }
 
-struct Registered {
-    id: String,
-    /// In the ledger, that it has finished.
-    field: String,
-    /// The same of what it has emitted.
-    emits: String,
-    /// The same of its result.
-    result: String,
-    /// What the value of `result` begins with: its id as JSON, and a colon.
-    member: String,
-    /// Among all that are registered, from 0.
-    place: usize,
-    timeout: Duration,
-    handler: Box<dyn AnyHandler>,
-}
-
 /// A sink that runs registered handlers in the worker process.
 ///
 /// ```
-/// use seriatim::sink::{EventType, Failure, HandlerContext, Handlers};
+/// use seriatim::handlers::{EventType, Failure, HandlerContext, Handlers};
 ///
 /// #[derive(serde::Deserialize)]
 /// struct Moved {
@@ -115,7 +94,7 @@ struct Registered {
 ///     .build()?;
 /// # fn is_sink(_: impl seriatim::sink::Sink) {}
 /// # is_sink(handlers);
-/// # Ok::<(), seriatim::sink::HandlersError>(())
+/// # Ok::<(), seriatim::handlers::HandlersError>(())
 /// ```
 ///
 /// All handlers of an event run, at the same time. When all have succeeded, the event is delivered.
@@ -124,16 +103,7 @@ struct Registered {
 /// dead letters with all errors, as soon as the others that run have ended: no handler runs again.
 /// A panic, and a handler that takes longer than its timeout, are failures for a time.
 #[derive(Clone)]
-pub struct Handlers(Arc<Inner>);
-
-struct Inner {
-    all: Vec<Registered>,
-    /// Positions in `all`.
-    types: BTreeMap<String, Vec<usize>>,
-    every: Vec<usize>,
-    other: Vec<usize>,
-    unhandled: Unhandled,
-}
+pub struct Handlers(Arc<HandlerSet>);
 
 impl Handlers {
     /// Begins a set of handlers.
@@ -158,16 +128,16 @@ impl Handlers {
         cx: &Context,
     ) -> Result<(), Stop> {
         let known = known(cx).await?;
-        let known = if event.id == known.id { known } else { Page::default() };
+        let known = if event.id == known.id { known } else { Progress::default() };
         self.0.run_and_tell(ended, timeout, event, cx.attempts, cx, known).await.map(drop)
     }
 }
 
 /// What is kept of an event of the batch.
-async fn known(cx: &Context) -> Result<Page, Stop> {
+async fn known(cx: &Context) -> Result<Progress, Stop> {
     match &cx.ledger {
         Some(ledger) => ledger.read().await.map_err(Stop::transient),
-        None => Ok(Page::default()),
+        None => Ok(Progress::default()),
     }
 }
 
@@ -250,18 +220,9 @@ impl HandlersBuilder {
                 For::Every => every.push(at),
                 For::Other => other.push(at),
             }
-            all.push(Registered {
-                field: format!("handler:{id}"),
-                emits: format!("emit:{id}"),
-                result: format!("result:{id}"),
-                member: format!("{}:", serde_json::Value::from(id.as_str())),
-                place: at,
-                id,
-                timeout,
-                handler,
-            });
+            all.push(Registered { fields: HandlerFields::of(&id, at), id, timeout, handler });
         }
-        Ok(Handlers(Arc::new(Inner { all, types, every, other, unhandled: self.unhandled })))
+        Ok(Handlers(Arc::new(HandlerSet { all, types, every, other, unhandled: self.unhandled })))
     }
 
     fn add<T: DeserializeOwned + Send + 'static>(mut self, of: For, id: impl Into<String>, handler: impl Handler<T>) -> Self {
@@ -287,14 +248,14 @@ impl Sink for Handlers {
             if at > 0 && began.elapsed() >= COMMIT_AFTER {
                 return Delivered::so_far(at);
             }
-            let known = if event.id == known.id { known.clone() } else { Page::default() };
+            let known = if event.id == known.id { known.clone() } else { Progress::default() };
             cx.begins(event.id);
             let attempts = if at == 0 { cx.attempts } else { 0 };
             match self.0.run(event, attempts, cx, known).await {
                 // What is emitted must be pushed, and a result logged, before anything is kept of
                 // the next event.
-                Ok(Emitted(true)) => return Delivered::so_far(at + 1),
-                Ok(Emitted(false)) => {}
+                Ok(Leaves::Something) => return Delivered::so_far(at + 1),
+                Ok(Leaves::Nothing) => {}
                 Err(stop) => return Delivered::stopped(at, stop),
             }
         }

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 
-use super::Registered;
 use super::emits::{Done, Emitting, HandlerEmitError, HandlerResultError, RESULT_BYTES_MAX, Room};
-use super::handler::Failure;
+use super::failure::Failure;
+use super::fields::HandlerFields;
 use crate::event::{EVENT_BYTES_MAX, Event, IntoEvent, ObjectName};
-use crate::sink::{Context, LedgerError, Page, With};
+use crate::sink::{Context, LedgerError, Progress, With};
 
 /// The most subtasks that the handlers of one event name under [`once`](HandlerContext::once), all
 /// handlers together.
@@ -31,8 +31,8 @@ pub struct Fence {
     pub id: u64,
 }
 
-/// One event while its handlers run.
-pub(super) struct InHand {
+/// An event while its handlers run.
+pub(super) struct EventRun {
     pub(super) event: Event,
     pub(super) event_type: Option<String>,
     pub(super) attempts: u32,
@@ -43,8 +43,8 @@ pub(super) struct InHand {
     pub(super) room: Room,
 }
 
-impl InHand {
-    pub(super) fn new(event: Event, event_type: Option<String>, attempts: u32, cx: Context, known: &Page) -> Self {
+impl EventRun {
+    pub(super) fn new(event: Event, event_type: Option<String>, attempts: u32, cx: Context, known: &Progress) -> Self {
         let done =
             known.finished.iter().filter_map(|field| Some((field.strip_prefix("once:")?.to_owned(), Arc::new(true.into()))));
         let once = Mutex::new(done.collect());
@@ -59,14 +59,14 @@ impl InHand {
     }
 
     /// Keeps that a handler has finished, what it has emitted, and its result.
-    pub(super) async fn keep_finished(&self, handler: &Registered, done: &Done) -> Result<(), LedgerError> {
+    pub(super) async fn keep_finished(&self, handler: &HandlerFields, done: &Done) -> Result<(), LedgerError> {
         let emits = (done.emits.events() > 0).then(|| done.emits.value(handler.place));
         let result = done.result.as_ref().map(|result| [handler.member.as_bytes(), result].concat());
         let with = With {
             emits: emits.as_ref().map(|value| (handler.emits.as_str(), &value[..])),
             result: result.as_ref().map(|value| (handler.result.as_str(), &value[..])),
         };
-        self.keep(&handler.field, with).await
+        self.keep(&handler.finished, with).await
     }
 
     /// Whether results go into the event log.
@@ -88,7 +88,7 @@ impl InHand {
 /// What a handler is told beside its event. Clones are cheap and speak of the same event.
 #[derive(Clone)]
 pub struct HandlerContext {
-    pub(super) in_hand: Arc<InHand>,
+    pub(super) run: Arc<EventRun>,
     pub(super) cancelled: CancellationToken,
     pub(super) emitting: Emitting,
 }
@@ -96,38 +96,38 @@ pub struct HandlerContext {
 impl HandlerContext {
     /// The event's id.
     pub fn id(&self) -> u64 {
-        self.in_hand.event.id
+        self.run.event.id
     }
 
     /// The id of the object's event before this one that was delivered; 0 if there was none.
     pub fn prev(&self) -> u64 {
-        self.in_hand.event.prev
+        self.run.event.prev
     }
 
     /// The object.
     pub fn object(&self) -> &ObjectName {
-        &self.in_hand.event.object
+        &self.run.event.object
     }
 
     /// The event, byte for byte as it was emitted.
     pub fn payload(&self) -> &[u8] {
-        &self.in_hand.event.payload
+        &self.run.event.payload
     }
 
     /// The event's type: its top-level member `type`, where that is a string.
     pub fn event_type(&self) -> Option<&str> {
-        self.in_hand.event_type.as_deref()
+        self.run.event_type.as_deref()
     }
 
     /// Which attempt of the event this is, from 1. Attempts count failures: after a crash the
     /// attempt is the same.
     pub fn attempt(&self) -> u32 {
-        self.in_hand.attempts.saturating_add(1)
+        self.run.attempts.saturating_add(1)
     }
 
     /// The worker (slot) that runs the handler, `NAME.SLOT`.
     pub fn worker(&self) -> &str {
-        &self.in_hand.cx.worker
+        &self.run.cx.worker
     }
 
     /// For the handler's own store. A process that was paused for longer than its lease may go on
@@ -136,7 +136,7 @@ impl HandlerContext {
     /// comparison, and with it whatever comes twice; one that keeps the token as well can tell who
     /// wrote.
     pub fn fence(&self) -> Fence {
-        Fence { token: Arc::clone(&self.in_hand.cx.token), id: self.id() }
+        Fence { token: Arc::clone(&self.run.cx.token), id: self.id() }
     }
 
     /// Fires when the handler's time is over, when the lease is lost, or when the worker stops at
@@ -168,12 +168,12 @@ impl HandlerContext {
     /// events or 2 MiB together; or the handler has ended. Where Redis is at its `maxmemory` when
     /// the handler has succeeded, it has failed for a time, and runs again.
     pub fn emit(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Result<(), HandlerEmitError> {
-        let object = match &self.in_hand.cx.ledger {
+        let object = match &self.run.cx.ledger {
             Some(ledger) => ledger.object(object.as_ref())?,
             None => ObjectName::new(object)?,
         };
         let event = event.into_event(EVENT_BYTES_MAX)?;
-        self.emitting.push(&self.in_hand.room, object.as_str(), &event)
+        self.emitting.push(&self.run.room, object.as_str(), &event)
     }
 
     /// Sets the handler's result: `&T` of anything that serializes, or [`Json`](crate::event::Json)
@@ -186,11 +186,11 @@ impl HandlerContext {
     ///
     /// # Errors
     /// The value is not JSON or has more than 64 KiB; or the results and the emitted events of the
-    /// event's handlers would have more than [`EMITS_BYTES_MAX`](crate::sink::EMITS_BYTES_MAX)
+    /// event's handlers would have more than [`EMITS_BYTES_MAX`](crate::handlers::EMITS_BYTES_MAX)
     /// bytes together; or the handler has ended.
     pub fn result(&self, value: impl IntoEvent) -> Result<(), HandlerResultError> {
         let result = value.into_event(RESULT_BYTES_MAX)?;
-        self.emitting.set_result(&self.in_hand.room, result)
+        self.emitting.set_result(&self.run.room, result)
     }
 
     /// Runs a subtask of the event unless it is done: `None` where it was. Whether it is done is
@@ -221,7 +221,7 @@ impl HandlerContext {
             let bytes = subtask.len();
             return Err(Failure::unrecoverable(format!("the name of a subtask has 1 to {SUBTASK_BYTES_MAX} bytes, not {bytes}")));
         }
-        let Some(done) = self.in_hand.subtask(subtask) else {
+        let Some(done) = self.run.subtask(subtask) else {
             // The name comes last: an error is kept up to a limit.
             return Err(Failure::transient(format!(
                 "the handlers of one event name at most {SUBTASKS_MAX} subtasks, and this one more was not run: guard several steps by \
@@ -233,7 +233,7 @@ impl HandlerContext {
             return Ok(None);
         }
         let result = run().await?;
-        self.in_hand.keep(&format!("once:{subtask}"), With::default()).await?;
+        self.run.keep(&format!("once:{subtask}"), With::default()).await?;
         *done = true;
         Ok(Some(result))
     }

@@ -9,22 +9,32 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 
-use super::context::{HandlerContext, InHand};
+use super::context::{EventRun, HandlerContext};
 use super::emits::{Done, Emitting};
-use super::handler::Failure;
-use super::{Inner, Registered, Unhandled};
+use super::failure::Failure;
+use super::set::{HandlerSet, Registered, Unhandled};
 use crate::event::{Event, type_of};
-use crate::sink::{Context, Page, Stop};
+use crate::sink::{Context, Progress, Stop};
 
-/// What those that have ended so far tell those that end later.
-struct Progress {
+/// What the handlers that have ended so far tell those that end later.
+struct Ends {
     left: AtomicUsize,
     failed: AtomicBool,
     emitted: AtomicBool,
 }
 
-/// Whether handlers of the event have emitted, or have a result for the event log.
-pub(super) struct Emitted(pub(super) bool);
+/// What the handlers of an event leave to the step that ends it.
+pub(super) enum Leaves {
+    Nothing,
+    /// Emitted events, or a result for the event log.
+    Something,
+}
+
+impl Leaves {
+    fn of(has_emitted: bool) -> Self {
+        if has_emitted { Self::Something } else { Self::Nothing }
+    }
+}
 
 /// How a handler has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,9 +68,9 @@ impl HandlerOutcome {
     }
 }
 
-impl Inner {
+impl HandlerSet {
     /// Runs the handlers that have not finished before, and says what that makes of the event.
-    pub(super) async fn run(&self, event: Event, attempts: u32, cx: &Context, known: Page) -> Result<Emitted, Stop> {
+    pub(super) async fn run(&self, event: Event, attempts: u32, cx: &Context, known: Progress) -> Result<Leaves, Stop> {
         self.run_and_tell(&mut Vec::new(), None, event, attempts, cx, known).await
     }
 
@@ -73,23 +83,23 @@ impl Inner {
         event: Event,
         attempts: u32,
         cx: &Context,
-        known: Page,
-    ) -> Result<Emitted, Stop> {
+        known: Progress,
+    ) -> Result<Leaves, Stop> {
         let event_type = type_of(&event.payload);
         let handlers = self.handlers_of(event_type.as_deref());
         let logs = || cx.ledger.as_ref().is_some_and(|ledger| ledger.logs());
         let was_emitted = known.emitted.0 > 0 || known.results > 0 && logs();
         if handlers.is_empty() {
-            return self.unhandled(event_type.as_deref()).map(|()| Emitted(was_emitted));
+            return self.unhandled(event_type.as_deref()).map(|()| Leaves::of(was_emitted));
         }
-        let todo: Vec<_> = handlers.into_iter().filter(|at| !known.finished.contains(&self.all[*at].field)).collect();
-        let in_hand = Arc::new(InHand::new(event, event_type, attempts, cx.clone(), &known));
+        let todo: Vec<_> = handlers.into_iter().filter(|at| !known.finished.contains(&self.all[*at].fields.finished)).collect();
+        let event_run = Arc::new(EventRun::new(event, event_type, attempts, cx.clone(), &known));
         let emitted = AtomicBool::new(was_emitted);
-        let progress = Progress { left: AtomicUsize::new(todo.len()), failed: AtomicBool::new(false), emitted };
+        let ends = Ends { left: AtomicUsize::new(todo.len()), failed: AtomicBool::new(false), emitted };
         let run = |at: usize| {
-            let (registered, in_hand, progress) = (&self.all[at], &in_hand, &progress);
+            let (registered, event_run, ends) = (&self.all[at], &event_run, &ends);
             let timeout = timeout.unwrap_or(registered.timeout);
-            async move { (at, run_one(registered, timeout, in_hand, progress).await) }
+            async move { (at, run_one(registered, timeout, event_run, ends).await) }
         };
         let mut running: FuturesUnordered<_> = todo.into_iter().map(run).collect();
         while let Some((at, outcome)) = running.next().await {
@@ -99,15 +109,7 @@ impl Inner {
         // same words.
         ended.sort_by_key(|(at, _)| *at);
         let failures = ended.iter().filter_map(|(at, outcome)| Some((*at, outcome.failure()?))).collect();
-        self.judge(failures).map(|()| Emitted(progress.emitted.load(Ordering::Relaxed)))
-    }
-
-    /// The positions of the handlers of an event of this type, in the order of registration.
-    pub(super) fn handlers_of(&self, event_type: Option<&str>) -> Vec<usize> {
-        let of_type = event_type.and_then(|name| self.types.get(name)).unwrap_or(&self.other);
-        let mut handlers: Vec<_> = of_type.iter().chain(&self.every).copied().collect();
-        handlers.sort_unstable();
-        handlers
+        self.judge(failures).map(|()| Leaves::of(ends.emitted.load(Ordering::Relaxed)))
     }
 
     fn unhandled(&self, event_type: Option<&str>) -> Result<(), Stop> {
@@ -144,35 +146,35 @@ impl Inner {
 /// Runs a handler, and keeps that it has finished, with what it has emitted and its result. Where
 /// it has neither, and the event is over with it, nothing is kept: the last one of an event of
 /// which all have succeeded is followed by the commit.
-async fn run_one(registered: &Registered, timeout: Duration, in_hand: &Arc<InHand>, progress: &Progress) -> HandlerOutcome {
-    let (mut ended, done) = within(registered, timeout, in_hand).await;
-    let emitted = done.emits.events() > 0 || done.result.is_some() && in_hand.logs();
+async fn run_one(registered: &Registered, timeout: Duration, event_run: &Arc<EventRun>, ends: &Ends) -> HandlerOutcome {
+    let (mut ended, done) = within(registered, timeout, event_run).await;
+    let emitted = done.emits.events() > 0 || done.result.is_some() && event_run.logs();
     // One that has emitted may still fail where that cannot be kept: until then the event is not
     // over for the others.
-    let is_last = !emitted && progress.left.fetch_sub(1, Ordering::Relaxed) == 1;
+    let is_last = !emitted && ends.left.fetch_sub(1, Ordering::Relaxed) == 1;
     let succeeded = ended == HandlerOutcome::Succeeded;
     if succeeded
-        && (!is_last || progress.failed.load(Ordering::Relaxed))
-        && let Err(error) = in_hand.keep_finished(registered, &done).await
+        && (!is_last || ends.failed.load(Ordering::Relaxed))
+        && let Err(error) = event_run.keep_finished(&registered.fields, &done).await
     {
         ended = HandlerOutcome::Failed(error.into());
     }
     if emitted {
-        progress.left.fetch_sub(1, Ordering::Relaxed);
+        ends.left.fetch_sub(1, Ordering::Relaxed);
     }
     if ended != HandlerOutcome::Succeeded {
-        progress.failed.store(true, Ordering::Relaxed);
-        in_hand.room.give_back(&done);
+        ends.failed.store(true, Ordering::Relaxed);
+        event_run.room.give_back(&done);
     } else if emitted {
-        progress.emitted.store(true, Ordering::Relaxed);
+        ends.emitted.store(true, Ordering::Relaxed);
     }
     ended
 }
 
 /// Within its time, and whatever it does. With what it has emitted, and its result.
-async fn within(registered: &Registered, timeout: Duration, in_hand: &Arc<InHand>) -> (HandlerOutcome, Done) {
-    let (cancelled, emitting) = (in_hand.cx.cancelled.child_token(), Emitting::new());
-    let cx = HandlerContext { in_hand: Arc::clone(in_hand), cancelled: cancelled.clone(), emitting: emitting.clone() };
+async fn within(registered: &Registered, timeout: Duration, event_run: &Arc<EventRun>) -> (HandlerOutcome, Done) {
+    let (cancelled, emitting) = (event_run.cx.cancelled.child_token(), Emitting::new());
+    let cx = HandlerContext { run: Arc::clone(event_run), cancelled: cancelled.clone(), emitting: emitting.clone() };
     let running = AssertUnwindSafe(async { registered.handler.run(cx).await }).catch_unwind();
     let ended = match tokio::time::timeout(timeout, running).await {
         Ok(Ok(Ok(()))) => HandlerOutcome::Succeeded,
@@ -201,7 +203,8 @@ mod tests {
 
     use super::*;
     use crate::event::{NameError, ObjectName};
-    use crate::sink::{Batch, Handlers, Ledger, LedgerError, Sink as _, With};
+    use crate::handlers::Handlers;
+    use crate::sink::{Batch, Ledger, LedgerError, Sink as _, With};
 
     /// Has no memory for what is emitted, and says so when the other handler has ended.
     #[derive(Debug, Default)]
@@ -214,8 +217,8 @@ mod tests {
 
     #[async_trait::async_trait]
     impl Ledger for Full {
-        async fn read(&self) -> Result<Page, LedgerError> {
-            Ok(Page::default())
+        async fn read(&self) -> Result<Progress, LedgerError> {
+            Ok(Progress::default())
         }
 
         async fn write(&self, _: u64, field: &str, with: With<'_>) -> Result<(), LedgerError> {
