@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use seriatim::control;
 use seriatim::handlers::{SUBTASK_BYTES_MAX, SUBTASKS_MAX};
-use seriatim::wire::{self, Attach, BatchReply, Emits, Finished, InHand, Sweep};
+use seriatim::wire::{self, Attach, BatchReply, Emits, Finished, SlotBatch, Sweep};
 
 use crate::world::{Case, NAME, TOKEN, World, case, event, names};
 
@@ -15,7 +15,7 @@ async fn keep(world: &mut World, measured: bool) -> (bytes::Bytes, wire::Tag) {
     let emitted = event(2000);
     (0..1000).for_each(|n| emits.push(format!("emitted:{n}").as_bytes(), emitted.as_bytes()));
     let value = emits.value(0);
-    let hand = InHand { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
+    let hand = SlotBatch { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
     let finished = Finished { id: batch.tag.first, field: "handler:a", emits: Some(("emit:a", &value)), result: None };
     if measured {
         world.begin().await;
@@ -120,7 +120,7 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 let (object, tag) = keep(world, false).await;
                 let slot = 0;
-                let hand = InHand { name: NAME, token: TOKEN, slot, object: &object, tag };
+                let hand = SlotBatch { name: NAME, token: TOKEN, slot, object: &object, tag };
                 world.begin().await;
                 wire::handled(&mut world.conn, &world.keys, &hand, None).await.expect("read");
             })
@@ -129,7 +129,7 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 let batch = world.fill(settings, 2, 200).await.remove(0);
                 remember(world, &batch).await;
-                let hand = InHand { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
+                let hand = SlotBatch { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
                 world.begin().await;
                 wire::handled(&mut world.conn, &world.keys, &hand, None).await.expect("read");
                 let finished = Finished { id: batch.tag.first + 1, field: "handler:a", emits: None, result: None };

@@ -3,7 +3,7 @@
 
 use seriatim::control::rules::{Kind, RULES_MAX, Selector, lift, set};
 use seriatim::wire::operator::By;
-use seriatim::wire::{self, Advance, Bounds, From};
+use seriatim::wire::{self, Advance, Bounds, ClaimFirst};
 
 use crate::world::{Case, NAME, TOKEN, World, case, deep, done};
 
@@ -34,7 +34,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.attach(settings.slots()).await;
                 world.emit(&(0..1024).map(deep).collect::<Vec<_>>(), 1, 200).await;
                 many(world).await;
-                let call = world.free(settings, From::Markers);
+                let call = world.free(settings, ClaimFirst::Markers);
                 world.begin().await;
                 world.advance(&call).await;
             })
@@ -45,7 +45,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.emit(&(0..1024).map(deep).collect::<Vec<_>>(), 1, 200).await;
                 many(world).await;
                 over_all(world).await;
-                let call = world.free(settings, From::Markers);
+                let call = world.free(settings, ClaimFirst::Markers);
                 world.begin().await;
                 world.advance(&call).await;
             })
@@ -57,12 +57,12 @@ pub(crate) fn cases() -> Vec<Case> {
                 many(world).await;
                 over_all(world).await;
                 for _ in 0..4 {
-                    let call = world.free(settings, From::Markers);
+                    let call = world.free(settings, ClaimFirst::Markers);
                     world.advance(&call).await;
                 }
                 let all: Selector = "*".parse().expect("a selector");
                 lift(&mut world.conn, &world.keys, by(""), Kind::Pause, &all).await.expect("lifted");
-                let call = world.free(settings, From::Markers);
+                let call = world.free(settings, ClaimFirst::Markers);
                 world.begin().await;
                 world.advance(&call).await;
             })
@@ -71,11 +71,12 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 world.attach(settings.slots()).await;
                 world.emit(&(0..settings.slots()).map(deep).collect::<Vec<_>>(), 2, 200).await;
-                let mut call = Advance::new(&world.keys, NAME, TOKEN, Bounds { batch: 1, ..settings.bounds() }, From::Markers);
+                let mut call =
+                    Advance::new(&world.keys, NAME, TOKEN, Bounds { batch: 1, ..settings.bounds() }, ClaimFirst::Markers);
                 (0..settings.slots()).for_each(|slot| call.free(slot));
                 let batches = world.advance(&call).await;
                 many(world).await;
-                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
                 batches.iter().for_each(|batch| call.report(batch.slot, &done(batch)));
                 world.begin().await;
                 world.advance(&call).await;
@@ -102,7 +103,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 many(world).await;
                 over_all(world).await;
                 for _ in 0..4 {
-                    let call = world.free(settings, From::Markers);
+                    let call = world.free(settings, ClaimFirst::Markers);
                     world.advance(&call).await;
                 }
                 world.begin().await;

@@ -18,14 +18,14 @@ use crate::keys::Keys;
 /// Where the script looks first for the next object to claim; due held objects and markers take
 /// turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum From {
+pub enum ClaimFirst {
     /// Due held objects.
     Held,
     /// Markers.
     Markers,
 }
 
-impl From {
+impl ClaimFirst {
     fn word(self) -> &'static str {
         match self {
             Self::Held => "held",
@@ -46,12 +46,12 @@ pub struct Report {
     /// The id of the last of them; nothing where `count` is 0.
     pub last: Option<u64>,
     /// What follows.
-    pub then: Results,
+    pub then: BatchResult,
 }
 
 /// What follows on a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Results {
+pub enum BatchResult {
     /// All delivered: go on with the object.
     Done,
     /// All delivered: let other objects have a turn.
@@ -137,12 +137,12 @@ pub struct Bounds {
 
 impl Advance {
     /// A call that names no slot yet, of a caller that has seen no id.
-    pub fn new(keys: &Keys, name: &str, token: &str, bounds: Bounds, from: From) -> Self {
+    pub fn new(keys: &Keys, name: &str, token: &str, bounds: Bounds, from: ClaimFirst) -> Self {
         Self::beyond(keys, name, token, bounds, from, 0)
     }
 
     /// The same, of a caller that has seen this id: new ids are above it.
-    pub fn beyond(keys: &Keys, name: &str, token: &str, bounds: Bounds, from: From, highest: u64) -> Self {
+    pub fn beyond(keys: &Keys, name: &str, token: &str, bounds: Bounds, from: ClaimFirst, highest: u64) -> Self {
         let mut cmd = ADVANCE.with_key(&keys.worker_lease(name));
         cmd.arg(keys.prefix()).arg(name).arg(token).arg(bounds.batch).arg(bounds.batch_bytes).arg(bounds.reply_bytes);
         cmd.arg(bounds.claims).arg(bounds.markers).arg(from.word());
@@ -182,12 +182,12 @@ impl Advance {
     /// The same with how long ago it was given the batch, which the log keeps.
     pub fn report_taken(&mut self, slot: usize, report: &Report, ago: Duration) {
         let word = match report.then {
-            Results::Done => "done",
-            Results::Yield => "yield",
-            Results::Part { .. } => "part",
-            Results::Hold { .. } => "hold",
-            Results::Reject { .. } => "reject",
-            Results::Complete { .. } => "complete",
+            BatchResult::Done => "done",
+            BatchResult::Yield => "yield",
+            BatchResult::Part { .. } => "part",
+            BatchResult::Hold { .. } => "hold",
+            BatchResult::Reject { .. } => "reject",
+            BatchResult::Complete { .. } => "complete",
         };
         let cmd = &mut self.cmd;
         cmd.arg(slot).arg(word).arg(&report.object[..]).arg(report.tag.to_string());
@@ -196,11 +196,11 @@ impl Advance {
             None => cmd.arg(""),
         };
         match &report.then {
-            Results::Done | Results::Yield => {}
-            Results::Part { next } => {
+            BatchResult::Done | BatchResult::Yield => {}
+            BatchResult::Part { next } => {
                 cmd.arg(report.count).arg(next.to_string());
             }
-            Results::Hold { rest, delay, reason } => {
+            BatchResult::Hold { rest, delay, reason } => {
                 cmd.arg(report.count);
                 match delay {
                     Some(delay) => cmd.arg(millis(*delay)),
@@ -208,7 +208,7 @@ impl Advance {
                 };
                 cmd.arg(HeldId { tag: Some(*rest), reason: reason.clone() }.to_string());
             }
-            Results::Reject { next, id, error, attempts } | Results::Complete { next, id, error, attempts } => {
+            BatchResult::Reject { next, id, error, attempts } | BatchResult::Complete { next, id, error, attempts } => {
                 cmd.arg(report.count).arg(next.map_or(String::new(), |next| next.to_string()));
                 cmd.arg(*id).arg(error.as_str()).arg(*attempts);
             }
@@ -229,7 +229,7 @@ pub enum Advanced {
         /// More can be claimed at once.
         more: bool,
         /// Where to claim first next time.
-        from: From,
+        from: ClaimFirst,
         /// The slots that have a batch; all others of the call are free.
         batches: Vec<BatchReply>,
         /// Objects that were held because one of their keys has a wrong type, and names that were
@@ -308,8 +308,8 @@ fn ok(reply: &mut Reply) -> Result<Advanced, ScriptError> {
     let due = reply.int()?;
     let more = reply.int()? == 1;
     let from = match reply.text()?.as_str() {
-        "held" => From::Held,
-        "markers" => From::Markers,
+        "held" => ClaimFirst::Held,
+        "markers" => ClaimFirst::Markers,
         word => return Err(reply.wrong(format!("no place to claim from: {word:?}"))),
     };
     let mut entries = reply.array()?;
@@ -367,15 +367,15 @@ mod tests {
         };
         let (error, attempts) = (String::from("no"), 1);
         let results = [
-            Results::Done,
-            Results::Yield,
-            Results::Part { next: Tag::default() },
-            Results::Hold { rest: Tag::default(), delay: None, reason: ReasonCode::Stop.into() },
-            Results::Reject { next: None, id: 1, error: error.clone(), attempts },
-            Results::Complete { next: None, id: 1, error, attempts },
+            BatchResult::Done,
+            BatchResult::Yield,
+            BatchResult::Part { next: Tag::default() },
+            BatchResult::Hold { rest: Tag::default(), delay: None, reason: ReasonCode::Stop.into() },
+            BatchResult::Reject { next: None, id: 1, error: error.clone(), attempts },
+            BatchResult::Complete { next: None, id: 1, error, attempts },
         ];
         for then in results {
-            let mut call = Advance::new(&Keys::new(), "w", "token", bounds, From::Held);
+            let mut call = Advance::new(&Keys::new(), "w", "token", bounds, ClaimFirst::Held);
             let before = call.cmd.args_iter().count();
             call.report(0, &Report { object: "a".into(), tag: Tag::default(), count: 0, last: None, then });
             let texts = call.cmd.args_iter().skip(before).map(|arg| match arg {

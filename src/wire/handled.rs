@@ -12,7 +12,7 @@ use crate::keys::Keys;
 
 /// A batch in a slot's hands.
 #[derive(Debug, Clone, Copy)]
-pub struct InHand<'a> {
+pub struct SlotBatch<'a> {
     /// The name of the process.
     pub name: &'a str,
     /// Its token.
@@ -76,7 +76,7 @@ pub enum Handled {
 pub async fn handled(
     conn: &mut impl ConnectionLike,
     keys: &Keys,
-    batch: &InHand<'_>,
+    batch: &SlotBatch<'_>,
     finished: Option<Finished<'_>>,
 ) -> Result<Handled, ScriptError> {
     let script = if finished.is_some_and(|finished| finished.emits.is_some()) { &HANDLED_EMITS } else { &HANDLED };

@@ -34,13 +34,13 @@ pub mod values;
 
 pub use adopt::{Adopted, Sweep, adopt};
 pub(crate) use advance::pop_and_advance;
-pub use advance::{Advance, Advanced, BatchReply, Bounds, EventLog, From, Report, Results, advance};
+pub use advance::{Advance, Advanced, BatchReply, BatchResult, Bounds, ClaimFirst, EventLog, Report, advance};
 pub use attach::{Attach, Attached, attach};
 pub use connect::{Connected, Seen, connect};
 pub use detach::{Detached, detach};
 pub use error::ScriptError;
 pub use forget::{Forgot, OBJECTS_MAX, forget};
-pub use handled::{Finished, Handled, InHand, handled};
+pub use handled::{Finished, Handled, SlotBatch, handled};
 pub use load::{Load, Room};
 pub(crate) use lua::{CHECK, ENDED, INSPECT, LOG, TAKEN};
 pub use renew::{Renewed, renew};

@@ -188,6 +188,11 @@ impl WorkerConfig {
         self.retry_types.values().try_for_each(|policy| retry("retry_types", policy))
     }
 
+    /// The worker id of a slot, `NAME.SLOT`.
+    pub(crate) fn worker(&self, slot: usize) -> String {
+        format!("{}.{slot}", self.name)
+    }
+
     /// The crashes at which a script holds an event for an operator; 0: whoever gets it settles it.
     pub(crate) fn crashes_held(&self) -> u32 {
         if self.crashes_then == UsedUp::Hold { self.crashes_max } else { 0 }
@@ -209,12 +214,6 @@ impl WorkerConfig {
         let found = if self.retry_types.is_empty() { None } else { of_type() };
         found.copied().unwrap_or(self.retry)
     }
-}
-
-/// Between half and all of `delay`.
-pub(crate) fn jitter(delay: Duration) -> Duration {
-    let random = uuid::Uuid::new_v4().as_u64_pair().0;
-    delay / 2 + (delay / 2).mul_f64((random >> 11) as f64 / (1u64 << 53) as f64)
 }
 
 fn check(setting: &'static str, value: &str, ok: bool, range: &'static str) -> Result<(), ConfigError> {

@@ -4,7 +4,6 @@
 //! checks one out and keeps it. No connection reconnects by itself: a new one may lead to a server
 //! that has lost writes, and must first be asked (`lua/connect.lua`).
 
-use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,11 +12,13 @@ use std::time::Duration;
 use deadpool::managed::{self, Metrics, Object, PoolError, RecycleError, RecycleResult};
 use redis::aio::ConnectionLike;
 use redis::{AsyncConnectionConfig, Cmd, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisFuture, Value};
+use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::config::{WorkerConfig, jitter};
+use super::config::WorkerConfig;
 use super::error::WorkerError;
+use super::growing_wait::GrowingWait;
 use super::outage::Outage;
 use crate::connection::PatientConnection;
 use crate::connection::errors::{is_outage, told};
@@ -126,7 +127,7 @@ impl Redis {
     /// password, the error of the last attempt. A key of a wrong type is waited for without end: an
     /// operator moves it away.
     pub(crate) async fn connect_until(&self, deadline: Option<Instant>) -> Result<Connection, WorkerError> {
-        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+        let mut backoff = GrowingWait::new(Duration::from_millis(50), Duration::from_secs(1));
         loop {
             let began = Instant::now();
             match self.connect().await {
@@ -256,6 +257,34 @@ impl ConnectionLike for Connection {
     }
 }
 
+/// One connection for many tasks, made by the first one that needs it.
+pub(crate) struct SharedConnection {
+    redis: Redis,
+    conn: AsyncMutex<Option<Connection>>,
+}
+
+impl SharedConnection {
+    pub(crate) fn new(redis: Redis) -> Self {
+        Self { redis, conn: AsyncMutex::new(None) }
+    }
+
+    pub(crate) async fn get(&self) -> Result<PatientConnection, WorkerError> {
+        let mut conn = self.conn.lock().await;
+        let open = match conn.take() {
+            Some(open) => open,
+            None => self.redis.reconnect().await?,
+        };
+        Ok((**conn.insert(open)).clone())
+    }
+
+    /// A call over the connection has failed: the next one gets another.
+    pub(crate) async fn give_up(&self) {
+        if let Some(open) = self.conn.lock().await.take() {
+            give_up(open);
+        }
+    }
+}
+
 /// Gives up a connection: what was sent over it may still happen, but nothing is read from it any
 /// more.
 pub(crate) fn give_up(conn: Connection) {
@@ -325,28 +354,5 @@ async fn replication_id(conn: &mut impl ConnectionLike) -> Result<String, RedisE
             Ok(String::new())
         }
         Err(error) => Err(error),
-    }
-}
-
-/// Waits that double up to a limit.
-pub(crate) struct Backoff {
-    next: Duration,
-    max: Duration,
-}
-
-impl Backoff {
-    pub(crate) fn new(min: Duration, max: Duration) -> Self {
-        Self { next: min, max }
-    }
-
-    /// The next wait.
-    pub(crate) fn delay(&mut self) -> Duration {
-        let delay = jitter(self.next);
-        self.next = (self.next * 2).min(self.max);
-        delay
-    }
-
-    pub(crate) fn wait(&mut self) -> impl Future<Output = ()> + use<> {
-        tokio::time::sleep(self.delay())
     }
 }

@@ -23,14 +23,18 @@ use tracing::{debug, info, warn};
 
 use super::activity::{Activity, Watch};
 use super::config::WorkerConfig;
-use super::connect::{Backoff, Connection, Redis, give_up, is_lasting};
+use super::connect::{Connection, Redis, give_up, is_lasting};
 use super::error::WorkerError;
+use super::growing_wait::GrowingWait;
 use super::recover::sweep;
 use crate::connection::errors::is_outage;
 use crate::failpoints::around;
 use crate::keys::{Keys, SHARED_KINDS, WORKER_KINDS};
 use crate::wire::values::{Holder, Registration};
 use crate::wire::{self, Attach, Attached, Detached, Renewed, ScriptError};
+
+/// How long a process that stops waits for Redis to take its name back, beyond its grace.
+pub(crate) const DETACH_PATIENCE: Duration = Duration::from_secs(2);
 
 /// From an attach to its end.
 #[derive(Debug, Clone)]
@@ -46,15 +50,52 @@ pub(crate) struct Session {
     pub(crate) let_go: bool,
 }
 
+/// How a session has lost its lease.
+#[derive(Debug)]
+pub(crate) enum Lost {
+    /// The lease is gone, and nobody took the name since.
+    Lapsed,
+    /// The name has another lease, or none and another registration.
+    Fenced(String),
+}
+
+/// Returns how long to wait before the name is taken again, behind a session that has lost its
+/// lease.
+///
+/// # Errors
+/// [`WorkerError::Fenced`] if another process has the name.
+pub(crate) fn attach_again_after(
+    lost: Lost,
+    redis: &Redis,
+    config: &WorkerConfig,
+    session: &mut Session,
+    activity: &Activity,
+) -> Result<Duration, WorkerError> {
+    let name = &config.name;
+    match lost {
+        Lost::Lapsed => {
+            session.let_go = activity.has_let_go();
+            let counts = if session.let_go { "; that is a crash of it" } else { "" };
+            warn!(%name, "recover: the lease lapsed; dropping what was in hand and attaching again{counts}");
+            Ok(Duration::ZERO)
+        }
+        Lost::Fenced(lease) if redis.changes() == session.changes => Err(WorkerError::Fenced { name: name.clone(), lease }),
+        // Redis went back to an earlier state, which may have revived an old lease: nobody may hold
+        // it any more.
+        Lost::Fenced(_) => {
+            warn!(%name, "recover: Redis has lost writes; attaching again after one lease");
+            Ok(config.lease)
+        }
+    }
+}
+
 /// What the keeper of the lease has to say.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// There may be something to claim.
     Wake,
-    /// The lease is gone, and nobody took the name since.
-    Lapsed,
-    /// The name has another lease, or none and another registration.
-    Fenced(String),
+    /// The lease is lost.
+    Lost(Lost),
     /// The keeper cannot go on.
     Failed(WorkerError),
 }
@@ -68,7 +109,7 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
     let mut displace = String::new();
     let mut awaited: Option<(String, Instant)> = None;
     let deadline = before.is_none().then(|| Instant::now() + config.connect_timeout);
-    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+    let mut backoff = GrowingWait::new(Duration::from_millis(50), Duration::from_secs(1));
     loop {
         let mut conn = redis.connect_until(deadline).await?;
         let args = Attach {
@@ -209,7 +250,7 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
     let mut conn: Option<Connection> = None;
     let mut renew_at = Instant::now() + config.lease / 3;
     let mut sweep_at = Instant::now();
-    let mut backoff = Backoff::new(Duration::from_millis(20), config.lease / 10);
+    let mut backoff = GrowingWait::new(Duration::from_millis(20), config.lease / 10);
     loop {
         sleep_until(renew_at.min(sweep_at)).await;
         let mut open = match conn.take() {
@@ -237,13 +278,13 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
             Ok(notice) => {
                 redis.outage().answered(open.made_at());
                 conn = Some(open);
-                backoff = Backoff::new(Duration::from_millis(20), config.lease / 10);
+                backoff = GrowingWait::new(Duration::from_millis(20), config.lease / 10);
                 if renews {
                     renew_at = now + config.lease / 3;
                 } else if may_have_lapsed {
                     renew_at = now;
                 }
-                if renews && !matches!(notice, Some(Notice::Lapsed)) {
+                if renews && !matches!(notice, Some(Notice::Lost(Lost::Lapsed))) {
                     activity.renewal(lets_go);
                 }
                 if sweeps {
@@ -275,8 +316,8 @@ async fn renew(conn: &mut Connection, config: &WorkerConfig, session: &Session) 
             debug!(strays, "recover: strays went back to the markers");
             Ok(Some(Notice::Wake))
         }
-        Renewed::Lapsed => Ok(Some(Notice::Lapsed)),
-        Renewed::Fenced { lease } => Ok(Some(Notice::Fenced(lease))),
+        Renewed::Lapsed => Ok(Some(Notice::Lost(Lost::Lapsed))),
+        Renewed::Fenced { lease } => Ok(Some(Notice::Lost(Lost::Fenced(lease)))),
     }
 }
 

@@ -28,11 +28,16 @@ pub(crate) struct Waited {
     pub(crate) reply: Result<Advanced, ScriptError>,
 }
 
-/// A pop that moves a marker within `block`.
-pub(crate) fn pop(from: &str, to: &str, block: Duration) -> Cmd {
+/// A pop that moves a marker to the slot within `block`.
+pub(crate) fn pop(config: &WorkerConfig, slot: usize, block: Duration) -> Cmd {
+    let to = config.keys.worker_object(&config.worker(slot));
     let mut pop = redis::cmd("BLMOVE");
     // Zero would be for ever.
-    pop.arg(from).arg(to).arg("RIGHT").arg("LEFT").arg(block.max(Duration::from_millis(1)).as_secs_f64());
+    pop.arg(config.keys.objects_with_events())
+        .arg(to)
+        .arg("RIGHT")
+        .arg("LEFT")
+        .arg(block.max(Duration::from_millis(1)).as_secs_f64());
     pop
 }
 

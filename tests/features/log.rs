@@ -10,7 +10,8 @@ use seriatim::control::{self, By, ControlError, LogEntry, LogStatus, log, newest
 use seriatim::sink::Stop;
 use seriatim::wire::values::HeldId;
 use seriatim::wire::{
-    self, Advance, Advanced, Attach, Attached, Bounds, EventLog, From, Report, Results, ScriptError, Seen, Suspects, Tag,
+    self, Advance, Advanced, Attach, Attached, BatchResult, Bounds, ClaimFirst, EventLog, Report, ScriptError, Seen, Suspects,
+    Tag,
 };
 use seriatim::worker::WorkerConfig;
 
@@ -54,14 +55,14 @@ fn tag(first: u64) -> Tag {
     Tag { first, ..Tag::default() }
 }
 
-fn report(object: &'static str, first: u64, count: usize, then: Results) -> Report {
+fn report(object: &'static str, first: u64, count: usize, then: BatchResult) -> Report {
     let last = (count > 0).then(|| first + count as u64 - 1);
     Report { object: object.into(), tag: tag(first), count, last, then }
 }
 
 /// Reports for slot 0; answers the objects that are quarantined.
 async fn tell(state: &mut State, keep: Option<EventLog>, report: &Report) -> Vec<(String, String)> {
-    let mut call = Advance::new(&state.keys, "w", "token-1", BOUNDS, From::Held);
+    let mut call = Advance::new(&state.keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
     if let Some(keep) = keep {
         call.log(keep);
     }
@@ -143,9 +144,9 @@ async fn finalizing_twice_leaves_one_row() {
     let mut state = attached(&redis).await;
     state.delivered("work:1", 4).await;
     state.own("w.0", "work:1", 5, &["5", "6", "7"]).await;
-    let part = report("work:1", 5, 1, Results::Part { next: tag(6) });
-    let reject = report("work:1", 6, 0, Results::Reject { next: Some(tag(7)), id: 6, error: "no".to_owned(), attempts: 1 });
-    let done = report("work:1", 7, 1, Results::Done);
+    let part = report("work:1", 5, 1, BatchResult::Part { next: tag(6) });
+    let reject = report("work:1", 6, 0, BatchResult::Reject { next: Some(tag(7)), id: 6, error: "no".to_owned(), attempts: 1 });
+    let done = report("work:1", 7, 1, BatchResult::Done);
     for told in [&part, &part, &reject, &reject, &part, &done, &done, &reject, &part] {
         tell(&mut state, on(), told).await;
     }
@@ -162,7 +163,7 @@ async fn a_row_says_when_the_event_was_taken_and_how_often_it_failed() {
     let mut state = attached(&redis).await;
     state.own("w.0", "work:1", 5, &["5", "6"]).await;
     state.run("SET", &[&state.keys.worker_event_id("w.0"), "5 2 3"]).await;
-    let told = Report { tag: Tag { handouts: 2, attempts: 3, ..tag(5) }, ..report("work:1", 5, 2, Results::Yield) };
+    let told = Report { tag: Tag { handouts: 2, attempts: 3, ..tag(5) }, ..report("work:1", 5, 2, BatchResult::Yield) };
     tell(&mut state, on(), &told).await;
     let rows = rows(&mut state).await;
     assert_eq!(shorts(&rows), ["completed 5 0 work:1 5 - 3", "completed 6 5 work:1 6 - 0"]);
@@ -179,12 +180,12 @@ async fn what_is_not_finalized_has_no_row() {
     let mut state = attached(&redis).await;
     state.own("w.0", "work:1", 5, &["5", "6"]).await;
     let rest = Tag { attempts: 1, ..tag(5) };
-    tell(&mut state, on(), &report("work:1", 5, 0, Results::Hold { rest, delay: None, reason: "retry: no".into() })).await;
+    tell(&mut state, on(), &report("work:1", 5, 0, BatchResult::Hold { rest, delay: None, reason: "retry: no".into() })).await;
     assert_eq!(rows(&mut state).await, []);
     state.own("w.1", "work:2", 7, &["7", "8"]).await;
-    let mut call = Advance::new(&state.keys, "w", "token-1", BOUNDS, From::Held);
+    let mut call = Advance::new(&state.keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
     call.log(EventLog::default());
-    let then = Results::Hold { rest: Tag { attempts: 1, ..tag(8) }, delay: None, reason: "retry: no".into() };
+    let then = BatchResult::Hold { rest: Tag { attempts: 1, ..tag(8) }, delay: None, reason: "retry: no".into() };
     call.report(1, &report("work:2", 7, 1, then));
     wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert_eq!(shorts(&rows(&mut state).await), ["completed 7 0 work:2 7 - 0"]);
@@ -199,11 +200,11 @@ async fn what_the_log_cannot_take_is_held() {
     let console = redis.console().await;
     let (event_log, why) = (state.keys.event_log(), "quarantine: event.log is a string");
     state.run("SET", &[&event_log, "wrong"]).await;
-    let reject = |id| Results::Reject { next: None, id, error: "no".to_owned(), attempts: 2 };
-    let complete = |id| Results::Complete { next: None, id, error: "no".to_owned(), attempts: 2 };
+    let reject = |id| BatchResult::Reject { next: None, id, error: "no".to_owned(), attempts: 2 };
+    let complete = |id| BatchResult::Complete { next: None, id, error: "no".to_owned(), attempts: 2 };
     let all = [
-        ("a", Tag { crashes: 1, ..tag(1) }, 1, Results::Done),
-        ("b", Tag { handouts: 3, attempts: 1, ..tag(2) }, 1, Results::Yield),
+        ("a", Tag { crashes: 1, ..tag(1) }, 1, BatchResult::Done),
+        ("b", Tag { handouts: 3, attempts: 1, ..tag(2) }, 1, BatchResult::Yield),
         ("c", tag(3), 0, reject(3)),
         ("d", tag(4), 0, complete(4)),
     ];
@@ -220,7 +221,7 @@ async fn what_the_log_cannot_take_is_held() {
     // What is only tried again later needs no log.
     state.own("w.0", "e", 5, &["1"]).await;
     let (rest, delay) = (Tag { attempts: 1, ..tag(5) }, Some(Duration::from_secs(600)));
-    tell(&mut state, on(), &report("e", 5, 0, Results::Hold { rest, delay, reason: "retry: no".into() })).await;
+    tell(&mut state, on(), &report("e", 5, 0, BatchResult::Hold { rest, delay, reason: "retry: no".into() })).await;
     assert_eq!(console.held_id("e").await.as_deref(), Some("5 0 1 0 retry: no"));
     assert_eq!(console.dead().await.len(), 0);
     assert!(rows_error(&mut state).await.is_some());
@@ -253,7 +254,7 @@ async fn an_event_that_cannot_be_a_dead_letter_has_no_row() {
     let mut state = attached(&redis).await;
     state.run("SET", &[&state.keys.events_dead(), "wrong"]).await;
     state.own("w.0", "work:1", 5, &["5", "6"]).await;
-    let then = Results::Reject { next: None, id: 6, error: "no".to_owned(), attempts: 0 };
+    let then = BatchResult::Reject { next: None, id: 6, error: "no".to_owned(), attempts: 0 };
     tell(&mut state, on(), &report("work:1", 5, 1, then)).await;
     assert_eq!(shorts(&rows(&mut state).await), ["completed 5 0 work:1 5 - 0"]);
     let held = redis.console().await.held_id("work:1").await.expect("held");
@@ -272,7 +273,7 @@ async fn a_log_that_is_off_costs_nothing() {
         let first = console.number(&state.keys.next_event_id()).await + 1;
         state.own("w.0", "work:1", first, &["1", "2"]).await;
         let _: () = console.run(&["CONFIG", "RESETSTAT"]).await;
-        tell(&mut state, keep, &report("work:1", first, 2, Results::Done)).await;
+        tell(&mut state, keep, &report("work:1", first, 2, BatchResult::Done)).await;
         let stats: String = console.run(&["INFO", "commandstats"]).await;
         let name = |line: &str| Some(line.strip_prefix("cmdstat_")?.split(':').next()?.to_owned());
         let mut names: Vec<String> = stats.lines().filter_map(name).collect();
@@ -305,7 +306,7 @@ async fn the_log_is_trimmed_by_count_and_by_age() {
         keep.keep_for = keep_for;
         keep.keep = if keep_for.is_some() { 100_000 } else { 500 };
         state.own("w.0", "work:1", id, &["1"]).await;
-        tell(&mut state, Some(keep), &report("work:1", id, 1, Results::Done)).await;
+        tell(&mut state, Some(keep), &report("work:1", id, 1, BatchResult::Done)).await;
         let keys = state.keys.clone();
         let page = log(&mut state.conn, &keys, None, 1).await.expect("the log");
         kept.push((page.kept, page.written));
@@ -325,7 +326,7 @@ async fn a_call_trims_a_bounded_number_of_rows() {
         (keep.keep, keep.keep_for) = (if keep_for.is_some() { 1_000_000 } else { 1 }, keep_for);
         filled(&mut state, 25_000, 1000).await;
         state.own("w.0", "work:1", id, &["1"]).await;
-        tell(&mut state, Some(keep), &report("work:1", id, 1, Results::Done)).await;
+        tell(&mut state, Some(keep), &report("work:1", id, 1, BatchResult::Done)).await;
         let keys = state.keys.clone();
         let kept = log(&mut state.conn, &keys, None, 1).await.expect("the log").kept;
         assert!((23_900..=24_100).contains(&kept), "{kept}");
@@ -386,7 +387,7 @@ async fn events_are_finalized_and_logged_when_memory_has_run_out() {
     let mut state = attached(&redis).await;
     state.own("w.0", "work:1", 1, &["1"]).await;
     state.run("CONFIG", &["SET", "maxmemory", "1"]).await;
-    tell(&mut state, on(), &report("work:1", 1, 1, Results::Done)).await;
+    tell(&mut state, on(), &report("work:1", 1, 1, BatchResult::Done)).await;
     state.run("CONFIG", &["SET", "maxmemory", "0"]).await;
     assert_eq!(shorts(&rows(&mut state).await), ["completed 1 0 work:1 1 - 0"]);
 }
@@ -436,9 +437,9 @@ async fn the_command_shows_the_log() {
     let redis = Redis::start();
     let mut state = attached(&redis).await;
     state.own("w.0", "work:1", 1, &["{\"at\":\n \"noon\"}", "2"]).await;
-    tell(&mut state, on(), &report("work:1", 1, 2, Results::Done)).await;
+    tell(&mut state, on(), &report("work:1", 1, 2, BatchResult::Done)).await;
     state.own("w.0", "work:2", 3, &["3"]).await;
-    let then = Results::Reject { next: None, id: 3, error: "no".to_owned(), attempts: 0 };
+    let then = BatchResult::Reject { next: None, id: 3, error: "no".to_owned(), attempts: 0 };
     tell(&mut state, on(), &report("work:2", 3, 0, then)).await;
     let shown = done(&seriatim(&redis, &["log", "--object", "work:2"]));
     let lines: Vec<&str> = shown.lines().collect();
@@ -463,7 +464,7 @@ async fn the_command_follows_the_log() {
     let redis = Redis::start();
     let mut state = attached(&redis).await;
     state.own("w.0", "work:1", 1, &["1"]).await;
-    tell(&mut state, on(), &report("work:1", 1, 1, Results::Done)).await;
+    tell(&mut state, on(), &report("work:1", 1, 1, BatchResult::Done)).await;
     // Redis knows the script from here on: one call is all it takes.
     assert_eq!(rows(&mut state).await.len(), 1);
     let mut follow = Command::new(env!("CARGO_BIN_EXE_seriatim"));
@@ -476,7 +477,7 @@ async fn the_command_follows_the_log() {
     })
     .await;
     state.own("w.0", "work:1", 2, &["2", "3"]).await;
-    tell(&mut state, on(), &report("work:1", 2, 2, Results::Done)).await;
+    tell(&mut state, on(), &report("work:1", 2, 2, BatchResult::Done)).await;
     let shown = done(&follow.wait_with_output().expect("it ends"));
     let ids: Vec<_> =
         shown.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON")["id"].clone()).collect();

@@ -4,7 +4,7 @@
 use seriatim::control::By;
 use seriatim::keys::Keys;
 use seriatim::wire::operator::{Settle, Settled, dead};
-use seriatim::wire::{self, Advance, Advanced, From, Renewed};
+use seriatim::wire::{self, Advance, Advanced, ClaimFirst, Renewed};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -90,7 +90,7 @@ async fn a_stray_of_a_namespace_is_dropped() {
     let mut scene = Scene::new(&redis).await;
     let (before, keys) = (scene.of_shop().await, Keys::new());
     scene.state.run("LPUSH", &["event.worker:w.0:object", FOREIGN]).await;
-    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Markers);
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
     call.look(0);
     wire::advance(&mut scene.state.conn, &call).await.expect("an answer");
     assert_eq!(scene.list("objects.with.events").await, [FOREIGN]);

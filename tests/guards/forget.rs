@@ -1,6 +1,6 @@
 //! The end of last ids: where `advance` lets them fade, and what `forget` leaves.
 
-use seriatim::wire::{self, Advance, Advanced, Bounds, Forgot, From, Report, Results, Tag};
+use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Forgot, Report, Tag};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -22,8 +22,8 @@ async fn reported(state: &mut State, bounds: Bounds, first: u64, count: usize) -
     let keys = state.keys.clone();
     let tag = Tag { first, ..Tag::default() };
     let last = Some(first + count as u64 - 1);
-    let report = Report { object: "work:1".into(), tag, count, last, then: Results::Done };
-    let mut call = Advance::new(&keys, "w", "token-1", bounds, From::Markers);
+    let report = Report { object: "work:1".into(), tag, count, last, then: BatchResult::Done };
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
     call.report(0, &report);
     wire::advance(&mut state.conn, &call).await.expect("an answer")
 }
@@ -71,11 +71,11 @@ async fn what_is_released_beside_another_object_is_forgotten() {
     let bounds = Bounds { batch: 1, ..FORGET };
     assert_eq!(objects(&ask(&mut state, bounds).await.expect("an answer")), ["work:1", "work:2"]);
     let keys = state.keys.clone();
-    let mut call = Advance::new(&keys, "w", "token-1", bounds, From::Markers);
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
     for (slot, object) in ["work:1", "work:2"].into_iter().enumerate() {
         let first = slot as u64 + 1;
         let tag = Tag { first, ..Tag::default() };
-        call.report(slot, &Report { object: object.into(), tag, count: 1, last: Some(first), then: Results::Done });
+        call.report(slot, &Report { object: object.into(), tag, count: 1, last: Some(first), then: BatchResult::Done });
     }
     assert_eq!(objects(&wire::advance(&mut state.conn, &call).await.expect("an answer")), ["work:2"]);
     assert!(fades(&state).await > 0);
@@ -113,7 +113,7 @@ async fn a_call_of_all_slots_keeps_all_last_ids() {
     }
     let keys = state.keys.clone();
     let bounds = Bounds { batch: 1, claims: 1024, markers: 4096, ..FORGET };
-    let mut call = Advance::new(&keys, "w", "token-1", bounds, From::Markers);
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
     (0..1024).for_each(|slot| call.free(slot));
     assert_eq!(objects(&wire::advance(&mut state.conn, &call).await.expect("an answer")).len(), CLAIMS_MAX);
 }
@@ -140,7 +140,7 @@ async fn a_call_of_all_slots_pauses_others_too() {
     state.rule("pause b:*", "1 0 0 3 0 adanot yet", "never").await;
     let keys = state.keys.clone();
     let bounds = Bounds { batch: 1, claims: 1024, markers: 4096, ..FORGET };
-    let mut call = Advance::new(&keys, "w", "token-1", bounds, From::Markers);
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
     (0..1024).for_each(|slot| call.free(slot));
     let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     let paused: u64 = redis::cmd("ZCARD").arg(keys.objects_paused()).query_async(&mut state.conn).await.expect("ZCARD");

@@ -1,6 +1,6 @@
 //! `advance`: what completes with errors is in the log, which is bounded.
 
-use seriatim::wire::{self, Advance, Advanced, Bounds, EventLog, From, Report, Results, Seen, Tag};
+use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, EventLog, Report, Seen, Tag};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -19,11 +19,11 @@ async fn what_completes_with_errors_is_in_the_log() {
     state.own("w.1", "work:2", 7, &["7"]).await;
     state.run("SET", &[&keys.worker_event_id("w.1"), "7 3 1 2"]).await;
     let complete = |object: &str, tag: Tag, next| {
-        let then = Results::Complete { next, id: tag.first, error: "no".to_owned(), attempts: 2 };
+        let then = BatchResult::Complete { next, id: tag.first, error: "no".to_owned(), attempts: 2 };
         Report { object: object.to_owned().into(), tag, count: 0, last: None, then }
     };
     let console = redis.console().await;
-    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, From::Held);
+    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Held);
     call.report(0, &complete("work:1", Tag { first: 5, ..Tag::default() }, Some(Tag { first: 6, ..Tag::default() })));
     let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
@@ -34,7 +34,7 @@ async fn what_completes_with_errors_is_in_the_log() {
 
     state.run("DEL", &[&keys.event_log()]).await;
     state.run("SET", &[&keys.event_log(), "wrong"]).await;
-    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, From::Held);
+    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Held);
     call.report(1, &complete("work:2", Tag { first: 7, handouts: 3, attempts: 1, crashes: 2 }, None));
     wire::advance(&mut state.conn, &call).await.expect("an answer");
     let held = console.held_id("work:2").await.expect("held");
@@ -51,8 +51,8 @@ async fn rows_after_completion(state: &mut State, rows: usize) -> usize {
     }
     fill.query_async::<()>(&mut state.conn).await.expect("filled");
     state.own("w.0", "work:1", 1, &["1"]).await;
-    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
-    let then = Results::Complete { next: None, id: 1, error: "no".to_owned(), attempts: 1 };
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
+    let then = BatchResult::Complete { next: None, id: 1, error: "no".to_owned(), attempts: 1 };
     call.report(0, &Report { object: "work:1".into(), tag: Tag { first: 1, ..Tag::default() }, count: 0, last: None, then });
     wire::advance(&mut state.conn, &call).await.expect("an answer");
     redis::cmd("XLEN").arg(keys.event_log()).query_async(&mut state.conn).await.expect("XLEN")

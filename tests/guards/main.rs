@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::wire::{self, Advance, Advanced, Attach, Attached, Bounds, From, Report, Results, Suspects, Tag};
+use seriatim::wire::{self, Advance, Advanced, Attach, Attached, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag};
 use state::State;
 use support::Redis;
 
@@ -63,7 +63,7 @@ async fn attached(redis: &Redis) -> State {
 /// A call for free slots 0 and 1 within these bounds.
 async fn ask(state: &mut State, bounds: Bounds) -> Result<Advanced, wire::ScriptError> {
     let keys = state.keys.clone();
-    let mut call = Advance::new(&keys, "w", "token-1", bounds, From::Markers);
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
     call.free(0);
     call.free(1);
     wire::advance(&mut state.conn, &call).await
@@ -72,7 +72,7 @@ async fn ask(state: &mut State, bounds: Bounds) -> Result<Advanced, wire::Script
 /// A batch of one event of which all is delivered.
 fn done(object: &'static str, id: u64) -> Report {
     let tag = Tag { first: id, ..Tag::default() };
-    Report { object: object.into(), tag, count: 1, last: Some(id), then: Results::Done }
+    Report { object: object.into(), tag, count: 1, last: Some(id), then: BatchResult::Done }
 }
 
 /// The objects of the batches that a call gave.

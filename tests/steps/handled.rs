@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use seriatim::control::held::{Skipped, skip};
 use seriatim::control::{self, By};
-use seriatim::wire::{self, Advance, Advanced, Attach, Bounds, Finished, From, Handled, InHand, Report, Results, Suspects, Tag};
+use seriatim::wire::{
+    self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, Finished, Handled, Report, SlotBatch, Suspects, Tag,
+};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -46,11 +48,11 @@ fn tag(first: u64) -> Tag {
     Tag { first, ..Tag::default() }
 }
 
-fn batch() -> InHand<'static> {
-    InHand { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) }
+fn batch() -> SlotBatch<'static> {
+    SlotBatch { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) }
 }
 
-async fn told(state: &mut State, batch: InHand<'_>, finished: Option<(u64, &str)>) -> Handled {
+async fn told(state: &mut State, batch: SlotBatch<'_>, finished: Option<(u64, &str)>) -> Handled {
     wire::handled(&mut state.conn, &state.keys, &batch, finished.map(plain)).await.expect("an answer")
 }
 
@@ -101,12 +103,12 @@ async fn only_the_owner_of_the_batch_is_heard() {
     let lease = "t h 1 1".to_owned();
     let again = Tag { handouts: 1, ..tag(5) };
     let others = [
-        (InHand { token: "other", ..batch() }, Handled::Fenced { lease }),
-        (InHand { slot: 1, ..batch() }, Handled::Other),
-        (InHand { slot: 1, tag: tag(8), ..batch() }, Handled::Other),
-        (InHand { object: b"work:2", ..batch() }, Handled::Other),
-        (InHand { tag: again, ..batch() }, Handled::Other),
-        (InHand { tag: tag(6), ..batch() }, Handled::Other),
+        (SlotBatch { token: "other", ..batch() }, Handled::Fenced { lease }),
+        (SlotBatch { slot: 1, ..batch() }, Handled::Other),
+        (SlotBatch { slot: 1, tag: tag(8), ..batch() }, Handled::Other),
+        (SlotBatch { object: b"work:2", ..batch() }, Handled::Other),
+        (SlotBatch { tag: again, ..batch() }, Handled::Other),
+        (SlotBatch { tag: tag(6), ..batch() }, Handled::Other),
     ];
     for (other, refused) in others {
         for finished in [None, Some((5, "handler:b"))] {
@@ -135,20 +137,20 @@ async fn only_the_owner_of_the_batch_is_heard() {
 async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
     let all = |then| Report { object: "work:1".into(), tag: tag(5), count: 3, last: Some(7), then };
     let none = |then| Report { object: "work:1".into(), tag: tag(5), count: 0, last: None, then };
-    let reject = Results::Reject { next: Some(tag(6)), id: 5, error: "bad".to_owned(), attempts: 0 };
-    let complete = Results::Complete { next: Some(tag(6)), id: 5, error: "bad".to_owned(), attempts: 0 };
-    let hold = Results::Hold { rest: tag(5).failed(), delay: None, reason: "retry: no".into() };
-    let part = Report { count: 1, last: Some(5), ..none(Results::Part { next: tag(6) }) };
-    let late = Report { tag: tag(6), ..all(Results::Done) };
+    let reject = BatchResult::Reject { next: Some(tag(6)), id: 5, error: "bad".to_owned(), attempts: 0 };
+    let complete = BatchResult::Complete { next: Some(tag(6)), id: 5, error: "bad".to_owned(), attempts: 0 };
+    let hold = BatchResult::Hold { rest: tag(5).failed(), delay: None, reason: "retry: no".into() };
+    let part = Report { count: 1, last: Some(5), ..none(BatchResult::Part { next: tag(6) }) };
+    let late = Report { tag: tag(6), ..all(BatchResult::Done) };
     // The result, whether it says that the event is over, whether the place for dead letters is
     // none, and what is left.
     let cases = [
-        (all(Results::Done), true, false, false),
-        (all(Results::Yield), true, false, false),
+        (all(BatchResult::Done), true, false, false),
+        (all(BatchResult::Yield), true, false, false),
         (part, true, false, false),
         (none(reject.clone()), true, false, false),
         (none(complete), true, false, false),
-        (all(Results::Done), false, false, true),
+        (all(BatchResult::Done), false, false, true),
         (none(hold), false, false, true),
         (late, true, false, true),
         // The event stays where it is, held, and so does what is finished of it.
@@ -162,7 +164,7 @@ async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
         if broken {
             state.run("SET", &[&keys.events_dead(), "wrong"]).await;
         }
-        let mut call = Advance::new(&keys, "w", "t", BOUNDS, From::Held);
+        let mut call = Advance::new(&keys, "w", "t", BOUNDS, ClaimFirst::Held);
         if over {
             call.handled(0);
         }
@@ -182,12 +184,12 @@ async fn what_one_slot_says_is_not_said_of_another() {
     let (mut state, console) = in_hand(&redis).await;
     state.own("w.1", "work:2", 8, &["4"]).await;
     told(&mut state, batch(), Some((5, "handler:a"))).await;
-    told(&mut state, InHand { slot: 1, object: b"work:2", tag: tag(8), ..batch() }, Some((8, "handler:a"))).await;
+    told(&mut state, SlotBatch { slot: 1, object: b"work:2", tag: tag(8), ..batch() }, Some((8, "handler:a"))).await;
     let keys = state.keys.clone();
-    let mut call = Advance::new(&keys, "w", "t", BOUNDS, From::Held);
+    let mut call = Advance::new(&keys, "w", "t", BOUNDS, ClaimFirst::Held);
     call.handled(1);
-    call.report(1, &Report { object: "work:2".into(), tag: tag(8), count: 1, last: Some(8), then: Results::Done });
-    call.report(0, &Report { object: "work:1".into(), tag: tag(5), count: 3, last: Some(7), then: Results::Done });
+    call.report(1, &Report { object: "work:2".into(), tag: tag(8), count: 1, last: Some(8), then: BatchResult::Done });
+    call.report(0, &Report { object: "work:1".into(), tag: tag(5), count: 3, last: Some(7), then: BatchResult::Done });
     wire::advance(&mut state.conn, &call).await.expect("an answer");
     let left: Vec<_> = console.left().await.into_iter().filter(|key| key.ends_with(":event.handled")).collect();
     assert_eq!(left, ["work:1:event.handled"]);

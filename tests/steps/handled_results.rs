@@ -11,7 +11,8 @@ use seriatim::control::{By, LogEntry, ended, inspect, log};
 use seriatim::event::Json;
 use seriatim::handlers::{Failure, HandlerContext, HandlerResultError, Handlers, RESULT_BYTES_MAX};
 use seriatim::wire::{
-    self, Advance, Advanced, Attach, Bounds, EventLog, Finished, From, Handled, InHand, Report, Results, Seen, Suspects, Tag,
+    self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, EventLog, Finished, Handled, Report, Seen, SlotBatch,
+    Suspects, Tag,
 };
 use seriatim::worker::WorkerConfig;
 
@@ -57,7 +58,7 @@ fn tag(first: u64) -> Tag {
 }
 
 async fn asked(state: &mut State, finished: Option<Finished<'_>>) -> Handled {
-    let batch = InHand { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) };
+    let batch = SlotBatch { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) };
     wire::handled(&mut state.conn, &state.keys, &batch, finished).await.expect("an answer")
 }
 
@@ -70,9 +71,9 @@ async fn finish(state: &mut State, id: u64) {
 }
 
 /// Reports for slot 0, which may end the event of which something is kept.
-async fn advance(state: &mut State, count: usize, then: Results, is_on: bool) {
+async fn advance(state: &mut State, count: usize, then: BatchResult, is_on: bool) {
     let keys = state.keys.clone();
-    let mut call = Advance::new(&keys, "w", "t", BOUNDS, From::Held);
+    let mut call = Advance::new(&keys, "w", "t", BOUNDS, ClaimFirst::Held);
     if is_on {
         call.log(EventLog::default());
     }
@@ -95,12 +96,12 @@ async fn shorts(redis: &Redis) -> Vec<String> {
     rows(redis).await.into_iter().map(short).collect()
 }
 
-fn reject(id: u64) -> Results {
-    Results::Reject { next: (id < 7).then(|| tag(id + 1)), id, error: "bad".to_owned(), attempts: 0 }
+fn reject(id: u64) -> BatchResult {
+    BatchResult::Reject { next: (id < 7).then(|| tag(id + 1)), id, error: "bad".to_owned(), attempts: 0 }
 }
 
-fn complete(id: u64) -> Results {
-    Results::Complete { next: (id < 7).then(|| tag(id + 1)), id, error: "bad".to_owned(), attempts: 0 }
+fn complete(id: u64) -> BatchResult {
+    BatchResult::Complete { next: (id < 7).then(|| tag(id + 1)), id, error: "bad".to_owned(), attempts: 0 }
 }
 
 const BOTH: &str = r#"{"a":1,"b":[2]}"#;
@@ -109,10 +110,10 @@ const BOTH: &str = r#"{"a":1,"b":[2]}"#;
 /// event alone, however it ends.
 #[tokio::test]
 async fn results_are_written_into_the_row_of_their_event() {
-    let hold = Results::Hold { rest: tag(5).after(2, 1).failed(), delay: None, reason: "retry: no".into() };
+    let hold = BatchResult::Hold { rest: tag(5).after(2, 1).failed(), delay: None, reason: "retry: no".into() };
     for (id, count, then, expected) in [
-        (6, 3, Results::Done, vec!["completed 5 -".to_owned(), format!("completed 6 {BOTH}"), "completed 7 -".to_owned()]),
-        (6, 2, Results::Part { next: tag(7) }, vec!["completed 5 -".to_owned(), format!("completed 6 {BOTH}")]),
+        (6, 3, BatchResult::Done, vec!["completed 5 -".to_owned(), format!("completed 6 {BOTH}"), "completed 7 -".to_owned()]),
+        (6, 2, BatchResult::Part { next: tag(7) }, vec!["completed 5 -".to_owned(), format!("completed 6 {BOTH}")]),
         (6, 2, hold, vec!["completed 5 -".to_owned(), format!("completed 6 {BOTH}")]),
         (6, 1, reject(6), vec!["completed 5 -".to_owned(), format!("dead 6 {BOTH}")]),
         (5, 0, complete(5), vec![format!("completed_with_errors 5 {BOTH}")]),
@@ -154,7 +155,7 @@ async fn a_skipped_event_has_its_results() {
         let seen = Seen { event_log: Some(EventLog::default()), ..Seen::default() };
         wire::connect(&mut state.conn, &state.keys, "", seen).await.expect("connected");
         finish(&mut state, id).await;
-        let rest = Results::Hold { rest: tag(5).failed(), delay: None, reason: "retry: no".into() };
+        let rest = BatchResult::Hold { rest: tag(5).failed(), delay: None, reason: "retry: no".into() };
         advance(&mut state, 0, rest, true).await;
         skip(&mut state.conn, &state.keys, ADA, "work:1", None).await.expect("skipped");
         assert_eq!(shorts(&redis).await, [format!("dead 5 {results}")]);

@@ -9,7 +9,9 @@ use redis::{Cmd, Pipeline, RedisFuture, Value};
 use seriatim::control;
 use seriatim::keys::Keys;
 use seriatim::wire::operator::{self, By, Settle};
-use seriatim::wire::{self, Advance, Advanced, Attach, Bounds, Finished, From, Handled, InHand, Seen, Suspects, Sweep, Tag};
+use seriatim::wire::{
+    self, Advance, Advanced, Attach, Bounds, ClaimFirst, Finished, Handled, Seen, SlotBatch, Suspects, Sweep, Tag,
+};
 
 /// Answers everything with the same value.
 struct Same(Value);
@@ -36,7 +38,7 @@ pub async fn every_call(reply: Value) {
     let (mut conn, keys, lease) = (Same(reply), Keys::new(), Duration::from_secs(1));
     let bounds =
         Bounds { batch: 1, batch_bytes: 1, reply_bytes: 1, claims: 1, markers: 1, forget_after: None, suspects: Suspects::NONE };
-    let mut call = Advance::new(&keys, "w", "token", bounds, From::Held);
+    let mut call = Advance::new(&keys, "w", "token", bounds, ClaimFirst::Held);
     call.free(0);
     if let Ok(Advanced::Ok { batches, .. }) = wire::advance(&mut conn, &call).await {
         for batch in batches {
@@ -64,7 +66,7 @@ pub async fn every_call(reply: Value) {
     let sweep = Sweep { own: "w", crashes_max: 5, look: lease, forget: lease, since: Some(lease), notice: lease };
     let _ = wire::adopt(&mut conn, &keys, &sweep).await;
     let _ = wire::connect(&mut conn, &keys, "id", Seen::default()).await;
-    let batch = InHand { name: "w", token: "t", slot: 0, object: b"o", tag: Tag { first: 1, ..Tag::default() } };
+    let batch = SlotBatch { name: "w", token: "t", slot: 0, object: b"o", tag: Tag { first: 1, ..Tag::default() } };
     if let Ok(Handled::Kept { finished, .. }) = wire::handled(&mut conn, &keys, &batch, None).await {
         // It is not taken for a handler that has finished, nor for the id.
         assert!(finished.iter().all(|field| field != "id" && !field.starts_with("emit:")));

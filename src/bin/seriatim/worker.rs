@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use seriatim::ScriptError;
 use seriatim::control::server::warnings;
 use seriatim::sink::{self, Sink, Spec};
-use seriatim::wire::ScriptError;
 use seriatim::worker::{
     ConfigError, EventLog, RetryPolicy, Shutdown, StopReason, UsedUp, UsedUpError, Worker, WorkerConfig, WorkerError,
 };

@@ -152,7 +152,7 @@ async fn what_has_no_batch_is_not_skipped() {
 /// what follows.
 #[tokio::test]
 async fn a_late_result_of_a_skipped_event_is_ignored() {
-    use seriatim::wire::{self, Advance, Advanced, Attach, Bounds, From, Report, Results, Suspects, Tag};
+    use seriatim::wire::{self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag};
     let redis = Redis::start();
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let (console, keys) = (redis.console().await, redis.keys().clone());
@@ -180,10 +180,10 @@ async fn a_late_result_of_a_skipped_event_is_ignored() {
         suspects: Suspects::NONE,
     };
     let tag = Tag { first: 1, ..Tag::default() };
-    let hold = Results::Hold { rest: tag.failed(), delay: None, reason: "attempts: x".into() };
+    let hold = BatchResult::Hold { rest: tag.failed(), delay: None, reason: "attempts: x".into() };
     let hold = Report { object: "work:1".into(), tag, count: 0, last: None, then: hold };
     let tell = |report: Option<&Report>, claims: usize| {
-        let mut call = Advance::new(&keys, "w", "t", Bounds { claims, ..bounds }, From::Held);
+        let mut call = Advance::new(&keys, "w", "t", Bounds { claims, ..bounds }, ClaimFirst::Held);
         match report {
             Some(report) => call.report(0, report),
             None => call.free(0),
@@ -196,7 +196,7 @@ async fn a_late_result_of_a_skipped_event_is_ignored() {
     let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
     assert_eq!((batches[0].tag.to_string().as_str(), batches[0].prev, batches[0].events.len()), ("2 1", 0, 2));
     // The hold once more, and a delivery of the whole of the first hand-out.
-    let all = Report { count: 3, last: Some(3), then: Results::Done, ..hold.clone() };
+    let all = Report { count: 3, last: Some(3), then: BatchResult::Done, ..hold.clone() };
     for late in [&hold, &all] {
         let answer = wire::advance(&mut state.conn, &tell(Some(late), 0)).await.expect("an answer");
         let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };

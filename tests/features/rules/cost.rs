@@ -1,7 +1,7 @@
 //! What rules cost where there is none.
 
 use futures_util::StreamExt as _;
-use seriatim::wire::{self, Advance, Advanced, Attach, Bounds, From, Report, Results, Suspects};
+use seriatim::wire::{self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, Report, Suspects};
 
 use super::{ADA, Kind, lift, rules, selector};
 use crate::support::Redis;
@@ -54,7 +54,7 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
         let mut reports: Vec<Option<Report>> = vec![None; SLOTS];
         let (mut calls, mut sent) = (0, 0);
         loop {
-            let mut call = Advance::new(&keys, "w", "t", bounds, From::Markers);
+            let mut call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Markers);
             for (slot, report) in reports.iter().enumerate() {
                 match report {
                     Some(report) => call.report(slot, report),
@@ -70,7 +70,7 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
             sent += batches.len();
             reports = vec![None; SLOTS];
             for batch in batches {
-                let then = Results::Done;
+                let then = BatchResult::Done;
                 let report = Report { object: batch.object.clone(), tag: batch.tag, count: 1, last: Some(batch.tag.first), then };
                 reports[batch.slot] = Some(report);
             }
@@ -88,7 +88,7 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
         if with_rule {
             lift(&mut conn, &keys, Kind::Pause, "never:*").await;
             // The next call finds nothing to wake, and takes the rule away.
-            let call = Advance::new(&keys, "w", "t", bounds, From::Markers);
+            let call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Markers);
             wire::advance(&mut conn, &call).await.expect("an answer");
             assert_eq!(console.run::<u64>(&["EXISTS", &keys.event_rules()]).await, 0);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
 use seriatim::wire::{
-    self, Advance, Advanced, Attach, Attached, Bounds, EventLog, From, Report, Results, ScriptError, Suspects, Tag,
+    self, Advance, Advanced, Attach, Attached, BatchResult, Bounds, ClaimFirst, EventLog, Report, ScriptError, Suspects, Tag,
 };
 
 use super::state::{Name, State};
@@ -43,7 +43,7 @@ pub struct Puppet {
     pub before: String,
     pub attached: bool,
     pub slots: Vec<Slot>,
-    pub from: From,
+    pub from: ClaimFirst,
     /// Whether it has the event log on.
     pub logs: bool,
 }
@@ -56,7 +56,7 @@ impl Puppet {
             before: String::new(),
             attached: false,
             slots: vec![Slot::Free; slots],
-            from: From::Held,
+            from: ClaimFirst::Held,
             logs: false,
         }
     }
@@ -147,7 +147,7 @@ impl Puppet {
     }
 
     /// The first `count` events of the slot's batch are delivered, and this follows.
-    pub fn tell(&mut self, slot: usize, count: usize, then: Results) {
+    pub fn tell(&mut self, slot: usize, count: usize, then: BatchResult) {
         let hand = self.hand(slot);
         let last = count.checked_sub(1).map(|at| hand.tag.first + at as u64);
         self.slots[slot] = Slot::Told(Report { object: hand.object.clone(), tag: hand.tag, count, last, then });
@@ -158,7 +158,7 @@ impl Puppet {
         for slot in 0..self.slots.len() {
             if let Slot::Has(hand) = &self.slots[slot] {
                 let count = hand.events.len();
-                self.tell(slot, count, Results::Done);
+                self.tell(slot, count, BatchResult::Done);
             }
         }
     }
@@ -167,7 +167,7 @@ impl Puppet {
     pub fn forget(&mut self) {
         self.attached = false;
         self.slots.fill(Slot::Free);
-        self.from = From::Held;
+        self.from = ClaimFirst::Held;
     }
 }
 

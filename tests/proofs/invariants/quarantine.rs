@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rstest::rstest;
-use seriatim::wire::{self, Bounds, Results};
+use seriatim::wire::{self, BatchResult, Bounds};
 
 use super::puppet::WIDE;
 use super::rig::Rig;
@@ -88,7 +88,7 @@ async fn a_held_object_with_a_wrong_key_stays_held(#[case] suffix: &str) {
     rig.emit(b"a", 2, 0).await;
     p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     let rest = "1 0 1".parse().expect("a tag");
-    p.tell(0, 0, Results::Hold { rest, delay: Some(Duration::ZERO), reason: "retry: no".into() });
+    p.tell(0, 0, BatchResult::Hold { rest, delay: Some(Duration::ZERO), reason: "retry: no".into() });
     p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 0, ..WIDE }).await;
     let (wrong, aside) = (rig.key(b"a", suffix), rig.key(b"a", ":data"));
     let moved = suffix == ":events.held";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use seriatim::wire::{self, Attached, Renewed, Results};
+use seriatim::wire::{self, Attached, BatchResult, Renewed};
 
 use super::check::held_tag;
 use super::puppet::{CRASHES_MAX, LEASE, Puppet, WIDE, rest};
@@ -145,7 +145,7 @@ async fn a_held_batch_without_numbers_is_not_passed_over() {
     p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     for slot in 0..2 {
         let tag = p.hand(slot).tag;
-        p.tell(slot, 0, Results::Hold { rest: tag, delay: Some(Duration::ZERO), reason: "retry: no".into() });
+        p.tell(slot, 0, BatchResult::Hold { rest: tag, delay: Some(Duration::ZERO), reason: "retry: no".into() });
     }
     p.advance(&mut rig.conn, &rig.keys, wire::Bounds { claims: 0, ..WIDE }).await;
     let id_of_a = rig.sound().await.object(b"a").held_id.expect("numbers");
@@ -177,14 +177,14 @@ async fn a_dead_letter_that_cannot_be_written_keeps_its_numbers() {
     p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     for _ in 0..2 {
         let tag = p.hand(0).tag;
-        p.tell(0, 0, Results::Hold { rest: tag, delay: Some(Duration::ZERO), reason: "retry: no".into() });
+        p.tell(0, 0, BatchResult::Hold { rest: tag, delay: Some(Duration::ZERO), reason: "retry: no".into() });
         p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     }
     let dead = rig.keys.events_dead();
     rig.redis::<()>("SET", &[dead.as_bytes(), b"wrong"]).await;
     let tag = p.hand(0).tag;
     assert_eq!(tag.handouts, 2);
-    p.tell(0, 0, Results::Reject { next: Some(rest(tag, 1)), id: tag.first, error: "bad".to_owned(), attempts: 0 });
+    p.tell(0, 0, BatchResult::Reject { next: Some(rest(tag, 1)), id: tag.first, error: "bad".to_owned(), attempts: 0 });
     p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     rig.redis::<i64>("DEL", &[dead.as_bytes()]).await;
     let state = rig.sound().await;
@@ -225,8 +225,8 @@ async fn a_call_that_fails_half_way_leaves_no_tag_without_a_batch() {
     let (a, b) = if p.hand(0).object == "a" { (0, 1) } else { (1, 0) };
     rig.world.receive(p.hand(a), 1).expect("sound");
     let tag = p.hand(b).tag;
-    p.tell(a, 1, Results::Done);
-    p.tell(b, 1, Results::Part { next: rest(tag, 1) });
+    p.tell(a, 1, BatchResult::Done);
+    p.tell(b, 1, BatchResult::Part { next: rest(tag, 1) });
     let wrong = rig.keys.worker_event(&p.w(b));
     let aside = [wrong.as_bytes(), b".aside"].concat();
     rig.redis::<()>("RENAME", &[wrong.as_bytes(), &aside]).await;

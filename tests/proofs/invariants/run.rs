@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::wire::{self, Advance, Attached, Bounds, Forgot, From, Renewed, Results, Seen, Suspects, Tag};
+use seriatim::wire::{self, Advance, Attached, BatchResult, Bounds, ClaimFirst, Forgot, Renewed, Seen, Suspects, Tag};
 
 use super::check::check;
 use super::puppet::{Answer, CRASHES_MAX, LEASE, Puppet, Slot, WIDE, agrees, rest};
@@ -226,7 +226,7 @@ impl Run {
         }
         let bounds = self.bounds();
         if self.rng.percent(20) {
-            self.puppets[p].from = [From::Held, From::Markers][self.rng.at(2)];
+            self.puppets[p].from = [ClaimFirst::Held, ClaimFirst::Markers][self.rng.at(2)];
         }
         let call = self.puppets[p].call(&self.keys, bounds, &named);
         let who = format!("advance {} {} {named:?} {bounds:?}", self.puppets[p].name, self.puppets[p].token);
@@ -311,27 +311,27 @@ impl Run {
         Ok(())
     }
 
-    fn outcome(&mut self, hand: &Hand, count: usize) -> Results {
+    fn outcome(&mut self, hand: &Hand, count: usize) -> BatchResult {
         let len = hand.events.len();
         if count == len {
-            return if self.rng.percent(25) { Results::Yield } else { Results::Done };
+            return if self.rng.percent(25) { BatchResult::Yield } else { BatchResult::Done };
         }
         let tag = rest(hand.tag, count);
         match self.rng.below(10) {
-            0..3 => Results::Part { next: tag },
+            0..3 => BatchResult::Part { next: tag },
             3..5 => {
                 let next = (count + 1 < len).then(|| rest(hand.tag, count + 1));
                 let (id, error, attempts) = (tag.first, "bad".to_owned(), tag.attempts);
                 match self.rng.percent(70) {
-                    true => Results::Reject { next, id, error, attempts },
-                    false => Results::Complete { next, id, error, attempts },
+                    true => BatchResult::Reject { next, id, error, attempts },
+                    false => BatchResult::Complete { next, id, error, attempts },
                 }
             }
             what => {
                 let delay = [Some(Duration::ZERO), Some(Duration::ZERO), Some(LEASE), None][what as usize % 4];
                 // A failure, or a batch put aside that has not failed.
                 let failed = u32::from(self.rng.percent(60));
-                Results::Hold { rest: Tag { attempts: tag.attempts + failed, ..tag }, delay, reason: "retry: no".into() }
+                BatchResult::Hold { rest: Tag { attempts: tag.attempts + failed, ..tag }, delay, reason: "retry: no".into() }
             }
         }
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use redis::Value;
 use seriatim::wire::operator::{self, Released, RuleStep, Ruled, Settle, Settled, Skipped};
 use seriatim::wire::{
-    self, Advanced, Attached, Detached, EventLog, Finished, From, Handled, InHand, Renewed, Report, Results, ScriptError, Seen,
-    Tag,
+    self, Advanced, Attached, BatchResult, ClaimFirst, Detached, EventLog, Finished, Handled, Renewed, Report, ScriptError, Seen,
+    SlotBatch, Tag,
 };
 
 use super::super::advance::{Advance, Delay, ERROR, Then, Told};
@@ -61,7 +61,7 @@ impl Server {
             }
             Call::Finish(args) => {
                 let (name, token, slot, tag) = (args.name, args.token.as_str(), args.slot, tag(args.tag));
-                let batch = InHand { name, token, slot, object: &args.object, tag };
+                let batch = SlotBatch { name, token, slot, object: &args.object, tag };
                 let emits = args.finished.as_ref().and_then(|(_, _, emits)| emits.as_ref());
                 let emits = emits.map(|(field, emits)| (*field, emits_text(emits)));
                 let result = args.finished.as_ref().and_then(|(id, field, _)| result_of(*id, field));
@@ -160,7 +160,7 @@ impl Server {
             forget_after: (args.forget_ms > 0).then(|| Duration::from_millis(args.forget_ms)),
             suspects: suspects(&args.room),
         };
-        let from = if args.from_held { From::Held } else { From::Markers };
+        let from = if args.from_held { ClaimFirst::Held } else { ClaimFirst::Markers };
         let mut call = wire::Advance::beyond(&self.keys, args.name, &args.token, bounds, from, args.highest);
         if args.log {
             call.log(EventLog::default());
@@ -186,8 +186,13 @@ impl Server {
                     prev: batch.prev,
                     events: batch.events,
                 });
-                let advanced =
-                    reference::Advanced { due: None, more, from_held: from == From::Held, batches: given.collect(), quarantined };
+                let advanced = reference::Advanced {
+                    due: None,
+                    more,
+                    from_held: from == ClaimFirst::Held,
+                    batches: given.collect(),
+                    quarantined,
+                };
                 (Reply::Advanced(advanced), next_due)
             }
             Advanced::Lapsed => (Reply::Lapsed, None),
@@ -295,23 +300,23 @@ fn suffix(part: Part) -> &'static str {
 
 fn report(told: &Told) -> Report {
     let then = match &told.then {
-        Then::Done => Results::Done,
-        Then::Yield => Results::Yield,
-        Then::Part { next } => Results::Part { next: tag(*next) },
+        Then::Done => BatchResult::Done,
+        Then::Yield => BatchResult::Yield,
+        Then::Part { next } => BatchResult::Part { next: tag(*next) },
         Then::Hold { rest, delay, why } => {
             let delay = match delay {
                 Delay::Zero => Some(Duration::ZERO),
                 Delay::Far => Some(Duration::from_millis(FAR)),
                 Delay::Operator => None,
             };
-            Results::Hold { rest: tag(*rest), delay, reason: (*why).into() }
+            BatchResult::Hold { rest: tag(*rest), delay, reason: (*why).into() }
         }
         Then::Reject { next, id, attempts, complete } => {
             let (next, id, error, attempts) = (next.map(tag), *id, ERROR.to_owned(), *attempts);
             if *complete {
-                Results::Complete { next, id, error, attempts }
+                BatchResult::Complete { next, id, error, attempts }
             } else {
-                Results::Reject { next, id, error, attempts }
+                BatchResult::Reject { next, id, error, attempts }
             }
         }
     };

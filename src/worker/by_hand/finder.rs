@@ -3,36 +3,30 @@
 //! One task owns the asks. A call of advance claims for several asks at once, and one pop waits for
 //! all of them, so that a thousand waiting callers cost Redis what one costs. An event goes to the
 //! caller that has waited longest; a slot belongs to no caller before it has an event. The task
-//! ends with its term.
+//! ends with its session.
 
 use std::collections::{HashMap, VecDeque};
-use std::future::pending;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
-use super::term::{FAILED_MAX, FAILED_MIN, Found, Place, Term, settle, unfit};
-use super::{ClaimError, Claimed};
+use super::claimed::Claimed;
+use super::error::ClaimError;
+use super::slots::{Found, HandSlots, UsedSlot, settle, unfit};
 use crate::connection::PatientConnection;
 use crate::wire::BatchReply;
-use crate::worker::connect::Backoff;
+use crate::worker::caller::{CALLS_MAX, FAILED_MAX, FAILED_MIN, NAMED_MIN, OOM_WAIT, SuspectRoom, named_after};
 use crate::worker::error::WorkerError;
-use crate::worker::slots::Hand;
+use crate::worker::growing_wait::GrowingWait;
+use crate::worker::pending::{ready, until};
+use crate::worker::slots::InFlight;
 use crate::worker::wait::{Waited, pop, wait};
 
-/// Calls under way at once, for disjoint slots.
-const CALLS_MAX: usize = 2;
-/// Slots that a call names for callers that have been asked for before, at first. The number
-/// doubles while all of them get something.
-const NAMED_MIN: usize = 4;
 /// Callers that are gone are dropped once there are so many.
 const WAITING_MIN: usize = 64;
-/// While Redis is out of memory and moves no markers for a pop, it is asked this often.
-const OOM_WAIT: Duration = Duration::from_millis(100);
 
 /// The caller of `next` or `try_next`; closed if it does not wait any more.
 type Asker = oneshot::Sender<Result<Option<Claimed>, ClaimError>>;
@@ -48,14 +42,14 @@ pub(super) struct Ask {
 enum Called {
     /// It claimed: for which slots, for how many callers, for which impatient ones, and whether it
     /// had the room for suspects.
-    Claimed { places: Vec<Place>, claims: usize, impatient: Vec<Asker>, had_room: bool, reply: Result<Found, ClaimError> },
+    Claimed { used: Vec<UsedSlot>, claims: usize, impatient: Vec<Asker>, had_room: bool, reply: Result<Found, ClaimError> },
     /// It told the result of a batch that no caller can have.
     Settled(Result<(), ClaimError>),
 }
 
 /// The one wait for a marker.
 struct Pop {
-    place: Place,
+    slot: UsedSlot,
     /// The call behind it has the room for suspects.
     has_room: bool,
     until: Instant,
@@ -63,7 +57,7 @@ struct Pop {
 }
 
 pub(super) struct Finder {
-    term: Arc<Term>,
+    slots: Arc<HandSlots>,
     asks: mpsc::Receiver<Ask>,
     /// Callers for whom no call was made yet.
     fresh: VecDeque<Ask>,
@@ -75,43 +69,43 @@ pub(super) struct Finder {
     claiming: (usize, usize),
     /// A call under way, or the one behind the pop, has the room for suspects: no other may take
     /// any.
-    room_given: bool,
+    suspects: SuspectRoom,
     pop: Option<Pop>,
     /// The connection of the wait.
     conn: Option<PatientConnection>,
     /// A slot whose pop failed: it may have an object, which the next call finds.
-    lost: Option<Place>,
+    lost: Option<UsedSlot>,
     /// There may be something for callers that wait.
     wake: bool,
     named_max: usize,
     wait_after: Instant,
-    backoff: Backoff,
+    backoff: GrowingWait,
 }
 
 impl Finder {
-    pub(super) fn new(term: Arc<Term>, asks: mpsc::Receiver<Ask>) -> Self {
+    pub(super) fn new(slots: Arc<HandSlots>, asks: mpsc::Receiver<Ask>) -> Self {
         Self {
-            term,
+            slots,
             asks,
             fresh: VecDeque::new(),
             waiting: VecDeque::new(),
             waiting_max: WAITING_MIN,
             calls: FuturesUnordered::new(),
             claiming: (0, 0),
-            room_given: false,
+            suspects: SuspectRoom::default(),
             pop: None,
             conn: None,
             lost: None,
             wake: false,
             named_max: NAMED_MIN,
             wait_after: Instant::now(),
-            backoff: Backoff::new(FAILED_MIN, FAILED_MAX),
+            backoff: GrowingWait::new(FAILED_MIN, FAILED_MAX),
         }
     }
 
-    /// Serves all who ask until the term is over.
+    /// Serves all who ask until the session is over.
     pub(super) async fn run(mut self) {
-        let over = self.term.over.clone();
+        let over = self.slots.over.clone();
         tokio::select! {
             () = over.cancelled() => {}
             () = self.serve() => {}
@@ -122,7 +116,7 @@ impl Finder {
         loop {
             while self.call() {}
             self.wait();
-            let term = Arc::clone(&self.term);
+            let slots = Arc::clone(&self.slots);
             let wake_at = self.wake_at();
             tokio::select! {
                 ask = self.asks.recv() => match ask {
@@ -130,8 +124,8 @@ impl Finder {
                     None => return,
                 },
                 Some(called) = self.calls.next() => self.called(called),
-                waited = ready(self.pop.as_mut()) => self.waited(waited).await,
-                () = term.changed.notified() => {}
+                waited = ready(self.pop.as_mut().map(|pop| &mut pop.done)) => self.waited(waited).await,
+                () = slots.changed.notified() => {}
                 () = until(wake_at) => self.wake = true,
             }
         }
@@ -162,13 +156,13 @@ impl Finder {
         let uncovered = self.waiting.len().saturating_sub(covered).max(usize::from(!self.waiting.is_empty()));
         let again = if self.wake { uncovered.min(self.named_max) } else { 0 };
         let wanted = self.fresh.len().max(again);
-        let mut places: Vec<Place> = self.lost.take().into_iter().collect();
-        while places.len() < wanted {
-            let Some(place) = self.term.place() else { break };
-            places.push(place);
+        let mut used: Vec<UsedSlot> = self.lost.take().into_iter().collect();
+        while used.len() < wanted {
+            let Some(slot) = self.slots.take() else { break };
+            used.push(slot);
         }
         let mut impatient = Vec::new();
-        for _ in 0..self.fresh.len().min(places.len()) {
+        for _ in 0..self.fresh.len().min(used.len()) {
             match self.fresh.pop_front() {
                 Some(Ask { asker, patient: true }) => self.waiting.push_back(asker),
                 Some(Ask { asker, patient: false }) => impatient.push(asker),
@@ -176,20 +170,20 @@ impl Finder {
             }
         }
         self.refuse_impatient();
-        if places.is_empty() {
+        if used.is_empty() {
             self.wake &= wanted > 0;
             return false;
         }
         self.wake = false;
-        let claims = places.len().min(wanted);
-        let had_room = !std::mem::replace(&mut self.room_given, true);
-        let mut call = self.term.new_call(claims, had_room);
-        places.iter().for_each(|place| call.free(place.slot));
+        let claims = used.len().min(wanted);
+        let had_room = self.suspects.take_if(true);
+        let mut call = self.slots.new_call(claims, had_room);
+        used.iter().for_each(|slot| call.free(slot.number));
         self.claiming = (self.claiming.0 + 1, self.claiming.1 + claims);
-        let term = Arc::clone(&self.term);
+        let slots = Arc::clone(&self.slots);
         self.calls.push(Box::pin(async move {
-            let reply = term.advance(&call).await;
-            Called::Claimed { places, claims, impatient, had_room, reply }
+            let reply = slots.advance(&call).await;
+            Called::Claimed { used, claims, impatient, had_room, reply }
         }));
         true
     }
@@ -216,19 +210,18 @@ impl Finder {
         if self.waiting.is_empty() {
             return;
         }
-        let Some(place) = self.term.place() else { return };
-        let config = &self.term.config;
-        let until = self.term.soonest();
+        let Some(slot) = self.slots.take() else { return };
+        let config = &self.slots.config;
+        let until = self.slots.soonest();
         let block = until.saturating_duration_since(Instant::now()).min(config.block);
-        let to = config.keys.worker_object(&format!("{}.{}", config.name, place.slot));
-        let pop = pop(&config.keys.objects_with_events(), &to, block);
+        let pop = pop(config, slot.number, block);
         // It takes the room if no call has it: it is made when the next object is due, so that a
         // suspect may be what it finds.
-        let has_room = !std::mem::replace(&mut self.room_given, true);
-        let mut call = self.term.new_call(1, has_room);
-        call.free(place.slot);
-        let done = Box::pin(wait(self.term.redis.clone(), self.conn.take(), pop, call, Arc::clone(config)));
-        self.pop = Some(Pop { place, has_room, until, done });
+        let has_room = self.suspects.take_if(true);
+        let mut call = self.slots.new_call(1, has_room);
+        call.free(slot.number);
+        let done = Box::pin(wait(self.slots.redis.clone(), self.conn.take(), pop, call, Arc::clone(config)));
+        self.pop = Some(Pop { slot, has_room, until, done });
     }
 
     /// When something must be done though nothing happens: an object is due before the pop ends, or
@@ -238,14 +231,14 @@ impl Finder {
             return None;
         }
         match &self.pop {
-            Some(pop) => Some(self.term.soonest()).filter(|soonest| *soonest < pop.until),
+            Some(pop) => Some(self.slots.soonest()).filter(|soonest| *soonest < pop.until),
             None => Some(self.wait_after).filter(|after| Instant::now() < *after),
         }
     }
 
     async fn waited(&mut self, waited: Result<Option<Waited>, WorkerError>) {
-        let Some(Pop { place, has_room, .. }) = self.pop.take() else { return };
-        self.room_given &= !has_room;
+        let Some(Pop { slot, has_room, .. }) = self.pop.take() else { return };
+        self.suspects.over(has_room);
         let waited = match waited {
             Ok(waited) => waited,
             Err(error) => return self.fail(&ClaimError::Ended(Arc::new(error))),
@@ -257,30 +250,30 @@ impl Finder {
             }
             waited.reply.ok()
         });
-        match reply.map(|reply| self.term.read(reply)) {
+        match reply.map(|reply| self.slots.read(reply)) {
             Some(Ok(found)) => {
-                self.backoff = Backoff::new(FAILED_MIN, FAILED_MAX);
+                self.backoff = GrowingWait::new(FAILED_MIN, FAILED_MAX);
                 self.wake |= found.more;
-                self.hand_out(vec![place], found.batches, &mut Vec::new());
+                self.hand_out(vec![slot], found.batches, &mut Vec::new());
             }
             Some(Err(error)) => self.fail(&error),
             None => {
                 // Whatever became of the pop, and of the call behind it: the next call finds it.
                 self.conn = None;
                 self.wait_after = Instant::now() + self.backoff.delay();
-                self.lost = Some(place);
+                self.lost = Some(slot);
             }
         }
     }
 
     fn called(&mut self, called: Called) {
-        let (places, claims, mut impatient, had_room, reply) = match called {
-            Called::Claimed { places, claims, impatient, had_room, reply } => (places, claims, impatient, had_room, reply),
+        let (used, claims, mut impatient, had_room, reply) = match called {
+            Called::Claimed { used, claims, impatient, had_room, reply } => (used, claims, impatient, had_room, reply),
             Called::Settled(Ok(())) => return,
             Called::Settled(Err(error)) => return self.fail(&error),
         };
         self.claiming = (self.claiming.0 - 1, self.claiming.1 - claims);
-        self.room_given &= !had_room;
+        self.suspects.over(had_room);
         let found = match reply {
             Ok(found) => found,
             Err(error) => {
@@ -289,9 +282,9 @@ impl Finder {
             }
         };
         let given = found.batches.len();
-        self.named_max = if claims > 0 && given >= claims { (2 * claims).max(NAMED_MIN) } else { given.max(NAMED_MIN) };
+        self.named_max = named_after(claims, given);
         self.wake |= found.more;
-        self.hand_out(places, found.batches, &mut impatient);
+        self.hand_out(used, found.batches, &mut impatient);
         for asker in impatient.into_iter().rev() {
             match found.more {
                 true => self.fresh.push_front(Ask { asker, patient: false }),
@@ -301,19 +294,19 @@ impl Finder {
     }
 
     /// Gives what was claimed to those who wait. All other slots are free again.
-    fn hand_out(&mut self, places: Vec<Place>, batches: Vec<BatchReply>, impatient: &mut Vec<Asker>) {
-        let mut places: HashMap<usize, Place> = places.into_iter().map(|place| (place.slot, place)).collect();
+    fn hand_out(&mut self, used: Vec<UsedSlot>, batches: Vec<BatchReply>, impatient: &mut Vec<Asker>) {
+        let mut used: HashMap<usize, UsedSlot> = used.into_iter().map(|slot| (slot.number, slot)).collect();
         for batch in batches {
-            let Some(place) = places.remove(&batch.slot) else { continue };
-            let hand = Hand::new(batch, 0);
-            place.has(&hand);
-            match unfit(&self.term.config, &hand) {
+            let Some(slot) = used.remove(&batch.slot) else { continue };
+            let in_flight = InFlight::new(batch, 0);
+            slot.has(&in_flight);
+            match unfit(&self.slots.config, &in_flight) {
                 Some((report, handled)) => {
-                    let settled = settle(place, report, handled, hand.taken);
+                    let settled = settle(slot, report, handled, in_flight.taken);
                     self.calls.push(Box::pin(async move { Called::Settled(settled.await) }));
                     self.wake = true;
                 }
-                None => self.give(Claimed::new(place, hand), impatient),
+                None => self.give(Claimed::new(slot, in_flight), impatient),
             }
         }
     }
@@ -339,21 +332,5 @@ impl Finder {
         for asker in std::mem::take(&mut self.waiting).into_iter().chain(fresh) {
             drop(asker.send(Err(error.clone())));
         }
-    }
-}
-
-/// Waits until the time; for ever if there is none.
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => pending().await,
-    }
-}
-
-/// Waits for the pop; for ever if there is none.
-async fn ready(pop: Option<&mut Pop>) -> Result<Option<Waited>, WorkerError> {
-    match pop {
-        Some(pop) => (&mut pop.done).await,
-        None => pending().await,
     }
 }
