@@ -1,9 +1,9 @@
 //! A connection to Redis whose calls are given up only if no byte moves on it.
 //!
 //! The time a reply takes depends on its size and on the link; a fixed limit for a whole reply
-//! would end every large one on a slow link, for ever. So the connection notes when bytes last moved,
-//! and a call ends with a timeout only after that much time without progress. If the process dies, so
-//! does the connection; a call that was sent may still happen.
+//! would end every large one on a slow link, for ever. So the connection notes when bytes last
+//! moved, and a call ends with a timeout only after that much time without progress. If the process
+//! dies, so does the connection; a call that was sent may still happen.
 
 use std::future::Future;
 use std::io;
@@ -29,7 +29,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 #[derive(Clone)]
 pub struct PatientConnection {
     inner: MultiplexedConnection,
-    watch: Watch,
+    watch: Patience,
     /// Ends the connection with the last clone.
     _driver: Arc<Driver>,
 }
@@ -86,13 +86,13 @@ impl PatientConnection {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let progress = Arc::new(Progress { since: made_at, moved_us: AtomicU64::new(0) });
-        let stream = Watched { stream, progress: Arc::clone(&progress), full: false };
+        let progress = Arc::new(Movement { since: made_at, moved_us: AtomicU64::new(0) });
+        let stream = WatchedStream { stream, progress: Arc::clone(&progress), full: false };
         // The limit of redis' own is one for the whole reply, 500 ms unless it is taken off.
         let config = config.set_response_timeout(None);
         let (inner, driver) = MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
         let driver = Driver(tokio::spawn(driver).abort_handle());
-        Ok(Self { inner, watch: Watch { progress, patience, block: Duration::ZERO }, _driver: Arc::new(driver) })
+        Ok(Self { inner, watch: Patience { progress, patience, block: Duration::ZERO }, _driver: Arc::new(driver) })
     }
 
     /// How long the commands that follow may block by design, without any progress, beyond the
@@ -132,15 +132,15 @@ impl Drop for Driver {
 
 /// How long a call may take.
 #[derive(Clone)]
-struct Watch {
-    progress: Arc<Progress>,
+struct Patience {
+    progress: Arc<Movement>,
     /// The longest time without progress.
     patience: Duration,
     /// The time a command may block beyond that.
     block: Duration,
 }
 
-impl Watch {
+impl Patience {
     /// Waits for the call as long as bytes move.
     async fn bound<T>(&self, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         let mut call = pin!(call);
@@ -168,13 +168,13 @@ fn timed_out() -> RedisError {
 }
 
 /// When bytes last moved.
-struct Progress {
+struct Movement {
     since: Instant,
     /// µs after `since`.
     moved_us: AtomicU64,
 }
 
-impl Progress {
+impl Movement {
     fn moved(&self) {
         let us = u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.moved_us.store(us, Ordering::Relaxed);
@@ -188,14 +188,14 @@ impl Progress {
 /// A stream that notes progress: bytes that came, and bytes that the socket took after it was full.
 /// Bytes that an empty socket takes prove nothing: the kernel keeps them, whether the peer lives or
 /// not.
-struct Watched<S> {
+struct WatchedStream<S> {
     stream: S,
-    progress: Arc<Progress>,
+    progress: Arc<Movement>,
     /// The socket took no more at the last write.
     full: bool,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
@@ -206,7 +206,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(cx, bytes) else {
             self.full = true;

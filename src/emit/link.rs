@@ -19,8 +19,8 @@ use redis::{
 use super::Draft;
 use super::error::{EmitError, Failed, read_answer};
 use super::group::Gate;
-use crate::connection::url::{connection_info, tcp_settings};
 use crate::connection::PatientConnection;
+use crate::connection::url::{connection_info, tcp_settings};
 
 /// So many bytes may gather before they are written to the socket: enough for many small emits, or
 /// a part of a chunk.

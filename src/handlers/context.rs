@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 
-use super::emits::{Done, Emitting, HandlerEmitError, HandlerResultError, RESULT_BYTES_MAX, Room};
+use super::emits::{Done, EmitRoom, Emitting, HandlerEmitError, HandlerResultError, RESULT_BYTES_MAX};
 use super::failure::Failure;
 use super::fields::HandlerFields;
 use crate::event::{EVENT_BYTES_MAX, Event, IntoEvent, ObjectName};
@@ -40,7 +40,7 @@ pub(super) struct EventRun {
     /// Subtasks by name, and whether each is done.
     once: Mutex<HashMap<String, Arc<AsyncMutex<bool>>>>,
     /// For what handlers emit.
-    pub(super) room: Room,
+    pub(super) room: EmitRoom,
 }
 
 impl EventRun {
@@ -48,7 +48,7 @@ impl EventRun {
         let done =
             known.finished.iter().filter_map(|field| Some((field.strip_prefix("once:")?.to_owned(), Arc::new(true.into()))));
         let once = Mutex::new(done.collect());
-        Self { event, event_type, attempts, cx, once, room: Room::beside(known.emitted, known.results) }
+        Self { event, event_type, attempts, cx, once, room: EmitRoom::beside(known.emitted, known.results) }
     }
 
     async fn keep(&self, field: &str, with: With<'_>) -> Result<(), LedgerError> {

@@ -77,9 +77,9 @@ pub enum HandlerEmitError {
 
 /// How much the handlers of an event may still emit.
 #[derive(Debug)]
-pub(super) struct Room(Mutex<(usize, usize)>);
+pub(super) struct EmitRoom(Mutex<(usize, usize)>);
 
-impl Room {
+impl EmitRoom {
     /// What is left beside these, and results of so many bytes.
     pub(super) fn beside((events, bytes): (usize, usize), results: usize) -> Self {
         let bytes_left = EMITS_BYTES_MAX.saturating_sub(bytes).saturating_sub(results);
@@ -131,7 +131,7 @@ impl Emitting {
         Self(Arc::new(Mutex::new(Some(Done::default()))))
     }
 
-    pub(super) fn push(&self, room: &Room, object: &str, event: &[u8]) -> Result<(), HandlerEmitError> {
+    pub(super) fn push(&self, room: &EmitRoom, object: &str, event: &[u8]) -> Result<(), HandlerEmitError> {
         let mut emitting = locked(&self.0);
         let done = emitting.as_mut().ok_or(HandlerEmitError::Ended)?;
         room.take(object.len() + event.len())?;
@@ -139,7 +139,7 @@ impl Emitting {
         Ok(())
     }
 
-    pub(super) fn set_result(&self, room: &Room, result: Bytes) -> Result<(), HandlerResultError> {
+    pub(super) fn set_result(&self, room: &EmitRoom, result: Bytes) -> Result<(), HandlerResultError> {
         let mut emitting = locked(&self.0);
         let done = emitting.as_mut().ok_or(HandlerResultError::Ended)?;
         room.exchange(done.result_bytes(), result.len())?;
@@ -164,7 +164,7 @@ mod tests {
     /// took.
     #[test]
     fn room_is_shared_and_given_back() {
-        let room = Room::beside((998, 0), 0);
+        let room = EmitRoom::beside((998, 0), 0);
         let (first, second) = (Emitting::new(), Emitting::new());
         first.push(&room, "a", b"1").expect("room");
         second.push(&room, "a", b"1").expect("room");
@@ -173,19 +173,19 @@ mod tests {
         assert!(matches!(first.push(&room, "a", b"1"), Err(HandlerEmitError::Ended)));
         second.push(&room, "a", b"1").expect("room");
         assert_eq!(second.end().emits.events(), 2);
-        let room = Room::beside((0, EMITS_BYTES_MAX - 10), 6);
+        let room = EmitRoom::beside((0, EMITS_BYTES_MAX - 10), 6);
         let all = Emitting::new();
         assert!(matches!(all.push(&room, "ab", b"123"), Err(HandlerEmitError::Full)));
         all.push(&room, "ab", b"12").expect("room");
         assert!(matches!(all.push(&room, "", b"1"), Err(HandlerEmitError::Full)));
         // Whoever wrote what is kept may have had other limits.
-        assert!(matches!(all.push(&Room::beside((2000, usize::MAX), usize::MAX), "", b""), Err(HandlerEmitError::Full)));
+        assert!(matches!(all.push(&EmitRoom::beside((2000, usize::MAX), usize::MAX), "", b""), Err(HandlerEmitError::Full)));
     }
 
     /// A result takes the room of one that was set before, and shares it with what is emitted.
     #[test]
     fn a_result_has_its_place_in_the_room() {
-        let room = Room::beside((0, EMITS_BYTES_MAX - 4), 0);
+        let room = EmitRoom::beside((0, EMITS_BYTES_MAX - 4), 0);
         let doing = Emitting::new();
         doing.set_result(&room, Bytes::from_static(b"123")).expect("room");
         assert!(matches!(doing.set_result(&room, Bytes::from_static(b"12345")), Err(HandlerResultError::Full)));

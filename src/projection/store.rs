@@ -7,7 +7,7 @@ use redis::aio::ConnectionLike;
 
 use crate::keys::Keys;
 use crate::wire::ScriptError;
-use crate::wire::position::{Step, position};
+use crate::wire::position::{PositionStep, position};
 pub use crate::wire::values::Position;
 
 /// What a store has of a projection.
@@ -98,7 +98,12 @@ impl<C: ConnectionLike + Send> RedisStore<C> {
         }
     }
 
-    async fn call(&mut self, token: &str, lease: Duration, step: Step<'_>) -> Result<Option<(String, Vec<u8>)>, ScriptError> {
+    async fn call(
+        &mut self,
+        token: &str,
+        lease: Duration,
+        step: PositionStep<'_>,
+    ) -> Result<Option<(String, Vec<u8>)>, ScriptError> {
         position(&mut self.conn, &self.keys, &self.name, token, lease, step).await
     }
 }
@@ -107,7 +112,7 @@ impl<C: ConnectionLike + Send> Store for RedisStore<C> {
     type Error = RedisStoreError;
 
     async fn open(&mut self, token: &str, lease: Duration) -> Result<Option<Saved>, RedisStoreError> {
-        let Some((text, state)) = self.call(token, lease, Step::Open).await? else { return Ok(None) };
+        let Some((text, state)) = self.call(token, lease, PositionStep::Open).await? else { return Ok(None) };
         if text.is_empty() {
             return Ok(Some(Saved::default()));
         }
@@ -121,14 +126,14 @@ impl<C: ConnectionLike + Send> Store for RedisStore<C> {
             return Err(RedisStoreError::TooLarge { bytes: state.len(), max: STATE_BYTES_MAX });
         }
         let position = &position.text();
-        Ok(self.call(token, lease, Step::Save { position, state }).await?.is_some())
+        Ok(self.call(token, lease, PositionStep::Save { position, state }).await?.is_some())
     }
 
     async fn keep(&mut self, token: &str, lease: Duration) -> Result<bool, RedisStoreError> {
-        Ok(self.call(token, lease, Step::Keep).await?.is_some())
+        Ok(self.call(token, lease, PositionStep::Keep).await?.is_some())
     }
 
     async fn close(&mut self, token: &str) -> Result<(), RedisStoreError> {
-        Ok(self.call(token, Duration::ZERO, Step::Close).await.map(drop)?)
+        Ok(self.call(token, Duration::ZERO, PositionStep::Close).await.map(drop)?)
     }
 }

@@ -11,6 +11,7 @@
 //! process dies during a delivery, the batch comes again, with the same ids.
 
 mod closures;
+mod error;
 mod file;
 mod ledger;
 mod null;
@@ -31,13 +32,14 @@ use tokio_util::sync::CancellationToken;
 use crate::event::{Event, ObjectName};
 
 pub use closures::{Batches, Each, batches, each};
+pub use error::SinkError;
 pub use file::File;
 pub(crate) use ledger::{Ledger, LedgerError, Progress, With};
 pub use null::Null;
 #[cfg(test)]
 pub(crate) use post::Polled;
 pub(crate) use post::Post;
-pub use spec::{SinkError, Spec, SpecError};
+pub use spec::{Spec, SpecError};
 pub use stdout::{Stdout, stdout};
 
 /// Where a worker sends events ("the backend").

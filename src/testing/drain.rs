@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::connection::PatientConnection;
 
-use super::emitted::{self, Emitted, EventPattern};
+use super::emitted::{self, EmittedEvent, EventPattern};
 pub use super::watch::EVENTS_MAX;
 use super::watch::{DrainedEvent, Fate, Shared, Watched, event_of, locked};
 use crate::control::held::WaitsFor;
@@ -105,7 +105,7 @@ impl Drained {
     }
 
     /// What handlers have emitted, event by event.
-    pub fn emitted(&self) -> Vec<Emitted> {
+    pub fn emitted(&self) -> Vec<EmittedEvent> {
         self.events.iter().flat_map(DrainedEvent::emitted).collect()
     }
 
@@ -126,7 +126,7 @@ impl Drained {
     /// # Panics
     /// No event matches.
     #[track_caller]
-    pub fn assert_emitted(&self, object: &str, pattern: impl EventPattern) -> Emitted {
+    pub fn assert_emitted(&self, object: &str, pattern: impl EventPattern) -> EmittedEvent {
         match emitted::find(&self.emitted(), object, &pattern) {
             Some(event) => event.clone(),
             None => panic!("no event was emitted for {object} like {}{}", pattern.shown(), self.told()),

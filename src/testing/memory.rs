@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::emitted::Emitted;
+use super::emitted::EmittedEvent;
 use crate::event::{NameError, ObjectName};
 use crate::keys::Keys;
 use crate::sink::{Ledger, LedgerError, Progress, With};
@@ -26,7 +26,7 @@ pub(super) struct Kept {
     /// `handler:ID`, `once:SUBTASK`.
     pub(super) finished: BTreeSet<String>,
     /// By the place of the handler and its field.
-    emits: BTreeMap<(usize, String), Vec<Emitted>>,
+    emits: BTreeMap<(usize, String), Vec<EmittedEvent>>,
     /// The members of a JSON object, by field.
     results: BTreeMap<String, Vec<u8>>,
 }
@@ -37,7 +37,7 @@ impl Kept {
         let unreadable = || LedgerError::Failed("what the handler has emitted cannot be read".to_owned());
         if let Some((emit_field, value)) = emits {
             let (place, events) = Emits::read(value).ok_or_else(unreadable)?;
-            let event = |(object, event): (&[u8], &[u8])| Emitted {
+            let event = |(object, event): (&[u8], &[u8])| EmittedEvent {
                 object: ObjectName::found(&String::from_utf8_lossy(object)),
                 payload: Bytes::copy_from_slice(event),
             };
@@ -49,7 +49,7 @@ impl Kept {
     }
 
     /// What is pushed when the event ends, in that order.
-    pub(super) fn emitted(&self) -> Vec<Emitted> {
+    pub(super) fn emitted(&self) -> Vec<EmittedEvent> {
         self.emits.values().flatten().cloned().collect()
     }
 

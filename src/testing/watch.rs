@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::emitted::Emitted;
+use super::emitted::EmittedEvent;
 use super::memory::{Kept, Place};
 use crate::event::{Event, NameError, ObjectName};
 use crate::sink::{Batch, Context, Delivered, Ledger, LedgerError, Progress, Sink, Stop, With};
@@ -64,7 +64,7 @@ pub struct DrainedEvent {
 
 impl DrainedEvent {
     /// What handlers have emitted for it in this time, in the order of the push.
-    pub fn emitted(&self) -> Vec<Emitted> {
+    pub fn emitted(&self) -> Vec<EmittedEvent> {
         self.kept.emitted()
     }
 

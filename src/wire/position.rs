@@ -11,7 +11,7 @@ use crate::keys::Keys;
 
 /// What is done with them.
 #[derive(Debug, Clone, Copy)]
-pub enum Step<'a> {
+pub enum PositionStep<'a> {
     /// Takes the name, and reads.
     Open,
     /// Writes, and keeps the name.
@@ -37,23 +37,23 @@ pub async fn position(
     name: &str,
     token: &str,
     lease: Duration,
-    step: Step<'_>,
+    step: PositionStep<'_>,
 ) -> Result<Option<(String, Vec<u8>)>, ScriptError> {
     let mut cmd = POSITION.with_key(&keys.event_projections());
     let word = match step {
-        Step::Open => "open",
-        Step::Save { .. } => "save",
-        Step::Keep => "keep",
-        Step::Close => "close",
+        PositionStep::Open => "open",
+        PositionStep::Save { .. } => "save",
+        PositionStep::Keep => "keep",
+        PositionStep::Close => "close",
     };
     cmd.arg(keys.prefix()).arg(word).arg(name).arg(token).arg(millis(lease));
-    if let Step::Save { position, state } = step {
+    if let PositionStep::Save { position, state } = step {
         cmd.arg(position).arg(state);
     }
     let mut reply = Reply::of("position", POSITION.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
         "lost" => Ok(None),
-        "ok" if matches!(step, Step::Open) => Ok(Some((reply.text()?, reply.bytes()?))),
+        "ok" if matches!(step, PositionStep::Open) => Ok(Some((reply.text()?, reply.bytes()?))),
         "ok" => Ok(Some(Default::default())),
         word => Err(reply.wrong(format!("unknown status {word:?}"))),
     }

@@ -85,14 +85,14 @@ pub(crate) struct Watch {
     timeout: Duration,
     turns: u64,
     stalled_for: Duration,
-    posts: Vec<Watched>,
+    posts: Vec<WatchedPost>,
     /// The runtime of the deliveries, and the last task that was given to it.
     runtime: Handle,
     nudge: Option<JoinHandle<()>>,
 }
 
 /// A post, and what it looked like.
-struct Watched {
+struct WatchedPost {
     post: Arc<Post>,
     polls: u64,
     blocked_for: Duration,
@@ -103,7 +103,8 @@ struct Watched {
 impl Watch {
     /// Called in the runtime of the deliveries.
     pub(crate) fn new(activity: Arc<Activity>, stall_max: Duration, timeout: Duration) -> Self {
-        let watched = |post: &Arc<Post>| Watched { post: Arc::clone(post), polls: 0, blocked_for: Duration::ZERO, tell_at: LONG };
+        let watched =
+            |post: &Arc<Post>| WatchedPost { post: Arc::clone(post), polls: 0, blocked_for: Duration::ZERO, tell_at: LONG };
         let posts = activity.all().iter().map(watched).collect();
         let turns = activity.turns.load(Ordering::Relaxed);
         let runtime = Handle::current();
@@ -182,7 +183,7 @@ impl Watch {
     }
 }
 
-impl Watched {
+impl WatchedPost {
     fn step(&mut self, passed: Duration) {
         let polls = self.post.polls();
         if polls != self.polls || polls.is_multiple_of(2) {

@@ -42,13 +42,13 @@ pub(crate) struct Redis {
     /// made.
     pool_apart: managed::Pool<Manager>,
     address: Arc<str>,
-    memory: Arc<Memory>,
+    memory: Arc<RedisMemory>,
     outage: Arc<Outage>,
 }
 
 /// What must be remembered over all connections of the process.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
+pub(crate) struct RedisMemory {
     /// The highest id seen.
     highest: AtomicU64,
     /// How often a connection found that Redis had another history than before.
@@ -59,7 +59,7 @@ pub(crate) struct Memory {
     swept_at: Mutex<Option<Instant>>,
 }
 
-impl Memory {
+impl RedisMemory {
     /// Takes in what a new connection found. The script tells of a change only to the first process
     /// that comes, so each process compares for itself, too.
     fn met(&self, replication_id: String, changed: bool) {
@@ -80,7 +80,7 @@ impl Redis {
         let info = connection_info(url).map_err(|error| WorkerError::Url(error.reason))?;
         let info = info.set_tcp_settings(tcp_settings(config.response_timeout));
         let address: Arc<str> = info.addr().to_string().into();
-        let memory = Arc::new(Memory::default());
+        let memory = Arc::new(RedisMemory::default());
         let pool = |connections| {
             let manager = Manager {
                 info: info.clone(),
@@ -185,7 +185,7 @@ struct Manager {
     keys: Keys,
     first_id: u64,
     event_log: Option<wire::EventLog>,
-    memory: Arc<Memory>,
+    memory: Arc<RedisMemory>,
 }
 
 /// Why there is no connection.
@@ -208,18 +208,18 @@ impl managed::Manager for Manager {
     type Error = Unopened;
 
     async fn create(&self) -> Result<PatientConnection, Unopened> {
-        let mut wire = PatientConnection::open(&self.info, AsyncConnectionConfig::new(), self.patience, self.patience).await?;
-        self.first_script(&mut wire).await?;
-        Ok(wire)
+        let mut conn = PatientConnection::open(&self.info, AsyncConnectionConfig::new(), self.patience, self.patience).await?;
+        self.first_script(&mut conn).await?;
+        Ok(conn)
     }
 
-    async fn recycle(&self, wire: &mut PatientConnection, _: &Metrics) -> RecycleResult<Unopened> {
-        let pong: Result<(), RedisError> = redis::cmd("PING").query_async(wire).await;
+    async fn recycle(&self, conn: &mut PatientConnection, _: &Metrics) -> RecycleResult<Unopened> {
+        let pong: Result<(), RedisError> = redis::cmd("PING").query_async(conn).await;
         pong.map_err(|error| RecycleError::Backend(error.into()))
     }
 }
 
-/// A wire from the pool; it goes back when it is dropped.
+/// A connection from the pool; it goes back when it is dropped.
 pub(crate) struct Connection(Object<Manager>);
 
 impl Connection {

@@ -13,11 +13,13 @@ mod ids;
 mod leases;
 mod log;
 mod reports;
+mod rooms;
 #[path = "../support/state.rs"]
 mod state;
 #[path = "../support/mod.rs"]
 mod support;
 mod suspects;
+mod values;
 
 use std::time::Duration;
 

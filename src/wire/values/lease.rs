@@ -45,8 +45,8 @@ impl FromStr for Lease {
     }
 }
 
-/// The process that holds a lease, `host pid start`, so that another process of the same host can see
-/// whether it is gone.
+/// The process that holds a lease, `host pid start`, so that another process of the same host can
+/// see whether it is gone.
 ///
 /// The host is the host's name with the boot and the process namespace it was read in: only a
 /// process that shares all three can tell from a process id that its owner is gone. A container of

@@ -5,8 +5,8 @@
 //! |---|---|---|
 //! | tag of a batch in flight, `event.worker:W:event.id` | [`Tag`] | `lib/tag.lua` |
 //! | numbers of a held batch, `OBJ:events.held.id` | [`HeldId`], with a [`Reason`] | `lib/tag.lua` |
-//! | lease, `event.worker:NAME:lease` | [`Lease`], with a [`Holder`] | `attach.lua`, `adopt.lua` |
-//! | registration, a value of `event.workers` | [`Registration`] | `lib/slots.lua` |
+//! | lease, `event.worker:NAME:lease` | [`Lease`], with a [`Holder`] | `lib/lease.lua` |
+//! | registration, a value of `event.workers` | [`Registration`] | `lib/registry.lua` |
 //! | pause or block, a value of `event.rules` | [`RuleValue`] | `lib/rules.lua` |
 //! | emits of a handler, a field of `OBJ:event.handled` | [`Emits`] | `lib/emits.lua` |
 //! | position of a projection, a value of `event.projections` | [`Position`] | none |

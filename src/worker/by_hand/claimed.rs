@@ -65,7 +65,8 @@ impl Claimed {
     /// The event is delivered; the object's next one follows, for whoever asks.
     ///
     /// # Errors
-    /// [`ClaimError::Lost`]: the event comes again, unless the commit was taken just before. The other answers fail in the same way.
+    /// [`ClaimError::Lost`]: the event comes again, unless the commit was taken just before. The
+    /// other answers fail in the same way.
     pub async fn commit(&mut self) -> Result<(), ClaimError> {
         // What is left of a batch that another worker had taken goes on elsewhere, with its ids.
         let (rest, delay) = (self.in_flight.tag.after(1, 1), Some(Duration::ZERO));

@@ -15,10 +15,10 @@ use tokio::time::Instant;
 
 use super::claimed::Claimed;
 use super::error::ClaimError;
-use super::slots::{Found, HandSlots, UsedSlot, settle, unfit};
+use super::slots::{HandSlots, UsedSlot, settle, unfit};
 use crate::connection::PatientConnection;
 use crate::wire::BatchReply;
-use crate::worker::caller::{CALLS_MAX, FAILED_MAX, FAILED_MIN, NAMED_MIN, OOM_WAIT, SuspectRoom, named_after};
+use crate::worker::caller::{CALLS_MAX, FAILED_MAX, FAILED_MIN, Found, NAMED_MIN, OOM_WAIT, SuspectRoom, named_after};
 use crate::worker::error::WorkerError;
 use crate::worker::growing_wait::GrowingWait;
 use crate::worker::pending::{ready, until};

@@ -14,8 +14,8 @@ use super::error::ClaimError;
 use crate::escape;
 use crate::event::check_json;
 use crate::wire::values::ReasonCode;
-use crate::wire::{Advance, Advanced, BatchReply, BatchResult, ClaimFirst, Report};
-use crate::worker::caller::{Caller, FAILED_MAX, FAILED_MIN, send};
+use crate::wire::{Advance, Advanced, BatchResult, ClaimFirst, Report};
+use crate::worker::caller::{Caller, FAILED_MAX, FAILED_MIN, Found, send};
 use crate::worker::config::WorkerConfig;
 use crate::worker::connect::{Redis, SharedConnection, is_lasting};
 use crate::worker::growing_wait::GrowingWait;
@@ -68,13 +68,6 @@ impl Drop for UsedSlot {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The reply of a call.
-pub(super) struct Found {
-    /// The call may not have looked at all there is.
-    pub(super) more: bool,
-    pub(super) batches: Vec<BatchReply>,
 }
 
 impl HandSlots {
@@ -172,7 +165,7 @@ impl HandSlots {
         *lock(&self.claim_first) = found.claim_first;
         *lock(&self.soonest) = Instant::now() + self.caller.next_look(found.next_due);
         self.changed.notify_one();
-        Ok(Found { more: found.more, batches: found.batches })
+        Ok(found)
     }
 }
 

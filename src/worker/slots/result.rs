@@ -38,9 +38,16 @@ pub(crate) struct Policy<'a> {
     pub(crate) retry_of: &'a dyn Fn(&[u8]) -> RetryPolicy,
 }
 
-/// Turns an outcome into the result that the next call reports; the batch itself if it is to be
-/// parked.
-pub(super) fn hand_over(in_flight: InFlight, outcome: Outcome, policy: &Policy<'_>) -> Result<PendingReport, InFlight> {
+/// A batch behind its delivery.
+pub(super) enum HandedOver {
+    /// It has a result for the next call.
+    Reported(PendingReport),
+    /// It is kept while the sink is unavailable.
+    Parked(InFlight),
+}
+
+/// Turns an outcome into the result that the next call reports, or parks the batch.
+pub(super) fn hand_over(in_flight: InFlight, outcome: Outcome, policy: &Policy<'_>) -> HandedOver {
     let (len, count, tag) = (in_flight.batch.len(), outcome.count, in_flight.tag);
     let turn_over = policy.stopping || in_flight.turn >= policy.turn_max;
     let then = match outcome.stop {
@@ -52,7 +59,7 @@ pub(super) fn hand_over(in_flight: InFlight, outcome: Outcome, policy: &Policy<'
             let attempts = tag.after(count, STRIDE).attempts;
             BatchResult::Reject { next: in_flight.behind(count), id: in_flight.id(count), error: shortened(&error), attempts }
         }
-        Some(Stop::Unavailable { .. }) if count == 0 => return Err(in_flight),
+        Some(Stop::Unavailable { .. }) if count == 0 => return HandedOver::Parked(in_flight),
         Some(Stop::Unavailable { .. }) | None if count < len => BatchResult::Part { next: tag.after(count, STRIDE) },
         Some(Stop::Unavailable { .. }) => BatchResult::Yield,
         None if turn_over => BatchResult::Yield,
@@ -62,7 +69,7 @@ pub(super) fn hand_over(in_flight: InFlight, outcome: Outcome, policy: &Policy<'
     // call.
     let ends = matches!(then, BatchResult::Yield | BatchResult::Hold { .. });
     let turn = if ends { 0 } else { in_flight.turn - (len - count) };
-    Ok(over(in_flight, count, then, turn, policy.logs))
+    HandedOver::Reported(over(in_flight, count, then, turn, policy.logs))
 }
 
 /// The result, with what it ends.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tracing::error;
 
 use super::in_flight::InFlight;
-use super::result::{PendingReport, Policy, hand_over, over};
+use super::result::{HandedOver, PendingReport, Policy, hand_over, over};
 use crate::wire::values::{Reason, ReasonCode};
 use crate::wire::{BatchReply, BatchResult, Load};
 use crate::worker::deliver::Outcome;
@@ -93,8 +93,8 @@ impl Step<'_> {
 }
 
 impl Slot {
-    /// The one place where a slot changes. A step that does not fit the slot is a bug: it is logged,
-    /// and leaves the slot as it is.
+    /// The one place where a slot changes. A step that does not fit the slot is a bug: it is
+    /// logged, and leaves the slot as it is.
     pub(crate) fn next(self, step: Step<'_>) -> Self {
         match (self, step) {
             (Self::Free, Step::Ask) => Self::Asked(None),
@@ -108,9 +108,10 @@ impl Slot {
             }
             (Self::Asked(None), Step::Unanswered) => Self::Free,
             (Self::Asked(Some(pending)), Step::Unanswered) => Self::Reported(pending),
-            (Self::Delivering(in_flight), Step::Outcome(outcome, policy)) => {
-                hand_over(in_flight, outcome, policy).map_or_else(Self::Parked, Self::Reported)
-            }
+            (Self::Delivering(in_flight), Step::Outcome(outcome, policy)) => match hand_over(in_flight, outcome, policy) {
+                HandedOver::Reported(pending) => Self::Reported(pending),
+                HandedOver::Parked(in_flight) => Self::Parked(in_flight),
+            },
             (Self::Delivering(in_flight), Step::Park) => Self::Parked(in_flight),
             (Self::Parked(in_flight), Step::Resume) => Self::Delivering(in_flight),
             (Self::Parked(in_flight), Step::GiveBack) => {
@@ -120,7 +121,7 @@ impl Slot {
             }
             (Self::Delivering(in_flight), Step::Settle(then)) => {
                 let then = in_flight.crashed(then);
-                // A suspect is settled alone, so that its load may be report too high.
+                // A suspect is settled alone, so that its load may be too high.
                 Self::Reported(over(in_flight, 0, then, 0, true))
             }
             (Self::Delivering(in_flight), Step::Refuse(reason)) => Self::Reported(PendingReport {
