@@ -6,9 +6,9 @@ use seriatim::control::CheckReport;
 use seriatim::control::check::{VIOLATIONS_MAX, check_up_to};
 use seriatim::control::server::warnings;
 
-use crate::exit::Exit;
-use crate::global::Global;
-use crate::shown;
+use crate::console::exit::Exit;
+use crate::console::global::Global;
+use crate::console::shown;
 
 /// Look for broken invariants in a live system
 ///

@@ -7,9 +7,9 @@ use serde::Serialize;
 use seriatim::control::stats::NameStats;
 use seriatim::control::{Depth, Stats, depth, stats};
 
-use crate::exit::Exit;
-use crate::global::Global;
-use crate::{named, shown};
+use crate::console::exit::Exit;
+use crate::console::global::Global;
+use crate::console::{named, shown};
 
 /// So much of a name is shown, so that a row stays a line; `--json` has all of it.
 const NAME_CHARS: usize = 22;

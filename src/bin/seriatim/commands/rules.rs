@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde::Serialize;
 use seriatim::control::rules::{self, Kind, Rule, Ruled, Selector};
 
-use crate::actor::ActorWithReason;
-use crate::exit::{Exit, Failure};
-use crate::global::Global;
-use crate::shown;
+use crate::console::actor::ActorWithReason;
+use crate::console::exit::{Exit, Failure};
+use crate::console::global::Global;
+use crate::console::shown;
 
 /// Arguments of `pause` and `block`.
 #[derive(Debug, clap::Args)]

@@ -19,12 +19,13 @@ use seriatim::verify::{Judge, Kind, Report};
 use self::input::Input;
 use self::show::Show;
 use self::stage::{Stage, WentOn};
-use crate::exit::{Exit, Failure};
-use crate::lines::{Fields, Lines};
+use crate::commands::verify;
+use crate::console::exit::{Exit, Failure};
+use crate::console::lines::{Fields, Lines};
+use crate::console::shown;
+use crate::console::stop::stop_signal;
 use crate::private::Guard;
 use crate::random::fresh_seed;
-use crate::stop::stop_signal;
-use crate::{shown, verify};
 
 /// A worker that is gone for good is missed after so long. The default of `seriatim worker` is 5 s.
 const LEASE: Duration = Duration::from_secs(2);

@@ -10,9 +10,12 @@ use seriatim::worker::{
 };
 use tracing::{info, warn};
 
-use crate::exit::{Exit, Failure};
-use crate::global::Global;
-use crate::told::{advice, told};
+use crate::console::exit::{Exit, Failure};
+use crate::console::global::Global;
+use crate::console::told::{advice, told};
+
+/// The module that log filters name: that of the library's worker.
+const LOG: &str = "seriatim::worker";
 
 /// Take objects that have events, and send their events to a sink, in order.
 ///
@@ -176,9 +179,9 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     warn_of_settings(global.clone(), args.connect_timeout);
     let stopped = worker.run(shutdown).await.map_err(failure)?;
     if stopped.reason == StopReason::Unreachable {
-        warn!(name, "stopped without an answer from Redis; others take over when the lease ends");
+        warn!(target: LOG, name, "stopped without an answer from Redis; others take over when the lease ends");
     }
-    info!(name, delivered = stopped.delivered, "stopped");
+    info!(target: LOG, name, delivered = stopped.delivered, "stopped");
     Ok(Exit::Done)
 }
 
@@ -189,7 +192,7 @@ fn warn_of_settings(global: Global, patience: Duration) {
             if let Ok(mut conn) = global.try_connect().await
                 && let Ok(warnings) = warnings(&mut conn).await
             {
-                return warnings.iter().for_each(|warning| warn!("{warning}"));
+                return warnings.iter().for_each(|warning| warn!(target: LOG, "{warning}"));
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
@@ -207,7 +210,7 @@ fn open(spec: &Spec, shutdown: &Shutdown) -> anyhow::Result<Box<dyn Sink>> {
     let (closed, shutdown) = (stdout.closed(), shutdown.clone());
     tokio::spawn(async move {
         closed.cancelled().await;
-        info!("nobody reads standard output any more");
+        info!(target: LOG, "nobody reads standard output any more");
         shutdown.stop();
     });
     Ok(Box::new(stdout))

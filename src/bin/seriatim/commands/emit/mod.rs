@@ -14,11 +14,11 @@ use seriatim::event::{EventError, Json};
 use seriatim::{EmitError, Emitter};
 use tokio::sync::mpsc;
 
-use crate::exit::{Exit, Failure};
-use crate::global::Global;
-use crate::pointer::Pointer;
-use crate::shown::{self, Level};
-use crate::told::advice;
+use crate::console::exit::{Exit, Failure};
+use crate::console::global::Global;
+use crate::console::pointer::Pointer;
+use crate::console::shown::{self, Level};
+use crate::console::told::advice;
 use lines::{Batch, LINES_MAX, Read, Source};
 
 /// Emit one event, or a file of events

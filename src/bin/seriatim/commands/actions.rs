@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use seriatim::control::actions::{Action, PER_CALL_MAX, actions};
 use seriatim::control::stats::time_ms;
 
-use crate::exit::Exit;
-use crate::global::Global;
-use crate::shown::Level;
-use crate::{named, shown};
+use crate::console::exit::Exit;
+use crate::console::global::Global;
+use crate::console::shown::Level;
+use crate::console::{named, shown};
 
 /// Show what operators did, newest first
 ///

@@ -8,12 +8,12 @@ use seriatim::control::held::{self, By, HeldObject, PER_CALL_MAX, Released, Skip
 use seriatim::control::rules::Kind;
 use seriatim::keys::Keys;
 
-use crate::actor::ActorWithReason;
-use crate::exit::{Exit, Failure};
-use crate::global::Global;
-use crate::rules::described;
-use crate::shown::Level;
-use crate::{named, shown};
+use crate::commands::rules::described;
+use crate::console::actor::ActorWithReason;
+use crate::console::exit::{Exit, Failure};
+use crate::console::global::Global;
+use crate::console::shown::Level;
+use crate::console::{named, shown};
 
 /// How often a release of many objects tells how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(2);
@@ -263,7 +263,7 @@ impl Release {
         let all = all.await.map_err(|error| {
             let exit = shown::action_failure(error);
             let message = format!("after {released} objects were released: {exit:#}");
-            Failure::with(crate::exit::of(&exit), message)
+            Failure::with(crate::console::exit::of(&exit), message)
         })?;
         let due = if all.due > 0 { format!(", {} were due already", all.due) } else { String::new() };
         shown::print(&format!("{} released{due}\n", all.released))?;

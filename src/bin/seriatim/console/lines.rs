@@ -1,4 +1,4 @@
-//! Reads NDJSON, plain or gzip, line by line with line numbers; what `emit/lines.rs`, which reads
+//! Reads NDJSON, plain or gzip, line by line with line numbers; what `commands/emit/lines.rs`, which reads
 //! in batches, shares with it.
 
 use std::fs::File;
@@ -9,8 +9,8 @@ use anyhow::{Context as _, bail};
 use flate2::bufread::MultiGzDecoder;
 use serde_json::value::RawValue;
 
-use crate::exit::{Exit, Failure};
-use crate::pointer::Pointer;
+use crate::console::exit::{Exit, Failure};
+use crate::console::pointer::Pointer;
 
 /// No line is longer: a file without line breaks must not fill the memory.
 pub(crate) const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;

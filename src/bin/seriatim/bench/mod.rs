@@ -45,12 +45,12 @@ use self::report::Report;
 use self::seriatim::Seriatim;
 use self::streams::Streams;
 use self::workload::{Chain, EVENTS_MAX, PAYLOAD_MIN, Skew, Workload};
-use crate::exit::{Exit, Failure};
-use crate::global::Global;
+use crate::console::exit::{Exit, Failure};
+use crate::console::global::Global;
+use crate::console::shown;
+use crate::console::stop::stop_signal;
 use crate::private::{Guard, Listen, Server};
 use crate::random::{Random, fresh_seed};
-use crate::shown;
-use crate::stop::stop_signal;
 
 /// Measure throughput, latency and memory on this Redis, beside plain streams and lists
 ///

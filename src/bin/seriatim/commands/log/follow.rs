@@ -6,9 +6,9 @@ use redis::aio::MultiplexedConnection;
 use seriatim::control::log::is_before;
 use seriatim::control::{ControlError, LogPage};
 
-use crate::global::Global;
-use crate::shown::{self, Level};
-use crate::told::{is_outage, told};
+use crate::console::global::Global;
+use crate::console::shown::{self, Level};
+use crate::console::told::{is_outage, told};
 
 /// How long to wait before the next try to connect.
 const TRY_AGAIN: Duration = Duration::from_millis(500);

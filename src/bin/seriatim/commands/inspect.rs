@@ -6,10 +6,10 @@ use serde::Serialize;
 use seriatim::control::inspect::{EventState, Place, Standing};
 use seriatim::control::{Ended, Inspection, LogStatus, ended, inspect};
 
-use crate::exit::Exit;
-use crate::global::Global;
-use crate::rules::described;
-use crate::{named, shown};
+use crate::commands::rules::described;
+use crate::console::exit::Exit;
+use crate::console::global::Global;
+use crate::console::{named, shown};
 
 /// Show where the events of one object are, why they wait, and what became of the last ones
 ///

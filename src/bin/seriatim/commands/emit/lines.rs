@@ -13,8 +13,8 @@ use seriatim::event::EVENT_BYTES_MAX;
 use seriatim::keys::Keys;
 use tokio::sync::mpsc::Sender;
 
-use crate::lines::{Buffered, LINE_BYTES_MAX, unpack, unreadable, without_mark};
-use crate::pointer::Pointer;
+use crate::console::lines::{Buffered, LINE_BYTES_MAX, unpack, unreadable, without_mark};
+use crate::console::pointer::Pointer;
 
 /// A batch has at most this many events.
 pub(super) const LINES_MAX: usize = seriatim::emit::CHUNK_EVENTS_MAX;

@@ -9,11 +9,11 @@ use seriatim::control::{Forgot, forget};
 use seriatim::escape;
 use seriatim::keys::Keys;
 
-use crate::exit::{Exit, Failure};
-use crate::global::Global;
-use crate::lines::Lines;
-use crate::shown::Level;
-use crate::{named, shown};
+use crate::console::exit::{Exit, Failure};
+use crate::console::global::Global;
+use crate::console::lines::Lines;
+use crate::console::shown::Level;
+use crate::console::{named, shown};
 
 /// So many objects are forgotten in one call.
 const PER_CALL: usize = 1000;

@@ -11,10 +11,10 @@ use seriatim::control::stats::time_ms;
 use seriatim::control::{LogEntry, log, newest_log};
 
 use self::follow::Follower;
-use crate::exit::Exit;
-use crate::global::Global;
-use crate::shown::Level;
-use crate::{named, shown};
+use crate::console::exit::Exit;
+use crate::console::global::Global;
+use crate::console::shown::Level;
+use crate::console::{named, shown};
 
 /// How long --follow waits before it looks again where there was nothing more.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);

@@ -61,6 +61,6 @@ pub(crate) fn of(error: &anyhow::Error) -> Exit {
 
 /// Prints the error in one line on standard error and returns its exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    crate::shown::tell(crate::shown::Level::Error, &format!("{error:#}"));
+    crate::console::shown::tell(crate::console::shown::Level::Error, &format!("{error:#}"));
     of(error).into()
 }

@@ -10,9 +10,9 @@ use seriatim::keys::Keys;
 use seriatim::url::connection_info;
 use tracing_subscriber::EnvFilter;
 
-use crate::exit::{Exit, Failure};
-use crate::logs::{Fields, JsonLines};
-use crate::told::told;
+use crate::console::exit::{Exit, Failure};
+use crate::console::logs::{Fields, JsonLines};
+use crate::console::told::told;
 
 /// How long a command of ours waits for a connection and for one answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -70,7 +70,7 @@ impl Global {
         match self.log_format {
             LogFormat::Text => logs.fmt_fields(Fields).with_ansi(std::io::stderr().is_terminal()).init(),
             LogFormat::Json => {
-                crate::shown::tell_in_json();
+                crate::console::shown::tell_in_json();
                 logs.json().with_writer(|| JsonLines).init();
             }
         }

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use seriatim::escape;
 use seriatim::keys::Keys;
 
-use crate::exit::{Exit, Failure};
-use crate::shown;
+use crate::console::exit::{Exit, Failure};
+use crate::console::shown;
 
 /// The bytes of the name that an argument gives.
 pub(crate) fn object(keys: &Keys, text: &str) -> anyhow::Result<Vec<u8>> {

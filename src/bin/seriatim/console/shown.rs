@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use seriatim::control::ControlError;
 use seriatim::escape;
 
-use crate::exit::{Exit, Failure};
-use crate::told::told;
+use crate::console::exit::{Exit, Failure};
+use crate::console::told::told;
 
 /// How wide tables are at most.
 pub(crate) const COLUMNS: u16 = 80;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use seriatim::verify::{History, HistoryKind, HistoryReport, Judge, Kind, Report};
 
-use crate::exit::{Exit, Failure};
-use crate::lines::{Fields, Lines};
-use crate::shown;
+use crate::console::exit::{Exit, Failure};
+use crate::console::lines::{Fields, Lines};
+use crate::console::shown;
 
 /// Judge what workers wrote: is anything lost, reordered or forked?
 ///

@@ -10,11 +10,11 @@ use seriatim::control::{By, DeadLetter, dead_letters};
 use seriatim::escape;
 use seriatim::keys::Keys;
 
-use crate::actor::{Actor, ActorWithReason};
-use crate::exit::{Exit, Failure};
-use crate::global::Global;
-use crate::shown::Level;
-use crate::{named, shown};
+use crate::console::actor::{Actor, ActorWithReason};
+use crate::console::exit::{Exit, Failure};
+use crate::console::global::Global;
+use crate::console::shown::Level;
+use crate::console::{named, shown};
 
 /// Look at dead letters, retry them, drop them
 ///
