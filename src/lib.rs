@@ -12,7 +12,7 @@
 //! - `verify`: judges what workers have put out (feature `worker`)
 //! - `projection`: folds over the event log into read models (feature `worker`)
 //! - `testing`: runs handlers in tests, without Redis or with one (feature `worker`)
-//! - `control`: looks at a live system: check, stats, inspect, dead letters (feature `worker`)
+//! - `control`: a handle that looks at a live system and acts as an operator (feature `worker`)
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod consume;

@@ -6,12 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, Pipeline, RedisFuture, Value};
-use seriatim::control;
+use seriatim::control::Control;
 use seriatim::keys::Keys;
 use seriatim::scripts::operator::{self, By, Settle};
 use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, Finished, From, Handled, InHand, Seen, Suspects, Sweep, Tag};
 
 /// Answers everything with the same value.
+#[derive(Clone)]
 struct Same(Value);
 
 impl ConnectionLike for Same {
@@ -77,7 +78,8 @@ pub async fn every_call(reply: Value) {
     }
     let _ = operator::release(&mut conn, &keys, by, b"o").await;
     let _ = operator::skip(&mut conn, &keys, by, b"o", Some(1)).await;
-    let _ = control::held(&mut conn, &keys, false, None, 1).await;
-    let _ = control::dead_letters(&mut conn, &keys, None, 1).await;
-    let _ = control::actions(&mut conn, &keys, None, 1).await;
+    let control = Control::new(conn).with_keys(keys);
+    let _ = control.held(false, None, 1).await;
+    let _ = control.dead_letters(None, 1).await;
+    let _ = control.actions(None, 1).await;
 }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use seriatim::control::actions::{Action, PER_CALL_MAX, actions};
-use seriatim::control::stats::time_ms;
+use seriatim::control::Cursor;
+use seriatim::control::actions::{Action, PER_CALL_MAX};
 
 use crate::console::exit::Exit;
 use crate::console::global::Global;
@@ -26,27 +26,26 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
-    let keys = global.keys()?;
-    let mut conn = global.connect().await?;
-    let now_ms = time_ms(&mut conn).await.map_err(shown::failure)?;
+    let control = global.control().await?;
+    let now_ms = control.now_ms().await.map_err(shown::failure)?;
     let mut left = args.limit.unwrap_or(u64::MAX);
-    let mut before: Option<String> = None;
+    let mut after: Option<Cursor> = None;
     while left > 0 {
         let count = PER_CALL_MAX.min(usize::try_from(left).unwrap_or(usize::MAX));
-        let page = actions(&mut conn, &keys, before.as_deref(), count).await.map_err(shown::failure)?;
+        let page = control.actions(after.as_ref(), count).await.map_err(shown::failure)?;
         let mut out = String::new();
-        for action in &page {
+        for action in &page.actions {
             if args.json {
                 writeln!(out, "{}", serde_json::to_string(action)?)?;
             } else {
                 write(&mut out, action, now_ms)?;
             }
         }
-        left -= page.len() as u64;
-        if !shown::print(&out)? || page.len() < count {
+        left -= page.actions.len() as u64;
+        after = page.next;
+        if !shown::print(&out)? || after.is_none() {
             break;
         }
-        before = page.into_iter().next_back().map(|action| action.action_id);
     }
     if left == args.limit.unwrap_or(u64::MAX) && left > 0 {
         shown::tell(Level::Info, "no operator has done anything yet");

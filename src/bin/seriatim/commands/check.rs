@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 
 use seriatim::control::CheckReport;
-use seriatim::control::check::{VIOLATIONS_MAX, check_up_to};
-use seriatim::control::server::warnings;
+use seriatim::control::check::VIOLATIONS_MAX;
 
 use crate::console::exit::Exit;
 use crate::console::global::Global;
@@ -27,10 +26,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
-    let keys = global.keys()?;
-    let mut conn = global.connect().await?;
-    let report = check_up_to(&mut conn, &keys, args.limit).await.map_err(shown::failure)?;
-    let warnings = warnings(&mut conn).await.unwrap_or_default();
+    let control = global.control().await?;
+    let report = control.check_up_to(args.limit).await.map_err(shown::failure)?;
+    let warnings = control.warnings().await.unwrap_or_default();
     let text = if args.json {
         let mut report = serde_json::to_value(&report)?;
         report["warnings"] = serde_json::to_value(&warnings)?;

@@ -2,13 +2,9 @@
 
 use std::fmt::Write as _;
 
-use redis::aio::MultiplexedConnection;
-use seriatim::control::dead::{
-    LOOKED_MAX, PER_CALL_MAX, Settle, Settled, dead_letters_of, newest_dead_letters, settle, settle_all,
-};
-use seriatim::control::{By, DeadLetter, dead_letters};
+use seriatim::control::dead::{LOOKED_MAX, PER_CALL_MAX};
+use seriatim::control::{By, Control, Cursor, DeadLetter, DeadPage, RowId, Settle, Settled};
 use seriatim::escape;
-use seriatim::keys::Keys;
 
 use crate::console::actor::{Actor, ActorWithReason};
 use crate::console::exit::{Exit, Failure};
@@ -53,7 +49,7 @@ struct List {
     newest: bool,
     /// Only those that come behind this one in the list
     #[arg(long, value_name = "DEAD_ID")]
-    after: Option<String>,
+    after: Option<Cursor>,
 }
 
 /// Print one dead letter in full
@@ -61,7 +57,7 @@ struct List {
 struct Show {
     /// Its id as the list shows it, e.g. 1767225600000-0
     #[arg(value_name = "DEAD_ID")]
-    dead_id: String,
+    dead_id: RowId,
     /// Print one JSON object, as the list does
     #[arg(long)]
     json: bool,
@@ -72,7 +68,7 @@ struct Show {
 struct Which {
     /// Their ids as the list shows them
     #[arg(value_name = "DEAD_ID", required_unless_present = "all", conflicts_with = "all")]
-    dead_ids: Vec<String>,
+    dead_ids: Vec<RowId>,
     /// All that are there now
     #[arg(long)]
     all: bool,
@@ -118,25 +114,24 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 
 impl List {
     async fn run(self, global: &Global) -> anyhow::Result<Exit> {
-        let keys = global.keys()?;
         let wanted = self.object.as_deref().map(named::bytes).transpose()?;
-        let mut conn = global.connect().await?;
+        let control = global.control().await?;
         if let Some(object) = &wanted {
-            return self.run_of(&mut conn, &keys, object).await;
+            return self.run_of(&control, object).await;
         }
         let mut left = self.limit.unwrap_or(u64::MAX);
         let mut after = self.after.clone();
         while left > 0 {
-            let page = self.page(&mut conn, &keys, after.as_deref()).await?;
+            let page = self.page(&control, after.as_ref()).await?;
             let mut out = String::new();
-            for letter in page.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+            for letter in page.letters.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
                 left -= 1;
                 self.write(&mut out, letter)?;
             }
-            if !shown::print(&out)? || page.len() < PER_CALL_MAX {
+            after = page.next;
+            if !shown::print(&out)? || after.is_none() {
                 break;
             }
-            after = page.into_iter().next_back().map(|letter| letter.dead_id);
         }
         if left == self.limit.unwrap_or(u64::MAX) && left > 0 {
             self.tell_none("");
@@ -146,13 +141,13 @@ impl List {
 
     /// Those of one object. The request looks at a bounded number of dead letters, and says how to
     /// go on.
-    async fn run_of(&self, conn: &mut MultiplexedConnection, keys: &Keys, object: &[u8]) -> anyhow::Result<Exit> {
+    async fn run_of(&self, control: &Control, object: &[u8]) -> anyhow::Result<Exit> {
         let count = self.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        let found = dead_letters_of(conn, keys, object, self.newest, self.after.as_deref(), count).await;
+        let found = control.dead_letters_of(object, self.newest, self.after.as_ref(), count).await;
         let found = found.map_err(shown::failure)?;
         let mut out = String::new();
         found.letters.iter().try_for_each(|letter| self.write(&mut out, letter))?;
-        match &found.after {
+        match &found.next {
             _ if found.letters.len() >= count => {}
             Some(after) => {
                 shown::tell(Level::Info, &format!("looked at {LOOKED_MAX} dead letters; go on with --after {after}"));
@@ -172,10 +167,10 @@ impl List {
         shown::tell(Level::Info, &format!("there is no dead letter{of}{behind}"));
     }
 
-    async fn page(&self, conn: &mut MultiplexedConnection, keys: &Keys, after: Option<&str>) -> anyhow::Result<Vec<DeadLetter>> {
+    async fn page(&self, control: &Control, after: Option<&Cursor>) -> anyhow::Result<DeadPage> {
         let page = match self.newest {
-            true => newest_dead_letters(conn, keys, after, PER_CALL_MAX).await,
-            false => dead_letters(conn, keys, after, PER_CALL_MAX).await,
+            true => control.newest_dead_letters(after, PER_CALL_MAX).await,
+            false => control.dead_letters(after, PER_CALL_MAX).await,
         };
         page.map_err(shown::failure)
     }
@@ -195,9 +190,8 @@ impl List {
 
 impl Show {
     async fn run(self, global: &Global) -> anyhow::Result<Exit> {
-        let keys = global.keys()?;
-        let mut conn = global.connect().await?;
-        let found = seriatim::control::dead::dead_letter(&mut conn, &keys, &self.dead_id).await.map_err(shown::failure)?;
+        let control = global.control().await?;
+        let found = control.dead_letter(&self.dead_id).await.map_err(shown::failure)?;
         let Some(letter) = found else {
             let message =
                 format!("there is no dead letter {}, or none any more; `seriatim dead list` shows those there are", self.dead_id);
@@ -226,11 +220,10 @@ fn head(out: &mut String, letter: &DeadLetter) -> anyhow::Result<()> {
 
 impl Which {
     async fn settle(self, step: Settle, by: By<'_>, global: &Global) -> anyhow::Result<Exit> {
-        let keys = global.keys()?;
-        let mut conn = global.connect().await?;
+        let control = global.control().await?;
         if self.all {
-            let object = self.object.as_deref().map(|object| named::object(&keys, object)).transpose()?;
-            let all = settle_all(&mut conn, &keys, by, step, object.as_deref()).await.map_err(shown::action_failure)?;
+            let object = self.object.as_deref().map(|object| named::object(control.keys(), object)).transpose()?;
+            let all = control.settle_all(by, step, object.as_deref()).await.map_err(shown::action_failure)?;
             let word = if step == Settle::Retry { "retried" } else { "dropped" };
             shown::print(&format!("{} {word}\n", all.done))?;
             return match all.left {
@@ -241,7 +234,7 @@ impl Which {
                 }
             };
         }
-        let settled = settle(&mut conn, &keys, by, step, &self.dead_ids).await.map_err(shown::action_failure)?;
+        let settled = control.settle(by, step, &self.dead_ids).await.map_err(shown::action_failure)?;
         let (mut out, mut undone) = (String::new(), 0);
         for (dead_id, settled) in self.dead_ids.iter().zip(&settled) {
             let (done, words) = match settled {

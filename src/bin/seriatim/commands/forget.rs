@@ -3,11 +3,9 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use redis::aio::MultiplexedConnection;
 use serde::Serialize;
-use seriatim::control::{Forgot, forget};
+use seriatim::control::{Control, Forgot};
 use seriatim::escape;
-use seriatim::keys::Keys;
 
 use crate::console::exit::{Exit, Failure};
 use crate::console::global::Global;
@@ -48,11 +46,10 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     for object in args.objects.iter().filter(|object| *object != "-") {
         named::object(&keys, object)?;
     }
-    let mut calls =
-        Calls { conn: global.connect().await?, keys, json: args.json, names: Vec::new(), all_gone: true, unknown: None };
+    let mut calls = Calls { control: global.control().await?, json: args.json, names: Vec::new(), all_gone: true, unknown: None };
     for object in args.objects {
         if object != "-" {
-            let name = named::object(&calls.keys, &object)?;
+            let name = named::object(calls.control.keys(), &object)?;
             calls.take(name).await?;
             continue;
         }
@@ -62,7 +59,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
                 continue;
             }
             let name = std::str::from_utf8(line.text).map_err(|error| anyhow::anyhow!("{error}; write the name escaped"));
-            match name.and_then(|name| named::object(&calls.keys, name)) {
+            match name.and_then(|name| named::object(calls.control.keys(), name)) {
                 Ok(name) => calls.take(name).await?,
                 Err(error) => {
                     // Those before it are dealt with.
@@ -88,8 +85,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 }
 
 struct Calls {
-    conn: MultiplexedConnection,
-    keys: Keys,
+    control: Control,
     json: bool,
     names: Vec<Vec<u8>>,
     all_gone: bool,
@@ -119,7 +115,7 @@ impl Calls {
         if names.is_empty() {
             return Ok(());
         }
-        let all = forget(&mut self.conn, &self.keys, &names).await.map_err(shown::failure)?;
+        let all = self.control.forget(&names).await.map_err(shown::failure)?;
         let mut out = String::new();
         for (object, forgot) in names.iter().zip(&all) {
             self.all_gone &= forgot.is_gone();

@@ -3,10 +3,9 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use redis::aio::MultiplexedConnection;
-use seriatim::control::held::{self, By, HeldObject, PER_CALL_MAX, Released, Skipped, WaitsFor, Which};
+use seriatim::control::held::{HeldObject, PER_CALL_MAX, Released, Skipped, WaitsFor, Which};
 use seriatim::control::rules::Kind;
-use seriatim::keys::Keys;
+use seriatim::control::{By, Control, Cursor};
 
 use crate::commands::rules::described;
 use crate::console::actor::ActorWithReason;
@@ -118,8 +117,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 
 impl List {
     async fn run(self, global: &Global) -> anyhow::Result<Exit> {
-        let keys = global.keys()?;
-        let mut conn = global.connect().await?;
+        let control = global.control().await?;
         let mut left = self.limit.unwrap_or(u64::MAX);
         let parts: &[bool] = match (self.paused, self.until_released) {
             (true, _) => &[true],
@@ -127,12 +125,12 @@ impl List {
             _ => &[false, true],
         };
         for paused in parts {
-            let mut after: Option<HeldObject> = None;
+            let mut after: Option<Cursor> = None;
             while left > 0 {
                 let count = PER_CALL_MAX.min(usize::try_from(left).unwrap_or(usize::MAX));
                 let page = match paused {
-                    true => held::paused(&mut conn, &keys, after.as_ref(), count).await,
-                    false => held::held(&mut conn, &keys, self.until_released, after.as_ref(), count).await,
+                    true => control.paused(after.as_ref(), count).await,
+                    false => control.held(self.until_released, after.as_ref(), count).await,
                 };
                 let page = page.map_err(shown::failure)?;
                 let mut out = String::new();
@@ -142,10 +140,11 @@ impl List {
                 left -= page.objects.len() as u64;
                 if !shown::print(&out)? {
                     return Ok(Exit::Done);
-                } else if page.objects.len() < count {
+                }
+                after = page.next;
+                if after.is_none() {
                     break;
                 }
-                after = page.objects.into_iter().next_back();
             }
         }
         if left == self.limit.unwrap_or(u64::MAX) && left > 0 {
@@ -227,12 +226,11 @@ fn ruled(object: &str) -> anyhow::Error {
 
 impl Release {
     async fn run(self, global: &Global) -> anyhow::Result<Exit> {
-        let keys = global.keys()?;
-        let mut conn = global.connect().await?;
+        let control = global.control().await?;
         let who = self.actor.who();
         let by = self.actor.by(&who);
-        let Some(object) = &self.object else { return self.many(&mut conn, &keys, by).await };
-        match held::release(&mut conn, &keys, by, named::object(&keys, object)?).await.map_err(shown::action_failure)? {
+        let Some(object) = &self.object else { return self.many(&control, by).await };
+        match control.release(by, named::object(control.keys(), object)?).await.map_err(shown::action_failure)? {
             Released::NotHeld(owner) => Err(not_held(object, &owner)),
             Released::Paused => Err(ruled(object)),
             Released::Released(why) => {
@@ -246,14 +244,14 @@ impl Release {
 
 impl Release {
     /// Releases all that are meant, and tells how far it is every few seconds.
-    async fn many(&self, conn: &mut MultiplexedConnection, keys: &Keys, by: By<'_>) -> anyhow::Result<Exit> {
+    async fn many(&self, control: &Control, by: By<'_>) -> anyhow::Result<Exit> {
         let which = Which {
             prefix: self.prefix.as_deref().unwrap_or_default(),
             why: self.why.as_deref().unwrap_or_default(),
             until_released: self.until_released,
         };
         let (mut told, mut released) = (Instant::now(), 0);
-        let all = held::release_all(conn, keys, by, &which, |all| {
+        let all = control.release_all(by, &which, |all| {
             released = all.released;
             if told.elapsed() >= TELL_EVERY {
                 told = Instant::now();
@@ -273,14 +271,10 @@ impl Release {
 
 impl Skip {
     async fn run(self, global: &Global) -> anyhow::Result<Exit> {
-        let keys = global.keys()?;
-        let mut conn = global.connect().await?;
+        let control = global.control().await?;
         let who = self.actor.who();
         let by = self.actor.by(&who);
-        match held::skip(&mut conn, &keys, by, named::object(&keys, &self.object)?, self.id)
-            .await
-            .map_err(shown::action_failure)?
-        {
+        match control.skip(by, named::object(control.keys(), &self.object)?, self.id).await.map_err(shown::action_failure)? {
             Skipped::Skipped { id, dead_id, left } => {
                 shown::print(&format!("event {id} is dead letter {dead_id}; {left} events of its batch go on\n"))?;
                 Ok(Exit::Done)

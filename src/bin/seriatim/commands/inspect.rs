@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use seriatim::control::inspect::{EventState, Place, Standing};
-use seriatim::control::{Ended, Inspection, LogStatus, ended, inspect};
+use seriatim::control::{Ended, Inspection, LogStatus};
 
 use crate::commands::rules::described;
 use crate::console::exit::Exit;
@@ -38,9 +38,9 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let keys = global.keys()?;
     // A bad name is told before anything is asked of Redis.
     let object = named::object(&keys, &args.object)?;
-    let mut conn = global.connect().await?;
-    let inspection = inspect(&mut conn, &keys, &object).await.map_err(shown::failure)?;
-    let ended = ended(&mut conn, &keys, &object).await.map_err(shown::failure)?;
+    let control = global.control().await?;
+    let inspection = control.inspect(&object).await.map_err(shown::failure)?;
+    let ended = control.ended(&object).await.map_err(shown::failure)?;
     let text = if args.json {
         serde_json::to_string(&Json { inspection: &inspection, ended: &ended })? + "\n"
     } else {
@@ -152,7 +152,7 @@ fn ended_lines(ended: &Ended, now_ms: u64) -> anyhow::Result<String> {
         };
         writeln!(out, "{label:<11}id {id}, {status}, {ago} ago{failed}")?;
         if let Some(dead_id) = &event.dead_id {
-            writeln!(out, "           dead letter {}", shown::shortened(dead_id, 50))?;
+            writeln!(out, "           dead letter {}", shown::shortened(dead_id.as_str(), 50))?;
         }
         for (handler, result) in event.results() {
             writeln!(out, "           result {}", shown::shortened(&format!("{handler} {result}"), 62))?;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
-use seriatim::control::rules::{self, Kind, Rule, Ruled, Selector};
+use seriatim::control::rules::{Kind, Rule, Ruled, Selector};
 
 use crate::console::actor::ActorWithReason;
 use crate::console::exit::{Exit, Failure};
@@ -52,13 +52,12 @@ pub(crate) struct List {
 }
 
 pub(crate) async fn set(args: Set, kind: Kind, global: &Global) -> anyhow::Result<Exit> {
-    let keys = global.keys()?;
     let selector = if args.exact { Selector::exact(&args.selector) } else { args.selector.parse() };
     let selector = selector.map_err(|error| Failure::with(Exit::Input, error))?;
-    let mut conn = global.connect().await?;
+    let control = global.control().await?;
     let who = args.actor.who();
     let by = args.actor.by(&who);
-    let ruled = rules::set(&mut conn, &keys, by, kind, &selector, args.after).await.map_err(shown::action_failure)?;
+    let ruled = control.set_rule(by, kind, &selector, args.after).await.map_err(shown::action_failure)?;
     let what = match kind {
         Kind::Pause => "paused",
         Kind::Block => "blocked",
@@ -74,11 +73,10 @@ pub(crate) async fn set(args: Set, kind: Kind, global: &Global) -> anyhow::Resul
 }
 
 pub(crate) async fn lift(args: Lift, kind: Kind, global: &Global) -> anyhow::Result<Exit> {
-    let keys = global.keys()?;
-    let mut conn = global.connect().await?;
+    let control = global.control().await?;
     let who = args.actor.who();
     let by = args.actor.by(&who);
-    let ruled = rules::lift(&mut conn, &keys, by, kind, &args.selector).await.map_err(shown::action_failure)?;
+    let ruled = control.lift_rule(by, kind, &args.selector).await.map_err(shown::action_failure)?;
     let selector = shown::shortened(args.selector.as_str(), 512);
     let (noun, done) = match kind {
         Kind::Pause => ("pause", "resumed"),
@@ -108,9 +106,8 @@ struct Json<'a> {
 }
 
 pub(crate) async fn list(args: List, global: &Global) -> anyhow::Result<Exit> {
-    let keys = global.keys()?;
-    let mut conn = global.connect().await?;
-    let all = rules::rules(&mut conn, &keys).await.map_err(shown::failure)?;
+    let control = global.control().await?;
+    let all = control.rules().await.map_err(shown::failure)?;
     let mut out = String::new();
     for rule in &all.rules {
         if args.json {

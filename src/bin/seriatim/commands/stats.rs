@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use seriatim::control::stats::NameStats;
-use seriatim::control::{Depth, Stats, depth, stats};
+use seriatim::control::{Depth, Stats};
 
 use crate::console::exit::Exit;
 use crate::console::global::Global;
@@ -42,12 +42,11 @@ struct Json<'a> {
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
-    let keys = global.keys()?;
-    let mut conn = global.connect().await?;
-    let stats = stats(&mut conn, &keys).await.map_err(shown::failure)?;
+    let control = global.control().await?;
+    let stats = control.stats().await.map_err(shown::failure)?;
     let mut queues = None;
     if args.scan {
-        queues = Some(depth(&mut conn, &keys, usize::from(args.top)).await.map_err(shown::failure)?);
+        queues = Some(control.depth(usize::from(args.top)).await.map_err(shown::failure)?);
     }
     let text = if args.json {
         serde_json::to_string(&Json { stats: &stats, depth: queues.as_ref() })? + "\n"

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use seriatim::control::server::warnings;
+use seriatim::control::Control;
 use seriatim::scripts::ScriptError;
 use seriatim::sink::{self, Sink, Spec};
 use seriatim::worker::{
@@ -189,8 +189,8 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 fn warn_of_settings(global: Global, patience: Duration) {
     tokio::spawn(tokio::time::timeout(patience, async move {
         loop {
-            if let Ok(mut conn) = global.try_connect().await
-                && let Ok(warnings) = warnings(&mut conn).await
+            if let Ok(conn) = global.try_connect().await
+                && let Ok(warnings) = Control::new(conn).warnings().await
             {
                 return warnings.iter().for_each(|warning| warn!(target: LOG, "{warning}"));
             }

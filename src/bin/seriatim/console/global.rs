@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisError};
+use seriatim::control::Control;
 use seriatim::keys::Keys;
 use seriatim::url::connection_info;
 use tracing_subscriber::EnvFilter;
@@ -92,7 +93,13 @@ impl Global {
         self.try_connect().await.map_err(|error| self.cannot_connect(&error))
     }
 
-    /// The same with the error of Redis.
+    /// The handle for commands that look at the system or act as an operator.
+    pub(crate) async fn control(&self) -> anyhow::Result<Control> {
+        let keys = self.keys()?;
+        Ok(Control::new(self.connect().await?).with_keys(keys))
+    }
+
+    /// The same connection with the error of Redis.
     pub(crate) async fn try_connect(&self) -> Result<MultiplexedConnection, RedisError> {
         let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
         let client = Client::open(connection_info(&self.redis).map_err(std::io::Error::other)?)?;

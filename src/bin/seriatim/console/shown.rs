@@ -151,6 +151,7 @@ pub(crate) fn failure(error: ControlError) -> anyhow::Error {
     let exit = match error {
         ControlError::Redis { .. } => Exit::Redis,
         ControlError::Name(_) | ControlError::DeadId(_) | ControlError::LogId(_) => Exit::Input,
+        ControlError::Cursor(_) | ControlError::Url { .. } => Exit::Input,
         ControlError::Denied(_) => Exit::Redis,
         _ => Exit::Broken,
     };

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use seriatim::control::log::is_before;
-use seriatim::control::{ControlError, LogPage};
+use seriatim::control::{Control, ControlError, Cursor, LogPage};
 
 use crate::console::global::Global;
 use crate::console::shown::{self, Level};
@@ -17,28 +15,28 @@ const TRY_AGAIN: Duration = Duration::from_millis(500);
 pub(super) struct Follower<'a> {
     global: &'a Global,
     /// No row before this one is shown.
-    since: Option<String>,
+    since: Option<Cursor>,
     /// How many rows had been written when the log was read last.
     written: u64,
-    /// The id of the last row then.
-    last_id: String,
+    /// The end of the log then.
+    end: Option<Cursor>,
     /// Redis is away, which was said.
     is_away: bool,
 }
 
 impl<'a> Follower<'a> {
-    pub(super) fn new(global: &'a Global, since: Option<String>) -> Self {
-        Self { global, since, written: 0, last_id: String::new(), is_away: false }
+    pub(super) fn new(global: &'a Global, since: Option<Cursor>) -> Self {
+        Self { global, since, written: 0, end: None, is_away: false }
     }
 
     /// Notes how long the log is.
     pub(super) fn has_seen(&mut self, page: &LogPage) {
-        (self.written, self.last_id) = (page.written, page.last_id.clone());
+        (self.written, self.end) = (page.written, Some(page.end.clone()));
     }
 
     /// Waits until Redis can be reached again, after this error. An error that is no outage is
     /// returned.
-    pub(super) async fn wait(&mut self, error: ControlError) -> anyhow::Result<MultiplexedConnection> {
+    pub(super) async fn wait(&mut self, error: ControlError) -> anyhow::Result<Control> {
         let ControlError::Redis { source, .. } = &error else { return Err(shown::failure(error)) };
         if !is_outage(source) {
             return Err(shown::failure(error));
@@ -50,7 +48,7 @@ impl<'a> Follower<'a> {
         loop {
             tokio::time::sleep(TRY_AGAIN).await;
             match self.global.try_connect().await {
-                Ok(conn) => return Ok(conn),
+                Ok(conn) => return Ok(Control::new(conn).with_keys(self.global.keys()?)),
                 Err(error) if is_outage(&error) => {}
                 Err(error) => return Err(self.global.cannot_connect(&error)),
             }
@@ -59,20 +57,19 @@ impl<'a> Follower<'a> {
 
     /// Whether the log went back since it was read last, because Redis lost rows or was emptied.
     /// Says so, and moves `after` to where there is something to read.
-    pub(super) fn went_back(&mut self, page: &LogPage, after: &mut Option<String>) -> bool {
+    pub(super) fn went_back(&mut self, page: &LogPage, after: &mut Option<Cursor>) -> bool {
         if std::mem::take(&mut self.is_away) {
             shown::tell(Level::Info, "Redis answers again");
         }
-        let went_back = page.written < self.written || is_before(&page.last_id, &self.last_id);
+        let went_back = page.written < self.written || self.end.as_ref().is_some_and(|end| page.ends_before(end));
         if went_back {
             let (had, has) = (self.written, page.written);
             let what = format!(
                 "the event log went back: {had} rows had been written to it, now {has}; going on with the rows there are"
             );
             shown::tell(Level::Warn, &what);
-            if after.as_ref().is_some_and(|after| is_before(&page.last_id, after)) {
-                let is_later = |since: &String| is_before(&page.last_id, since);
-                *after = self.since.clone().filter(is_later).or_else(|| Some(page.last_id.clone()));
+            if after.as_ref().is_some_and(|after| page.ends_before(after)) {
+                *after = self.since.clone().filter(|since| page.ends_before(since)).or_else(|| Some(page.end.clone()));
             }
         }
         self.has_seen(page);

@@ -6,9 +6,8 @@ use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::value::RawValue;
-use seriatim::control::log::{PER_CALL_MAX, is_on, since};
-use seriatim::control::stats::time_ms;
-use seriatim::control::{LogEntry, log, newest_log};
+use seriatim::control::log::PER_CALL_MAX;
+use seriatim::control::{Cursor, LogEntry};
 
 use self::follow::Follower;
 use crate::console::exit::Exit;
@@ -44,7 +43,7 @@ pub(crate) struct Args {
     since: Option<Begin>,
     /// Only rows that come behind this one in the list
     #[arg(long, value_name = "LOG_ID", conflicts_with_all = ["since", "follow"])]
-    after: Option<String>,
+    after: Option<Cursor>,
     /// At most this many [default: all]
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
@@ -75,23 +74,22 @@ fn begin(text: &str) -> Result<Begin, String> {
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
-    let keys = global.keys()?;
     let wanted = named::canonical(args.object.as_deref())?;
-    let mut conn = global.connect().await?;
-    let now_ms = time_ms(&mut conn).await.map_err(shown::failure)?;
+    let mut control = global.control().await?;
+    let now_ms = control.now_ms().await.map_err(shown::failure)?;
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let since = match args.since {
-        Some(Begin::Ago(ago)) => since(now_ms.saturating_sub(ms(ago))),
-        Some(Begin::At(at)) => since(at.duration_since(UNIX_EPOCH).map_or(0, ms)),
+        Some(Begin::Ago(ago)) => Cursor::since(now_ms.saturating_sub(ms(ago))),
+        Some(Begin::At(at)) => Cursor::since(at.duration_since(UNIX_EPOCH).map_or(0, ms)),
         None => None,
     };
     // Only for a message: no reason to fail.
-    let is_on = is_on(&mut conn, &keys).await.unwrap_or(true);
+    let is_on = control.is_log_on().await.unwrap_or(true);
     let mut follower = Follower::new(global, since.clone());
     let mut after = since.or_else(|| args.after.clone());
     if args.follow {
-        let newest = newest_log(&mut conn, &keys, None, 1).await.map_err(shown::failure)?;
-        after = after.or_else(|| args.since.is_none().then(|| newest.last_id.clone()));
+        let newest = control.newest_log(None, 1).await.map_err(shown::failure)?;
+        after = after.or_else(|| args.since.is_none().then(|| newest.end.clone()));
         follower.has_seen(&newest);
         if !is_on {
             shown::tell(Level::Warn, IS_OFF);
@@ -101,13 +99,13 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let (mut left, mut looked) = (limit, 0);
     while left > 0 {
         let read = match args.newest {
-            true => newest_log(&mut conn, &keys, after.as_deref(), PER_CALL_MAX).await,
-            false => log(&mut conn, &keys, after.as_deref(), PER_CALL_MAX).await,
+            true => control.newest_log(after.as_ref(), PER_CALL_MAX).await,
+            false => control.log(after.as_ref(), PER_CALL_MAX).await,
         };
         let page = match read {
             Ok(page) => page,
             Err(error) if args.follow => {
-                conn = follower.wait(error).await?;
+                control = follower.wait(error).await?;
                 continue;
             }
             Err(error) => return Err(shown::failure(error)),
@@ -115,7 +113,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         if args.follow && follower.went_back(&page, &mut after) {
             continue;
         }
-        let (page, more) = (page.entries, page.more);
+        let (page, ends) = (page.entries, page.next.is_none());
         let mut out = String::new();
         for entry in &page {
             if left > 0 && named::is_wanted(wanted.as_deref(), &entry.object, entry.object_escaped.as_deref()) {
@@ -123,14 +121,13 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
                 args.write(&mut out, entry)?;
             }
         }
-        let ends = !more && page.len() < PER_CALL_MAX;
         if !shown::print(&out)? || ends && !args.follow {
             break;
         }
         looked += page.len();
-        after = page.into_iter().next_back().map(|entry| entry.log_id).or(after);
+        after = page.last().map(|entry| Cursor::from(&entry.log_id)).or(after);
         if looked >= LOOKED_MAX && left > 0 && args.object.is_some() && !args.follow {
-            return args.tell_more(&after.unwrap_or_default());
+            return args.tell_more(after.as_ref().map_or("", Cursor::as_str));
         }
         if ends {
             tokio::time::sleep(LOOK_AGAIN).await;

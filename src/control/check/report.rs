@@ -112,7 +112,7 @@ pub struct NotReadable {
     pub why: &'static str,
 }
 
-/// What [`check`](fn@super::check) cannot read off Redis.
+/// What [`Control::check`](crate::control::Control::check) cannot read off Redis.
 pub const NOT_READABLE: &[NotReadable] = &[
     NotReadable {
         invariant: Invariant::I4,
@@ -133,7 +133,7 @@ pub const NOT_READABLE: &[NotReadable] = &[
     },
 ];
 
-/// What [`check`](fn@super::check) found.
+/// What [`Control::check`](crate::control::Control::check) found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CheckReport {
