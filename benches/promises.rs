@@ -14,6 +14,7 @@ use std::io::BufRead as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::control;
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
 use seriatim::sink;
@@ -237,7 +238,7 @@ async fn drain_once(input: Option<&str>) -> anyhow::Result<f64> {
 }
 
 async fn queued(conn: &mut MultiplexedConnection) -> anyhow::Result<u64> {
-    let all = seriatim::control::depth(conn, &Keys::new(), 1).await?;
+    let all = control(conn, &Keys::new()).depth(1).await?;
     Ok(all.events_queued)
 }
 

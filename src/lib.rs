@@ -13,7 +13,7 @@
 //! - `sink`: where a worker sends events (feature `worker`)
 //! - `handlers`: async functions for types of events, a sink (feature `worker`)
 //! - `worker`: claims, delivers, commits and recovers (feature `worker`)
-//! - `control`: looks at a live system: check, stats, inspect, dead letters (feature `worker`)
+//! - `control`: a handle that looks at a live system and acts as an operator (feature `worker`)
 //! - `projection`: folds over the event log into read models (feature `worker`)
 //! - `testing`: runs handlers in tests, without Redis or with one (feature `worker`)
 //! - `verify`: judges the outputs of workers (feature `worker`)

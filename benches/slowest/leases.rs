@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use seriatim::control;
 use seriatim::handlers::{SUBTASK_BYTES_MAX, SUBTASKS_MAX};
 use seriatim::wire::{self, Attach, BatchReply, Emits, Finished, SlotBatch, Sweep};
 
+use crate::support::control;
 use crate::world::{Case, NAME, TOKEN, World, case, event, names};
 
 /// Keeps what handlers of an event have emitted, as much as they may.
@@ -93,7 +93,7 @@ pub(crate) fn cases() -> Vec<Case> {
         }),
         case("adopt", "the clock has stepped back, under 1,000 rules and 100,000 held objects", |world, _| {
             Box::pin(async move {
-                let now_ms = control::stats::time_ms(&mut world.conn).await.expect("a time");
+                let now_ms = control(&world.conn, &world.keys).now_ms().await.expect("a time");
                 crate::rules::many(world).await;
                 for n in 0..100 {
                     let mut held = redis::cmd("ZADD");

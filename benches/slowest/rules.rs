@@ -1,10 +1,11 @@
 //! Rules: 1,000 of them, and names with as many colons as a name can have, and with prefixes of
 //! their own.
 
-use seriatim::control::rules::{Kind, RULES_MAX, Selector, lift, set};
+use seriatim::control::rules::{Kind, RULES_MAX, Selector};
 use seriatim::wire::operator::By;
 use seriatim::wire::{self, Advance, Bounds, ClaimFirst};
 
+use crate::support::control;
 use crate::world::{Case, NAME, TOKEN, World, case, deep, done};
 
 fn by(why: &str) -> By<'_> {
@@ -24,7 +25,7 @@ pub(crate) async fn many(world: &mut World) {
 
 async fn over_all(world: &mut World) {
     let all: Selector = "*".parse().expect("a selector");
-    set(&mut world.conn, &world.keys, by(""), Kind::Pause, &all, None).await.expect("set");
+    control(&world.conn, &world.keys).set_rule(by(""), Kind::Pause, &all, None).await.expect("set");
 }
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -61,7 +62,7 @@ pub(crate) fn cases() -> Vec<Case> {
                     world.advance(&call).await;
                 }
                 let all: Selector = "*".parse().expect("a selector");
-                lift(&mut world.conn, &world.keys, by(""), Kind::Pause, &all).await.expect("lifted");
+                control(&world.conn, &world.keys).lift_rule(by(""), Kind::Pause, &all).await.expect("lifted");
                 let call = world.free(settings, ClaimFirst::Markers);
                 world.begin().await;
                 world.advance(&call).await;
@@ -86,7 +87,7 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 many(world).await;
                 world.begin().await;
-                seriatim::control::check(&mut world.conn, &world.keys).await.expect("checked");
+                control(&world.conn, &world.keys).check().await.expect("checked");
             })
         }),
         case("operator/rule", "set: the last of 1,000", |world, _| {

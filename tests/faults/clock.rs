@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use rstest::rstest;
-use seriatim::control::rules::{self, Kind, Selector};
+use seriatim::control::rules::{Kind, Selector};
 use seriatim::keys::Keys;
 use seriatim::projection::{RedisStore, Store};
 use seriatim::wire::operator::By;
@@ -18,7 +18,7 @@ use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
 use crate::support::sweep::LOOK;
-use crate::support::{Redis, until};
+use crate::support::{Redis, control, until};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -155,7 +155,7 @@ async fn a_rule_ends_in_time_after_a_step_back() {
     let by = By { who: "ada", why: "" };
     for (selector, after) in [("a:*", Some(Duration::from_secs(3))), ("b:*", None), ("c:*", Some(2 * HOUR))] {
         let selector: Selector = selector.parse().expect("a selector");
-        rules::set(&mut conn, &keys, by, Kind::Pause, &selector, after).await.expect("set");
+        control(&conn, &keys).set_rule(by, Kind::Pause, &selector, after).await.expect("set");
     }
     adopt(&mut conn, &keys, None).await;
     step_back(&clock, &console).await;
@@ -168,7 +168,7 @@ async fn a_rule_ends_in_time_after_a_step_back() {
     sink.until_sent(1).await;
     assert!(stepped.elapsed() < SOON, "{:?}", stepped.elapsed());
     assert_eq!(sink.sent()[0].object, "a:1");
-    let left = rules::rules(&mut conn, &keys).await.expect("rules");
+    let left = control(&conn, &keys).rules().await.expect("rules");
     let ends: Vec<_> = left.rules.iter().filter(|rule| rule.in_force).map(|rule| rule.end_ms).collect();
     let [None, Some(end)] = ends[..] else { panic!("{left:?}") };
     let two_hours = 7_200_000;

@@ -6,13 +6,13 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use seriatim::consume::{Gate, Start, Verdict};
-use seriatim::control::{ControlError, Forgot, forget};
+use seriatim::control::{ControlError, Forgot};
 
 use crate::state::State;
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Gate as Barrier, Recorder};
 use crate::support::running::start;
-use crate::support::{Redis, until};
+use crate::support::{Redis, control, until};
 
 /// Runs `seriatim forget` against this Redis, with this on standard input.
 fn seriatim(redis: &Redis, arguments: &[&str], input: &[u8]) -> Output {
@@ -109,11 +109,11 @@ async fn the_library_forgets_in_the_order_of_the_names() {
     let keys = state.keys.clone();
     state.delivered("a", 3).await;
     state.emit("b", "1").await;
-    let refused = forget(&mut state.conn, &keys, &["a", ""]).await;
+    let refused = control(&state.conn, &keys).forget(&["a", ""]).await;
     assert!(matches!(refused, Err(ControlError::Name(_))), "{refused:?}");
-    let forgot = forget(&mut state.conn, &keys, &["b", "a", "c"]).await.expect("an answer");
+    let forgot = control(&state.conn, &keys).forget(&["b", "a", "c"]).await.expect("an answer");
     assert_eq!(forgot, [Forgot::Queued { events: 1 }, Forgot::Forgotten { last_event_id: "3".to_owned() }, Forgot::Unknown]);
-    assert_eq!(forget(&mut state.conn, &keys, &[""; 0]).await.expect("an answer"), []);
+    assert_eq!(control(&state.conn, &keys).forget(&[""; 0]).await.expect("an answer"), []);
 }
 
 /// What is written in docs/protocol.md is enough for an operator who forgets.
@@ -127,10 +127,10 @@ async fn an_operator_needs_one_right_more() {
     state.run("ACL", &base).await;
     state.delivered("a", 3).await;
     let client = redis::Client::open(format!("{}?user=operator&pass=secret", redis.url())).expect("a URL");
-    let mut conn = client.get_multiplexed_async_connection().await.expect("Redis answers");
-    assert!(forget(&mut conn, &keys, &["a"]).await.is_err());
+    let conn = client.get_multiplexed_async_connection().await.expect("Redis answers");
+    assert!(control(&conn, &keys).forget(&["a"]).await.is_err());
     state.run("ACL", &["SETUSER", "operator", "+del"]).await;
-    let forgot = forget(&mut conn, &keys, &["a"]).await.expect("an answer");
+    let forgot = control(&conn, &keys).forget(&["a"]).await.expect("an answer");
     assert_eq!(forgot, [Forgot::Forgotten { last_event_id: "3".to_owned() }]);
 }
 

@@ -5,8 +5,8 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use seriatim::control::log::{PER_CALL_MAX, since};
-use seriatim::control::{self, By, ControlError, LogEntry, LogStatus, log, newest_log};
+use seriatim::control::log::PER_CALL_MAX;
+use seriatim::control::{By, ControlError, Cursor, LogEntry, LogStatus};
 use seriatim::sink::Stop;
 use seriatim::wire::values::HeldId;
 use seriatim::wire::{
@@ -16,9 +16,9 @@ use seriatim::wire::{
 use seriatim::worker::WorkerConfig;
 
 use crate::state::State;
-use crate::support::Redis;
 use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
+use crate::support::{Redis, control};
 
 const BOUNDS: Bounds = Bounds {
     batch: 10,
@@ -79,7 +79,7 @@ fn on() -> Option<EventLog> {
 
 async fn rows(state: &mut State) -> Vec<LogEntry> {
     let keys = state.keys.clone();
-    log(&mut state.conn, &keys, None, PER_CALL_MAX).await.expect("the log").entries
+    control(&state.conn, &keys).log(None, PER_CALL_MAX).await.expect("the log").entries
 }
 
 /// A row in short: status, id, prev, object, event, error, attempts.
@@ -243,7 +243,7 @@ async fn what_the_log_cannot_take_is_held() {
 
 async fn rows_error(state: &mut State) -> Option<ControlError> {
     let keys = state.keys.clone();
-    log(&mut state.conn, &keys, None, 1).await.err()
+    control(&state.conn, &keys).log(None, 1).await.err()
 }
 
 /// An event that could not become a dead letter stays, and has no row; those delivered before it
@@ -308,7 +308,7 @@ async fn the_log_is_trimmed_by_count_and_by_age() {
         state.own("w.0", "work:1", id, &["1"]).await;
         tell(&mut state, Some(keep), &report("work:1", id, 1, BatchResult::Done)).await;
         let keys = state.keys.clone();
-        let page = log(&mut state.conn, &keys, None, 1).await.expect("the log");
+        let page = control(&state.conn, &keys).log(None, 1).await.expect("the log");
         kept.push((page.kept, page.written));
         state.run("DEL", &[&keys.event_log()]).await;
     }
@@ -328,7 +328,7 @@ async fn a_call_trims_a_bounded_number_of_rows() {
         state.own("w.0", "work:1", id, &["1"]).await;
         tell(&mut state, Some(keep), &report("work:1", id, 1, BatchResult::Done)).await;
         let keys = state.keys.clone();
-        let kept = log(&mut state.conn, &keys, None, 1).await.expect("the log").kept;
+        let kept = control(&state.conn, &keys).log(None, 1).await.expect("the log").kept;
         assert!((23_900..=24_100).contains(&kept), "{kept}");
         state.run("DEL", &[&keys.event_log()]).await;
     }
@@ -351,7 +351,7 @@ async fn a_skipped_event_is_dead_in_the_log_where_it_is_on() {
         connect(&mut state, event_log).await;
         state.delivered("work:1", 3).await;
         state.hold("work:1", "inf", &["4"], "4 1 3 0 retry: no").await;
-        control::held::skip(&mut state.conn, &keys, ADA, "work:1", Some(4)).await.expect("skipped");
+        control(&state.conn, &keys).skip(ADA, "work:1", Some(4)).await.expect("skipped");
         let rows = rows(&mut state).await;
         assert_eq!(rows.len(), expected);
         assert!(
@@ -363,7 +363,7 @@ async fn a_skipped_event_is_dead_in_the_log_where_it_is_on() {
         state.run("DEL", &[&key]).await;
         state.run("SET", &[&key, value]).await;
         state.hold("work:1", "inf", &["4"], "4 1 3 0 retry: no").await;
-        let skipped = control::held::skip(&mut state.conn, &keys, ADA, "work:1", None).await;
+        let skipped = control(&state.conn, &keys).skip(ADA, "work:1", None).await;
         assert!(matches!(&skipped, Err(ControlError::WrongType { key: wrong, .. }) if *wrong == key), "{skipped:?}");
         assert_eq!(redis.console().await.list(&keys.events_held("work:1")).await.len(), if value == "log" { 1 } else { 2 });
         state.run("DEL", &[&key]).await;
@@ -399,22 +399,22 @@ async fn the_log_is_read_in_pages() {
     let redis = Redis::start();
     let mut state = attached(&redis).await;
     let keys = state.keys.clone();
-    let page = log(&mut state.conn, &keys, None, 5).await.expect("a page");
-    assert_eq!((page.entries.len(), page.written, page.last_id.as_str()), (0, 0, "0-0"));
+    let page = control(&state.conn, &keys).log(None, 5).await.expect("a page");
+    assert_eq!((page.entries.len(), page.written, page.end.as_str()), (0, 0, "0-0"));
     filled(&mut state, 150, 1000).await;
     filled(&mut state, 1, 2000).await;
-    let page = log(&mut state.conn, &keys, None, 1000).await.expect("a page");
+    let page = control(&state.conn, &keys).log(None, 1000).await.expect("a page");
     assert_eq!((page.entries.len(), page.written, page.kept), (PER_CALL_MAX, 151, 151));
-    let last = page.entries.last().map(|row| row.log_id.clone()).expect("a row");
-    let rest = log(&mut state.conn, &keys, Some(&last), 1000).await.expect("a page").entries;
+    let last = page.next.expect("more rows");
+    let rest = control(&state.conn, &keys).log(Some(&last), 1000).await.expect("a page").entries;
     let ids: Vec<_> = rest.iter().map(|row| row.log_id.as_str()).collect();
     assert_eq!((ids.len(), ids[0], ids[50]), (51, "1000-101", "2000-1"));
-    let late = log(&mut state.conn, &keys, since(2000).as_deref(), 10).await.expect("a page").entries;
+    let late = control(&state.conn, &keys).log(Cursor::since(2000).as_ref(), 10).await.expect("a page").entries;
     assert_eq!((late.len(), late[0].finalized_ms, &late[0].status), (1, 2000, &LogStatus::Completed));
-    let newest = newest_log(&mut state.conn, &keys, Some("2000-1"), 2).await.expect("a page").entries;
+    let newest = control(&state.conn, &keys).newest_log(Some(&"2000-1".into()), 2).await.expect("a page").entries;
     assert_eq!(newest.iter().map(|row| row.log_id.as_str()).collect::<Vec<_>>(), ["1000-150", "1000-149"]);
     for wrong in ["1000", "-", "1-+2"] {
-        let refused = log(&mut state.conn, &keys, Some(wrong), 1).await;
+        let refused = control(&state.conn, &keys).log(Some(&wrong.into()), 1).await;
         assert!(matches!(refused, Err(ControlError::LogId(_))), "{refused:?}");
     }
 }

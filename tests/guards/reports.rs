@@ -1,10 +1,9 @@
 //! `advance`: what a slot reports, and the object it leaves.
 
-use seriatim::control;
 use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Report, Tag};
 
 use crate::state::State;
-use crate::support::Redis;
+use crate::support::{Redis, control};
 use crate::{BOUNDS, LEASE, ask, attach, attached, done, objects, pop};
 
 /// A worker that owns `work:1`, behind which its list has a name that it does not own. New names
@@ -27,7 +26,7 @@ async fn told(state: &mut State, report: &Report) -> [Option<String>; 2] {
     call.report(0, report);
     let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert!(matches!(answer, Advanced::Ok { .. }), "{answer:?}");
-    let checked = control::check(&mut state.conn, &keys).await.expect("checked");
+    let checked = control(&state.conn, &keys).check().await.expect("checked");
     assert!(checked.is_clean(), "{:#?}", checked.violations);
     let mut owners = redis::cmd("MGET");
     owners.arg(keys.event_worker("work:1")).arg(keys.event_worker("work:2"));

@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use seriatim::control::held::{Skipped, release, skip};
-use seriatim::control::{self, By, inspect};
+use seriatim::control::By;
+use seriatim::control::held::Skipped;
 use seriatim::sink::Stop;
 use seriatim::wire::{self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag};
 
 use crate::state::State;
-use crate::support::Redis;
 use crate::support::console::Console;
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
+use crate::support::{Redis, control};
 
 const BOUNDS: Bounds = Bounds {
     batch: 10,
@@ -115,7 +115,7 @@ async fn the_errors_of_the_last_20_attempts_are_kept() {
     let expected: Vec<_> = (6..=25).rev().map(|attempt| format!("{attempt} no {attempt}")).collect();
     assert_eq!(kept(&console).await, expected);
     let (after, _): (u64, u64) = console.run(&["TIME"]).await;
-    let seen = inspect(&mut state.conn, &console.keys, "work:1").await.expect("an inspection");
+    let seen = control(&state.conn, &console.keys).inspect("work:1").await.expect("an inspection");
     assert_eq!((seen.errors.len(), seen.errors[0].attempt, seen.errors[0].error.as_str()), (20, 25, "no 25"));
     assert!(seen.errors.iter().all(|failed| (before * 1000..(after + 1) * 1000).contains(&failed.at_ms)), "{:?}", seen.errors);
     assert!(seen.errors.is_sorted_by(|later, earlier| later.at_ms >= earlier.at_ms), "{:?}", seen.errors);
@@ -140,8 +140,8 @@ async fn attempts_used_up_are_kept_too() {
     console.until_held("work:1", "attempts: failed 2 times").await;
     assert_eq!(kept(&console).await, ["2 attempts: no: 2", "1 attempts: no: 1"]);
     console.check().await;
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    release(&mut state.conn, redis.keys(), ADA, "work:1").await.expect("released");
+    let state = State::new(redis.connect().await, redis.keys().clone());
+    control(&state.conn, redis.keys()).release(ADA, "work:1").await.expect("released");
     console.until_held("work:1", "attempts: failed 3 times").await;
     assert_eq!(kept(&console).await, ["3 attempts: no: 3", "2 attempts: no: 2", "1 attempts: no: 1"]);
     console.release("work:1").await;
@@ -284,7 +284,7 @@ async fn a_wrong_type_holds_up_nothing() {
     let batch = told(&mut state, &report(FAILED, 0, then), 1).await.expect("the batch again");
     assert_eq!((batch.tag.to_string().as_str(), batch.events.len()), ("5 3 3", 3));
     assert_eq!(console.text(&keys.event_errors("work:1")).await.as_deref(), Some("wrong"));
-    let seen = inspect(&mut state.conn, &keys, "work:1").await.expect("an inspection");
+    let seen = control(&state.conn, &keys).inspect("work:1").await.expect("an inspection");
     assert!(seen.errors.is_empty() && seen.wrong_types.len() == 1, "{seen:?}");
     told(&mut state, &report(batch.tag, 1, BatchResult::Part { next: batch.tag.after(1, 1) }), 0).await;
     assert!(!console.left().await.contains(&"work:1:event.errors".to_owned()));
@@ -319,7 +319,7 @@ async fn a_skip_and_a_forgetting_take_them_along() {
     state.hold("work:1", "inf", &["1", "2"], "5 0 1 0 retry: no").await;
     state.run("LPUSH", &[&keys.event_errors("work:1"), "17 1 no"]).await;
     console.check().await;
-    let skipped = skip(&mut state.conn, &keys, ADA, "work:1", None).await.expect("an answer");
+    let skipped = control(&state.conn, &keys).skip(ADA, "work:1", None).await.expect("an answer");
     assert!(matches!(skipped, Skipped::Skipped { id: 5, left: 1, .. }), "{skipped:?}");
     assert_eq!(kept(&console).await, Vec::<String>::new());
     state.delivered("work:2", 4).await;
@@ -347,10 +347,10 @@ async fn what_is_left_behind_is_found() {
             _ => state.delivered("work:1", 7).await,
         }
         state.run("LPUSH", &[&keys.event_errors("work:1"), "17 1 no"]).await;
-        let report = control::check(&mut state.conn, &keys).await.expect("checked");
+        let report = control(&state.conn, &keys).check().await.expect("checked");
         let found: Vec<_> = report.violations.iter().map(|violation| violation.what.as_str()).collect();
         assert!(found.len() == 1 && found[0].contains("tells how an event has failed"), "{at} {tag}: {found:?}");
-        let seen = inspect(&mut state.conn, &keys, "work:1").await.expect("an inspection");
+        let seen = control(&state.conn, &keys).inspect("work:1").await.expect("an inspection");
         assert_eq!(seen.errors, [], "{at} {tag}");
     }
 }
@@ -362,7 +362,7 @@ async fn the_command_shows_them() {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let keys = state.keys.clone();
     state.hold("work:1", "99999999999999", &["1"], "5 1 2 0 retry: no 2").await;
-    let now = control::stats::time_ms(&mut state.conn).await.expect("a time");
+    let now = control(&state.conn, &state.keys).now_ms().await.expect("a time");
     let (first, second) = (format!("{} 1 {}", now - 3_600_000, "x".repeat(300)), format!("{} 2 no\n2", now - 60_000));
     state.run("LPUSH", &[&keys.event_errors("work:1"), &first, &second]).await;
     let run = |arguments: &[&str]| {

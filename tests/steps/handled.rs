@@ -4,15 +4,15 @@
 
 use std::time::Duration;
 
-use seriatim::control::held::{Skipped, skip};
-use seriatim::control::{self, By};
+use seriatim::control::By;
+use seriatim::control::held::Skipped;
 use seriatim::wire::{
     self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, Finished, Handled, Report, SlotBatch, Suspects, Tag,
 };
 
 use crate::state::State;
-use crate::support::Redis;
 use crate::support::console::Console;
+use crate::support::{Redis, control};
 
 const BOUNDS: Bounds = Bounds {
     batch: 10,
@@ -206,7 +206,7 @@ async fn a_skip_takes_along_what_is_finished_of_the_event() {
         let keys = state.keys.clone();
         state.hold("work:1", "inf", &["1", "2"], "5 0 1 0 retry: no").await;
         state.run("HSET", &[&keys.event_handled("work:1"), "id", id, "handler:a", "1"]).await;
-        let skipped = skip(&mut state.conn, &keys, by, "work:1", None).await.expect("an answer");
+        let skipped = control(&state.conn, &keys).skip(by, "work:1", None).await.expect("an answer");
         assert!(matches!(skipped, Skipped::Skipped { id: 5, .. }), "{skipped:?}");
         assert_eq!(is_kept(&mut state).await, left, "{id}");
     }
@@ -220,7 +220,7 @@ async fn what_is_left_behind_is_found() {
     let keys = state.keys.clone();
     state.delivered("work:1", 7).await;
     state.run("HSET", &[&keys.event_handled("work:1"), "id", "7"]).await;
-    let report = control::check(&mut state.conn, &keys).await.expect("checked");
+    let report = control(&state.conn, &keys).check().await.expect("checked");
     let found: Vec<_> = report.violations.iter().map(|violation| format!("{violation:?}")).collect();
     assert!(found.len() == 1 && found[0].contains("tells what handlers have finished"), "{found:?}");
 }

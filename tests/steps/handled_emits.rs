@@ -5,15 +5,15 @@
 use std::time::Duration;
 
 use seriatim::control::By;
-use seriatim::control::held::{Skipped, skip};
+use seriatim::control::held::Skipped;
 use seriatim::wire::{
     self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Emits, EventLog, Finished, Forgot, Handled,
     Report, ScriptError, SlotBatch, Suspects, Tag,
 };
 
 use crate::state::State;
-use crate::support::Redis;
 use crate::support::console::Console;
+use crate::support::{Redis, control};
 
 const BOUNDS: Bounds = Bounds {
     batch: 10,
@@ -350,7 +350,7 @@ async fn what_cannot_be_read_holds_the_batch() {
         assert_eq!(quarantined, [("work:1".to_owned(), why.to_owned())], "{text:?}");
         assert_eq!((hash(&console).await.len(), queued(&console, "work:2").await.len()), (3, 0), "{text:?}");
         let by = By { who: "ada", why: "because" };
-        let refused = skip(&mut state.conn, &console.keys, by, "work:1", None).await.map_err(|error| error.to_string());
+        let refused = control(&state.conn, &console.keys).skip(by, "work:1", None).await.map_err(|error| error.to_string());
         assert!(refused.as_ref().is_err_and(|error| error.contains("hash that cannot be read")), "{text:?}: {refused:?}");
         assert_eq!((hash(&console).await.len(), console.dead().await.len()), (3, 0), "{text:?}");
     }
@@ -381,12 +381,12 @@ async fn a_skip_pushes_what_is_emitted_of_the_event() {
         state.run("HSET", &[&console.keys.event_handled("work:1"), "id", id, "handler:a", "1", "emit:a", &text]).await;
         if pushed > 0 {
             state.run("SET", &[&console.keys.events("work:2"), "wrong"]).await;
-            let refused = skip(&mut state.conn, &console.keys, by, "work:1", None).await;
+            let refused = control(&state.conn, &console.keys).skip(by, "work:1", None).await;
             assert!(refused.is_err(), "{refused:?}");
             assert_eq!((hash(&console).await.len(), console.dead().await.len()), (3, 0));
             state.run("DEL", &[&console.keys.events("work:2")]).await;
         }
-        let skipped = skip(&mut state.conn, &console.keys, by, "work:1", None).await.expect("an answer");
+        let skipped = control(&state.conn, &console.keys).skip(by, "work:1", None).await.expect("an answer");
         assert!(matches!(skipped, Skipped::Skipped { id: 5, .. }), "{skipped:?}");
         assert_eq!(queued(&console, "work:2").await, &["a", "b"][..pushed]);
         assert_eq!(hash(&console).await.len(), if pushed > 0 { 0 } else { 3 });

@@ -6,8 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::control::held::skip;
-use seriatim::control::{By, LogEntry, ended, inspect, log};
+use seriatim::control::{By, LogEntry};
 use seriatim::event::Json;
 use seriatim::handlers::{Failure, HandlerContext, HandlerResultError, Handlers, RESULT_BYTES_MAX};
 use seriatim::wire::{
@@ -20,7 +19,7 @@ use crate::state::State;
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
-use crate::support::{Redis, until};
+use crate::support::{Redis, control, until};
 
 const BOUNDS: Bounds = Bounds {
     batch: 10,
@@ -87,7 +86,7 @@ async fn advance(state: &mut State, count: usize, then: BatchResult, is_on: bool
 }
 
 async fn rows(redis: &Redis) -> Vec<LogEntry> {
-    log(&mut redis.connect().await, redis.keys(), None, 100).await.expect("the log").entries
+    control(&redis.connect().await, redis.keys()).log(None, 100).await.expect("the log").entries
 }
 
 /// The status, id and results of each row.
@@ -157,7 +156,7 @@ async fn a_skipped_event_has_its_results() {
         finish(&mut state, id).await;
         let rest = BatchResult::Hold { rest: tag(5).failed(), delay: None, reason: "retry: no".into() };
         advance(&mut state, 0, rest, true).await;
-        skip(&mut state.conn, &state.keys, ADA, "work:1", None).await.expect("skipped");
+        control(&state.conn, &state.keys).skip(ADA, "work:1", None).await.expect("skipped");
         assert_eq!(shorts(&redis).await, [format!("dead 5 {results}")]);
         let is_left: bool = console.run(&["EXISTS", &console.keys.event_handled("work:1")]).await;
         assert_eq!(is_left, id == 6);
@@ -202,7 +201,7 @@ async fn a_result_outlives_a_retry_and_the_process() {
     console.emit("work:1", "{}").await;
     console.until_held("work:1", "retry: ").await;
     worker.crash().await;
-    let seen = inspect(&mut redis.connect().await, redis.keys(), "work:1").await.expect("an answer");
+    let seen = control(&redis.connect().await, redis.keys()).inspect("work:1").await.expect("an answer");
     let kept = seen.kept_results.expect("results");
     let id = seen.next_event.and_then(|event| event.id);
     assert_eq!((kept.id, kept.results.as_deref()), (id, Some(r#"{"mail":{"attempt":1,"to":"Brno"}}"#)));
@@ -221,7 +220,7 @@ async fn a_result_outlives_a_retry_and_the_process() {
     let row = rows(&redis).await.pop().expect("a row");
     assert_eq!(row.result("mail").as_deref(), Some(r#"{"attempt":1,"to":"Brno"}"#));
     assert_eq!((row.results().len(), row.attempts), (1, Some(1)));
-    let event = ended(&mut redis.connect().await, redis.keys(), "work:1").await.expect("an answer").events.remove(0);
+    let event = control(&redis.connect().await, redis.keys()).ended("work:1").await.expect("an answer").events.remove(0);
     assert_eq!(event.results(), row.results());
     console.check().await;
 }
@@ -300,6 +299,6 @@ async fn a_result_that_is_too_large_is_refused() {
     let result = rows(&redis).await[0].result("large").expect("a result");
     assert_eq!(result.len(), RESULT_BYTES_MAX);
     // What an object's last events are shown with is bounded.
-    let event = ended(&mut redis.connect().await, redis.keys(), "work:1").await.expect("an answer").events.remove(0);
+    let event = control(&redis.connect().await, redis.keys()).ended("work:1").await.expect("an answer").events.remove(0);
     assert_eq!(event.results, None);
 }

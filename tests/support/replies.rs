@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, Pipeline, RedisFuture, Value};
-use seriatim::control;
+use seriatim::control::Control;
 use seriatim::keys::Keys;
 use seriatim::wire::operator::{self, By, Settle};
 use seriatim::wire::{
@@ -14,6 +14,7 @@ use seriatim::wire::{
 };
 
 /// Answers everything with the same value.
+#[derive(Clone)]
 struct Same(Value);
 
 impl ConnectionLike for Same {
@@ -79,7 +80,8 @@ pub async fn every_call(reply: Value) {
     }
     let _ = operator::release(&mut conn, &keys, by, b"o").await;
     let _ = operator::skip(&mut conn, &keys, by, b"o", Some(1)).await;
-    let _ = control::held(&mut conn, &keys, false, None, 1).await;
-    let _ = control::dead_letters(&mut conn, &keys, None, 1).await;
-    let _ = control::actions(&mut conn, &keys, None, 1).await;
+    let control = Control::new(conn).with_keys(keys);
+    let _ = control.held(false, None, 1).await;
+    let _ = control.dead_letters(None, 1).await;
+    let _ = control.actions(None, 1).await;
 }

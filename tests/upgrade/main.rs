@@ -5,11 +5,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+use crate::support::control;
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, Value};
 use rstest::rstest;
 use seriatim::control::By;
-use seriatim::control::rules::{self, Kind};
+use seriatim::control::rules::Kind;
 use seriatim::keys::Keys;
 use seriatim::wire::{self, Emits, ScriptError, Seen};
 use support::Redis;
@@ -133,9 +134,9 @@ async fn what_the_previous_version_has_is_taken_over(#[case] name: &str) {
     for object in ["fails", "waits"] {
         console.release(object).await;
     }
-    let mut conn = redis.connect().await;
+    let conn = redis.connect().await;
     let selector = "paused:*".parse().expect("a selector");
-    rules::lift(&mut conn, redis.keys(), BY, Kind::Pause, &selector).await.expect("lifted");
+    control(&conn, redis.keys()).lift_rule(BY, Kind::Pause, &selector).await.expect("lifted");
     sink.until_sent(1 + 2 + 2 + 1 + 2 + 2 + 2).await;
     console.until_at_rest().await;
     worker.finish().await;

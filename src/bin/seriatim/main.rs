@@ -4,32 +4,12 @@
 // `shown` does neither.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod actions;
-mod actor;
 mod bench;
-mod check;
-mod dead;
+mod commands;
+mod console;
 mod demo;
-mod emit;
-mod exit;
-mod forget;
-mod global;
-mod held;
-mod inspect;
-mod lines;
-mod log;
-mod logs;
-mod named;
-mod pointer;
 mod private;
 mod random;
-mod rules;
-mod shown;
-mod stats;
-mod stop;
-mod told;
-mod verify;
-mod worker;
 
 use std::process::ExitCode;
 
@@ -37,8 +17,10 @@ use clap::builder::{BoolishValueParser, OsStr, Resettable};
 use clap::{Arg, ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use seriatim::control::rules::Kind;
 
-use crate::exit::{Exit, Failure};
-use crate::global::Global;
+use crate::commands::{actions, check, dead, emit, forget, held, inspect, log, rules, stats, verify, worker};
+use crate::console::exit::{self, Exit, Failure};
+use crate::console::global::Global;
+use crate::console::shown;
 
 /// Serializes the events of many producers, per object, through Redis.
 ///

@@ -3,10 +3,9 @@
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use seriatim::control::actions::actions;
 
 use crate::state::State;
-use crate::support::Redis;
+use crate::support::{Redis, control};
 
 fn seriatim(redis: &Redis, arguments: &[&str]) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
@@ -52,7 +51,7 @@ async fn the_commands_set_list_and_lift_rules() {
     assert_eq!(done(&redis, &["pause", "work:*"]), "work:* is paused; it was being lifted\n");
     assert_eq!(done(&redis, &["unblock", "*"]), "* is unblocked: workers wake its objects\n");
     let keys = redis.keys().clone();
-    let kept = actions(&mut state.conn, &keys, None, 32).await.expect("the actions");
+    let kept = control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions;
     let kept: Vec<_> = kept.iter().rev().map(|action| (action.action.as_str(), action.object.as_str())).collect();
     let expected =
         [("pause", "work:*"), ("pause", "work:*"), ("block", "*"), ("resume", "work:*"), ("pause", "work:*"), ("unblock", "*")];

@@ -3,7 +3,7 @@
 use futures_util::StreamExt as _;
 use seriatim::wire::{self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, Report, Suspects};
 
-use super::{ADA, Kind, lift, rules, selector};
+use super::{Kind, lift, set};
 use crate::support::Redis;
 
 /// An echo of this ends what is looked at.
@@ -46,7 +46,7 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
             console.emit_all(&format!("work:{object}"), ["1", "2", "3"]).await;
         }
         if with_rule {
-            rules::set(&mut conn, &keys, ADA, Kind::Pause, &selector("never:*"), None).await.expect("set");
+            set(&conn, &keys, Kind::Pause, "never:*").await;
         }
         let client = redis::Client::open(redis.url()).expect("a URL");
         let monitor = client.get_async_monitor().await.expect("a monitor");
@@ -86,7 +86,7 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
         let asked = format!(r#""HGET" "{}" "next""#, keys.event_rules());
         counted.push((of_rules.len(), of_rules.iter().filter(|line| line.contains(&asked)).count()));
         if with_rule {
-            lift(&mut conn, &keys, Kind::Pause, "never:*").await;
+            lift(&conn, &keys, Kind::Pause, "never:*").await;
             // The next call finds nothing to wake, and takes the rule away.
             let call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Markers);
             wire::advance(&mut conn, &call).await.expect("an answer");

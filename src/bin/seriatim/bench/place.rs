@@ -10,8 +10,8 @@ use seriatim::connection::url::tcp_settings;
 use seriatim::keys::Keys;
 use tokio::task::JoinSet;
 
-use crate::exit::{Exit, Failure};
-use crate::told::told;
+use crate::console::exit::{Exit, Failure};
+use crate::console::told::told;
 
 /// How long Redis may take for anything; a pipeline of ours on a busy machine counts.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);

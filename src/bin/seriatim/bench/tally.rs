@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::workload::{Chain, Workload};
-use crate::exit::{Exit, Failure};
+use crate::console::exit::{Exit, Failure};
 
 /// If nothing arrives for so long, nothing will.
 const STALL: Duration = Duration::from_secs(60);

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use crate::exit::{Exit, Failure};
-use crate::lines::{Fields, Lines};
+use crate::console::exit::{Exit, Failure};
+use crate::console::lines::{Fields, Lines};
 use crate::random::Random;
 
 /// So many objects can be drawn; of 25,000 draws about 2,000 different ones come up.

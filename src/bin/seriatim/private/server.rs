@@ -12,7 +12,7 @@ use redis::{AsyncConnectionConfig, Client};
 use tokio::process::{Child, Command};
 
 use super::guard::Guard;
-use crate::exit::{Exit, Failure};
+use crate::console::exit::{Exit, Failure};
 
 /// How long the server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -7,6 +7,7 @@ use seriatim::wire::{self, Advance, Advanced, Bounds, ClaimFirst};
 
 use super::super::{ADA, lift, selector, set};
 use super::{BOUNDS, attached};
+use crate::support::control;
 
 /// A worker looked up every prefix of a name at a colon. A legal name has up to 508 colons, so one
 /// rule made each object of such names cost 1,016 lookups, and a call of all slots stopped Redis
@@ -71,7 +72,7 @@ async fn there_are_so_many_rules_and_no_more() {
     }
     fields.arg("next").arg("never");
     fields.query_async::<u64>(scene.conn()).await.expect("HSET");
-    let refused = rules::set(scene.conn(), &keys, ADA, Kind::Pause, &selector("more"), None).await.expect_err("too many");
+    let refused = control(scene.conn(), &keys).set_rule(ADA, Kind::Pause, &selector("more"), None).await.expect_err("too many");
     assert!(matches!(refused, ControlError::Rules(rules::RULES_MAX)), "{refused}");
     assert_eq!(set(scene.conn(), &keys, Kind::Pause, "o7").await, Ruled::Again);
 }

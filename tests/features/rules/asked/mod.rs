@@ -6,15 +6,15 @@ mod bounds;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use seriatim::control::ControlError;
-use seriatim::control::rules::{self, Kind, Ruled};
+use seriatim::control::rules::{Kind, Ruled};
+use seriatim::control::{By, ControlError};
 use seriatim::keys::Keys;
 use seriatim::wire::{self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag};
 
 use super::{ADA, lift, selector, set, set_for};
 use crate::state::State;
-use crate::support::Redis;
 use crate::support::console::Console;
+use crate::support::{Redis, control};
 
 const BOUNDS: Bounds = Bounds {
     batch: 10,
@@ -327,11 +327,11 @@ async fn a_rule_that_is_set_twice_is_one_rule() {
     let keys = scene.keys.clone();
     assert_eq!(lift(scene.conn(), &keys, Kind::Pause, "*").await, Ruled::NotSet);
     set_for(scene.conn(), &keys, Kind::Pause, "work:*", Duration::from_secs(60)).await;
-    let bob = rules::By { who: "bob the \u{e9}", why: "3 4 5" };
-    let again = rules::set(scene.conn(), &keys, bob, Kind::Pause, &selector("work:*"), None).await.expect("set");
+    let bob = By { who: "bob the \u{e9}", why: "3 4 5" };
+    let again = control(scene.conn(), &keys).set_rule(bob, Kind::Pause, &selector("work:*"), None).await.expect("set");
     assert_eq!(again, Ruled::Again);
     set(scene.conn(), &keys, Kind::Block, "z").await;
-    let all = rules::rules(scene.conn(), &keys).await.expect("rules").rules;
+    let all = control(scene.conn(), &keys).rules().await.expect("rules").rules;
     let shown: Vec<_> =
         all.iter().map(|rule| (rule.to_string(), rule.actor.as_str(), rule.reason.as_str(), rule.end_ms)).collect();
     let expected = [("block z", "ada@host", "not now"), ("pause work:*", "bob the \u{e9}", "3 4 5")];
@@ -342,7 +342,7 @@ async fn a_rule_that_is_set_twice_is_one_rule() {
     assert_eq!(lift(scene.conn(), &keys, Kind::Block, "z").await, Ruled::Lifted);
     assert_eq!(lift(scene.conn(), &keys, Kind::Block, "z").await, Ruled::Lifting);
     assert_eq!(scene.console.list(&keys.objects_with_events()).await, [""]);
-    assert!(!rules::rules(scene.conn(), &keys).await.expect("rules").rules[0].in_force);
+    assert!(!control(scene.conn(), &keys).rules().await.expect("rules").rules[0].in_force);
 }
 
 /// Rules of a wrong type stop a call before it has written anything, and so do paused objects where
@@ -356,7 +356,7 @@ async fn a_key_of_a_wrong_type_is_noticed_first() {
         scene.state.own("w.0", "work:2", 1, &["1"]).await;
         if rules_wrong {
             scene.state.run("SADD", &[&keys.event_rules(), "wrong"]).await;
-            let refused = rules::set(scene.conn(), &keys, ADA, Kind::Pause, &selector("*"), None).await.expect_err("wrong");
+            let refused = control(scene.conn(), &keys).set_rule(ADA, Kind::Pause, &selector("*"), None).await.expect_err("wrong");
             assert!(matches!(&refused, ControlError::WrongType { key, .. } if *key == keys.event_rules()), "{refused}");
         }
         if paused_wrong {
