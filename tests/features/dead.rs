@@ -291,7 +291,7 @@ async fn the_commands_show_retry_and_drop() {
     assert_eq!(done(&seriatim(&redis, &drop)), "1700-1  dropped\n");
     let again = seriatim(&redis, &drop);
     assert_eq!(again.status.code(), Some(2));
-    assert_eq!(String::from_utf8_lossy(&again.stdout), "1700-1  not there, or not any more\n");
+    assert_eq!(String::from_utf8_lossy(&again.stdout), "1700-1  absent\n");
     let all = ["dead", "retry", "--all", "--object", "work:2", "--reason", "again"];
     assert_eq!(done(&seriatim(&redis, &all)), "2 retried\n");
 

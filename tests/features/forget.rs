@@ -39,13 +39,13 @@ async fn the_command_forgets_what_is_idle_and_keeps_the_rest() {
     let output = seriatim(&redis, &["bare", "never", "work:1", "work:2", "work:5"], b"");
     let message = String::from_utf8(output.stderr.clone()).expect("UTF-8");
     assert_eq!(output.status.code(), Some(1), "one was kept: {message}");
-    assert!(message.contains("nothing is known of never,") && message.lines().count() == 1, "{message}");
+    assert!(message.contains("never is unknown,") && message.lines().count() == 1, "{message}");
     let expected = [
         "bare  forgotten, its last id was 16",
-        "never  nothing is known of it",
+        "never  unknown",
         "work:1  kept: 2 of its events are queued",
         "work:2  kept: worker a.0 has it",
-        "work:5  kept: it is held; seriatim inspect says why",
+        "work:5  kept: it is held; seriatim inspect shows the reason",
     ];
     assert_eq!(lines(&output), expected);
     assert!(!redis.console().await.left().await.contains(&"bare:last.event.id".to_owned()));
@@ -66,11 +66,11 @@ async fn a_name_of_which_nothing_is_known_is_told() {
     let output = seriatim(&redis, &["work:l", "work:1", "work:I"], b"");
     let message = String::from_utf8(output.stderr.clone()).expect("UTF-8");
     assert_eq!((output.status.code(), lines(&output).len()), (Some(2), 3), "{message}");
-    let told = "seriatim: nothing is known of 2 of the objects, so nothing was forgotten; the first of them is work:l: ";
+    let told = "seriatim: 2 of the objects are unknown, so nothing was forgotten for them; the first is work:l: ";
     assert!(message.starts_with(told) && message.lines().count() == 1, "{message}");
     let output = seriatim(&redis, &["--ignore-unknown", "work:l", "work:2"], b"");
     assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
-    assert_eq!(lines(&output), ["work:l  nothing is known of it", "work:2  forgotten, its last id was 4"]);
+    assert_eq!(lines(&output), ["work:l  unknown", "work:2  forgotten, its last id was 4"]);
 }
 
 /// Names come from standard input too, one a line, in any number; a bad one is told with its line,

@@ -92,7 +92,7 @@ async fn the_program_says_how_to_go_on() {
     for (command, last) in [(&["dead", "list"][..], "1024-0"), (&["log"], "1000-0")] {
         let list = |more: &[&str]| run(&[command, &["--object", "rare"], more].concat());
         let (shown, told) = list(&[]);
-        assert!(shown.is_empty() && told.contains(&format!("go on with --after {last}")), "{shown} {told}");
+        assert!(shown.is_empty() && told.contains(&format!("continue with --after {last}")), "{shown} {told}");
         assert_eq!(list(&["--json"]).0, format!("{{\"after\":\"{last}\"}}\n"));
         let (shown, _) = list(&["--json", "--after", last]);
         assert!(shown.contains("\"1100-0\"") && !shown.contains("\"after\""), "{shown}");

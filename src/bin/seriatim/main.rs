@@ -24,9 +24,9 @@ use crate::console::shown;
 
 /// Serializes the events of many producers, per object, through Redis.
 ///
-/// Producers emit events for objects (`work:1`); workers send the events of each object to a sink
-/// one after another, in the order they were emitted, each with an id and the id of its
-/// predecessor. Workers may crash at any moment: others go on where they were.
+/// Producers emit events for objects (`work:1`). Workers send the events of each object to a sink,
+/// one after another, in the order of the emits. Each event has an id and the id of its
+/// predecessor. If a worker crashes, other workers continue its events.
 #[derive(Debug, Parser)]
 #[command(name = "seriatim", version, max_term_width = 100, after_long_help = exit::HELP)]
 struct Cli {
@@ -46,22 +46,22 @@ enum Command {
     Inspect(inspect::Args),
     Dead(dead::Args),
     Held(held::Args),
-    /// Pause objects: they are claimed no more, until `resume`
+    /// Pause objects: workers do not claim them until `resume`
     ///
-    /// Events go on being emitted, and what is in flight finishes. A block holds on where a pause
-    /// is lifted, and the other way round.
+    /// Emits continue, and deliveries in flight finish. Pauses and blocks are lifted separately: an
+    /// object waits while it is under either.
     Pause(rules::Set),
-    /// Lift a pause: workers wake what it has held
+    /// Lift a pause: workers wake the objects it was holding
     ///
-    /// What another rule is over stays.
+    /// Objects under another rule stay.
     Resume(rules::Lift),
-    /// Block objects, as an operator: they are claimed no more, until `unblock`
+    /// Block objects, as an operator: workers do not claim them until `unblock`
     ///
-    /// As a pause, but lifted by itself: no `resume` of a user lifts it.
+    /// A block works like a pause, but only `unblock` lifts it; `resume` does not.
     Block(rules::Set),
-    /// Lift a block: workers wake what it has held
+    /// Lift a block: workers wake the objects it was holding
     ///
-    /// What another rule is over stays.
+    /// Objects under another rule stay.
     Unblock(rules::Lift),
     Rules(rules::List),
     Actions(actions::Args),

@@ -194,8 +194,8 @@ async fn the_commands_list_release_and_skip() {
     assert!(skipped.starts_with("event 15 is dead letter ") && skipped.ends_with("; 0 events of its batch go on\n"), "{skipped}");
     for (arguments, why) in [
         (&["held", "release", "work:2"][..], "work:2 is not held, worker a.0 has it"),
-        (&["held", "release", "never"], "never is not held, nobody has it"),
-        (&["held", "skip", "work:8"], "no event of it is in hand"),
+        (&["held", "release", "never"], "never is not held, it has no owner"),
+        (&["held", "skip", "work:8"], "the object has no event that was in hand"),
         (&["held", "release", "work:9"], "a rule holds work:9"),
         (&["held", "skip", "work:9"], "a rule holds work:9"),
         (&["held", "skip", "work:6", "--id", "15"], "the id 16"),

@@ -310,7 +310,7 @@ async fn the_lag_is_in_the_statistics() {
         .output()
         .expect("the program runs");
     let shown = String::from_utf8(shown.stdout).expect("UTF-8");
-    assert!(shown.contains("projection    ids: 50 rows behind, nobody runs it"), "{shown}");
+    assert!(shown.contains("projection    ids: 50 rows behind, not running"), "{shown}");
 }
 
 /// A store that fails, or is never heard of again, before or after it has saved.

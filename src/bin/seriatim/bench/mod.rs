@@ -52,62 +52,62 @@ use crate::console::stop::stop_signal;
 use crate::private::{Guard, Listen, Server};
 use crate::random::{Random, fresh_seed};
 
-/// Measure throughput, latency and memory on this Redis, beside plain streams and lists
+/// Measure throughput, latency and memory on this Redis, compared with plain streams and lists
 ///
-/// Emits events, drains them with workers in this process whose sink only counts, and checks that
-/// every event came exactly once and in order. In turn with it, on the same Redis and with the same
-/// payloads: `streams`, 16 static partitions on Redis Streams with a consumer each, and `raw`, one
-/// list that is pushed and popped. The table shows the medians over all repetitions; compare ratios
-/// rather than figures.
+/// Emits events, and drains them with workers in this process whose sink only counts. It checks
+/// that every event came exactly once and in order. Two other programs are measured in turn, on the
+/// same Redis and with the same payloads. `streams` has 16 static partitions on Redis Streams with
+/// one consumer each. `raw` is one list that is pushed and popped. The table shows the medians over
+/// all repetitions; compare ratios, not figures.
 ///
-/// It works under a namespace of its own (bench- and 8 hex digits, or --namespace NAME, which must
-/// be empty), touches nothing else, and deletes what it wrote, also after Ctrl-C. Memory and
-/// processor time are those of the whole server: others that use it disturb them, and it disturbs
-/// others. The Redis user must be allowed every command on these keys. With --private it starts a
-/// redis-server of its own on the loopback interface and uses no namespace, so that bytes per event
-/// are those of the plain keys.
+/// The bench works under its own namespace (bench- and 8 hex digits, or --namespace NAME, which
+/// must be empty). It touches no other key, and deletes its keys, also after Ctrl-C. Memory and
+/// processor time are those of the whole server, so other users of the server disturb the figures,
+/// and the bench disturbs them. The Redis user needs every command on these keys. With --private
+/// the bench starts its own redis-server on the loopback interface. It then uses no namespace, so
+/// that bytes per event are those of the plain keys.
 #[derive(Debug, clap::Args, Serialize)]
 pub(crate) struct Args {
-    /// Measure on a private Redis (redis-server >= 7.0 or valkey-server on the PATH, or
-    /// SERIATIM_REDIS_SERVER names one) in place of the one that --redis names
+    /// Measure on a private Redis instead of the one that --redis names; redis-server >= 7.0 or
+    /// valkey-server is on the PATH, or SERIATIM_REDIS_SERVER names one
     #[arg(long)]
     private: bool,
-    /// How many objects the events are spread over: 1 to 10000000
+    /// The number of objects: 1 to 10000000
     #[arg(long, value_name = "N", default_value_t = 1000)]
     objects: u64,
-    /// How many events are emitted in each phase: 1 to 100000000
+    /// The number of events emitted in each phase: 1 to 100000000
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     events: u64,
     /// The size of an event, which is a JSON object: 32 to 1048576 bytes
     #[arg(long, value_name = "BYTES", default_value_t = 200)]
     payload: usize,
-    /// How events are spread: zipf:EXPONENT (0 to 10), uniform, distinct (each its own object),
-    /// single (all one object)
+    /// The spread of events over objects: zipf:EXPONENT (0 to 10), uniform, distinct (each its own
+    /// object), single (all one object)
     #[arg(long, value_name = "SKEW", default_value_t = Skew::Zipf(1.0))]
     #[serde(serialize_with = "shown_as_text")]
     skew: Skew,
-    /// How many single emits are in flight at a time: 1 to 10000
+    /// The number of single emits in flight: 1 to 10000
     #[arg(long, value_name = "N", default_value_t = 64)]
     producers: usize,
-    /// How many workers drain, each with its own slots and name as if it were a process: 1 to 64
+    /// The number of workers that drain, each with its own slots and name, like a process: 1 to 64
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: usize,
-    /// How many objects each worker works on at the same time: 1 to 1024
+    /// The number of objects that each worker delivers at the same time: 1 to 1024
     #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().concurrency)]
     concurrency: usize,
     /// The most events of one object given to the sink at once: 1 to 1000
     #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().batch)]
     batch: usize,
-    /// How many events per second are emitted where latency is measured: 1 to 100000
+    /// The number of events emitted per second in the latency phase: 1 to 100000
     #[arg(long, value_name = "N", default_value_t = 500)]
     rate: u32,
-    /// How often everything is measured: 1 to 1000
+    /// The number of repetitions: 1 to 1000
     #[arg(long, value_name = "N", default_value_t = 5)]
     repetitions: u32,
-    /// How often before that, without counting: 0 to 1000
+    /// The number of repetitions before that, which are not counted: 0 to 1000
     #[arg(long, value_name = "N", default_value_t = 1)]
     warm_up: u32,
-    /// What to measure
+    /// The phases to measure
     #[arg(
         long,
         value_enum,
@@ -116,7 +116,7 @@ pub(crate) struct Args {
         default_value = "enqueue,drain,both,latency,memory"
     )]
     phases: Vec<Phase>,
-    /// Spread the events as an earlier run did: the seed that it printed
+    /// Spread the events as an earlier run did, by the seed that it printed
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
     /// Print one JSON object, with every repetition, instead of a table
@@ -128,15 +128,15 @@ pub(crate) struct Args {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Phase {
-    /// Emits in bulk, and single ones with many in flight; processor time of Redis per event
+    /// Emits in bulk, and single emits with many in flight; processor time of Redis per event
     Enqueue,
-    /// Drains of what either has queued; processor time of Redis per event
+    /// Drains of the queues of both; processor time of Redis per event
     Drain,
     /// Single emits while workers drain
     Both,
-    /// From the time an event is due to be emitted to the sink, at a fixed rate for 3 s
+    /// Time from the planned emit of an event to the sink, at a fixed rate for 3 s
     Latency,
-    /// Bytes per queued event, and per object whose events are all delivered
+    /// Bytes per queued event, and per idle object
     Memory,
 }
 
@@ -166,7 +166,7 @@ pub(crate) async fn run(mut args: Args, global: &Global) -> anyhow::Result<Exit>
     // Whichever ends first drops the other, and with it everything that writes.
     let measured = tokio::select! {
         measured = measure(&args, config, &place) => measured,
-        stopped = stop_signal() => stopped.and(Err(Failure::with(Exit::Broken, "stopped by a signal; what was written is deleted"))),
+        stopped = stop_signal() => stopped.and(Err(Failure::with(Exit::Broken, "stopped by a signal; all written keys are deleted"))),
     };
     let cleaned = tokio::select! {
         cleaned = clean_up(&place) => cleaned,

@@ -10,17 +10,17 @@ use crate::console::global::Global;
 use crate::console::shown::Level;
 use crate::console::{named, shown};
 
-/// Show what operators did, newest first
+/// Show the actions of operators, newest first
 ///
-/// About the last thousand actions are kept: retries and drops of dead letters, releases and skips
-/// of held objects, pauses and blocks set and lifted (`pause`, `resume`, `block`, `unblock`).
+/// About the last 1,000 actions are kept: retries and drops of dead letters, releases and skips of
+/// held objects, pauses and blocks set and lifted (`pause`, `resume`, `block`, `unblock`).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Print one JSON object a line; a drop has its event as it was emitted (`event`; `event_text`
-    /// or `event_hex` if it is not JSON)
+    /// Print one JSON object per line; a drop has its event as it was emitted (`event`;
+    /// `event_text` or `event_hex` if the event is not JSON)
     #[arg(long)]
     json: bool,
-    /// At most this many [default: all]
+    /// Print at most N [default: all]
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
 }
@@ -48,7 +48,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         }
     }
     if left == args.limit.unwrap_or(u64::MAX) && left > 0 {
-        shown::tell(Level::Info, "no operator has done anything yet");
+        shown::tell(Level::Info, "there are no actions of operators yet");
     }
     Ok(Exit::Done)
 }

@@ -9,18 +9,19 @@ use crate::console::exit::Exit;
 use crate::console::global::Global;
 use crate::console::shown;
 
-/// Look for broken invariants in a live system
+/// Check the invariants of a live system
 ///
-/// Walks over all keys while the system runs, and looks twice, atomically, before it calls anything
-/// broken. It only reads, also when Redis is out of memory. What each number means is under
-/// "Invariants" in docs/design.md. `layout` is a key of a wrong type or form. It warns of settings
-/// of Redis that break the promise. Ends with 0 if everything holds, with 1 if something is broken.
+/// Walks over all keys while the system runs. Before it reports a violation, it checks a second
+/// time, atomically. It only reads, also when Redis is out of memory. "Invariants" in
+/// docs/design.md explains the numbers; `layout` is a key of a wrong type or form. It also warns of
+/// settings of Redis that break the guarantees. The exit code is 0 if every invariant holds, and 1
+/// if one is broken.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON object instead of lines
     #[arg(long)]
     json: bool,
-    /// How many violations to print one by one; all are counted
+    /// Print at most N violations; all are counted
     #[arg(long, default_value_t = VIOLATIONS_MAX, value_name = "N")]
     limit: usize,
 }

@@ -12,10 +12,11 @@ use crate::console::global::Global;
 use crate::console::shown::Level;
 use crate::console::{named, shown};
 
-/// Look at dead letters, retry them, drop them
+/// Show, retry or drop dead letters
 ///
-/// A dead letter is an event that was given up: a sink rejected it, its attempts were used up, it
-/// is not JSON, or an operator skipped it. They stay until they are retried or dropped.
+/// A dead letter is an event that ended without success: a sink rejected it, its attempts were used
+/// up, it is not JSON, or an operator skipped it. Dead letters stay until they are retried or
+/// dropped.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -33,21 +34,21 @@ enum Command {
 /// Print dead letters, oldest first
 #[derive(Debug, clap::Args)]
 struct List {
-    /// Print one JSON object a line, with the event as it was emitted (`event`; `event_text` or
-    /// `event_hex` if it is not JSON)
+    /// Print one JSON object per line, with the event as it was emitted (`event`; `event_text` or
+    /// `event_hex` if the event is not JSON)
     #[arg(long)]
     json: bool,
-    /// Only those of this object, among 1,000 dead letters; if there are more, a last line (with
-    /// --json `{"after":…}`) says how to go on
+    /// Only dead letters of this object, among 1,000 dead letters. If there are more, a last line
+    /// (with --json `{"after":…}`) says how to continue
     #[arg(long, value_name = "OBJECT")]
     object: Option<String>,
-    /// At most this many [default: all]
+    /// Print at most N [default: all]
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// Newest first
+    /// Print the newest first
     #[arg(long)]
     newest: bool,
-    /// Only those that come behind this one in the list
+    /// Only dead letters behind this one in the list
     #[arg(long, value_name = "DEAD_ID")]
     after: Option<Cursor>,
 }
@@ -55,7 +56,7 @@ struct List {
 /// Print one dead letter in full
 #[derive(Debug, clap::Args)]
 struct Show {
-    /// Its id as the list shows it, e.g. 1767225600000-0
+    /// The id of the dead letter as the list shows it, e.g. 1767225600000-0
     #[arg(value_name = "DEAD_ID")]
     dead_id: RowId,
     /// Print one JSON object, as the list does
@@ -66,21 +67,20 @@ struct Show {
 /// Which dead letters an action is about.
 #[derive(Debug, clap::Args)]
 struct Which {
-    /// Their ids as the list shows them
+    /// The ids of dead letters as the list shows them
     #[arg(value_name = "DEAD_ID", required_unless_present = "all", conflicts_with = "all")]
     dead_ids: Vec<RowId>,
-    /// All that are there now
+    /// All dead letters that exist now
     #[arg(long)]
     all: bool,
-    /// With --all: only those of this object
+    /// With --all: only dead letters of this object
     #[arg(long, value_name = "OBJECT", requires = "all", conflicts_with = "dead_ids")]
     object: Option<String>,
 }
 
 /// Emit the events of dead letters again, as new events behind all others of their objects
 ///
-/// Each leaves the dead letters in the same step. An event that is no better now becomes a new dead
-/// letter.
+/// The same step deletes the dead letter. An event that fails again becomes a new dead letter.
 #[derive(Debug, clap::Args)]
 struct Retry {
     #[command(flatten)]
@@ -89,14 +89,14 @@ struct Retry {
     actor: ActorWithReason,
 }
 
-/// Drop dead letters; who did and why is kept, and for a while the first 8 KiB of each event
+/// Drop dead letters; the actor, the reason and the first 8 KiB of each event are recorded
 #[derive(Debug, clap::Args)]
 struct Drop {
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
     actor: Actor,
-    /// Why; `seriatim actions` shows it
+    /// The reason, recorded with the action; `seriatim actions` shows it
     #[arg(long, value_name = "TEXT")]
     reason: String,
 }
@@ -150,7 +150,7 @@ impl List {
         match &found.next {
             _ if found.letters.len() >= count => {}
             Some(after) => {
-                shown::tell(Level::Info, &format!("looked at {LOOKED_MAX} dead letters; go on with --after {after}"));
+                shown::tell(Level::Info, &format!("searched {LOOKED_MAX} dead letters; continue with --after {after}"));
                 if self.json {
                     writeln!(out, "{}", serde_json::json!({ "after": after }))?;
                 }
@@ -194,7 +194,7 @@ impl Show {
         let found = control.dead_letter(&self.dead_id).await.map_err(shown::failure)?;
         let Some(letter) = found else {
             let message =
-                format!("there is no dead letter {}, or none any more; `seriatim dead list` shows those there are", self.dead_id);
+                format!("there is no dead letter {} (any more); `seriatim dead list` shows the existing ones", self.dead_id);
             return Err(Failure::with(Exit::Input, message));
         };
         let mut out = String::new();
@@ -229,7 +229,8 @@ impl Which {
             return match all.left {
                 0 => Ok(Exit::Done),
                 left => {
-                    let message = format!("{left} stay: they name no object or event, or the queue of their object is no list");
+                    let message =
+                        format!("{left} stay: they have no object or no event, or the queue of their object is not a list");
                     Err(Failure::with(Exit::Broken, message))
                 }
             };
@@ -240,9 +241,9 @@ impl Which {
             let (done, words) = match settled {
                 Settled::Retried => (true, "retried"),
                 Settled::Dropped => (true, "dropped"),
-                Settled::Gone => (false, "not there, or not any more"),
-                Settled::Unreadable => (false, "stays: it names no object or no event"),
-                Settled::WrongType => (false, "stays: the queue of its object is no list"),
+                Settled::Gone => (false, "absent"),
+                Settled::Unreadable => (false, "stays: it has no object or no event"),
+                Settled::WrongType => (false, "stays: the queue of its object is not a list"),
                 _ => (false, "stays"),
             };
             undone += usize::from(!done);
@@ -251,7 +252,7 @@ impl Which {
         shown::print(&out)?;
         match undone {
             0 => Ok(Exit::Done),
-            _ => Err(Failure::with(Exit::Input, format!("{undone} of {} dead letters were left as they are", settled.len()))),
+            _ => Err(Failure::with(Exit::Input, format!("{undone} of {} dead letters stay unchanged", settled.len()))),
         }
     }
 }

@@ -16,26 +16,26 @@ use crate::console::{named, shown};
 /// So many objects are forgotten in one call.
 const PER_CALL: usize = 1000;
 
-/// Forget idle objects: drop the id of their last event, which is all that remains of them
+/// Forget idle objects: delete the id of their last event, their only key
 ///
-/// An object that has events, an owner, or is held stays as it is, and the reason is printed. The
-/// next event of a forgotten object has "prev" 0. A receiver that remembers the object applies it
-/// all the same, because its id is above all ids before, but can no longer tell whether it has
-/// missed one; a receiver that has forgotten the object starts anew. `seriatim worker
-/// --forget-after` forgets by itself.
+/// An object that has events or an owner, or is held, stays unchanged, and the reason is printed.
+/// The next event of a forgotten object has "prev" 0 and an id above all earlier ids. A receiver
+/// that remembers the object applies this event, but cannot see whether it missed an event before.
+/// A receiver that has forgotten the object starts anew. `seriatim worker --forget-after` forgets
+/// objects automatically.
 ///
-/// Ends with 0 if all of the objects are forgotten, with 1 if one of them was kept, else with 2 if
-/// nothing was known of one of them: its name may be misspelt.
+/// The exit code is 0 if all objects are forgotten, 1 if one was kept, and else 2 if one is
+/// unknown: its name may be misspelt.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The objects, e.g. work:1, as outputs show them; - reads such names from standard input, one
-    /// a line
+    /// The objects, e.g. work:1, as outputs show them; - reads names from standard input, one per
+    /// line
     #[arg(required = true, value_name = "OBJECT")]
     objects: Vec<String>,
-    /// Print one JSON object a line instead
+    /// Print one JSON object per line instead
     #[arg(long)]
     json: bool,
-    /// An object of which nothing is known counts as forgotten
+    /// Count an unknown object as forgotten
     #[arg(long)]
     ignore_unknown: bool,
 }
@@ -75,9 +75,9 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let Some((first, unknown)) = calls.unknown.filter(|_| !args.ignore_unknown) else { return Ok(exit) };
     let first = shown::shortened(&first, 512);
     let what = match unknown {
-        1 => format!("nothing is known of {first}, so nothing was forgotten"),
+        1 => format!("{first} is unknown, so nothing was forgotten"),
         unknown => {
-            format!("nothing is known of {unknown} of the objects, so nothing was forgotten; the first of them is {first}")
+            format!("{unknown} of the objects are unknown, so nothing was forgotten for them; the first is {first}")
         }
     };
     shown::tell(Level::Error, &format!("{what}: is the name right, and the namespace? --ignore-unknown accepts it"));
@@ -140,11 +140,11 @@ fn said(forgot: &Forgot) -> String {
     let key = |key: &str| shown::shortened(key, 600);
     match forgot {
         Forgot::Forgotten { last_event_id } => format!("forgotten, its last id was {}", shown::shortened(last_event_id, 40)),
-        Forgot::Unknown => "nothing is known of it".to_owned(),
+        Forgot::Unknown => "unknown".to_owned(),
         Forgot::Queued { events } => format!("kept: {events} of its events are queued"),
         Forgot::Owned { owner } => format!("kept: worker {} has it", shown::shortened(owner, 100)),
-        Forgot::Held => "kept: it is held; seriatim inspect says why".to_owned(),
-        Forgot::Reserved { key: name } => format!("kept: there is {}", key(name)),
+        Forgot::Held => "kept: it is held; seriatim inspect shows the reason".to_owned(),
+        Forgot::Reserved { key: name } => format!("kept: {} exists", key(name)),
         Forgot::Wrong { key: name } => format!("kept: {} has a wrong type", key(name)),
         _ => "kept".to_owned(),
     }

@@ -17,10 +17,11 @@ use crate::console::{named, shown};
 /// How often a release of many objects tells how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(2);
 
-/// Look at held objects, release them, skip the event they wait for
+/// Show held objects, release them, or skip the event they wait for
 ///
-/// An object is held while its event waits for its next try, for an operator, or for a pause or a
-/// block to be lifted, and between two workers. All other objects go on meanwhile.
+/// An object is held in these cases: its event waits for the next try, it waits for an operator, it
+/// waits until a pause or a block is lifted, or it is between two workers. All other objects go on
+/// meanwhile.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -34,29 +35,29 @@ enum Command {
     Skip(Skip),
 }
 
-/// Print held objects: those due first come first, those that wait for an operator last; then those
-/// that are paused or blocked, by name
+/// Print held objects by due time, then those that wait for an operator, then paused or blocked
+/// ones by name
 #[derive(Debug, clap::Args)]
 struct List {
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
-    /// Only those that wait for an operator
+    /// Only objects that wait for an operator
     #[arg(long)]
     until_released: bool,
-    /// Only those that are paused or blocked
+    /// Only paused or blocked objects
     #[arg(long, conflicts_with = "until_released")]
     paused: bool,
-    /// At most this many [default: all]
+    /// Print at most N [default: all]
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
 }
 
-/// Make held objects due now, whatever they wait for
+/// Make held objects due now, for every reason of waiting but a rule
 ///
-/// Their attempts stay counted: an object whose attempts are used up has one more. Objects that are
-/// paused or blocked stay. Many objects are released in steps, 100 in each; after Ctrl-C the steps
-/// until then are done.
+/// Attempts stay counted: an event whose attempts are used up gets one more. Paused or blocked
+/// objects stay. Many objects are released in steps of 100. Ctrl-C ends the command between two
+/// steps; the steps before are done.
 #[derive(Debug, clap::Args)]
 struct Release {
     /// The object, e.g. work:1, as outputs show it: a backslash is written \\, a line end \n, any
@@ -66,27 +67,27 @@ struct Release {
     /// All held objects
     #[arg(long, conflicts_with_all = ["prefix", "why"])]
     all: bool,
-    /// Only those whose names begin so, e.g. work:
+    /// Only objects whose names begin with PREFIX, e.g. work:
     #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     prefix: Option<String>,
-    /// Only those whose reason contains this text, as the list shows it, e.g. 'connection refused'
+    /// Only objects whose reason, as the list shows it, contains TEXT, e.g. 'connection refused'
     #[arg(long, value_name = "TEXT", value_parser = some_text)]
     why: Option<String>,
-    /// With --all, --prefix or --why: only those that wait for an operator
+    /// With --all, --prefix or --why: only objects that wait for an operator
     #[arg(long)]
     until_released: bool,
     #[command(flatten)]
     actor: ActorWithReason,
 }
 
-/// Send the event at the head of a held object to the dead letters; the object goes on with the
-/// next one
+/// Send the first event of a held object to the dead letters; the object goes on with the next
+/// event
 #[derive(Debug, clap::Args)]
 struct Skip {
     /// The object, e.g. work:1, as outputs show it: a backslash is written \\, a line end \n, any
     /// byte \xff
     object: String,
-    /// Only if the event has this id, as the list shows it: it may be over meanwhile
+    /// Only if the first event has this id, as the list shows it; otherwise do nothing
     #[arg(long, value_name = "ID")]
     id: Option<u64>,
     #[command(flatten)]
@@ -95,7 +96,7 @@ struct Skip {
 
 /// An empty text would mean all objects, which a variable of a shell that is unset must not.
 fn some_text(text: &str) -> Result<String, String> {
-    if text.is_empty() { Err("it is empty; --all means all held objects".to_owned()) } else { Ok(text.to_owned()) }
+    if text.is_empty() { Err("the text is empty; use --all for all held objects".to_owned()) } else { Ok(text.to_owned()) }
 }
 
 /// A prefix is written without the star that a selector of a rule has: with it, no object would be
@@ -211,16 +212,16 @@ impl List {
 fn not_held(object: &str, owner: &str) -> anyhow::Error {
     let object = shown::shortened(object, usize::MAX);
     let why = match owner {
-        "" => "nobody has it".to_owned(),
+        "" => "it has no owner".to_owned(),
         owner => format!("worker {} has it", shown::shortened(owner, 100)),
     };
-    Failure::with(Exit::Input, format!("{object} is not held, {why}: nothing was done; `seriatim inspect` tells more"))
+    Failure::with(Exit::Input, format!("{object} is not held, {why}: nothing was done; `seriatim inspect` shows more"))
 }
 
 fn ruled(object: &str) -> anyhow::Error {
     let object = shown::shortened(object, usize::MAX);
     let message =
-        format!("a rule holds {object}: nothing was done; `seriatim inspect` names the rule, `resume` or `unblock` lifts it");
+        format!("a rule holds {object}: nothing was done; `seriatim inspect` shows the rule, `resume` or `unblock` lifts it");
     Failure::with(Exit::Input, message)
 }
 
@@ -281,15 +282,14 @@ impl Skip {
             }
             Skipped::NotHeld(owner) => Err(not_held(&self.object, &owner)),
             Skipped::Paused => Err(ruled(&self.object)),
-            Skipped::Other(id) => Err(Failure::with(
-                Exit::Input,
-                format!("the event at the head has the id {id}: nothing was done; look at it first"),
-            )),
+            Skipped::Other(id) => {
+                Err(Failure::with(Exit::Input, format!("the first event has the id {id}: nothing was done; inspect it first")))
+            }
             Skipped::NoBatch(why) => {
                 let why = if why.is_empty() { "yield" } else { &why };
                 let why = shown::shortened(why, 2000);
                 let message = format!(
-                    "no event of it is in hand, it is held for another reason ({why}): nothing was done; release it instead"
+                    "the object has no event that was in hand; it is held for another reason ({why}): nothing was done; release it instead"
                 );
                 Err(Failure::with(Exit::Input, message))
             }

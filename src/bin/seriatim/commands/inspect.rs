@@ -11,12 +11,12 @@ use crate::console::exit::Exit;
 use crate::console::global::Global;
 use crate::console::{named, shown};
 
-/// Show where the events of one object are, why they wait, and what became of the last ones
+/// Show the events of one object: where they are, why they wait, and the fate of the last ones
 ///
-/// Of the event at its head it tells the state, the errors of the last attempts, and when it is
-/// tried again. All this is read at one moment. What became of the last events is looked up in the
-/// newest 1,000 rows of the event log and 1,000 dead letters. An object that nobody ever emitted an
-/// event for is no error.
+/// For the object's first event it shows the state, the errors of the last attempts, and the time
+/// of the next try. All this is read at one moment. The fate of the last events is searched in the
+/// newest 1,000 rows of the event log and the newest 1,000 dead letters. An unknown object is not
+/// an error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The object, e.g. work:1, as outputs show it: a backslash is written \\, a line end \n, any
@@ -60,7 +60,7 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
     writeln!(out, "state      {}", state(seen))?;
     let last = seen.last_event_id.map_or_else(|| "none: no event was delivered yet".to_owned(), |id| id.to_string());
     writeln!(out, "last id    {last}")?;
-    writeln!(out, "owner      {}", shown::shortened(seen.owner.as_deref().unwrap_or("nobody"), 100))?;
+    writeln!(out, "owner      {}", shown::shortened(seen.owner.as_deref().unwrap_or("none"), 100))?;
     for rule in &seen.rules {
         writeln!(out, "rule       {}", shown::shortened(&rule.to_string(), 520))?;
         writeln!(out, "           {}", described(rule, seen.now_ms))?;
@@ -72,7 +72,7 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
     if let Some(tries) = seen.tries {
         writeln!(
             out,
-            "tries      handed out {} times before, {} failed, {} died with it",
+            "tries      {} hand-outs before, {} failed attempts, {} crashes",
             tries.handouts, tries.attempts, tries.crashes
         )?;
     }
@@ -167,7 +167,7 @@ fn ended_lines(ended: &Ended, now_ms: u64) -> anyhow::Result<String> {
         writeln!(out, "ended      none found in {newest}{log_rows} rows of the log, {dead_letters} dead letters")?;
     }
     for key in &ended.unreadable {
-        writeln!(out, "wrong      {} is no stream", shown::shortened(key, 200))?;
+        writeln!(out, "wrong      {} is not a stream", shown::shortened(key, 200))?;
     }
     Ok(out)
 }

@@ -14,12 +14,12 @@ use crate::console::shown;
 /// Arguments of `pause` and `block`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Set {
-    /// `*` for everything, a prefix up to a colon (work:*), or one object (work:1)
+    /// `*` for all objects, a prefix that ends at a colon (work:*), or one object (work:1)
     selector: String,
-    /// SELECTOR is the exact name of one object, with its stars and blanks
+    /// Take SELECTOR as the exact name of one object, with its stars and blanks
     #[arg(long)]
     exact: bool,
-    /// Lift it after this time, e.g. 30m [default: never]
+    /// Lift the rule after this time, e.g. 30m [default: never]
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     after: Option<Duration>,
     #[command(flatten)]
@@ -28,25 +28,25 @@ pub(crate) struct Set {
 
 fn duration(text: &str) -> Result<Duration, String> {
     let duration = humantime::parse_duration(text).map_err(|error| format!("{error}; write 90s, 30m or 12h"))?;
-    if duration.is_zero() { Err("it must be longer than nothing; write 90s, 30m or 12h".to_owned()) } else { Ok(duration) }
+    if duration.is_zero() { Err("it must not be 0; write 90s, 30m or 12h".to_owned()) } else { Ok(duration) }
 }
 
 /// Arguments of `resume` and `unblock`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Lift {
-    /// As it was set, e.g. work:*; `seriatim rules` shows it
+    /// The selector as it was set, e.g. work:*; `seriatim rules` shows it
     #[arg(value_parser = Selector::existing)]
     selector: Selector,
     #[command(flatten)]
     actor: ActorWithReason,
 }
 
-/// Print pauses and blocks: who set them, why, since when and until when
+/// Print pauses and blocks, each with actor, reason, start and end
 ///
-/// Blocks come first. A rule that is lifted is shown until all that it has held is woken.
+/// Blocks come first. A lifted rule is shown until all objects it was holding are woken.
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
@@ -64,7 +64,7 @@ pub(crate) async fn set(args: Set, kind: Kind, global: &Global) -> anyhow::Resul
     };
     let selector = shown::shortened(selector.as_str(), 512);
     let before = match ruled {
-        Ruled::Again => "; it was before, and has this end, actor and reason now",
+        Ruled::Again => "; it already was, and now has this end, actor and reason",
         Ruled::Revived => "; it was being lifted",
         _ => "",
     };
@@ -85,7 +85,7 @@ pub(crate) async fn lift(args: Lift, kind: Kind, global: &Global) -> anyhow::Res
     match ruled {
         Ruled::NotSet => Err(Failure::with(
             Exit::Input,
-            format!("there is no {noun} for {selector}: nothing was done; `seriatim rules` shows what there is"),
+            format!("there is no {noun} for {selector}: nothing was done; `seriatim rules` shows the existing rules"),
         )),
         Ruled::Lifting => {
             shown::print(&format!("{selector} is {done} already: workers are waking its objects\n"))?;

@@ -17,8 +17,8 @@ const LEASE_CHARS: usize = 28;
 
 /// Show workers, markers, held objects, rules and dead letters
 ///
-/// Cheap at any size: a bounded number of questions to Redis. With --scan it walks over all keys
-/// and adds how many events are queued.
+/// The command is cheap at any size: it sends a bounded number of commands to Redis. With --scan it
+/// walks over all keys and also counts the queued events.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON object instead of tables
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// queues
     #[arg(long)]
     scan: bool,
-    /// How many objects and prefixes --scan shows
+    /// The number of objects and prefixes that --scan shows
     #[arg(long, default_value_t = 10, value_name = "N", requires = "scan")]
     top: u16,
 }
@@ -90,12 +90,12 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
             0 => String::new(),
             missed => format!(", {missed} missed"),
         };
-        let nobody = if projection.running { "" } else { ", nobody runs it" };
+        let nobody = if projection.running { "" } else { ", not running" };
         let name = shown::shortened(&projection.name, 64);
         writeln!(out, "projection    {name}: {} rows behind{missed}{nobody}", projection.lag)?;
     }
     for key in &stats.unreadable {
-        writeln!(out, "unreadable    {} is of a wrong type; `seriatim check` tells more", shown::shortened(key, 80))?;
+        writeln!(out, "unreadable    {} has a wrong type; `seriatim check` shows more", shown::shortened(key, 80))?;
     }
     if let Some(queues) = queues {
         writeln!(out, "queued        {} events of {} objects", queues.events_queued, queues.objects_with_events)?;

@@ -10,40 +10,40 @@ use crate::console::exit::{Exit, Failure};
 use crate::console::lines::{Fields, Lines};
 use crate::console::shown;
 
-/// Judge what workers wrote: is anything lost, reordered or forked?
+/// Check the outputs of workers: was any event lost, reordered or forked?
 ///
-/// Reads the outputs of any number of workers (one envelope a line, as `worker --sink file:PATH`
-/// writes them, plain or gzip). Within each file, the ids of an object must grow, or repeat what
-/// was seen; across all files, the events of an object must form one chain of id and prev that
-/// starts at 0. Give all outputs of a run together, or what the missing ones hold counts as lost.
+/// Reads the outputs of any number of workers: one envelope per line, as `worker --sink file:PATH`
+/// writes them, plain or gzip. Within each file, the ids of an object must grow, or repeat earlier
+/// ids. Across all files, the events of an object must form one chain of id and prev that starts at
+/// 0. Give all outputs of a run together: events of a missing output count as lost.
 ///
-/// Exit code 0: nothing is broken (duplicates are no fault: receivers drop them by id). 1:
-/// something is. 2: a file cannot be read, or there is no event to judge.
+/// Exit code 0: no fault (duplicates are not faults: receivers drop them by id). 1: a fault. 2: a
+/// file cannot be read, or the files have no event.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Outputs of workers; - is standard input
+    /// The outputs of workers; - is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// What was emitted, as `emit --from` reads it: every event must have come out, in this order
-    /// per object. May be given several times, in the order of emitting
+    /// The emitted events, as `emit --from` reads them: every event must be in the outputs, in this
+    /// order per object. May be given several times, in the order of the emits
     #[arg(long, value_name = "INPUT")]
     against: Vec<PathBuf>,
-    /// Dead letters, as `seriatim dead list --json` prints them: they need not have come out
+    /// Dead letters, as `seriatim dead list --json` prints them: they need not be in the outputs
     #[arg(long, value_name = "FILE")]
     dead: Vec<PathBuf>,
     #[command(flatten)]
     fields: Fields,
-    /// The files are a history instead: what frontends emitted and were answered, and what a
-    /// receiver got, as docs/proof.md describes it. Acknowledged events must all have been applied,
-    /// in order, once each; failed ones never
+    /// The files are a history instead, as docs/proof.md describes it: emits of frontends with
+    /// their replies, and events that a receiver got. Each acknowledged event must be applied once,
+    /// in order; a failed one never
     #[arg(long, conflicts_with_all = ["against", "dead"])]
     history: bool,
-    /// Count apart what Redis lost in the windows that the history declares, and what came again
-    /// because of that
+    /// Count separately the events that Redis lost in the windows that the history declares, and
+    /// the events that came again because of that
     #[arg(long, requires = "history")]
     lossy: bool,
-    /// No object was ever forgotten (`seriatim forget`, `worker --forget-after`): a chain that
-    /// begins anew, with prev 0, is forked. Without this it is counted, and no fault
+    /// No object was ever forgotten (`seriatim forget`, `worker --forget-after`): a second chain,
+    /// with prev 0, is a fork. Without this option a second chain is counted, but not a fault
     #[arg(long)]
     never_forgotten: bool,
     /// Print the verdict as one JSON document
@@ -63,7 +63,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let report = tokio::task::spawn_blocking(move || judge(&args)).await??;
     if report.events == 0 && report.is_clean() && alone {
         let what =
-            "there is no event in these files, so nothing can be judged; with --against INPUT it is judged what is missing";
+            "there is no event in these files, so there is nothing to check; --against INPUT checks which events are missing";
         return Err(Failure::with(Exit::Input, what));
     }
     let text = if json { serde_json::to_string(&report)? + "\n" } else { verdict(&report)? };
@@ -157,8 +157,8 @@ pub(crate) fn input(judge: &mut Judge, mut lines: Lines, fields: &Fields) -> any
     while let Some(line) = lines.next()? {
         if !line.text.trim_ascii().is_empty() {
             let read = fields.of(line.text);
-            let (object, event) =
-                read.map_err(|error| Failure::with(Exit::Input, format!("{name}:{} is no input line: {error:#}", line.number)))?;
+            let (object, event) = read
+                .map_err(|error| Failure::with(Exit::Input, format!("{name}:{} is not an input line: {error:#}", line.number)))?;
             judge.expect(file, line.number, &object, event);
         }
     }

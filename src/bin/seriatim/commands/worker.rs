@@ -17,23 +17,24 @@ use crate::console::told::{advice, told};
 /// The module that log filters name: that of the library's worker.
 const LOG: &str = "seriatim::worker";
 
-/// Take objects that have events, and send their events to a sink, in order.
+/// Claim objects that have events, and send their events to a sink, in order.
 ///
-/// Start as many as you like, on as many machines: each object is worked on by one at a time. A
-/// worker that is killed is replaced by the others after its lease; started again under the same
-/// name on the same host, it goes on at once. SIGTERM or Ctrl-C finishes what is in hand and leaves
-/// the rest to others; a second one stops at once. SIGHUP opens the file of --sink file:PATH anew,
-/// after a rotation.
+/// Start any number of workers, on any number of machines: one worker at a time works on an object.
+/// After the lease of a killed worker, others take over its objects. A worker that starts again
+/// under the same name on the same host continues at once. SIGTERM or Ctrl-C finishes the events in
+/// hand and leaves the rest to other workers; a second signal stops at once. SIGHUP opens the file
+/// of --sink file:PATH anew, after a rotation.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where events go: stdout, file:PATH (NDJSON, one event a line), or null (consumes them)
+    /// The target of events: stdout, file:PATH (NDJSON, one event per line), or null (discards
+    /// them)
     #[arg(long, value_name = "SINK")]
     sink: Spec,
-    /// The name of this worker, unique among those that run: 1 to 64 of A-Z a-z 0-9 _ - [default:
+    /// The name of this worker, unique among running workers: 1 to 64 of A-Z a-z 0-9 _ - [default:
     /// the host's name and 8 hex digits]
     #[arg(long, env = "SERIATIM_NAME", value_name = "NAME")]
     name: Option<String>,
-    /// How many objects are worked on at the same time: 1 to 1024
+    /// The number of objects delivered at the same time: 1 to 1024
     #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().concurrency)]
     concurrency: usize,
     /// The most events of one object given to the sink at once: 1 to 1000
@@ -43,60 +44,61 @@ pub(crate) struct Args {
     /// asks for less, down to 64KiB
     #[arg(long, value_name = "BYTES", default_value = "2MiB", value_parser = bytes)]
     reply_bytes: usize,
-    /// How long to wait at the start for a Redis that is loading or cannot be reached: up to 1h
+    /// The longest wait at the start for a Redis that is loading or cannot be reached: up to 1h
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     connect_timeout: Duration,
     /// Give up a connection after this time without progress, while a call waits for its reply:
     /// 100ms to 10m
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     response_timeout: Duration,
-    /// After this many events of one object in a row, others get a turn
+    /// The most events of one object in a row; then other objects get a turn
     #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().turn_max)]
     turn_max: usize,
-    /// After this time others take over what a killed worker had: 300ms to 1h
+    /// The time after which others take over the objects of a killed worker: 300ms to 1h
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     lease: Duration,
-    /// How many workers may die with one event in hand, and what then becomes of it:
-    /// N[,then=hold|dead-letter|complete-with-errors]
+    /// The number of workers that may die with one event in hand, and the fate of the event after
+    /// that: N[,then=hold|dead-letter|complete-with-errors]
     #[arg(long, value_name = "N", default_value = "5,then=hold", value_parser = crashes_max)]
     crashes_max: (u32, UsedUp),
-    /// After this time others get what a worker keeps whose sink is unavailable: 100ms to 1h
+    /// The time after which a worker with an unavailable sink gives its events to others: 100ms to
+    /// 1h
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     unavailable_max: Duration,
-    /// How long handlers may block the worker's threads before it lets its lease go: 1s to 1h. A
-    /// sink that blocks for ever ends the worker
+    /// The longest time that handlers may block the worker's threads; then the worker lets its
+    /// lease go: 1s to 1h. A sink that blocks for ever ends the worker
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     stall_max: Duration,
-    /// How long a stop waits for the sink to finish what is in hand: up to 1h
+    /// The longest wait of a graceful stop for the sink to finish the events in hand: up to 1h
     #[arg(long, value_name = "TIME", default_value = "25s", value_parser = time)]
     grace: Duration,
-    /// What follows when an event fails: default, fixed-5m-2, scheduler, minute, or a backoff and
-    /// where attempts end: fixed:5m | exponential:100ms..1m
+    /// The retry policy after a failure: default, fixed-5m-2, scheduler, minute, or a backoff with
+    /// an optional end: fixed:5m | exponential:100ms..1m
     /// [,attempts=N,then=dead-letter|complete-with-errors|hold]
     #[arg(long, value_name = "POLICY", default_value = "default")]
     retry: RetryPolicy,
-    /// The same for events whose member "type" is TYPE; may be given more than once
+    /// The retry policy of events whose member "type" is TYPE; may be given more than once
     #[arg(long, value_name = "TYPE=POLICY", value_parser = retry_type)]
     retry_type: Vec<(String, RetryPolicy)>,
-    /// Forget an object so long after its last event: 1s to 10years. Its next event then has "prev"
-    /// 0 [default: never]
+    /// Forget an object this long after its last event: 1s to 10years. Its next event then has
+    /// "prev" 0 [default: never]
     #[arg(long, env = "SERIATIM_FORGET_AFTER", value_name = "TIME", value_parser = time)]
     forget_after: Option<Duration>,
-    /// Write every event that is finalized to the event log, in the same step: delivered, completed
-    /// with errors, dead. `seriatim log` shows it. The variable is true or false: 1 or 0, yes or
-    /// no, on or off
+    /// Write a row to the event log for each finalized event (delivered, completed with errors,
+    /// dead), in the same step. `seriatim log` shows the log. The variable is true or false: 1 or
+    /// 0, yes or no, on or off
     #[arg(long, env = "SERIATIM_EVENT_LOG")]
     event_log: bool,
     /// With --event-log: keep about the last N rows
     #[arg(long, env = "SERIATIM_EVENT_LOG_KEEP", value_name = "N", default_value_t = EventLog::default().keep, requires = "event_log")]
     event_log_keep: u64,
-    /// With --event-log: keep rows about this long: 1s to 10years [default: however old]
+    /// With --event-log: keep rows about this long: 1s to 10years [default: no limit]
     #[arg(long, env = "SERIATIM_EVENT_LOG_KEEP_FOR", value_name = "TIME", value_parser = time, requires = "event_log")]
     event_log_keep_for: Option<Duration>,
-    /// Take the name at once from a worker that has it; that one stops
+    /// Take the name at once from a worker that has it; that worker then stops
     #[arg(long)]
     takeover: bool,
-    /// Begin with this id in a Redis without data, for small ids: if Redis loses its data while no
+    /// The first id in a Redis without data, for small ids. If Redis then loses its data while no
     /// worker runs, ids are given again [default: the server's time in microseconds]
     #[arg(long, env = "SERIATIM_FIRST_ID", value_name = "ID", default_value_t = 0, hide_default_value = true)]
     first_id: u64,
@@ -124,7 +126,7 @@ fn bytes(text: &str) -> Result<usize, String> {
 /// N, or N,then=WORD.
 fn crashes_max(text: &str) -> Result<(u32, UsedUp), String> {
     let (count, then) = text.split_once(",then=").unwrap_or((text, "hold"));
-    let count = count.parse().map_err(|_| format!("{count:?} is no number of crashes; write e.g. 5,then=dead-letter"))?;
+    let count = count.parse().map_err(|_| format!("{count:?} is not a number of crashes; write e.g. 5,then=dead-letter"))?;
     Ok((count, then.parse().map_err(|error: UsedUpError| error.to_string())?))
 }
 
@@ -210,7 +212,7 @@ fn open(spec: &Spec, shutdown: &Shutdown) -> anyhow::Result<Box<dyn Sink>> {
     let (closed, shutdown) = (stdout.closed(), shutdown.clone());
     tokio::spawn(async move {
         closed.cancelled().await;
-        info!(target: LOG, "nobody reads standard output any more");
+        info!(target: LOG, "standard output is closed");
         shutdown.stop();
     });
     Ok(Box::new(stdout))

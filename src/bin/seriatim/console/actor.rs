@@ -5,7 +5,7 @@ use seriatim::control::By;
 /// Options of commands that an operator changes something with.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Actor {
-    /// Who does it [default: the user and the host]
+    /// The actor, recorded with the action [default: the user and the host]
     #[arg(long, value_name = "NAME")]
     actor: Option<String>,
 }
@@ -21,7 +21,7 @@ impl Actor {
 pub(crate) struct ActorWithReason {
     #[command(flatten)]
     actor: Actor,
-    /// Why; `seriatim actions` shows it
+    /// The reason, recorded with the action; `seriatim actions` shows it
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
 }

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
-    /// Where Redis is: host[:port], redis://[user:password@]host[:port][/db] or unix:///path
+    /// The address of Redis: host[:port], redis://[user:password@]host[:port][/db] or unix:///path
     #[arg(
         long,
         global = true,
@@ -31,14 +31,14 @@ pub(crate) struct Global {
         hide_env_values = true
     )]
     pub(crate) redis: String,
-    /// Keep all keys under {NAMESPACE:0}: so that several systems can share one Redis
+    /// Put all keys under {NAMESPACE:0}: so that several systems can share one Redis
     #[arg(long, global = true, env = "SERIATIM_NAMESPACE", value_name = "NAME")]
     pub(crate) namespace: Option<String>,
-    /// How much to log on standard error: error, warn, info, debug, trace, or a tracing filter
-    /// [default: info; bench: warn]
+    /// The level of log lines on standard error: error, warn, info, debug, trace, or a tracing
+    /// filter [default: info; bench: warn]
     #[arg(long, global = true, env = "SERIATIM_LOG", value_name = "FILTER", value_parser = filter)]
     pub(crate) log: Option<String>,
-    /// How log lines and messages on standard error are written
+    /// The format of log lines and messages on standard error
     #[arg(long, global = true, value_enum, default_value = "text", value_name = "FORMAT")]
     pub(crate) log_format: LogFormat,
 }
@@ -56,7 +56,7 @@ fn filter(text: &str) -> Result<String, String> {
     let is_level = |word: &str| word.is_empty() || LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
     let bare = text.split(',').map(str::trim).find(|part| !part.contains(['=', '[', ']', '{', '}']) && !is_level(part));
     if let Some(word) = bare {
-        return Err(format!("{word:?} is no level; write one of {}, or MODULE=LEVEL", LEVELS.join(", ")));
+        return Err(format!("{word:?} is not a level; write one of {}, or MODULE=LEVEL", LEVELS.join(", ")));
     }
     EnvFilter::try_new(text).map_err(|error| format!("{error}; write info, or MODULE=LEVEL,MODULE=LEVEL"))?;
     Ok(text.to_owned())

@@ -140,7 +140,7 @@ pub(crate) fn action_failure(error: ControlError) -> anyhow::Error {
     match &error {
         ControlError::Redis { source, .. } if source.is_io_error() || source.is_timeout() || source.is_connection_dropped() => {
             let told = told(source);
-            Failure::with(Exit::Unknown, format!("unknown whether it was done: {told}; `seriatim actions` shows what was"))
+            Failure::with(Exit::Unknown, format!("the outcome is unknown: {told}; `seriatim actions` shows the recorded actions"))
         }
         _ => failure(error),
     }

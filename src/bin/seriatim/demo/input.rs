@@ -88,7 +88,7 @@ pub(super) fn from_file(path: &Path, fields: &Fields, dir: &Path) -> anyhow::Res
         }
         let read = fields.of(line.text);
         let (object, event) =
-            read.map_err(|error| Failure::with(Exit::Input, format!("{name}:{} is no input line: {error:#}", line.number)))?;
+            read.map_err(|error| Failure::with(Exit::Input, format!("{name}:{} is not an input line: {error:#}", line.number)))?;
         split.version(&object);
         split.push(&object, event)?;
     }

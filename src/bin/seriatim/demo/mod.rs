@@ -36,29 +36,28 @@ const WORKERS: [&str; 3] = ["demo-a", "demo-b", "demo-c"];
 const KILL_AT: u64 = 20;
 const RESTART_AT: u64 = 50;
 
-/// See it work: events of many objects through three workers, two of which are killed, and nothing
-/// lost or reordered.
+/// Run a demo: three workers deliver events of many objects, two workers are killed, and no event
+/// is lost or reordered.
 ///
-/// Starts a private Redis (redis-server >= 7.0 or valkey-server must be on the PATH, or
-/// SERIATIM_REDIS_SERVER names one; `scripts/demo` installs one), emits events from two producers,
-/// runs three worker processes that write to files, kills one of them with SIGKILL in the middle of
-/// its work and lets the others take over, kills another one and restarts it under its name, and
-/// judges what came out as `seriatim verify` does. Takes about 15 seconds, needs nothing, leaves
-/// nothing behind.
+/// The demo starts a private Redis, two producers, and three worker processes that write to files.
+/// It kills one worker with SIGKILL in the middle of its work, and the others take over. It kills
+/// another worker and restarts it under its name. Then it checks the outputs as `seriatim verify`
+/// does. It takes about 15 seconds and deletes its files. redis-server >= 7.0 or valkey-server must
+/// be on the PATH, or SERIATIM_REDIS_SERVER names one; `scripts/demo` installs one.
 ///
-/// Exit code 0: nothing was lost, reordered or forked. 1: something was, or the demo could not go
-/// on.
+/// Exit code 0: no event was lost, reordered or forked. 1: an event was, or the demo could not
+/// continue.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Emit the events of this file, NDJSON, plain or gzip, instead of generated ones
+    /// Emit the events of this file (NDJSON, plain or gzip) instead of generated ones
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
     #[command(flatten)]
     fields: Fields,
-    /// How many events to generate
+    /// The number of events to generate
     #[arg(long, default_value_t = 25_000, value_name = "N", conflicts_with = "from")]
     events: u64,
-    /// Generate the events of an earlier run again: the seed that it printed
+    /// Generate the events of an earlier run again, by the seed that it printed
     #[arg(long, value_name = "SEED", conflicts_with = "from")]
     seed: Option<u64>,
     /// Keep the input, the outputs and the logs in this new or empty directory

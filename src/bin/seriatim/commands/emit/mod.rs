@@ -23,12 +23,12 @@ use lines::{Batch, LINES_MAX, Read, Source};
 
 /// Emit one event, or a file of events
 ///
-/// `seriatim emit OBJECT EVENT` queues one JSON event for an object, and says nothing if all went
-/// well. Subevents follow the event directly; nothing comes between them.
+/// `seriatim emit OBJECT EVENT` queues one JSON event for an object, and prints nothing on success.
+/// Subevents follow the event directly; no other event comes between them.
 ///
 /// `seriatim emit --from FILE` emits a file of lines such as
-/// {"object":"work:1","event":{"type":"created"}}, in order. It stops at the first bad line and
-/// says how to go on.
+/// {"object":"work:1","event":{"type":"created"}}, in order. It stops at the first invalid line and
+/// prints how to continue.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "seriatim emit [OPTIONS] OBJECT EVENT [SUBEVENT]...\n       seriatim emit [OPTIONS] --from FILE",
@@ -36,10 +36,10 @@ use lines::{Batch, LINES_MAX, Read, Source};
                   seriatim emit --from - --object-field /id --event-field '' < changes.ndjson"
 )]
 pub(crate) struct Args {
-    /// The object the event belongs to, e.g. work:1
+    /// The object of the event, e.g. work:1
     #[arg(value_name = "OBJECT", required_unless_present = "from", conflicts_with = "from")]
     object: Option<String>,
-    /// The event, as JSON; more of them are its subevents
+    /// The event as JSON; further ones are its subevents
     #[arg(value_name = "EVENT", required_unless_present = "from", conflicts_with = "from", allow_negative_numbers = true)]
     events: Vec<String>,
     /// Also set the object's state (the key OBJECT:data), as JSON, in the same step
@@ -48,14 +48,14 @@ pub(crate) struct Args {
     /// Emit every line of this file: JSON lines, plain or gzip; - is standard input
     #[arg(long, value_name = "FILE")]
     from: Option<String>,
-    /// Where in a line the object's name is: a JSON pointer (RFC 6901). Of members of the same name
-    /// the last counts
+    /// The place of the object's name in a line: a JSON pointer (RFC 6901). If several members have
+    /// the same name, the last one counts
     #[arg(long, value_name = "POINTER", default_value = "/object")]
     object_field: Pointer,
-    /// Where in a line the event is; '' is the whole line
+    /// The place of the event in a line: a JSON pointer; '' is the whole line
     #[arg(long, value_name = "POINTER", default_value = "/event")]
     event_field: Pointer,
-    /// Leave out the first N lines, empty ones counted: those that are emitted already
+    /// Skip the first N lines, counting empty ones, because they are already emitted
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: u64,
 }
@@ -161,7 +161,7 @@ impl File {
                 Some(Read::Bad { line, why }) => break Err(self.bad_line(line, &why)),
                 Some(Read::Broken { after, why }) => break Err(self.broken(after, done, &why)),
                 Some(Read::End { lines }) => break Ok(lines),
-                None => break Err(anyhow::anyhow!("reading {} ended without an end; {}", self.name, self.go_on(done))),
+                None => break Err(anyhow::anyhow!("reading {} stopped before its end; {}", self.name, self.go_on(done))),
             }
         };
         bar.finish_and_clear();
@@ -202,18 +202,18 @@ impl File {
         let message = match why {
             EmitError::Unknown { .. } => format!(
                 "{name}:{line}: {why}; lines {line} to {last} were sent together: either all of them took effect or none; {done} \
-                 if `seriatim inspect` finds them missing, with --skip {last} if it finds them"
+                 if `seriatim inspect` does not show them, with --skip {last} if it does"
             ),
             EmitError::WrongType { .. } if error.stopped.is_none() => {
                 let objects: Vec<_> = error.failed.iter().take(5).map(|failed| failed.object.as_str()).collect();
                 let (objects, more) = (objects.join(", "), if error.failed.len() > 5 { " and others" } else { "" });
                 format!(
                     "{name}:{line}: {why}; the lines {line} to {last} of {objects}{more} are not emitted, all other lines up to {last} are \
-                     acknowledged; emit those first, then go on with --skip {last}"
+                     acknowledged; emit those first, then continue with --skip {last}"
                 )
             }
             EmitError::WrongType { .. } => {
-                format!("{name}:{line}: {why}; lines {line} to {last} are queued, but no worker is told; {}", self.go_on(last))
+                format!("{name}:{line}: {why}; lines {line} to {last} are queued, but without a marker; {}", self.go_on(last))
             }
             _ => format!("{name}:{line}: {why}{}; {done}", hint(why)),
         };
@@ -224,7 +224,7 @@ impl File {
         let (name, done) = (&self.name, self.go_on(line - 1));
         Failure::with(
             Exit::Input,
-            format!("{name}:{line}: {why}; {done} once it is corrected, or leave it out with --skip {line}"),
+            format!("{name}:{line}: {why}; {done} after the line is corrected, or skip the line with --skip {line}"),
         )
     }
 
@@ -232,8 +232,8 @@ impl File {
     fn broken(&self, after: u64, done: u64, why: &str) -> anyhow::Error {
         let (name, acknowledged) = (&self.name, self.acknowledged(done));
         let next = match done {
-            0 => "emit it again once the file is whole".to_owned(),
-            done => format!("once the file is whole, go on behind them with --skip {done}"),
+            0 => "emit it again when the file is complete".to_owned(),
+            done => format!("when the file is complete, continue behind them with --skip {done}"),
         };
         Failure::with(Exit::Input, format!("cannot read {name} after line {after}: {why}; {acknowledged}; {next}"))
     }
@@ -244,7 +244,7 @@ impl File {
 
     /// How many lines are acknowledged, and how to go on behind them.
     fn go_on(&self, done: u64) -> String {
-        format!("{}; go on with --skip {done}", self.acknowledged(done))
+        format!("{}; continue with --skip {done}", self.acknowledged(done))
     }
 
     fn acknowledged(&self, done: u64) -> String {

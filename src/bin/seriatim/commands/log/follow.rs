@@ -65,7 +65,7 @@ impl<'a> Follower<'a> {
         if went_back {
             let (had, has) = (self.written, page.written);
             let what = format!(
-                "the event log went back: {had} rows had been written to it, now {has}; going on with the rows there are"
+                "the event log went back: {had} rows had been written to it, now {has}; continuing with the existing rows"
             );
             shown::tell(Level::Warn, &what);
             if after.as_ref().is_some_and(|after| page.ends_before(after)) {

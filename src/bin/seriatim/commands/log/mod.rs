@@ -24,37 +24,38 @@ const LOOKED_MAX: usize = 1000;
 /// Why there may be no row.
 const IS_OFF: &str = "the event log is off, and has only events completed with errors; workers write all events with --event-log";
 
-/// Show the event log: what became of events, in the order in which they were finalized
+/// Show the event log: the fate of events, in the order in which they were finalized
 ///
-/// Workers write it with --event-log: `completed`, `completed_with_errors`, `dead`. Without, it has
-/// only events completed with errors, about the last 1,000.
+/// Workers with --event-log write a row for each finalized event: `completed`,
+/// `completed_with_errors` or `dead`. Without the option the log has only events completed with
+/// errors, about the last 1,000.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Print one JSON object a line, with the event as it was emitted (`event`; `event_text` or
-    /// `event_hex` if it is not JSON)
+    /// Print one JSON object per line, with the event as it was emitted (`event`; `event_text` or
+    /// `event_hex` if the event is not JSON)
     #[arg(long)]
     json: bool,
-    /// Only rows of this object, without --follow among 1,000 rows; if there are more, a last line
-    /// (with --json `{"after":…}`) says how to go on
+    /// Only rows of this object; without --follow, among 1,000 rows. If there are more, a last line
+    /// (with --json `{"after":…}`) says how to continue
     #[arg(long, value_name = "OBJECT")]
     object: Option<String>,
-    /// Only rows since then: 15m, 2h (so long ago), or 2026-01-01T12:00:00Z
+    /// Only rows since TIME: an age such as 15m or 2h, or 2026-01-01T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = begin)]
     since: Option<Begin>,
-    /// Only rows that come behind this one in the list
+    /// Only rows behind this one in the list
     #[arg(long, value_name = "LOG_ID", conflicts_with_all = ["since", "follow"])]
     after: Option<Cursor>,
-    /// At most this many [default: all]
+    /// Print at most N [default: all]
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// Newest first
+    /// Print the newest first
     #[arg(long, conflicts_with_all = ["since", "follow"])]
     newest: bool,
-    /// Go on with what is finalized from now on; without --since nothing else. If Redis goes away,
-    /// it is waited for
+    /// Continue with events that are finalized from now on; without --since, print only those. If
+    /// Redis goes away, wait for it
     #[arg(long)]
     follow: bool,
-    /// Also show this top-level member of each event as its own time ("time" with --json)
+    /// Also show this top-level member of each event as the event's own time ("time" with --json)
     #[arg(long, value_name = "NAME")]
     time_field: Option<String>,
 }
@@ -70,7 +71,7 @@ fn begin(text: &str) -> Result<Begin, String> {
         return Ok(Begin::Ago(ago));
     }
     let at = humantime::parse_rfc3339_weak(text);
-    at.map(Begin::At).map_err(|_| "write 15m or 2h (so long ago), or 2026-01-01T12:00:00Z".to_owned())
+    at.map(Begin::At).map_err(|_| "write an age such as 15m or 2h, or 2026-01-01T12:00:00Z".to_owned())
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
@@ -142,7 +143,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 impl Args {
     /// Says how to go on.
     fn tell_more(&self, after: &str) -> anyhow::Result<Exit> {
-        shown::tell(Level::Info, &format!("looked at {LOOKED_MAX} rows; go on with --after {after}"));
+        shown::tell(Level::Info, &format!("searched {LOOKED_MAX} rows; continue with --after {after}"));
         if self.json {
             shown::print(&format!("{}\n", serde_json::json!({ "after": after })))?;
         }
