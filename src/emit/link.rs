@@ -16,9 +16,9 @@ use redis::{
     AsyncConnectionConfig, ConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
 };
 
-use super::Draft;
+use super::draft::Draft;
 use super::error::{EmitError, Failed, read_answer};
-use super::group::Gate;
+use super::group::{self, Gate};
 use crate::connection::PatientConnection;
 use crate::connection::url::{connection_info, tcp_settings};
 
@@ -48,7 +48,7 @@ impl Link {
     /// it may share a transaction with others.
     pub(super) async fn emit(&self, mut draft: Draft, markers_key: &Arc<str>) -> Result<Vec<Value>, Failed> {
         if let Self::Own(own) = self
-            && draft.may_join()
+            && group::may_join(&draft)
         {
             let live = own.live().await.map_err(|source| Failed::Connect { redis: own.address(), source })?;
             let (_under_way, is_alone) = live.gate.enter();
