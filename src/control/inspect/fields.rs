@@ -8,8 +8,7 @@ use redis::{RedisResult, Value};
 use super::super::names::{self, Walk, Which};
 use super::super::rules::{self, Rule};
 use super::super::{ControlError, reply};
-use super::{FailedAttempt, Inspection, KeptResults, NextEvent, Place, TEXT_BYTES_MAX, Tries};
-use crate::escape;
+use super::inspection::{FailedAttempt, KeptResults, NextEvent, Place, TEXT_BYTES_MAX, Tries};
 use crate::keys::Keys;
 use crate::wire;
 
@@ -84,7 +83,7 @@ impl Fields {
         self.text("due_ms")?.parse().ok()
     }
 
-    fn next_event(&self) -> Option<NextEvent> {
+    pub(super) fn next_event(&self) -> Option<NextEvent> {
         let places = [
             (Place::Batch, "batch_text", "batch_bytes", self.first("batch_id")),
             (Place::HeldBatch, "held_text", "held_bytes", self.first("held_id")),
@@ -100,12 +99,12 @@ impl Fields {
         self.text(field)?.split(' ').next()?.parse().ok().filter(|first| *first > 0)
     }
 
-    fn kept_results(&self) -> Option<KeptResults> {
+    pub(super) fn kept_results(&self) -> Option<KeptResults> {
         let results = (!self.results.is_empty()).then(|| format!("{{{}}}", self.results.join(",")))?;
         Some(KeptResults { id: self.number("handled_id"), results: Some(results) })
     }
 
-    fn tries(&self) -> Option<Tries> {
+    pub(super) fn tries(&self) -> Option<Tries> {
         let numbers = self.text("batch_id").or(self.text("held_id"))?;
         let mut counts = numbers.split(' ').skip(1).map_while(|part| part.parse().ok());
         let mut next = || counts.next().unwrap_or(0);
@@ -116,38 +115,6 @@ impl Fields {
     pub(super) fn held_why(&self) -> Option<String> {
         let why = self.text("held_id")?.splitn(5, ' ').nth(4)?;
         (!why.is_empty()).then(|| why.to_owned())
-    }
-
-    pub(super) fn inspection(self, keys: &Keys, object: &[u8]) -> Inspection {
-        let standing = self.standing();
-        let (state, tries) = (self.state(standing), self.tries());
-        let has_failed = tries.is_some_and(|tries| tries.attempts > 0);
-        Inspection {
-            object: String::from_utf8_lossy(object).into_owned(),
-            object_escaped: escape::differing(object),
-            now_ms: self.number("now_ms").unwrap_or(0),
-            standing,
-            state,
-            why: self.why(standing, keys, &escape::name(object)),
-            events_queued: self.number("queued").unwrap_or(0),
-            events_in_flight: self.number("batch").unwrap_or(0),
-            events_held: self.number("held").unwrap_or(0),
-            owner: self.text("owner").map(str::to_owned),
-            last_event_id: self.number("last"),
-            next_event: self.next_event(),
-            tries,
-            kept_results: self.kept_results(),
-            held_why: self.held_why(),
-            due_ms: self.due().filter(|due| due.is_finite()).map(|due| due as u64),
-            markers_before: self.number("markers_before"),
-            markers_beyond: self.text("markers_beyond").is_some(),
-            names_alive: self.names_alive,
-            // What is left behind of another event is a finding of `check`.
-            errors: if has_failed { self.errors } else { Vec::new() },
-            taken_by: self.taken,
-            rules: self.rules,
-            wrong_types: self.wrong,
-        }
     }
 }
 

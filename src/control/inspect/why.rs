@@ -2,7 +2,7 @@
 
 use super::super::rules::{Kind, Rule};
 use super::fields::Fields;
-use super::{EventState, Standing};
+use super::inspection::{EventState, Standing};
 use crate::keys::Keys;
 use crate::wire::values::Holder;
 
