@@ -9,8 +9,8 @@ use super::super::ControlError;
 use super::super::names::{self, Walk as Names, Which};
 use super::super::scan::Seen;
 use super::report::Invariant;
-use super::script::{Finding, Kind, uncovered};
-use super::walk::{MARKERS_PER_CALL, SEEN_MAX, Walk};
+use super::script::{self, Finding, Kind, uncovered};
+use super::state::{MARKERS_PER_CALL, SEEN_MAX, Walk};
 
 /// How many objects that nothing seems to cover are searched for at once.
 const UNCOVERED_MAX: usize = 4096;
@@ -43,6 +43,25 @@ impl<C: ConnectionLike> Walk<'_, C> {
             }
         }
         Ok(())
+    }
+
+    /// One call of the script. From then on, objects in the lists of registered workers count as
+    /// covered.
+    async fn look(&mut self, subjects: &[(Kind, Vec<u8>)], hint: Option<&str>) -> Result<Vec<Finding>, ControlError> {
+        let covered = &self.covered;
+        let hinted = subjects.iter().map(|(kind, name)| {
+            let known = if *kind == Kind::Object && covered.contains(name) { "covered" } else { "unknown" };
+            (*kind, name.as_slice(), hint.unwrap_or(known))
+        });
+        let reply = script::look(self.conn, self.keys, hinted).await?;
+        let all_registered = subjects.iter().all(|(kind, name)| *kind != Kind::Worker || self.is_registered(name));
+        for name in &reply.in_lists {
+            self.look_at_name(name, false);
+            if all_registered {
+                self.covered.insert(name);
+            }
+        }
+        Ok(reply.findings)
     }
 
     async fn confirm(&mut self, suspect: &(Kind, Vec<u8>)) -> Result<(), ControlError> {

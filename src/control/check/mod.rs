@@ -12,6 +12,7 @@
 //! Otherwise it is searched for again, up to three times.
 //!
 //! - `walk`: the walk over the keys, which gathers the subjects
+//! - `state`: the subjects and names that the walk has met
 //! - `confirm`: the second look at each suspicion, and the search for what may cover an object
 //! - `script`: the call of `lua/check.lua`, and its findings
 //! - `report`: invariants, violations and counts
@@ -23,10 +24,11 @@
 mod confirm;
 mod report;
 mod script;
+mod state;
 mod walk;
 
 pub use self::report::{CheckReport, Invariant, LookedAt, NOT_READABLE, NotReadable, Subject, Violation};
-use self::walk::Walk;
+use self::state::Walk;
 use super::{Control, ControlError};
 
 /// How many violations [`Control::check`] reports one by one; all are counted.

@@ -5,8 +5,8 @@ use redis::{RedisResult, Value};
 
 use super::super::{ControlError, reply};
 use super::report::Subject;
-use super::walk::Walk;
 use crate::escape;
+use crate::keys::Keys;
 use crate::wire;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,7 +18,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) fn word(self) -> &'static str {
+    fn word(self) -> &'static str {
         match self {
             Self::Object => "object",
             Self::Worker => "worker",
@@ -57,38 +57,37 @@ pub(super) fn uncovered(findings: &[Finding]) -> Option<String> {
     findings.iter().find(|finding| finding.is_of_cover()).map(|finding| finding.what.clone())
 }
 
-impl<C: ConnectionLike> Walk<'_, C> {
-    /// One call of the script. What registered workers have in their lists counts as covered from
-    /// then on.
-    pub(super) async fn look(&mut self, subjects: &[(Kind, Vec<u8>)], hint: Option<&str>) -> Result<Vec<Finding>, ControlError> {
-        const WHAT: &str = "lua/check.lua";
-        let mut call = wire::CHECK.invoke();
-        call.key(self.keys.event_workers());
-        call.arg(self.keys.prefix());
-        let mut all_registered = true;
-        for (kind, name) in subjects {
-            let known = if *kind == Kind::Object && self.covered.contains(name) { "covered" } else { "unknown" };
-            let hint = hint.unwrap_or(known);
-            all_registered &= *kind != Kind::Worker || self.is_registered(name);
-            call.arg(kind.word()).arg(name.as_slice()).arg(hint);
-        }
-        let answer: RedisResult<Value> = call.invoke_async(self.conn).await;
-        let answer = reply::after("looked", answer.map_err(ControlError::redis(WHAT))?);
-        let answer = answer.map_err(|answer| ControlError::reply(WHAT, answer))?;
-        let [findings, names] = <[Value; 2]>::try_from(answer)
-            .map_err(|parts| ControlError::reply(WHAT, format!("{} parts after the first word", parts.len())))?;
-        for name in reply::array(names).unwrap_or_default().iter().filter_map(reply::bytes) {
-            self.look_at_name(&name, false);
-            if all_registered {
-                self.covered.insert(&name);
-            }
-        }
-        let flat = reply::array(findings).ok_or_else(|| ControlError::reply(WHAT, "no findings"))?;
-        let read = |three: &[Value]| {
-            let position = usize::try_from(reply::number(&three[0])?).ok()?;
-            Some(Finding { position, word: reply::text(&three[1])?, what: reply::text(&three[2])? })
-        };
-        let findings: Option<Vec<Finding>> = flat.chunks_exact(3).map(read).collect();
-        findings.ok_or_else(|| ControlError::reply(WHAT, "a finding is not position, word and text"))
+/// The reply of the script: its findings, and the objects in the lists of the workers it looked at.
+pub(super) struct Reply {
+    pub(super) findings: Vec<Finding>,
+    pub(super) in_lists: Vec<Vec<u8>>,
+}
+
+/// One call of the script. Each subject has a hint: `covered`, `searched` or `unknown`.
+pub(super) async fn look<'s>(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    subjects: impl IntoIterator<Item = (Kind, &'s [u8], &'s str)>,
+) -> Result<Reply, ControlError> {
+    const WHAT: &str = "lua/check.lua";
+    let mut call = wire::CHECK.invoke();
+    call.key(keys.event_workers());
+    call.arg(keys.prefix());
+    for (kind, name, hint) in subjects {
+        call.arg(kind.word()).arg(name).arg(hint);
     }
+    let answer: RedisResult<Value> = call.invoke_async(conn).await;
+    let answer = reply::after("looked", answer.map_err(ControlError::redis(WHAT))?);
+    let answer = answer.map_err(|answer| ControlError::reply(WHAT, answer))?;
+    let [findings, names] = <[Value; 2]>::try_from(answer)
+        .map_err(|parts| ControlError::reply(WHAT, format!("{} parts after the first word", parts.len())))?;
+    let in_lists = reply::array(names).unwrap_or_default().iter().filter_map(reply::bytes).collect();
+    let flat = reply::array(findings).ok_or_else(|| ControlError::reply(WHAT, "no findings"))?;
+    let read = |three: &[Value]| {
+        let position = usize::try_from(reply::number(&three[0])?).ok()?;
+        Some(Finding { position, word: reply::text(&three[1])?, what: reply::text(&three[2])? })
+    };
+    let findings: Option<Vec<Finding>> = flat.chunks_exact(3).map(read).collect();
+    let findings = findings.ok_or_else(|| ControlError::reply(WHAT, "a finding is not position, word and text"))?;
+    Ok(Reply { findings, in_lists })
 }
