@@ -15,10 +15,11 @@ use std::future::pending;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crate::support::control;
 use redis::aio::MultiplexedConnection;
 use seriatim::Emitter;
 use seriatim::control::By;
-use seriatim::control::rules::{self, Kind};
+use seriatim::control::rules::Kind;
 use seriatim::event::Json;
 use seriatim::keys::Keys;
 use seriatim::sink;
@@ -169,7 +170,7 @@ impl Place {
         self.seed(DEPARTED, percent, &format!("{register}{departed_ms}')")).await?;
         let by = By { who: "bench", why: "a crowd" };
         for rule in 1..=(RULES * percent / 100).max(1) {
-            rules::set(&mut conn, &Keys::new(), by, Kind::Pause, &format!("paused:{rule}:*").parse()?, None).await?;
+            control(&conn, &Keys::new()).set_rule(by, Kind::Pause, &format!("paused:{rule}:*").parse()?, None).await?;
         }
         let held = "redis.call('SET', name .. ':event.worker', 'held') redis.call('LPUSH', name .. ':events', '{}')";
         let paused =

@@ -15,7 +15,7 @@ use redis::aio::MultiplexedConnection;
 use seriatim::Emitter;
 use seriatim::event::{Event, Json, ObjectName};
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results, Suspects};
+use seriatim::wire::{self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Report, Suspects};
 use tokio::runtime::Runtime;
 
 const PAYLOAD_BYTES: usize = 200;
@@ -104,7 +104,7 @@ impl Slots {
             crashes_max: 5,
             suspects: Suspects::NONE,
         };
-        scripts::attach(&mut conn, &keys, &args).await.expect("attached");
+        wire::attach(&mut conn, &keys, &args).await.expect("attached");
         let mut slots = Self { conn, keys, batch, in_flight: (0..slots).map(|_| None).collect() };
         slots.fill().await;
         slots.mark().await;
@@ -140,8 +140,8 @@ impl Slots {
             forget_after: None,
             suspects: Suspects::NONE,
         };
-        let call = Advance::new(&self.keys, NAME, TOKEN, bounds, From::Markers);
-        let reply = scripts::advance(&mut self.conn, &call).await.expect("an answer");
+        let call = Advance::new(&self.keys, NAME, TOKEN, bounds, ClaimFirst::Markers);
+        let reply = wire::advance(&mut self.conn, &call).await.expect("an answer");
         assert!(matches!(&reply, Advanced::Ok { batches, .. } if batches.is_empty()), "{reply:?}");
     }
 
@@ -167,17 +167,17 @@ impl Slots {
             suspects: Suspects::NONE,
         };
         let began = Instant::now();
-        let mut call = Advance::new(&self.keys, NAME, TOKEN, bounds, From::Markers);
+        let mut call = Advance::new(&self.keys, NAME, TOKEN, bounds, ClaimFirst::Markers);
         for (slot, batch) in self.in_flight.iter_mut().enumerate() {
             match batch.take() {
                 None => call.free(slot),
                 Some(BatchReply { object, tag, events, .. }) => {
                     let last = Some(tag.first + events.len() as u64 - 1);
-                    call.report(slot, &Report { object, tag, count: events.len(), last, then: Results::Done });
+                    call.report(slot, &Report { object, tag, count: events.len(), last, then: BatchResult::Done });
                 }
             }
         }
-        let reply = scripts::advance(&mut self.conn, &call).await.expect("an answer");
+        let reply = wire::advance(&mut self.conn, &call).await.expect("an answer");
         let took = began.elapsed();
         let Advanced::Ok { batches, .. } = reply else { panic!("{reply:?}") };
         assert_eq!(batches.iter().map(|batch| batch.events.len()).sum::<usize>(), slots * self.batch);

@@ -14,6 +14,7 @@ use std::io::BufRead as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::control;
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
 use seriatim::sink;
@@ -84,7 +85,8 @@ impl Loopback {
         let server = support::Server::start(&["--port", &port.to_string()]);
         let url = format!("redis://127.0.0.1:{port}");
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
-        let info = seriatim::url::connection_info(&url)?.set_tcp_settings(seriatim::url::tcp_settings(Duration::from_secs(60)));
+        let info = seriatim::connection::url::connection_info(&url)?
+            .set_tcp_settings(seriatim::connection::url::tcp_settings(Duration::from_secs(60)));
         let conn = redis::Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await?;
         Ok(Self { _server: server, url, conn })
     }
@@ -236,7 +238,7 @@ async fn drain_once(input: Option<&str>) -> anyhow::Result<f64> {
 }
 
 async fn queued(conn: &mut MultiplexedConnection) -> anyhow::Result<u64> {
-    let all = seriatim::control::depth(conn, &Keys::new(), 1).await?;
+    let all = control(conn, &Keys::new()).depth(1).await?;
     Ok(all.events_queued)
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use seriatim::Emitter;
 use seriatim::event::Json;
+use seriatim::handlers::{EventType, Failure, Handler, HandlerContext, HandlerResult, Handlers, HandlersError, Unhandled};
 use seriatim::keys::Keys;
-use seriatim::sink::{EventType, Failure, Handler, HandlerContext, HandlerResult, Handlers, HandlersError, Unhandled};
 use seriatim::worker::{Shutdown, Worker};
 
 #[derive(serde::Deserialize)]

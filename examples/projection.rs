@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
-use seriatim::control::{LogEntry, LogStatus};
+use seriatim::control::{Control, LogEntry, LogStatus};
 use seriatim::keys::Keys;
 use seriatim::projection::{Gaps, Projection, RedisStore, Runner};
 use seriatim::redis;
@@ -47,11 +47,12 @@ impl Projection for Latest {
 async fn caught_up<P: Projection>(name: &str, conn: &redis::aio::MultiplexedConnection, rebuild: bool) -> anyhow::Result<P> {
     let keys = Keys::new();
     let store = RedisStore::new(conn.clone(), keys.clone(), name)?;
-    let mut runner = Runner::<P, _>::open(store, keys, Duration::from_secs(10), Gaps::Count).await?;
+    let control = Control::new(conn.clone()).with_keys(keys);
+    let mut runner = Runner::<P, _>::open(store, control, Duration::from_secs(10), Gaps::Count).await?;
     if rebuild {
         runner.rebuild().await?;
     }
-    while runner.step(&mut conn.clone()).await?.lag > 0 {}
+    while runner.step().await?.lag > 0 {}
     let state = runner.projection().context("the state is not the saved one")?;
     let state = serde_json::from_slice(&serde_json::to_vec(state)?)?;
     let position = runner.position();

@@ -8,7 +8,7 @@
 --           object
 --           bytes to show of an event (1 and more)
 -- Replies   {'inspected', field, value, field, value, …}. An absent field has no value; `wrong`,
---           `rule`, `error` and `result` may come several times. src/control/inspect.rs lists the
+--           `rule`, `error` and `result` may come several times. src/control/inspect/fields.rs lists the
 --           fields
 -- Keeps     writes nothing
 -- Cost      LPOS over at most 10,000 markers; about 20 commands, and 2 per stored result, of at

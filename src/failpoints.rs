@@ -26,18 +26,19 @@ macro_rules! around {
     };
 }
 
-/// The same for a delivery.
+/// The same for a delivery. `$failed` makes its result of the error text, and of whether the sink is
+/// unavailable.
 #[cfg(not(feature = "failpoints"))]
 macro_rules! delivery {
-    ($call:expr) => {
+    ($call:expr, $failed:expr) => {
         $call
     };
 }
 
 #[cfg(feature = "failpoints")]
 macro_rules! delivery {
-    ($call:expr) => {
-        $crate::failpoints::at_delivery($call)
+    ($call:expr, $failed:expr) => {
+        $crate::failpoints::at_delivery($call, $failed)
     };
 }
 
@@ -54,8 +55,6 @@ mod on {
 
     use redis::RedisError;
     use tracing::warn;
-
-    use crate::sink::{Delivered, Stop};
 
     /// Longer than a response timeout of the tests: the connection is given up.
     const LOST: Duration = Duration::from_millis(400);
@@ -146,13 +145,10 @@ mod on {
     }
 
     /// See `delivery`.
-    pub(crate) async fn at_delivery(call: impl Future<Output = Delivered>) -> Delivered {
-        let stopped = |fault| {
-            let stop = match fault {
-                Fault::Io(kind) => Stop::transient(format!("fail point: {kind}")),
-                Fault::Unavailable => Stop::unavailable("fail point"),
-            };
-            Delivered::stopped(0, stop)
+    pub(crate) async fn at_delivery<T>(call: impl Future<Output = T>, failed: impl Fn(String, bool) -> T) -> T {
+        let stopped = |fault| match fault {
+            Fault::Io(kind) => failed(format!("fail point: {kind}"), false),
+            Fault::Unavailable => failed("fail point".to_owned(), true),
         };
         if let Err(fault) = reach("deliver.before").await {
             return stopped(fault);

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use seriatim::scripts::{self, Advance, BatchReply, Bounds, Emits, EventLog, Finished, From, InHand, Load, Results, Room};
-use seriatim::sink::SUBTASKS_MAX;
+use seriatim::handlers::SUBTASKS_MAX;
+use seriatim::wire::{
+    self, Advance, BatchReply, BatchResult, Bounds, ClaimFirst, Emits, EventLog, Finished, Load, Room, SlotBatch,
+};
 
 use crate::world::{Case, NAME, Settings, TOKEN, World, case, done, event, names};
 
@@ -28,11 +30,11 @@ async fn commit_singles(world: &mut World, settings: &Settings, with_log: bool) 
     world.emit(&names(settings.slots(), "work"), 12, EVENT_BYTES).await;
     let mut batches: Vec<BatchReply> = Vec::new();
     while batches.len() < settings.slots() {
-        let mut call = Advance::new(&world.keys, NAME, TOKEN, Bounds { batch: 1, ..settings.bounds() }, From::Markers);
+        let mut call = Advance::new(&world.keys, NAME, TOKEN, Bounds { batch: 1, ..settings.bounds() }, ClaimFirst::Markers);
         (batches.len()..settings.slots()).for_each(|slot| call.free(slot));
         batches.extend(world.advance(&call).await);
     }
-    let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+    let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
     if with_log {
         call.log(EventLog::default());
     }
@@ -46,7 +48,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Box::pin(async move {
             world.attach(settings.slots()).await;
             world.emit(&names(64, "work"), 2, MIB).await;
-            let call = world.free(settings, From::Markers);
+            let call = world.free(settings, ClaimFirst::Markers);
             world.begin().await;
             world.advance(&call).await;
         })
@@ -56,7 +58,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut emits = case("advance", title, |world, settings| {
         Box::pin(async move {
             let batches = world.fill(settings, 1, EVENT_BYTES).await;
-            let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+            let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
             let (mut room, emitted) = (Room::of_call(), event(2000));
             for batch in &batches {
                 let mut emits = Emits::default();
@@ -64,11 +66,11 @@ pub(crate) fn cases() -> Vec<Case> {
                 if !room.admits(Load::of_batch(1, EVENT_BYTES).with_emits(emits.events(), emits.bytes())) {
                     break;
                 }
-                let hand = InHand { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
+                let hand = SlotBatch { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
                 let value = emits.value(0);
                 let finished =
                     Finished { id: batch.tag.first, field: "handler:a", emits: Some(("emit:a", &value)), result: None };
-                scripts::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
+                wire::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
                 call.handled(batch.slot);
                 call.report(batch.slot, &done(batch));
             }
@@ -82,7 +84,7 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 world.attach(settings.slots()).await;
                 world.emit(&names(settings.slots(), "work"), settings.batch(), EVENT_BYTES).await;
-                let call = world.free(settings, From::Markers);
+                let call = world.free(settings, ClaimFirst::Markers);
                 world.begin().await;
                 world.advance(&call).await;
             })
@@ -91,7 +93,7 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 world.attach(settings.slots()).await;
                 world.emit(&names(settings.slots(), "work"), settings.batch(), 12).await;
-                let call = world.free(settings, From::Markers);
+                let call = world.free(settings, ClaimFirst::Markers);
                 world.begin().await;
                 world.advance(&call).await;
             })
@@ -100,7 +102,7 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 world.attach(settings.slots()).await;
                 world.emit(&names(settings.slots(), "work"), 1, EVENT_BYTES).await;
-                let call = world.free(settings, From::Markers);
+                let call = world.free(settings, ClaimFirst::Markers);
                 world.begin().await;
                 world.advance(&call).await;
             })
@@ -115,7 +117,7 @@ pub(crate) fn cases() -> Vec<Case> {
                     pipe.cmd("DEL").arg(world.keys.events(&object)).ignore();
                 }
                 world.pipe(&pipe).await;
-                let call = world.free(settings, From::Markers);
+                let call = world.free(settings, ClaimFirst::Markers);
                 world.begin().await;
                 world.advance(&call).await;
             })
@@ -132,7 +134,7 @@ pub(crate) fn cases() -> Vec<Case> {
                     }
                     world.pipe(&pipe).await;
                 }
-                let call = world.free(settings, From::Held);
+                let call = world.free(settings, ClaimFirst::Held);
                 world.begin().await;
                 world.advance(&call).await;
             })
@@ -148,7 +150,7 @@ pub(crate) fn cases() -> Vec<Case> {
                     }
                     world.cmd(&mut held).await;
                 }
-                let call = world.free(settings, From::Held);
+                let call = world.free(settings, ClaimFirst::Held);
                 world.begin().await;
                 world.advance(&call).await;
             })
@@ -162,7 +164,7 @@ pub(crate) fn cases() -> Vec<Case> {
                     pipe.cmd("LPUSH").arg(world.keys.objects_with_events()).arg(object).ignore();
                 }
                 world.pipe(&pipe).await;
-                let call = world.free(settings, From::Markers);
+                let call = world.free(settings, ClaimFirst::Markers);
                 world.begin().await;
                 world.advance(&call).await;
             })
@@ -170,7 +172,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("advance", "commit and go on: all slots, full batches", |world, settings| {
             Box::pin(async move {
                 let batches = world.fill(settings, 2 * settings.batch(), EVENT_BYTES).await;
-                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
                 report_all(&mut call, &batches, |load, _, _| load);
                 world.begin().await;
                 world.advance(&call).await;
@@ -187,7 +189,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 let batches = world
                     .fill(settings, if settings.is_largest { 8 } else { 256 }, if settings.is_largest { 1 << 18 } else { 4096 })
                     .await;
-                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
                 report_all(&mut call, &batches, |load, _, _| load);
                 world.begin().await;
                 world.advance(&call).await;
@@ -196,7 +198,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("advance", "commit: all slots, with the event log", |world, settings| {
             Box::pin(async move {
                 let batches = world.fill(settings, settings.batch(), EVENT_BYTES).await;
-                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
                 call.log(EventLog::default());
                 report_all(&mut call, &batches, Load::with_rows);
                 world.begin().await;
@@ -207,7 +209,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("advance", "commit: all slots, 1,000 finished subtasks, with the log", |world, settings| {
             Box::pin(async move {
                 let batches = world.fill(settings, 1, EVENT_BYTES).await;
-                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
                 call.log(EventLog::default());
                 let mut room = Room::of_call();
                 for batch in &batches {
@@ -226,7 +228,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("advance", "hold: all slots, each event has failed", |world, settings| {
             Box::pin(async move {
                 let batches = world.fill(settings, settings.batch(), EVENT_BYTES).await;
-                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
                 let mut room = Room::of_call();
                 for batch in &batches {
                     if !room.admits(Load::of_batch(1, EVENT_BYTES).with_rest()) {
@@ -234,9 +236,9 @@ pub(crate) fn cases() -> Vec<Case> {
                     }
                     let mut report = done(batch);
                     (report.count, report.last) = (0, None);
-                    let rest = seriatim::scripts::Tag { attempts: 1, ..batch.tag };
+                    let rest = seriatim::wire::Tag { attempts: 1, ..batch.tag };
                     let why = format!("retry: {}", event(1000));
-                    report.then = Results::Hold { rest, delay: Some(Duration::from_secs(1)), why };
+                    report.then = BatchResult::Hold { rest, delay: Some(Duration::from_secs(1)), reason: why.into() };
                     call.report(batch.slot, &report);
                 }
                 world.begin().await;
@@ -246,7 +248,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("advance", "dead letters: all slots, each event is rejected", |world, settings| {
             Box::pin(async move {
                 let batches = world.fill(settings, settings.batch(), EVENT_BYTES).await;
-                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
                 let mut room = Room::of_call();
                 for batch in &batches {
                     if !room.admits(Load::of_batch(1, EVENT_BYTES).with_rest()) {
@@ -254,8 +256,8 @@ pub(crate) fn cases() -> Vec<Case> {
                     }
                     let mut report = done(batch);
                     (report.count, report.last) = (0, None);
-                    let next = (batch.events.len() > 1).then(|| scripts::Tag { first: batch.tag.first + 1, ..batch.tag });
-                    report.then = Results::Reject { next, id: batch.tag.first, error: event(1000), attempts: 0 };
+                    let next = (batch.events.len() > 1).then(|| wire::Tag { first: batch.tag.first + 1, ..batch.tag });
+                    report.then = BatchResult::Reject { next, id: batch.tag.first, error: event(1000), attempts: 0 };
                     call.report(batch.slot, &report);
                 }
                 world.begin().await;
@@ -265,7 +267,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("advance", "claim again: all slots, batches in flight", |world, settings| {
             Box::pin(async move {
                 world.fill(settings, settings.batch(), EVENT_BYTES).await;
-                let call = world.free(settings, From::Markers);
+                let call = world.free(settings, ClaimFirst::Markers);
                 world.begin().await;
                 world.advance(&call).await;
             })
@@ -273,9 +275,9 @@ pub(crate) fn cases() -> Vec<Case> {
         case("advance", "claim: all slots, held batches that are due", |world, settings| {
             Box::pin(async move {
                 world.fill(settings, settings.batch(), EVENT_BYTES).await;
-                seriatim::scripts::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
+                seriatim::wire::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
                 world.attach(settings.slots()).await;
-                let call = world.free(settings, From::Held);
+                let call = world.free(settings, ClaimFirst::Held);
                 world.begin().await;
                 world.advance(&call).await;
             })

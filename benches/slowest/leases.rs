@@ -2,25 +2,25 @@
 
 use std::time::Duration;
 
-use seriatim::control;
-use seriatim::scripts::{self, Attach, BatchReply, Emits, Finished, InHand, Sweep};
-use seriatim::sink::{SUBTASK_BYTES_MAX, SUBTASKS_MAX};
+use seriatim::handlers::{SUBTASK_BYTES_MAX, SUBTASKS_MAX};
+use seriatim::wire::{self, Attach, BatchReply, Emits, Finished, SlotBatch, Sweep};
 
+use crate::support::control;
 use crate::world::{Case, NAME, TOKEN, World, case, event, names};
 
 /// Keeps what handlers of an event have emitted, as much as they may.
-async fn keep(world: &mut World, measured: bool) -> (bytes::Bytes, scripts::Tag) {
+async fn keep(world: &mut World, measured: bool) -> (bytes::Bytes, wire::Tag) {
     let batch = world.fill(&crate::DEFAULT, 1, 200).await.remove(0);
     let mut emits = Emits::default();
     let emitted = event(2000);
     (0..1000).for_each(|n| emits.push(format!("emitted:{n}").as_bytes(), emitted.as_bytes()));
     let value = emits.value(0);
-    let hand = InHand { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
+    let hand = SlotBatch { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
     let finished = Finished { id: batch.tag.first, field: "handler:a", emits: Some(("emit:a", &value)), result: None };
     if measured {
         world.begin().await;
     }
-    scripts::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
+    wire::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
     (batch.object, batch.tag)
 }
 
@@ -39,10 +39,10 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         case("connect", "to another server", |world, _| {
             Box::pin(async move {
-                let seen = scripts::Seen { highest: 7, ..Default::default() };
+                let seen = wire::Seen { highest: 7, ..Default::default() };
                 for server in ["one", "two"] {
                     world.begin().await;
-                    scripts::connect(&mut world.conn, &world.keys, server, seen).await.expect("connected");
+                    wire::connect(&mut world.conn, &world.keys, server, seen).await.expect("connected");
                 }
             })
         }),
@@ -60,10 +60,10 @@ pub(crate) fn cases() -> Vec<Case> {
                     displace: &lease,
                     before: "",
                     crashes_max: 5,
-                    suspects: scripts::Suspects::NONE,
+                    suspects: wire::Suspects::NONE,
                 };
                 world.begin().await;
-                scripts::attach(&mut world.conn, &world.keys, &args).await.expect("attached");
+                wire::attach(&mut world.conn, &world.keys, &args).await.expect("attached");
             })
         }),
         case("renew", "all slots have a batch in flight", |world, settings| {
@@ -71,14 +71,14 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.fill(settings, 2, 200).await;
                 world.begin().await;
                 let lease = Duration::from_secs(5);
-                scripts::renew(&mut world.conn, &world.keys, NAME, TOKEN, lease, settings.slots()).await.expect("renewed");
+                wire::renew(&mut world.conn, &world.keys, NAME, TOKEN, lease, settings.slots()).await.expect("renewed");
             })
         }),
         case("detach", "all slots have a batch in flight", |world, settings| {
             Box::pin(async move {
                 world.fill(settings, 2, 200).await;
                 world.begin().await;
-                scripts::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
+                wire::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
             })
         }),
         case("adopt", "all slots of a dead process have a batch in flight", |world, settings| {
@@ -88,12 +88,12 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.begin().await;
                 let (look, forget) = (Duration::from_millis(1), Duration::from_secs(86_400));
                 let sweep = Sweep { own: "other", crashes_max: 5, look, forget, since: None, notice: look };
-                while scripts::adopt(&mut world.conn, &world.keys, &sweep).await.expect("swept").more {}
+                while wire::adopt(&mut world.conn, &world.keys, &sweep).await.expect("swept").more {}
             })
         }),
         case("adopt", "the clock has stepped back, under 1,000 rules and 100,000 held objects", |world, _| {
             Box::pin(async move {
-                let now_ms = control::stats::time_ms(&mut world.conn).await.expect("a time");
+                let now_ms = control(&world.conn, &world.keys).now_ms().await.expect("a time");
                 crate::rules::many(world).await;
                 for n in 0..100 {
                     let mut held = redis::cmd("ZADD");
@@ -108,7 +108,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.begin().await;
                 let (look, forget) = (Duration::from_secs(1), Duration::from_secs(86_400));
                 let sweep = Sweep { own: "other", crashes_max: 5, look, forget, since: None, notice: look };
-                while scripts::adopt(&mut world.conn, &world.keys, &sweep).await.expect("swept").more {}
+                while wire::adopt(&mut world.conn, &world.keys, &sweep).await.expect("swept").more {}
             })
         }),
         case("handled", "a handler has emitted 1,000 events of 2 MiB together", |world, _| {
@@ -120,25 +120,25 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 let (object, tag) = keep(world, false).await;
                 let slot = 0;
-                let hand = InHand { name: NAME, token: TOKEN, slot, object: &object, tag };
+                let hand = SlotBatch { name: NAME, token: TOKEN, slot, object: &object, tag };
                 world.begin().await;
-                scripts::handled(&mut world.conn, &world.keys, &hand, None).await.expect("read");
+                wire::handled(&mut world.conn, &world.keys, &hand, None).await.expect("read");
             })
         }),
         case("handled", "1,000 subtasks with long names are read, then written over", |world, settings| {
             Box::pin(async move {
                 let batch = world.fill(settings, 2, 200).await.remove(0);
                 remember(world, &batch).await;
-                let hand = InHand { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
+                let hand = SlotBatch { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
                 world.begin().await;
-                scripts::handled(&mut world.conn, &world.keys, &hand, None).await.expect("read");
+                wire::handled(&mut world.conn, &world.keys, &hand, None).await.expect("read");
                 let finished = Finished { id: batch.tag.first + 1, field: "handler:a", emits: None, result: None };
-                scripts::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
+                wire::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
             })
         }),
         case("forget", "a call's objects, all idle", |world, _| {
             Box::pin(async move {
-                let objects = names(scripts::OBJECTS_MAX, "work");
+                let objects = names(wire::OBJECTS_MAX, "work");
                 let mut pipe = redis::pipe();
                 for object in &objects {
                     pipe.cmd("SET").arg(world.keys.last_event_id(object)).arg(7).ignore();
@@ -146,7 +146,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.pipe(&pipe).await;
                 world.begin().await;
                 let names: Vec<&str> = objects.iter().map(String::as_str).collect();
-                scripts::forget(&mut world.conn, &world.keys, &names).await.expect("forgotten");
+                wire::forget(&mut world.conn, &world.keys, &names).await.expect("forgotten");
             })
         }),
     ]

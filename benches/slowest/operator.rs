@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use seriatim::control;
-use seriatim::control::dead::{Settle, settle};
+use seriatim::control::RowId;
+use seriatim::control::dead::Settle;
 use seriatim::projection::{Position, RedisStore, STATE_BYTES_MAX, Store as _};
-use seriatim::scripts;
-use seriatim::scripts::operator::By;
+use seriatim::wire;
+use seriatim::wire::operator::By;
 
+use crate::support::control;
 use crate::world::{Case, NAME, TOKEN, World, case, event};
 
 const MIB: usize = 1 << 20;
@@ -36,7 +38,7 @@ pub(crate) fn cases() -> Vec<Case> {
                         .await;
                 }
                 world.begin().await;
-                control::inspect(&mut world.conn, &world.keys, "work:none").await.expect("inspected");
+                control(&world.conn, &world.keys).inspect("work:none").await.expect("inspected");
             })
         }),
         case("check", "an object without a marker among 1,000,000", |world, settings| {
@@ -51,14 +53,14 @@ pub(crate) fn cases() -> Vec<Case> {
                     world.cmd(redis::cmd("LPUSH").arg(world.keys.events(&format!("lost:{n}"))).arg("{}")).await;
                 }
                 world.begin().await;
-                control::check(&mut world.conn, &world.keys).await.expect("checked");
+                control(&world.conn, &world.keys).check().await.expect("checked");
             })
         }),
         case("taken", "all slots of a name have a batch in flight", |world, settings| {
             Box::pin(async move {
                 world.fill(settings, 2, 200).await;
                 world.begin().await;
-                control::inspect(&mut world.conn, &world.keys, "work:none").await.expect("inspected");
+                control(&world.conn, &world.keys).inspect("work:none").await.expect("inspected");
             })
         }),
         case("projection/position", "a state of 4 MiB is saved, then read", |world, _| {
@@ -77,67 +79,67 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 rows(world, world.keys.event_log(), 120, 1_000_000).await;
                 world.begin().await;
-                control::log::log(&mut world.conn, &world.keys, None, 100).await.expect("a page");
+                control(&world.conn, &world.keys).log(None, 100).await.expect("a page");
             })
         }),
         case("operator/ended", "rows of 1 MB", |world, _| {
             Box::pin(async move {
                 rows(world, world.keys.event_log(), 120, 1_000_000).await;
                 world.begin().await;
-                control::ended::ended(&mut world.conn, &world.keys, "work:2").await.expect("a page");
+                control(&world.conn, &world.keys).ended("work:2").await.expect("a page");
             })
         }),
         case("operator/dead", "retry: events of 1 MiB", |world, _| {
             Box::pin(async move {
-                let ids = rows(world, world.keys.events_dead(), 32, MIB).await;
+                let ids: Vec<RowId> = rows(world, world.keys.events_dead(), 32, MIB).await.into_iter().map(RowId::from).collect();
                 world.begin().await;
-                settle(&mut world.conn, &world.keys, BY, Settle::Retry, &ids).await.expect("settled");
+                control(&world.conn, &world.keys).settle(BY, Settle::Retry, &ids).await.expect("settled");
             })
         }),
         case("operator/dead", "drop: events of 1 MiB", |world, _| {
             Box::pin(async move {
-                let ids = rows(world, world.keys.events_dead(), 32, MIB).await;
+                let ids: Vec<RowId> = rows(world, world.keys.events_dead(), 32, MIB).await.into_iter().map(RowId::from).collect();
                 world.begin().await;
-                settle(&mut world.conn, &world.keys, BY, Settle::Drop, &ids).await.expect("settled");
+                control(&world.conn, &world.keys).settle(BY, Settle::Drop, &ids).await.expect("settled");
             })
         }),
         case("operator/held", "a page", |world, settings| {
             Box::pin(async move {
                 for _ in 0..4 {
                     world.fill(settings, 2, 200).await;
-                    scripts::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
+                    wire::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
                 }
                 world.begin().await;
                 let count = control::held::PER_CALL_MAX;
-                scripts::operator::held(&mut world.conn, &world.keys, false, None, count).await.expect("a page");
+                wire::operator::held(&mut world.conn, &world.keys, false, None, count).await.expect("a page");
             })
         }),
         case("operator/release", "one of 1,024 objects, with a reason of 10 KB", |world, settings| {
             Box::pin(async move {
                 world.fill(settings, 2, 200).await;
-                scripts::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
+                wire::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
                 let held_id = world.keys.events_held_id("work:1");
                 world.cmd(redis::cmd("SET").arg(held_id).arg(format!("7 1 1 0 retry: {}", "x".repeat(10_000)))).await;
                 world.begin().await;
-                scripts::operator::release(&mut world.conn, &world.keys, BY, b"work:1").await.expect("released");
+                wire::operator::release(&mut world.conn, &world.keys, BY, b"work:1").await.expect("released");
             })
         }),
         case("operator/release_many", "the most objects of one call", |world, settings| {
             Box::pin(async move {
                 world.fill(settings, 2, 200).await;
-                scripts::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
-                let objects = crate::world::names(scripts::operator::RELEASE_PER_CALL_MAX, "work");
+                wire::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
+                let objects = crate::world::names(wire::operator::RELEASE_PER_CALL_MAX, "work");
                 world.begin().await;
-                let released = scripts::operator::release_many(&mut world.conn, &world.keys, BY, false, "", &objects).await;
+                let released = wire::operator::release_many(&mut world.conn, &world.keys, BY, false, "", &objects).await;
                 assert!(!released.expect("released").is_empty());
             })
         }),
         case("operator/skip", "of a batch of 1,000 events", |world, settings| {
             Box::pin(async move {
                 world.fill(settings, settings.batch(), 200).await;
-                scripts::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
+                wire::detach(&mut world.conn, &world.keys, NAME, TOKEN).await.expect("detached");
                 world.begin().await;
-                scripts::operator::skip(&mut world.conn, &world.keys, BY, b"work:1", None).await.expect("skipped");
+                wire::operator::skip(&mut world.conn, &world.keys, BY, b"work:1", None).await.expect("skipped");
             })
         }),
     ]

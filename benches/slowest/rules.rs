@@ -1,10 +1,11 @@
 //! Rules: 1,000 of them, and names with as many colons as a name can have, and with prefixes of
 //! their own.
 
-use seriatim::control::rules::{Kind, RULES_MAX, Selector, lift, set};
-use seriatim::scripts::operator::By;
-use seriatim::scripts::{self, Advance, Bounds, From};
+use seriatim::control::rules::{Kind, RULES_MAX, Selector};
+use seriatim::wire::operator::By;
+use seriatim::wire::{self, Advance, Bounds, ClaimFirst};
 
+use crate::support::control;
 use crate::world::{Case, NAME, TOKEN, World, case, deep, done};
 
 fn by(why: &str) -> By<'_> {
@@ -24,7 +25,7 @@ pub(crate) async fn many(world: &mut World) {
 
 async fn over_all(world: &mut World) {
     let all: Selector = "*".parse().expect("a selector");
-    set(&mut world.conn, &world.keys, by(""), Kind::Pause, &all, None).await.expect("set");
+    control(&world.conn, &world.keys).set_rule(by(""), Kind::Pause, &all, None).await.expect("set");
 }
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -34,7 +35,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.attach(settings.slots()).await;
                 world.emit(&(0..1024).map(deep).collect::<Vec<_>>(), 1, 200).await;
                 many(world).await;
-                let call = world.free(settings, From::Markers);
+                let call = world.free(settings, ClaimFirst::Markers);
                 world.begin().await;
                 world.advance(&call).await;
             })
@@ -45,7 +46,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.emit(&(0..1024).map(deep).collect::<Vec<_>>(), 1, 200).await;
                 many(world).await;
                 over_all(world).await;
-                let call = world.free(settings, From::Markers);
+                let call = world.free(settings, ClaimFirst::Markers);
                 world.begin().await;
                 world.advance(&call).await;
             })
@@ -57,12 +58,12 @@ pub(crate) fn cases() -> Vec<Case> {
                 many(world).await;
                 over_all(world).await;
                 for _ in 0..4 {
-                    let call = world.free(settings, From::Markers);
+                    let call = world.free(settings, ClaimFirst::Markers);
                     world.advance(&call).await;
                 }
                 let all: Selector = "*".parse().expect("a selector");
-                lift(&mut world.conn, &world.keys, by(""), Kind::Pause, &all).await.expect("lifted");
-                let call = world.free(settings, From::Markers);
+                control(&world.conn, &world.keys).lift_rule(by(""), Kind::Pause, &all).await.expect("lifted");
+                let call = world.free(settings, ClaimFirst::Markers);
                 world.begin().await;
                 world.advance(&call).await;
             })
@@ -71,11 +72,12 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 world.attach(settings.slots()).await;
                 world.emit(&(0..settings.slots()).map(deep).collect::<Vec<_>>(), 2, 200).await;
-                let mut call = Advance::new(&world.keys, NAME, TOKEN, Bounds { batch: 1, ..settings.bounds() }, From::Markers);
+                let mut call =
+                    Advance::new(&world.keys, NAME, TOKEN, Bounds { batch: 1, ..settings.bounds() }, ClaimFirst::Markers);
                 (0..settings.slots()).for_each(|slot| call.free(slot));
                 let batches = world.advance(&call).await;
                 many(world).await;
-                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+                let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
                 batches.iter().for_each(|batch| call.report(batch.slot, &done(batch)));
                 world.begin().await;
                 world.advance(&call).await;
@@ -85,7 +87,7 @@ pub(crate) fn cases() -> Vec<Case> {
             Box::pin(async move {
                 many(world).await;
                 world.begin().await;
-                seriatim::control::check(&mut world.conn, &world.keys).await.expect("checked");
+                control(&world.conn, &world.keys).check().await.expect("checked");
             })
         }),
         case("operator/rule", "set: the last of 1,000", |world, _| {
@@ -102,12 +104,12 @@ pub(crate) fn cases() -> Vec<Case> {
                 many(world).await;
                 over_all(world).await;
                 for _ in 0..4 {
-                    let call = world.free(settings, From::Markers);
+                    let call = world.free(settings, ClaimFirst::Markers);
                     world.advance(&call).await;
                 }
                 world.begin().await;
                 let count = seriatim::control::held::PER_CALL_MAX;
-                scripts::operator::paused(&mut world.conn, &world.keys, None, count).await.expect("a page");
+                wire::operator::paused(&mut world.conn, &world.keys, None, count).await.expect("a page");
             })
         }),
     ]

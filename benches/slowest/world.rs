@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results};
+use seriatim::wire::{self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Report};
 use seriatim::worker::WorkerConfig;
 
 use crate::support;
@@ -43,7 +43,7 @@ impl Settings {
             claims: self.slots(),
             markers: 1024,
             forget_after: None,
-            suspects: scripts::Suspects::NONE,
+            suspects: wire::Suspects::NONE,
         }
     }
 }
@@ -125,9 +125,9 @@ impl World {
             displace: "",
             before: "",
             crashes_max: 5,
-            suspects: scripts::Suspects::NONE,
+            suspects: wire::Suspects::NONE,
         };
-        scripts::attach(&mut self.conn, &self.keys, &args).await.expect("attached");
+        wire::attach(&mut self.conn, &self.keys, &args).await.expect("attached");
     }
 
     /// Pushes `events` of `bytes` for each of these objects, with a marker.
@@ -148,14 +148,14 @@ impl World {
         }
     }
 
-    pub(crate) fn free(&self, settings: &Settings, from: From) -> Advance {
+    pub(crate) fn free(&self, settings: &Settings, from: ClaimFirst) -> Advance {
         let mut call = Advance::new(&self.keys, NAME, TOKEN, settings.bounds(), from);
         (0..settings.slots()).for_each(|slot| call.free(slot));
         call
     }
 
     pub(crate) async fn advance(&mut self, call: &Advance) -> Vec<BatchReply> {
-        match scripts::advance(&mut self.conn, call).await.expect("a reply") {
+        match wire::advance(&mut self.conn, call).await.expect("a reply") {
             Advanced::Ok { batches, .. } => batches,
             other => panic!("{other:?}"),
         }
@@ -169,7 +169,7 @@ impl World {
         let mut all: Vec<BatchReply> = Vec::new();
         let mut in_vain = 0;
         while all.len() < settings.slots() {
-            let mut call = Advance::new(&self.keys, NAME, TOKEN, settings.bounds(), From::Markers);
+            let mut call = Advance::new(&self.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
             (0..settings.slots()).filter(|slot| all.iter().all(|had| had.slot != *slot)).for_each(|slot| call.free(slot));
             let got = self.advance(&call).await;
             // A call may find only markers of objects that are held: those are claimed by the next
@@ -188,7 +188,7 @@ const IN_VAIN_MAX: usize = 100;
 pub(crate) fn done(batch: &BatchReply) -> Report {
     let count = batch.events.len();
     let last = Some(batch.tag.first + count as u64 - 1);
-    Report { object: batch.object.clone(), tag: batch.tag, count, last, then: Results::Done }
+    Report { object: batch.object.clone(), tag: batch.tag, count, last, then: BatchResult::Done }
 }
 
 pub(crate) fn event(bytes: usize) -> String {

@@ -14,8 +14,7 @@ use anyhow::Context as _;
 use redis::aio::MultiplexedConnection;
 use serde::Deserialize;
 use seriatim::control::log::PER_CALL_MAX;
-use seriatim::control::{LogEntry, LogStatus, log};
-use seriatim::keys::Keys;
+use seriatim::control::{Control, Cursor, LogEntry, LogStatus, RowId};
 
 use tokio::time::Instant;
 
@@ -28,7 +27,7 @@ const TOLD: usize = 10;
 pub(crate) struct EventLog {
     rows: Vec<Row>,
     /// The last row that was taken out.
-    read_to: Option<String>,
+    read_to: Option<RowId>,
     /// The newest row at some times of the last seconds. Ids of rows tell no age: Redis' clock may
     /// step.
     newest: VecDeque<(Instant, String)>,
@@ -76,9 +75,10 @@ impl EventLog {
             },
         };
         loop {
-            let page = log(conn, &Keys::new(), self.read_to.as_deref(), PER_CALL_MAX).await?.entries;
+            let after = self.read_to.as_ref().map(Cursor::from);
+            let page = Control::new(conn.clone()).log(after.as_ref(), PER_CALL_MAX).await?.entries;
             let count = page.len();
-            let is_settled = |entry: &LogEntry| end.is_none_or(|end| stream_id(&entry.log_id) <= end);
+            let is_settled = |entry: &LogEntry| end.is_none_or(|end| stream_id(entry.log_id.as_str()) <= end);
             let page: Vec<LogEntry> = page.into_iter().take_while(is_settled).collect();
             let is_last = page.len() < PER_CALL_MAX || count < PER_CALL_MAX;
             for entry in page {
@@ -91,7 +91,7 @@ impl EventLog {
             }
         }
         if let (Some(read_to), Some(_)) = (&self.read_to, settled) {
-            redis::cmd("XTRIM").arg("event.log").arg("MINID").arg(read_to).exec_async(conn).await?;
+            redis::cmd("XTRIM").arg("event.log").arg("MINID").arg(read_to.as_str()).exec_async(conn).await?;
         }
         Ok(())
     }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use redis::aio::MultiplexedConnection;
 use serde_json::{Value, json};
-use seriatim::control::dead::{PER_CALL_MAX, dead_letters};
-use seriatim::keys::Keys;
+use seriatim::control::Control;
+use seriatim::control::dead::PER_CALL_MAX;
 
 /// One file, and the clock. No two times are the same.
 pub(crate) struct History {
@@ -55,19 +55,19 @@ impl History {
     }
 
     /// Writes a line for each dead letter in Redis.
-    pub(crate) async fn dead_letters(&self, conn: &mut MultiplexedConnection) -> anyhow::Result<()> {
-        let mut after: Option<String> = None;
+    pub(crate) async fn dead_letters(&self, conn: &MultiplexedConnection) -> anyhow::Result<()> {
+        let (control, mut after) = (Control::new(conn.clone()), None);
         loop {
-            let page = dead_letters(conn, &Keys::new(), after.as_deref(), PER_CALL_MAX).await?;
-            for letter in &page {
+            let page = control.dead_letters(after.as_ref(), PER_CALL_MAX).await?;
+            for letter in &page.letters {
                 let (id, prev) = letter.id.zip(letter.prev).context("a dead letter without numbers")?;
                 let event = String::from_utf8_lossy(&letter.event);
                 self.came("dead", &letter.object, id, prev, event.trim_start_matches('!'));
             }
-            if page.len() < PER_CALL_MAX {
+            after = page.next;
+            if after.is_none() {
                 return Ok(());
             }
-            after = page.into_iter().next_back().map(|letter| letter.dead_id);
         }
     }
 

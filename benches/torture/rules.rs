@@ -5,9 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use seriatim::control::By;
-use seriatim::control::rules::{self, Kind, Selector};
-use seriatim::keys::Keys;
+use seriatim::control::rules::{Kind, Selector};
+use seriatim::control::{By, Control};
 
 use crate::producers::{object, prefix};
 use crate::random::Random;
@@ -71,15 +70,15 @@ impl Rules {
         let wanted = (rule.kind, selector);
         self.wanted().push(wanted.clone());
         let set = match server.connect(Duration::from_secs(6)).await {
-            Ok(mut conn) => rules::set(&mut conn, &Keys::new(), BY, wanted.0, &wanted.1, ends.then_some(time)).await.is_ok(),
+            Ok(conn) => Control::new(conn).set_rule(BY, wanted.0, &wanted.1, ends.then_some(time)).await.is_ok(),
             Err(_) => false,
         };
         tokio::time::sleep(time).await;
         let is_wanted = self.no_longer(&wanted);
         if !ends && !is_wanted {
             // Where this fails, or gets lost, `lift_forgotten` does it.
-            if let Ok(mut conn) = server.connect(Duration::from_secs(6)).await {
-                let _ = rules::lift(&mut conn, &Keys::new(), BY, wanted.0, &wanted.1).await;
+            if let Ok(conn) = server.connect(Duration::from_secs(6)).await {
+                let _ = Control::new(conn).lift_rule(BY, wanted.0, &wanted.1).await;
             }
         }
         set
@@ -94,11 +93,12 @@ impl Rules {
     }
 
     /// Lifts what is in force, has no end, and is wanted by nobody any more.
-    pub(crate) async fn lift_forgotten(&self, conn: &mut MultiplexedConnection) -> anyhow::Result<()> {
-        for rule in rules::rules(conn, &Keys::new()).await?.rules {
+    pub(crate) async fn lift_forgotten(&self, conn: &MultiplexedConnection) -> anyhow::Result<()> {
+        let control = Control::new(conn.clone());
+        for rule in control.rules().await?.rules {
             let is_wanted = self.wanted().contains(&(rule.kind, rule.selector.clone()));
             if rule.in_force && rule.end_ms.is_none() && !is_wanted {
-                rules::lift(conn, &Keys::new(), BY, rule.kind, &rule.selector).await?;
+                control.lift_rule(BY, rule.kind, &rule.selector).await?;
                 self.lifted_again.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -106,10 +106,11 @@ impl Rules {
     }
 
     /// Lifts all rules that are in force; answers how many there still are.
-    pub(crate) async fn lift_all(&self, conn: &mut MultiplexedConnection) -> anyhow::Result<u64> {
-        let rules = rules::rules(conn, &Keys::new()).await?.rules;
+    pub(crate) async fn lift_all(&self, conn: &MultiplexedConnection) -> anyhow::Result<u64> {
+        let control = Control::new(conn.clone());
+        let rules = control.rules().await?.rules;
         for rule in rules.iter().filter(|rule| rule.in_force) {
-            rules::lift(conn, &Keys::new(), BY, rule.kind, &rule.selector).await?;
+            control.lift_rule(BY, rule.kind, &rule.selector).await?;
         }
         Ok(rules.len() as u64)
     }

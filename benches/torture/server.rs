@@ -166,7 +166,7 @@ impl Server {
         // Calls sent before are over by then, or wait for a marker that nobody can push.
         tokio::time::sleep(SETTLED).await;
         let looked = match self.connect(Duration::from_secs(3)).await {
-            Ok(mut conn) => match history.dead_letters(&mut conn).await {
+            Ok(mut conn) => match history.dead_letters(&conn).await {
                 Ok(()) => event_log.read(&mut conn, None).await,
                 failed => failed,
             },

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use seriatim::control::check::check_up_to;
+use seriatim::control::Control;
 use seriatim::keys::Keys;
 use tokio::process::Command;
 use tokio::task::{JoinHandle, JoinSet};
@@ -139,10 +139,10 @@ impl Stage {
         let ended = tokio::time::timeout(Duration::from_secs(20), &mut self.emitting).await;
         ended.context("a frontend hangs")???;
         let deadline = Instant::now() + DRAIN;
-        let mut conn = self.scene.server.connect(Duration::from_secs(10)).await?;
+        let conn = self.scene.server.connect(Duration::from_secs(10)).await?;
         loop {
-            let seen = check_up_to(&mut conn, &Keys::new(), 1).await?.looked_at;
-            let rules = self.scene.rules.lift_all(&mut conn).await?;
+            let seen = Control::new(conn.clone()).check_up_to(1).await?.looked_at;
+            let rules = self.scene.rules.lift_all(&conn).await?;
             if seen.objects_with_events + seen.objects_owned + seen.objects_held + rules == 0 {
                 return Ok(());
             }
@@ -166,7 +166,7 @@ impl Stage {
         self.beside.shutdown().await;
         receive_once(&self.receiver, &self.scene)?;
         let mut conn = self.scene.server.connect(Duration::from_secs(10)).await?;
-        self.scene.history.dead_letters(&mut conn).await?;
+        self.scene.history.dead_letters(&conn).await?;
         self.scene.history.flush()?;
         let url = format!("redis://127.0.0.1:{}", self.scene.server.port);
         let program = self.dir.join("seriatim");
@@ -329,8 +329,8 @@ async fn release(scene: Arc<Scene>) -> anyhow::Result<()> {
 async fn lift_forgotten(scene: Arc<Scene>) -> anyhow::Result<()> {
     loop {
         sleep(Duration::from_millis(500)).await;
-        if let Ok(mut conn) = scene.server.connect(Duration::from_secs(2)).await {
-            let _ = scene.rules.lift_forgotten(&mut conn).await;
+        if let Ok(conn) = scene.server.connect(Duration::from_secs(2)).await {
+            let _ = scene.rules.lift_forgotten(&conn).await;
         }
     }
 }

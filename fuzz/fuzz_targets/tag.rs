@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use seriatim::scripts::Tag;
+use seriatim::wire::Tag;
 
 fuzz_target!(|text: &str| {
     let Ok(tag) = text.parse::<Tag>() else { return };

@@ -1,7 +1,7 @@
 -- rights: finds a command of the scripts that the Redis user may not use.
 --
 -- A missing right in the middle of a script could strand an event, so it is found before the first
--- write. RIGHTS stands for the names of the commands, with blanks between them: src/scripts/lua.rs
+-- write. RIGHTS stands for the names of the commands, with blanks between them: src/wire/lua.rs
 -- collects them from the texts of all scripts for workers, or of all scripts for operators.
 local key, other = P .. K.next_event_id, P .. K.objects_with_events
 

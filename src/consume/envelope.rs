@@ -161,8 +161,7 @@ impl<'de> Visitor<'de> for TextVisitor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::consume::ID_END;
-    use crate::event::{Event, ObjectName};
+    use crate::event::{Event, ID_END, ObjectName};
     use proptest::prelude::*;
     use rstest::rstest;
 

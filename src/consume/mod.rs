@@ -16,8 +16,7 @@ mod gate;
 pub use envelope::{Envelope, EnvelopeError};
 pub use gate::{Gate, GateError, GateStore, Memory, Start};
 
-/// Ids stay below this, 2^53, so that they are exact in every language's numbers.
-pub const ID_END: u64 = 1 << 53;
+pub use crate::event::ID_END;
 
 /// What to do with an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

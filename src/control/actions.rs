@@ -1,13 +1,11 @@
 //! What operators did to dead letters, held objects and rules, about the last thousand actions.
 
-use redis::aio::ConnectionLike;
 use redis::{RedisResult, Value};
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
-use super::{ControlError, reply};
+use super::{Control, ControlError, Cursor, RowId, reply};
 use crate::escape;
-use crate::keys::Keys;
 
 /// How many actions one call reads at most; those of drops have their events.
 pub const PER_CALL_MAX: usize = 32;
@@ -18,11 +16,11 @@ pub const PER_CALL_MAX: usize = 32;
 /// `{"action_id":"1700-0","at_ms":1700,"action":"drop","who":"ada@host","why":"…","object":"work:1","id":12,"dead_id":"1690-0","error":"…",
 /// "event":{…}}`, the event of a drop as that of a [dead letter](super::DeadLetter), and
 /// `"event":null` without one. `event_bytes` is there only if the event is cut.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Action {
-    /// Its place among all: milliseconds since the epoch, a dash, and a number.
-    pub action_id: String,
+    /// Its id.
+    pub action_id: RowId,
     /// When it was done, ms since the epoch.
     pub at_ms: u64,
     /// `retry`, `drop`, `release`, `skip`, `pause`, `resume`, `block` or `unblock`.
@@ -38,7 +36,7 @@ pub struct Action {
     /// The id of the event; nothing where no event was in hand.
     pub id: Option<u64>,
     /// The dead letter that was retried or dropped, or that a skip made.
-    pub dead_id: Option<String>,
+    pub dead_id: Option<RowId>,
     /// What the event had failed with.
     pub error: Option<String>,
     /// The event that was dropped, byte for byte; the first 8 KiB of a longer one.
@@ -73,30 +71,58 @@ impl Serialize for Action {
     }
 }
 
-/// Reads up to `count` actions (at most [`PER_CALL_MAX`]), newest first, that were done before the
-/// one named; from the last one without. Fewer than asked for means that there are no more.
-///
-/// # Errors
-/// [`ControlError`] if Redis cannot be asked, also if `operator.actions` is no stream.
-pub async fn actions<C: ConnectionLike>(
-    conn: &mut C,
-    keys: &Keys,
-    before: Option<&str>,
-    count: usize,
-) -> Result<Vec<Action>, ControlError> {
-    const WHAT: &str = "operator.actions";
-    let from = before.map_or_else(|| "+".to_owned(), |action_id| format!("({action_id}"));
-    let mut ask = redis::cmd("XREVRANGE");
-    ask.arg(keys.operator_actions()).arg(from).arg("-").arg("COUNT").arg(count.min(PER_CALL_MAX));
-    let answer: RedisResult<Value> = ask.query_async(conn).await;
-    let entries = reply::entries(answer.map_err(ControlError::redis(WHAT))?);
-    let entries = entries.ok_or_else(|| ControlError::reply(WHAT, "an entry is not an id and its fields"))?;
-    Ok(entries.into_iter().map(|(action_id, fields)| action(action_id, &fields)).collect())
+/// Some actions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ActionPage {
+    /// The actions, newest first.
+    pub actions: Vec<Action>,
+    /// The next page; none if there are no more.
+    pub next: Option<Cursor>,
+}
+
+impl Control {
+    /// Reads up to `count` actions (1 to [`PER_CALL_MAX`]), newest first, that come behind `after`
+    /// in this list; from the newest one without. Only reads; may be called again.
+    ///
+    /// # Errors
+    /// [`ControlError::Cursor`] for a cursor of another list; others if Redis cannot be asked, also
+    /// if `operator.actions` is no stream.
+    pub async fn actions(&self, after: Option<&Cursor>, count: usize) -> Result<ActionPage, ControlError> {
+        const WHAT: &str = "operator.actions";
+        let count = count.clamp(1, PER_CALL_MAX);
+        let from = match after.map(Cursor::as_str) {
+            None => "+".to_owned(),
+            Some(id) if reply::is_entry_id(id) => format!("({id}"),
+            Some(other) => return Err(ControlError::Cursor(other.to_owned())),
+        };
+        let mut ask = redis::cmd("XREVRANGE");
+        ask.arg(self.keys.operator_actions()).arg(from).arg("-").arg("COUNT").arg(count);
+        let answer: RedisResult<Value> = ask.query_async(&mut self.connection()).await;
+        let entries = reply::entries(answer.map_err(ControlError::redis(WHAT))?);
+        let entries = entries.ok_or_else(|| ControlError::reply(WHAT, "an entry is not an id and its fields"))?;
+        let actions: Vec<Action> = entries.into_iter().map(|(action_id, fields)| action(action_id, &fields)).collect();
+        let last = actions.last().filter(|_| actions.len() == count);
+        Ok(ActionPage { next: last.map(|last| Cursor::from(&last.action_id)), actions })
+    }
 }
 
 fn action(action_id: String, fields: &[(String, Value)]) -> Action {
     let at_ms = action_id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0);
-    let mut action = Action { action_id, at_ms, ..Action::default() };
+    let mut action = Action {
+        action_id: action_id.into(),
+        at_ms,
+        action: String::new(),
+        who: String::new(),
+        why: String::new(),
+        object: String::new(),
+        object_escaped: None,
+        id: None,
+        dead_id: None,
+        error: None,
+        event: None,
+        event_bytes: None,
+    };
     for (field, value) in fields {
         let text = reply::text(value);
         match field.as_str() {
@@ -108,7 +134,7 @@ fn action(action_id: String, fields: &[(String, Value)]) -> Action {
                 action.object = text.unwrap_or_default();
             }
             "id" => action.id = reply::number(value).filter(|id| *id > 0),
-            "dead_id" => action.dead_id = text,
+            "dead_id" => action.dead_id = text.map(RowId::from),
             "error" => action.error = text.filter(|error| !error.is_empty()),
             "event" => action.event = reply::bytes(value),
             "event_bytes" => action.event_bytes = reply::number(value),

@@ -6,11 +6,11 @@ use redis::aio::ConnectionLike;
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
-use super::{ControlError, log, reply};
+use super::{Control, ControlError, Cursor, RowId, log, reply};
 use crate::escape;
 use crate::keys::Keys;
-use crate::scripts::operator;
-pub use crate::scripts::operator::{By, Settle, Settled};
+use crate::wire::operator;
+pub use crate::wire::operator::{By, Settle, Settled};
 
 /// How many dead letters one call reads at most; events may be large.
 pub const PER_CALL_MAX: usize = operator::DEAD_PER_CALL_MAX;
@@ -26,8 +26,8 @@ pub const PER_CALL_MAX: usize = operator::DEAD_PER_CALL_MAX;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadLetter {
-    /// The id of the entry in the stream `events.dead`: milliseconds, a dash, and a number.
-    pub dead_id: String,
+    /// Its id.
+    pub dead_id: RowId,
     /// The event's id.
     pub id: Option<u64>,
     /// The id of the last event of the object delivered before.
@@ -68,129 +68,20 @@ impl Serialize for DeadLetter {
     }
 }
 
-/// Reads up to `count` dead letters (at most [`PER_CALL_MAX`]), oldest first, that come after the
-/// one named; from the beginning without one. Fewer than asked for means that there are no more.
-///
-/// # Errors
-/// [`ControlError`] if Redis cannot be asked, also if `events.dead` is no stream.
-pub async fn dead_letters<C: ConnectionLike>(
-    conn: &mut C,
-    keys: &Keys,
-    after: Option<&str>,
-    count: usize,
-) -> Result<Vec<DeadLetter>, ControlError> {
-    let from = behind(after)?.unwrap_or_else(|| "-".to_owned());
-    read(conn, keys, "XRANGE", [&from, "+"], count).await
-}
-
-/// The same newest first: those that come before the one named, from the end without one.
-///
-/// # Errors
-/// As [`dead_letters`].
-pub async fn newest_dead_letters<C: ConnectionLike>(
-    conn: &mut C,
-    keys: &Keys,
-    before: Option<&str>,
-    count: usize,
-) -> Result<Vec<DeadLetter>, ControlError> {
-    let from = behind(before)?.unwrap_or_else(|| "+".to_owned());
-    read(conn, keys, "XREVRANGE", [&from, "-"], count).await
-}
-
-/// How many dead letters one call of [`dead_letters_of`] looks at.
+/// How many dead letters one call of [`Control::dead_letters_of`] looks at.
 pub const LOOKED_MAX: usize = 1000;
 
-/// Dead letters of one object.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Some dead letters.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct DeadPage {
     /// The dead letters.
     pub letters: Vec<DeadLetter>,
-    /// The last dead letter that was looked at, if others may follow: pass it to go on. None at the
-    /// end.
-    pub after: Option<String>,
+    /// The next page; none if there are no more.
+    pub next: Option<Cursor>,
 }
 
-/// Reads up to `count` dead letters of one object that come after the one named, oldest first or
-/// newest first. It looks at [`LOOKED_MAX`] dead letters at most, of whichever objects:
-/// [`DeadPage::after`] says how to go on.
-///
-/// # Errors
-/// As [`dead_letters`].
-pub async fn dead_letters_of<C: ConnectionLike>(
-    conn: &mut C,
-    keys: &Keys,
-    object: impl AsRef<[u8]>,
-    newest: bool,
-    after: Option<&str>,
-    count: usize,
-) -> Result<DeadPage, ControlError> {
-    let wanted = escape::name(object.as_ref());
-    let (mut found, mut looked) = (DeadPage { letters: Vec::new(), after: after.map(str::to_owned) }, 0);
-    while found.letters.len() < count && looked < LOOKED_MAX {
-        let page = match newest {
-            true => newest_dead_letters(conn, keys, found.after.as_deref(), PER_CALL_MAX).await?,
-            false => dead_letters(conn, keys, found.after.as_deref(), PER_CALL_MAX).await?,
-        };
-        looked += page.len();
-        let ends = page.len() < PER_CALL_MAX;
-        for letter in page {
-            if found.letters.len() == count {
-                return Ok(found);
-            }
-            found.after = Some(letter.dead_id.clone());
-            if letter.shown() == wanted {
-                found.letters.push(letter);
-            }
-        }
-        if ends {
-            found.after = None;
-            break;
-        }
-    }
-    Ok(found)
-}
-
-/// Reads one dead letter; nothing where it is not there.
-///
-/// # Errors
-/// As [`dead_letters`], and [`ControlError::DeadId`] for what is no id.
-pub async fn dead_letter<C: ConnectionLike>(
-    conn: &mut C,
-    keys: &Keys,
-    dead_id: &str,
-) -> Result<Option<DeadLetter>, ControlError> {
-    check_id(dead_id)?;
-    Ok(read(conn, keys, "XRANGE", [dead_id, dead_id], 1).await?.pop())
-}
-
-/// Retries or drops these dead letters, and answers what became of each, in order. A retried event
-/// is pushed as a new one, at the end of its object's queue: it gets a new id. What was done is
-/// kept in the [actions](mod@super::actions), of a drop with the first 8 KiB of the event.
-///
-/// Each dead letter is settled in one atomic step, [`PER_CALL_MAX`] of them or 1 MiB of events in
-/// one call. Calling again is safe, also after the future was dropped or a reply was lost: what is
-/// done already is [`Settled::Gone`].
-///
-/// # Errors
-/// [`ControlError::DeadId`] for what is no id, before anything is done; others if Redis cannot be
-/// asked or does not allow it.
-pub async fn settle<C: ConnectionLike>(
-    conn: &mut C,
-    keys: &Keys,
-    by: By<'_>,
-    settle: Settle,
-    dead_ids: &[impl AsRef<str>],
-) -> Result<Vec<Settled>, ControlError> {
-    dead_ids.iter().try_for_each(|dead_id| check_id(dead_id.as_ref()))?;
-    let mut settled = Vec::with_capacity(dead_ids.len());
-    while let Some(left) = dead_ids.get(settled.len()..).filter(|left| !left.is_empty()) {
-        settled.extend(operator::dead(conn, keys, by, settle, left).await?);
-    }
-    Ok(settled)
-}
-
-/// What became of all dead letters.
+/// The counts of a [`Control::settle_all`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettledAll {
@@ -200,52 +91,142 @@ pub struct SettledAll {
     pub left: u64,
 }
 
-/// Retries or drops all dead letters, or all of one object, that are there when it begins, oldest
-/// first, in steps of [`PER_CALL_MAX`]. An event that is retried and given up again meanwhile is
-/// not retried once more.
-///
-/// Calling again is safe, and goes on where the first call ended.
-///
-/// # Errors
-/// As [`settle`]. What was done until then is done.
-pub async fn settle_all<C: ConnectionLike>(
-    conn: &mut C,
-    keys: &Keys,
-    by: By<'_>,
-    settle: Settle,
-    object: Option<&[u8]>,
-) -> Result<SettledAll, ControlError> {
-    let wanted = object.map(escape::name);
-    let mut all = SettledAll::default();
-    let Some(last) = newest_dead_letters(conn, keys, None, 1).await?.pop() else { return Ok(all) };
-    let mut from = "-".to_owned();
-    loop {
-        let page = read(conn, keys, "XRANGE", [&from, &last.dead_id], PER_CALL_MAX).await?;
-        let Some(end) = page.last() else { return Ok(all) };
-        from = format!("({}", end.dead_id);
-        let is_meant = |letter: &&DeadLetter| wanted.as_deref().is_none_or(|wanted| letter.shown() == wanted);
-        let meant = page.iter().filter(is_meant);
-        let dead_ids: Vec<&str> = meant.map(|letter| letter.dead_id.as_str()).collect();
-        for settled in self::settle(conn, keys, by, settle, &dead_ids).await? {
-            match settled {
-                Settled::Retried | Settled::Dropped => all.done += 1,
-                Settled::Unreadable | Settled::WrongType => all.left += 1,
-                Settled::Gone => {}
+impl Control {
+    /// Reads up to `count` dead letters (1 to [`PER_CALL_MAX`]), oldest first, that come behind
+    /// `after`; from the oldest one without. Only reads; may be called again.
+    ///
+    /// # Errors
+    /// [`ControlError::DeadId`] for a cursor of another list; others if Redis cannot be asked, also
+    /// if `events.dead` is no stream.
+    pub async fn dead_letters(&self, after: Option<&Cursor>, count: usize) -> Result<DeadPage, ControlError> {
+        self.dead_page(false, after, count).await
+    }
+
+    /// The same newest first: those that are older than `after`; from the newest one without.
+    ///
+    /// # Errors
+    /// As [`Control::dead_letters`].
+    pub async fn newest_dead_letters(&self, after: Option<&Cursor>, count: usize) -> Result<DeadPage, ControlError> {
+        self.dead_page(true, after, count).await
+    }
+
+    /// Reads up to `count` dead letters of one object that come behind `after`, oldest first or
+    /// newest first. Each call looks at [`LOOKED_MAX`] dead letters at most, of whichever objects:
+    /// a page may have fewer than `count`, or none, and still a next one.
+    ///
+    /// Only reads; may be called again.
+    ///
+    /// # Errors
+    /// As [`Control::dead_letters`].
+    pub async fn dead_letters_of(
+        &self,
+        object: impl AsRef<[u8]>,
+        newest: bool,
+        after: Option<&Cursor>,
+        count: usize,
+    ) -> Result<DeadPage, ControlError> {
+        let wanted = escape::name(object.as_ref());
+        let (mut found, mut looked) = (DeadPage { letters: Vec::new(), next: after.cloned() }, 0);
+        while found.letters.len() < count && looked < LOOKED_MAX {
+            let page = self.dead_page(newest, found.next.as_ref(), PER_CALL_MAX).await?;
+            looked += page.letters.len();
+            for letter in page.letters {
+                if found.letters.len() == count {
+                    return Ok(found);
+                }
+                found.next = Some(Cursor::from(&letter.dead_id));
+                if letter.shown() == wanted {
+                    found.letters.push(letter);
+                }
+            }
+            if page.next.is_none() {
+                found.next = None;
+                break;
             }
         }
-        if page.len() < PER_CALL_MAX {
-            return Ok(all);
+        Ok(found)
+    }
+
+    /// Reads one dead letter; none if it is not there. Only reads; may be called again.
+    ///
+    /// # Errors
+    /// [`ControlError::DeadId`] for an invalid id; others as [`Control::dead_letters`].
+    pub async fn dead_letter(&self, dead_id: &RowId) -> Result<Option<DeadLetter>, ControlError> {
+        let dead_id = checked(dead_id.as_str())?;
+        Ok(read(&mut self.connection(), &self.keys, "XRANGE", [dead_id, dead_id], 1).await?.pop())
+    }
+
+    /// Retries or drops these dead letters. Returns the result of each, in order. A retried event
+    /// is pushed as a new one, at the end of its object's queue: it gets a new id. The
+    /// [actions](Control::actions) keep a record of each, of a drop with the first 8 KiB of the
+    /// event.
+    ///
+    /// Each dead letter is settled in one atomic step, [`PER_CALL_MAX`] of them or 1 MiB of events
+    /// in one call. Calling again is safe, also after the future was dropped or a reply was lost:
+    /// a dead letter that is settled already is [`Settled::Gone`].
+    ///
+    /// # Errors
+    /// [`ControlError::DeadId`] for an invalid id, before anything is done; others if Redis cannot
+    /// be asked or does not allow it.
+    pub async fn settle(&self, by: By<'_>, settle: Settle, dead_ids: &[RowId]) -> Result<Vec<Settled>, ControlError> {
+        dead_ids.iter().try_for_each(|dead_id| checked(dead_id.as_str()).map(drop))?;
+        let mut conn = self.connection();
+        let mut settled = Vec::with_capacity(dead_ids.len());
+        while let Some(left) = dead_ids.get(settled.len()..).filter(|left| !left.is_empty()) {
+            settled.extend(operator::dead(&mut conn, &self.keys, by, settle, left).await?);
         }
+        Ok(settled)
+    }
+
+    /// Retries or drops all dead letters, or all of one object, that are there when it begins,
+    /// oldest first, in steps of [`PER_CALL_MAX`]. An event that is retried and given up again
+    /// meanwhile is not retried once more.
+    ///
+    /// Calling again is safe, and goes on at the first one that is left. If the future is dropped,
+    /// any number of steps have been made.
+    ///
+    /// # Errors
+    /// As [`Control::settle`]. The steps until then are done.
+    pub async fn settle_all(&self, by: By<'_>, settle: Settle, object: Option<&[u8]>) -> Result<SettledAll, ControlError> {
+        let wanted = object.map(escape::name);
+        let mut all = SettledAll::default();
+        let Some(last) = self.newest_dead_letters(None, 1).await?.letters.pop() else { return Ok(all) };
+        let mut from = "-".to_owned();
+        loop {
+            let bounds = [from.as_str(), last.dead_id.as_str()];
+            let page = read(&mut self.connection(), &self.keys, "XRANGE", bounds, PER_CALL_MAX).await?;
+            let Some(end) = page.last() else { return Ok(all) };
+            from = format!("({}", end.dead_id);
+            let is_last = page.len() < PER_CALL_MAX;
+            let is_meant = |letter: &DeadLetter| wanted.as_deref().is_none_or(|wanted| letter.shown() == wanted);
+            let dead_ids: Vec<RowId> = page.into_iter().filter(is_meant).map(|letter| letter.dead_id).collect();
+            for settled in self.settle(by, settle, &dead_ids).await? {
+                match settled {
+                    Settled::Retried | Settled::Dropped => all.done += 1,
+                    Settled::Unreadable | Settled::WrongType => all.left += 1,
+                    Settled::Gone => {}
+                }
+            }
+            if is_last {
+                return Ok(all);
+            }
+        }
+    }
+
+    async fn dead_page(&self, newest: bool, after: Option<&Cursor>, count: usize) -> Result<DeadPage, ControlError> {
+        let (command, begin, end) = if newest { ("XREVRANGE", "+", "-") } else { ("XRANGE", "-", "+") };
+        let behind = after.map(|after| checked(after.as_str()).map(|id| format!("({id}"))).transpose()?;
+        let count = count.clamp(1, PER_CALL_MAX);
+        let bounds = [behind.as_deref().unwrap_or(begin), end];
+        let letters = read(&mut self.connection(), &self.keys, command, bounds, count).await?;
+        let last = letters.last().filter(|_| letters.len() == count);
+        Ok(DeadPage { next: last.map(|last| Cursor::from(&last.dead_id)), letters })
     }
 }
 
-fn check_id(dead_id: &str) -> Result<(), ControlError> {
-    if reply::is_entry_id(dead_id) { Ok(()) } else { Err(ControlError::DeadId(dead_id.to_owned())) }
-}
-
-/// Where a page begins that comes behind this entry.
-fn behind(dead_id: Option<&str>) -> Result<Option<String>, ControlError> {
-    dead_id.map(|dead_id| check_id(dead_id).map(|()| format!("({dead_id}"))).transpose()
+/// An id of a dead letter.
+fn checked(dead_id: &str) -> Result<&str, ControlError> {
+    if reply::is_entry_id(dead_id) { Ok(dead_id) } else { Err(ControlError::DeadId(dead_id.to_owned())) }
 }
 
 async fn read<C: ConnectionLike>(
@@ -257,7 +238,7 @@ async fn read<C: ConnectionLike>(
 ) -> Result<Vec<DeadLetter>, ControlError> {
     const WHAT: &str = "events.dead";
     let unreadable = || ControlError::reply(WHAT, "an entry is not an id and its fields");
-    let (count, [from, to]) = (count.min(PER_CALL_MAX), bounds);
+    let [from, to] = bounds;
     let (mut letters, mut from): (Vec<DeadLetter>, _) = (Vec::new(), from.to_owned());
     // A page ends early where its events are large.
     while letters.len() < count {
@@ -276,7 +257,7 @@ async fn read<C: ConnectionLike>(
 
 fn letter(dead_id: String, fields: Vec<(String, Value)>) -> Option<DeadLetter> {
     let mut letter = DeadLetter {
-        dead_id,
+        dead_id: dead_id.into(),
         id: None,
         prev: None,
         object: String::new(),

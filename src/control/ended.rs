@@ -8,13 +8,13 @@ use redis::aio::ConnectionLike;
 use serde::Serialize;
 
 use super::log::LogStatus;
-use super::{ControlError, reply};
+use super::{Control, ControlError, RowId, reply};
 use crate::keys::Keys;
-use crate::scripts;
+use crate::wire;
 
-/// How many rows of the log, and how many dead letters, [`ended`] looks at: the newest.
+/// How many rows of the log, and how many dead letters, [`Control::ended`] looks at: the newest.
 pub const ROWS_MAX: u64 = 1000;
-/// How many events [`ended`] tells of.
+/// How many events [`Control::ended`] returns.
 pub const EVENTS_MAX: usize = 5;
 
 /// How many rows one call of the script looks at; events may be large.
@@ -39,7 +39,7 @@ pub struct EndedEvent {
     /// When it ended, ms since the epoch by Redis' clock.
     pub at_ms: u64,
     /// The id of its dead letter, where that is still there.
-    pub dead_id: Option<String>,
+    pub dead_id: Option<RowId>,
 }
 
 impl EndedEvent {
@@ -49,7 +49,7 @@ impl EndedEvent {
     }
 }
 
-/// What [`ended`] has found, and how far it has looked.
+/// What [`Control::ended`] has found, and how far it has looked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Ended {
@@ -66,41 +66,45 @@ pub struct Ended {
     pub unreadable: Vec<String>,
 }
 
-/// Looks for the object's last events in the newest [`ROWS_MAX`] rows of the event log and as many
-/// dead letters, until [`EVENTS_MAX`] are found in each. Where the log is off it has only events
-/// completed with errors.
-///
-/// Each call reads up to 100 rows or 1 MiB, and returns only the rows of the object.
-///
-/// # Errors
-/// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked. A
-/// stream of a wrong type is no error: it is listed in `unreadable`.
-pub async fn ended<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: impl AsRef<[u8]>) -> Result<Ended, ControlError> {
-    let object = keys.found(&object)?;
-    let mut ended = Ended { complete: true, ..Ended::default() };
-    let logged = look(conn, keys, object, keys.event_log(), &mut ended).await?;
-    ended.log_rows = logged.looked;
-    let dead = look(conn, keys, object, keys.events_dead(), &mut ended).await?;
-    ended.dead_letters = dead.looked;
-    ended.events = logged.rows.into_iter().map(|(_, event)| event).collect();
-    for (dead_id, letter) in dead.rows {
-        let is_it = |event: &&mut EndedEvent| {
-            event.dead_id.is_none() && event.status == LogStatus::Dead && event.id.is_some() && event.id == letter.id
-        };
-        match ended.events.iter_mut().find(is_it) {
-            Some(event) => event.dead_id = Some(dead_id),
-            None => ended.events.push(EndedEvent { dead_id: Some(dead_id), ..letter }),
+impl Control {
+    /// Looks for the object's last events in the newest [`ROWS_MAX`] rows of the event log and as
+    /// many dead letters, until [`EVENTS_MAX`] are found in each. If the log is off it has only
+    /// events completed with errors.
+    ///
+    /// Each step reads up to 100 rows or 1 MiB, and returns only the rows of the object. Only
+    /// reads; may be called again.
+    ///
+    /// # Errors
+    /// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked.
+    /// A stream of a wrong type is no error: it is listed in `unreadable`.
+    pub async fn ended(&self, object: impl AsRef<[u8]>) -> Result<Ended, ControlError> {
+        let (mut conn, keys) = (self.connection(), &self.keys);
+        let object = keys.found(&object)?;
+        let mut ended = Ended { complete: true, ..Ended::default() };
+        let logged = look(&mut conn, keys, object, keys.event_log(), &mut ended).await?;
+        ended.log_rows = logged.looked;
+        let dead = look(&mut conn, keys, object, keys.events_dead(), &mut ended).await?;
+        ended.dead_letters = dead.looked;
+        ended.events = logged.rows.into_iter().map(|(_, event)| event).collect();
+        for (dead_id, letter) in dead.rows {
+            let is_it = |event: &&mut EndedEvent| {
+                event.dead_id.is_none() && event.status == LogStatus::Dead && event.id.is_some() && event.id == letter.id
+            };
+            match ended.events.iter_mut().find(is_it) {
+                Some(event) => event.dead_id = Some(dead_id),
+                None => ended.events.push(EndedEvent { dead_id: Some(dead_id), ..letter }),
+            }
         }
+        ended.events.sort_by_key(|event| Reverse((event.id, event.at_ms)));
+        ended.events.truncate(EVENTS_MAX);
+        Ok(ended)
     }
-    ended.events.sort_by_key(|event| Reverse((event.id, event.at_ms)));
-    ended.events.truncate(EVENTS_MAX);
-    Ok(ended)
 }
 
 /// What a stream has of the object, newest first.
 #[derive(Default)]
 struct Found {
-    rows: Vec<(String, EndedEvent)>,
+    rows: Vec<(RowId, EndedEvent)>,
     looked: u64,
 }
 
@@ -115,7 +119,7 @@ async fn look<C: ConnectionLike>(
     let (mut found, mut from) = (Found::default(), "+".to_owned());
     while found.looked < ROWS_MAX && found.rows.len() < EVENTS_MAX {
         let count = PER_CALL.min(ROWS_MAX - found.looked);
-        let mut ask = scripts::ENDED.invoke();
+        let mut ask = wire::ENDED.invoke();
         ask.key(&stream);
         ask.arg(keys.prefix()).arg(object).arg(&from).arg(count).arg(EVENTS_MAX - found.rows.len());
         let answer: Value = match ask.invoke_async(conn).await {
@@ -140,7 +144,7 @@ async fn look<C: ConnectionLike>(
     Ok(found)
 }
 
-type Page = (u64, String, bool, Vec<(String, EndedEvent)>);
+type Page = (u64, String, bool, Vec<(RowId, EndedEvent)>);
 
 fn page(items: Vec<Value>) -> Option<Page> {
     let mut items = items.into_iter();
@@ -149,7 +153,7 @@ fn page(items: Vec<Value>) -> Option<Page> {
     Some((looked, last, more, items.map(row).collect::<Option<_>>()?))
 }
 
-fn row(item: Value) -> Option<(String, EndedEvent)> {
+fn row(item: Value) -> Option<(RowId, EndedEvent)> {
     let [row_id, status, id, attempts, error, results] = <[Value; 6]>::try_from(reply::array(item)?).ok()?;
     let row_id = reply::text(&row_id)?;
     let event = EndedEvent {
@@ -161,5 +165,5 @@ fn row(item: Value) -> Option<(String, EndedEvent)> {
         at_ms: row_id.split('-').next()?.parse().ok()?,
         dead_id: None,
     };
-    Some((row_id, event))
+    Some((row_id.into(), event))
 }

@@ -13,10 +13,9 @@ use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::{ControlError, reply};
+use super::{Control, ControlError, Cursor, RowId, reply};
 use crate::escape;
-use crate::keys::Keys;
-use crate::scripts;
+use crate::wire;
 
 /// How many rows one call reads at most; events may be large.
 pub const PER_CALL_MAX: usize = 100;
@@ -77,8 +76,8 @@ impl fmt::Display for LogStatus {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogEntry {
-    /// The id of the row in the stream `event.log`: ms since the epoch, a dash, and a number.
-    pub log_id: String,
+    /// Its id.
+    pub log_id: RowId,
     /// What became of the event.
     pub status: LogStatus,
     /// The event's id.
@@ -151,8 +150,8 @@ impl Serialize for LogEntry {
     }
 }
 
-/// A page of the log, and what it tells of the log as a whole at the same moment.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// A page of the log, and the numbers of the whole log at the same moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LogPage {
     /// The rows.
@@ -161,79 +160,71 @@ pub struct LogPage {
     pub written: u64,
     /// How many of them are there; the others, the oldest, were trimmed away.
     pub kept: u64,
-    /// The id of the last row ever written; `0-0` without one.
-    pub last_id: String,
-    /// Whether the page has fewer rows than asked for because of their bytes: go on behind its last
-    /// one.
-    pub more: bool,
+    /// The end of the log: behind it come the rows that are written later.
+    pub end: Cursor,
+    /// The next page; none if there are no more rows yet. To follow the log, go on behind the last
+    /// row that was read.
+    pub next: Option<Cursor>,
 }
 
-/// Reads up to `count` rows (1 to [`PER_CALL_MAX`]), oldest first, that come after the one named,
-/// which need not be there; from the beginning without one. Fewer than asked for, if
-/// [`LogPage::more`] does not say otherwise, means that there are no more yet: a page ends behind
-/// the row with which it has 1 MiB.
-///
-/// # Errors
-/// [`ControlError::LogId`] for what is no id, others if Redis cannot be asked, also if `event.log`
-/// is no stream.
-pub async fn log<C: ConnectionLike>(
-    conn: &mut C,
-    keys: &Keys,
-    after: Option<&str>,
-    count: usize,
-) -> Result<LogPage, ControlError> {
-    let from = behind(after)?.unwrap_or_else(|| "-".to_owned());
-    read(conn, keys, ["XRANGE", &from, "+"], count).await
+impl LogPage {
+    /// Whether the whole log ends before this place, so that the next rows may not be read from
+    /// there. Redis has then lost rows, or the place is in the future. False for text that is no
+    /// cursor of a log.
+    pub fn ends_before(&self, cursor: &Cursor) -> bool {
+        let place = |id: &str| id.split_once('-').and_then(|(ms, n)| Some((ms.parse::<u64>().ok()?, n.parse::<u64>().ok()?)));
+        matches!((place(self.end.as_str()), place(cursor.as_str())), (Some(end), Some(cursor)) if end < cursor)
+    }
 }
 
-/// The same newest first: those that come before the one named, from the end without one.
-///
-/// # Errors
-/// As [`log`].
-pub async fn newest_log<C: ConnectionLike>(
-    conn: &mut C,
-    keys: &Keys,
-    before: Option<&str>,
-    count: usize,
-) -> Result<LogPage, ControlError> {
-    let from = behind(before)?.unwrap_or_else(|| "+".to_owned());
-    read(conn, keys, ["XREVRANGE", &from, "-"], count).await
+impl Control {
+    /// Reads up to `count` rows (1 to [`PER_CALL_MAX`]), oldest first, that come behind `after`,
+    /// whose row need not be there; from the oldest one without. A page has fewer rows if there are
+    /// no more yet, or if they have 1 MiB together; [`LogPage::next`] tells which.
+    ///
+    /// Only reads; may be called again.
+    ///
+    /// # Errors
+    /// [`ControlError::LogId`] for a cursor of another list; others if Redis cannot be asked, also
+    /// if `event.log` is no stream.
+    pub async fn log(&self, after: Option<&Cursor>, count: usize) -> Result<LogPage, ControlError> {
+        let from = behind(after)?.unwrap_or_else(|| "-".to_owned());
+        self.log_page(["XRANGE", &from, "+"], count).await
+    }
+
+    /// The same newest first: the rows before `after`; from the newest one without.
+    ///
+    /// # Errors
+    /// As [`Control::log`].
+    pub async fn newest_log(&self, after: Option<&Cursor>, count: usize) -> Result<LogPage, ControlError> {
+        let from = behind(after)?.unwrap_or_else(|| "+".to_owned());
+        self.log_page(["XREVRANGE", &from, "-"], count).await
+    }
+
+    /// Whether the workers write all events that are finalized to the log, as noted by the worker
+    /// that connected last. If not, the log has only events completed with errors.
+    ///
+    /// # Errors
+    /// [`ControlError`] if Redis cannot be asked.
+    pub async fn is_log_on(&self) -> Result<bool, ControlError> {
+        let ask = redis::Cmd::hexists(self.keys.meta(), "event.log");
+        ask.query_async(&mut self.connection()).await.map_err(ControlError::redis("seriatim.meta"))
+    }
+
+    async fn log_page(&self, range: [&str; 3], count: usize) -> Result<LogPage, ControlError> {
+        const WHAT: &str = "event.log";
+        let count = count.clamp(1, PER_CALL_MAX);
+        let items = rows(&mut self.connection(), WHAT, self.keys.event_log(), range, count).await?;
+        page(items, count).ok_or_else(|| ControlError::reply(WHAT, "it is not three numbers and entries"))
+    }
 }
 
-/// What to read after for all that was finalized at this time (ms since the epoch) or later.
-pub fn since(ms: u64) -> Option<String> {
-    ms.checked_sub(1).map(|before| format!("{before}-{}", u64::MAX))
-}
-
-/// Whether the workers write all events that are finalized to the log, as the worker that connected
-/// last has noted it. If not, the log has only events completed with errors.
-///
-/// # Errors
-/// [`ControlError`] if Redis cannot be asked.
-pub async fn is_on<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<bool, ControlError> {
-    let ask = redis::Cmd::hexists(keys.meta(), "event.log");
-    ask.query_async(conn).await.map_err(ControlError::redis("seriatim.meta"))
-}
-
-/// Whether the row with the id `a` comes before the row with the id `b` in a log; false for text
-/// that is no id.
-pub fn is_before(a: &str, b: &str) -> bool {
-    let place = |id: &str| id.split_once('-').and_then(|(ms, n)| Some((ms.parse::<u64>().ok()?, n.parse::<u64>().ok()?)));
-    matches!((place(a), place(b)), (Some(a), Some(b)) if a < b)
-}
-
-fn behind(log_id: Option<&str>) -> Result<Option<String>, ControlError> {
-    let behind = |log_id: &str| match reply::is_entry_id(log_id) {
-        true => Ok(format!("({log_id}")),
-        false => Err(ControlError::LogId(log_id.to_owned())),
+fn behind(cursor: Option<&Cursor>) -> Result<Option<String>, ControlError> {
+    let behind = |cursor: &Cursor| match reply::is_entry_id(cursor.as_str()) {
+        true => Ok(format!("({cursor}")),
+        false => Err(ControlError::LogId(cursor.to_string())),
     };
-    log_id.map(behind).transpose()
-}
-
-async fn read<C: ConnectionLike>(conn: &mut C, keys: &Keys, range: [&str; 3], count: usize) -> Result<LogPage, ControlError> {
-    const WHAT: &str = "event.log";
-    page(rows(conn, WHAT, keys.event_log(), range, count.clamp(1, PER_CALL_MAX)).await?)
-        .ok_or_else(|| ControlError::reply(WHAT, "it is not three numbers and entries"))
+    cursor.map(behind).transpose()
 }
 
 /// A page of a stream, which ends behind the row with which it has 1 MiB, and the numbers of the
@@ -245,27 +236,30 @@ pub(super) async fn rows<C: ConnectionLike>(
     range: [&str; 3],
     count: usize,
 ) -> Result<Vec<Value>, ControlError> {
-    let mut ask = scripts::LOG.invoke();
+    let mut ask = wire::LOG.invoke();
     ask.key(stream).arg(&range[..]).arg(count);
     let answer: Value = ask.invoke_async(conn).await.map_err(ControlError::redis(what))?;
     reply::after("log", answer).map_err(|answer| ControlError::reply(what, answer))
 }
 
-fn page(items: Vec<Value>) -> Option<LogPage> {
+fn page(items: Vec<Value>, count: usize) -> Option<LogPage> {
     let [written, kept, last_id, entries, more] = <[Value; 5]>::try_from(items).ok()?;
+    let entries = reply::entries(entries)?.into_iter().map(|(log_id, fields)| entry(log_id, &fields));
+    let entries: Vec<LogEntry> = entries.collect::<Option<_>>()?;
+    let is_cut = reply::number(&more)? > 0 || entries.len() >= count;
     Some(LogPage {
-        entries: reply::entries(entries)?.into_iter().map(|(log_id, fields)| entry(log_id, &fields)).collect::<Option<_>>()?,
+        next: entries.last().filter(|_| is_cut).map(|last| Cursor::from(&last.log_id)),
+        entries,
         written: reply::number(&written)?,
         kept: reply::number(&kept)?,
-        last_id: reply::text(&last_id)?,
-        more: reply::number(&more)? > 0,
+        end: reply::text(&last_id)?.into(),
     })
 }
 
 fn entry(log_id: String, fields: &[(String, Value)]) -> Option<LogEntry> {
     let finalized_ms = log_id.split('-').next()?.parse().ok()?;
     let mut entry = LogEntry {
-        log_id,
+        log_id: log_id.into(),
         status: LogStatus::Other(String::new()),
         id: None,
         prev: None,

@@ -1,126 +1,65 @@
-//! Looks at a live system and says what is there, and does what an operator may do.
+//! Looks at a live system, and does what an operator may do. [`Control`] is the handle: connect it,
+//! and call its methods.
 //!
+//! - `handle`: [`Control`], which the command line, a dashboard and an HTTP API share
+//! - `connection` (private): its connection
+//! - `ids`: [`Cursor`] and [`RowId`], opaque places in lists
+//! - `error`: [`ControlError`]
 //! - [`check`](mod@check): the invariants, read off by number
-//! - [`stats`](mod@stats): workers, markers, held objects, dead letters, and with a scan the depth
-//!   of every queue
+//! - [`stats`](mod@stats): workers, markers, held objects, dead letters
+//! - [`depth`](mod@depth): the length of every queue, by a scan
 //! - [`inspect`](mod@inspect): one object: where its events are and why they wait
-//! - [`ended`](mod@ended): what became of the last events of an object
+//! - [`ended`](mod@ended): the results of an object's last events
 //! - [`dead`]: the dead letters: read, retried, dropped
 //! - [`held`](mod@held): the held objects: why they wait, released, rid of their head event
 //! - [`rules`](mod@rules): pauses and blocks: set, lifted, listed
 //! - [`actions`](mod@actions): what operators did
 //! - [`log`](mod@log): the log of events, in the order in which they were finalized
-//! - [`forget`](mod@forget): lets go of what remains of idle objects
-//! - [`server`](mod@server): settings of Redis that break the promise
-//! - `report` (private, its types are in `check`): invariants and violations
+//! - [`forget`](mod@forget): deletes what is left of idle objects
+//! - `server` (private): settings of Redis that break the promise
 //! - `names`, `scan` and `reply` (private): walking the registered names and the key space, and
-//!   reading what Redis answers
+//!   reading replies
 //!
-//! Only retrying, dropping, releasing, skipping, and setting and lifting rules write to Redis; they
-//! need the rights that `docs/protocol.md` lists for them. Each of these is one atomic script, and
-//! is kept with who did it and why.
+//! Only retrying, dropping, releasing, skipping, forgetting, and setting and lifting rules write to
+//! Redis; they need the rights that `docs/protocol.md` lists for them. Each of these but forgetting
+//! is one atomic script, and is kept with who did it and why.
 //!
 //! Everything works in bounded steps, so that a look never holds up the workers, and in bounded
-//! memory. The futures can be dropped at any time. They need a connection of their own or a shared
-//! one, and any Redis user who may read and run scripts.
+//! memory. The futures can be dropped at any time. Any Redis user who may read and run scripts can
+//! make the looks.
 
 pub mod actions;
 pub mod check;
+mod connection;
 pub mod dead;
+pub mod depth;
 pub mod ended;
+mod error;
 pub mod forget;
+mod handle;
 pub mod held;
+mod ids;
 pub mod inspect;
 pub mod log;
 pub(crate) mod names;
 mod reply;
-mod report;
 pub mod rules;
 mod scan;
-pub mod server;
+mod server;
 pub mod stats;
 
-pub use self::actions::{Action, actions};
-pub use self::check::{CheckReport, check};
-pub use self::dead::{DeadLetter, dead_letters};
-pub use self::ended::{Ended, ended};
-pub use self::forget::{Forgot, forget};
-pub use self::held::{HeldObject, HeldPage, held, paused};
-pub use self::inspect::{Inspection, inspect};
-pub use self::log::{LogEntry, LogPage, LogStatus, log, newest_log};
-pub use self::rules::{Rule, Rules, rules};
-pub use self::stats::{Depth, Stats, depth, stats};
-
-use crate::event::NameError;
-use crate::scripts::ScriptError;
-pub use crate::scripts::operator::By;
-
-/// Why a look at the system, or an action of an operator, failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ControlError {
-    /// Redis could not be asked, or refused.
-    #[error("Redis did not answer {what}: {source}")]
-    Redis {
-        /// What was being read.
-        what: &'static str,
-        /// The error of the connection or of Redis.
-        source: redis::RedisError,
-    },
-    /// Redis answered in a form that this version does not know.
-    #[error("unexpected answer to {what}: {answer}; is another version of seriatim at work on these keys?")]
-    Reply {
-        /// What was being read.
-        what: &'static str,
-        /// What is wrong with the answer.
-        answer: String,
-    },
-    /// The name given is no object's name.
-    #[error(transparent)]
-    Name(#[from] NameError),
-    /// There are as many rules as there may be; nothing was done.
-    #[error(
-        "there are {0} pauses and blocks already: nothing was done; a prefix, as in work:*, is one rule for all of its objects"
-    )]
-    Rules(u64),
-    /// What was given is no id of a dead letter.
-    #[error("{0:?} is no id of a dead letter; `seriatim dead list` shows them, they are like 1767225600000-0")]
-    DeadId(String),
-    /// What was given is no id of a row of the log.
-    #[error("{0:?} is no id of a row of the log; `seriatim log --json` shows them as \"log_id\", they are like 1767225600000-0")]
-    LogId(String),
-    /// The Redis user may not do what the action needs; nothing was done.
-    #[error(
-        "the Redis user may not use {0} on these keys, nothing was done; docs/protocol.md, \"Permissions\", lists what an operator needs"
-    )]
-    Denied(String),
-    /// A key has a type that the protocol does not allow; nothing was done.
-    #[error("{key} is a {found}, which it must not be; nothing was done, `seriatim check` tells more")]
-    WrongType {
-        /// The key.
-        key: String,
-        /// Its type.
-        found: String,
-    },
-}
-
-impl From<ScriptError> for ControlError {
-    fn from(error: ScriptError) -> Self {
-        match error {
-            ScriptError::Redis(source) => Self::Redis { what: "a script", source },
-            ScriptError::Denied(command) => Self::Denied(command),
-            ScriptError::WrongType { key, found } => Self::WrongType { key, found },
-            other => Self::Reply { what: "a script", answer: other.to_string() },
-        }
-    }
-}
-
-impl ControlError {
-    pub(crate) fn redis(what: &'static str) -> impl FnOnce(redis::RedisError) -> Self {
-        move |source| Self::Redis { what, source }
-    }
-
-    fn reply(what: &'static str, answer: impl Into<String>) -> Self {
-        Self::Reply { what, answer: answer.into() }
-    }
-}
+pub use self::actions::{Action, ActionPage};
+pub use self::check::CheckReport;
+pub use self::dead::{DeadLetter, DeadPage, Settle, Settled};
+pub use self::depth::Depth;
+pub use self::ended::Ended;
+pub use self::error::ControlError;
+pub use self::forget::Forgot;
+pub use self::handle::Control;
+pub use self::held::{HeldObject, HeldPage, Released, Skipped};
+pub use self::ids::{Cursor, RowId};
+pub use self::inspect::Inspection;
+pub use self::log::{LogEntry, LogPage, LogStatus};
+pub use self::rules::{Rule, Rules};
+pub use self::stats::Stats;
+pub use crate::wire::operator::By;

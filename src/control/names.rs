@@ -9,7 +9,7 @@ use redis::{RedisResult, Value};
 
 use super::{ControlError, reply};
 use crate::keys::Keys;
-use crate::scripts;
+use crate::wire;
 
 /// Slots that one call of the script looks at, about: some 100 microseconds for names that have
 /// nothing.
@@ -145,7 +145,7 @@ async fn ask<C: ConnectionLike>(
     if names.is_empty() {
         return Ok(());
     }
-    let mut call = scripts::TAKEN.invoke();
+    let mut call = wire::TAKEN.invoke();
     call.key(keys.event_workers());
     call.arg(keys.prefix()).arg(object);
     for (name, slots) in names {

@@ -4,8 +4,17 @@
 use std::collections::BTreeMap;
 
 use redis::Value;
+use redis::aio::ConnectionLike;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::RawValue;
+
+use super::ControlError;
+
+/// Redis's time, ms since the epoch.
+pub(super) async fn now_ms<C: ConnectionLike>(conn: &mut C) -> Result<u64, ControlError> {
+    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(conn).await.map_err(ControlError::redis("TIME"))?;
+    Ok(seconds * 1000 + micros / 1000)
+}
 
 /// The bytes of a string, whichever way Redis sent it.
 pub(super) fn bytes(value: &Value) -> Option<Vec<u8>> {

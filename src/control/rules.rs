@@ -10,15 +10,13 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use redis::aio::ConnectionLike;
 use redis::{RedisResult, Value};
 use serde::Serialize;
 
-use super::{ControlError, reply, stats};
+use super::{Control, ControlError, reply};
 use crate::event::{NameError, ObjectName};
-use crate::keys::Keys;
-use crate::scripts::operator::{self, RuleStep};
-pub use crate::scripts::operator::{By, Ruled};
+use crate::wire::operator::{self, RuleStep};
+pub use crate::wire::operator::{By, Ruled};
 
 /// How many rules there may be at the same time. To pause more objects than that, give them a
 /// prefix.
@@ -204,7 +202,7 @@ impl fmt::Display for Rule {
 }
 
 /// All rules at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Rules {
     /// Redis's time, ms since the epoch.
@@ -213,76 +211,66 @@ pub struct Rules {
     pub rules: Vec<Rule>,
 }
 
-/// Sets a rule, until it is lifted or `after` is over (1 ms to [`FOR_MAX`], longer is shortened).
-/// It takes effect with the next step of any worker process, within a second. Setting it twice is
-/// one rule, with the end, the actor and the reason of the later call. What was done is kept in the
-/// [actions](mod@super::actions).
-///
-/// Calling again is safe. Dropping the future takes nothing back.
-///
-/// # Errors
-/// [`ControlError::Rules`] where there are [`RULES_MAX`] already, and [`ControlError::Name`] for an
-/// object that cannot be; others if Redis cannot be asked or does not allow it.
-pub async fn set<C: ConnectionLike>(
-    conn: &mut C,
-    keys: &Keys,
-    by: By<'_>,
-    kind: Kind,
-    selector: &Selector,
-    after: Option<Duration>,
-) -> Result<Ruled, ControlError> {
-    let step = RuleStep::Set(after.map(|after| after.min(FOR_MAX)));
-    step_with(conn, keys, by, step, kind, selector).await
-}
-
-/// Lifts a rule. Only the lifting is recorded: workers wake what the rule has held, some objects in
-/// each step and whoever of them dies meanwhile; what another rule is over stays. [`Ruled::NotSet`]
-/// where there is no such rule. What was done is kept in the [actions](mod@super::actions).
-///
-/// Calling again is safe. Dropping the future takes nothing back.
-///
-/// # Errors
-/// As [`set`].
-pub async fn lift<C: ConnectionLike>(
-    conn: &mut C,
-    keys: &Keys,
-    by: By<'_>,
-    kind: Kind,
-    selector: &Selector,
-) -> Result<Ruled, ControlError> {
-    step_with(conn, keys, by, RuleStep::Lift, kind, selector).await
-}
-
-async fn step_with<C: ConnectionLike>(
-    conn: &mut C,
-    keys: &Keys,
-    by: By<'_>,
-    step: RuleStep,
-    kind: Kind,
-    selector: &Selector,
-) -> Result<Ruled, ControlError> {
-    if selector.as_str() != "*" {
-        let text = selector.as_str();
-        keys.object(if text.ends_with(":*") { &text[..text.len() - 1] } else { text })?;
+impl Control {
+    /// Sets a rule, until it is lifted or `after` is over (1 ms to [`FOR_MAX`], longer is
+    /// shortened). It takes effect with the next step of any worker process, within a second.
+    /// Setting it twice is one rule, with the end, the actor and the reason of the later call. The
+    /// [actions](Control::actions) keep a record.
+    ///
+    /// One atomic step. Calling again is safe. Dropping the future takes nothing back.
+    ///
+    /// # Errors
+    /// [`ControlError::Rules`] if there are [`RULES_MAX`] already, and [`ControlError::Name`] for
+    /// an object that cannot be; others if Redis cannot be asked or does not allow it.
+    pub async fn set_rule(
+        &self,
+        by: By<'_>,
+        kind: Kind,
+        selector: &Selector,
+        after: Option<Duration>,
+    ) -> Result<Ruled, ControlError> {
+        self.rule_step(by, RuleStep::Set(after.map(|after| after.min(FOR_MAX))), kind, selector).await
     }
-    match operator::rule(conn, keys, by, step, kind.word(), selector.as_str().as_bytes(), RULES_MAX).await? {
-        Ruled::TooMany(rules) => Err(ControlError::Rules(rules)),
-        ruled => Ok(ruled),
-    }
-}
 
-/// Reads all rules; there are at most [`RULES_MAX`].
-///
-/// # Errors
-/// [`ControlError`] if Redis cannot be asked, also if `event.rules` is no hash.
-pub async fn rules<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<Rules, ControlError> {
-    const WHAT: &str = "event.rules";
-    let now_ms = stats::time_ms(conn).await?;
-    let answer: RedisResult<Vec<(Vec<u8>, Vec<u8>)>> = redis::cmd("HGETALL").arg(keys.event_rules()).query_async(conn).await;
-    let fields = answer.map_err(ControlError::redis(WHAT))?;
-    let mut rules: Vec<Rule> = fields.iter().filter_map(|(field, value)| Rule::of(field, value, now_ms)).collect();
-    rules.sort();
-    Ok(Rules { now_ms, rules })
+    /// Lifts a rule. Only the lifting is recorded: workers wake the objects that the rule has held,
+    /// some in each step, also if one of the workers dies meanwhile. Objects under another rule
+    /// stay. [`Ruled::NotSet`] if there is no such rule. The [actions](Control::actions) keep a
+    /// record.
+    ///
+    /// One atomic step. Calling again is safe. Dropping the future takes nothing back.
+    ///
+    /// # Errors
+    /// As [`Control::set_rule`].
+    pub async fn lift_rule(&self, by: By<'_>, kind: Kind, selector: &Selector) -> Result<Ruled, ControlError> {
+        self.rule_step(by, RuleStep::Lift, kind, selector).await
+    }
+
+    async fn rule_step(&self, by: By<'_>, step: RuleStep, kind: Kind, selector: &Selector) -> Result<Ruled, ControlError> {
+        let (text, keys) = (selector.as_str(), &self.keys);
+        if text != "*" {
+            keys.object(if text.ends_with(":*") { &text[..text.len() - 1] } else { text })?;
+        }
+        match operator::rule(&mut self.connection(), keys, by, step, kind.word(), text.as_bytes(), RULES_MAX).await? {
+            Ruled::TooMany(rules) => Err(ControlError::Rules(rules)),
+            ruled => Ok(ruled),
+        }
+    }
+
+    /// Reads all rules; there are at most [`RULES_MAX`]. Only reads; may be called again.
+    ///
+    /// # Errors
+    /// [`ControlError`] if Redis cannot be asked, also if `event.rules` is no hash.
+    pub async fn rules(&self) -> Result<Rules, ControlError> {
+        const WHAT: &str = "event.rules";
+        let mut conn = self.connection();
+        let now_ms = reply::now_ms(&mut conn).await?;
+        let mut ask = redis::cmd("HGETALL");
+        let answer: RedisResult<Vec<(Vec<u8>, Vec<u8>)>> = ask.arg(self.keys.event_rules()).query_async(&mut conn).await;
+        let fields = answer.map_err(ControlError::redis(WHAT))?;
+        let mut rules: Vec<Rule> = fields.iter().filter_map(|(field, value)| Rule::of(field, value, now_ms)).collect();
+        rules.sort();
+        Ok(Rules { now_ms, rules })
+    }
 }
 
 /// A field of the reply of `lua/inspect.lua`: the length of the rule's field, a blank, the field,

@@ -2,35 +2,41 @@
 //! is set.
 
 use redis::RedisError;
-use redis::aio::ConnectionLike;
+
+use super::{Control, ControlError};
 
 /// The oldest version that is supported.
 const VERSION_MIN: (u32, u32) = (7, 0);
 /// A Redis that has not saved for so long, with writes to save, has no save points.
 const UNSAVED_SECONDS: u64 = 2 * 60 * 60;
 
-/// Warnings about the server, one sentence each: an evicting `maxmemory-policy`, no persistence, a
-/// version older than 7.0. None if the user may not use `INFO`, or the server does not have it
-/// under this name.
-///
-/// If the append-only file is off, the save points are asked for with `CONFIG GET save`; a user who
-/// may not do that is warned only if the server has gone two hours without a snapshot.
-///
-/// # Errors
-/// The connection failed.
-pub async fn warnings(conn: &mut impl ConnectionLike) -> Result<Vec<String>, RedisError> {
-    let info: Result<String, RedisError> = redis::cmd("INFO").query_async(conn).await;
-    let info = match info {
-        Ok(info) => info,
-        Err(error) if error.code().is_some() => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let mut saves = None;
-    if field(&info, "aof_enabled") == Some("0") {
-        let points: Result<Vec<String>, RedisError> = redis::cmd("CONFIG").arg(&["GET", "save"]).query_async(conn).await;
-        saves = points.ok().and_then(|pair| pair.into_iter().nth(1));
+impl Control {
+    /// Warnings about the server, one sentence each: an evicting `maxmemory-policy`, no
+    /// persistence, a version older than 7.0. Empty if the user may not use `INFO`, or the server
+    /// does not have it under this name.
+    ///
+    /// If the append-only file is off, the save points are asked for with `CONFIG GET save`; a user
+    /// who may not do that is warned only if the server has gone two hours without a snapshot. Only
+    /// reads; may be called again.
+    ///
+    /// # Errors
+    /// [`ControlError::Redis`] if the connection failed.
+    pub async fn warnings(&self) -> Result<Vec<String>, ControlError> {
+        let mut conn = self.connection();
+        let info: Result<String, RedisError> = redis::cmd("INFO").query_async(&mut conn).await;
+        let info = match info {
+            Ok(info) => info,
+            Err(error) if error.code().is_some() => return Ok(Vec::new()),
+            Err(error) => return Err(ControlError::redis("INFO")(error)),
+        };
+        let mut saves = None;
+        if field(&info, "aof_enabled") == Some("0") {
+            let mut ask = redis::cmd("CONFIG");
+            let points: Result<Vec<String>, RedisError> = ask.arg(&["GET", "save"]).query_async(&mut conn).await;
+            saves = points.ok().and_then(|pair| pair.into_iter().nth(1));
+        }
+        Ok(found(&info, saves.as_deref()))
     }
-    Ok(found(&info, saves.as_deref()))
 }
 
 /// The warnings for these fields; `saves`: the save points, if they may be read.

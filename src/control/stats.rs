@@ -1,33 +1,23 @@
-//! How the system is doing: [`stats`] asks a bounded number of cheap questions, [`depth`] walks
-//! over all queues.
-
-use std::collections::{BinaryHeap, HashMap};
+//! How the system is doing, by a bounded number of cheap questions.
 
 use redis::aio::ConnectionLike;
 use redis::{Pipeline, RedisResult, Value};
 use serde::Serialize;
 
 use super::names::{Walk, Which, slots_in};
-use super::scan::{Scan, Seen};
-use super::{ControlError, newest_log, reply};
-use crate::escape;
+use super::{Control, ControlError, reply};
 use crate::keys::Keys;
-use crate::projection::Position;
+use crate::wire::values::Position;
 
-/// How many names [`stats`] shows; the others are counted.
+/// How many names [`Control::stats`] shows; the others are counted.
 pub const NAMES_MAX: usize = 1000;
 
-/// How many workers [`stats`] asks for their batches; the slots of the names beyond are not.
+/// How many workers [`Control::stats`] asks for their batches; the slots of names beyond are not
+/// asked.
 pub const WORKERS_MAX: u64 = 20_000;
 
-/// How many prefixes [`depth`] tells apart; the rest is counted under an empty one.
-pub const PREFIXES_MAX: usize = 10_000;
-
-/// How many objects with events [`depth`] remembers, so that none counts twice while Redis moves
-/// its tables.
-const SEEN_MAX: usize = 4 << 20;
-
-const COMMANDS_PER_CALL: usize = 1000;
+/// How many commands are sent at once.
+pub(super) const COMMANDS_PER_CALL: usize = 1000;
 
 /// One worker process, as Redis knows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -96,7 +86,7 @@ pub struct RuleStats {
     pub lifting: u64,
 }
 
-/// What [`stats`] answers.
+/// What [`Control::stats`] answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Stats {
@@ -126,64 +116,29 @@ pub struct Stats {
     pub unreadable: Vec<String>,
 }
 
-/// Objects of which the names begin alike.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct PrefixDepth {
-    /// The name up to its first colon; all of it if it has none.
-    pub prefix: String,
-    /// Objects with events.
-    pub objects: u64,
-    /// Their queued events.
-    pub events: u64,
-}
-
-/// One object's queue.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct ObjectDepth {
-    /// The object.
-    pub object: String,
-    /// Its [escaped](crate::escape::name) name, if that differs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub object_escaped: Option<String>,
-    /// Its queued events.
-    pub events: u64,
-}
-
-/// What [`depth`] answers: queued events, without those in flight or held.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Depth {
-    /// Queued events of all objects.
-    pub events_queued: u64,
-    /// Objects with queued events.
-    pub objects_with_events: u64,
-    /// The same by prefix, most events first.
-    pub by_prefix: Vec<PrefixDepth>,
-    /// The objects with most events queued.
-    pub top: Vec<ObjectDepth>,
-}
-
-/// Reads the state of workers, markers, held objects, rules and dead letters. The counts are of
-/// about the same moment, not of one.
-///
-/// Cost: a few commands, two for each name and one for each slot, pipelined; no SCAN of the keys.
-///
-/// # Errors
-/// [`ControlError`] if Redis cannot be asked. A shared key of a wrong type is no error: it is
-/// listed in `unreadable`.
-pub async fn stats<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<Stats, ControlError> {
-    let mut stats = Stats { now_ms: time_ms(conn).await?, ..Stats::default() };
-    counts(conn, keys, &mut stats).await?;
-    rules(conn, keys, &mut stats).await?;
-    registered_names(conn, keys, &mut stats).await?;
-    stats.workers.sort_by(|a, b| a.name.cmp(&b.name));
-    leases(conn, keys, &mut stats.workers).await?;
-    batches(conn, keys, &mut stats.workers).await?;
-    projections(conn, keys, &mut stats).await?;
-    stats.events_in_flight = stats.workers.iter().map(|name| name.events_in_flight).sum();
-    Ok(stats)
+impl Control {
+    /// Reads the state of workers, markers, held objects, rules and dead letters. The counts are of
+    /// about the same moment, not of one.
+    ///
+    /// Cost: a few commands, two for each name and one for each slot, pipelined; no SCAN of the
+    /// keys. Only reads; may be called again, and dropped at any time.
+    ///
+    /// # Errors
+    /// [`ControlError`] if Redis cannot be asked. A shared key of a wrong type is no error: it is
+    /// listed in `unreadable`.
+    pub async fn stats(&self) -> Result<Stats, ControlError> {
+        let (mut conn, keys) = (self.connection(), &self.keys);
+        let mut stats = Stats { now_ms: reply::now_ms(&mut conn).await?, ..Stats::default() };
+        counts(&mut conn, keys, &mut stats).await?;
+        rules(self, &mut stats).await?;
+        registered_names(&mut conn, keys, &mut stats).await?;
+        stats.workers.sort_by(|a, b| a.name.cmp(&b.name));
+        leases(&mut conn, keys, &mut stats.workers).await?;
+        batches(&mut conn, keys, &mut stats.workers).await?;
+        projections(self, &mut stats).await?;
+        stats.events_in_flight = stats.workers.iter().map(|name| name.events_in_flight).sum();
+        Ok(stats)
+    }
 }
 
 /// Names that are alive or have something come first, then others, up to [`NAMES_MAX`].
@@ -209,17 +164,8 @@ async fn registered_names<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &
     Ok(())
 }
 
-/// Redis's time, ms since the epoch.
-///
-/// # Errors
-/// [`ControlError`] if Redis cannot be asked.
-pub async fn time_ms<C: ConnectionLike>(conn: &mut C) -> Result<u64, ControlError> {
-    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(conn).await.map_err(ControlError::redis("TIME"))?;
-    Ok(seconds * 1000 + micros / 1000)
-}
-
 /// Many commands at once, each with its own answer.
-async fn ask<C: ConnectionLike>(
+pub(super) async fn ask<C: ConnectionLike>(
     conn: &mut C,
     what: &'static str,
     pipe: &mut Pipeline,
@@ -268,15 +214,15 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
     Ok(())
 }
 
-async fn rules<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
-    match super::rules(conn, keys).await {
+async fn rules(control: &Control, stats: &mut Stats) -> Result<(), ControlError> {
+    match control.rules().await {
         Ok(all) => {
             let in_force = all.rules.iter().filter(|rule| rule.in_force).count() as u64;
             stats.rules = RuleStats { in_force, lifting: all.rules.len() as u64 - in_force };
             Ok(())
         }
         Err(ControlError::Redis { source, .. }) if source.code() == Some("WRONGTYPE") => {
-            stats.unreadable.push(keys.event_rules());
+            stats.unreadable.push(control.keys.event_rules());
             Ok(())
         }
         Err(error) => Err(error),
@@ -285,11 +231,12 @@ async fn rules<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) 
 
 /// How far each projection is behind the log. Keys of a wrong type have no projections: `check`
 /// tells of them.
-async fn projections<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
+async fn projections(control: &Control, stats: &mut Stats) -> Result<(), ControlError> {
     const WHAT: &str = "the projections";
+    let (mut conn, keys) = (control.connection(), &control.keys);
     let mut ask_for = redis::cmd("HSCAN");
     ask_for.arg(keys.event_projections()).arg(0).arg("COUNT").arg(NAMES_MAX);
-    let (_, flat) = match ask_for.query_async::<(u64, Vec<String>)>(conn).await {
+    let (_, flat) = match ask_for.query_async::<(u64, Vec<String>)>(&mut conn).await {
         Ok(page) => page,
         Err(error) if error.code() == Some("WRONGTYPE") => {
             stats.unreadable.push(keys.event_projections());
@@ -300,7 +247,7 @@ async fn projections<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut S
     if flat.is_empty() {
         return Ok(());
     }
-    let written = match newest_log(conn, keys, None, 1).await {
+    let written = match control.newest_log(None, 1).await {
         Ok(page) => page.written,
         Err(ControlError::Redis { source, .. }) if source.to_string().contains("WRONGTYPE") => {
             stats.unreadable.push(keys.event_log());
@@ -315,7 +262,7 @@ async fn projections<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut S
         stats.projections.push(ProjectionStats { name: pair[0].clone(), log_id, lag, missed, running: false });
         pipe.cmd("EXISTS").arg(keys.event_projection_lease(&pair[0]));
     }
-    for (projection, answer) in stats.projections.iter_mut().zip(ask(conn, WHAT, &mut pipe).await?) {
+    for (projection, answer) in stats.projections.iter_mut().zip(ask(&mut conn, WHAT, &mut pipe).await?) {
         projection.running = answer.is_ok_and(|answer| reply::number(&answer) == Some(1));
     }
     stats.projections.sort_by(|a, b| a.name.cmp(&b.name));
@@ -367,60 +314,4 @@ async fn batches<C: ConnectionLike>(conn: &mut C, keys: &Keys, workers: &mut [Na
         }
     }
     Ok(())
-}
-
-/// Counts the queued events of every object, by prefix, and finds the `top` longest queues.
-///
-/// Cost: SCAN over all keys and one LLEN for each object with events, in bounded steps. Memory: the
-/// prefixes (at most [`PREFIXES_MAX`]), `top` names, and 8 bytes for each object with events up to
-/// 32 MiB. Exact in a system at rest; in a live one each queue is counted at some moment of the
-/// walk.
-///
-/// # Errors
-/// [`ControlError`] if Redis cannot be asked.
-pub async fn depth<C: ConnectionLike>(conn: &mut C, keys: &Keys, top: usize) -> Result<Depth, ControlError> {
-    let suffix = keys.events("");
-    let suffix = &suffix[keys.prefix().len()..];
-    let mut scan = Scan::new(keys, suffix);
-    let mut seen = Seen::new(SEEN_MAX);
-    let mut prefixes: HashMap<String, PrefixDepth> = HashMap::new();
-    let mut longest = BinaryHeap::new();
-    let mut depth = Depth::default();
-    while let Some(mut page) = scan.next(conn).await? {
-        page.retain(|key| key.ends_with(suffix.as_bytes()) && seen.insert(key));
-        for some in page.chunks(COMMANDS_PER_CALL) {
-            let mut pipe = redis::pipe();
-            for key in some {
-                pipe.cmd("LLEN").arg([keys.prefix().as_bytes(), key].concat());
-            }
-            for (key, answer) in some.iter().zip(ask(conn, "the queues", &mut pipe).await?) {
-                // Gone meanwhile, or another program's key that ends as ours do.
-                let Some(events) = answer.as_ref().ok().and_then(reply::number).filter(|events| *events > 0) else { continue };
-                let name = &key[..key.len() - suffix.len()];
-                let object = String::from_utf8_lossy(name).into_owned();
-                depth.events_queued += events;
-                depth.objects_with_events += 1;
-                add(&mut prefixes, &object, events);
-                longest.push((std::cmp::Reverse(events), object, escape::differing(name)));
-                if longest.len() > top {
-                    longest.pop();
-                }
-            }
-        }
-    }
-    depth.by_prefix = prefixes.into_values().collect();
-    depth.by_prefix.sort_by(|a, b| b.events.cmp(&a.events).then_with(|| a.prefix.cmp(&b.prefix)));
-    let top = longest.into_sorted_vec().into_iter();
-    depth.top = top.map(|(events, object, object_escaped)| ObjectDepth { object, object_escaped, events: events.0 }).collect();
-    Ok(depth)
-}
-
-fn add(prefixes: &mut HashMap<String, PrefixDepth>, object: &str, events: u64) {
-    let prefix = object.split(':').next().unwrap_or(object);
-    let known = prefixes.contains_key(prefix) || prefixes.len() < PREFIXES_MAX;
-    let prefix = if known { prefix } else { "" };
-    let sum = prefixes.entry(prefix.to_owned()).or_default();
-    prefix.clone_into(&mut sum.prefix);
-    sum.objects += 1;
-    sum.events += events;
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, RedisResult, ServerError, ServerErrorKind, Value};
 
+use crate::connection::errors::told;
 use crate::event::{EventError, NameError, ObjectName};
-use crate::told::told;
 
 /// Why an emit failed, and what is known about its effect.
 ///

@@ -31,14 +31,14 @@ use redis::{Pipeline, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{unconstrained, yield_now};
 
-use super::Draft;
+use super::draft::Draft;
 use super::error::{Failed, read_answer, refused, refused_commands};
-use crate::wire::Wire;
+use crate::connection::PatientConnection;
 
 /// The most emits in a group.
 const EMITS_MAX: usize = 64;
 /// The most bytes of events of an emit that joins a group.
-pub(super) const EMIT_BYTES_MAX: usize = 4 * 1024;
+const EMIT_BYTES_MAX: usize = 4 * 1024;
 /// The most emits that are queued. More callers wait, in their order.
 const QUEUE_MAX: usize = 256;
 /// With so many groups on their way none is added.
@@ -46,6 +46,11 @@ const GROUPS_MAX: usize = 64;
 
 /// The results of the commands of one emit: the LPUSH of its events, and that of the markers.
 type Answer = Result<Vec<Value>, Failed>;
+
+/// Whether an emit may share a transaction: its events are few bytes and its one command is a push.
+pub(super) fn may_join(draft: &Draft) -> bool {
+    draft.data.is_none() && draft.bytes <= EMIT_BYTES_MAX
+}
 
 /// The way of single emits to one connection.
 #[derive(Clone)]
@@ -79,7 +84,7 @@ impl Drop for UnderWay {
 
 impl Gate {
     /// Starts the task of a connection. It ends with the last clone of the gate.
-    pub(super) fn open(wire: Wire, gone: Arc<AtomicBool>) -> Self {
+    pub(super) fn open(wire: PatientConnection, gone: Arc<AtomicBool>) -> Self {
         let (queue, queued) = mpsc::channel(QUEUE_MAX);
         tokio::spawn(send_groups(Connection { wire, gone }, queued));
         Self { queue, under_way: Arc::default() }
@@ -112,7 +117,7 @@ impl Gate {
 
 #[derive(Clone)]
 struct Connection {
-    wire: Wire,
+    wire: PatientConnection,
     gone: Arc<AtomicBool>,
 }
 

@@ -16,11 +16,11 @@ use redis::{
     AsyncConnectionConfig, ConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
 };
 
-use super::Draft;
+use super::draft::Draft;
 use super::error::{EmitError, Failed, read_answer};
-use super::group::Gate;
-use crate::url::{connection_info, tcp_settings};
-use crate::wire::Wire;
+use super::group::{self, Gate};
+use crate::connection::PatientConnection;
+use crate::connection::url::{connection_info, tcp_settings};
 
 /// So many bytes may gather before they are written to the socket: enough for many small emits, or
 /// a part of a chunk.
@@ -48,7 +48,7 @@ impl Link {
     /// it may share a transaction with others.
     pub(super) async fn emit(&self, mut draft: Draft, markers_key: &Arc<str>) -> Result<Vec<Value>, Failed> {
         if let Self::Own(own) = self
-            && draft.may_join()
+            && group::may_join(&draft)
         {
             let live = own.live().await.map_err(|source| Failed::Connect { redis: own.address(), source })?;
             let (_under_way, is_alone) = live.gate.enter();
@@ -108,7 +108,7 @@ pub(super) struct Own {
 
 #[derive(Clone)]
 struct Live {
-    connection: Wire,
+    connection: PatientConnection,
     gate: Gate,
     /// Set once the connection is known to be closed, also while nobody uses it.
     gone: Arc<AtomicBool>,
@@ -192,7 +192,7 @@ impl Own {
             }
         };
         let config = AsyncConnectionConfig::new().set_write_backpressure_boundary(WRITE_BYTES).set_push_sender(sender);
-        let connection = Wire::open(&self.info, config, self.connection_timeout, self.response_timeout).await?;
+        let connection = PatientConnection::open(&self.info, config, self.connection_timeout, self.response_timeout).await?;
         let gate = Gate::open(connection.clone(), Arc::clone(&gone));
         Ok(Live { connection, gate, gone })
     }

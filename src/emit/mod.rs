@@ -8,6 +8,7 @@
 //! - `many`: many events at once, in few transactions ([`Emitter::emit_many`])
 //! - `appended`: the outcome of an emit in the caller's own transaction
 //! - `group`: single emits of many tasks in few transactions
+//! - `draft`: the commands of one emit
 //! - `link`: the connection
 //! - `error`: what went wrong, and whether it took effect
 //!
@@ -15,6 +16,7 @@
 //! or not at all; nothing is left behind that a worker or a later emit would have to clean up.
 
 mod appended;
+mod draft;
 mod error;
 mod group;
 mod link;
@@ -24,7 +26,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value};
 
@@ -32,6 +33,7 @@ use crate::event::{EVENT_BYTES_MAX, IntoEvent, ObjectName};
 use crate::keys::{Keys, NamespaceError};
 
 pub use appended::Appended;
+use draft::Draft;
 pub use error::EmitError;
 use error::command_failed;
 use link::{Link, Own};
@@ -292,17 +294,6 @@ pub struct Emit<'a> {
     draft: Result<Draft, EmitError>,
 }
 
-#[derive(Debug)]
-struct Draft {
-    object: ObjectName,
-    push: Cmd,
-    events: usize,
-    /// Bytes of the events.
-    bytes: usize,
-    /// The key of the object's state, and the state.
-    data: Option<(String, Bytes)>,
-}
-
 impl Emit<'_> {
     /// Adds a subevent. It gets an id of its own and follows the main event and the subevents added
     /// before; no event of another emit comes between them.
@@ -370,27 +361,5 @@ impl Emit<'_> {
         pipe.atomic();
         draft.append(&self.emitter.markers, pipe);
         Ok(appended)
-    }
-}
-
-impl Draft {
-    /// Whether it may share a transaction: its events are few bytes and its one command is a push.
-    fn may_join(&self) -> bool {
-        self.data.is_none() && self.bytes <= group::EMIT_BYTES_MAX
-    }
-
-    fn into_pipeline(self, markers_key: &str) -> Pipeline {
-        let mut pipe = Pipeline::with_capacity(3);
-        pipe.atomic();
-        self.append(markers_key, &mut pipe);
-        pipe
-    }
-
-    fn append(self, markers_key: &str, pipe: &mut Pipeline) {
-        if let Some((key, data)) = &self.data {
-            pipe.cmd("SET").arg(key).arg(&data[..]).ignore();
-        }
-        pipe.add_command(self.push).ignore();
-        pipe.cmd("LPUSH").arg(markers_key).arg(self.object.as_str()).ignore();
     }
 }

@@ -11,14 +11,12 @@ mod store;
 use std::error::Error;
 use std::time::Duration;
 
-use redis::aio::ConnectionLike;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use self::store::{NameError, Position, RedisStore, STATE_BYTES_MAX, Saved, Store};
-use crate::control::log::{PER_CALL_MAX, log};
-use crate::control::{ControlError, LogEntry};
-use crate::keys::Keys;
+pub use self::store::{NameError, Position, RedisStore, RedisStoreError, STATE_BYTES_MAX, Saved, Store};
+use crate::control::log::PER_CALL_MAX;
+use crate::control::{Control, ControlError, Cursor, LogEntry};
 
 /// The shortest lease.
 const LEASE_MIN: Duration = Duration::from_secs(1);
@@ -95,7 +93,7 @@ pub struct Stepped {
 /// lasts; each step renews it.
 pub struct Runner<P, S> {
     store: S,
-    keys: Keys,
+    control: Control,
     token: String,
     lease: Duration,
     gaps: Gaps,
@@ -106,17 +104,17 @@ pub struct Runner<P, S> {
 }
 
 impl<P: Projection, S: Store> Runner<P, S> {
-    /// Opens the projection where it was left, or at the beginning. `lease` is how long the name is
-    /// kept without a step, 1 s or more.
+    /// Opens the projection where it was left, or at the beginning. The log is read by `control`.
+    /// `lease` is how long the name is kept without a step, 1 s or more.
     ///
     /// # Errors
     /// [`ProjectionError::Lost`] where another process has it, others if the store or its state
     /// cannot be read.
-    pub async fn open(store: S, keys: Keys, lease: Duration, gaps: Gaps) -> Result<Self, ProjectionError> {
+    pub async fn open(store: S, control: Control, lease: Duration, gaps: Gaps) -> Result<Self, ProjectionError> {
         let token = uuid::Uuid::new_v4().to_string();
         let lease = lease.max(LEASE_MIN);
         let (position, projection) = (Position::default(), P::default());
-        let mut runner = Self { store, keys, token, lease, gaps, position, projection, stale: true };
+        let mut runner = Self { store, control, token, lease, gaps, position, projection, stale: true };
         runner.load().await?;
         Ok(runner)
     }
@@ -126,13 +124,13 @@ impl<P: Projection, S: Store> Runner<P, S> {
     ///
     /// # Errors
     /// As [`Runner::open`].
-    pub async fn anew(mut store: S, keys: Keys, lease: Duration, gaps: Gaps) -> Result<Self, ProjectionError> {
+    pub async fn anew(mut store: S, control: Control, lease: Duration, gaps: Gaps) -> Result<Self, ProjectionError> {
         let token = uuid::Uuid::new_v4().to_string();
         let lease = lease.max(LEASE_MIN);
         let opened = store.open(&token, lease).await.map_err(|error| ProjectionError::Store(error.into()))?;
         opened.ok_or(ProjectionError::Lost)?;
         let (position, projection) = (Position::default(), P::default());
-        let mut runner = Self { store, keys, token, lease, gaps, position, projection, stale: true };
+        let mut runner = Self { store, control, token, lease, gaps, position, projection, stale: true };
         runner.rebuild().await?;
         Ok(runner)
     }
@@ -156,16 +154,16 @@ impl<P: Projection, S: Store> Runner<P, S> {
     /// # Errors
     /// [`ProjectionError`]; [`Lost`](ProjectionError::Lost) where another process has the name by
     /// now.
-    pub async fn step<C: ConnectionLike>(&mut self, conn: &mut C) -> Result<Stepped, ProjectionError> {
+    pub async fn step(&mut self) -> Result<Stepped, ProjectionError> {
         if self.stale {
             self.load().await?;
         }
-        let after = Some(self.position.log_id.as_str()).filter(|log_id| !log_id.is_empty());
-        let page = log(conn, &self.keys, after, PER_CALL_MAX).await?;
+        let log_id = Some(self.position.log_id.as_str()).filter(|log_id| !log_id.is_empty());
+        let page = self.control.log(log_id.map(Cursor::from).as_ref(), PER_CALL_MAX).await?;
         let trimmed = page.written.saturating_sub(page.kept);
         let missed = trimmed.saturating_sub(self.position.rows);
         let rows = self.position.rows + missed + page.entries.len() as u64;
-        if page.written < rows || !page.more && page.entries.len() < PER_CALL_MAX && page.written > rows {
+        if page.written < rows || page.next.is_none() && page.written > rows {
             return Err(ProjectionError::OtherLog { written: page.written, expected: rows });
         } else if missed > 0 && self.gaps == Gaps::Refuse {
             return Err(ProjectionError::Gap { missed });
@@ -174,7 +172,7 @@ impl<P: Projection, S: Store> Runner<P, S> {
             self.kept(missed).await?;
             return Ok(Stepped { applied: 0, lag: 0 });
         };
-        let position = Position { log_id: last.log_id.clone(), rows, missed: self.position.missed + missed };
+        let position = Position { log_id: last.log_id.to_string(), rows, missed: self.position.missed + missed };
         self.stale = true;
         page.entries.iter().for_each(|entry| self.projection.apply(entry));
         self.save(position).await?;
@@ -187,20 +185,15 @@ impl<P: Projection, S: Store> Runner<P, S> {
     /// Dropping the future is as a crash: the name is free when the lease is over.
     ///
     /// # Errors
-    /// As [`Runner::step`]. A connection that failed is not made anew.
-    pub async fn run<C: ConnectionLike>(
-        mut self,
-        conn: &mut C,
-        idle: Duration,
-        stop: impl Future<Output = ()>,
-    ) -> Result<P, ProjectionError> {
+    /// As [`Runner::step`]. It ends at the first error, also if a connection failed.
+    pub async fn run(mut self, idle: Duration, stop: impl Future<Output = ()>) -> Result<P, ProjectionError> {
         let idle = idle.min(self.lease / 3);
         tokio::pin!(stop);
         loop {
             let stepped = tokio::select! {
                 biased;
                 () = &mut stop => break,
-                stepped = self.step(conn) => stepped?,
+                stepped = self.step() => stepped?,
             };
             if stepped.lag == 0 {
                 tokio::select! {

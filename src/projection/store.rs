@@ -6,34 +6,9 @@ use std::time::Duration;
 use redis::aio::ConnectionLike;
 
 use crate::keys::Keys;
-use crate::scripts::ScriptError;
-use crate::scripts::projection::{Step, position};
-
-/// How far a projection has come in the log.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Position {
-    /// The id of the last row applied; empty before the first.
-    pub log_id: String,
-    /// How many rows had been written up to there, those that were never seen included.
-    pub rows: u64,
-    /// How many rows were trimmed away before they could be applied.
-    pub missed: u64,
-}
-
-impl Position {
-    /// As it is written down: `ROWS MISSED LOG_ID`.
-    pub fn text(&self) -> String {
-        format!("{} {} {}", self.rows, self.missed, self.log_id)
-    }
-
-    /// Reads what [`Position::text`] gives.
-    pub fn of(text: &str) -> Option<Self> {
-        let mut parts = text.splitn(3, ' ');
-        let (rows, missed) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-        Some(Self { log_id: parts.next()?.to_owned(), rows, missed })
-    }
-}
+use crate::wire::ScriptError;
+use crate::wire::position::{PositionStep, position};
+pub use crate::wire::values::Position;
 
 /// What a store has of a projection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -79,12 +54,29 @@ pub trait Store: Send {
 pub const STATE_BYTES_MAX: usize = 4 << 20;
 
 /// Keeps them in Redis beside the log, a state of up to [`STATE_BYTES_MAX`] bytes. A larger one is
-/// not saved ([`ScriptError::StateTooLarge`]). Its futures may be dropped at any time: what was
+/// not saved ([`RedisStoreError::TooLarge`]). Its futures may be dropped at any time: what was
 /// sent may have happened.
 pub struct RedisStore<C> {
     conn: C,
     keys: Keys,
     name: String,
+}
+
+/// Why a [`RedisStore`] failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RedisStoreError {
+    /// The state is larger than [`STATE_BYTES_MAX`]; nothing was written.
+    #[error("the state of the projection has {bytes} bytes, RedisStore keeps {max} at most; keep it in a Store of your own")]
+    TooLarge {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The call to Redis failed.
+    #[error(transparent)]
+    Script(#[from] ScriptError),
 }
 
 /// What the name of a projection may not be.
@@ -106,16 +98,21 @@ impl<C: ConnectionLike + Send> RedisStore<C> {
         }
     }
 
-    async fn call(&mut self, token: &str, lease: Duration, step: Step<'_>) -> Result<Option<(String, Vec<u8>)>, ScriptError> {
+    async fn call(
+        &mut self,
+        token: &str,
+        lease: Duration,
+        step: PositionStep<'_>,
+    ) -> Result<Option<(String, Vec<u8>)>, ScriptError> {
         position(&mut self.conn, &self.keys, &self.name, token, lease, step).await
     }
 }
 
 impl<C: ConnectionLike + Send> Store for RedisStore<C> {
-    type Error = ScriptError;
+    type Error = RedisStoreError;
 
-    async fn open(&mut self, token: &str, lease: Duration) -> Result<Option<Saved>, ScriptError> {
-        let Some((text, state)) = self.call(token, lease, Step::Open).await? else { return Ok(None) };
+    async fn open(&mut self, token: &str, lease: Duration) -> Result<Option<Saved>, RedisStoreError> {
+        let Some((text, state)) = self.call(token, lease, PositionStep::Open).await? else { return Ok(None) };
         if text.is_empty() {
             return Ok(Some(Saved::default()));
         }
@@ -124,19 +121,19 @@ impl<C: ConnectionLike + Send> Store for RedisStore<C> {
         Ok(Some(Saved { position, state: Some(state) }))
     }
 
-    async fn save(&mut self, token: &str, lease: Duration, position: &Position, state: &[u8]) -> Result<bool, ScriptError> {
+    async fn save(&mut self, token: &str, lease: Duration, position: &Position, state: &[u8]) -> Result<bool, RedisStoreError> {
         if state.len() > STATE_BYTES_MAX {
-            return Err(ScriptError::StateTooLarge { bytes: state.len(), max: STATE_BYTES_MAX });
+            return Err(RedisStoreError::TooLarge { bytes: state.len(), max: STATE_BYTES_MAX });
         }
         let position = &position.text();
-        Ok(self.call(token, lease, Step::Save { position, state }).await?.is_some())
+        Ok(self.call(token, lease, PositionStep::Save { position, state }).await?.is_some())
     }
 
-    async fn keep(&mut self, token: &str, lease: Duration) -> Result<bool, ScriptError> {
-        Ok(self.call(token, lease, Step::Keep).await?.is_some())
+    async fn keep(&mut self, token: &str, lease: Duration) -> Result<bool, RedisStoreError> {
+        Ok(self.call(token, lease, PositionStep::Keep).await?.is_some())
     }
 
-    async fn close(&mut self, token: &str) -> Result<(), ScriptError> {
-        self.call(token, Duration::ZERO, Step::Close).await.map(drop)
+    async fn close(&mut self, token: &str) -> Result<(), RedisStoreError> {
+        Ok(self.call(token, Duration::ZERO, PositionStep::Close).await.map(drop)?)
     }
 }

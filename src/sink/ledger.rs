@@ -10,7 +10,7 @@ use crate::event::{NameError, ObjectName};
 
 /// What was finished of the events of a batch when it was in other hands.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Page {
+pub(crate) struct Progress {
     /// The event this speaks of; those before it in the batch are finished. 0: none.
     pub(crate) id: u64,
     /// What is finished of it: `handler:ID`, `once:SUBTASK`.
@@ -45,7 +45,7 @@ pub(crate) enum LedgerError {
 /// One batch's. Waits as long as Redis does not answer.
 #[async_trait]
 pub(crate) trait Ledger: fmt::Debug + Send + Sync {
-    async fn read(&self) -> Result<Page, LedgerError>;
+    async fn read(&self) -> Result<Progress, LedgerError>;
 
     /// Keeps that this is finished of the event with this id, and with it.
     async fn write(&self, id: u64, field: &str, with: With<'_>) -> Result<(), LedgerError>;

@@ -1,7 +1,8 @@
 //! Where a worker sends events: the [`Sink`] trait and the sinks that come with it.
 //!
 //! - [`each`], [`batches`]: closures, called per event or per batch
-//! - [`Handlers`]: handlers for types of events, which run in the worker process
+//! - [`Handlers`](crate::handlers::Handlers): handlers for types of events, which run in the worker
+//!   process
 //! - [`stdout`], [`File`]: envelopes as lines, through one writer thread each
 //! - [`Null`]: takes everything and keeps nothing
 //! - [`Spec`]: the names of sinks on the command line
@@ -10,10 +11,11 @@
 //! process dies during a delivery, the batch comes again, with the same ids.
 
 mod closures;
+mod error;
 mod file;
-mod handlers;
 mod ledger;
 mod null;
+mod post;
 mod spec;
 mod stdout;
 mod writer;
@@ -28,18 +30,16 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use crate::event::{Event, ObjectName};
-use crate::worker::Post;
 
 pub use closures::{Batches, Each, batches, each};
+pub use error::SinkError;
 pub use file::File;
-pub use handlers::{
-    EMITS_BYTES_MAX, EMITS_MAX, EventType, Failure, Fence, Handler, HandlerContext, HandlerEmitError, HandlerOutcome,
-    HandlerResult, HandlerResultError, Handlers, HandlersBuilder, HandlersError, RESULT_BYTES_MAX, SUBTASK_BYTES_MAX,
-    SUBTASKS_MAX, Unhandled,
-};
-pub(crate) use ledger::{Ledger, LedgerError, Page, With};
+pub(crate) use ledger::{Ledger, LedgerError, Progress, With};
 pub use null::Null;
-pub use spec::{SinkError, Spec, SpecError};
+#[cfg(test)]
+pub(crate) use post::Polled;
+pub(crate) use post::Post;
+pub use spec::{Spec, SpecError};
 pub use stdout::{Stdout, stdout};
 
 /// Where a worker sends events ("the backend").

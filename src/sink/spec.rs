@@ -1,10 +1,10 @@
 //! The command line's SINK: which sinks exist by name, and how they are opened.
 
 use std::fmt;
-use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use super::error::SinkError;
 use super::{File, Null, Sink, stdout};
 
 /// A sink as the command line names it: `stdout`, `file:PATH` or `null`.
@@ -29,43 +29,6 @@ pub enum SpecError {
     /// `file:` names no file.
     #[error("the sink file: needs a path, e.g. file:events.ndjson")]
     NoPath,
-}
-
-/// Why a sink cannot be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SinkError {
-    /// An operation on the file failed.
-    #[error("cannot {action} {}: {source}; check the path, its permissions and the disk", path.display())]
-    File {
-        /// What was tried, e.g. `open`.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// Another sink has the file.
-    #[error("{} is locked by another worker process; stop it, or give each process a file of its own", path.display())]
-    Locked {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The path names a directory, a device, a pipe or a socket.
-    #[error("{} is not a regular file; name one, or use the sink stdout and a redirection", path.display())]
-    NotAFile {
-        /// What the path is.
-        path: PathBuf,
-    },
-    /// The file ends in the middle of a line that no sink of ours wrote, so it is not cut.
-    #[error("{} ends in the middle of a line that is no envelope; name another file, or end its last line", path.display())]
-    NotOurs {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The sink's thread cannot be started.
-    #[error("cannot start the sink's writer thread: {0}; check the limits on threads and memory")]
-    Thread(#[source] io::Error),
 }
 
 impl Spec {

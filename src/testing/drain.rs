@@ -4,15 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::wire::Wire;
+use crate::connection::PatientConnection;
 
-use super::emitted::{self, Emitted, EventPattern};
+use super::emitted::{self, EmittedEvent, EventPattern};
 pub use super::watch::EVENTS_MAX;
 use super::watch::{DrainedEvent, Fate, Shared, Watched, event_of, locked};
+use crate::control::dead::PER_CALL_MAX;
 use crate::control::held::WaitsFor;
-use crate::control::{ControlError, HeldObject, dead_letters, held, paused};
-use crate::control::{dead::newest_dead_letters, names::Walk, names::Which, names::slots_in, stats::time_ms};
-use crate::keys::Keys;
+use crate::control::names::{Walk, Which, slots_in};
+use crate::control::{Control, ControlError, Cursor, HeldObject};
 use crate::worker::{Shutdown, Worker, WorkerBuilder, WorkerError};
 
 /// The most held objects, and the most paused ones, that [`Drained`] lists.
@@ -22,8 +22,6 @@ pub const LEFT_MAX: usize = 1000;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// The most keys in one command.
 const KEYS_MAX: usize = 1024;
-/// Dead letters read in one call.
-const PAGE: usize = 100;
 
 /// Why [`drain`] failed.
 #[derive(Debug, thiserror::Error)]
@@ -105,7 +103,7 @@ impl Drained {
     }
 
     /// What handlers have emitted, event by event.
-    pub fn emitted(&self) -> Vec<Emitted> {
+    pub fn emitted(&self) -> Vec<EmittedEvent> {
         self.events.iter().flat_map(DrainedEvent::emitted).collect()
     }
 
@@ -126,7 +124,7 @@ impl Drained {
     /// # Panics
     /// No event matches.
     #[track_caller]
-    pub fn assert_emitted(&self, object: &str, pattern: impl EventPattern) -> Emitted {
+    pub fn assert_emitted(&self, object: &str, pattern: impl EventPattern) -> EmittedEvent {
         match emitted::find(&self.emitted(), object, &pattern) {
             Some(event) => event.clone(),
             None => panic!("no event was emitted for {object} like {}{}", pattern.shown(), self.told()),
@@ -165,7 +163,7 @@ impl Drained {
 /// Dropping the future stops the worker at once, as a crash would.
 ///
 /// ```no_run
-/// # async fn example(handlers: seriatim::sink::Handlers) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example(handlers: seriatim::handlers::Handlers) -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
 ///
 /// use seriatim::testing::drain;
@@ -195,19 +193,20 @@ pub async fn drain(worker: WorkerBuilder, patience: Duration) -> Result<Drained,
         return Err(timed_out(Unfinished::default(), Drained::default()));
     };
     let mut conn = conn?;
-    let last_dead = newest_dead_letters(&mut conn, &keys, None, 1).await?.pop().map(|letter| letter.dead_id);
+    let control = Control::new(conn.clone()).with_keys(keys);
+    let last_dead = control.newest_dead_letters(None, 1).await?.letters.pop().map(|letter| Cursor::from(&letter.dead_id));
 
     let mut unfinished = Unfinished::default();
-    let is_done = run_until_done(worker, &mut conn, &keys, deadline, &mut unfinished).await?;
-    let drained = look_back(&mut conn, &keys, &seen, last_dead).await?;
+    let is_done = run_until_done(worker, &mut conn, &control, deadline, &mut unfinished).await?;
+    let drained = look_back(&control, &seen, last_dead).await?;
     if is_done { Ok(drained) } else { Err(timed_out(unfinished, drained)) }
 }
 
 /// Whether it was done before the deadline.
 async fn run_until_done(
     worker: Worker,
-    conn: &mut Wire,
-    keys: &Keys,
+    conn: &mut PatientConnection,
+    control: &Control,
     deadline: tokio::time::Instant,
     unfinished: &mut Unfinished,
 ) -> Result<bool, DrainError> {
@@ -215,7 +214,7 @@ async fn run_until_done(
     let mut running = std::pin::pin!(worker.run(shutdown.clone()));
     let looking = async {
         loop {
-            *unfinished = look(conn, keys).await?;
+            *unfinished = look(conn, control).await?;
             if unfinished.is_nothing() {
                 return Ok::<_, ControlError>(());
             }
@@ -239,8 +238,9 @@ async fn run_until_done(
 
 /// What is left to do. An object passes from a marker to a slot, or from a slot to the held
 /// objects, in one step: so all is read in one step.
-async fn look(conn: &mut Wire, keys: &Keys) -> Result<Unfinished, ControlError> {
+async fn look(conn: &mut PatientConnection, control: &Control) -> Result<Unfinished, ControlError> {
     const WHAT: &str = "what is left to do";
+    let keys = control.keys();
     let mut lists = Vec::new();
     let mut walk = Walk::of(conn, keys, Which::Watched).await?;
     while let Some(page) = walk.next(conn, keys).await? {
@@ -248,7 +248,7 @@ async fn look(conn: &mut Wire, keys: &Keys) -> Result<Unfinished, ControlError> 
             lists.extend((0..slots_in(&value).unwrap_or(0)).map(|slot| keys.worker_object(&format!("{name}.{slot}"))));
         }
     }
-    let now_ms = time_ms(conn).await?;
+    let now_ms = control.now_ms().await?;
     let mut all = redis::pipe();
     all.atomic();
     all.cmd("LLEN").arg(keys.objects_with_events());
@@ -263,7 +263,7 @@ async fn look(conn: &mut Wire, keys: &Keys) -> Result<Unfinished, ControlError> 
     let waking = number(2).is_some_and(|next| next <= now_ms);
     let mut left = Unfinished { markers: number(0).unwrap_or(0), busy, due: number(1).unwrap_or(0), waking };
     if left.is_nothing() {
-        let soon = held(conn, keys, false, None, 1).await?.objects;
+        let soon = control.held(false, None, 1).await?.objects;
         left.due = soon.iter().filter(|object| !is_for_later(object)).count() as u64;
     }
     Ok(left)
@@ -274,21 +274,20 @@ fn is_for_later(object: &HeldObject) -> bool {
     matches!(object.waits_for, WaitsFor::Retry | WaitsFor::Operator | WaitsFor::Rule)
 }
 
-async fn look_back(conn: &mut Wire, keys: &Keys, seen: &Shared, mut last_dead: Option<String>) -> Result<Drained, ControlError> {
+async fn look_back(control: &Control, seen: &Shared, mut last_dead: Option<Cursor>) -> Result<Drained, ControlError> {
     loop {
-        let page = dead_letters(conn, keys, last_dead.as_deref(), PAGE).await?;
-        let is_last = page.len() < PAGE;
-        for letter in page {
+        let page = control.dead_letters(last_dead.as_ref(), PER_CALL_MAX).await?;
+        for letter in page.letters {
             let event = event_of(&letter.object, letter.id.unwrap_or(0), letter.prev.unwrap_or(0), letter.event);
             locked(seen).dead(event, letter.error);
-            last_dead = Some(letter.dead_id);
         }
-        if is_last || locked(seen).not_kept > 0 {
+        last_dead = page.next;
+        if last_dead.is_none() || locked(seen).not_kept > 0 {
             break;
         }
     }
-    let held = held(conn, keys, false, None, LEFT_MAX).await?.objects;
-    let paused = paused(conn, keys, None, LEFT_MAX).await?.objects;
+    let held = control.held(false, None, LEFT_MAX).await?.objects;
+    let paused = control.paused(None, LEFT_MAX).await?.objects;
     let mut seen = locked(seen);
     let (events, events_not_kept) = (std::mem::take(&mut seen.events), seen.not_kept);
     Ok(Drained { events, events_not_kept, held, paused })

@@ -1,4 +1,4 @@
-//! Emitted events, and the patterns that tests look for.
+//! EmittedEvent events, and the patterns that tests look for.
 
 use bytes::Bytes;
 use serde_core::de::DeserializeOwned;
@@ -9,14 +9,14 @@ use crate::event::ObjectName;
 /// An event that a handler has emitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Emitted {
+pub struct EmittedEvent {
     /// The object that the event is for.
     pub object: ObjectName,
     /// The event: JSON, byte for byte as it will be pushed.
     pub payload: Bytes,
 }
 
-impl Emitted {
+impl EmittedEvent {
     /// Deserializes the event.
     ///
     /// # Errors
@@ -66,14 +66,14 @@ fn has(event: &Value, wanted: &Value) -> bool {
 }
 
 /// Whether one of these events is for the object and matches.
-pub(super) fn find<'a>(emitted: &'a [Emitted], object: &str, pattern: &impl EventPattern) -> Option<&'a Emitted> {
-    let matches = |event: &Emitted| event.json::<Value>().is_ok_and(|event| pattern.matches(&event));
+pub(super) fn find<'a>(emitted: &'a [EmittedEvent], object: &str, pattern: &impl EventPattern) -> Option<&'a EmittedEvent> {
+    let matches = |event: &EmittedEvent| event.json::<Value>().is_ok_and(|event| pattern.matches(&event));
     emitted.iter().find(|event| event.object.as_str() == object && matches(event))
 }
 
 /// The events as lines, for the message of a failed assertion.
-pub(super) fn shown(emitted: &[Emitted]) -> String {
-    let line = |event: &Emitted| format!("\n  {}  {}", event.object, String::from_utf8_lossy(&event.payload));
+pub(super) fn shown(emitted: &[EmittedEvent]) -> String {
+    let line = |event: &EmittedEvent| format!("\n  {}  {}", event.object, String::from_utf8_lossy(&event.payload));
     if emitted.is_empty() { "\n  nothing".to_owned() } else { emitted.iter().map(line).collect() }
 }
 

@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 use super::memory::{Memory, Place};
 use super::ran::Ran;
 use crate::event::{EVENT_BYTES_MAX, Event, EventError, IntoEvent, NameError, ObjectName};
-use crate::sink::{Context, Handler, HandlerOutcome, Handlers, HandlersError};
+use crate::handlers::{Handler, HandlerOutcome, Handlers, HandlersError};
+use crate::sink::Context;
 
 /// Why an event of a test is refused, as an emitter refuses it.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +71,7 @@ impl TestEvent {
 /// in memory.
 ///
 /// The ledger remembers what a worker keeps of an event: handlers that have succeeded, subtasks
-/// under [`once`](crate::sink::HandlerContext::once), and what was emitted. An event is known by
+/// under [`once`](crate::handlers::HandlerContext::once), and what was emitted. An event is known by
 /// its object and its id. A second run of the same event is what a retry is, or a delivery after a
 /// crash: what is kept does not run again. As in a worker, the success of the last handler is kept
 /// only if it has emitted or has a result.

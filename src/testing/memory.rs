@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::emitted::Emitted;
+use super::emitted::EmittedEvent;
 use crate::event::{NameError, ObjectName};
 use crate::keys::Keys;
-use crate::scripts::Emits;
-use crate::sink::{Ledger, LedgerError, Page, With};
+use crate::sink::{Ledger, LedgerError, Progress, With};
+use crate::wire::Emits;
 
 /// An event: its object and its id.
 pub(super) type Place = (ObjectName, u64);
@@ -26,7 +26,7 @@ pub(super) struct Kept {
     /// `handler:ID`, `once:SUBTASK`.
     pub(super) finished: BTreeSet<String>,
     /// By the place of the handler and its field.
-    emits: BTreeMap<(usize, String), Vec<Emitted>>,
+    emits: BTreeMap<(usize, String), Vec<EmittedEvent>>,
     /// The members of a JSON object, by field.
     results: BTreeMap<String, Vec<u8>>,
 }
@@ -37,7 +37,7 @@ impl Kept {
         let unreadable = || LedgerError::Failed("what the handler has emitted cannot be read".to_owned());
         if let Some((emit_field, value)) = emits {
             let (place, events) = Emits::read(value).ok_or_else(unreadable)?;
-            let event = |(object, event): (&[u8], &[u8])| Emitted {
+            let event = |(object, event): (&[u8], &[u8])| EmittedEvent {
                 object: ObjectName::found(&String::from_utf8_lossy(object)),
                 payload: Bytes::copy_from_slice(event),
             };
@@ -49,7 +49,7 @@ impl Kept {
     }
 
     /// What is pushed when the event ends, in that order.
-    pub(super) fn emitted(&self) -> Vec<Emitted> {
+    pub(super) fn emitted(&self) -> Vec<EmittedEvent> {
         self.emits.values().flatten().cloned().collect()
     }
 
@@ -87,11 +87,11 @@ struct OfEvent {
 
 #[async_trait]
 impl Ledger for OfEvent {
-    async fn read(&self) -> Result<Page, LedgerError> {
+    async fn read(&self) -> Result<Progress, LedgerError> {
         let Kept { finished, emits, results } = self.memory.of(&self.place);
         let bytes = emits.values().flatten().map(|event| event.object.as_str().len() + event.payload.len()).sum();
         let emitted = (emits.values().map(Vec::len).sum(), bytes);
-        Ok(Page { id: self.place.1, finished, emitted, results: results.values().map(Vec::len).sum() })
+        Ok(Progress { id: self.place.1, finished, emitted, results: results.values().map(Vec::len).sum() })
     }
 
     async fn write(&self, _: u64, field: &str, with: With<'_>) -> Result<(), LedgerError> {

@@ -6,7 +6,7 @@
 //! - `memory` (private): the ledger of these runs, which a worker has in Redis
 //!
 //! ```
-//! use seriatim::sink::{Failure, HandlerContext, Handlers};
+//! use seriatim::handlers::{Failure, HandlerContext, Handlers};
 //! use seriatim::testing::{HandlerTest, TestEvent};
 //! use serde_json::{Value, json};
 //!
@@ -46,8 +46,8 @@ mod ran;
 mod watch;
 
 pub use self::drain::{DrainError, Drained, EVENTS_MAX, LEFT_MAX, Unfinished, drain};
-pub use self::emitted::{Emitted, EventPattern};
+pub use self::emitted::{EmittedEvent, EventPattern};
 pub use self::handlers::{HandlerTest, TestEvent, TestEventError};
 pub use self::ran::Ran;
 pub use self::watch::{DrainedEvent, Fate};
-pub use crate::sink::HandlerOutcome;
+pub use crate::handlers::HandlerOutcome;

@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::emitted::{self, Emitted, EventPattern};
+use super::emitted::{self, EmittedEvent, EventPattern};
 use super::memory::Kept;
 use crate::event::Event;
-use crate::sink::{HandlerOutcome, Stop};
+use crate::handlers::HandlerOutcome;
+use crate::sink::Stop;
 
 /// What the handlers of one event did in one run.
 ///
@@ -20,7 +21,7 @@ pub struct Ran {
     outcomes: Vec<(String, HandlerOutcome)>,
     /// None where the delivery was cancelled.
     delivered: Option<Result<(), Stop>>,
-    emitted: Vec<Emitted>,
+    emitted: Vec<EmittedEvent>,
     results: BTreeMap<String, Value>,
 }
 
@@ -65,7 +66,7 @@ impl Ran {
 
     /// What the handlers that have succeeded, in this run or before, have emitted for the event, in
     /// the order in which it will be pushed when the event ends.
-    pub fn emitted(&self) -> &[Emitted] {
+    pub fn emitted(&self) -> &[EmittedEvent] {
         &self.emitted
     }
 
@@ -115,7 +116,7 @@ impl Ran {
     /// # Panics
     /// No event matches.
     #[track_caller]
-    pub fn assert_emitted(&self, object: &str, pattern: impl EventPattern) -> &Emitted {
+    pub fn assert_emitted(&self, object: &str, pattern: impl EventPattern) -> &EmittedEvent {
         match emitted::find(&self.emitted, object, &pattern) {
             Some(event) => event,
             None => panic!("no event was emitted for {object} like {}{}", pattern.shown(), self.told()),

@@ -8,10 +8,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::emitted::Emitted;
+use super::emitted::EmittedEvent;
 use super::memory::{Kept, Place};
 use crate::event::{Event, NameError, ObjectName};
-use crate::sink::{Batch, Context, Delivered, Ledger, LedgerError, Page, Sink, Stop, With};
+use crate::sink::{Batch, Context, Delivered, Ledger, LedgerError, Progress, Sink, Stop, With};
 use crate::worker::{UsedUp, WorkerConfig};
 
 /// The most events that are remembered.
@@ -64,7 +64,7 @@ pub struct DrainedEvent {
 
 impl DrainedEvent {
     /// What handlers have emitted for it in this time, in the order of the push.
-    pub fn emitted(&self) -> Vec<Emitted> {
+    pub fn emitted(&self) -> Vec<EmittedEvent> {
         self.kept.emitted()
     }
 
@@ -189,7 +189,7 @@ impl fmt::Debug for WatchedLedger {
 
 #[async_trait]
 impl Ledger for WatchedLedger {
-    async fn read(&self) -> Result<Page, LedgerError> {
+    async fn read(&self) -> Result<Progress, LedgerError> {
         self.ledger.read().await
     }
 

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::report::{Findings, Kind};
-use super::{Dead, Expected, Place, Print, Sent};
+use super::seen::{Dead, Expected, Place, Print, Sent};
 
 /// Up to so many differences per object the alignment is the shortest possible; beyond, it is a
 /// good one.

@@ -3,17 +3,8 @@
 
 use std::sync::Arc;
 
-use super::report::{Findings, Kind};
-use super::{Dead, Place, Sent};
-
-/// What is counted and is no fault.
-#[derive(Debug, Default)]
-pub(super) struct Totals {
-    pub(super) events: u64,
-    pub(super) objects: u64,
-    pub(super) duplicates: u64,
-    pub(super) anew: u64,
-}
+use super::report::{Findings, Kind, Totals};
+use super::seen::{Dead, Place, Sent};
 
 /// An event whose `prev` nobody delivered.
 #[derive(Debug, PartialEq, Eq)]

@@ -21,10 +21,10 @@ mod align;
 mod chain;
 mod history;
 mod report;
+mod seen;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -32,54 +32,12 @@ use serde_json::value::RawValue;
 
 pub use history::{Faults, History, HistoryExample, HistoryKind, HistoryLineError, HistoryReport};
 pub use report::{Example, Kind, Report};
+pub use seen::FileId;
 
-use report::Findings;
+use report::{Findings, Totals};
+use seen::{Dead, Expected, Sent, place, print};
 
 use crate::consume::{self, Envelope, EnvelopeError, Verdict};
-
-/// One of the files that are judged, as [`Judge::file`] names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileId(u32);
-
-/// Where something was read: a file and a line, counted from 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
-    file: FileId,
-    line: u32,
-}
-
-/// What is kept of an event instead of its bytes. 128 bits: two events that differ do not meet by
-/// accident.
-type Print = [u64; 2];
-
-/// One send of one event, as one line of an output shows it.
-#[derive(Debug, Clone, Copy)]
-struct Sent {
-    id: u64,
-    prev: u64,
-    print: Print,
-    object: u32,
-    place: Place,
-    /// Whether the id was above all ids of the object before it in its file.
-    in_time: bool,
-}
-
-/// One dead letter.
-#[derive(Debug, Clone, Copy)]
-struct Dead {
-    id: u64,
-    print: Print,
-    object: u32,
-    place: Place,
-}
-
-/// One event of the input.
-#[derive(Debug, Clone, Copy)]
-struct Expected {
-    print: Print,
-    object: u32,
-    place: Place,
-}
 
 /// Why a line of dead letters cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -218,7 +176,7 @@ impl Judge {
         if let Some(expected) = &mut expected {
             expected.sort_unstable_by_key(|expected| (expected.object, expected.place));
         }
-        let mut totals = chain::Totals::default();
+        let mut totals = Totals::default();
         chain::ids_of_two_objects(&self.sent, &self.dead, &self.names, &mut self.findings);
         for object in 0..objects as u32 {
             let sent = run(&self.sent, object, |sent| sent.object);
@@ -253,10 +211,6 @@ impl Judge {
     }
 }
 
-fn place(file: FileId, line: u64) -> Place {
-    Place { file, line: u32::try_from(line).unwrap_or(u32::MAX) }
-}
-
 /// The part of a slice, sorted by object, that belongs to one object.
 fn run<T>(sorted: &[T], object: u32, of: impl Fn(&T) -> u32) -> &[T] {
     let from = sorted.partition_point(|item| of(item) < object);
@@ -269,21 +223,4 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     let digit = |digit: &u8| char::from(*digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let pairs = text.as_bytes().chunks(2);
     pairs.map(|pair| if let [high, low] = pair { Some(digit(high)? << 4 | digit(low)?) } else { None }).collect()
-}
-
-/// The print of an event, the same for the event as it was emitted and as it stands in an output,
-/// where line breaks are spaces.
-fn print(event: &[u8]) -> Print {
-    let event = event.trim_ascii();
-    let one_line: Cow<'_, [u8]> = if event.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
-        event.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }).collect()
-    } else {
-        event.into()
-    };
-    [0x5e, 0xa1].map(|seed| {
-        let mut hasher = DefaultHasher::new();
-        hasher.write_u8(seed);
-        hasher.write(&one_line);
-        hasher.finish()
-    })
 }

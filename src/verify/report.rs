@@ -4,11 +4,19 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::Place;
-use super::chain::Totals;
+use super::seen::Place;
 
 /// So many examples of each kind are kept.
 const EXAMPLES_MAX: usize = 5;
+
+/// What is counted and is no fault.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    pub(super) events: u64,
+    pub(super) objects: u64,
+    pub(super) duplicates: u64,
+    pub(super) anew: u64,
+}
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

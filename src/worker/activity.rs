@@ -5,9 +5,7 @@
 //! the whole process stood still (SIGSTOP, a suspended machine) is not counted: a step of the watch
 //! adds at most twice its length.
 
-use std::future::poll_fn;
 use std::io::Write as _;
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
 
-use crate::event::ObjectName;
+use crate::sink::Post;
 
 /// A longer poll of a delivery is logged.
 const LONG: Duration = Duration::from_secs(1);
@@ -79,61 +77,6 @@ impl Activity {
     }
 }
 
-/// Where the deliveries of a slot are noted.
-#[derive(Debug, Default)]
-pub(crate) struct Post {
-    /// Odd while a delivery is polled; another number with each poll and each event.
-    polls: AtomicU64,
-    /// The event under delivery.
-    id: AtomicU64,
-    object: Mutex<Option<ObjectName>>,
-}
-
-impl Post {
-    /// Notes each poll of the delivery of this object's events, which begin with `first`.
-    pub(crate) async fn note<F: Future>(&self, object: &ObjectName, first: u64, delivery: F) -> F::Output {
-        *self.object.lock().unwrap_or_else(PoisonError::into_inner) = Some(object.clone());
-        self.id.store(first, Ordering::Relaxed);
-        let mut delivery = pin!(delivery);
-        poll_fn(|cx| {
-            let _polled = Polled::begin(self);
-            delivery.as_mut().poll(cx)
-        })
-        .await
-    }
-
-    /// The delivery goes on with this event.
-    pub(crate) fn event(&self, id: u64) {
-        self.id.store(id, Ordering::Relaxed);
-        self.polls.fetch_add(2, Ordering::Release);
-    }
-
-    fn is_polled(&self) -> bool {
-        !self.polls.load(Ordering::Acquire).is_multiple_of(2)
-    }
-
-    fn object(&self) -> String {
-        let object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
-        object.as_ref().map(ToString::to_string).unwrap_or_default()
-    }
-}
-
-/// A poll under way, also where it panics.
-struct Polled<'a>(&'a Post);
-
-impl<'a> Polled<'a> {
-    fn begin(post: &'a Post) -> Self {
-        post.polls.fetch_add(1, Ordering::Release);
-        Self(post)
-    }
-}
-
-impl Drop for Polled<'_> {
-    fn drop(&mut self) {
-        self.0.polls.fetch_add(1, Ordering::Release);
-    }
-}
-
 /// Compares what the process did with what it had done a moment before.
 pub(crate) struct Watch {
     activity: Arc<Activity>,
@@ -142,14 +85,14 @@ pub(crate) struct Watch {
     timeout: Duration,
     turns: u64,
     stalled_for: Duration,
-    posts: Vec<Watched>,
+    posts: Vec<WatchedPost>,
     /// The runtime of the deliveries, and the last task that was given to it.
     runtime: Handle,
     nudge: Option<JoinHandle<()>>,
 }
 
 /// A post, and what it looked like.
-struct Watched {
+struct WatchedPost {
     post: Arc<Post>,
     polls: u64,
     blocked_for: Duration,
@@ -160,7 +103,8 @@ struct Watched {
 impl Watch {
     /// Called in the runtime of the deliveries.
     pub(crate) fn new(activity: Arc<Activity>, stall_max: Duration, timeout: Duration) -> Self {
-        let watched = |post: &Arc<Post>| Watched { post: Arc::clone(post), polls: 0, blocked_for: Duration::ZERO, tell_at: LONG };
+        let watched =
+            |post: &Arc<Post>| WatchedPost { post: Arc::clone(post), polls: 0, blocked_for: Duration::ZERO, tell_at: LONG };
         let posts = activity.all().iter().map(watched).collect();
         let turns = activity.turns.load(Ordering::Relaxed);
         let runtime = Handle::current();
@@ -239,9 +183,9 @@ impl Watch {
     }
 }
 
-impl Watched {
+impl WatchedPost {
     fn step(&mut self, passed: Duration) {
-        let polls = self.post.polls.load(Ordering::Acquire);
+        let polls = self.post.polls();
         if polls != self.polls || polls.is_multiple_of(2) {
             (self.polls, self.blocked_for, self.tell_at) = (polls, Duration::ZERO, LONG);
             return;
@@ -249,13 +193,13 @@ impl Watched {
         self.blocked_for += passed;
         if self.blocked_for >= self.tell_at {
             self.tell_at += TELL_EVERY;
-            let (object, id) = (self.post.object(), self.post.id.load(Ordering::Relaxed));
+            let (object, id) = (self.post.object(), self.post.id());
             warn!(object, id, blocked_for = ?self.blocked_for, "deliver: a delivery blocks its thread; move what blocks into spawn_blocking");
         }
     }
 
     fn named(&self) -> String {
-        format!("event {} of {} (for {:?})", self.post.id.load(Ordering::Relaxed), self.post.object(), self.blocked_for)
+        format!("event {} of {} (for {:?})", self.post.id(), self.post.object(), self.blocked_for)
     }
 }
 
@@ -272,6 +216,8 @@ fn end(why: &str) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::ObjectName;
+    use crate::sink::Polled;
 
     const TICK: Duration = Duration::from_millis(250);
 
@@ -304,7 +250,8 @@ mod tests {
     #[tokio::test]
     async fn a_blocked_delivery_is_found_and_named() {
         let (activity, posts, mut watch) = watch(2, Duration::from_secs(1));
-        *posts[1].object.lock().expect("no panic") = Some(ObjectName::new("work:1").expect("a name"));
+        let object = ObjectName::new("work:1").expect("a name");
+        posts[1].note(&object, 1, async {}).await;
         let polled = Polled::begin(&posts[1]);
         posts[1].event(7);
         for _ in 0..9 {

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::retry::{self, RetryPolicy, UsedUp};
+use super::retry::{RetryPolicy, UsedUp};
+use crate::event::type_of;
 use crate::keys::Keys;
-use crate::scripts::{EventLog, Suspects, Tag};
+use crate::wire::values::host_name;
+use crate::wire::{EventLog, Suspects, Tag};
 
 /// The most slots a process can run.
 pub const CONCURRENCY_MAX: usize = 1024;
@@ -49,7 +51,7 @@ pub struct WorkerConfig {
     /// runtime, before the process lets its lease go. Others then take over; for the events in hand
     /// that counts as a crash. A delivery that blocks its thread for its timeout and so long beyond
     /// it **ends the process** with exit code 4: nothing else frees the thread. Only
-    /// [`Handlers`](crate::sink::Handlers) have a timeout; for other sinks it is 0. 1 s to 1 hour,
+    /// [`Handlers`](crate::handlers::Handlers) have a timeout; for other sinks it is 0. 1 s to 1 hour,
     /// default 60 s.
     pub stall_max: Duration,
     /// The longest wait for the next marker in one command. 10 ms to 1 s, default 1 s.
@@ -186,6 +188,11 @@ impl WorkerConfig {
         self.retry_types.values().try_for_each(|policy| retry("retry_types", policy))
     }
 
+    /// The worker id of a slot, `NAME.SLOT`.
+    pub(crate) fn worker(&self, slot: usize) -> String {
+        format!("{}.{slot}", self.name)
+    }
+
     /// The crashes at which a script holds an event for an operator; 0: whoever gets it settles it.
     pub(crate) fn crashes_held(&self) -> u32 {
         if self.crashes_then == UsedUp::Hold { self.crashes_max } else { 0 }
@@ -203,16 +210,10 @@ impl WorkerConfig {
 
     /// What follows when this event fails.
     pub(crate) fn retry_of(&self, payload: &[u8]) -> RetryPolicy {
-        let of_type = || self.retry_types.get(&retry::type_of(payload)?);
+        let of_type = || self.retry_types.get(&type_of(payload)?);
         let found = if self.retry_types.is_empty() { None } else { of_type() };
         found.copied().unwrap_or(self.retry)
     }
-}
-
-/// Between half and all of `delay`.
-pub(crate) fn jitter(delay: Duration) -> Duration {
-    let random = uuid::Uuid::new_v4().as_u64_pair().0;
-    delay / 2 + (delay / 2).mul_f64((random >> 11) as f64 / (1u64 << 53) as f64)
 }
 
 fn check(setting: &'static str, value: &str, ok: bool, range: &'static str) -> Result<(), ConfigError> {
@@ -240,7 +241,7 @@ fn check_time(
 }
 
 fn default_name() -> String {
-    let host = super::holder::host_name();
+    let host = host_name();
     let host: String = host.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).take(55).collect();
     let random = uuid::Uuid::new_v4().simple().to_string();
     format!("{}-{}", if host.is_empty() { "worker" } else { &host }, &random[..8])

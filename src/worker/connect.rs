@@ -4,7 +4,6 @@
 //! checks one out and keeps it. No connection reconnects by itself: a new one may lead to a server
 //! that has lost writes, and must first be asked (`lua/connect.lua`).
 
-use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,18 +12,20 @@ use std::time::Duration;
 use deadpool::managed::{self, Metrics, Object, PoolError, RecycleError, RecycleResult};
 use redis::aio::ConnectionLike;
 use redis::{AsyncConnectionConfig, Cmd, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisFuture, Value};
+use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::config::{WorkerConfig, jitter};
+use super::config::WorkerConfig;
 use super::error::WorkerError;
+use super::growing_wait::GrowingWait;
 use super::outage::Outage;
+use crate::connection::PatientConnection;
+use crate::connection::errors::{is_outage, told};
+use crate::connection::url::{connection_info, tcp_settings};
 use crate::failpoints::around;
 use crate::keys::Keys;
-use crate::scripts::{self, ScriptError, Seen};
-use crate::told::{is_outage, told};
-use crate::url::{connection_info, tcp_settings};
-use crate::wire::Wire;
+use crate::wire::{self, ScriptError, Seen};
 
 /// Advance, what handlers have finished, and two to spare; that of the wait is taken out of the
 /// pool.
@@ -41,13 +42,13 @@ pub(crate) struct Redis {
     /// made.
     pool_apart: managed::Pool<Manager>,
     address: Arc<str>,
-    memory: Arc<Memory>,
+    memory: Arc<RedisMemory>,
     outage: Arc<Outage>,
 }
 
 /// What must be remembered over all connections of the process.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
+pub(crate) struct RedisMemory {
     /// The highest id seen.
     highest: AtomicU64,
     /// How often a connection found that Redis had another history than before.
@@ -58,7 +59,7 @@ pub(crate) struct Memory {
     swept_at: Mutex<Option<Instant>>,
 }
 
-impl Memory {
+impl RedisMemory {
     /// Takes in what a new connection found. The script tells of a change only to the first process
     /// that comes, so each process compares for itself, too.
     fn met(&self, replication_id: String, changed: bool) {
@@ -79,7 +80,7 @@ impl Redis {
         let info = connection_info(url).map_err(|error| WorkerError::Url(error.reason))?;
         let info = info.set_tcp_settings(tcp_settings(config.response_timeout));
         let address: Arc<str> = info.addr().to_string().into();
-        let memory = Arc::new(Memory::default());
+        let memory = Arc::new(RedisMemory::default());
         let pool = |connections| {
             let manager = Manager {
                 info: info.clone(),
@@ -126,7 +127,7 @@ impl Redis {
     /// password, the error of the last attempt. A key of a wrong type is waited for without end: an
     /// operator moves it away.
     pub(crate) async fn connect_until(&self, deadline: Option<Instant>) -> Result<Connection, WorkerError> {
-        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+        let mut backoff = GrowingWait::new(Duration::from_millis(50), Duration::from_secs(1));
         loop {
             let began = Instant::now();
             match self.connect().await {
@@ -183,8 +184,8 @@ struct Manager {
     patience: Duration,
     keys: Keys,
     first_id: u64,
-    event_log: Option<scripts::EventLog>,
-    memory: Arc<Memory>,
+    event_log: Option<wire::EventLog>,
+    memory: Arc<RedisMemory>,
 }
 
 /// Why there is no connection.
@@ -203,41 +204,41 @@ impl From<RedisError> for Unopened {
 }
 
 impl managed::Manager for Manager {
-    type Type = Wire;
+    type Type = PatientConnection;
     type Error = Unopened;
 
-    async fn create(&self) -> Result<Wire, Unopened> {
-        let mut wire = Wire::open(&self.info, AsyncConnectionConfig::new(), self.patience, self.patience).await?;
-        self.first_script(&mut wire).await?;
-        Ok(wire)
+    async fn create(&self) -> Result<PatientConnection, Unopened> {
+        let mut conn = PatientConnection::open(&self.info, AsyncConnectionConfig::new(), self.patience, self.patience).await?;
+        self.first_script(&mut conn).await?;
+        Ok(conn)
     }
 
-    async fn recycle(&self, wire: &mut Wire, _: &Metrics) -> RecycleResult<Unopened> {
-        let pong: Result<(), RedisError> = redis::cmd("PING").query_async(wire).await;
+    async fn recycle(&self, conn: &mut PatientConnection, _: &Metrics) -> RecycleResult<Unopened> {
+        let pong: Result<(), RedisError> = redis::cmd("PING").query_async(conn).await;
         pong.map_err(|error| RecycleError::Backend(error.into()))
     }
 }
 
-/// A wire from the pool; it goes back when it is dropped.
+/// A connection from the pool; it goes back when it is dropped.
 pub(crate) struct Connection(Object<Manager>);
 
 impl Connection {
     /// Takes it out of the pool for good.
-    pub(crate) fn take(this: Self) -> Wire {
+    pub(crate) fn take(this: Self) -> PatientConnection {
         Object::take(this.0)
     }
 }
 
 impl Deref for Connection {
-    type Target = Wire;
+    type Target = PatientConnection;
 
-    fn deref(&self) -> &Wire {
+    fn deref(&self) -> &PatientConnection {
         &self.0
     }
 }
 
 impl DerefMut for Connection {
-    fn deref_mut(&mut self) -> &mut Wire {
+    fn deref_mut(&mut self) -> &mut PatientConnection {
         &mut self.0
     }
 }
@@ -256,6 +257,34 @@ impl ConnectionLike for Connection {
     }
 }
 
+/// One connection for many tasks, made by the first one that needs it.
+pub(crate) struct SharedConnection {
+    redis: Redis,
+    conn: AsyncMutex<Option<Connection>>,
+}
+
+impl SharedConnection {
+    pub(crate) fn new(redis: Redis) -> Self {
+        Self { redis, conn: AsyncMutex::new(None) }
+    }
+
+    pub(crate) async fn get(&self) -> Result<PatientConnection, WorkerError> {
+        let mut conn = self.conn.lock().await;
+        let open = match conn.take() {
+            Some(open) => open,
+            None => self.redis.reconnect().await?,
+        };
+        Ok((**conn.insert(open)).clone())
+    }
+
+    /// A call over the connection has failed: the next one gets another.
+    pub(crate) async fn give_up(&self) {
+        if let Some(open) = self.conn.lock().await.take() {
+            give_up(open);
+        }
+    }
+}
+
 /// Gives up a connection: what was sent over it may still happen, but nothing is read from it any
 /// more.
 pub(crate) fn give_up(conn: Connection) {
@@ -270,11 +299,11 @@ pub(crate) fn is_lasting(error: &ScriptError) -> bool {
 }
 
 impl Manager {
-    async fn first_script(&self, conn: &mut Wire) -> Result<(), Unopened> {
+    async fn first_script(&self, conn: &mut PatientConnection) -> Result<(), Unopened> {
         let (keys, memory) = (&self.keys, &self.memory);
         let seen = Seen { highest: memory.highest.load(Ordering::Relaxed), first_id: self.first_id, event_log: self.event_log };
         let replication_id = replication_id(conn).await?;
-        match around!("connect", scripts::connect(conn, keys, &replication_id, seen)).await {
+        match around!("connect", wire::connect(conn, keys, &replication_id, seen)).await {
             Ok(connected) => {
                 memory.met(replication_id, connected.changed);
                 // Others may have given ids up to here, or from here on. Should Redis lose that it
@@ -325,28 +354,5 @@ async fn replication_id(conn: &mut impl ConnectionLike) -> Result<String, RedisE
             Ok(String::new())
         }
         Err(error) => Err(error),
-    }
-}
-
-/// Waits that double up to a limit.
-pub(crate) struct Backoff {
-    next: Duration,
-    max: Duration,
-}
-
-impl Backoff {
-    pub(crate) fn new(min: Duration, max: Duration) -> Self {
-        Self { next: min, max }
-    }
-
-    /// The next wait.
-    pub(crate) fn delay(&mut self) -> Duration {
-        let delay = jitter(self.next);
-        self.next = (self.next * 2).min(self.max);
-        delay
-    }
-
-    pub(crate) fn wait(&mut self) -> impl Future<Output = ()> + use<> {
-        tokio::time::sleep(self.delay())
     }
 }

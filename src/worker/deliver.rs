@@ -42,7 +42,10 @@ pub(crate) async fn deliver(sink: Arc<dyn Sink>, mut batch: Batch, offered: usiz
 }
 
 async fn ask(sink: &dyn Sink, batch: &Batch, cx: &Context) -> Delivered {
-    match AssertUnwindSafe(delivery!(sink.deliver(batch, cx))).catch_unwind().await {
+    let delivery = delivery!(sink.deliver(batch, cx), |error, unavailable| {
+        Delivered::stopped(0, if unavailable { Stop::unavailable(error) } else { Stop::transient(error) })
+    });
+    match AssertUnwindSafe(delivery).catch_unwind().await {
         Ok(delivered) => delivered,
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned()).or_else(|| panic.downcast_ref::<String>().cloned());

@@ -5,8 +5,9 @@ use std::time::Duration;
 use redis::RedisError;
 
 use super::config::ConfigError;
-use crate::scripts::ScriptError;
-use crate::told::{advice, told};
+use crate::connection::errors::{advice, told};
+use crate::wire::ScriptError;
+use crate::wire::values::Holder;
 
 /// Why a worker did not start or did not go on. What it had in hand is kept in Redis in every case.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +70,7 @@ pub enum WorkerError {
 }
 
 fn fenced(name: &str, lease: &str) -> String {
-    match super::holder::Holder::of_lease(lease) {
+    match Holder::of_lease(lease) {
         Some(by) => format!("fenced: the name {name:?} was taken over by process {} on {}", by.pid(), by.host_name()),
         None => format!("fenced: the name {name:?} is no longer registered in Redis; was its data deleted?"),
     }

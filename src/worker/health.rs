@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::connect::Backoff;
+use super::growing_wait::GrowingWait;
 
 /// The first wait before an unavailable sink is tried again.
 const PROBE_MIN: Duration = Duration::from_millis(100);
@@ -18,7 +18,7 @@ pub(crate) enum Health {
     /// It takes events.
     Up,
     /// It does not. It is tried again at the time given.
-    Down { probe_at: Instant, backoff: Backoff, probe: Probe, since: Instant },
+    Down { probe_at: Instant, backoff: GrowingWait, probe: Probe, since: Instant },
 }
 
 /// How an unavailable sink is tried.
@@ -68,7 +68,7 @@ impl Health {
         match self {
             Self::Up if available => Change::None,
             Self::Up => {
-                let mut backoff = Backoff::new(PROBE_MIN, probe_max);
+                let mut backoff = GrowingWait::new(PROBE_MIN, probe_max);
                 let now = Instant::now();
                 *self = Self::Down { probe_at: now + backoff.delay(), backoff, probe: Probe::Later, since: now };
                 Change::WentDown

@@ -23,14 +23,18 @@ use tracing::{debug, info, warn};
 
 use super::activity::{Activity, Watch};
 use super::config::WorkerConfig;
-use super::connect::{Backoff, Connection, Redis, give_up, is_lasting};
+use super::connect::{Connection, Redis, give_up, is_lasting};
 use super::error::WorkerError;
-use super::holder::Holder;
+use super::growing_wait::GrowingWait;
 use super::recover::sweep;
+use crate::connection::errors::is_outage;
 use crate::failpoints::around;
 use crate::keys::{Keys, SHARED_KINDS, WORKER_KINDS};
-use crate::scripts::{self, Attach, Attached, Detached, Renewed, ScriptError};
-use crate::told::is_outage;
+use crate::wire::values::{Holder, Registration};
+use crate::wire::{self, Attach, Attached, Detached, Renewed, ScriptError};
+
+/// How long a process that stops waits for Redis to take its name back, beyond its grace.
+pub(crate) const DETACH_PATIENCE: Duration = Duration::from_secs(2);
 
 /// From an attach to its end.
 #[derive(Debug, Clone)]
@@ -46,15 +50,52 @@ pub(crate) struct Session {
     pub(crate) let_go: bool,
 }
 
+/// How a session has lost its lease.
+#[derive(Debug)]
+pub(crate) enum Lost {
+    /// The lease is gone, and nobody took the name since.
+    Lapsed,
+    /// The name has another lease, or none and another registration.
+    Fenced(String),
+}
+
+/// Returns how long to wait before the name is taken again, behind a session that has lost its
+/// lease.
+///
+/// # Errors
+/// [`WorkerError::Fenced`] if another process has the name.
+pub(crate) fn attach_again_after(
+    lost: Lost,
+    redis: &Redis,
+    config: &WorkerConfig,
+    session: &mut Session,
+    activity: &Activity,
+) -> Result<Duration, WorkerError> {
+    let name = &config.name;
+    match lost {
+        Lost::Lapsed => {
+            session.let_go = activity.has_let_go();
+            let counts = if session.let_go { "; that is a crash of it" } else { "" };
+            warn!(%name, "recover: the lease lapsed; dropping what was in hand and attaching again{counts}");
+            Ok(Duration::ZERO)
+        }
+        Lost::Fenced(lease) if redis.changes() == session.changes => Err(WorkerError::Fenced { name: name.clone(), lease }),
+        // Redis went back to an earlier state, which may have revived an old lease: nobody may hold
+        // it any more.
+        Lost::Fenced(_) => {
+            warn!(%name, "recover: Redis has lost writes; attaching again after one lease");
+            Ok(config.lease)
+        }
+    }
+}
+
 /// What the keeper of the lease has to say.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// There may be something to claim.
     Wake,
-    /// The lease is gone, and nobody took the name since.
-    Lapsed,
-    /// The name has another lease, or none and another registration.
-    Fenced(String),
+    /// The lease is lost.
+    Lost(Lost),
     /// The keeper cannot go on.
     Failed(WorkerError),
 }
@@ -64,11 +105,11 @@ pub(crate) enum Notice {
 pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<&Session>) -> Result<Session, WorkerError> {
     let token: Arc<str> = uuid::Uuid::new_v4().to_string().into();
     // With the length of the lease: Redis keeps only its end, and its clock may step.
-    let holder = format!("{} {}ms", Holder::current(), config.lease.as_millis());
+    let holder = Holder::current().with_length(config.lease);
     let mut displace = String::new();
     let mut awaited: Option<(String, Instant)> = None;
     let deadline = before.is_none().then(|| Instant::now() + config.connect_timeout);
-    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+    let mut backoff = GrowingWait::new(Duration::from_millis(50), Duration::from_secs(1));
     loop {
         let mut conn = redis.connect_until(deadline).await?;
         let args = Attach {
@@ -83,7 +124,7 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
             crashes_max: config.crashes_held(),
             suspects: config.suspects(),
         };
-        match around!("attach", scripts::attach(&mut conn, &config.keys, &args)).await {
+        match around!("attach", wire::attach(&mut conn, &config.keys, &args)).await {
             Ok(Attached::Attached { kept, held }) => {
                 redis.outage().answered(conn.made_at());
                 info!(name = %config.name, slots = config.concurrency, kept, held, "recover: attached");
@@ -209,7 +250,7 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
     let mut conn: Option<Connection> = None;
     let mut renew_at = Instant::now() + config.lease / 3;
     let mut sweep_at = Instant::now();
-    let mut backoff = Backoff::new(Duration::from_millis(20), config.lease / 10);
+    let mut backoff = GrowingWait::new(Duration::from_millis(20), config.lease / 10);
     loop {
         sleep_until(renew_at.min(sweep_at)).await;
         let mut open = match conn.take() {
@@ -237,13 +278,13 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
             Ok(notice) => {
                 redis.outage().answered(open.made_at());
                 conn = Some(open);
-                backoff = Backoff::new(Duration::from_millis(20), config.lease / 10);
+                backoff = GrowingWait::new(Duration::from_millis(20), config.lease / 10);
                 if renews {
                     renew_at = now + config.lease / 3;
                 } else if may_have_lapsed {
                     renew_at = now;
                 }
-                if renews && !matches!(notice, Some(Notice::Lapsed)) {
+                if renews && !matches!(notice, Some(Notice::Lost(Lost::Lapsed))) {
                     activity.renewal(lets_go);
                 }
                 if sweeps {
@@ -268,15 +309,15 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
 }
 
 async fn renew(conn: &mut Connection, config: &WorkerConfig, session: &Session) -> Result<Option<Notice>, ScriptError> {
-    let call = scripts::renew(conn, &config.keys, &config.name, &session.token, config.lease, config.concurrency);
+    let call = wire::renew(conn, &config.keys, &config.name, &session.token, config.lease, config.concurrency);
     match around!("renew", call).await? {
         Renewed::Renewed { strays: 0 } => Ok(None),
         Renewed::Renewed { strays } => {
             debug!(strays, "recover: strays went back to the markers");
             Ok(Some(Notice::Wake))
         }
-        Renewed::Lapsed => Ok(Some(Notice::Lapsed)),
-        Renewed::Fenced { lease } => Ok(Some(Notice::Fenced(lease))),
+        Renewed::Lapsed => Ok(Some(Notice::Lost(Lost::Lapsed))),
+        Renewed::Fenced { lease } => Ok(Some(Notice::Lost(Lost::Fenced(lease)))),
     }
 }
 
@@ -286,7 +327,7 @@ pub(crate) async fn detach(redis: &Redis, config: &WorkerConfig, session: &Sessi
     let detached = tokio::time::timeout_at(deadline, async {
         loop {
             let Ok(mut conn) = redis.reconnect().await else { return None };
-            match around!("detach", scripts::detach(&mut conn, &config.keys, &config.name, &session.token)).await {
+            match around!("detach", wire::detach(&mut conn, &config.keys, &config.name, &session.token)).await {
                 Ok(Detached::Detached { held }) => return Some(held),
                 Ok(Detached::Lapsed | Detached::Fenced { .. }) => return Some(0),
                 Err(error) if is_lasting(&error) || error.is_wrong_type() => {
@@ -316,7 +357,8 @@ pub(crate) async fn wrong_type(redis: &Redis, config: &WorkerConfig, error: Scri
         let registered: Result<Option<String>, _> =
             redis::cmd("HGET").arg(config.keys.event_workers()).arg(&config.name).query_async(&mut conn).await;
         // The scripts look at every slot the name ever had.
-        let slots = registered.ok().flatten().and_then(|value| value.split(' ').next()?.parse().ok()).unwrap_or(0);
+        let registered = registered.ok().flatten().and_then(|value| value.parse::<Registration>().ok());
+        let slots = registered.map_or(0, |registered| registered.slots as usize);
         for (key, expected) in typed_keys(&config.keys, &config.name, config.concurrency.max(slots)) {
             let found: String = redis::cmd("TYPE").arg(&key).query_async(&mut conn).await.ok()?;
             if found != expected && found != "none" {

@@ -12,52 +12,34 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::sync::Mutex;
 
 use super::config::WorkerConfig;
-use super::connect::{Backoff, Connection, Redis, give_up, is_lasting};
-use super::error::WorkerError;
-use super::slots::Hand;
+use super::connect::{Redis, SharedConnection, is_lasting};
+use super::growing_wait::GrowingWait;
+use super::slots::InFlight;
 use crate::event::{NameError, ObjectName};
 use crate::failpoints::around;
-use crate::scripts::{self, Finished, Handled, ScriptError, Tag};
-use crate::sink::{Ledger, LedgerError, Page, With};
-use crate::wire::Wire;
+use crate::sink::{Ledger, LedgerError, Progress, With};
+use crate::wire::{self, Finished, Handled, ScriptError, Tag};
 
-/// What all batches of a session share.
-pub(crate) struct Link {
+/// What the ledgers of all batches of a session share.
+pub(crate) struct SessionLedger {
     redis: Redis,
     config: Arc<WorkerConfig>,
     token: Arc<str>,
-    /// Made by the first who needs it.
-    conn: Mutex<Option<Connection>>,
+    conn: SharedConnection,
 }
 
-impl Link {
-    pub(crate) fn new(redis: Redis, config: Arc<WorkerConfig>, token: Arc<str>) -> Self {
-        Self { redis, config, token, conn: Mutex::new(None) }
-    }
-
-    pub(crate) async fn connection(&self) -> Result<Wire, WorkerError> {
-        let mut conn = self.conn.lock().await;
-        let open = match conn.take() {
-            Some(open) => open,
-            None => self.redis.reconnect().await?,
-        };
-        Ok((**conn.insert(open)).clone())
-    }
-
-    /// A call over the connection has failed: the next one gets another.
-    pub(crate) async fn give_up(&self) {
-        if let Some(open) = self.conn.lock().await.take() {
-            give_up(open);
-        }
+impl SessionLedger {
+    pub(crate) fn new(redis: &Redis, config: &Arc<WorkerConfig>, token: &Arc<str>) -> Self {
+        let conn = SharedConnection::new(redis.clone());
+        Self { redis: redis.clone(), config: Arc::clone(config), token: Arc::clone(token), conn }
     }
 }
 
-/// A batch in a slot's hands.
-pub(crate) struct InHand {
-    link: Arc<Link>,
+/// The ledger of a batch in flight.
+pub(crate) struct BatchLedger {
+    session: Arc<SessionLedger>,
     slot: usize,
     object: Bytes,
     tag: Tag,
@@ -93,16 +75,16 @@ impl Fields {
     }
 }
 
-impl InHand {
+impl BatchLedger {
     /// `lapsed`: this process had the name before, so that the batch may come again under the same
     /// tag.
-    pub(crate) fn new(link: Arc<Link>, slot: usize, hand: &Hand, lapsed: bool) -> Self {
-        let (object, tag) = (hand.raw.clone(), hand.tag);
-        let again = lapsed || tag.is_again() || hand.handled.is_some();
+    pub(crate) fn new(session: Arc<SessionLedger>, slot: usize, in_flight: &InFlight, lapsed: bool) -> Self {
+        let (object, tag) = (in_flight.raw.clone(), in_flight.tag);
+        let again = lapsed || tag.is_again() || in_flight.handled.is_some();
         // Until what is kept is read, something may be.
-        let handled = AtomicU64::new(hand.handled.unwrap_or(if again { tag.first } else { 0 }));
-        let end = tag.first + hand.batch.len() as u64;
-        Self { link, slot, object, tag, end, again, handled, emitted: Default::default(), finished: Fields::default() }
+        let handled = AtomicU64::new(in_flight.handled.unwrap_or(if again { tag.first } else { 0 }));
+        let end = tag.first + in_flight.batch.len() as u64;
+        Self { session, slot, object, tag, end, again, handled, emitted: Default::default(), finished: Fields::default() }
     }
 
     /// The event of which something is kept, as far as the process knows.
@@ -126,17 +108,22 @@ impl InHand {
     }
 
     /// Makes the call until Redis answers it.
-    async fn call(&self, finished: Option<Finished<'_>>) -> Result<Page, LedgerError> {
-        let (link, keys) = (&self.link, &self.link.config.keys);
-        let batch =
-            scripts::InHand { name: &link.config.name, token: &link.token, slot: self.slot, object: &self.object, tag: self.tag };
-        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+    async fn call(&self, finished: Option<Finished<'_>>) -> Result<Progress, LedgerError> {
+        let (session, keys) = (&self.session, &self.session.config.keys);
+        let batch = wire::SlotBatch {
+            name: &session.config.name,
+            token: &session.token,
+            slot: self.slot,
+            object: &self.object,
+            tag: self.tag,
+        };
+        let mut backoff = GrowingWait::new(Duration::from_millis(20), Duration::from_secs(1));
         loop {
-            let mut conn = link.connection().await.map_err(|error| LedgerError::Failed(error.to_string()))?;
-            match around!("handled", scripts::handled(&mut conn, keys, &batch, finished)).await {
+            let mut conn = session.conn.get().await.map_err(|error| LedgerError::Failed(error.to_string()))?;
+            match around!("handled", wire::handled(&mut conn, keys, &batch, finished)).await {
                 Ok(Handled::Kept { id, finished, emitted, results }) => {
-                    link.redis.outage().answered(conn.made_at());
-                    return Ok(Page { id, finished, emitted, results });
+                    session.redis.outage().answered(conn.made_at());
+                    return Ok(Progress { id, finished, emitted, results });
                 }
                 Ok(Handled::Unpushed { id }) => {
                     return Err(LedgerError::Failed(format!("what handlers of event {id} have emitted is still to be pushed")));
@@ -154,8 +141,8 @@ impl InHand {
                     return Err(LedgerError::Failed(format!("{}: {error}", keys.event_handled(&object))));
                 }
                 Err(error) => {
-                    link.redis.outage().failed(conn.made_at(), &error.told());
-                    link.give_up().await;
+                    session.redis.outage().failed(conn.made_at(), &error.told());
+                    session.conn.give_up().await;
                     backoff.wait().await;
                 }
             }
@@ -168,15 +155,15 @@ fn is_out_of_memory(error: &ScriptError) -> bool {
 }
 
 #[async_trait]
-impl Ledger for InHand {
-    async fn read(&self) -> Result<Page, LedgerError> {
+impl Ledger for BatchLedger {
+    async fn read(&self) -> Result<Progress, LedgerError> {
         if !self.again {
-            return Ok(Page::default());
+            return Ok(Progress::default());
         }
         let page = self.call(None).await?;
         let fields = page.finished.len();
         // What is kept of an event that is not in the batch is a leftover.
-        let page = if (self.tag.first..self.end).contains(&page.id) { page } else { Page::default() };
+        let page = if (self.tag.first..self.end).contains(&page.id) { page } else { Progress::default() };
         self.handled.fetch_max(page.id, Ordering::Relaxed);
         // The fields of a leftover are read, too, unless an event of the batch takes its place.
         self.finished.add(page.id, fields);
@@ -191,7 +178,7 @@ impl Ledger for InHand {
         self.handled.fetch_max(id, Ordering::Relaxed);
         self.finished.add(id, 1);
         if let Some((_, value)) = emits {
-            self.has_emitted((scripts::Emits::events_in(value), value.len()));
+            self.has_emitted((wire::Emits::events_in(value), value.len()));
         }
         if let Some(result) = result.filter(|_| self.logs()) {
             self.has_emitted((0, result.1.len()));
@@ -200,15 +187,15 @@ impl Ledger for InHand {
     }
 
     fn logs(&self) -> bool {
-        self.link.config.event_log.is_some()
+        self.session.config.event_log.is_some()
     }
 
     fn object(&self, name: &str) -> Result<ObjectName, NameError> {
-        self.link.config.keys.object(name)
+        self.session.config.keys.object(name)
     }
 }
 
-impl fmt::Debug for InHand {
+impl fmt::Debug for BatchLedger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} in slot {}", self.tag, self.slot)
     }

@@ -6,7 +6,8 @@
 //! - `serve`: one session: claim, deliver, commit
 //! - `slots`: what the process believes of its slots; every change of them
 //! - `deliver`: a batch to the sink
-//! - `claims`: claim by hand, for a program that owns its loop
+//! - `by_hand`: claim by hand, for a program that owns its loop
+//! - `caller`: calls of advance, for `serve` and `by_hand`
 //! - `ledger`: what handlers have finished of a batch
 //! - `activity`: whether the loop turns, and which deliveries block their thread
 //! - `health`: whether the sink takes events
@@ -16,20 +17,25 @@
 //! - `recover`: takes over from processes that are gone
 //! - `outage`: whether Redis is away, and what is told of it
 //! - `connect`: connections, each checked before its first script
-//! - `shutdown`, `config`, `error`, `holder`: what their names say
+//! - `growing_wait`, `pending`: waits
+//! - `logged`: lines of the log about objects and batches
+//! - `shutdown`, `config`, `error`: what their names say
 
 mod activity;
 mod allowance;
-mod claims;
+mod by_hand;
+mod caller;
 mod config;
 mod connect;
 mod deliver;
 mod error;
+mod growing_wait;
 mod health;
-mod holder;
 mod lease;
 mod ledger;
+mod logged;
 mod outage;
+mod pending;
 mod recover;
 mod retry;
 mod serve;
@@ -45,27 +51,23 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-pub(crate) use activity::Post;
-pub use claims::{ClaimError, Claimed, Claims};
+pub use by_hand::{ClaimError, Claimed, Claims};
 pub use config::{BATCH_BYTES_MAX, BATCH_MAX, CONCURRENCY_MAX, ConfigError, REPLY_BYTES_MAX, WorkerConfig};
 pub use error::{StopReason, Stopped, WorkerError};
-pub use holder::Holder;
-pub(crate) use retry::type_of;
 pub use retry::{Backoff, Limit, RetryError, RetryPolicy, UsedUp, UsedUpError};
 pub use shutdown::Shutdown;
 
-pub use crate::scripts::EventLog;
+pub use crate::wire::EventLog;
+pub use crate::wire::values::Holder;
 
 use self::activity::Activity;
 use self::connect::Redis;
-use self::lease::{Session, attach, detach};
-use self::serve::{Ended, Serve};
+use self::lease::{DETACH_PATIENCE, Session, attach, attach_again_after, detach};
+use self::serve::{Serve, SessionEnd};
+use crate::connection::PatientConnection;
 use crate::sink::Sink;
-use crate::wire::Wire;
 
-/// How long a process that stops waits for Redis to take its name back, beyond its grace.
-const DETACH_PATIENCE: Duration = Duration::from_secs(2);
-/// The same for a stop at once.
+/// How long a process that stops at once waits for Redis to take its name back.
 const DETACH_PATIENCE_AT_ONCE: Duration = Duration::from_millis(500);
 
 /// A worker process: many slots under one name.
@@ -92,7 +94,7 @@ pub struct Worker {
 
 impl Worker {
     /// A connection of its own, for `testing`.
-    pub(crate) async fn connection(&self) -> Result<Wire, WorkerError> {
+    pub(crate) async fn connection(&self) -> Result<PatientConnection, WorkerError> {
         Ok((*self.redis.reconnect().await?).clone())
     }
 
@@ -148,28 +150,17 @@ impl Worker {
             let serve = Serve::new(&self.redis, &self.config, &self.sink, &session, &activity, &mut delivered, &mut stop_began)?;
             let ended = serve.run(shutdown).await?;
             let began = stop_began.unwrap_or_else(Instant::now);
-            match ended {
-                Ended::Finished | Ended::GraceOver => {
+            let lost = match ended {
+                SessionEnd::Finished | SessionEnd::GraceOver => {
                     return Ok(self.leave(&session, delivered, began, DETACH_PATIENCE, false).await);
                 }
-                Ended::AtOnce => return Ok(self.leave(&session, delivered, began, DETACH_PATIENCE_AT_ONCE, true).await),
-                Ended::Lapsed => {
-                    session.let_go = activity.has_let_go();
-                    let counts = if session.let_go { "; that is a crash of it" } else { "" };
-                    warn!(name = %self.config.name, "recover: the lease lapsed; dropping what was in hand and attaching again{counts}");
-                }
-                Ended::Fenced(lease) if self.redis.changes() == session.changes => {
-                    return Err(WorkerError::Fenced { name: self.config.name.clone(), lease });
-                }
-                Ended::Fenced(_) => {
-                    // Redis went back to an earlier state, which may have revived an old lease:
-                    // nobody may hold it any more.
-                    warn!(name = %self.config.name, "recover: Redis has lost writes; attaching again after one lease");
-                    tokio::select! {
-                        () = tokio::time::sleep(self.config.lease) => {}
-                        () = shutdown.stopped() => {}
-                    }
-                }
+                SessionEnd::AtOnce => return Ok(self.leave(&session, delivered, began, DETACH_PATIENCE_AT_ONCE, true).await),
+                SessionEnd::Lost(lost) => lost,
+            };
+            let again = attach_again_after(lost, &self.redis, &self.config, &mut session, &activity)?;
+            tokio::select! {
+                () = tokio::time::sleep(again) => {}
+                () = shutdown.stopped() => {}
             }
             before = Some(session);
         }

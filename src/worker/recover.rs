@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::config::WorkerConfig;
 use crate::failpoints::around;
-use crate::scripts::{self, ScriptError, Sweep};
+use crate::wire::{self, ScriptError, Sweep};
 
 /// A name that has nothing and no lease is forgotten this long after its last sign of life.
 const FORGET: Duration = Duration::from_secs(24 * 60 * 60);
@@ -43,7 +43,7 @@ pub(crate) async fn sweep(
     let (mut found, mut is_ahead) = (false, false);
     let mut moved = 0;
     for _ in 0..CALLS_MAX {
-        let call = scripts::adopt(conn, &config.keys, &sweep);
+        let call = wire::adopt(conn, &config.keys, &sweep);
         let adopted = around!("adopt", call).await?;
         if !adopted.names.is_empty() {
             let (names, held, strays) = (adopted.names.join(" "), adopted.held, adopted.strays);

@@ -4,15 +4,11 @@
 //! A policy owns nothing: how often an event has failed stands in Redis, in the tag of its batch,
 //! and survives whoever counted it.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde_core::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
-use serde_json::value::RawValue;
-
-use super::config::jitter;
+use super::growing_wait::jitter;
 
 /// The shortest and the longest wait.
 const WAIT: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 60 * 60);
@@ -272,42 +268,6 @@ impl fmt::Display for Time {
     }
 }
 
-/// The type of an event: its top-level member `type`, where that is a string. Of a member that is
-/// there twice the last one counts. Reads over the event once, and builds nothing of it.
-pub(crate) fn type_of(payload: &[u8]) -> Option<String> {
-    let Typed(raw) = serde_json::from_slice(payload).ok()?;
-    serde_json::from_str(raw?.get()).ok()
-}
-
-struct Typed<'a>(Option<&'a RawValue>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Typed<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(TypedVisitor)
-    }
-}
-
-struct TypedVisitor;
-
-impl<'de> Visitor<'de> for TypedVisitor {
-    type Value = Typed<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Typed<'de>, A::Error> {
-        let mut found = None;
-        while let Some(member) = map.next_key::<Cow<'de, str>>()? {
-            match &*member {
-                "type" => found = Some(map.next_value()?),
-                _ => drop(map.next_value::<IgnoredAny>()?),
-            }
-        }
-        Ok(Typed(found))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -398,24 +358,6 @@ mod tests {
             };
             let policy = RetryPolicy { backoff, limit: limit.map(|(attempts, then)| Limit { attempts, then }) };
             prop_assert_eq!(policy.to_string().parse::<RetryPolicy>(), Ok(policy));
-        }
-    }
-
-    #[test]
-    fn the_type_of_an_event_is_its_member_type() {
-        for (payload, found) in [
-            (r#"{"type":"moved"}"#, Some("moved")),
-            (r#" {"a":{"type":"no"},"type":"mo\u0076ed","b":[1e400]} "#, Some("moved")),
-            (r#"{"\u0074ype":"moved"}"#, Some("moved")),
-            (r#"{"type":"created","type":"moved"}"#, Some("moved")),
-            (r#"{"type":7}"#, None),
-            (r#"{"Type":"moved"}"#, None),
-            (r#"["type"]"#, None),
-            (r#""type""#, None),
-            ("{", None),
-            ("", None),
-        ] {
-            assert_eq!(type_of(payload.as_bytes()).as_deref(), found, "{payload}");
         }
     }
 }

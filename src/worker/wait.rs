@@ -13,26 +13,31 @@ use redis::Cmd;
 use super::config::WorkerConfig;
 use super::connect::{Connection, Redis};
 use super::error::WorkerError;
+use crate::connection::PatientConnection;
+use crate::connection::errors::told;
 use crate::failpoints::around;
-use crate::scripts::{Advance, Advanced, ScriptError, pop_and_advance};
-use crate::told::told;
-use crate::wire::Wire;
+use crate::wire::{Advance, Advanced, ScriptError, pop_and_advance};
 
 /// What became of a wait.
 pub(crate) struct Waited {
     /// For the next one.
-    pub(crate) conn: Wire,
+    pub(crate) conn: PatientConnection,
     /// Redis is out of memory and moves no markers for a pop.
     pub(crate) out_of_memory: bool,
     /// What advance answered.
     pub(crate) reply: Result<Advanced, ScriptError>,
 }
 
-/// A pop that moves a marker within `block`.
-pub(crate) fn pop(from: &str, to: &str, block: Duration) -> Cmd {
+/// A pop that moves a marker to the slot within `block`.
+pub(crate) fn pop(config: &WorkerConfig, slot: usize, block: Duration) -> Cmd {
+    let to = config.keys.worker_object(&config.worker(slot));
     let mut pop = redis::cmd("BLMOVE");
     // Zero would be for ever.
-    pop.arg(from).arg(to).arg("RIGHT").arg("LEFT").arg(block.max(Duration::from_millis(1)).as_secs_f64());
+    pop.arg(config.keys.objects_with_events())
+        .arg(to)
+        .arg("RIGHT")
+        .arg("LEFT")
+        .arg(block.max(Duration::from_millis(1)).as_secs_f64());
     pop
 }
 
@@ -43,7 +48,7 @@ pub(crate) fn pop(from: &str, to: &str, block: Duration) -> Cmd {
 /// and the call made, before.
 pub(crate) async fn wait(
     redis: Redis,
-    conn: Option<Wire>,
+    conn: Option<PatientConnection>,
     pop: Cmd,
     call: Advance,
     config: Arc<WorkerConfig>,

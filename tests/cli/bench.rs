@@ -117,7 +117,7 @@ async fn a_signal_ends_it_and_no_key_is_left() {
     let stderr = String::from_utf8(output.stderr).expect("UTF-8");
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     let last = stderr.lines().last();
-    assert_eq!(last, Some("seriatim: stopped by a signal; what was written is deleted"), "{stderr}");
+    assert_eq!(last, Some("seriatim: stopped by a signal; all written keys are deleted"), "{stderr}");
     assert_eq!(keys(&mut connection), Vec::<String>::new());
 }
 

@@ -5,10 +5,10 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use seriatim::control::ended::{EVENTS_MAX, ROWS_MAX};
 use seriatim::control::inspect::{EventState, Place, Standing, Tries};
-use seriatim::control::{ControlError, LogStatus, dead_letters, depth, ended, inspect, stats};
+use seriatim::control::{ControlError, LogStatus, RowId};
 
 use crate::state::State;
-use crate::support::Redis;
+use crate::support::{Redis, control};
 
 async fn clean() -> (Redis, State) {
     let redis = Redis::start();
@@ -40,7 +40,7 @@ async fn stats_count_what_is_there() {
     let (_redis, mut state) = clean().await;
     state.dead_letter("1700-0", "work:1", b"{}").await;
     let keys = state.keys.clone();
-    let seen = stats(&mut state.conn, &keys).await.expect("stats");
+    let seen = control(&state.conn, &keys).stats().await.expect("stats");
     assert_eq!((seen.markers, seen.events_in_flight, seen.paused, seen.dead_letters, seen.last_id), (3, 3, 1, 1, 16));
     assert_eq!((seen.rules.in_force, seen.rules.lifting), (1, 0));
     let held = seen.held;
@@ -61,9 +61,9 @@ async fn stats_go_on_beside_wrong_types() {
         state.run("SET", &[&key, "1"]).await;
     }
     state.emit("work:1", "{}").await;
-    let seen = stats(&mut state.conn, &keys).await.expect("stats");
+    let seen = control(&state.conn, &keys).stats().await.expect("stats");
     assert_eq!((seen.markers, seen.unreadable), (1, vec![keys.objects_held(), keys.event_rules()]));
-    assert_eq!(depth(&mut state.conn, &keys, 1).await.expect("depth").events_queued, 1);
+    assert_eq!(control(&state.conn, &keys).depth(1).await.expect("depth").events_queued, 1);
 }
 
 #[tokio::test]
@@ -76,13 +76,13 @@ async fn depth_is_exact_and_finds_the_longest() {
         }
     }
     let keys = state.keys.clone();
-    let seen = depth(&mut state.conn, &keys, 2).await.expect("depth");
+    let seen = control(&state.conn, &keys).depth(2).await.expect("depth");
     assert_eq!((seen.events_queued, seen.objects_with_events), (13, 4));
     let top: Vec<_> = seen.top.iter().map(|top| (top.object.as_str(), top.events)).collect();
     assert_eq!(top, [("work:2", 5), ("post:1", 4)]);
     let by_prefix: Vec<_> = seen.by_prefix.iter().map(|sum| (sum.prefix.as_str(), sum.objects, sum.events)).collect();
     assert_eq!(by_prefix, [("work", 2, 8), ("post", 1, 4), ("bare", 1, 1)]);
-    assert_eq!(depth(&mut state.conn, &keys, 0).await.expect("depth").top, []);
+    assert_eq!(control(&state.conn, &keys).depth(0).await.expect("depth").top, []);
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn inspect_says_where_an_object_stands_and_why() {
         ("lost", Standing::Uncovered, "I1 is broken"),
         ("never", Standing::Unknown, "nothing is known of it"),
     ] {
-        let seen = inspect(&mut state.conn, &keys, object).await.expect("an inspection");
+        let seen = control(&state.conn, &keys).inspect(object).await.expect("an inspection");
         assert_eq!(seen.standing, standing, "{seen:#?}");
         assert!(seen.why.contains(why), "{object}: {} lacks {why}", seen.why);
     }
@@ -120,7 +120,7 @@ async fn departed_names_are_looked_through() {
     let keys = state.keys.clone();
     state.run("LPUSH", &[&keys.worker_object("departed-7.999"), "far"]).await;
     state.run("LPUSH", &[&keys.events("far"), "{}"]).await;
-    let seen = inspect(&mut state.conn, &keys, "far").await.expect("an inspection");
+    let seen = control(&state.conn, &keys).inspect("far").await.expect("an inspection");
     assert_eq!((seen.standing, seen.taken_by), (Standing::Taken, vec!["departed-7.999".to_owned()]));
     let output = seriatim(&redis, &["check"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
@@ -130,16 +130,16 @@ async fn departed_names_are_looked_through() {
 async fn inspect_shows_the_next_event_and_its_tries() {
     let (_redis, mut state) = clean().await;
     let keys = state.keys.clone();
-    let queued = inspect(&mut state.conn, &keys, "work:1").await.expect("an inspection");
+    let queued = control(&state.conn, &keys).inspect("work:1").await.expect("an inspection");
     assert_eq!((queued.events_queued, queued.last_event_id, queued.tries), (2, Some(7), None));
     let next = queued.next_event.expect("a next event");
     assert_eq!((next.place, next.id, next.bytes, next.text.as_str()), (Place::Queue, None, 7, "{\"n\":1}"));
 
-    let owned = inspect(&mut state.conn, &keys, "work:2").await.expect("an inspection");
+    let owned = control(&state.conn, &keys).inspect("work:2").await.expect("an inspection");
     assert_eq!((owned.events_queued, owned.events_in_flight), (1, 2));
     assert_eq!(owned.next_event.map(|next| (next.place, next.id)), Some((Place::Batch, Some(12))));
 
-    let held = inspect(&mut state.conn, &keys, "work:5").await.expect("an inspection");
+    let held = control(&state.conn, &keys).inspect("work:5").await.expect("an inspection");
     assert_eq!(held.next_event.map(|next| (next.place, next.id)), Some((Place::HeldBatch, Some(15))));
     let tries = held.tries.expect("tries");
     assert_eq!((tries.handouts, tries.attempts, tries.crashes), (1, 3, 0));
@@ -147,7 +147,7 @@ async fn inspect_shows_the_next_event_and_its_tries() {
     assert_eq!((held.held_why.as_deref(), held.due_ms), (Some("retry: connection refused"), Some(1)));
 
     state.emit("long", &format!("\"{}\"", "x".repeat(100_000))).await;
-    let next = inspect(&mut state.conn, &keys, "long").await.expect("an inspection").next_event.expect("a next event");
+    let next = control(&state.conn, &keys).inspect("long").await.expect("an inspection").next_event.expect("a next event");
     assert_eq!((next.bytes, next.text.len()), (100_002, 4096));
 }
 
@@ -180,7 +180,7 @@ async fn inspect_says_what_state_the_head_event_is_in() {
             state.rule(&format!("{kind} *"), &format!("17 0 {lifted} 3 0 ada"), "0").await;
         }
         for (object, expected) in objects.iter().zip(expected) {
-            let seen = inspect(&mut state.conn, &keys, object).await.expect("an inspection");
+            let seen = control(&state.conn, &keys).inspect(object).await.expect("an inspection");
             assert_eq!(seen.state, expected, "{rule}: {seen:#?}");
         }
     }
@@ -199,7 +199,7 @@ async fn logged(state: &mut State, row_id: &str, object: &str, fields: &[&str]) 
 async fn what_became_of_the_last_events_is_told() {
     let (redis, mut state) = clean().await;
     let keys = state.keys.clone();
-    let none = ended(&mut state.conn, &keys, "work:1").await.expect("an answer");
+    let none = control(&state.conn, &keys).ended("work:1").await.expect("an answer");
     assert_eq!((none.events.len(), none.log_rows, none.dead_letters, none.complete), (0, 0, 0, true));
     assert!(
         text(&seriatim(&redis, &["inspect", "bare"])).ends_with("ended      none found in 0 rows of the log, 0 dead letters\n")
@@ -215,7 +215,7 @@ async fn what_became_of_the_last_events_is_told() {
         logged(&mut state, row, "work:1", fields).await;
         logged(&mut state, &row.replace("00-", "50-"), "work:2", fields).await;
     }
-    let seen = ended(&mut state.conn, &keys, "work:1").await.expect("an answer");
+    let seen = control(&state.conn, &keys).ended("work:1").await.expect("an answer");
     let shown: Vec<_> = seen.events.iter().map(|event| (event.id, event.status.as_str(), event.at_ms)).collect();
     let expected = [
         (Some(14), "dead", 1800),
@@ -226,7 +226,7 @@ async fn what_became_of_the_last_events_is_told() {
     ];
     assert_eq!(shown, expected);
     let [dropped, _, dead, completed, _] = &seen.events[..] else { panic!("{seen:?}") };
-    assert_eq!((dropped.dead_id.as_deref(), dead.dead_id.as_deref()), (None, Some("1600-0")));
+    assert_eq!((dropped.dead_id.as_ref(), dead.dead_id.as_ref().map(RowId::as_str)), (None, Some("1600-0")));
     assert_eq!((dead.attempts, dead.error.as_deref(), completed.error.as_deref()), (Some(3), Some("no\nway"), None));
     // Where the log is off, the dead letters tell; more than so many are not told, and the look
     // ends with them.
@@ -234,8 +234,8 @@ async fn what_became_of_the_last_events_is_told() {
     for n in 1..=7 {
         state.dead_letter(&format!("2000-{n}"), "work:3", b"{}").await;
     }
-    let seen = ended(&mut state.conn, &keys, "work:3").await.expect("an answer");
-    let ids: Vec<_> = seen.events.iter().map(|event| event.dead_id.as_deref().unwrap_or_default()).collect();
+    let seen = control(&state.conn, &keys).ended("work:3").await.expect("an answer");
+    let ids: Vec<_> = seen.events.iter().map(|event| event.dead_id.as_ref().map_or("", RowId::as_str)).collect();
     assert_eq!((ids.len(), seen.dead_letters, seen.complete), (EVENTS_MAX, 5, false));
     assert!(
         ids.contains(&"2000-7") && ids.contains(&"2000-3") && seen.events.iter().all(|event| event.status == LogStatus::Dead)
@@ -254,7 +254,7 @@ async fn what_became_of_the_last_events_is_told() {
     assert_eq!(parsed["ended"]["events"], json!([dead]));
     // A stream of a wrong type is told, and the rest is looked at.
     state.run("SET", &[&keys.event_log(), "1"]).await;
-    let seen = ended(&mut state.conn, &keys, "work:1").await.expect("an answer");
+    let seen = control(&state.conn, &keys).ended("work:1").await.expect("an answer");
     assert_eq!((seen.unreadable, seen.events.len()), (vec![keys.event_log()], 1));
 }
 
@@ -271,9 +271,9 @@ async fn the_look_for_the_last_events_is_bounded() {
     for n in 1..ROWS_MAX {
         logged(&mut state, &format!("2-{n}"), "other", &fields).await;
     }
-    let near = ended(&mut state.conn, &keys, "near").await.expect("an answer");
+    let near = control(&state.conn, &keys).ended("near").await.expect("an answer");
     assert_eq!((near.events.len(), near.log_rows, near.complete), (1, ROWS_MAX, false));
-    let far = ended(&mut state.conn, &keys, "far").await.expect("an answer");
+    let far = control(&state.conn, &keys).ended("far").await.expect("an answer");
     assert_eq!((far.events.len(), far.log_rows, far.dead_letters, far.complete), (0, ROWS_MAX, 0, false));
     let printed = text(&seriatim(&redis, &["inspect", "far"]));
     assert!(printed.ends_with("ended      none found in the newest 1000 rows of the log, 0 dead letters\n"), "{printed}");
@@ -286,12 +286,12 @@ async fn inspect_goes_on_beside_wrong_types_and_takes_any_name() {
     let keys = state.keys.clone();
     state.run("SET", &[&keys.events("x"), "1"]).await;
     state.run("LPUSH", &[&keys.last_event_id("x"), "1"]).await;
-    let seen = inspect(&mut state.conn, &keys, "x").await.expect("an inspection");
+    let seen = control(&state.conn, &keys).inspect("x").await.expect("an inspection");
     assert_eq!(seen.wrong_types.len(), 2, "{seen:?}");
     // Another program may have put an object with such a name there.
-    let seen = inspect(&mut state.conn, &keys, "a\nb").await.expect("an inspection");
+    let seen = control(&state.conn, &keys).inspect("a\nb").await.expect("an inspection");
     assert_eq!((seen.standing, seen.object_escaped.as_deref()), (Standing::Unknown, Some(r"a\nb")));
-    let refused = inspect(&mut state.conn, &keys, "").await.expect_err("no name");
+    let refused = control(&state.conn, &keys).inspect("").await.expect_err("no name");
     assert!(matches!(refused, ControlError::Name(_)), "{refused}");
 }
 
@@ -332,7 +332,7 @@ async fn dead_letters_come_in_pages() {
         state.dead_letter(&format!("1700-{n}"), "work:1", b"{}").await;
     }
     assert_eq!(text(&seriatim(&redis, &["dead", "list", "--json"])).lines().count(), 100);
-    let page = dead_letters(&mut state.conn, &keys, Some("1700-97"), 32).await.expect("a page");
+    let page = control(&state.conn, &keys).dead_letters(Some(&"1700-97".into()), 32).await.expect("a page").letters;
     let ids: Vec<_> = page.iter().map(|letter| letter.dead_id.as_str()).collect();
     assert_eq!(ids, ["1700-98", "1700-99"]);
     state.run("DEL", &[&keys.events_dead()]).await;

@@ -177,18 +177,18 @@ fn it_stops_at_the_first_bad_line_and_goes_on_behind_it() {
         let lines = [good(1), "\n".to_owned(), good(3), format!("{line}\n"), good(5)].concat();
         let path = bench.file("bad.ndjson", lines.as_bytes());
         let message = stderr(&bench.emit(&["--from", text(&path)]), 2);
-        assert_has(&message, &["bad.ndjson:4: ", why, "3 lines are acknowledged; go on with --skip 3 ", "--skip 4"]);
+        assert_has(&message, &["bad.ndjson:4: ", why, "3 lines are acknowledged; continue with --skip 3 ", "--skip 4"]);
         assert_eq!(bench.queue(&object), ["1", "3"]);
         assert_eq!(bench.emit(&["--from", text(&path), "--skip", "4"]).status.code(), Some(0));
         assert_eq!(bench.queue(&object), ["1", "3", "5"]);
         let message = stderr(&bench.emit(&["--from", text(&path), "--skip", "2"]), 2);
-        assert_has(&message, &["1 line is acknowledged (3 to 3); go on with --skip 3 "]);
+        assert_has(&message, &["1 line is acknowledged (3 to 3); continue with --skip 3 "]);
     }
     let path = bench.file("short.ndjson", b"x\ny\n");
     assert_has(&stderr(&bench.emit(&["--from", text(&path), "--skip", "9"]), 0), &["2 lines, all skipped"]);
     let path = bench.file("torn.gz", &gzip(LINES.as_bytes())[..60]);
     let message = stderr(&bench.emit(&["--from", text(&path)]), 2);
-    assert_has(&message, &["torn.gz after line 0: ", "ends too early", "emit it again once the file is whole"]);
+    assert_has(&message, &["torn.gz after line 0: ", "ends too early", "emit it again when the file is complete"]);
     assert!(!message.contains("--skip"), "{message}");
 }
 
@@ -220,7 +220,7 @@ fn a_redis_that_refuses_in_mid_way_is_told_with_the_lines_done() {
 
     redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg("1").exec(&mut bench.connection).expect("CONFIG SET");
     let message = stderr(&bench.emit(&["--from", text(&path), "--skip", "10"]), 3);
-    assert_has(&message, &["many.ndjson:11: ", "out of memory", "no line is acknowledged; go on with --skip 10"]);
+    assert_has(&message, &["many.ndjson:11: ", "out of memory", "no line is acknowledged; continue with --skip 10"]);
     assert_has(&stderr(&bench.emit(&["a", "1"]), 3), &["out of memory"]);
 }
 
@@ -230,13 +230,8 @@ fn lines_without_an_answer_are_named() {
     let path = bench.file("many.ndjson", numbered(30).as_bytes());
     redis::cmd("CLIENT").arg("PAUSE").arg(60_000).arg("WRITE").exec(&mut bench.connection).expect("CLIENT PAUSE");
     let message = stderr(&bench.emit(&["--from", text(&path), "--skip", "3"]), 5);
-    let parts = [
-        "many.ndjson:4: ",
-        "unknown",
-        "lines 4 to 30 were sent together",
-        "go on with --skip 3 if",
-        "--skip 30 if it finds them",
-    ];
+    let parts =
+        ["many.ndjson:4: ", "unknown", "lines 4 to 30 were sent together", "continue with --skip 3 if", "--skip 30 if it does"];
     assert_has(&message, &parts);
 }
 
@@ -277,5 +272,5 @@ async fn lines_that_trickle_in_are_emitted_at_once_until_ctrl_c() {
     assert!(interrupt.success());
     let output = child.wait_with_output().expect("the program ends");
     drop(stdin);
-    assert_has(&stderr(&output, 1), &["standard input: interrupted; 3 lines are acknowledged; go on with --skip 3"]);
+    assert_has(&stderr(&output, 1), &["standard input: interrupted; 3 lines are acknowledged; continue with --skip 3"]);
 }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Seen};
+use seriatim::wire::{self, Seen};
 
 use crate::support::Redis;
 
@@ -119,7 +119,7 @@ async fn handlers() {
     ];
     // Ids begin with 1 where somebody has chosen that before.
     let chosen = Seen { first_id: 1, ..Seen::default() };
-    scripts::connect(&mut redis.connect().await, &Keys::with_namespace("handlers-example").expect("a namespace"), "", chosen)
+    wire::connect(&mut redis.connect().await, &Keys::with_namespace("handlers-example").expect("a namespace"), "", chosen)
         .await
         .expect("connected");
     assert_eq!(run(&redis, "handlers", &[redis.url()]).lines().collect::<Vec<_>>(), expected);

@@ -40,7 +40,7 @@ async fn an_empty_list_says_so_on_standard_error() {
         (&["held", "list"], "seriatim: no object is held, paused or blocked\n".to_owned()),
         (&["held", "list", "--paused"], "seriatim: no object is paused or blocked\n".to_owned()),
         (&["held", "list", "--until-released", "--json"], "seriatim: no object waits for an operator\n".to_owned()),
-        (&["actions"], "seriatim: no operator has done anything yet\n".to_owned()),
+        (&["actions"], "seriatim: there are no actions of operators yet\n".to_owned()),
         // Nothing was asked for.
         (&["dead", "list", "--limit", "0"], String::new()),
     ] {
@@ -139,7 +139,7 @@ async fn following_the_log_goes_on_in_an_emptied_redis() {
     assert_eq!(follow.message(), "seriatim: Redis answers again\n");
     let message = follow.message();
     let told = "seriatim: the event log went back: 2 rows had been written to it, now ";
-    assert!(message.starts_with(told) && message.ends_with("; going on with the rows there are\n"), "{message}");
+    assert!(message.starts_with(told) && message.ends_with("; continuing with the existing rows\n"), "{message}");
     row(&redis, 7).await;
     assert_eq!(follow.row(), 7);
     // A log that begins anew with a clock that is behind.

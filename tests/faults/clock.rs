@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use rstest::rstest;
-use seriatim::control::rules::{self, Kind, Selector};
+use seriatim::control::rules::{Kind, Selector};
 use seriatim::keys::Keys;
 use seriatim::projection::{RedisStore, Store};
-use seriatim::scripts::operator::By;
-use seriatim::scripts::{self, Adopted, Attach, Attached, Suspects, Sweep};
+use seriatim::wire::operator::By;
+use seriatim::wire::{self, Adopted, Attach, Attached, Suspects, Sweep};
 
 use crate::state::State;
 use crate::support::clock::Clock;
@@ -18,7 +18,7 @@ use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
 use crate::support::sweep::LOOK;
-use crate::support::{Redis, until};
+use crate::support::{Redis, control, until};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -49,7 +49,7 @@ async fn adopt(conn: &mut MultiplexedConnection, keys: &Keys, since: Option<Dura
 /// The same by a process that notices within this time that its lease has ended.
 async fn adopt_in(conn: &mut MultiplexedConnection, keys: &Keys, since: Option<Duration>, notice: Duration) -> Adopted {
     let sweep = Sweep { own: "sweeper", crashes_max: 5, look: LOOK, forget: DAY, since, notice };
-    scripts::adopt(conn, keys, &sweep).await.expect("a sweep")
+    wire::adopt(conn, keys, &sweep).await.expect("a sweep")
 }
 
 async fn now_ms(console: &Console) -> u64 {
@@ -135,11 +135,11 @@ async fn a_lease_is_cut_to_its_length_by_the_next_of_its_name() {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(&mut conn, &keys, &args).await.expect("attached");
+    wire::attach(&mut conn, &keys, &args).await.expect("attached");
     step_back(&clock, &redis.console().await).await;
     args.token = "token-2";
     for _ in 0..2 {
-        let Attached::InUse { left, .. } = scripts::attach(&mut conn, &keys, &args).await.expect("an answer") else {
+        let Attached::InUse { left, .. } = wire::attach(&mut conn, &keys, &args).await.expect("an answer") else {
             panic!("the name is in use")
         };
         assert!(left <= lease, "{left:?}");
@@ -155,7 +155,7 @@ async fn a_rule_ends_in_time_after_a_step_back() {
     let by = By { who: "ada", why: "" };
     for (selector, after) in [("a:*", Some(Duration::from_secs(3))), ("b:*", None), ("c:*", Some(2 * HOUR))] {
         let selector: Selector = selector.parse().expect("a selector");
-        rules::set(&mut conn, &keys, by, Kind::Pause, &selector, after).await.expect("set");
+        control(&conn, &keys).set_rule(by, Kind::Pause, &selector, after).await.expect("set");
     }
     adopt(&mut conn, &keys, None).await;
     step_back(&clock, &console).await;
@@ -168,7 +168,7 @@ async fn a_rule_ends_in_time_after_a_step_back() {
     sink.until_sent(1).await;
     assert!(stepped.elapsed() < SOON, "{:?}", stepped.elapsed());
     assert_eq!(sink.sent()[0].object, "a:1");
-    let left = rules::rules(&mut conn, &keys).await.expect("rules");
+    let left = control(&conn, &keys).rules().await.expect("rules");
     let ends: Vec<_> = left.rules.iter().filter(|rule| rule.in_force).map(|rule| rule.end_ms).collect();
     let [None, Some(end)] = ends[..] else { panic!("{left:?}") };
     let two_hours = 7_200_000;

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use seriatim::scripts::{self, Seen};
+use seriatim::wire::{self, Seen};
 use seriatim::worker::{StopReason, WorkerError};
 
 use crate::support::console::{Console, PATIENCE};
@@ -200,10 +200,10 @@ async fn a_jump_that_nobody_remembers_is_followed_by_one_that_goes_further() {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     let nobody = Seen::default();
-    scripts::connect(&mut conn, keys, "replication-0", nobody).await.expect("an answer");
+    wire::connect(&mut conn, keys, "replication-0", nobody).await.expect("an answer");
     let mut highest = 0;
     for restart in 1..=20 {
-        let connected = scripts::connect(&mut conn, keys, &format!("replication-{restart}"), nobody).await.expect("an answer");
+        let connected = wire::connect(&mut conn, keys, &format!("replication-{restart}"), nobody).await.expect("an answer");
         assert!(connected.changed && connected.counter > highest, "{connected:?} after {highest}");
         highest = connected.counter + 1;
         // An id is given, and then all of it is lost.
@@ -228,7 +228,7 @@ async fn a_counter_that_is_ahead_of_the_time_jumps_too() {
     let seen = Seen { first_id, ..Seen::default() };
     let mut counters = Vec::new();
     for replication_id in ["replication-0", "replication-1", "replication-2"] {
-        let connected = scripts::connect(&mut conn, keys, replication_id, seen).await.expect("an answer");
+        let connected = wire::connect(&mut conn, keys, replication_id, seen).await.expect("an answer");
         counters.push(connected.counter);
     }
     let [first, second, third] = counters[..] else { panic!("{counters:?}") };

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use rstest::rstest;
 use seriatim::async_trait;
+use seriatim::handlers::Handlers;
 use seriatim::keys::Keys;
-use seriatim::sink::{Batch, Context, Delivered, Handlers, Sink};
+use seriatim::sink::{Batch, Context, Delivered, Sink};
 use seriatim::worker::{Shutdown, Stopped, Worker, WorkerConfig, WorkerError};
 
 use crate::support::console::{Console, PATIENCE};

@@ -293,7 +293,7 @@ async fn data_of_another_version_is_refused() {
 /// free.
 #[tokio::test]
 async fn a_name_that_came_late_to_a_busy_slot_goes_to_a_free_one_at_once() {
-    use seriatim::scripts::{Advance, Advanced, Attach, Bounds, From, Suspects, advance, attach};
+    use seriatim::wire::{Advance, Advanced, Attach, Bounds, ClaimFirst, Suspects, advance, attach};
     let redis = Redis::start();
     let console = redis.console().await;
     let keys = &console.keys;
@@ -322,7 +322,7 @@ async fn a_name_that_came_late_to_a_busy_slot_goes_to_a_free_one_at_once() {
     let mut gave = Vec::new();
     for (object, busy) in [("work:1", false), ("work:2", true)] {
         console.emit(object, "1").await;
-        let mut call = Advance::new(keys, "w", "t", bounds, From::Markers);
+        let mut call = Advance::new(keys, "w", "t", bounds, ClaimFirst::Markers);
         if busy {
             let (markers, taken) = (keys.objects_with_events(), keys.worker_object("w.0"));
             let _: String = console.run(&["LMOVE", &markers, &taken, "RIGHT", "LEFT"]).await;

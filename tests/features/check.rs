@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rstest::{Context, rstest};
-use seriatim::control::check::{CheckReport, Invariant, Subject, check, check_up_to};
+use seriatim::control::check::{CheckReport, Invariant, Subject};
 use seriatim::keys::Keys;
 
 use crate::state::State;
-use crate::support::Redis;
+use crate::support::{Redis, control};
 
 async fn fresh() -> (Redis, State) {
     let redis = Redis::start();
@@ -21,7 +21,7 @@ async fn fresh() -> (Redis, State) {
 
 async fn report(state: &mut State) -> CheckReport {
     let keys = state.keys.clone();
-    check(&mut state.conn, &keys).await.expect("a report")
+    control(&state.conn, &keys).check().await.expect("a report")
 }
 
 /// The numbers and subjects found.
@@ -289,7 +289,7 @@ async fn all_violations_are_counted_and_some_reported() {
 }
 
 async fn report_of(state: &mut State, keys: &Keys, violations_max: usize) -> CheckReport {
-    check_up_to(&mut state.conn, keys, violations_max).await.expect("a report")
+    control(&state.conn, keys).check_up_to(violations_max).await.expect("a report")
 }
 
 /// The scripts only read, so they run where every write is refused.

@@ -3,14 +3,13 @@
 
 use std::time::Duration;
 
-use seriatim::control::log;
-use seriatim::scripts::EventLog;
+use seriatim::wire::EventLog;
 use seriatim::worker::{ClaimError, Claimed, Claims, Worker, WorkerConfig, WorkerError};
 
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::Recorder;
 use crate::support::running::{config, start};
-use crate::support::{Redis, until};
+use crate::support::{Redis, control, until};
 
 async fn claims(redis: &Redis, name: &str, change: impl FnOnce(&mut WorkerConfig)) -> Claims {
     let mut config = config(redis, name);
@@ -330,7 +329,7 @@ async fn what_is_answered_is_logged() {
     next(&worker).await.retry("busy", None).await.expect("completed with errors");
     next(&worker).await.commit().await.expect("committed");
     at_rest(&worker, &console).await;
-    let page = log(&mut redis.connect().await, redis.keys(), None, 100).await.expect("the log");
+    let page = control(&redis.connect().await, redis.keys()).log(None, 100).await.expect("the log");
     let rows: Vec<_> = page.entries.iter().map(|row| (row.status.to_string(), row.id, row.prev)).collect();
     let expected = [("completed", 1, 0), ("dead", 2, 1), ("completed_with_errors", 3, 1), ("dead", 4, 1), ("completed", 5, 1)];
     assert_eq!(rows, expected.map(|(status, id, prev)| (status.to_owned(), Some(id), Some(prev))));

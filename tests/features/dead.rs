@@ -5,15 +5,15 @@
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use seriatim::control::actions::{Action, actions};
-use seriatim::control::dead::{Settle, Settled, dead_letter, dead_letters, newest_dead_letters, settle, settle_all};
-use seriatim::control::{By, ControlError};
+use seriatim::control::actions::Action;
+use seriatim::control::dead::{Settle, Settled};
+use seriatim::control::{By, ControlError, Cursor, RowId};
 use seriatim::sink::Stop;
 
 use crate::state::State;
-use crate::support::Redis;
 use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
+use crate::support::{Redis, control};
 
 const ADA: By<'static> = By { who: "ada@host", why: "fixed upstream" };
 
@@ -35,21 +35,22 @@ fn done(output: &Output) -> String {
 }
 
 /// The ids of the dead letters that are there, oldest first.
-async fn dead_ids(state: &mut State) -> Vec<String> {
+async fn dead_ids(state: &mut State) -> Vec<RowId> {
     let keys = state.keys.clone();
-    let mut all: Vec<String> = Vec::new();
+    let (mut all, mut after): (Vec<RowId>, _) = (Vec::new(), None);
     loop {
-        let page = dead_letters(&mut state.conn, &keys, all.last().map(String::as_str), 32).await.expect("a page");
-        if page.is_empty() {
+        let page = control(&state.conn, &keys).dead_letters(after.as_ref(), 32).await.expect("a page");
+        all.extend(page.letters.into_iter().map(|letter| letter.dead_id));
+        after = page.next;
+        if after.is_none() {
             return all;
         }
-        all.extend(page.into_iter().map(|letter| letter.dead_id));
     }
 }
 
 async fn all_actions(state: &mut State) -> Vec<Action> {
     let keys = state.keys.clone();
-    actions(&mut state.conn, &keys, None, 32).await.expect("the actions")
+    control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions
 }
 
 /// A retried event is a new one: it has a new id, comes behind what is queued already, and a worker
@@ -68,7 +69,7 @@ async fn a_retried_dead_letter_is_a_new_event_at_the_end_of_the_queue() {
     worker.finish().await;
     let dead = dead_ids(&mut state).await;
     console.emit("work:1", "3").await;
-    let settled = settle(&mut state.conn, keys, ADA, Settle::Retry, &dead).await.expect("an answer");
+    let settled = control(&state.conn, keys).settle(ADA, Settle::Retry, &dead).await.expect("an answer");
     assert_eq!((settled, dead_ids(&mut state).await.len()), (vec![Settled::Retried], 0));
     assert_eq!(console.list(&keys.events("work:1")).await, ["3", "1"]);
     assert_eq!(console.list(&keys.objects_with_events()).await, ["work:1", "work:1"]);
@@ -88,7 +89,7 @@ async fn a_retry_made_twice_pushes_once() {
     let (console, keys) = (redis.console().await, redis.keys());
     state.dead_letter("1700-0", "work:1", b"{\"n\" :1}").await;
     for expected in [Settled::Retried, Settled::Gone] {
-        let settled = settle(&mut state.conn, keys, ADA, Settle::Retry, &["1700-0"]).await.expect("an answer");
+        let settled = control(&state.conn, keys).settle(ADA, Settle::Retry, &["1700-0".into()]).await.expect("an answer");
         assert_eq!(settled, [expected]);
     }
     assert_eq!(console.list(&keys.events("work:1")).await, ["{\"n\" :1}"]);
@@ -103,8 +104,8 @@ async fn retries_keep_the_order_they_are_named_in() {
     for n in 0..70 {
         state.dead_letter(&format!("1700-{n}"), "work:1", n.to_string().as_bytes()).await;
     }
-    let named: Vec<String> = (0..70).rev().map(|n| format!("1700-{n}")).collect();
-    let settled = settle(&mut state.conn, redis.keys(), ADA, Settle::Retry, &named).await.expect("an answer");
+    let named: Vec<RowId> = (0..70).rev().map(|n| format!("1700-{n}").into()).collect();
+    let settled = control(&state.conn, redis.keys()).settle(ADA, Settle::Retry, &named).await.expect("an answer");
     assert!(settled.len() == 70 && settled.iter().all(|settled| *settled == Settled::Retried), "{settled:?}");
     let expected: Vec<String> = (0..70).rev().map(|n| n.to_string()).collect();
     assert_eq!(redis.console().await.list(&redis.keys().events("work:1")).await, expected);
@@ -116,14 +117,17 @@ async fn a_drop_is_logged_with_who_and_why_and_the_event() {
     let (redis, mut state) = empty().await;
     state.dead_letter("1700-0", "work:1", b"{\"secret\":1}").await;
     state.dead_letter("1700-1", "work:2", b"2").await;
-    let settled = settle(&mut state.conn, redis.keys(), ADA, Settle::Drop, &["1700-0", "1700-7"]).await.expect("an answer");
+    let settled = control(&state.conn, redis.keys())
+        .settle(ADA, Settle::Drop, &["1700-0".into(), "1700-7".into()])
+        .await
+        .expect("an answer");
     assert_eq!(settled, [Settled::Dropped, Settled::Gone]);
     assert_eq!(dead_ids(&mut state).await, ["1700-1"]);
     let kept = all_actions(&mut state).await;
     let [drop] = &kept[..] else { panic!("{kept:?}") };
     assert_eq!(serde_json::to_value(drop).expect("JSON")["event"], serde_json::json!({"secret": 1}));
     assert_eq!((drop.action.as_str(), drop.who.as_str(), drop.why.as_str()), ("drop", "ada@host", "fixed upstream"));
-    assert_eq!((drop.object.as_str(), drop.id, drop.dead_id.as_deref()), ("work:1", Some(12), Some("1700-0")));
+    assert_eq!((drop.object.as_str(), drop.id, drop.dead_id.as_ref().map(RowId::as_str)), ("work:1", Some(12), Some("1700-0")));
     assert_eq!((drop.error.as_deref(), drop.event.as_deref()), (Some("no\nway"), Some(&b"{\"secret\":1}"[..])));
     let (now_s, _): (u64, u64) = redis.console().await.run(&["TIME"]).await;
     assert!(now_s.abs_diff(drop.at_ms / 1000) < 60, "{drop:?}");
@@ -140,24 +144,25 @@ async fn what_cannot_be_retried_stays() {
     state.run("XADD", &[&keys.events_dead(), "1700-2", "object", "x"]).await;
     state.run("XADD", &[&keys.events_dead(), "1700-3", "event", "x"]).await;
     state.run("SET", &[&keys.events("wrong"), "no list"]).await;
-    let ids = ["1700-0", "1700-1", "1700-2", "1700-3"];
-    let settled = settle(&mut state.conn, &keys, ADA, Settle::Retry, &ids).await.expect("an answer");
+    let ids = ["1700-0", "1700-1", "1700-2", "1700-3"].map(RowId::from);
+    let settled = control(&state.conn, &keys).settle(ADA, Settle::Retry, &ids).await.expect("an answer");
     assert_eq!(settled, [Settled::WrongType, Settled::Unreadable, Settled::Unreadable, Settled::Unreadable]);
-    let all = settle_all(&mut state.conn, &keys, ADA, Settle::Retry, None).await.expect("an answer");
+    let all = control(&state.conn, &keys).settle_all(ADA, Settle::Retry, None).await.expect("an answer");
     assert_eq!((all.done, all.left), (0, 4));
     assert_eq!((dead_ids(&mut state).await.len(), all_actions(&mut state).await.len()), (4, 0));
     assert_eq!(console.list(&keys.objects_with_events()).await, Vec::<String>::new());
     for key in [keys.objects_with_events(), keys.operator_actions()] {
         state.run("SET", &[&key, "wrong"]).await;
-        let refused = settle(&mut state.conn, &keys, ADA, Settle::Drop, &ids).await.expect_err("a wrong type");
+        let refused = control(&state.conn, &keys).settle(ADA, Settle::Drop, &ids).await.expect_err("a wrong type");
         assert!(matches!(&refused, ControlError::WrongType { key: told, .. } if *told == key), "{refused}");
         state.run("DEL", &[&key]).await;
     }
-    let refused = settle(&mut state.conn, &keys, ADA, Settle::Drop, &["1700-0", "1700"]).await.expect_err("no id");
+    let refused =
+        control(&state.conn, &keys).settle(ADA, Settle::Drop, &["1700-0".into(), "1700".into()]).await.expect_err("no id");
     assert!(matches!(&refused, ControlError::DeadId(id) if id == "1700"), "{refused}");
     assert_eq!(dead_ids(&mut state).await.len(), 4);
     // What cannot be retried can be dropped.
-    let settled = settle(&mut state.conn, &keys, ADA, Settle::Drop, &ids).await.expect("an answer");
+    let settled = control(&state.conn, &keys).settle(ADA, Settle::Drop, &ids).await.expect("an answer");
     assert_eq!(settled, [Settled::Dropped; 4]);
 }
 
@@ -171,8 +176,8 @@ async fn a_right_that_is_missing_leaves_everything_as_it_is() {
     for command in ["lpush", "xdel", "xadd", "xrange"] {
         state.run("ACL", &["SETUSER", "weak", "reset", "on", ">weak", "~*", "+@all", &format!("-{command}")]).await;
         let client = redis::Client::open(format!("{}?user=weak&pass=weak", redis.url())).expect("a URL");
-        let mut weak = client.get_multiplexed_async_connection().await.expect("Redis answers");
-        let refused = settle(&mut weak, redis.keys(), ADA, Settle::Retry, &["1700-0"]).await.expect_err("no right");
+        let weak = client.get_multiplexed_async_connection().await.expect("Redis answers");
+        let refused = control(&weak, redis.keys()).settle(ADA, Settle::Retry, &["1700-0".into()]).await.expect_err("no right");
         assert!(matches!(&refused, ControlError::Denied(told) if told.eq_ignore_ascii_case(command)), "{command}: {refused}");
     }
     assert_eq!((dead_ids(&mut state).await.len(), all_actions(&mut state).await.len()), (1, 0));
@@ -189,13 +194,13 @@ async fn all_of_an_object_or_all_there_are_are_retried() {
         let object = if n % 4 == 0 { "work:1" } else { "work:2" };
         state.dead_letter(&format!("1700-{n}"), object, n.to_string().as_bytes()).await;
     }
-    let one = settle_all(&mut state.conn, &keys, ADA, Settle::Retry, Some(b"work:1")).await.expect("an answer");
+    let one = control(&state.conn, &keys).settle_all(ADA, Settle::Retry, Some(b"work:1")).await.expect("an answer");
     assert_eq!((one.done, one.left, dead_ids(&mut state).await.len()), (25, 0, 75));
     let expected: Vec<String> = (0..100).step_by(4).map(|n| n.to_string()).collect();
     assert_eq!(console.list(&keys.events("work:1")).await, expected);
-    let all = settle_all(&mut state.conn, &keys, ADA, Settle::Drop, None).await.expect("an answer");
+    let all = control(&state.conn, &keys).settle_all(ADA, Settle::Drop, None).await.expect("an answer");
     assert_eq!((all.done, all.left, dead_ids(&mut state).await.len()), (75, 0, 0));
-    let none = settle_all(&mut state.conn, &keys, ADA, Settle::Retry, None).await.expect("an answer");
+    let none = control(&state.conn, &keys).settle_all(ADA, Settle::Retry, None).await.expect("an answer");
     assert_eq!((none.done, none.left), (0, 0));
 }
 
@@ -212,11 +217,11 @@ async fn an_operator_can_act_when_memory_has_run_out() {
     let refused = redis.console().await.try_run::<String>(&["SET", "x", "1"]).await.expect_err("out of memory");
     assert_eq!(refused.code(), Some("OOM"));
     let keys = redis.keys();
-    let settled = settle(&mut state.conn, keys, ADA, Settle::Drop, &["1700-0"]).await.expect("an answer");
+    let settled = control(&state.conn, keys).settle(ADA, Settle::Drop, &["1700-0".into()]).await.expect("an answer");
     assert_eq!(settled, [Settled::Dropped]);
-    let settled = settle(&mut state.conn, keys, ADA, Settle::Retry, &["1700-1"]).await.expect("an answer");
+    let settled = control(&state.conn, keys).settle(ADA, Settle::Retry, &["1700-1".into()]).await.expect("an answer");
     assert_eq!(settled, [Settled::Retried]);
-    let skipped = seriatim::control::held::skip(&mut state.conn, keys, ADA, "work:2", Some(1)).await.expect("an answer");
+    let skipped = control(&state.conn, keys).skip(ADA, "work:2", Some(1)).await.expect("an answer");
     assert!(matches!(skipped, seriatim::control::held::Skipped::Skipped { left: 1, .. }), "{skipped:?}");
 }
 
@@ -232,13 +237,13 @@ async fn what_is_kept_of_actions_is_bounded() {
     fill.query_async::<()>(&mut state.conn).await.expect("filled");
     let long = "é".repeat(5000);
     let by = By { who: &long, why: &long };
-    settle_all(&mut state.conn, keys, by, Settle::Drop, None).await.expect("an answer");
+    control(&state.conn, keys).settle_all(by, Settle::Drop, None).await.expect("an answer");
     let kept: usize = redis.console().await.run(&["XLEN", &keys.operator_actions()]).await;
     assert!((1000..1200).contains(&kept), "{kept}");
     let newest = all_actions(&mut state).await.remove(0);
-    assert_eq!((newest.dead_id.as_deref(), newest.who.len(), newest.why.len()), (Some("1700-1500"), 1000, 1000));
-    let before = actions(&mut state.conn, keys, Some(&newest.action_id), 1).await.expect("a page");
-    assert_eq!(before[0].dead_id.as_deref(), Some("1700-1499"));
+    assert_eq!((newest.dead_id.as_ref().map(RowId::as_str), newest.who.len(), newest.why.len()), (Some("1700-1500"), 1000, 1000));
+    let before = control(&state.conn, keys).actions(Some(&Cursor::from(&newest.action_id)), 1).await.expect("a page").actions;
+    assert_eq!(before[0].dead_id.as_ref().map(RowId::as_str), Some("1700-1499"));
 }
 
 /// The list goes both ways, in pages that hold on to an entry, and one letter is found by its id.
@@ -249,11 +254,11 @@ async fn the_list_goes_both_ways() {
     for n in 0..5 {
         state.dead_letter(&format!("1700-{n}"), "work:1", b"{}").await;
     }
-    let newest = newest_dead_letters(&mut state.conn, keys, Some("1700-3"), 2).await.expect("a page");
+    let newest = control(&state.conn, keys).newest_dead_letters(Some(&"1700-3".into()), 2).await.expect("a page").letters;
     assert_eq!(newest.iter().map(|letter| letter.dead_id.as_str()).collect::<Vec<_>>(), ["1700-2", "1700-1"]);
-    let found = dead_letter(&mut state.conn, keys, "1700-4").await.expect("an answer").expect("it is there");
+    let found = control(&state.conn, keys).dead_letter(&"1700-4".into()).await.expect("an answer").expect("it is there");
     assert_eq!((found.dead_id.as_str(), found.id), ("1700-4", Some(12)));
-    assert_eq!(dead_letter(&mut state.conn, keys, "1701-0").await.expect("an answer"), None);
+    assert_eq!(control(&state.conn, keys).dead_letter(&"1701-0".into()).await.expect("an answer"), None);
     let ids = |arguments: &[&str]| {
         let printed = done(&seriatim(&redis, arguments));
         let id = |line: &str| serde_json::from_str::<Value>(line).expect("JSON")["dead_id"].as_str().expect("an id").to_owned();
@@ -286,7 +291,7 @@ async fn the_commands_show_retry_and_drop() {
     assert_eq!(done(&seriatim(&redis, &drop)), "1700-1  dropped\n");
     let again = seriatim(&redis, &drop);
     assert_eq!(again.status.code(), Some(2));
-    assert_eq!(String::from_utf8_lossy(&again.stdout), "1700-1  not there, or not any more\n");
+    assert_eq!(String::from_utf8_lossy(&again.stdout), "1700-1  absent\n");
     let all = ["dead", "retry", "--all", "--object", "work:2", "--reason", "again"];
     assert_eq!(done(&seriatim(&redis, &all)), "2 retried\n");
 

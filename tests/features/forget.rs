@@ -6,13 +6,13 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use seriatim::consume::{Gate, Start, Verdict};
-use seriatim::control::{ControlError, Forgot, forget};
+use seriatim::control::{ControlError, Forgot};
 
 use crate::state::State;
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Gate as Barrier, Recorder};
 use crate::support::running::start;
-use crate::support::{Redis, until};
+use crate::support::{Redis, control, until};
 
 /// Runs `seriatim forget` against this Redis, with this on standard input.
 fn seriatim(redis: &Redis, arguments: &[&str], input: &[u8]) -> Output {
@@ -39,13 +39,13 @@ async fn the_command_forgets_what_is_idle_and_keeps_the_rest() {
     let output = seriatim(&redis, &["bare", "never", "work:1", "work:2", "work:5"], b"");
     let message = String::from_utf8(output.stderr.clone()).expect("UTF-8");
     assert_eq!(output.status.code(), Some(1), "one was kept: {message}");
-    assert!(message.contains("nothing is known of never,") && message.lines().count() == 1, "{message}");
+    assert!(message.contains("never is unknown,") && message.lines().count() == 1, "{message}");
     let expected = [
         "bare  forgotten, its last id was 16",
-        "never  nothing is known of it",
+        "never  unknown",
         "work:1  kept: 2 of its events are queued",
         "work:2  kept: worker a.0 has it",
-        "work:5  kept: it is held; seriatim inspect says why",
+        "work:5  kept: it is held; seriatim inspect shows the reason",
     ];
     assert_eq!(lines(&output), expected);
     assert!(!redis.console().await.left().await.contains(&"bare:last.event.id".to_owned()));
@@ -66,11 +66,11 @@ async fn a_name_of_which_nothing_is_known_is_told() {
     let output = seriatim(&redis, &["work:l", "work:1", "work:I"], b"");
     let message = String::from_utf8(output.stderr.clone()).expect("UTF-8");
     assert_eq!((output.status.code(), lines(&output).len()), (Some(2), 3), "{message}");
-    let told = "seriatim: nothing is known of 2 of the objects, so nothing was forgotten; the first of them is work:l: ";
+    let told = "seriatim: 2 of the objects are unknown, so nothing was forgotten for them; the first is work:l: ";
     assert!(message.starts_with(told) && message.lines().count() == 1, "{message}");
     let output = seriatim(&redis, &["--ignore-unknown", "work:l", "work:2"], b"");
     assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
-    assert_eq!(lines(&output), ["work:l  nothing is known of it", "work:2  forgotten, its last id was 4"]);
+    assert_eq!(lines(&output), ["work:l  unknown", "work:2  forgotten, its last id was 4"]);
 }
 
 /// Names come from standard input too, one a line, in any number; a bad one is told with its line,
@@ -109,11 +109,11 @@ async fn the_library_forgets_in_the_order_of_the_names() {
     let keys = state.keys.clone();
     state.delivered("a", 3).await;
     state.emit("b", "1").await;
-    let refused = forget(&mut state.conn, &keys, &["a", ""]).await;
+    let refused = control(&state.conn, &keys).forget(&["a", ""]).await;
     assert!(matches!(refused, Err(ControlError::Name(_))), "{refused:?}");
-    let forgot = forget(&mut state.conn, &keys, &["b", "a", "c"]).await.expect("an answer");
+    let forgot = control(&state.conn, &keys).forget(&["b", "a", "c"]).await.expect("an answer");
     assert_eq!(forgot, [Forgot::Queued { events: 1 }, Forgot::Forgotten { last_event_id: "3".to_owned() }, Forgot::Unknown]);
-    assert_eq!(forget(&mut state.conn, &keys, &[""; 0]).await.expect("an answer"), []);
+    assert_eq!(control(&state.conn, &keys).forget(&[""; 0]).await.expect("an answer"), []);
 }
 
 /// What is written in docs/protocol.md is enough for an operator who forgets.
@@ -127,10 +127,10 @@ async fn an_operator_needs_one_right_more() {
     state.run("ACL", &base).await;
     state.delivered("a", 3).await;
     let client = redis::Client::open(format!("{}?user=operator&pass=secret", redis.url())).expect("a URL");
-    let mut conn = client.get_multiplexed_async_connection().await.expect("Redis answers");
-    assert!(forget(&mut conn, &keys, &["a"]).await.is_err());
+    let conn = client.get_multiplexed_async_connection().await.expect("Redis answers");
+    assert!(control(&conn, &keys).forget(&["a"]).await.is_err());
     state.run("ACL", &["SETUSER", "operator", "+del"]).await;
-    let forgot = forget(&mut conn, &keys, &["a"]).await.expect("an answer");
+    let forgot = control(&conn, &keys).forget(&["a"]).await.expect("an answer");
     assert_eq!(forgot, [Forgot::Forgotten { last_event_id: "3".to_owned() }]);
 }
 

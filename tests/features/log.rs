@@ -5,18 +5,20 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use seriatim::control::log::{PER_CALL_MAX, since};
-use seriatim::control::{self, By, ControlError, LogEntry, LogStatus, log, newest_log};
-use seriatim::scripts::{
-    self, Advance, Advanced, Attach, Attached, Bounds, EventLog, From, Report, Results, ScriptError, Seen, Suspects, Tag,
-};
+use seriatim::control::log::PER_CALL_MAX;
+use seriatim::control::{By, ControlError, Cursor, LogEntry, LogStatus};
 use seriatim::sink::Stop;
+use seriatim::wire::values::HeldId;
+use seriatim::wire::{
+    self, Advance, Advanced, Attach, Attached, BatchResult, Bounds, ClaimFirst, EventLog, Report, ScriptError, Seen, Suspects,
+    Tag,
+};
 use seriatim::worker::WorkerConfig;
 
 use crate::state::State;
-use crate::support::Redis;
 use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
+use crate::support::{Redis, control};
 
 const BOUNDS: Bounds = Bounds {
     batch: 10,
@@ -44,7 +46,7 @@ async fn attached(redis: &Redis) -> State {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    let attached = scripts::attach(&mut conn, &keys, &args).await.expect("an answer");
+    let attached = wire::attach(&mut conn, &keys, &args).await.expect("an answer");
     assert!(matches!(attached, Attached::Attached { .. }), "{attached:?}");
     State::new(conn, keys)
 }
@@ -53,19 +55,19 @@ fn tag(first: u64) -> Tag {
     Tag { first, ..Tag::default() }
 }
 
-fn report(object: &'static str, first: u64, count: usize, then: Results) -> Report {
+fn report(object: &'static str, first: u64, count: usize, then: BatchResult) -> Report {
     let last = (count > 0).then(|| first + count as u64 - 1);
     Report { object: object.into(), tag: tag(first), count, last, then }
 }
 
 /// Reports for slot 0; answers the objects that are quarantined.
 async fn tell(state: &mut State, keep: Option<EventLog>, report: &Report) -> Vec<(String, String)> {
-    let mut call = Advance::new(&state.keys, "w", "token-1", BOUNDS, From::Held);
+    let mut call = Advance::new(&state.keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
     if let Some(keep) = keep {
         call.log(keep);
     }
     call.report_taken(0, report, Duration::from_secs(60));
-    match scripts::advance(&mut state.conn, &call).await.expect("an answer") {
+    match wire::advance(&mut state.conn, &call).await.expect("an answer") {
         Advanced::Ok { quarantined, .. } => quarantined,
         other => panic!("{other:?}"),
     }
@@ -77,7 +79,7 @@ fn on() -> Option<EventLog> {
 
 async fn rows(state: &mut State) -> Vec<LogEntry> {
     let keys = state.keys.clone();
-    log(&mut state.conn, &keys, None, PER_CALL_MAX).await.expect("the log").entries
+    control(&state.conn, &keys).log(None, PER_CALL_MAX).await.expect("the log").entries
 }
 
 /// A row in short: status, id, prev, object, event, error, attempts.
@@ -142,9 +144,9 @@ async fn finalizing_twice_leaves_one_row() {
     let mut state = attached(&redis).await;
     state.delivered("work:1", 4).await;
     state.own("w.0", "work:1", 5, &["5", "6", "7"]).await;
-    let part = report("work:1", 5, 1, Results::Part { next: tag(6) });
-    let reject = report("work:1", 6, 0, Results::Reject { next: Some(tag(7)), id: 6, error: "no".to_owned(), attempts: 1 });
-    let done = report("work:1", 7, 1, Results::Done);
+    let part = report("work:1", 5, 1, BatchResult::Part { next: tag(6) });
+    let reject = report("work:1", 6, 0, BatchResult::Reject { next: Some(tag(7)), id: 6, error: "no".to_owned(), attempts: 1 });
+    let done = report("work:1", 7, 1, BatchResult::Done);
     for told in [&part, &part, &reject, &reject, &part, &done, &done, &reject, &part] {
         tell(&mut state, on(), told).await;
     }
@@ -161,7 +163,7 @@ async fn a_row_says_when_the_event_was_taken_and_how_often_it_failed() {
     let mut state = attached(&redis).await;
     state.own("w.0", "work:1", 5, &["5", "6"]).await;
     state.run("SET", &[&state.keys.worker_event_id("w.0"), "5 2 3"]).await;
-    let told = Report { tag: Tag { handouts: 2, attempts: 3, ..tag(5) }, ..report("work:1", 5, 2, Results::Yield) };
+    let told = Report { tag: Tag { handouts: 2, attempts: 3, ..tag(5) }, ..report("work:1", 5, 2, BatchResult::Yield) };
     tell(&mut state, on(), &told).await;
     let rows = rows(&mut state).await;
     assert_eq!(shorts(&rows), ["completed 5 0 work:1 5 - 3", "completed 6 5 work:1 6 - 0"]);
@@ -178,14 +180,14 @@ async fn what_is_not_finalized_has_no_row() {
     let mut state = attached(&redis).await;
     state.own("w.0", "work:1", 5, &["5", "6"]).await;
     let rest = Tag { attempts: 1, ..tag(5) };
-    tell(&mut state, on(), &report("work:1", 5, 0, Results::Hold { rest, delay: None, why: "retry: no".to_owned() })).await;
+    tell(&mut state, on(), &report("work:1", 5, 0, BatchResult::Hold { rest, delay: None, reason: "retry: no".into() })).await;
     assert_eq!(rows(&mut state).await, []);
     state.own("w.1", "work:2", 7, &["7", "8"]).await;
-    let mut call = Advance::new(&state.keys, "w", "token-1", BOUNDS, From::Held);
+    let mut call = Advance::new(&state.keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
     call.log(EventLog::default());
-    let then = Results::Hold { rest: Tag { attempts: 1, ..tag(8) }, delay: None, why: "retry: no".to_owned() };
+    let then = BatchResult::Hold { rest: Tag { attempts: 1, ..tag(8) }, delay: None, reason: "retry: no".into() };
     call.report(1, &report("work:2", 7, 1, then));
-    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert_eq!(shorts(&rows(&mut state).await), ["completed 7 0 work:2 7 - 0"]);
 }
 
@@ -198,11 +200,11 @@ async fn what_the_log_cannot_take_is_held() {
     let console = redis.console().await;
     let (event_log, why) = (state.keys.event_log(), "quarantine: event.log is a string");
     state.run("SET", &[&event_log, "wrong"]).await;
-    let reject = |id| Results::Reject { next: None, id, error: "no".to_owned(), attempts: 2 };
-    let complete = |id| Results::Complete { next: None, id, error: "no".to_owned(), attempts: 2 };
+    let reject = |id| BatchResult::Reject { next: None, id, error: "no".to_owned(), attempts: 2 };
+    let complete = |id| BatchResult::Complete { next: None, id, error: "no".to_owned(), attempts: 2 };
     let all = [
-        ("a", Tag { crashes: 1, ..tag(1) }, 1, Results::Done),
-        ("b", Tag { handouts: 3, attempts: 1, ..tag(2) }, 1, Results::Yield),
+        ("a", Tag { crashes: 1, ..tag(1) }, 1, BatchResult::Done),
+        ("b", Tag { handouts: 3, attempts: 1, ..tag(2) }, 1, BatchResult::Yield),
         ("c", tag(3), 0, reject(3)),
         ("d", tag(4), 0, complete(4)),
     ];
@@ -212,14 +214,14 @@ async fn what_the_log_cannot_take_is_held() {
         let told = Report { tag, ..report(object, tag.first, count, then) };
         assert_eq!(tell(&mut state, on(), &told).await, [(object.to_owned(), why.to_owned())]);
         let held = console.held_id(object).await.expect("held");
-        assert_eq!(held, tag.held_id(why));
+        assert_eq!(held, HeldId { tag: Some(tag), reason: why.into() }.to_string());
         assert_eq!(console.due(object).await, Some(f64::INFINITY));
         assert_eq!(console.list(&state.keys.events_held(object)).await, ["1"]);
     }
     // What is only tried again later needs no log.
     state.own("w.0", "e", 5, &["1"]).await;
     let (rest, delay) = (Tag { attempts: 1, ..tag(5) }, Some(Duration::from_secs(600)));
-    tell(&mut state, on(), &report("e", 5, 0, Results::Hold { rest, delay, why: "retry: no".to_owned() })).await;
+    tell(&mut state, on(), &report("e", 5, 0, BatchResult::Hold { rest, delay, reason: "retry: no".into() })).await;
     assert_eq!(console.held_id("e").await.as_deref(), Some("5 0 1 0 retry: no"));
     assert_eq!(console.dead().await.len(), 0);
     assert!(rows_error(&mut state).await.is_some());
@@ -241,7 +243,7 @@ async fn what_the_log_cannot_take_is_held() {
 
 async fn rows_error(state: &mut State) -> Option<ControlError> {
     let keys = state.keys.clone();
-    log(&mut state.conn, &keys, None, 1).await.err()
+    control(&state.conn, &keys).log(None, 1).await.err()
 }
 
 /// An event that could not become a dead letter stays, and has no row; those delivered before it
@@ -252,7 +254,7 @@ async fn an_event_that_cannot_be_a_dead_letter_has_no_row() {
     let mut state = attached(&redis).await;
     state.run("SET", &[&state.keys.events_dead(), "wrong"]).await;
     state.own("w.0", "work:1", 5, &["5", "6"]).await;
-    let then = Results::Reject { next: None, id: 6, error: "no".to_owned(), attempts: 0 };
+    let then = BatchResult::Reject { next: None, id: 6, error: "no".to_owned(), attempts: 0 };
     tell(&mut state, on(), &report("work:1", 5, 1, then)).await;
     assert_eq!(shorts(&rows(&mut state).await), ["completed 5 0 work:1 5 - 0"]);
     let held = redis.console().await.held_id("work:1").await.expect("held");
@@ -271,7 +273,7 @@ async fn a_log_that_is_off_costs_nothing() {
         let first = console.number(&state.keys.next_event_id()).await + 1;
         state.own("w.0", "work:1", first, &["1", "2"]).await;
         let _: () = console.run(&["CONFIG", "RESETSTAT"]).await;
-        tell(&mut state, keep, &report("work:1", first, 2, Results::Done)).await;
+        tell(&mut state, keep, &report("work:1", first, 2, BatchResult::Done)).await;
         let stats: String = console.run(&["INFO", "commandstats"]).await;
         let name = |line: &str| Some(line.strip_prefix("cmdstat_")?.split(':').next()?.to_owned());
         let mut names: Vec<String> = stats.lines().filter_map(name).collect();
@@ -304,9 +306,9 @@ async fn the_log_is_trimmed_by_count_and_by_age() {
         keep.keep_for = keep_for;
         keep.keep = if keep_for.is_some() { 100_000 } else { 500 };
         state.own("w.0", "work:1", id, &["1"]).await;
-        tell(&mut state, Some(keep), &report("work:1", id, 1, Results::Done)).await;
+        tell(&mut state, Some(keep), &report("work:1", id, 1, BatchResult::Done)).await;
         let keys = state.keys.clone();
-        let page = log(&mut state.conn, &keys, None, 1).await.expect("the log");
+        let page = control(&state.conn, &keys).log(None, 1).await.expect("the log");
         kept.push((page.kept, page.written));
         state.run("DEL", &[&keys.event_log()]).await;
     }
@@ -324,9 +326,9 @@ async fn a_call_trims_a_bounded_number_of_rows() {
         (keep.keep, keep.keep_for) = (if keep_for.is_some() { 1_000_000 } else { 1 }, keep_for);
         filled(&mut state, 25_000, 1000).await;
         state.own("w.0", "work:1", id, &["1"]).await;
-        tell(&mut state, Some(keep), &report("work:1", id, 1, Results::Done)).await;
+        tell(&mut state, Some(keep), &report("work:1", id, 1, BatchResult::Done)).await;
         let keys = state.keys.clone();
-        let kept = log(&mut state.conn, &keys, None, 1).await.expect("the log").kept;
+        let kept = control(&state.conn, &keys).log(None, 1).await.expect("the log").kept;
         assert!((23_900..=24_100).contains(&kept), "{kept}");
         state.run("DEL", &[&keys.event_log()]).await;
     }
@@ -335,7 +337,7 @@ async fn a_call_trims_a_bounded_number_of_rows() {
 async fn connect(state: &mut State, event_log: bool) {
     let event_log = event_log.then(EventLog::default);
     let keys = state.keys.clone();
-    scripts::connect(&mut state.conn, &keys, "", Seen { event_log, ..Seen::default() }).await.expect("connected");
+    wire::connect(&mut state.conn, &keys, "", Seen { event_log, ..Seen::default() }).await.expect("connected");
 }
 
 /// An operator finalizes, too: a skipped event is dead in the log where the worker that came last
@@ -349,7 +351,7 @@ async fn a_skipped_event_is_dead_in_the_log_where_it_is_on() {
         connect(&mut state, event_log).await;
         state.delivered("work:1", 3).await;
         state.hold("work:1", "inf", &["4"], "4 1 3 0 retry: no").await;
-        control::held::skip(&mut state.conn, &keys, ADA, "work:1", Some(4)).await.expect("skipped");
+        control(&state.conn, &keys).skip(ADA, "work:1", Some(4)).await.expect("skipped");
         let rows = rows(&mut state).await;
         assert_eq!(rows.len(), expected);
         assert!(
@@ -361,7 +363,7 @@ async fn a_skipped_event_is_dead_in_the_log_where_it_is_on() {
         state.run("DEL", &[&key]).await;
         state.run("SET", &[&key, value]).await;
         state.hold("work:1", "inf", &["4"], "4 1 3 0 retry: no").await;
-        let skipped = control::held::skip(&mut state.conn, &keys, ADA, "work:1", None).await;
+        let skipped = control(&state.conn, &keys).skip(ADA, "work:1", None).await;
         assert!(matches!(&skipped, Err(ControlError::WrongType { key: wrong, .. }) if *wrong == key), "{skipped:?}");
         assert_eq!(redis.console().await.list(&keys.events_held("work:1")).await.len(), if value == "log" { 1 } else { 2 });
         state.run("DEL", &[&key]).await;
@@ -374,7 +376,7 @@ async fn the_right_to_trim_is_asked_for() {
     let redis = Redis::own(&[]);
     let console = redis.console().await;
     let _: () = console.run(&["ACL", "SETUSER", "default", "-xtrim"]).await;
-    let connected = scripts::connect(&mut redis.connect().await, redis.keys(), "", Seen::default()).await;
+    let connected = wire::connect(&mut redis.connect().await, redis.keys(), "", Seen::default()).await;
     assert!(matches!(&connected, Err(ScriptError::Denied(command)) if command == "XTRIM"), "{connected:?}");
 }
 
@@ -385,7 +387,7 @@ async fn events_are_finalized_and_logged_when_memory_has_run_out() {
     let mut state = attached(&redis).await;
     state.own("w.0", "work:1", 1, &["1"]).await;
     state.run("CONFIG", &["SET", "maxmemory", "1"]).await;
-    tell(&mut state, on(), &report("work:1", 1, 1, Results::Done)).await;
+    tell(&mut state, on(), &report("work:1", 1, 1, BatchResult::Done)).await;
     state.run("CONFIG", &["SET", "maxmemory", "0"]).await;
     assert_eq!(shorts(&rows(&mut state).await), ["completed 1 0 work:1 1 - 0"]);
 }
@@ -397,22 +399,22 @@ async fn the_log_is_read_in_pages() {
     let redis = Redis::start();
     let mut state = attached(&redis).await;
     let keys = state.keys.clone();
-    let page = log(&mut state.conn, &keys, None, 5).await.expect("a page");
-    assert_eq!((page.entries.len(), page.written, page.last_id.as_str()), (0, 0, "0-0"));
+    let page = control(&state.conn, &keys).log(None, 5).await.expect("a page");
+    assert_eq!((page.entries.len(), page.written, page.end.as_str()), (0, 0, "0-0"));
     filled(&mut state, 150, 1000).await;
     filled(&mut state, 1, 2000).await;
-    let page = log(&mut state.conn, &keys, None, 1000).await.expect("a page");
+    let page = control(&state.conn, &keys).log(None, 1000).await.expect("a page");
     assert_eq!((page.entries.len(), page.written, page.kept), (PER_CALL_MAX, 151, 151));
-    let last = page.entries.last().map(|row| row.log_id.clone()).expect("a row");
-    let rest = log(&mut state.conn, &keys, Some(&last), 1000).await.expect("a page").entries;
+    let last = page.next.expect("more rows");
+    let rest = control(&state.conn, &keys).log(Some(&last), 1000).await.expect("a page").entries;
     let ids: Vec<_> = rest.iter().map(|row| row.log_id.as_str()).collect();
     assert_eq!((ids.len(), ids[0], ids[50]), (51, "1000-101", "2000-1"));
-    let late = log(&mut state.conn, &keys, since(2000).as_deref(), 10).await.expect("a page").entries;
+    let late = control(&state.conn, &keys).log(Cursor::since(2000).as_ref(), 10).await.expect("a page").entries;
     assert_eq!((late.len(), late[0].finalized_ms, &late[0].status), (1, 2000, &LogStatus::Completed));
-    let newest = newest_log(&mut state.conn, &keys, Some("2000-1"), 2).await.expect("a page").entries;
+    let newest = control(&state.conn, &keys).newest_log(Some(&"2000-1".into()), 2).await.expect("a page").entries;
     assert_eq!(newest.iter().map(|row| row.log_id.as_str()).collect::<Vec<_>>(), ["1000-150", "1000-149"]);
     for wrong in ["1000", "-", "1-+2"] {
-        let refused = log(&mut state.conn, &keys, Some(wrong), 1).await;
+        let refused = control(&state.conn, &keys).log(Some(&wrong.into()), 1).await;
         assert!(matches!(refused, Err(ControlError::LogId(_))), "{refused:?}");
     }
 }
@@ -435,9 +437,9 @@ async fn the_command_shows_the_log() {
     let redis = Redis::start();
     let mut state = attached(&redis).await;
     state.own("w.0", "work:1", 1, &["{\"at\":\n \"noon\"}", "2"]).await;
-    tell(&mut state, on(), &report("work:1", 1, 2, Results::Done)).await;
+    tell(&mut state, on(), &report("work:1", 1, 2, BatchResult::Done)).await;
     state.own("w.0", "work:2", 3, &["3"]).await;
-    let then = Results::Reject { next: None, id: 3, error: "no".to_owned(), attempts: 0 };
+    let then = BatchResult::Reject { next: None, id: 3, error: "no".to_owned(), attempts: 0 };
     tell(&mut state, on(), &report("work:2", 3, 0, then)).await;
     let shown = done(&seriatim(&redis, &["log", "--object", "work:2"]));
     let lines: Vec<&str> = shown.lines().collect();
@@ -462,7 +464,7 @@ async fn the_command_follows_the_log() {
     let redis = Redis::start();
     let mut state = attached(&redis).await;
     state.own("w.0", "work:1", 1, &["1"]).await;
-    tell(&mut state, on(), &report("work:1", 1, 1, Results::Done)).await;
+    tell(&mut state, on(), &report("work:1", 1, 1, BatchResult::Done)).await;
     // Redis knows the script from here on: one call is all it takes.
     assert_eq!(rows(&mut state).await.len(), 1);
     let mut follow = Command::new(env!("CARGO_BIN_EXE_seriatim"));
@@ -475,7 +477,7 @@ async fn the_command_follows_the_log() {
     })
     .await;
     state.own("w.0", "work:1", 2, &["2", "3"]).await;
-    tell(&mut state, on(), &report("work:1", 2, 2, Results::Done)).await;
+    tell(&mut state, on(), &report("work:1", 2, 2, BatchResult::Done)).await;
     let shown = done(&follow.wait_with_output().expect("it ends"));
     let ids: Vec<_> =
         shown.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON")["id"].clone()).collect();

@@ -15,6 +15,7 @@ mod claims;
 mod dead;
 mod forget;
 mod gate;
+mod handle;
 mod handlers;
 mod held;
 mod log;

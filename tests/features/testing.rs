@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use seriatim::event::{EventError, Json, NameError};
-use seriatim::sink::{Failure, HandlerContext, HandlerEmitError, Handlers, Stop};
+use seriatim::handlers::{Failure, HandlerContext, HandlerEmitError, Handlers};
+use seriatim::sink::Stop;
 use seriatim::testing::{HandlerOutcome, HandlerTest, TestEvent, TestEventError};
 use seriatim::worker::Shutdown;
 use tokio::sync::Notify;
@@ -206,14 +207,14 @@ async fn a_run_can_be_cancelled() {
 async fn what_a_worker_refuses_is_refused() {
     let test = HandlerTest::one("emits", |_: Value, cx: HandlerContext| async move {
         assert!(matches!(cx.emit("{a}", &1), Err(HandlerEmitError::Name(NameError::Brace(_)))));
-        for _ in 0..seriatim::sink::EMITS_MAX {
+        for _ in 0..seriatim::handlers::EMITS_MAX {
             cx.emit("a", &1)?;
         }
         assert!(matches!(cx.emit("a", &1), Err(HandlerEmitError::Full)));
         Ok(())
     });
     let ran = test.expect("a handler").run(moved()).await;
-    assert_eq!(ran.assert_delivered().emitted().len(), seriatim::sink::EMITS_MAX);
+    assert_eq!(ran.assert_delivered().emitted().len(), seriatim::handlers::EMITS_MAX);
 }
 
 /// The limit of subtasks is that of a worker: it counts those of earlier runs, and one more is
@@ -226,7 +227,7 @@ async fn one_subtask_too_many_is_refused() {
         let counts = Arc::clone(&counts);
         async move {
             // The second run names the last subtask again, and one more.
-            let last = seriatim::sink::SUBTASKS_MAX + cx.attempt() as usize - 2;
+            let last = seriatim::handlers::SUBTASKS_MAX + cx.attempt() as usize - 2;
             for n in 0..=last {
                 let run = || async { Ok::<_, Failure>(counts.fetch_add(1, Relaxed)) };
                 cx.once(&format!("step:{n}"), run).await?;

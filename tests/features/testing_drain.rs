@@ -6,14 +6,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use seriatim::control::By;
 use seriatim::control::held::WaitsFor;
-use seriatim::control::rules::{Kind, Selector, set};
-use seriatim::sink::{Failure, HandlerContext, Handlers};
+use seriatim::control::rules::{Kind, Selector};
+use seriatim::handlers::{Failure, HandlerContext, Handlers};
 use seriatim::testing::{DrainError, Fate, drain};
 use seriatim::worker::{Worker, WorkerBuilder};
 
-use crate::support::Redis;
 use crate::support::console::PATIENCE;
 use crate::support::running::config;
+use crate::support::{Redis, control};
 
 fn worker(redis: &Redis, handlers: &Handlers) -> WorkerBuilder {
     Worker::builder(redis.url()).config(config(redis, "w")).sink(handlers.clone())
@@ -49,7 +49,7 @@ async fn what_happened_and_what_is_left_is_returned() {
     console.emit("order:6", "no JSON").await;
     let selector: Selector = "paused:*".parse().expect("a selector");
     let by = By { who: "ada", why: "" };
-    set(&mut redis.connect().await, redis.keys(), by, Kind::Pause, &selector, None).await.expect("set");
+    control(&redis.connect().await, redis.keys()).set_rule(by, Kind::Pause, &selector, None).await.expect("set");
     console.emit("paused:1", event("placed")).await;
 
     let worker = worker(&redis, &handlers)

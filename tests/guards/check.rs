@@ -1,15 +1,14 @@
 //! What `check` tells of a state that is broken in one place, word for word, and what it says
 //! nothing of.
 
-use seriatim::control::check::check;
-
 use super::state::State;
 use super::support::Redis;
+use crate::support::control;
 
 /// What is told, without the namespace.
 async fn told(state: &mut State) -> Vec<String> {
     let keys = state.keys.clone();
-    let report = check(&mut state.conn, &keys).await.expect("a report");
+    let report = control(&state.conn, &keys).check().await.expect("a report");
     let text = |what: &str| what.replace(keys.prefix(), "");
     report.violations.iter().map(|found| format!("{} {}: {}", found.invariant, found.subject, text(&found.what))).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use seriatim::scripts::{self, Advance, Advanced, Bounds, From};
+use seriatim::wire::{self, Advance, Advanced, Bounds, ClaimFirst};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -37,9 +37,9 @@ async fn a_lost_batch_is_of_the_object_the_slot_owns() {
     state.emit("work:2", "1").await;
     pop(&mut state, "w.0").await;
     let keys = state.keys.clone();
-    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, From::Markers);
+    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Markers);
     call.free(0);
-    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert_eq!(objects(&answer), ["work:1"]);
 }
 
@@ -105,9 +105,9 @@ async fn a_name_that_may_not_be_claimed_becomes_a_marker_again() {
     let mut state = State::new(conn, keys.clone());
     state.emit("work:1", "1").await;
     state.run("LMOVE", &[&keys.objects_with_events(), &keys.worker_object("w.0"), "RIGHT", "LEFT"]).await;
-    let mut call = Advance::new(keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, From::Held);
+    let mut call = Advance::new(keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Held);
     call.free(0);
-    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert!(matches!(&answer, Advanced::Ok { batches, .. } if batches.is_empty()), "{answer:?}");
     let console = redis.console().await;
     assert_eq!(console.list(&keys.objects_with_events()).await, ["work:1"]);
@@ -157,9 +157,9 @@ async fn a_due_name_that_is_not_held_is_dropped() {
     state.run("LPUSH", &[&state.keys.events("work:2"), "2"]).await;
     state.run("ZADD", &[&state.keys.objects_held(), "0", "work:1", "0", "work:2"]).await;
     let keys = state.keys.clone();
-    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
     call.free(1);
-    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert_eq!(objects(&answer), Vec::<&str>::new());
     let console = redis.console().await;
     assert_eq!(console.run::<u64>(&["ZCARD", &keys.objects_held()]).await, 0);
@@ -176,9 +176,9 @@ async fn a_held_batch_whose_owner_was_evicted_comes_first() {
     state.run("DEL", &[&state.keys.event_worker("work:1")]).await;
     state.emit("work:1", "2").await;
     let keys = state.keys.clone();
-    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
     call.free(1);
-    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     let Advanced::Ok { batches, .. } = &answer else { panic!("{answer:?}") };
     assert_eq!(batches.iter().map(|batch| (batch.tag.first, batch.events.len())).collect::<Vec<_>>(), [(7, 1)]);
     assert_eq!(redis.console().await.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.1"));
@@ -218,9 +218,9 @@ async fn the_first_event_of_a_batch_counts_as_four() {
     }
     let keys = state.keys.clone();
     let bounds = Bounds { batch: 300, claims: OBJECTS, markers: 4096, ..BOUNDS };
-    let mut call = Advance::new(&keys, "w", "token-1", bounds, From::Markers);
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
     (0..OBJECTS).for_each(|slot| call.free(slot));
-    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
     let counts: Vec<usize> = batches.iter().map(|batch| batch.events.len()).collect();
     // 100 first ones count as 400, and 13 times 299 more reach the limit.

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use seriatim::scripts::{self, Seen};
+use seriatim::wire::{self, Seen};
 
 use crate::support::Redis;
 
@@ -19,12 +19,12 @@ async fn a_new_namespace_begins_at_the_time() {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     let began = now_us();
-    let first = scripts::connect(&mut conn, keys, "replication-1", Seen::default()).await.expect("an answer");
+    let first = wire::connect(&mut conn, keys, "replication-1", Seen::default()).await.expect("an answer");
     assert!(!first.changed && (began..=now_us()).contains(&first.counter), "{first:?}");
     assert_eq!(redis.console().await.number(&keys.next_event_id()).await, first.counter);
     for first_id in [0, 1] {
         let seen = Seen { first_id, ..Seen::default() };
-        let again = scripts::connect(&mut conn, keys, "replication-1", seen).await.expect("an answer");
+        let again = wire::connect(&mut conn, keys, "replication-1", seen).await.expect("an answer");
         assert_eq!((again.changed, again.counter), (false, first.counter));
     }
 }
@@ -37,7 +37,7 @@ async fn a_new_namespace_does_not_begin_below_the_counter() {
     let console = redis.console().await;
     let counter = 5_000_000_000_000_000_u64;
     let () = console.run(&["SET", &keys.next_event_id(), &counter.to_string()]).await;
-    let connected = scripts::connect(&mut conn, keys, "", Seen::default()).await.expect("an answer");
+    let connected = wire::connect(&mut conn, keys, "", Seen::default()).await.expect("an answer");
     assert!(connected.counter > counter, "{connected:?}");
 }
 
@@ -49,12 +49,12 @@ async fn an_absent_counter_was_evicted() {
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     let console = redis.console().await;
     let _: u64 = console.run(&["DEL", &keys.next_event_id()]).await;
-    let connected = scripts::connect(&mut conn, keys, "", CHOSEN).await.expect("an answer");
+    let connected = wire::connect(&mut conn, keys, "", CHOSEN).await.expect("an answer");
     assert_eq!((connected.changed, connected.counter), (false, 0));
     assert_eq!(console.text(&keys.next_event_id()).await.as_deref(), Some("0"));
     let _: u64 = console.run(&["DEL", &keys.next_event_id()]).await;
     let began = now_us();
-    let connected = scripts::connect(&mut conn, keys, "", CHOSEN).await.expect("an answer");
+    let connected = wire::connect(&mut conn, keys, "", CHOSEN).await.expect("an answer");
     assert!(connected.changed && connected.counter >= began, "{connected:?}");
 }
 
@@ -65,7 +65,7 @@ async fn the_counter_jumps_beyond_every_id_seen() {
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     // Ahead of the time.
     let seen = Seen { highest: 5_000_000_000_000_000, ..Seen::default() };
-    let connected = scripts::connect(&mut conn, keys, "replication-1", seen).await.expect("an answer");
+    let connected = wire::connect(&mut conn, keys, "replication-1", seen).await.expect("an answer");
     assert!(connected.changed && connected.counter > seen.highest, "{connected:?}");
 }
 
@@ -74,7 +74,7 @@ async fn the_counter_jumps_beyond_every_id_seen() {
 async fn the_version_is_written_down() {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys());
-    scripts::connect(&mut conn, keys, "replication-1", Seen::default()).await.expect("an answer");
+    wire::connect(&mut conn, keys, "replication-1", Seen::default()).await.expect("an answer");
     let version: String = redis.console().await.run(&["HGET", &keys.meta(), "schema"]).await;
     assert_eq!(version, "2");
 }
@@ -85,7 +85,7 @@ async fn an_unknown_replication_id_changes_nothing() {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     for replication_id in ["replication-1", "", "replication-1"] {
-        let connected = scripts::connect(&mut conn, keys, replication_id, CHOSEN).await.expect("an answer");
+        let connected = wire::connect(&mut conn, keys, replication_id, CHOSEN).await.expect("an answer");
         assert_eq!((connected.changed, connected.counter), (false, 0));
     }
 }

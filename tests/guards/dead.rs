@@ -2,7 +2,7 @@
 
 use seriatim::control::By;
 use seriatim::control::dead::{Settle, Settled};
-use seriatim::scripts::operator;
+use seriatim::wire::operator;
 
 use crate::state::State;
 use crate::support::Redis;

@@ -3,8 +3,8 @@
 
 use seriatim::control::By;
 use seriatim::keys::Keys;
-use seriatim::scripts::operator::{Settle, Settled, dead};
-use seriatim::scripts::{self, Advance, Advanced, From, Renewed};
+use seriatim::wire::operator::{Settle, Settled, dead};
+use seriatim::wire::{self, Advance, Advanced, ClaimFirst, Renewed};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -90,17 +90,17 @@ async fn a_stray_of_a_namespace_is_dropped() {
     let mut scene = Scene::new(&redis).await;
     let (before, keys) = (scene.of_shop().await, Keys::new());
     scene.state.run("LPUSH", &["event.worker:w.0:object", FOREIGN]).await;
-    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Markers);
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
     call.look(0);
-    scripts::advance(&mut scene.state.conn, &call).await.expect("an answer");
+    wire::advance(&mut scene.state.conn, &call).await.expect("an answer");
     assert_eq!(scene.list("objects.with.events").await, [FOREIGN]);
     scene.dropped(1).await;
     scene.state.run("LPUSH", &["event.worker:w.1:object", FOREIGN]).await;
-    let renewed = scripts::renew(&mut scene.state.conn, &keys, "w", "token-1", LEASE, 2).await.expect("an answer");
+    let renewed = wire::renew(&mut scene.state.conn, &keys, "w", "token-1", LEASE, 2).await.expect("an answer");
     assert_eq!(renewed, Renewed::Renewed { strays: 1 });
     scene.dropped(1).await;
     scene.state.run("LPUSH", &["event.worker:w.0:object", FOREIGN]).await;
-    scripts::detach(&mut scene.state.conn, &keys, "w", "token-1").await.expect("an answer");
+    wire::detach(&mut scene.state.conn, &keys, "w", "token-1").await.expect("an answer");
     attach(&mut scene.state.conn, &keys, "token-1", "").await;
     scene.dropped(1).await;
     assert_eq!(scene.of_shop().await, before);

@@ -1,6 +1,6 @@
 //! The end of last ids: where `advance` lets them fade, and what `forget` leaves.
 
-use seriatim::scripts::{self, Advance, Advanced, Bounds, Forgot, From, Report, Results, Tag};
+use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Forgot, Report, Tag};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -22,10 +22,10 @@ async fn reported(state: &mut State, bounds: Bounds, first: u64, count: usize) -
     let keys = state.keys.clone();
     let tag = Tag { first, ..Tag::default() };
     let last = Some(first + count as u64 - 1);
-    let report = Report { object: "work:1".into(), tag, count, last, then: Results::Done };
-    let mut call = Advance::new(&keys, "w", "token-1", bounds, From::Markers);
+    let report = Report { object: "work:1".into(), tag, count, last, then: BatchResult::Done };
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
     call.report(0, &report);
-    scripts::advance(&mut state.conn, &call).await.expect("an answer")
+    wire::advance(&mut state.conn, &call).await.expect("an answer")
 }
 
 /// The last id of a released object is forgotten after a while, one that is in hand is not: neither
@@ -71,13 +71,13 @@ async fn what_is_released_beside_another_object_is_forgotten() {
     let bounds = Bounds { batch: 1, ..FORGET };
     assert_eq!(objects(&ask(&mut state, bounds).await.expect("an answer")), ["work:1", "work:2"]);
     let keys = state.keys.clone();
-    let mut call = Advance::new(&keys, "w", "token-1", bounds, From::Markers);
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
     for (slot, object) in ["work:1", "work:2"].into_iter().enumerate() {
         let first = slot as u64 + 1;
         let tag = Tag { first, ..Tag::default() };
-        call.report(slot, &Report { object: object.into(), tag, count: 1, last: Some(first), then: Results::Done });
+        call.report(slot, &Report { object: object.into(), tag, count: 1, last: Some(first), then: BatchResult::Done });
     }
-    assert_eq!(objects(&scripts::advance(&mut state.conn, &call).await.expect("an answer")), ["work:2"]);
+    assert_eq!(objects(&wire::advance(&mut state.conn, &call).await.expect("an answer")), ["work:2"]);
     assert!(fades(&state).await > 0);
     let other: i64 = redis::cmd("PTTL").arg(keys.last_event_id("work:2")).query_async(&mut state.conn).await.expect("PTTL");
     assert_eq!(other, -1);
@@ -113,9 +113,9 @@ async fn a_call_of_all_slots_keeps_all_last_ids() {
     }
     let keys = state.keys.clone();
     let bounds = Bounds { batch: 1, claims: 1024, markers: 4096, ..FORGET };
-    let mut call = Advance::new(&keys, "w", "token-1", bounds, From::Markers);
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
     (0..1024).for_each(|slot| call.free(slot));
-    assert_eq!(objects(&scripts::advance(&mut state.conn, &call).await.expect("an answer")).len(), CLAIMS_MAX);
+    assert_eq!(objects(&wire::advance(&mut state.conn, &call).await.expect("an answer")).len(), CLAIMS_MAX);
 }
 
 /// The same beside as many objects as a call pauses: no command is longer than Redis lets a script
@@ -140,9 +140,9 @@ async fn a_call_of_all_slots_pauses_others_too() {
     state.rule("pause b:*", "1 0 0 3 0 adanot yet", "never").await;
     let keys = state.keys.clone();
     let bounds = Bounds { batch: 1, claims: 1024, markers: 4096, ..FORGET };
-    let mut call = Advance::new(&keys, "w", "token-1", bounds, From::Markers);
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
     (0..1024).for_each(|slot| call.free(slot));
-    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     let paused: u64 = redis::cmd("ZCARD").arg(keys.objects_paused()).query_async(&mut state.conn).await.expect("ZCARD");
     assert_eq!((objects(&answer).len(), paused), (CLAIMS_MAX, 255));
 }
@@ -175,7 +175,7 @@ async fn only_an_idle_object_is_forgotten() {
         }
         let given: Vec<&str> = args.iter().map(String::as_str).filter(|arg| !arg.is_empty()).collect();
         state.run(command, &given).await;
-        let forgot = scripts::forget(&mut state.conn, &keys, &["work:1"]).await.expect("an answer");
+        let forgot = wire::forget(&mut state.conn, &keys, &["work:1"]).await.expect("an answer");
         assert_eq!(forgot, [expected], "{command} {given:?}");
         let left: u64 =
             redis::cmd("EXISTS").arg(keys.last_event_id("work:1")).query_async(&mut state.conn).await.expect("EXISTS");
@@ -186,7 +186,7 @@ async fn only_an_idle_object_is_forgotten() {
     state.run("LPUSH", &[&keys.objects_with_events(), "work:1"]).await;
     state.run("LPUSH", &[&keys.worker_object("w.0"), "work:1"]).await;
     state.run("HSET", &[&keys.event_handled("work:1"), "id", "6"]).await;
-    let forgot = scripts::forget(&mut state.conn, &keys, &["other", "work:1", "work:1"]).await.expect("an answer");
+    let forgot = wire::forget(&mut state.conn, &keys, &["other", "work:1", "work:1"]).await.expect("an answer");
     assert_eq!(forgot, [Forgot::Unknown, Forgot::Forgotten { last_event_id: "7".into() }, Forgot::Unknown]);
     // What handlers had finished of an event that is in nobody's hands goes with it.
     let left: u64 = redis::cmd("EXISTS").arg(keys.event_handled("work:1")).query_async(&mut state.conn).await.expect("EXISTS");
@@ -202,8 +202,8 @@ async fn nothing_is_forgotten_beside_a_wrong_type() {
     for shared in [keys.objects_held(), keys.objects_paused()] {
         state.delivered("work:1", 7).await;
         state.run("SET", &[&shared, "1"]).await;
-        let forgot = scripts::forget(&mut state.conn, &keys, &["work:1", "work:2"]).await;
-        assert!(forgot.as_ref().is_err_and(scripts::ScriptError::is_wrong_type), "{forgot:?}");
+        let forgot = wire::forget(&mut state.conn, &keys, &["work:1", "work:2"]).await;
+        assert!(forgot.as_ref().is_err_and(wire::ScriptError::is_wrong_type), "{forgot:?}");
         assert_eq!(redis.console().await.text(&keys.last_event_id("work:1")).await.as_deref(), Some("7"));
         state.run("DEL", &[&shared]).await;
     }

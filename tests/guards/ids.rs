@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rstest::rstest;
-use seriatim::scripts::{self, Advance, Advanced, BatchReply, From, ScriptError, Tag};
+use seriatim::wire::{self, Advance, Advanced, BatchReply, ClaimFirst, ScriptError, Tag};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -20,13 +20,13 @@ fn now_us() -> u64 {
 /// slot 1 is free.
 async fn call(state: &mut State, highest: u64, delivered: Option<u64>) -> Result<Vec<BatchReply>, ScriptError> {
     let keys = state.keys.clone();
-    let mut call = Advance::beyond(&keys, "w", "token-1", BOUNDS, From::Markers, highest);
+    let mut call = Advance::beyond(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers, highest);
     match delivered {
         Some(id) => call.report(0, &done("work:1", id)),
         None => call.free(0),
     }
     call.free(1);
-    match scripts::advance(&mut state.conn, &call).await? {
+    match wire::advance(&mut state.conn, &call).await? {
         Advanced::Ok { batches, .. } => Ok(batches),
         other => panic!("{other:?}"),
     }

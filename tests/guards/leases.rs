@@ -1,6 +1,6 @@
 //! `attach`, `renew`, `detach` and `adopt`: what they leave alone.
 
-use seriatim::scripts::{self, Attached, Detached, Renewed};
+use seriatim::wire::{self, Attached, Detached, Renewed};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -17,9 +17,9 @@ async fn a_process_that_was_taken_over_is_fenced_even_when_its_successor_is_gone
     let attached = attach(&mut conn, keys, "token-2", "token-1 host 1 1").await;
     assert!(matches!(attached, Attached::Attached { .. }), "{attached:?}");
     redis.console().await.end_lease("w").await;
-    let first = scripts::renew(&mut conn, keys, "w", "token-1", LEASE, 2).await.expect("an answer");
+    let first = wire::renew(&mut conn, keys, "w", "token-1", LEASE, 2).await.expect("an answer");
     assert_eq!(first, Renewed::Fenced { lease: String::new() });
-    let second = scripts::renew(&mut conn, keys, "w", "token-2", LEASE, 2).await.expect("an answer");
+    let second = wire::renew(&mut conn, keys, "w", "token-2", LEASE, 2).await.expect("an answer");
     assert_eq!(second, Renewed::Lapsed);
 }
 
@@ -41,7 +41,7 @@ async fn a_fenced_process_gives_back_nothing() {
     attach(&mut conn, keys, "token-1", "").await;
     attach(&mut conn, keys, "token-2", "token-1 host 1 1").await;
     let lease = "token-2 host 1 1".to_owned();
-    let detached = scripts::detach(&mut conn, keys, "w", "token-1").await.expect("an answer");
+    let detached = wire::detach(&mut conn, keys, "w", "token-1").await.expect("an answer");
     assert_eq!(detached, Detached::Fenced { lease: lease.clone() });
     assert_eq!(redis.console().await.text(&keys.worker_lease("w")).await, Some(lease));
 }
@@ -56,7 +56,7 @@ async fn a_name_whose_owner_has_a_wrong_type_is_a_stray() {
     let mut state = State::new(conn, keys.clone());
     state.run("LPUSH", &[&keys.event_worker("work:1"), "wrong"]).await;
     state.run("LPUSH", &[&keys.worker_object("w.0"), "work:1"]).await;
-    let renewed = scripts::renew(&mut state.conn, keys, "w", "token-1", LEASE, 2).await.expect("an answer");
+    let renewed = wire::renew(&mut state.conn, keys, "w", "token-1", LEASE, 2).await.expect("an answer");
     assert_eq!(renewed, Renewed::Renewed { strays: 1 });
     assert_eq!(redis.console().await.list(&keys.objects_with_events()).await, ["work:1"]);
 }
@@ -71,7 +71,7 @@ async fn a_detach_that_meets_a_wrong_type_changes_nothing() {
     let mut state = State::new(conn, keys.clone());
     state.own("w.0", "work:1", 1, &["1"]).await;
     state.run("SET", &[&keys.worker_object("w.1"), "wrong"]).await;
-    let refused = scripts::detach(&mut state.conn, keys, "w", "token-1").await.expect_err("a wrong type");
+    let refused = wire::detach(&mut state.conn, keys, "w", "token-1").await.expect_err("a wrong type");
     assert!(refused.is_wrong_type(), "{refused}");
     let console = redis.console().await;
     assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
@@ -92,7 +92,7 @@ async fn a_detach_that_gives_something_back_wakes_a_worker() {
         if held == 1 {
             state.own("w.0", "work:1", 1, &["1"]).await;
         }
-        let detached = scripts::detach(&mut state.conn, keys, "w", "token-1").await.expect("an answer");
+        let detached = wire::detach(&mut state.conn, keys, "w", "token-1").await.expect("an answer");
         assert_eq!(detached, Detached::Detached { held });
         assert_eq!(console.list(&keys.objects_with_events()).await, markers);
     }

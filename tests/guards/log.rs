@@ -1,6 +1,6 @@
 //! `advance`: what completes with errors is in the log, which is bounded.
 
-use seriatim::scripts::{self, Advance, Advanced, Bounds, EventLog, From, Report, Results, Seen, Tag};
+use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, EventLog, Report, Seen, Tag};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -19,13 +19,13 @@ async fn what_completes_with_errors_is_in_the_log() {
     state.own("w.1", "work:2", 7, &["7"]).await;
     state.run("SET", &[&keys.worker_event_id("w.1"), "7 3 1 2"]).await;
     let complete = |object: &str, tag: Tag, next| {
-        let then = Results::Complete { next, id: tag.first, error: "no".to_owned(), attempts: 2 };
+        let then = BatchResult::Complete { next, id: tag.first, error: "no".to_owned(), attempts: 2 };
         Report { object: object.to_owned().into(), tag, count: 0, last: None, then }
     };
     let console = redis.console().await;
-    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, From::Held);
+    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Held);
     call.report(0, &complete("work:1", Tag { first: 5, ..Tag::default() }, Some(Tag { first: 6, ..Tag::default() })));
-    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
     assert_eq!((batches[0].tag.to_string().as_str(), batches[0].prev), ("6", 4));
     let kept: Vec<(String, Vec<String>)> = console.run(&["XRANGE", &keys.event_log(), "-", "+"]).await;
@@ -34,9 +34,9 @@ async fn what_completes_with_errors_is_in_the_log() {
 
     state.run("DEL", &[&keys.event_log()]).await;
     state.run("SET", &[&keys.event_log(), "wrong"]).await;
-    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, From::Held);
+    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Held);
     call.report(1, &complete("work:2", Tag { first: 7, handouts: 3, attempts: 1, crashes: 2 }, None));
-    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    wire::advance(&mut state.conn, &call).await.expect("an answer");
     let held = console.held_id("work:2").await.expect("held");
     assert!(held.starts_with("7 3 2 2 quarantine: event.log: WRONGTYPE "), "{held}");
 }
@@ -51,10 +51,10 @@ async fn rows_after_completion(state: &mut State, rows: usize) -> usize {
     }
     fill.query_async::<()>(&mut state.conn).await.expect("filled");
     state.own("w.0", "work:1", 1, &["1"]).await;
-    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
-    let then = Results::Complete { next: None, id: 1, error: "no".to_owned(), attempts: 1 };
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
+    let then = BatchResult::Complete { next: None, id: 1, error: "no".to_owned(), attempts: 1 };
     call.report(0, &Report { object: "work:1".into(), tag: Tag { first: 1, ..Tag::default() }, count: 0, last: None, then });
-    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    wire::advance(&mut state.conn, &call).await.expect("an answer");
     redis::cmd("XLEN").arg(keys.event_log()).query_async(&mut state.conn).await.expect("XLEN")
 }
 
@@ -83,7 +83,7 @@ async fn a_worker_without_the_log_keeps_the_rows_of_those_with_it() {
     let mut log = EventLog::default();
     log.keep = 2000;
     for event_log in [Some(log), None] {
-        scripts::connect(&mut state.conn, &keys, "", Seen { event_log, ..Seen::default() }).await.expect("connected");
+        wire::connect(&mut state.conn, &keys, "", Seen { event_log, ..Seen::default() }).await.expect("connected");
     }
     assert_eq!(rows_after_completion(&mut state, 1500).await, 1501);
     // It trims what is more than that.

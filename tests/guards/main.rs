@@ -13,17 +13,19 @@ mod ids;
 mod leases;
 mod log;
 mod reports;
+mod rooms;
 #[path = "../support/state.rs"]
 mod state;
 #[path = "../support/mod.rs"]
 mod support;
 mod suspects;
+mod values;
 
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Advanced, Attach, Attached, Bounds, From, Report, Results, Suspects, Tag};
+use seriatim::wire::{self, Advance, Advanced, Attach, Attached, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag};
 use state::State;
 use support::Redis;
 
@@ -50,7 +52,7 @@ async fn attach(conn: &mut MultiplexedConnection, keys: &Keys, token: &str, disp
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(conn, keys, &args).await.expect("an answer")
+    wire::attach(conn, keys, &args).await.expect("an answer")
 }
 
 /// An attached process with two slots, and what is to be done to Redis before it calls.
@@ -61,18 +63,18 @@ async fn attached(redis: &Redis) -> State {
 }
 
 /// A call for free slots 0 and 1 within these bounds.
-async fn ask(state: &mut State, bounds: Bounds) -> Result<Advanced, scripts::ScriptError> {
+async fn ask(state: &mut State, bounds: Bounds) -> Result<Advanced, wire::ScriptError> {
     let keys = state.keys.clone();
-    let mut call = Advance::new(&keys, "w", "token-1", bounds, From::Markers);
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
     call.free(0);
     call.free(1);
-    scripts::advance(&mut state.conn, &call).await
+    wire::advance(&mut state.conn, &call).await
 }
 
 /// A batch of one event of which all is delivered.
 fn done(object: &'static str, id: u64) -> Report {
     let tag = Tag { first: id, ..Tag::default() };
-    Report { object: object.into(), tag, count: 1, last: Some(id), then: Results::Done }
+    Report { object: object.into(), tag, count: 1, last: Some(id), then: BatchResult::Done }
 }
 
 /// The objects of the batches that a call gave.

@@ -1,10 +1,9 @@
 //! `advance`: what a slot reports, and the object it leaves.
 
-use seriatim::control;
-use seriatim::scripts::{self, Advance, Advanced, Bounds, From, Report, Results, Tag};
+use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Report, Tag};
 
 use crate::state::State;
-use crate::support::Redis;
+use crate::support::{Redis, control};
 use crate::{BOUNDS, LEASE, ask, attach, attached, done, objects, pop};
 
 /// A worker that owns `work:1`, behind which its list has a name that it does not own. New names
@@ -23,11 +22,11 @@ async fn with_a_name_behind(redis: &Redis) -> (State, Report) {
 /// Reports for slot 0, and answers the objects and their owners.
 async fn told(state: &mut State, report: &Report) -> [Option<String>; 2] {
     let keys = state.keys.clone();
-    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
     call.report(0, report);
-    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert!(matches!(answer, Advanced::Ok { .. }), "{answer:?}");
-    let checked = control::check(&mut state.conn, &keys).await.expect("checked");
+    let checked = control(&state.conn, &keys).check().await.expect("checked");
     assert!(checked.is_clean(), "{:#?}", checked.violations);
     let mut owners = redis::cmd("MGET");
     owners.arg(keys.event_worker("work:1")).arg(keys.event_worker("work:2"));
@@ -55,14 +54,14 @@ async fn the_next_object_takes_the_place_of_the_one_that_was_left() {
     state.emit("work:3", "1").await;
     let (keys, console) = (state.keys.clone(), redis.console().await);
     let report = done("work:1", 1);
-    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Markers);
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
     call.report(0, &report);
-    assert_eq!(objects(&scripts::advance(&mut state.conn, &call).await.expect("an answer")), ["work:3"]);
+    assert_eq!(objects(&wire::advance(&mut state.conn, &call).await.expect("an answer")), ["work:3"]);
     assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:3", "work:2"]);
     console.check().await;
-    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Markers);
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
     call.look(0);
-    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:3"]);
     assert_eq!(console.list(&keys.objects_with_events()).await, ["work:2"]);
     console.check().await;
@@ -78,10 +77,10 @@ async fn a_look_at_a_slot_that_reports_returns_only_what_was_popped() {
     state.emit("work:2", "1").await;
     pop(&mut state, "w.0").await;
     let (keys, console) = (state.keys.clone(), redis.console().await);
-    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, From::Markers);
+    let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Markers);
     call.report(0, &done("work:1", 1));
     call.look(0);
-    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert_eq!(console.list(&keys.objects_with_events()).await, ["work:2"]);
     assert_eq!(console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
     console.check().await;
@@ -96,10 +95,10 @@ async fn an_object_is_released_by_its_name_while_another_one_goes_on() {
     state.own("w.1", "work:3", 2, &["3"]).await;
     state.run("LPUSH", &[&keys.events("work:3"), "4"]).await;
     let other = Report { object: "work:3".into(), tag: Tag { first: 2, ..Tag::default() }, last: Some(2), ..report.clone() };
-    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
     call.report(0, &report);
     call.report(1, &other);
-    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert_eq!(objects(&answer), ["work:3"]);
     let console = redis.console().await;
     assert_eq!(console.text(&keys.event_worker("work:1")).await, None);
@@ -111,7 +110,7 @@ async fn an_object_is_released_by_its_name_while_another_one_goes_on() {
 async fn an_object_is_held_by_its_name() {
     let redis = Redis::start();
     let (mut state, report) = with_a_name_behind(&redis).await;
-    let then = Results::Hold { rest: report.tag.failed(), delay: Some(LEASE), why: "retry: down".to_owned() };
+    let then = BatchResult::Hold { rest: report.tag.failed(), delay: Some(LEASE), reason: "retry: down".into() };
     let report = Report { count: 0, last: None, then, ..report };
     assert_eq!(told(&mut state, &report).await, [Some("held".to_owned()), Some("w.0".to_owned())]);
 }
@@ -144,9 +143,9 @@ async fn what_cannot_be_listed_is_as_it_was() {
             true => state.hold("work:2", "1", &["2"], "2 0 1 0 retry: down").await,
         }
         let keys = state.keys.clone();
-        let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Markers);
+        let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
         call.report(0, &done("work:1", 1));
-        scripts::advance(&mut state.conn, &call).await.expect_err("a wrong type");
+        wire::advance(&mut state.conn, &call).await.expect_err("a wrong type");
         let console = redis.console().await;
         let (queue, batch) = (keys.events("work:2"), keys.events_held("work:2"));
         assert_eq!([console.list(&queue).await, console.list(&batch).await].concat(), ["2"]);
@@ -191,13 +190,13 @@ async fn a_call_that_fails_behind_a_dead_letter_leaves_no_tag() {
     state.run("DEL", &[&state.keys.worker_event("w.1")]).await;
     state.run("SET", &[&state.keys.worker_event("w.1"), "wrong"]).await;
     let keys = state.keys.clone();
-    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, From::Held);
+    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
     let [first, second] = [1, 2].map(|first| Tag { first, ..Tag::default() });
-    let then = Results::Reject { next: None, id: 1, error: "no".to_owned(), attempts: 1 };
+    let then = BatchResult::Reject { next: None, id: 1, error: "no".to_owned(), attempts: 1 };
     call.report(0, &Report { object: "work:1".into(), tag: first, count: 0, last: None, then });
-    let then = Results::Part { next: Tag { first: 3, ..Tag::default() } };
+    let then = BatchResult::Part { next: Tag { first: 3, ..Tag::default() } };
     call.report(1, &Report { object: "work:2".into(), tag: second, count: 1, last: Some(2), then });
-    scripts::advance(&mut state.conn, &call).await.expect_err("a wrong type");
+    wire::advance(&mut state.conn, &call).await.expect_err("a wrong type");
     let console = redis.console().await;
     assert_eq!(console.dead().await.len(), 1);
     assert_eq!(console.text(&keys.worker_event_id("w.0")).await, None);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use seriatim::scripts::{self, Advanced, Attach, Attached, Bounds, Suspects};
+use seriatim::wire::{self, Advanced, Attach, Attached, Bounds, Suspects};
 
 use crate::state::State;
 use crate::support::Redis;
@@ -124,7 +124,7 @@ async fn attach_keeps_few_suspects() {
         crashes_max: 5,
         suspects,
     };
-    let attached = scripts::attach(&mut state.conn, &keys, &args).await.expect("an answer");
+    let attached = wire::attach(&mut state.conn, &keys, &args).await.expect("an answer");
     assert_eq!(attached, Attached::Attached { kept: 1, held: 1 });
     assert_eq!(console.text(&keys.worker_event_id("w.0")).await.as_deref(), Some("1 0 0 4"));
     assert_eq!(console.held_id("work:2").await.as_deref(), Some("2 0 0 4 slots"));

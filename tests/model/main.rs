@@ -5,6 +5,7 @@
 
 mod faults;
 mod handlers;
+mod leases;
 mod process;
 mod properties;
 mod protocol;

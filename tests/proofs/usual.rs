@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Advanced, Bounds, From, Report, Results, Suspects, Tag};
+use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag};
 
 use crate::invariants::Rng;
 use crate::support::Redis;
@@ -27,7 +27,7 @@ struct Case {
     commands: Vec<Vec<String>>,
     slots: Vec<(usize, Option<Report>)>,
     bounds: Bounds,
-    from: From,
+    from: ClaimFirst,
     highest: u64,
     /// Half of the states have few things in them that are not usual.
     is_tame: bool,
@@ -59,7 +59,7 @@ impl Case {
             forget_after: None,
             suspects: Suspects::NONE,
         };
-        let from = if rng.below(2) == 0 { From::Held } else { From::Markers };
+        let from = if rng.below(2) == 0 { ClaimFirst::Held } else { ClaimFirst::Markers };
         let is_tame = rng.below(2) == 0;
         let mut case = Self { commands: Vec::new(), slots: Vec::new(), bounds, from, highest: COUNTER, is_tame };
         if case.has(rng, 10) {
@@ -138,7 +138,7 @@ impl Case {
         let more = if self.has(rng, 2) { 1 + rng.below(2) } else { 0 };
         self.queue(keys, &object, more);
         let told = if self.has(rng, 6) { Tag { first: 1, ..Tag::default() } } else { tag };
-        let then = if self.has(rng, 6) { Results::Yield } else { Results::Done };
+        let then = if self.has(rng, 6) { BatchResult::Yield } else { BatchResult::Done };
         let last = Some(first + count as u64 - 1);
         let report = Report { object: object.into_bytes().into(), tag: told, count, last, then };
         self.slots.push((slot, (!self.has(rng, 8)).then_some(report)));
@@ -161,7 +161,7 @@ impl Case {
         if opened {
             call.look(ELSEWHERE);
         }
-        let reply = match scripts::advance(conn, &call).await {
+        let reply = match wire::advance(conn, &call).await {
             Ok(Advanced::Ok { next_due, more, from, batches, quarantined }) => {
                 let due = next_due.map(|due| due.as_secs() / 60);
                 format!("due {due:?} more {more} from {from:?} {batches:?} {quarantined:?}")

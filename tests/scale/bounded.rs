@@ -4,13 +4,12 @@
 
 use std::process::Command;
 
-use seriatim::control::actions::actions;
-use seriatim::control::dead::{DeadPage, Settle, Settled, dead_letters, dead_letters_of, settle};
+use seriatim::control::dead::{DeadPage, Settle, Settled};
 use seriatim::control::inspect::Standing;
-use seriatim::control::{By, ended, inspect, log, newest_log};
-use seriatim::scripts;
+use seriatim::control::{By, RowId};
+use seriatim::wire;
 
-use crate::support::Redis;
+use crate::support::{Redis, control};
 
 /// `dead list --object` read 20,000 dead letters in one request to show 20. A request looks at
 /// 1,000 now, and says how to go on.
@@ -28,15 +27,15 @@ async fn a_list_of_one_object_looks_at_so_many_and_says_how_to_go_on() {
             .ignore();
     }
     add.exec_async(&mut conn).await.expect("added");
-    let first = dead_letters_of(&mut conn, &keys, "rare", false, None, 10).await.expect("a page");
+    let first = control(&conn, &keys).dead_letters_of("rare", false, None, 10).await.expect("a page");
     let ids = |page: &DeadPage| page.letters.iter().map(|letter| letter.dead_id.clone()).collect::<Vec<_>>();
     assert_eq!(ids(&first), ["1-0", "601-0"]);
-    let after = first.after.clone().expect("a cursor");
+    let after = first.next.clone().expect("a cursor");
     assert_eq!(after, "1024-0", "the page in which 1,000 were reached");
-    let rest = dead_letters_of(&mut conn, &keys, "rare", false, Some(&after), 10).await.expect("a page");
-    assert_eq!((ids(&rest), &rest.after), (vec!["1201-0".to_owned()], &None));
+    let rest = control(&conn, &keys).dead_letters_of("rare", false, Some(&after), 10).await.expect("a page");
+    assert_eq!((ids(&rest), &rest.next), (vec!["1201-0".into()], &None));
     // So many as were asked for end the page behind the last of them.
-    let one = dead_letters_of(&mut conn, &keys, "rare", true, None, 1).await.expect("a page");
+    let one = control(&conn, &keys).dead_letters_of("rare", true, None, 1).await.expect("a page");
     assert_eq!(ids(&one), ["1201-0"]);
 }
 
@@ -47,19 +46,19 @@ async fn a_drop_frees_the_memory_of_large_events() {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let large = format!(r#"{{"text":"{}"}}"#, "é".repeat(300_000));
-    let mut dead_ids: Vec<String> = Vec::new();
+    let mut dead_ids: Vec<RowId> = Vec::new();
     for event in [large.as_str(), &large, &large, "{}"] {
         let mut add = redis::cmd("XADD");
         add.arg(keys.events_dead()).arg(&["*", "id", "7", "object", "work:1", "error", "no", "event", event]);
-        dead_ids.push(add.query_async(&mut conn).await.expect("added"));
+        dead_ids.push(add.query_async::<String>(&mut conn).await.expect("added").into());
     }
     // One call ends behind the second event; the whole goes on.
     let by = By { who: "ada", why: "large" };
-    let some = scripts::operator::dead(&mut conn, &keys, by, Settle::Drop, &dead_ids).await.expect("settled");
+    let some = wire::operator::dead(&mut conn, &keys, by, Settle::Drop, &dead_ids).await.expect("settled");
     assert_eq!(some, [Settled::Dropped, Settled::Dropped]);
-    let all = settle(&mut conn, &keys, by, Settle::Drop, &dead_ids).await.expect("settled");
+    let all = control(&conn, &keys).settle(by, Settle::Drop, &dead_ids).await.expect("settled");
     assert_eq!(all, [Settled::Gone, Settled::Gone, Settled::Dropped, Settled::Dropped]);
-    let kept = actions(&mut conn, &keys, None, 10).await.expect("actions");
+    let kept = control(&conn, &keys).actions(None, 10).await.expect("actions").actions;
     assert_eq!((kept[0].event.as_deref(), kept[0].event_bytes), (Some(&b"{}"[..]), None));
     for action in &kept[1..] {
         let event = std::str::from_utf8(action.event.as_deref().expect("an event")).expect("whole letters");
@@ -93,7 +92,7 @@ async fn the_program_says_how_to_go_on() {
     for (command, last) in [(&["dead", "list"][..], "1024-0"), (&["log"], "1000-0")] {
         let list = |more: &[&str]| run(&[command, &["--object", "rare"], more].concat());
         let (shown, told) = list(&[]);
-        assert!(shown.is_empty() && told.contains(&format!("go on with --after {last}")), "{shown} {told}");
+        assert!(shown.is_empty() && told.contains(&format!("continue with --after {last}")), "{shown} {told}");
         assert_eq!(list(&["--json"]).0, format!("{{\"after\":\"{last}\"}}\n"));
         let (shown, _) = list(&["--json", "--after", last]);
         assert!(shown.contains("\"1100-0\"") && !shown.contains("\"after\""), "{shown}");
@@ -114,23 +113,23 @@ async fn a_page_of_large_rows_ends_early() {
             add.exec_async(&mut conn).await.expect("added");
         }
     }
-    let first = log(&mut conn, &keys, None, 100).await.expect("a page");
-    assert_eq!((first.entries.len(), first.more, first.written), (3, true, 7));
+    let first = control(&conn, &keys).log(None, 100).await.expect("a page");
+    assert_eq!((first.entries.len(), first.next.is_some(), first.written), (3, true, 7));
     let (mut ids, mut after) = (Vec::new(), None);
     loop {
-        let page = newest_log(&mut conn, &keys, after.as_deref(), 100).await.expect("a page");
+        let page = control(&conn, &keys).newest_log(after.as_ref(), 100).await.expect("a page");
         ids.extend(page.entries.iter().map(|row| row.log_id.clone()));
-        after = ids.last().cloned();
-        if !page.more {
+        after = page.next;
+        if after.is_none() {
             break;
         }
     }
     assert_eq!(ids, ["7-0", "6-0", "5-0", "4-0", "3-0", "2-0", "1-0"]);
     // A page that has as many rows as asked for is whole, whatever their bytes.
-    assert!(!log(&mut conn, &keys, None, 1).await.expect("a page").more);
+    assert_eq!(control(&conn, &keys).log(None, 3).await.expect("a page").entries.len(), 3);
     // What reads pages until it has enough goes on by itself.
-    assert_eq!(dead_letters(&mut conn, &keys, None, 32).await.expect("letters").len(), 7);
-    let found = ended(&mut conn, &keys, "work:2").await.expect("looked");
+    assert_eq!(control(&conn, &keys).dead_letters(None, 32).await.expect("letters").letters.len(), 7);
+    let found = control(&conn, &keys).ended("work:2").await.expect("looked");
     assert_eq!((found.log_rows, found.dead_letters, found.complete), (7, 7, true));
 }
 
@@ -149,14 +148,14 @@ async fn inspect_searches_so_many_markers_and_says_so() {
     redis::cmd("LPUSH").arg(keys.events("work:1")).arg("{}").exec_async(&mut conn).await.expect("pushed");
     push("other", 9999).exec_async(&mut conn).await.expect("pushed");
     push("work:1", 1).exec_async(&mut conn).await.expect("pushed");
-    let seen = inspect(&mut conn, &keys, "work:1").await.expect("inspected");
+    let seen = control(&conn, &keys).inspect("work:1").await.expect("inspected");
     assert_eq!((seen.markers_before, seen.markers_beyond), (Some(9999), false));
     let mut tail = redis::cmd("RPUSH");
     tail.arg(&markers).arg("other").exec_async(&mut conn).await.expect("pushed");
-    let seen = inspect(&mut conn, &keys, "work:1").await.expect("inspected");
+    let seen = control(&conn, &keys).inspect("work:1").await.expect("inspected");
     assert_eq!((seen.markers_before, seen.markers_beyond, seen.standing), (None, true, Standing::Marked));
     assert!(seen.why.contains("more than 10000 other markers"), "{}", seen.why);
     // An object without events waits for nothing.
-    let idle = inspect(&mut conn, &keys, "work:2").await.expect("inspected");
+    let idle = control(&conn, &keys).inspect("work:2").await.expect("inspected");
     assert_eq!((idle.markers_beyond, idle.standing), (true, Standing::Unknown));
 }

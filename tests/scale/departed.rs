@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use redis::aio::MultiplexedConnection;
 use rstest::rstest;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Adopted, Sweep};
+use seriatim::wire::{self, Adopted, Sweep};
 
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::Recorder;
 use crate::support::running::start;
 use crate::support::sweep::LOOK;
-use crate::support::{Redis, until};
+use crate::support::{Redis, control, until};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const DEPARTED: u64 = 100_000;
@@ -31,7 +31,7 @@ end";
 
 async fn adopt(conn: &mut MultiplexedConnection, keys: &Keys) -> Adopted {
     let sweep = Sweep { own: "sweeper", crashes_max: 5, look: LOOK, forget: DAY, since: None, notice: LOOK };
-    scripts::adopt(conn, keys, &sweep).await.expect("a sweep")
+    wire::adopt(conn, keys, &sweep).await.expect("a sweep")
 }
 
 /// So many departed names; all have fallen due at this time.
@@ -324,11 +324,11 @@ async fn looking_at_the_system_among_many_departed_names_takes_short_calls() {
     let _: u64 = console.run(&["LPUSH", &keys.objects_with_events(), "queued"]).await;
     let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", "500000"]).await;
     let _: () = console.run(&["SLOWLOG", "RESET"]).await;
-    let seen = seriatim::control::inspect(&mut conn, &keys, "taken").await.expect("an inspection");
+    let seen = control(&conn, &keys).inspect("taken").await.expect("an inspection");
     assert_eq!(seen.taken_by, ["left-77.200"]);
-    let report = seriatim::control::check(&mut conn, &keys).await.expect("a report");
+    let report = control(&conn, &keys).check().await.expect("a report");
     assert_eq!((report.violations_total, report.looked_at.names), (0, 10_000), "{report:?}");
-    let stats = seriatim::control::stats(&mut conn, &keys).await.expect("stats");
+    let stats = control(&conn, &keys).stats().await.expect("stats");
     assert_eq!((stats.workers.len(), stats.workers_not_shown), (1000, 9000));
     // A call takes less than a millisecond on a quiet machine.
     let slow: redis::Value = console.run(&["SLOWLOG", "GET"]).await;
@@ -343,7 +343,7 @@ async fn the_pass_begins_anew_on_another_server() {
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let console = redis.console().await;
     for (id, fields) in [("id-1", 2), ("id-1", 2), ("id-2", 0)] {
-        scripts::connect(&mut conn, &keys, id, scripts::Seen::default()).await.expect("connected");
+        wire::connect(&mut conn, &keys, id, wire::Seen::default()).await.expect("connected");
         if fields == 0 {
             let left: u64 = console
                 .run(&[

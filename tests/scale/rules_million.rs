@@ -2,11 +2,11 @@
 #![cfg(feature = "cli")]
 
 use seriatim::control::By;
-use seriatim::control::rules::{self, Kind, Ruled, Selector};
+use seriatim::control::rules::{Kind, Ruled, Selector};
 
 use crate::support::console::PATIENCE;
 use crate::support::process::{Process, merged};
-use crate::support::{Redis, until};
+use crate::support::{Redis, control, until};
 
 const OBJECTS: usize = 1_000_000;
 /// Of so many objects, one has an event.
@@ -38,7 +38,7 @@ async fn a_million_objects_resume_although_the_resumer_is_killed() {
     let (console, mut conn) = (redis.console().await, redis.connect().await);
     let keys = redis.keys().clone();
     let (by, selector) = (By { who: "ada@host", why: "" }, "work:*".parse::<Selector>().expect("a selector"));
-    rules::set(&mut conn, &keys, by, Kind::Pause, &selector, None).await.expect("set");
+    control(&conn, &keys).set_rule(by, Kind::Pause, &selector, None).await.expect("set");
     for from in (0..OBJECTS).step_by(100_000) {
         let mut prepare = redis::cmd("EVAL");
         prepare.arg(PREPARE).arg(0).arg(keys.prefix()).arg(from).arg(from + 100_000).arg(EVENT_EVERY);
@@ -46,7 +46,7 @@ async fn a_million_objects_resume_although_the_resumer_is_killed() {
     }
     let paused = async || console.run::<usize>(&["ZCARD", &keys.objects_paused()]).await;
     assert_eq!(paused().await, OBJECTS);
-    let lifted = rules::lift(&mut conn, &keys, by, Kind::Pause, &selector).await.expect("lifted");
+    let lifted = control(&conn, &keys).lift_rule(by, Kind::Pause, &selector).await.expect("lifted");
     assert_eq!(lifted, Ruled::Lifted);
     // Lifting is no more than that: workers wake the objects.
     assert_eq!(paused().await, OBJECTS);

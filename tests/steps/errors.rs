@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use seriatim::control::held::{Skipped, release, skip};
-use seriatim::control::{self, By, inspect};
-use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results, Suspects, Tag};
+use seriatim::control::By;
+use seriatim::control::held::Skipped;
 use seriatim::sink::Stop;
+use seriatim::wire::{self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag};
 
 use crate::state::State;
-use crate::support::Redis;
 use crate::support::console::Console;
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
+use crate::support::{Redis, control};
 
 const BOUNDS: Bounds = Bounds {
     batch: 10,
@@ -45,7 +45,7 @@ async fn attached(redis: &Redis) -> (State, Console) {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
+    wire::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
     (state, redis.console().await)
 }
 
@@ -68,20 +68,20 @@ async fn failed_twice(redis: &Redis) -> (State, Console) {
 
 const FAILED: Tag = Tag { first: 5, handouts: 2, attempts: 2, crashes: 0 };
 
-fn report(tag: Tag, count: usize, then: Results) -> Report {
+fn report(tag: Tag, count: usize, then: BatchResult) -> Report {
     let last = count.checked_sub(1).map(|at| tag.first + at as u64);
     Report { object: "work:1".into(), tag, count, last, then }
 }
 
-fn hold(rest: Tag, why: &str) -> Results {
-    Results::Hold { rest, delay: None, why: why.to_owned() }
+fn hold(rest: Tag, why: &str) -> BatchResult {
+    BatchResult::Hold { rest, delay: None, reason: why.into() }
 }
 
 /// Reports for slot 0, and answers what it gets, where it may claim.
 async fn told(state: &mut State, report: &Report, claims: usize) -> Option<BatchReply> {
-    let mut call = Advance::new(&state.keys, "w", "t", Bounds { claims, ..BOUNDS }, From::Held);
+    let mut call = Advance::new(&state.keys, "w", "t", Bounds { claims, ..BOUNDS }, ClaimFirst::Held);
     call.report(0, report);
-    let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
     batches.into_iter().next()
 }
@@ -102,7 +102,8 @@ async fn the_errors_of_the_last_20_attempts_are_kept() {
     let mut tag = Tag { first: 5, ..Tag::default() };
     let (before, _): (u64, u64) = console.run(&["TIME"]).await;
     for attempt in 1..=25 {
-        let then = Results::Hold { rest: tag.failed(), delay: Some(Duration::ZERO), why: format!("retry: no {attempt}") };
+        let then =
+            BatchResult::Hold { rest: tag.failed(), delay: Some(Duration::ZERO), reason: format!("retry: no {attempt}").into() };
         let failed = report(tag, 0, then);
         let batch = told(&mut state, &failed, 1).await.expect("the batch again");
         assert_eq!((batch.tag.attempts, batch.events.len()), (attempt, 3));
@@ -114,12 +115,12 @@ async fn the_errors_of_the_last_20_attempts_are_kept() {
     let expected: Vec<_> = (6..=25).rev().map(|attempt| format!("{attempt} no {attempt}")).collect();
     assert_eq!(kept(&console).await, expected);
     let (after, _): (u64, u64) = console.run(&["TIME"]).await;
-    let seen = inspect(&mut state.conn, &console.keys, "work:1").await.expect("an inspection");
+    let seen = control(&state.conn, &console.keys).inspect("work:1").await.expect("an inspection");
     assert_eq!((seen.errors.len(), seen.errors[0].attempt, seen.errors[0].error.as_str()), (20, 25, "no 25"));
     assert!(seen.errors.iter().all(|failed| (before * 1000..(after + 1) * 1000).contains(&failed.at_ms)), "{:?}", seen.errors);
     assert!(seen.errors.is_sorted_by(|later, earlier| later.at_ms >= earlier.at_ms), "{:?}", seen.errors);
     console.check().await;
-    let end = report(tag, 3, Results::Done);
+    let end = report(tag, 3, BatchResult::Done);
     told(&mut state, &end, 0).await;
     assert_eq!(kept(&console).await, Vec::<String>::new());
 }
@@ -139,8 +140,8 @@ async fn attempts_used_up_are_kept_too() {
     console.until_held("work:1", "attempts: failed 2 times").await;
     assert_eq!(kept(&console).await, ["2 attempts: no: 2", "1 attempts: no: 1"]);
     console.check().await;
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    release(&mut state.conn, redis.keys(), ADA, "work:1").await.expect("released");
+    let state = State::new(redis.connect().await, redis.keys().clone());
+    control(&state.conn, redis.keys()).release(ADA, "work:1").await.expect("released");
     console.until_held("work:1", "attempts: failed 3 times").await;
     assert_eq!(kept(&console).await, ["3 attempts: no: 3", "2 attempts: no: 2", "1 attempts: no: 1"]);
     console.release("work:1").await;
@@ -153,16 +154,16 @@ async fn attempts_used_up_are_kept_too() {
 #[tokio::test]
 async fn they_go_with_the_event() {
     let next = Tag { first: 6, handouts: 2, ..Tag::default() };
-    let reject = |attempts| Results::Reject { next: Some(next), id: 5, error: "bad".to_owned(), attempts };
-    let complete = |attempts| Results::Complete { next: Some(next), id: 5, error: "bad".to_owned(), attempts };
-    let second = || Results::Reject { next: Some(Tag { first: 7, ..next }), id: 6, error: "bad".to_owned(), attempts: 1 };
+    let reject = |attempts| BatchResult::Reject { next: Some(next), id: 5, error: "bad".to_owned(), attempts };
+    let complete = |attempts| BatchResult::Complete { next: Some(next), id: 5, error: "bad".to_owned(), attempts };
+    let second = || BatchResult::Reject { next: Some(Tag { first: 7, ..next }), id: 6, error: "bad".to_owned(), attempts: 1 };
     let both = ["2 no 2", "1 no 1"];
     let third = |error: &'static str| vec![error, "2 no 2", "1 no 1"];
     // The result, which keys have a wrong type, and what is left.
     let cases = [
-        (report(FAILED, 3, Results::Done), false, vec![]),
-        (report(FAILED, 3, Results::Yield), false, vec![]),
-        (report(FAILED, 1, Results::Part { next }), false, vec![]),
+        (report(FAILED, 3, BatchResult::Done), false, vec![]),
+        (report(FAILED, 3, BatchResult::Yield), false, vec![]),
+        (report(FAILED, 1, BatchResult::Part { next }), false, vec![]),
         (report(FAILED, 0, reject(2)), false, vec![]),
         (report(FAILED, 0, complete(3)), false, vec![]),
         // The next one has failed, or is held for another reason.
@@ -172,9 +173,9 @@ async fn they_go_with_the_event() {
         (report(FAILED, 0, hold(FAILED.failed(), "retry: retry: it")), false, third("3 retry: it")),
         (report(FAILED, 0, hold(FAILED.failed(), "down")), false, third("3 down")),
         (report(FAILED, 0, hold(FAILED, "stop")), false, both.to_vec()),
-        (report(FAILED, 0, Results::Part { next: FAILED }), false, both.to_vec()),
+        (report(FAILED, 0, BatchResult::Part { next: FAILED }), false, both.to_vec()),
         // Late.
-        (report(Tag { handouts: 1, ..FAILED }, 3, Results::Done), false, both.to_vec()),
+        (report(Tag { handouts: 1, ..FAILED }, 3, BatchResult::Done), false, both.to_vec()),
         // What cannot be buried stays where it is: a rejection is no attempt, the end of attempts
         // is one.
         (report(FAILED, 0, reject(2)), true, both.to_vec()),
@@ -200,7 +201,7 @@ async fn they_go_with_the_event() {
 async fn what_has_not_failed_costs_nothing() {
     for tag in [Tag { first: 5, ..Tag::default() }, Tag { first: 5, handouts: 10, crashes: 10, ..Tag::default() }] {
         for (count, then) in
-            [(3, Results::Done), (1, Results::Part { next: tag.after(1, 1) }), (1, hold(tag.after(1, 1), "stop"))]
+            [(3, BatchResult::Done), (1, BatchResult::Part { next: tag.after(1, 1) }), (1, hold(tag.after(1, 1), "stop"))]
         {
             let redis = Redis::start();
             let (mut state, console) = in_hand(&redis).await;
@@ -279,13 +280,13 @@ async fn a_wrong_type_holds_up_nothing() {
     let (mut state, console) = failed_twice(&redis).await;
     let keys = state.keys.clone();
     state.run("SET", &[&keys.event_errors("work:1"), "wrong"]).await;
-    let then = Results::Hold { rest: FAILED.failed(), delay: Some(Duration::ZERO), why: "retry: no 3".to_owned() };
+    let then = BatchResult::Hold { rest: FAILED.failed(), delay: Some(Duration::ZERO), reason: "retry: no 3".into() };
     let batch = told(&mut state, &report(FAILED, 0, then), 1).await.expect("the batch again");
     assert_eq!((batch.tag.to_string().as_str(), batch.events.len()), ("5 3 3", 3));
     assert_eq!(console.text(&keys.event_errors("work:1")).await.as_deref(), Some("wrong"));
-    let seen = inspect(&mut state.conn, &keys, "work:1").await.expect("an inspection");
+    let seen = control(&state.conn, &keys).inspect("work:1").await.expect("an inspection");
     assert!(seen.errors.is_empty() && seen.wrong_types.len() == 1, "{seen:?}");
-    told(&mut state, &report(batch.tag, 1, Results::Part { next: batch.tag.after(1, 1) }), 0).await;
+    told(&mut state, &report(batch.tag, 1, BatchResult::Part { next: batch.tag.after(1, 1) }), 0).await;
     assert!(!console.left().await.contains(&"work:1:event.errors".to_owned()));
     console.check().await;
 }
@@ -302,7 +303,7 @@ async fn they_go_with_the_longest_batch() {
     state.run("LPUSH", &[&keys.event_errors("work:1"), "17 1 no"]).await;
     console.check().await;
     let tag = Tag { first: 9, handouts: 0, attempts: 1, crashes: 0 };
-    assert!(told(&mut state, &report(tag, 1000, Results::Done), 0).await.is_none());
+    assert!(told(&mut state, &report(tag, 1000, BatchResult::Done), 0).await.is_none());
     console.check().await;
     assert_eq!(console.text(&keys.last_event_id("work:1")).await.as_deref(), Some("1008"));
     assert_eq!(kept(&console).await, Vec::<String>::new());
@@ -318,12 +319,12 @@ async fn a_skip_and_a_forgetting_take_them_along() {
     state.hold("work:1", "inf", &["1", "2"], "5 0 1 0 retry: no").await;
     state.run("LPUSH", &[&keys.event_errors("work:1"), "17 1 no"]).await;
     console.check().await;
-    let skipped = skip(&mut state.conn, &keys, ADA, "work:1", None).await.expect("an answer");
+    let skipped = control(&state.conn, &keys).skip(ADA, "work:1", None).await.expect("an answer");
     assert!(matches!(skipped, Skipped::Skipped { id: 5, left: 1, .. }), "{skipped:?}");
     assert_eq!(kept(&console).await, Vec::<String>::new());
     state.delivered("work:2", 4).await;
     state.run("LPUSH", &[&keys.event_errors("work:2"), "17 1 no"]).await;
-    scripts::forget(&mut state.conn, &keys, &["work:2"]).await.expect("an answer");
+    wire::forget(&mut state.conn, &keys, &["work:2"]).await.expect("an answer");
     assert!(!console.left().await.iter().any(|key| key.ends_with(":event.errors")));
 }
 
@@ -346,10 +347,10 @@ async fn what_is_left_behind_is_found() {
             _ => state.delivered("work:1", 7).await,
         }
         state.run("LPUSH", &[&keys.event_errors("work:1"), "17 1 no"]).await;
-        let report = control::check(&mut state.conn, &keys).await.expect("checked");
+        let report = control(&state.conn, &keys).check().await.expect("checked");
         let found: Vec<_> = report.violations.iter().map(|violation| violation.what.as_str()).collect();
         assert!(found.len() == 1 && found[0].contains("tells how an event has failed"), "{at} {tag}: {found:?}");
-        let seen = inspect(&mut state.conn, &keys, "work:1").await.expect("an inspection");
+        let seen = control(&state.conn, &keys).inspect("work:1").await.expect("an inspection");
         assert_eq!(seen.errors, [], "{at} {tag}");
     }
 }
@@ -361,7 +362,7 @@ async fn the_command_shows_them() {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let keys = state.keys.clone();
     state.hold("work:1", "99999999999999", &["1"], "5 1 2 0 retry: no 2").await;
-    let now = control::stats::time_ms(&mut state.conn).await.expect("a time");
+    let now = control(&state.conn, &state.keys).now_ms().await.expect("a time");
     let (first, second) = (format!("{} 1 {}", now - 3_600_000, "x".repeat(300)), format!("{} 2 no\n2", now - 60_000));
     state.run("LPUSH", &[&keys.event_errors("work:1"), &first, &second]).await;
     let run = |arguments: &[&str]| {

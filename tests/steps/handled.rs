@@ -4,15 +4,15 @@
 
 use std::time::Duration;
 
-use seriatim::control::held::{Skipped, skip};
-use seriatim::control::{self, By};
-use seriatim::scripts::{
-    self, Advance, Advanced, Attach, Bounds, Finished, From, Handled, InHand, Report, Results, Suspects, Tag,
+use seriatim::control::By;
+use seriatim::control::held::Skipped;
+use seriatim::wire::{
+    self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, Finished, Handled, Report, SlotBatch, Suspects, Tag,
 };
 
 use crate::state::State;
-use crate::support::Redis;
 use crate::support::console::Console;
+use crate::support::{Redis, control};
 
 const BOUNDS: Bounds = Bounds {
     batch: 10,
@@ -39,7 +39,7 @@ async fn in_hand(redis: &Redis) -> (State, Console) {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
+    wire::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
     state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
     (state, redis.console().await)
 }
@@ -48,12 +48,12 @@ fn tag(first: u64) -> Tag {
     Tag { first, ..Tag::default() }
 }
 
-fn batch() -> InHand<'static> {
-    InHand { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) }
+fn batch() -> SlotBatch<'static> {
+    SlotBatch { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) }
 }
 
-async fn told(state: &mut State, batch: InHand<'_>, finished: Option<(u64, &str)>) -> Handled {
-    scripts::handled(&mut state.conn, &state.keys, &batch, finished.map(plain)).await.expect("an answer")
+async fn told(state: &mut State, batch: SlotBatch<'_>, finished: Option<(u64, &str)>) -> Handled {
+    wire::handled(&mut state.conn, &state.keys, &batch, finished.map(plain)).await.expect("an answer")
 }
 
 fn plain((id, field): (u64, &str)) -> Finished<'_> {
@@ -103,12 +103,12 @@ async fn only_the_owner_of_the_batch_is_heard() {
     let lease = "t h 1 1".to_owned();
     let again = Tag { handouts: 1, ..tag(5) };
     let others = [
-        (InHand { token: "other", ..batch() }, Handled::Fenced { lease }),
-        (InHand { slot: 1, ..batch() }, Handled::Other),
-        (InHand { slot: 1, tag: tag(8), ..batch() }, Handled::Other),
-        (InHand { object: b"work:2", ..batch() }, Handled::Other),
-        (InHand { tag: again, ..batch() }, Handled::Other),
-        (InHand { tag: tag(6), ..batch() }, Handled::Other),
+        (SlotBatch { token: "other", ..batch() }, Handled::Fenced { lease }),
+        (SlotBatch { slot: 1, ..batch() }, Handled::Other),
+        (SlotBatch { slot: 1, tag: tag(8), ..batch() }, Handled::Other),
+        (SlotBatch { object: b"work:2", ..batch() }, Handled::Other),
+        (SlotBatch { tag: again, ..batch() }, Handled::Other),
+        (SlotBatch { tag: tag(6), ..batch() }, Handled::Other),
     ];
     for (other, refused) in others {
         for finished in [None, Some((5, "handler:b"))] {
@@ -125,8 +125,8 @@ async fn only_the_owner_of_the_batch_is_heard() {
     let _: String = console.run(&["SET", &key, "wrong"]).await;
     let _: String = console.run(&["SET", &state.keys.worker_lease("w"), "t h 1 1"]).await;
     for finished in [None, Some((5, "handler:b"))] {
-        let failed = scripts::handled(&mut state.conn, &state.keys, &batch(), finished.map(plain)).await;
-        assert!(failed.as_ref().is_err_and(scripts::ScriptError::is_wrong_type), "{failed:?}");
+        let failed = wire::handled(&mut state.conn, &state.keys, &batch(), finished.map(plain)).await;
+        assert!(failed.as_ref().is_err_and(wire::ScriptError::is_wrong_type), "{failed:?}");
     }
     assert_eq!(console.text(&key).await.as_deref(), Some("wrong"));
 }
@@ -137,20 +137,20 @@ async fn only_the_owner_of_the_batch_is_heard() {
 async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
     let all = |then| Report { object: "work:1".into(), tag: tag(5), count: 3, last: Some(7), then };
     let none = |then| Report { object: "work:1".into(), tag: tag(5), count: 0, last: None, then };
-    let reject = Results::Reject { next: Some(tag(6)), id: 5, error: "bad".to_owned(), attempts: 0 };
-    let complete = Results::Complete { next: Some(tag(6)), id: 5, error: "bad".to_owned(), attempts: 0 };
-    let hold = Results::Hold { rest: tag(5).failed(), delay: None, why: "retry: no".to_owned() };
-    let part = Report { count: 1, last: Some(5), ..none(Results::Part { next: tag(6) }) };
-    let late = Report { tag: tag(6), ..all(Results::Done) };
+    let reject = BatchResult::Reject { next: Some(tag(6)), id: 5, error: "bad".to_owned(), attempts: 0 };
+    let complete = BatchResult::Complete { next: Some(tag(6)), id: 5, error: "bad".to_owned(), attempts: 0 };
+    let hold = BatchResult::Hold { rest: tag(5).failed(), delay: None, reason: "retry: no".into() };
+    let part = Report { count: 1, last: Some(5), ..none(BatchResult::Part { next: tag(6) }) };
+    let late = Report { tag: tag(6), ..all(BatchResult::Done) };
     // The result, whether it says that the event is over, whether the place for dead letters is
     // none, and what is left.
     let cases = [
-        (all(Results::Done), true, false, false),
-        (all(Results::Yield), true, false, false),
+        (all(BatchResult::Done), true, false, false),
+        (all(BatchResult::Yield), true, false, false),
         (part, true, false, false),
         (none(reject.clone()), true, false, false),
         (none(complete), true, false, false),
-        (all(Results::Done), false, false, true),
+        (all(BatchResult::Done), false, false, true),
         (none(hold), false, false, true),
         (late, true, false, true),
         // The event stays where it is, held, and so does what is finished of it.
@@ -164,14 +164,14 @@ async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
         if broken {
             state.run("SET", &[&keys.events_dead(), "wrong"]).await;
         }
-        let mut call = Advance::new(&keys, "w", "t", BOUNDS, From::Held);
+        let mut call = Advance::new(&keys, "w", "t", BOUNDS, ClaimFirst::Held);
         if over {
             call.handled(0);
         }
         call.report(0, &report);
         // Of another slot nothing is said.
         call.free(1);
-        let answer = scripts::advance(&mut state.conn, &call).await.expect("an answer");
+        let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
         assert!(matches!(answer, Advanced::Ok { .. }), "{answer:?}");
         assert_eq!(is_kept(&mut state).await, left, "{report:?} {over}");
     }
@@ -184,13 +184,13 @@ async fn what_one_slot_says_is_not_said_of_another() {
     let (mut state, console) = in_hand(&redis).await;
     state.own("w.1", "work:2", 8, &["4"]).await;
     told(&mut state, batch(), Some((5, "handler:a"))).await;
-    told(&mut state, InHand { slot: 1, object: b"work:2", tag: tag(8), ..batch() }, Some((8, "handler:a"))).await;
+    told(&mut state, SlotBatch { slot: 1, object: b"work:2", tag: tag(8), ..batch() }, Some((8, "handler:a"))).await;
     let keys = state.keys.clone();
-    let mut call = Advance::new(&keys, "w", "t", BOUNDS, From::Held);
+    let mut call = Advance::new(&keys, "w", "t", BOUNDS, ClaimFirst::Held);
     call.handled(1);
-    call.report(1, &Report { object: "work:2".into(), tag: tag(8), count: 1, last: Some(8), then: Results::Done });
-    call.report(0, &Report { object: "work:1".into(), tag: tag(5), count: 3, last: Some(7), then: Results::Done });
-    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    call.report(1, &Report { object: "work:2".into(), tag: tag(8), count: 1, last: Some(8), then: BatchResult::Done });
+    call.report(0, &Report { object: "work:1".into(), tag: tag(5), count: 3, last: Some(7), then: BatchResult::Done });
+    wire::advance(&mut state.conn, &call).await.expect("an answer");
     let left: Vec<_> = console.left().await.into_iter().filter(|key| key.ends_with(":event.handled")).collect();
     assert_eq!(left, ["work:1:event.handled"]);
 }
@@ -206,7 +206,7 @@ async fn a_skip_takes_along_what_is_finished_of_the_event() {
         let keys = state.keys.clone();
         state.hold("work:1", "inf", &["1", "2"], "5 0 1 0 retry: no").await;
         state.run("HSET", &[&keys.event_handled("work:1"), "id", id, "handler:a", "1"]).await;
-        let skipped = skip(&mut state.conn, &keys, by, "work:1", None).await.expect("an answer");
+        let skipped = control(&state.conn, &keys).skip(by, "work:1", None).await.expect("an answer");
         assert!(matches!(skipped, Skipped::Skipped { id: 5, .. }), "{skipped:?}");
         assert_eq!(is_kept(&mut state).await, left, "{id}");
     }
@@ -220,7 +220,7 @@ async fn what_is_left_behind_is_found() {
     let keys = state.keys.clone();
     state.delivered("work:1", 7).await;
     state.run("HSET", &[&keys.event_handled("work:1"), "id", "7"]).await;
-    let report = control::check(&mut state.conn, &keys).await.expect("checked");
+    let report = control(&state.conn, &keys).check().await.expect("checked");
     let found: Vec<_> = report.violations.iter().map(|violation| format!("{violation:?}")).collect();
     assert!(found.len() == 1 && found[0].contains("tells what handlers have finished"), "{found:?}");
 }

@@ -5,15 +5,15 @@
 use std::time::Duration;
 
 use seriatim::control::By;
-use seriatim::control::held::{Skipped, skip};
-use seriatim::scripts::{
-    self, Advance, Advanced, Attach, BatchReply, Bounds, Emits, EventLog, Finished, Forgot, From, Handled, InHand, Report,
-    Results, ScriptError, Suspects, Tag,
+use seriatim::control::held::Skipped;
+use seriatim::wire::{
+    self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Emits, EventLog, Finished, Forgot, Handled,
+    Report, ScriptError, SlotBatch, Suspects, Tag,
 };
 
 use crate::state::State;
-use crate::support::Redis;
 use crate::support::console::Console;
+use crate::support::{Redis, control};
 
 const BOUNDS: Bounds = Bounds {
     batch: 10,
@@ -42,7 +42,7 @@ async fn in_hand(redis: &Redis) -> (State, Console) {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
+    wire::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
     state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
     (state, redis.console().await)
 }
@@ -60,8 +60,8 @@ fn emits(place: usize, events: &[(&str, &str)]) -> Vec<u8> {
 }
 
 async fn asked(state: &mut State, finished: Option<Finished<'_>>) -> Handled {
-    let batch = InHand { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) };
-    scripts::handled(&mut state.conn, &state.keys, &batch, finished).await.expect("an answer")
+    let batch = SlotBatch { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) };
+    wire::handled(&mut state.conn, &state.keys, &batch, finished).await.expect("an answer")
 }
 
 fn nothing_told() -> Handled {
@@ -91,35 +91,35 @@ async fn markers(console: &Console) -> Vec<String> {
     console.list(&console.keys.objects_with_events()).await
 }
 
-fn report(count: usize, then: Results) -> Report {
+fn report(count: usize, then: BatchResult) -> Report {
     let last = count.checked_sub(1).map(|at| 5 + at as u64);
     Report { object: "work:1".into(), tag: tag(5), count, last, then }
 }
 
-fn reject(id: u64) -> Results {
-    Results::Reject { next: (id < 7).then(|| tag(id + 1)), id, error: "bad".to_owned(), attempts: 0 }
+fn reject(id: u64) -> BatchResult {
+    BatchResult::Reject { next: (id < 7).then(|| tag(id + 1)), id, error: "bad".to_owned(), attempts: 0 }
 }
 
-fn complete(id: u64) -> Results {
-    Results::Complete { next: (id < 7).then(|| tag(id + 1)), id, error: "bad".to_owned(), attempts: 0 }
+fn complete(id: u64) -> BatchResult {
+    BatchResult::Complete { next: (id < 7).then(|| tag(id + 1)), id, error: "bad".to_owned(), attempts: 0 }
 }
 
-fn hold(count: usize) -> Results {
-    Results::Hold { rest: tag(5).after(count, 1).failed(), delay: None, why: "retry: no".to_owned() }
+fn hold(count: usize) -> BatchResult {
+    BatchResult::Hold { rest: tag(5).after(count, 1).failed(), delay: None, reason: "retry: no".into() }
 }
 
 /// Reports for slot 0, which may end the event of which something is kept; slot 1 is free. Answers
 /// the batches and what is quarantined.
 async fn advance(state: &mut State, report: &Report, bounds: Bounds, log: bool) -> (Vec<BatchReply>, Vec<(String, String)>) {
     let keys = state.keys.clone();
-    let mut call = Advance::new(&keys, "w", "t", bounds, From::Held);
+    let mut call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Held);
     if log {
         call.log(EventLog::default());
     }
     call.handled(0);
     call.report_taken(0, report, Duration::ZERO);
     call.free(1);
-    match scripts::advance(&mut state.conn, &call).await.expect("an answer") {
+    match wire::advance(&mut state.conn, &call).await.expect("an answer") {
         Advanced::Ok { batches, quarantined, .. } => (batches, quarantined),
         other => panic!("{other:?}"),
     }
@@ -168,11 +168,11 @@ async fn what_is_emitted_is_pushed_with_the_result_that_ends_the_event() {
     let by_b = [("work:3", "b1"), ("work:2", "b2")];
     // The event of which something is kept, what is reported, and whether that ends the event.
     let cases = [
-        (5, report(3, Results::Done), true),
-        (7, report(3, Results::Done), true),
-        (5, report(3, Results::Yield), true),
-        (5, report(1, Results::Part { next: tag(6) }), true),
-        (6, report(1, Results::Part { next: tag(6) }), false),
+        (5, report(3, BatchResult::Done), true),
+        (7, report(3, BatchResult::Done), true),
+        (5, report(3, BatchResult::Yield), true),
+        (5, report(1, BatchResult::Part { next: tag(6) }), true),
+        (6, report(1, BatchResult::Part { next: tag(6) }), false),
         (5, report(0, reject(5)), true),
         (6, report(0, reject(5)), false),
         (6, report(1, reject(6)), true),
@@ -209,12 +209,12 @@ async fn nothing_is_pushed_for_a_result_that_is_not_taken_in() {
     let redis = Redis::start();
     let (mut state, console) = in_hand(&redis).await;
     finish(&mut state, 5, &[("work:2", "{}")], &[("work:2", "{}")]).await;
-    let late = Report { tag: tag(4), ..report(3, Results::Done) };
+    let late = Report { tag: tag(4), ..report(3, BatchResult::Done) };
     advance(&mut state, &late, BOUNDS, false).await;
     let keys = state.keys.clone();
-    let mut call = Advance::new(&keys, "w", "t", BOUNDS, From::Held);
+    let mut call = Advance::new(&keys, "w", "t", BOUNDS, ClaimFirst::Held);
     call.report(0, &report(0, hold(0)));
-    scripts::advance(&mut state.conn, &call).await.expect("an answer");
+    wire::advance(&mut state.conn, &call).await.expect("an answer");
     assert_eq!(hash(&console).await.len(), 5);
     assert!(markers(&console).await.is_empty());
 }
@@ -246,7 +246,7 @@ async fn any_bytes_are_pushed_as_they_are() {
     }
     let value = all.value(0);
     asked(&mut state, Some(Finished { id: 5, field: "handler:a", emits: Some(("emit:a", &value)), result: None })).await;
-    advance(&mut state, &report(3, Results::Done), BOUNDS, false).await;
+    advance(&mut state, &report(3, BatchResult::Done), BOUNDS, false).await;
     let key = [console.keys.prefix().as_bytes(), ODD.0, b":events"].concat();
     let queue: Vec<Vec<u8>> = redis::cmd("LRANGE").arg(key).arg(0).arg(-1).query_async(&mut state.conn).await.expect("a list");
     assert_eq!(queue, [&large[..], b"", ODD.1]);
@@ -259,12 +259,12 @@ async fn any_bytes_are_pushed_as_they_are() {
 /// yields, the object waits for its next turn.
 #[tokio::test]
 async fn the_object_itself_goes_on_with_what_is_emitted_for_it() {
-    for (then, log) in [(Results::Done, false), (Results::Done, true), (Results::Yield, false)] {
+    for (then, log) in [(BatchResult::Done, false), (BatchResult::Done, true), (BatchResult::Yield, false)] {
         let redis = Redis::start();
         let (mut state, console) = in_hand(&redis).await;
         finish(&mut state, 7, &[("work:1", "8")], &[("work:1", "7")]).await;
         let (batches, _) = advance(&mut state, &report(3, then.clone()), BOUNDS, log).await;
-        if then == Results::Done {
+        if then == BatchResult::Done {
             let [batch] = &batches[..] else { panic!("{batches:?}") };
             assert_eq!((batch.slot, batch.tag, batch.prev, &batch.events[..]), (0, tag(8), 7, &["7".into(), "8".into()][..]));
         } else {
@@ -281,7 +281,7 @@ async fn what_is_pushed_is_claimed_in_the_same_call() {
     let redis = Redis::start();
     let (mut state, console) = in_hand(&redis).await;
     finish(&mut state, 7, &[("work:2", "8")], &[("work:3", "7")]).await;
-    let (batches, _) = advance(&mut state, &report(3, Results::Done), Bounds { claims: 2, ..BOUNDS }, false).await;
+    let (batches, _) = advance(&mut state, &report(3, BatchResult::Done), Bounds { claims: 2, ..BOUNDS }, false).await;
     let objects: Vec<_> = batches.iter().map(|batch| batch.object.clone()).collect();
     assert_eq!(objects, ["work:3", "work:2"]);
     console.check().await;
@@ -291,12 +291,14 @@ async fn what_is_pushed_is_claimed_in_the_same_call() {
 /// and is taken in once that is put right.
 #[tokio::test]
 async fn a_target_of_a_wrong_type_holds_the_batch() {
-    for (then, log) in [(Results::Done, false), (Results::Yield, true), (reject(6), false), (reject(6), true), (hold(1), false)] {
+    for (then, log) in
+        [(BatchResult::Done, false), (BatchResult::Yield, true), (reject(6), false), (reject(6), true), (hold(1), false)]
+    {
         let redis = Redis::start();
         let (mut state, console) = in_hand(&redis).await;
         finish(&mut state, 5, &[("work:3", "b"), ("work:2", "c")], &[("work:2", "a")]).await;
         state.run("SET", &[&console.keys.events("work:3"), "wrong"]).await;
-        let count = if matches!(then, Results::Done | Results::Yield) { 3 } else { 1 };
+        let count = if matches!(then, BatchResult::Done | BatchResult::Yield) { 3 } else { 1 };
         let report = report(count, then);
         let (_, quarantined) = advance(&mut state, &report, BOUNDS, log).await;
         let why = "quarantine: work:3:events is a string";
@@ -312,9 +314,9 @@ async fn a_target_of_a_wrong_type_holds_the_batch() {
         console.release("work:1").await;
         let _: u64 = console.run(&["DEL", &console.keys.events("work:3")]).await;
         let keys = state.keys.clone();
-        let mut claim = Advance::new(&keys, "w", "t", Bounds { claims: 1, ..BOUNDS }, From::Held);
+        let mut claim = Advance::new(&keys, "w", "t", Bounds { claims: 1, ..BOUNDS }, ClaimFirst::Held);
         claim.free(0);
-        scripts::advance(&mut state.conn, &claim).await.expect("an answer");
+        wire::advance(&mut state.conn, &claim).await.expect("an answer");
         let again = Report { tag: Tag { handouts: 1, ..tag(5) }, ..report };
         let (_, quarantined) = advance(&mut state, &again, BOUNDS, log).await;
         assert_eq!(quarantined, []);
@@ -343,12 +345,12 @@ async fn what_cannot_be_read_holds_the_batch() {
         let redis = Redis::start();
         let (mut state, console) = in_hand(&redis).await;
         state.run("HSET", &[&console.keys.event_handled("work:1"), "id", id, "emit:a", &right, "emit:b", &text]).await;
-        let (_, quarantined) = advance(&mut state, &report(3, Results::Done), BOUNDS, false).await;
+        let (_, quarantined) = advance(&mut state, &report(3, BatchResult::Done), BOUNDS, false).await;
         let why = "quarantine: work:1:event.handled is a hash that cannot be read";
         assert_eq!(quarantined, [("work:1".to_owned(), why.to_owned())], "{text:?}");
         assert_eq!((hash(&console).await.len(), queued(&console, "work:2").await.len()), (3, 0), "{text:?}");
         let by = By { who: "ada", why: "because" };
-        let refused = skip(&mut state.conn, &console.keys, by, "work:1", None).await.map_err(|error| error.to_string());
+        let refused = control(&state.conn, &console.keys).skip(by, "work:1", None).await.map_err(|error| error.to_string());
         assert!(refused.as_ref().is_err_and(|error| error.contains("hash that cannot be read")), "{text:?}: {refused:?}");
         assert_eq!((hash(&console).await.len(), console.dead().await.len()), (3, 0), "{text:?}");
     }
@@ -360,7 +362,7 @@ async fn a_hash_that_is_none_goes_with_the_event() {
     let redis = Redis::start();
     let (mut state, console) = in_hand(&redis).await;
     state.run("SET", &[&console.keys.event_handled("work:1"), "wrong"]).await;
-    let (_, quarantined) = advance(&mut state, &report(3, Results::Done), BOUNDS, false).await;
+    let (_, quarantined) = advance(&mut state, &report(3, BatchResult::Done), BOUNDS, false).await;
     assert_eq!(quarantined, []);
     assert!(!console.left().await.contains(&"work:1:event.handled".to_owned()));
 }
@@ -379,12 +381,12 @@ async fn a_skip_pushes_what_is_emitted_of_the_event() {
         state.run("HSET", &[&console.keys.event_handled("work:1"), "id", id, "handler:a", "1", "emit:a", &text]).await;
         if pushed > 0 {
             state.run("SET", &[&console.keys.events("work:2"), "wrong"]).await;
-            let refused = skip(&mut state.conn, &console.keys, by, "work:1", None).await;
+            let refused = control(&state.conn, &console.keys).skip(by, "work:1", None).await;
             assert!(refused.is_err(), "{refused:?}");
             assert_eq!((hash(&console).await.len(), console.dead().await.len()), (3, 0));
             state.run("DEL", &[&console.keys.events("work:2")]).await;
         }
-        let skipped = skip(&mut state.conn, &console.keys, by, "work:1", None).await.expect("an answer");
+        let skipped = control(&state.conn, &console.keys).skip(by, "work:1", None).await.expect("an answer");
         assert!(matches!(skipped, Skipped::Skipped { id: 5, .. }), "{skipped:?}");
         assert_eq!(queued(&console, "work:2").await, &["a", "b"][..pushed]);
         assert_eq!(hash(&console).await.len(), if pushed > 0 { 0 } else { 3 });
@@ -402,7 +404,7 @@ async fn an_object_is_not_forgotten_with_what_is_still_to_be_pushed() {
     state.delivered("work:1", 7).await;
     state.run("HSET", &[&console.keys.event_handled("work:1"), "id", "7", "emit:a", "0 1 8 6 2 work:2{}"]).await;
     let kept = Forgot::Reserved { key: "work:1:event.handled".to_owned() };
-    assert_eq!(scripts::forget(&mut state.conn, &console.keys, &["work:1"]).await.expect("an answer"), [kept]);
+    assert_eq!(wire::forget(&mut state.conn, &console.keys, &["work:1"]).await.expect("an answer"), [kept]);
     assert_eq!((hash(&console).await.len(), console.number(&console.keys.last_event_id("work:1")).await), (2, 7));
 }
 
@@ -415,13 +417,13 @@ async fn at_maxmemory_nothing_is_emitted_but_what_was_is_pushed() {
     finish(&mut state, 5, &[("work:2", "a")], &[("work:2", "b")]).await;
     let _: String = console.run(&["CONFIG", "SET", "maxmemory", "1mb"]).await;
     let text = emits(0, &[("work:2", "c")]);
-    let batch = InHand { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) };
+    let batch = SlotBatch { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) };
     let more = Finished { id: 5, field: "handler:c", emits: Some(("emit:c", &text)), result: None };
-    let refused = scripts::handled(&mut state.conn, &console.keys, &batch, Some(more)).await;
+    let refused = wire::handled(&mut state.conn, &console.keys, &batch, Some(more)).await;
     assert!(matches!(&refused, Err(ScriptError::Redis(error)) if error.code() == Some("OOM")), "{refused:?}");
     assert_eq!(hash(&console).await.len(), 5);
     asked(&mut state, Some(Finished { id: 5, field: "handler:c", emits: None, result: None })).await;
     assert_eq!(hash(&console).await.len(), 6);
-    advance(&mut state, &report(3, Results::Done), BOUNDS, false).await;
+    advance(&mut state, &report(3, BatchResult::Done), BOUNDS, false).await;
     assert_eq!(queued(&console, "work:2").await, ["b", "a"]);
 }

@@ -6,20 +6,20 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::control::held::skip;
-use seriatim::control::{By, LogEntry, ended, inspect, log};
+use seriatim::control::{By, LogEntry};
 use seriatim::event::Json;
-use seriatim::scripts::{
-    self, Advance, Advanced, Attach, Bounds, EventLog, Finished, From, Handled, InHand, Report, Results, Seen, Suspects, Tag,
+use seriatim::handlers::{Failure, HandlerContext, HandlerResultError, Handlers, RESULT_BYTES_MAX};
+use seriatim::wire::{
+    self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, EventLog, Finished, Handled, Report, Seen, SlotBatch,
+    Suspects, Tag,
 };
-use seriatim::sink::{Failure, HandlerContext, HandlerResultError, Handlers, RESULT_BYTES_MAX};
 use seriatim::worker::WorkerConfig;
 
 use crate::state::State;
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
-use crate::support::{Redis, until};
+use crate::support::{Redis, control, until};
 
 const BOUNDS: Bounds = Bounds {
     batch: 10,
@@ -47,7 +47,7 @@ async fn in_hand(redis: &Redis) -> (State, Console) {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
+    wire::attach(&mut state.conn, &state.keys, &args).await.expect("attached");
     state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
     (state, redis.console().await)
 }
@@ -57,8 +57,8 @@ fn tag(first: u64) -> Tag {
 }
 
 async fn asked(state: &mut State, finished: Option<Finished<'_>>) -> Handled {
-    let batch = InHand { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) };
-    scripts::handled(&mut state.conn, &state.keys, &batch, finished).await.expect("an answer")
+    let batch = SlotBatch { name: "w", token: "t", slot: 0, object: b"work:1", tag: tag(5) };
+    wire::handled(&mut state.conn, &state.keys, &batch, finished).await.expect("an answer")
 }
 
 /// The handlers `b` and `a` of an event have finished, each with a result.
@@ -70,23 +70,23 @@ async fn finish(state: &mut State, id: u64) {
 }
 
 /// Reports for slot 0, which may end the event of which something is kept.
-async fn advance(state: &mut State, count: usize, then: Results, is_on: bool) {
+async fn advance(state: &mut State, count: usize, then: BatchResult, is_on: bool) {
     let keys = state.keys.clone();
-    let mut call = Advance::new(&keys, "w", "t", BOUNDS, From::Held);
+    let mut call = Advance::new(&keys, "w", "t", BOUNDS, ClaimFirst::Held);
     if is_on {
         call.log(EventLog::default());
     }
     call.handled(0);
     let last = count.checked_sub(1).map(|at| 5 + at as u64);
     call.report_taken(0, &Report { object: "work:1".into(), tag: tag(5), count, last, then }, Duration::ZERO);
-    match scripts::advance(&mut state.conn, &call).await.expect("an answer") {
+    match wire::advance(&mut state.conn, &call).await.expect("an answer") {
         Advanced::Ok { quarantined, .. } => assert_eq!(quarantined, []),
         other => panic!("{other:?}"),
     }
 }
 
 async fn rows(redis: &Redis) -> Vec<LogEntry> {
-    log(&mut redis.connect().await, redis.keys(), None, 100).await.expect("the log").entries
+    control(&redis.connect().await, redis.keys()).log(None, 100).await.expect("the log").entries
 }
 
 /// The status, id and results of each row.
@@ -95,12 +95,12 @@ async fn shorts(redis: &Redis) -> Vec<String> {
     rows(redis).await.into_iter().map(short).collect()
 }
 
-fn reject(id: u64) -> Results {
-    Results::Reject { next: (id < 7).then(|| tag(id + 1)), id, error: "bad".to_owned(), attempts: 0 }
+fn reject(id: u64) -> BatchResult {
+    BatchResult::Reject { next: (id < 7).then(|| tag(id + 1)), id, error: "bad".to_owned(), attempts: 0 }
 }
 
-fn complete(id: u64) -> Results {
-    Results::Complete { next: (id < 7).then(|| tag(id + 1)), id, error: "bad".to_owned(), attempts: 0 }
+fn complete(id: u64) -> BatchResult {
+    BatchResult::Complete { next: (id < 7).then(|| tag(id + 1)), id, error: "bad".to_owned(), attempts: 0 }
 }
 
 const BOTH: &str = r#"{"a":1,"b":[2]}"#;
@@ -109,10 +109,10 @@ const BOTH: &str = r#"{"a":1,"b":[2]}"#;
 /// event alone, however it ends.
 #[tokio::test]
 async fn results_are_written_into_the_row_of_their_event() {
-    let hold = Results::Hold { rest: tag(5).after(2, 1).failed(), delay: None, why: "retry: no".to_owned() };
+    let hold = BatchResult::Hold { rest: tag(5).after(2, 1).failed(), delay: None, reason: "retry: no".into() };
     for (id, count, then, expected) in [
-        (6, 3, Results::Done, vec!["completed 5 -".to_owned(), format!("completed 6 {BOTH}"), "completed 7 -".to_owned()]),
-        (6, 2, Results::Part { next: tag(7) }, vec!["completed 5 -".to_owned(), format!("completed 6 {BOTH}")]),
+        (6, 3, BatchResult::Done, vec!["completed 5 -".to_owned(), format!("completed 6 {BOTH}"), "completed 7 -".to_owned()]),
+        (6, 2, BatchResult::Part { next: tag(7) }, vec!["completed 5 -".to_owned(), format!("completed 6 {BOTH}")]),
         (6, 2, hold, vec!["completed 5 -".to_owned(), format!("completed 6 {BOTH}")]),
         (6, 1, reject(6), vec!["completed 5 -".to_owned(), format!("dead 6 {BOTH}")]),
         (5, 0, complete(5), vec![format!("completed_with_errors 5 {BOTH}")]),
@@ -152,11 +152,11 @@ async fn a_skipped_event_has_its_results() {
         let redis = Redis::start();
         let (mut state, console) = in_hand(&redis).await;
         let seen = Seen { event_log: Some(EventLog::default()), ..Seen::default() };
-        scripts::connect(&mut state.conn, &state.keys, "", seen).await.expect("connected");
+        wire::connect(&mut state.conn, &state.keys, "", seen).await.expect("connected");
         finish(&mut state, id).await;
-        let rest = Results::Hold { rest: tag(5).failed(), delay: None, why: "retry: no".to_owned() };
+        let rest = BatchResult::Hold { rest: tag(5).failed(), delay: None, reason: "retry: no".into() };
         advance(&mut state, 0, rest, true).await;
-        skip(&mut state.conn, &state.keys, ADA, "work:1", None).await.expect("skipped");
+        control(&state.conn, &state.keys).skip(ADA, "work:1", None).await.expect("skipped");
         assert_eq!(shorts(&redis).await, [format!("dead 5 {results}")]);
         let is_left: bool = console.run(&["EXISTS", &console.keys.event_handled("work:1")]).await;
         assert_eq!(is_left, id == 6);
@@ -201,7 +201,7 @@ async fn a_result_outlives_a_retry_and_the_process() {
     console.emit("work:1", "{}").await;
     console.until_held("work:1", "retry: ").await;
     worker.crash().await;
-    let seen = inspect(&mut redis.connect().await, redis.keys(), "work:1").await.expect("an answer");
+    let seen = control(&redis.connect().await, redis.keys()).inspect("work:1").await.expect("an answer");
     let kept = seen.kept_results.expect("results");
     let id = seen.next_event.and_then(|event| event.id);
     assert_eq!((kept.id, kept.results.as_deref()), (id, Some(r#"{"mail":{"attempt":1,"to":"Brno"}}"#)));
@@ -220,7 +220,7 @@ async fn a_result_outlives_a_retry_and_the_process() {
     let row = rows(&redis).await.pop().expect("a row");
     assert_eq!(row.result("mail").as_deref(), Some(r#"{"attempt":1,"to":"Brno"}"#));
     assert_eq!((row.results().len(), row.attempts), (1, Some(1)));
-    let event = ended(&mut redis.connect().await, redis.keys(), "work:1").await.expect("an answer").events.remove(0);
+    let event = control(&redis.connect().await, redis.keys()).ended("work:1").await.expect("an answer").events.remove(0);
     assert_eq!(event.results(), row.results());
     console.check().await;
 }
@@ -299,6 +299,6 @@ async fn a_result_that_is_too_large_is_refused() {
     let result = rows(&redis).await[0].result("large").expect("a result");
     assert_eq!(result.len(), RESULT_BYTES_MAX);
     // What an object's last events are shown with is bounded.
-    let event = ended(&mut redis.connect().await, redis.keys(), "work:1").await.expect("an answer").events.remove(0);
+    let event = control(&redis.connect().await, redis.keys()).ended("work:1").await.expect("an answer").events.remove(0);
     assert_eq!(event.results, None);
 }

@@ -144,7 +144,7 @@ impl Console {
     /// Fails where an invariant is broken.
     #[cfg(feature = "worker")]
     pub async fn check(&self) {
-        let report = seriatim::control::check(&mut self.conn.clone(), &self.keys).await.expect("checked");
+        let report = super::control(&self.conn, &self.keys).check().await.expect("checked");
         assert!(report.is_clean(), "{:#?}", report.violations);
     }
 

@@ -195,6 +195,12 @@ impl Redis {
     }
 }
 
+/// The handle of an operator over this connection.
+#[cfg(feature = "worker")]
+pub fn control(conn: &MultiplexedConnection, keys: &Keys) -> seriatim::control::Control {
+    seriatim::control::Control::new(conn.clone()).with_keys(keys.clone())
+}
+
 /// Waits for a state: asks again every few milliseconds until `ready` answers something, and fails
 /// after `patience`.
 pub async fn until<T, F>(what: &str, patience: Duration, mut ready: impl FnMut() -> F) -> T

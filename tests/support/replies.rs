@@ -6,12 +6,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, Pipeline, RedisFuture, Value};
-use seriatim::control;
+use seriatim::control::Control;
 use seriatim::keys::Keys;
-use seriatim::scripts::operator::{self, By, Settle};
-use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, Finished, From, Handled, InHand, Seen, Suspects, Sweep, Tag};
+use seriatim::wire::operator::{self, By, Settle};
+use seriatim::wire::{
+    self, Advance, Advanced, Attach, Bounds, ClaimFirst, Finished, Handled, Seen, SlotBatch, Suspects, Sweep, Tag,
+};
 
 /// Answers everything with the same value.
+#[derive(Clone)]
 struct Same(Value);
 
 impl ConnectionLike for Same {
@@ -36,9 +39,9 @@ pub async fn every_call(reply: Value) {
     let (mut conn, keys, lease) = (Same(reply), Keys::new(), Duration::from_secs(1));
     let bounds =
         Bounds { batch: 1, batch_bytes: 1, reply_bytes: 1, claims: 1, markers: 1, forget_after: None, suspects: Suspects::NONE };
-    let mut call = Advance::new(&keys, "w", "token", bounds, From::Held);
+    let mut call = Advance::new(&keys, "w", "token", bounds, ClaimFirst::Held);
     call.free(0);
-    if let Ok(Advanced::Ok { batches, .. }) = scripts::advance(&mut conn, &call).await {
+    if let Ok(Advanced::Ok { batches, .. }) = wire::advance(&mut conn, &call).await {
         for batch in batches {
             assert!(!batch.events.is_empty());
             // What a process computes from it stays a number that is an id.
@@ -58,26 +61,27 @@ pub async fn every_call(reply: Value) {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    let _ = scripts::attach(&mut conn, &keys, &args).await;
-    let _ = scripts::renew(&mut conn, &keys, "w", "t", lease, 1).await;
-    let _ = scripts::detach(&mut conn, &keys, "w", "t").await;
+    let _ = wire::attach(&mut conn, &keys, &args).await;
+    let _ = wire::renew(&mut conn, &keys, "w", "t", lease, 1).await;
+    let _ = wire::detach(&mut conn, &keys, "w", "t").await;
     let sweep = Sweep { own: "w", crashes_max: 5, look: lease, forget: lease, since: Some(lease), notice: lease };
-    let _ = scripts::adopt(&mut conn, &keys, &sweep).await;
-    let _ = scripts::connect(&mut conn, &keys, "id", Seen::default()).await;
-    let batch = InHand { name: "w", token: "t", slot: 0, object: b"o", tag: Tag { first: 1, ..Tag::default() } };
-    if let Ok(Handled::Kept { finished, .. }) = scripts::handled(&mut conn, &keys, &batch, None).await {
+    let _ = wire::adopt(&mut conn, &keys, &sweep).await;
+    let _ = wire::connect(&mut conn, &keys, "id", Seen::default()).await;
+    let batch = SlotBatch { name: "w", token: "t", slot: 0, object: b"o", tag: Tag { first: 1, ..Tag::default() } };
+    if let Ok(Handled::Kept { finished, .. }) = wire::handled(&mut conn, &keys, &batch, None).await {
         // It is not taken for a handler that has finished, nor for the id.
         assert!(finished.iter().all(|field| field != "id" && !field.starts_with("emit:")));
     }
     let finished = Finished { id: 1, field: "handler:a", emits: Some(("emit:a", b"0 1 3 1 2 o{}")), result: None };
-    let _ = scripts::handled(&mut conn, &keys, &batch, Some(finished)).await;
+    let _ = wire::handled(&mut conn, &keys, &batch, Some(finished)).await;
     let by = By { who: "ada", why: "" };
     for settle in [Settle::Retry, Settle::Drop] {
         let _ = operator::dead(&mut conn, &keys, by, settle, &["1-1"]).await;
     }
     let _ = operator::release(&mut conn, &keys, by, b"o").await;
     let _ = operator::skip(&mut conn, &keys, by, b"o", Some(1)).await;
-    let _ = control::held(&mut conn, &keys, false, None, 1).await;
-    let _ = control::dead_letters(&mut conn, &keys, None, 1).await;
-    let _ = control::actions(&mut conn, &keys, None, 1).await;
+    let control = Control::new(conn).with_keys(keys);
+    let _ = control.held(false, None, 1).await;
+    let _ = control.dead_letters(None, 1).await;
+    let _ = control.actions(None, 1).await;
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Adopted, ScriptError, Sweep};
+use seriatim::wire::{self, Adopted, ScriptError, Sweep};
 
 /// Makes every registered name a watched one that is due; only leaves a registry of a wrong type
 /// alone.
@@ -29,5 +29,5 @@ pub async fn sweep(
 ) -> Result<Adopted, ScriptError> {
     let sets = [keys.event_workers(), keys.event_workers_watched(), keys.event_workers_departed()];
     redis::cmd("EVAL").arg(ALL_DUE).arg(3).arg(&sets).query_async::<()>(conn).await?;
-    scripts::adopt(conn, keys, &Sweep { own, crashes_max, look: LOOK, forget, since: None, notice: LOOK }).await
+    wire::adopt(conn, keys, &Sweep { own, crashes_max, look: LOOK, forget, since: None, notice: LOOK }).await
 }

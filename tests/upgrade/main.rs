@@ -5,13 +5,14 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+use crate::support::control;
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, Value};
 use rstest::rstest;
 use seriatim::control::By;
-use seriatim::control::rules::{self, Kind};
+use seriatim::control::rules::Kind;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Emits, ScriptError, Seen};
+use seriatim::wire::{self, Emits, ScriptError, Seen};
 use support::Redis;
 use support::console::Console;
 use support::recorder::Recorder;
@@ -133,9 +134,9 @@ async fn what_the_previous_version_has_is_taken_over(#[case] name: &str) {
     for object in ["fails", "waits"] {
         console.release(object).await;
     }
-    let mut conn = redis.connect().await;
+    let conn = redis.connect().await;
     let selector = "paused:*".parse().expect("a selector");
-    rules::lift(&mut conn, redis.keys(), BY, Kind::Pause, &selector).await.expect("lifted");
+    control(&conn, redis.keys()).lift_rule(BY, Kind::Pause, &selector).await.expect("lifted");
     sink.until_sent(1 + 2 + 2 + 1 + 2 + 2 + 2).await;
     console.until_at_rest().await;
     worker.finish().await;
@@ -161,7 +162,7 @@ async fn data_of_a_later_version_is_refused() {
     for version in ["3", "10", "two"] {
         let _: u64 = console.run(&["DEL", &console.keys.meta()]).await;
         let _: u64 = console.run(&["HSET", &console.keys.meta(), "schema", version]).await;
-        let error = scripts::connect(&mut conn, redis.keys(), "", Seen::default()).await.expect_err("refused");
+        let error = wire::connect(&mut conn, redis.keys(), "", Seen::default()).await.expect_err("refused");
         assert!(matches!(&error, ScriptError::Schema(found) if found == version), "{error:?}");
         let expected =
             format!("the data is of protocol version {version}, this program knows 1 and 2; run a version that knows it");
@@ -181,7 +182,7 @@ async fn the_version_is_raised() {
     let counter = console.number(&console.keys.next_event_id()).await;
     for _ in 0..2 {
         let mut conn = redis.connect().await;
-        let connected = scripts::connect(&mut conn, redis.keys(), "", Seen::default()).await.expect("an answer");
+        let connected = wire::connect(&mut conn, redis.keys(), "", Seen::default()).await.expect("an answer");
         assert_eq!((connected.changed, connected.counter), (false, counter));
         let version: String = console.run(&["HGET", &console.keys.meta(), "schema"]).await;
         assert_eq!(version, "2");

@@ -4,32 +4,12 @@
 // `shown` does neither.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod actions;
-mod actor;
 mod bench;
-mod check;
-mod dead;
+mod commands;
+mod console;
 mod demo;
-mod emit;
-mod exit;
-mod forget;
-mod global;
-mod held;
-mod inspect;
-mod lines;
-mod log;
-mod logs;
-mod named;
-mod pointer;
 mod private;
 mod random;
-mod rules;
-mod shown;
-mod stats;
-mod stop;
-mod told;
-mod verify;
-mod worker;
 
 use std::process::ExitCode;
 
@@ -37,14 +17,16 @@ use clap::builder::{BoolishValueParser, OsStr, Resettable};
 use clap::{Arg, ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use seriatim::control::rules::Kind;
 
-use crate::exit::{Exit, Failure};
-use crate::global::Global;
+use crate::commands::{actions, check, dead, emit, forget, held, inspect, log, rules, stats, verify, worker};
+use crate::console::exit::{self, Exit, Failure};
+use crate::console::global::Global;
+use crate::console::shown;
 
 /// Serializes the events of many producers, per object, through Redis.
 ///
-/// Producers emit events for objects (`work:1`); workers send the events of each object to a sink
-/// one after another, in the order they were emitted, each with an id and the id of its
-/// predecessor. Workers may crash at any moment: others go on where they were.
+/// Producers emit events for objects (`work:1`). Workers send the events of each object to a sink,
+/// one after another, in the order of the emits. Each event has an id and the id of its
+/// predecessor. If a worker crashes, other workers continue its events.
 #[derive(Debug, Parser)]
 #[command(name = "seriatim", version, max_term_width = 100, after_long_help = exit::HELP)]
 struct Cli {
@@ -64,22 +46,22 @@ enum Command {
     Inspect(inspect::Args),
     Dead(dead::Args),
     Held(held::Args),
-    /// Pause objects: they are claimed no more, until `resume`
+    /// Pause objects: workers do not claim them until `resume`
     ///
-    /// Events go on being emitted, and what is in flight finishes. A block holds on where a pause
-    /// is lifted, and the other way round.
+    /// Emits continue, and deliveries in flight finish. Pauses and blocks are lifted separately: an
+    /// object waits while it is under either.
     Pause(rules::Set),
-    /// Lift a pause: workers wake what it has held
+    /// Lift a pause: workers wake the objects it was holding
     ///
-    /// What another rule is over stays.
+    /// Objects under another rule stay.
     Resume(rules::Lift),
-    /// Block objects, as an operator: they are claimed no more, until `unblock`
+    /// Block objects, as an operator: workers do not claim them until `unblock`
     ///
-    /// As a pause, but lifted by itself: no `resume` of a user lifts it.
+    /// A block works like a pause, but only `unblock` lifts it; `resume` does not.
     Block(rules::Set),
-    /// Lift a block: workers wake what it has held
+    /// Lift a block: workers wake the objects it was holding
     ///
-    /// What another rule is over stays.
+    /// Objects under another rule stay.
     Unblock(rules::Lift),
     Rules(rules::List),
     Actions(actions::Args),

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::receiver::Receiver;
 use super::report::{Findings, HistoryKind, HistoryReport};
-use super::{Emit, Emitted, History, Outcome, Place, Received, Window};
+use super::{Emit, History, KnownEvent, Outcome, Place, Received, Window};
 
 /// When Redis went back, the id counter jumps to the time in microseconds. An id that is less than
 /// 10 ms above another one, sooner than any Redis comes back, was not given because of that.
@@ -58,7 +58,7 @@ impl Judge<'_> {
         &self.history.names[object as usize]
     }
 
-    fn emit(&self, event: Emitted) -> &Emit {
+    fn emit(&self, event: KnownEvent) -> &Emit {
         &self.history.emits[event.emit as usize]
     }
 
@@ -166,7 +166,7 @@ impl Judge<'_> {
     fn order(&mut self, object: usize, applied: &[Received]) {
         let name = &self.history.names[object];
         let mut latest: Option<(u64, u64)> = None;
-        let mut before: Option<Emitted> = None;
+        let mut before: Option<KnownEvent> = None;
         for Received { id, event, place, .. } in applied.iter().copied() {
             let Some(&at) = self.history.events_by_name.get(&event) else { continue };
             // Only the first time counts: what comes again under a new id comes after what it was

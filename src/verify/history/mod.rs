@@ -31,7 +31,7 @@ use serde::Deserialize;
 pub use report::{Faults, HistoryExample, HistoryKind, HistoryReport};
 
 use self::report::Findings;
-use super::{FileId, Place, Print, place, print};
+use super::seen::{FileId, Place, Print, place, print};
 
 /// Why a line is no line of a history.
 #[derive(Debug, thiserror::Error)]
@@ -112,7 +112,7 @@ struct Emit {
 
 /// One event that was emitted.
 #[derive(Debug, Clone, Copy)]
-struct Emitted {
+struct KnownEvent {
     emit: u32,
     /// 0 for the main event, then the subevents. The events of one emit stand one after the other.
     sub: u32,
@@ -150,7 +150,7 @@ pub struct History {
     emits_by_name: HashMap<Print, u32>,
     emits: Vec<Emit>,
     events_by_name: HashMap<Print, u32>,
-    emitted: Vec<Emitted>,
+    emitted: Vec<KnownEvent>,
     received: Vec<Received>,
     windows: Vec<Window>,
     findings: Findings,
@@ -214,7 +214,7 @@ impl History {
             match self.events_by_name.entry(print(event.as_bytes())) {
                 Entry::Vacant(free) => {
                     free.insert(at);
-                    self.emitted.push(Emitted { emit, sub, place });
+                    self.emitted.push(KnownEvent { emit, sub, place });
                     sub += 1;
                 }
                 Entry::Occupied(_) => {

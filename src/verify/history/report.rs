@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::Place;
+use crate::verify::seen::Place;
 
 /// So many examples of each kind are kept.
 const EXAMPLES_MAX: usize = 5;

@@ -6,14 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
-use seriatim::control::log::log;
-use seriatim::sink::{Failure, Handler, HandlerContext, HandlerResult, Handlers, SUBTASK_BYTES_MAX, SUBTASKS_MAX};
+use seriatim::handlers::{Failure, Handler, HandlerContext, HandlerResult, Handlers, SUBTASK_BYTES_MAX, SUBTASKS_MAX};
 use seriatim::worker::EventLog;
 use tokio::sync::Notify;
 
 use crate::support::console::{Console, PATIENCE};
 use crate::support::running::start;
-use crate::support::{Redis, until};
+use crate::support::{Redis, control, until};
 
 /// What handlers have done, in the order in which they did it.
 #[derive(Clone, Default)]
@@ -230,7 +229,7 @@ async fn what_becomes_of_an_event_is_logged_with_the_errors_of_its_handlers() {
     journal.until(1, "declined 4").await;
     console.until_at_rest().await;
     worker.finish().await;
-    let page = log(&mut redis.connect().await, redis.keys(), None, 100).await.expect("the log");
+    let page = control(&redis.connect().await, redis.keys()).log(None, 100).await.expect("the log");
     let rows = page.entries.iter().map(|row| {
         let error = row.error.as_deref().unwrap_or_default();
         format!(

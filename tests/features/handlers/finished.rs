@@ -5,7 +5,8 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use seriatim::sink::{self, Failure, HandlerContext, Handlers, Stop};
+use seriatim::handlers::{Failure, HandlerContext, Handlers};
+use seriatim::sink::{self, Stop};
 
 use super::{Journal, handled, moved};
 use crate::support::console::PATIENCE;

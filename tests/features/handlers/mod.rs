@@ -9,7 +9,7 @@ use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use seriatim::sink::{EventType, Failure, Handler, HandlerContext, HandlerResult, Handlers, HandlersError, Unhandled};
+use seriatim::handlers::{EventType, Failure, Handler, HandlerContext, HandlerResult, Handlers, HandlersError, Unhandled};
 use seriatim::worker::{Backoff, Limit, RetryPolicy, UsedUp};
 
 use crate::support::console::{Console, PATIENCE};

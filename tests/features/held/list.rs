@@ -1,20 +1,21 @@
 //! The lists: why objects are held, and under which rules they are paused.
 
-use seriatim::control::held::{HeldObject, WaitsFor, held, paused};
+use seriatim::control::held::{HeldObject, WaitsFor};
 use seriatim::control::rules::Kind;
 
 use super::clean;
 use crate::state::State;
-use crate::support::Redis;
+use crate::support::{Redis, control};
 
 async fn listed(state: &mut State, until_released: bool, per_page: usize) -> Vec<HeldObject> {
     let keys = state.keys.clone();
-    let mut all: Vec<HeldObject> = Vec::new();
+    let (mut all, mut after): (Vec<HeldObject>, _) = (Vec::new(), None);
     loop {
-        let page = held(&mut state.conn, &keys, until_released, all.last(), per_page).await.expect("a page").objects;
-        let len = page.len();
-        all.extend(page);
-        if len < per_page {
+        let page = control(&state.conn, &keys).held(until_released, after.as_ref(), per_page).await.expect("a page");
+        assert_eq!(page.next.is_some(), page.objects.len() == per_page);
+        all.extend(page.objects);
+        after = page.next;
+        if after.is_none() {
             return all;
         }
     }
@@ -60,9 +61,9 @@ async fn a_page_goes_on_behind_an_object_that_is_gone() {
         let due = ["3", "7", "7", "inf", "inf", "inf"][n];
         state.hold(&format!("o{n}"), due, &["1"], "1 0 1 0 retry: x").await;
     }
-    let first = held(&mut state.conn, &keys, false, None, 2).await.expect("a page").objects;
+    let first = control(&state.conn, &keys).held(false, None, 2).await.expect("a page").next;
     state.run("ZADD", &[&keys.objects_held(), "inf", "o1"]).await;
-    let rest = held(&mut state.conn, &keys, false, first.last(), 10).await.expect("a page").objects;
+    let rest = control(&state.conn, &keys).held(false, first.as_ref(), 10).await.expect("a page").objects;
     let rest: Vec<_> = rest.into_iter().map(|held| held.object).collect();
     assert_eq!(rest, ["o2", "o1", "o3", "o4", "o5"]);
 }
@@ -84,12 +85,13 @@ async fn the_list_goes_on_beside_wrong_types() {
 /// The paused objects, in pages of this size.
 async fn listed_paused(state: &mut State, per_page: usize) -> Vec<HeldObject> {
     let keys = state.keys.clone();
-    let mut all: Vec<HeldObject> = Vec::new();
+    let (mut all, mut after): (Vec<HeldObject>, _) = (Vec::new(), None);
     loop {
-        let page = paused(&mut state.conn, &keys, all.last(), per_page).await.expect("a page").objects;
-        let len = page.len();
-        all.extend(page);
-        if len < per_page {
+        let page = control(&state.conn, &keys).paused(after.as_ref(), per_page).await.expect("a page");
+        assert_eq!(page.next.is_some(), page.objects.len() == per_page);
+        all.extend(page.objects);
+        after = page.next;
+        if after.is_none() {
             return all;
         }
     }
@@ -138,8 +140,9 @@ async fn the_list_says_under_which_rules_an_object_is_paused() {
     // None of them waits for a time or an operator.
     assert_eq!(listed(&mut state, false, 100).await, []);
     // A page goes on behind an object that is gone.
+    let second = control(&state.conn, &keys).paused(None, 2).await.expect("a page").next;
     state.run("ZREM", &[&keys.objects_paused(), "a:1:x"]).await;
-    let rest = paused(&mut state.conn, &keys, Some(&all[1]), 2).await.expect("a page").objects;
+    let rest = control(&state.conn, &keys).paused(second.as_ref(), 2).await.expect("a page").objects;
     assert_eq!(rest, all[2..4]);
     // Beside wrong types it goes on: of a batch, of numbers, of the rules.
     for key in [keys.events_held("a:2"), keys.events_held_id("a:2"), keys.event_rules()] {

@@ -4,13 +4,12 @@
 
 use std::process::{Command, Output};
 
-use seriatim::control::actions::actions;
-use seriatim::control::held::{Which, release_all};
+use seriatim::control::held::Which;
 use seriatim::control::{By, ControlError};
-use seriatim::scripts::operator::{self, ReleasedOne};
+use seriatim::wire::operator::{self, ReleasedOne};
 
 use crate::state::State;
-use crate::support::Redis;
+use crate::support::{Redis, control};
 
 const ADA: By<'static> = By { who: "ada@host", why: "known" };
 const DOWN: &str = "retry: connection refused";
@@ -72,7 +71,7 @@ async fn held_objects_are_released_by_prefix_by_reason_and_all() {
         "1 released\n"
     );
     assert_eq!(waiting(&redis).await, ["page:1", "page:2", "page:3", "work:1", "work:3", "work:9"]);
-    let kept = actions(&mut state.conn, &keys, None, 32).await.expect("the actions");
+    let kept = control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions;
     let [release] = &kept[..] else { panic!("{kept:?}") };
     assert_eq!(
         (release.action.as_str(), release.object.as_str(), release.id, release.why.as_str()),
@@ -91,7 +90,7 @@ async fn held_objects_are_released_by_prefix_by_reason_and_all() {
     assert_eq!(done(&redis, &["--all"]), "2 released, 5 were due already\n");
     assert_eq!(waiting(&redis).await, ["work:9"]);
     assert_eq!(redis.console().await.list(&keys.objects_with_events()).await, ["", "", "", ""]);
-    assert_eq!(actions(&mut state.conn, &keys, None, 32).await.expect("the actions").len(), 6);
+    assert_eq!(control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions.len(), 6);
     redis.console().await.run::<u64>(&["ZREM", &keys.objects_held(), "work:9"]).await;
     redis.console().await.check().await;
 }
@@ -112,7 +111,7 @@ async fn thousands_are_released_in_steps() {
     fill.query_async::<()>(&mut state.conn).await.expect("filled");
     let which = Which { until_released: true, ..Which::default() };
     let mut steps = Vec::new();
-    let all = release_all(&mut state.conn, &keys, ADA, &which, |all| steps.push(all.released)).await.expect("released");
+    let all = control(&state.conn, &keys).release_all(ADA, &which, |all| steps.push(all.released)).await.expect("released");
     assert_eq!((all.released, all.due), (2500, 0));
     let mut before = 0;
     for released in &steps {
@@ -120,7 +119,7 @@ async fn thousands_are_released_in_steps() {
         before = *released;
     }
     assert_eq!((before, waiting(&redis).await.len()), (2500, 0));
-    let again = release_all(&mut state.conn, &keys, ADA, &Which::default(), |_| {}).await.expect("released");
+    let again = control(&state.conn, &keys).release_all(ADA, &Which::default(), |_| {}).await.expect("released");
     assert_eq!((again.released, again.due), (0, 2500));
     redis.console().await.check().await;
 }
@@ -150,17 +149,17 @@ async fn what_stands_in_the_way_is_told_first() {
     let keys = redis.keys().clone();
     state.hold("work:1", LATER, &["{}"], "1 1 1 0 retry: x").await;
     state.run("SET", &[&keys.operator_actions(), "no stream"]).await;
-    let refused = release_all(&mut state.conn, &keys, ADA, &Which::default(), |_| {}).await.expect_err("a wrong type");
+    let refused = control(&state.conn, &keys).release_all(ADA, &Which::default(), |_| {}).await.expect_err("a wrong type");
     assert!(matches!(&refused, ControlError::WrongType { key, .. } if *key == keys.operator_actions()), "{refused}");
     state.run("DEL", &[&keys.operator_actions()]).await;
     state.run("SET", &[&keys.objects_paused(), "no set"]).await;
-    let refused = release_all(&mut state.conn, &keys, ADA, &Which::default(), |_| {}).await.expect_err("a wrong type");
+    let refused = control(&state.conn, &keys).release_all(ADA, &Which::default(), |_| {}).await.expect_err("a wrong type");
     assert!(matches!(&refused, ControlError::WrongType { key, .. } if *key == keys.objects_paused()), "{refused}");
     state.run("DEL", &[&keys.objects_paused()]).await;
     state.run("ACL", &["SETUSER", "weak", "reset", "on", ">weak", "~*", "+@all", "-xadd"]).await;
     let client = redis::Client::open(format!("{}?user=weak&pass=weak", redis.url())).expect("a URL");
-    let mut weak = client.get_multiplexed_async_connection().await.expect("Redis answers");
-    let refused = release_all(&mut weak, &keys, ADA, &Which::default(), |_| {}).await.expect_err("no right");
+    let weak = client.get_multiplexed_async_connection().await.expect("Redis answers");
+    let refused = control(&weak, &keys).release_all(ADA, &Which::default(), |_| {}).await.expect_err("no right");
     assert!(matches!(&refused, ControlError::Denied(told) if told.eq_ignore_ascii_case("xadd")), "{refused}");
     assert_eq!(waiting(&redis).await, ["work:1"]);
     for bad in [

@@ -10,17 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
-use seriatim::control::actions::{Action, actions};
-use seriatim::control::held::{Released, Skipped, release, skip};
+use seriatim::control::actions::Action;
+use seriatim::control::held::{Released, Skipped};
 use seriatim::control::{By, ControlError};
 use seriatim::sink::Stop;
 
 use crate::state::State;
-use crate::support::Redis;
 use crate::support::console::PATIENCE;
 use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
 use crate::support::until;
+use crate::support::{Redis, control};
 
 const ADA: By<'static> = By { who: "ada@host", why: "known" };
 
@@ -44,7 +44,7 @@ fn done(output: &Output) -> String {
 
 async fn newest_action(state: &mut State) -> Action {
     let keys = state.keys.clone();
-    actions(&mut state.conn, &keys, None, 1).await.expect("the actions").remove(0)
+    control(&state.conn, &keys).actions(None, 1).await.expect("the actions").actions.remove(0)
 }
 
 /// Whatever it waits for, a released object is due now, with the numbers it has; a worker that is
@@ -64,7 +64,7 @@ async fn a_released_object_is_tried_at_once_and_stays_counted() {
     console.emit("work:1", "1").await;
     console.until_held("work:1", "retry: down").await;
     down.store(false, Ordering::SeqCst);
-    let released = release(&mut state.conn, &keys, ADA, "work:1").await.expect("an answer");
+    let released = control(&state.conn, &keys).release(ADA, "work:1").await.expect("an answer");
     assert_eq!(released, Released::Released("retry: down".to_owned()));
     sink.until_sent(1).await;
     assert_eq!((sink.sent()[0].attempts, sink.sent()[0].id), (1, 1));
@@ -82,7 +82,7 @@ async fn a_release_wakes_a_worker() {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let (console, keys) = (redis.console().await, redis.keys().clone());
     state.hold("work:1", "inf", &["1"], "1 0 1 0 attempts: failed 1 times, at last: x").await;
-    release(&mut state.conn, &keys, ADA, "work:1").await.expect("released");
+    control(&state.conn, &keys).release(ADA, "work:1").await.expect("released");
     assert_eq!((console.due("work:1").await, console.list(&keys.objects_with_events()).await), (Some(0.0), vec![String::new()]));
     assert_eq!(console.held_id("work:1").await.as_deref(), Some("1 0 1 0 attempts: failed 1 times, at last: x"));
     console.check().await;
@@ -96,18 +96,18 @@ async fn what_is_not_held_is_not_released() {
     state.run("LPUSH", &[&keys.events_held("work:9"), "{}"]).await;
     state.run("SET", &[&keys.events_held_id("work:9"), "16 0 0 0 rule"]).await;
     for (object, owner) in [("work:2", "a.0"), ("work:1", ""), ("never", "")] {
-        let refused = release(&mut state.conn, &keys, ADA, object).await.expect("an answer");
+        let refused = control(&state.conn, &keys).release(ADA, object).await.expect("an answer");
         assert_eq!(refused, Released::NotHeld(owner.to_owned()));
-        let refused = skip(&mut state.conn, &keys, ADA, object, None).await.expect("an answer");
+        let refused = control(&state.conn, &keys).skip(ADA, object, None).await.expect("an answer");
         assert_eq!(refused, Skipped::NotHeld(owner.to_owned()));
     }
     // It waits for a rule to be lifted, not for a time.
-    assert_eq!(release(&mut state.conn, &keys, ADA, "work:9").await.expect("an answer"), Released::Paused);
-    assert_eq!(skip(&mut state.conn, &keys, ADA, "work:9", None).await.expect("an answer"), Skipped::Paused);
+    assert_eq!(control(&state.conn, &keys).release(ADA, "work:9").await.expect("an answer"), Released::Paused);
+    assert_eq!(control(&state.conn, &keys).skip(ADA, "work:9", None).await.expect("an answer"), Skipped::Paused);
     let console = redis.console().await;
     assert_eq!((console.due("work:2").await, console.due("work:9").await), (None, None));
     assert_eq!(console.list(&keys.worker_event("a.0")).await.len(), 2);
-    assert_eq!(actions(&mut state.conn, &keys, None, 1).await.expect("the actions"), []);
+    assert_eq!(control(&state.conn, &keys).actions(None, 1).await.expect("the actions").actions, []);
     console.check().await;
 }
 
@@ -129,10 +129,10 @@ async fn a_key_of_a_wrong_type_leaves_everything_as_it_is() {
             state.run("RENAME", &[key, "aside"]).await;
         }
         state.run("SADD", &[key, "wrong"]).await;
-        let refused = skip(&mut state.conn, &keys, ADA, "work:1", None).await.expect_err("a wrong type");
+        let refused = control(&state.conn, &keys).skip(ADA, "work:1", None).await.expect_err("a wrong type");
         assert!(matches!(&refused, ControlError::WrongType { key: told, .. } if told == key), "{key}: {refused}");
         if at < both.len() {
-            let refused = release(&mut state.conn, &keys, ADA, "work:1").await.expect_err("a wrong type");
+            let refused = control(&state.conn, &keys).release(ADA, "work:1").await.expect_err("a wrong type");
             assert!(matches!(&refused, ControlError::WrongType { key: told, .. } if told == key), "{key}: {refused}");
         }
         state.run("DEL", &[key]).await;
@@ -146,7 +146,7 @@ async fn a_key_of_a_wrong_type_leaves_everything_as_it_is() {
     // The owner's key of a wrong type says that nobody holds it.
     state.run("DEL", &[&keys.event_worker("work:1")]).await;
     state.run("SADD", &[&keys.event_worker("work:1"), "wrong"]).await;
-    let refused = skip(&mut state.conn, &keys, ADA, "work:1", None).await.expect("an answer");
+    let refused = control(&state.conn, &keys).skip(ADA, "work:1", None).await.expect("an answer");
     assert_eq!(refused, Skipped::NotHeld(String::new()));
 }
 
@@ -194,8 +194,8 @@ async fn the_commands_list_release_and_skip() {
     assert!(skipped.starts_with("event 15 is dead letter ") && skipped.ends_with("; 0 events of its batch go on\n"), "{skipped}");
     for (arguments, why) in [
         (&["held", "release", "work:2"][..], "work:2 is not held, worker a.0 has it"),
-        (&["held", "release", "never"], "never is not held, nobody has it"),
-        (&["held", "skip", "work:8"], "no event of it is in hand"),
+        (&["held", "release", "never"], "never is not held, it has no owner"),
+        (&["held", "skip", "work:8"], "the object has no event that was in hand"),
         (&["held", "release", "work:9"], "a rule holds work:9"),
         (&["held", "skip", "work:9"], "a rule holds work:9"),
         (&["held", "skip", "work:6", "--id", "15"], "the id 16"),
@@ -219,7 +219,7 @@ async fn the_commands_list_release_and_skip() {
 #[tokio::test]
 async fn releases_do_not_lift_the_limit() {
     let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let state = State::new(redis.connect().await, redis.keys().clone());
     let (console, keys) = (redis.console().await, redis.keys().clone());
     let sink = Recorder::with(|_| Act::Stop(Stop::transient("down")));
     let worker =
@@ -231,7 +231,7 @@ async fn releases_do_not_lift_the_limit() {
             (held.split(' ').nth(2) == Some(attempts.to_string().as_str())).then_some(())
         })
         .await;
-        release(&mut state.conn, &keys, ADA, "work:1").await.expect("released");
+        control(&state.conn, &keys).release(ADA, "work:1").await.expect("released");
     }
     until("it is dead", PATIENCE, async || (console.dead().await.len() == 1).then_some(())).await;
     worker.finish().await;
@@ -247,7 +247,7 @@ async fn an_object_that_is_held_and_in_no_set_is_released() {
     state.hold("work:1", "inf", &["1"], "7 0 1 0 attempts: 5: down").await;
     state.run("DEL", &[&state.keys.objects_held()]).await;
     let keys = state.keys.clone();
-    let released = release(&mut state.conn, &keys, ADA, "work:1").await.expect("an answer");
+    let released = control(&state.conn, &keys).release(ADA, "work:1").await.expect("an answer");
     assert_eq!(released, Released::Released("attempts: 5: down".to_owned()));
     let sink = Recorder::with(|_| Act::Send);
     let worker = start(&redis, "w", &sink, |_| {});

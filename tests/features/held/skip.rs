@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use seriatim::control::held::{Released, Skipped, release, skip};
+use seriatim::control::held::{Released, Skipped};
 use seriatim::sink::Stop;
 
 use super::{ADA, clean, newest_action};
 use crate::state::State;
-use crate::support::Redis;
 use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
+use crate::support::{Redis, control};
 
 /// The event that stands in the way goes to the dead letters with its error, and the rest of the
 /// batch goes on as it is: the same ids, the last delivered event as `prev`, its own attempts, and
@@ -24,9 +24,9 @@ async fn a_skipped_event_is_a_dead_letter_and_the_rest_goes_on() {
     state.delivered("work:1", 9).await;
     state.hold("work:1", "inf", &["{\"n\":1}", "2", "3"], "12 4 3 5 crashes: died 5 times with this event in hand").await;
     state.run("LPUSH", &[&keys.events("work:1"), "4"]).await;
-    let skipped = skip(&mut state.conn, &keys, ADA, "work:1", Some(12)).await.expect("an answer");
+    let skipped = control(&state.conn, &keys).skip(ADA, "work:1", Some(12)).await.expect("an answer");
     let Skipped::Skipped { id: 12, dead_id, left: 2 } = skipped else { panic!("{skipped:?}") };
-    let dead = seriatim::control::dead::dead_letter(&mut state.conn, &keys, &dead_id).await.expect("asked").expect("it is there");
+    let dead = control(&state.conn, &keys).dead_letter(&dead_id).await.expect("asked").expect("it is there");
     assert_eq!((dead.id, dead.prev, dead.object.as_str(), &dead.event[..]), (Some(12), Some(9), "work:1", &b"{\"n\":1}"[..]));
     let error = "skipped: crashes: died 5 times with this event in hand";
     assert_eq!((dead.error.as_str(), dead.attempts), (error, Some(3)));
@@ -38,10 +38,10 @@ async fn a_skipped_event_is_a_dead_letter_and_the_rest_goes_on() {
     assert_eq!(console.list(&keys.objects_with_events()).await, [""]);
     console.check().await;
     // Made again, it finds another event there.
-    let again = skip(&mut state.conn, &keys, ADA, "work:1", Some(12)).await.expect("an answer");
+    let again = control(&state.conn, &keys).skip(ADA, "work:1", Some(12)).await.expect("an answer");
     assert_eq!(again, Skipped::Other(13));
     let kept = newest_action(&mut state).await;
-    assert_eq!((kept.action.as_str(), kept.id, kept.dead_id.as_deref()), ("skip", Some(12), Some(dead_id.as_str())));
+    assert_eq!((kept.action.as_str(), kept.id, kept.dead_id.as_ref()), ("skip", Some(12), Some(&dead_id)));
 
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
@@ -66,11 +66,11 @@ async fn skipping_the_last_event_of_a_batch_leaves_no_batch() {
     }
     state.run("LPUSH", &[&keys.events("more"), "2"]).await;
     for object in ["more", "none"] {
-        let skipped = skip(&mut state.conn, &keys, ADA, object, None).await.expect("an answer");
+        let skipped = control(&state.conn, &keys).skip(ADA, object, None).await.expect("an answer");
         assert!(matches!(skipped, Skipped::Skipped { left: 0, .. }), "{skipped:?}");
         assert_eq!((console.held_id(object).await, console.due(object).await), (None, Some(0.0)));
         // It has nothing in hand any more.
-        let again = skip(&mut state.conn, &keys, ADA, object, None).await.expect("an answer");
+        let again = control(&state.conn, &keys).skip(ADA, object, None).await.expect("an answer");
         assert_eq!(again, Skipped::NoBatch(String::new()));
     }
     console.check().await;
@@ -89,7 +89,7 @@ async fn skipping_the_last_event_of_a_batch_leaves_no_batch() {
 #[tokio::test]
 async fn a_receiver_that_has_the_skipped_event_applies_the_next() {
     let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let state = State::new(redis.connect().await, redis.keys().clone());
     let (console, keys) = (redis.console().await, redis.keys().clone());
     let applied = Arc::new(AtomicBool::new(false));
     let has = Arc::clone(&applied);
@@ -103,7 +103,7 @@ async fn a_receiver_that_has_the_skipped_event_applies_the_next() {
     let worker = start(&redis, "w", &sink, |config| config.retry = "fixed:1h".parse().expect("a policy"));
     console.emit_all("work:1", ["1", "2", "3"]).await;
     console.until_held("work:1", "retry: no answer").await;
-    skip(&mut state.conn, &keys, ADA, "work:1", Some(2)).await.expect("an answer");
+    control(&state.conn, &keys).skip(ADA, "work:1", Some(2)).await.expect("an answer");
     sink.until_sent(2).await;
     worker.finish().await;
     let third = sink.sent()[1].clone();
@@ -127,32 +127,32 @@ async fn what_has_no_batch_is_not_skipped() {
         ("work:7", "crashes: died 5 times with this event in hand"),
         ("gone", "quarantine: gone:events.held is a none"),
     ] {
-        let refused = skip(&mut state.conn, &keys, ADA, object, None).await.expect("an answer");
+        let refused = control(&state.conn, &keys).skip(ADA, object, None).await.expect("an answer");
         assert_eq!(refused, Skipped::NoBatch(why.to_owned()), "{object}");
     }
     // A batch whose ids nobody knows, because its numbers are gone, or are none.
     state.hold("lost", "inf", &["1"], "19 0 1 0 retry: x").await;
     for numbers in ["9007199254740993 0 1 0 retry: x", "1 retry: x", ""] {
         state.run("SET", &[&keys.events_held_id("lost"), numbers]).await;
-        let refused = skip(&mut state.conn, &keys, ADA, "lost", None).await.expect("an answer");
+        let refused = control(&state.conn, &keys).skip(ADA, "lost", None).await.expect("an answer");
         assert!(matches!(refused, Skipped::NoBatch(_)), "{numbers:?}: {refused:?}");
     }
     assert_eq!(console.dead().await.len(), 0);
     // One that is not among those that wait is not held, whatever its owner's key says.
     state.hold("astray", "1", &["1"], "20 0 1 0 retry: x").await;
     state.run("ZREM", &[&keys.objects_held(), "astray"]).await;
-    let refused = skip(&mut state.conn, &keys, ADA, "astray", None).await.expect("an answer");
+    let refused = control(&state.conn, &keys).skip(ADA, "astray", None).await.expect("an answer");
     assert_eq!(refused, Skipped::NotHeld("held".to_owned()));
     assert_eq!(console.dead().await.len(), 0);
     // They can be released.
-    assert_eq!(release(&mut state.conn, &keys, ADA, "work:8").await.expect("an answer"), Released::Released(String::new()));
+    assert_eq!(control(&state.conn, &keys).release(ADA, "work:8").await.expect("an answer"), Released::Released(String::new()));
 }
 
 /// A result of an earlier hand-out that comes late, after its event was skipped, says nothing about
 /// what follows.
 #[tokio::test]
 async fn a_late_result_of_a_skipped_event_is_ignored() {
-    use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, From, Report, Results, Suspects, Tag};
+    use seriatim::wire::{self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag};
     let redis = Redis::start();
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let (console, keys) = (redis.console().await, redis.keys().clone());
@@ -168,7 +168,7 @@ async fn a_late_result_of_a_skipped_event_is_ignored() {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(&mut state.conn, &keys, &args).await.expect("attached");
+    wire::attach(&mut state.conn, &keys, &args).await.expect("attached");
     state.own("w.0", "work:1", 1, &["1", "2", "3"]).await;
     let bounds = Bounds {
         batch: 10,
@@ -180,25 +180,25 @@ async fn a_late_result_of_a_skipped_event_is_ignored() {
         suspects: Suspects::NONE,
     };
     let tag = Tag { first: 1, ..Tag::default() };
-    let hold = Results::Hold { rest: tag.failed(), delay: None, why: "attempts: x".to_owned() };
+    let hold = BatchResult::Hold { rest: tag.failed(), delay: None, reason: "attempts: x".into() };
     let hold = Report { object: "work:1".into(), tag, count: 0, last: None, then: hold };
     let tell = |report: Option<&Report>, claims: usize| {
-        let mut call = Advance::new(&keys, "w", "t", Bounds { claims, ..bounds }, From::Held);
+        let mut call = Advance::new(&keys, "w", "t", Bounds { claims, ..bounds }, ClaimFirst::Held);
         match report {
             Some(report) => call.report(0, report),
             None => call.free(0),
         }
         call
     };
-    scripts::advance(&mut state.conn, &tell(Some(&hold), 0)).await.expect("held");
-    skip(&mut state.conn, &keys, ADA, "work:1", Some(1)).await.expect("skipped");
-    let answer = scripts::advance(&mut state.conn, &tell(None, 10)).await.expect("claimed");
+    wire::advance(&mut state.conn, &tell(Some(&hold), 0)).await.expect("held");
+    control(&state.conn, &keys).skip(ADA, "work:1", Some(1)).await.expect("skipped");
+    let answer = wire::advance(&mut state.conn, &tell(None, 10)).await.expect("claimed");
     let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
     assert_eq!((batches[0].tag.to_string().as_str(), batches[0].prev, batches[0].events.len()), ("2 1", 0, 2));
     // The hold once more, and a delivery of the whole of the first hand-out.
-    let all = Report { count: 3, last: Some(3), then: Results::Done, ..hold.clone() };
+    let all = Report { count: 3, last: Some(3), then: BatchResult::Done, ..hold.clone() };
     for late in [&hold, &all] {
-        let answer = scripts::advance(&mut state.conn, &tell(Some(late), 0)).await.expect("an answer");
+        let answer = wire::advance(&mut state.conn, &tell(Some(late), 0)).await.expect("an answer");
         let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
         assert_eq!(batches[0].tag.to_string(), "2 1");
     }

@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use serde::{Deserialize, Serialize};
-use seriatim::control::{LogEntry, stats};
+use seriatim::ScriptError;
+use seriatim::control::LogEntry;
 use seriatim::keys::Keys;
 use seriatim::projection::{
-    Gaps, NameError, Position, Projection, ProjectionError, RedisStore, Runner, STATE_BYTES_MAX, Saved, Store,
+    Gaps, NameError, Position, Projection, ProjectionError, RedisStore, RedisStoreError, Runner, STATE_BYTES_MAX, Saved, Store,
 };
-use seriatim::scripts::ScriptError;
 
 use crate::state::State;
-use crate::support::Redis;
 use crate::support::console::{Console, PATIENCE};
+use crate::support::{Redis, control};
 
 const LEASE: Duration = Duration::from_secs(600);
 
@@ -46,7 +46,7 @@ async fn store(redis: &Redis) -> RedisStore<MultiplexedConnection> {
 }
 
 async fn open(redis: &Redis, gaps: Gaps) -> Result<Ran, ProjectionError> {
-    Runner::open(store(redis).await, redis.keys().clone(), LEASE, gaps).await
+    Runner::open(store(redis).await, control(&redis.connect().await, redis.keys()), LEASE, gaps).await
 }
 
 /// Rows with these ids.
@@ -59,10 +59,10 @@ async fn log(state: &mut State, ids: impl IntoIterator<Item = u64>) {
 }
 
 /// Steps until there is nothing more; answers how many rows were applied.
-async fn catch_up(runner: &mut Ran, conn: &mut MultiplexedConnection) -> usize {
+async fn catch_up(runner: &mut Ran) -> usize {
     let mut applied = 0;
     loop {
-        let stepped = runner.step(conn).await.expect("a step");
+        let stepped = runner.step().await.expect("a step");
         applied += stepped.applied;
         if stepped.lag == 0 {
             return applied;
@@ -86,14 +86,14 @@ async fn a_projection_applies_the_log_in_order_and_goes_on_where_it_was() {
     let (redis, mut state) = empty().await;
     log(&mut state, 1..=250).await;
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened");
-    let stepped = runner.step(&mut state.conn).await.expect("a step");
+    let stepped = runner.step().await.expect("a step");
     assert_eq!((stepped.applied, stepped.lag), (100, 150));
-    assert_eq!(catch_up(&mut runner, &mut state.conn).await, 150);
-    assert_eq!(runner.step(&mut state.conn).await.expect("a step").applied, 0);
+    assert_eq!(catch_up(&mut runner).await, 150);
+    assert_eq!(runner.step().await.expect("a step").applied, 0);
     runner.close().await.expect("closed");
     log(&mut state, 251..=260).await;
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened again at once");
-    assert_eq!(catch_up(&mut runner, &mut state.conn).await, 10);
+    assert_eq!(catch_up(&mut runner).await, 10);
     assert_eq!(state_of(&runner).0, ids(1..=260));
     assert_eq!((runner.position().rows, runner.position().missed), (260, 0));
 }
@@ -104,10 +104,10 @@ async fn a_projection_is_rebuilt_from_the_start() {
     let (redis, mut state) = empty().await;
     log(&mut state, 1..=120).await;
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened");
-    catch_up(&mut runner, &mut state.conn).await;
+    catch_up(&mut runner).await;
     runner.rebuild().await.expect("begun anew");
     assert_eq!((runner.projection(), runner.position()), (Some(&Ids::default()), &Position::default()));
-    assert_eq!(catch_up(&mut runner, &mut state.conn).await, 120);
+    assert_eq!(catch_up(&mut runner).await, 120);
     assert_eq!(state_of(&runner).0, ids(1..=120));
     runner.close().await.expect("closed");
     // A state of another version stands in the way of nothing but itself.
@@ -115,8 +115,9 @@ async fn a_projection_is_rebuilt_from_the_start() {
     state.run("SET", &[&key, "no JSON"]).await;
     assert!(matches!(open(&redis, Gaps::Refuse).await, Err(ProjectionError::State(_))));
     redis.console().await.run::<u64>(&["DEL", &redis.keys().event_projection_lease("ids")]).await;
-    let mut runner: Ran = Runner::anew(store(&redis).await, redis.keys().clone(), LEASE, Gaps::Refuse).await.expect("anew");
-    assert_eq!(catch_up(&mut runner, &mut state.conn).await, 120);
+    let mut runner: Ran =
+        Runner::anew(store(&redis).await, control(&state.conn, redis.keys()), LEASE, Gaps::Refuse).await.expect("anew");
+    assert_eq!(catch_up(&mut runner).await, 120);
 }
 
 /// One process runs it. Who has lost it writes nothing, however late it comes.
@@ -127,17 +128,17 @@ async fn one_process_runs_a_projection_and_who_has_lost_it_writes_nothing() {
     let mut first = open(&redis, Gaps::Refuse).await.expect("opened");
     assert!(matches!(open(&redis, Gaps::Refuse).await, Err(ProjectionError::Lost)));
     redis.console().await.run::<u64>(&["DEL", &redis.keys().event_projection_lease("ids")]).await;
-    assert!(matches!(first.step(&mut state.conn).await, Err(ProjectionError::Lost)), "its lease is over");
+    assert!(matches!(first.step().await, Err(ProjectionError::Lost)), "its lease is over");
     let mut second = open(&redis, Gaps::Refuse).await.expect("opened");
-    catch_up(&mut second, &mut state.conn).await;
+    catch_up(&mut second).await;
     log(&mut state, 6..=6).await;
-    assert!(matches!(first.step(&mut state.conn).await, Err(ProjectionError::Lost)));
+    assert!(matches!(first.step().await, Err(ProjectionError::Lost)));
     assert!(matches!(first.rebuild().await, Err(ProjectionError::Lost)));
     first.close().await.expect("nothing to give back");
-    catch_up(&mut second, &mut state.conn).await;
+    catch_up(&mut second).await;
     assert_eq!(state_of(&second).0, ids(1..=6));
     redis.console().await.run::<u64>(&["DEL", &redis.keys().event_projection_lease("ids")]).await;
-    assert!(matches!(second.step(&mut state.conn).await, Err(ProjectionError::Lost)), "also with nothing to do");
+    assert!(matches!(second.step().await, Err(ProjectionError::Lost)), "also with nothing to do");
 }
 
 /// After a save that was refused, `projection()` was once a page ahead of `position()`: whoever
@@ -147,16 +148,16 @@ async fn after_an_error_there_is_no_state_beyond_the_position() {
     let (redis, mut state) = empty().await;
     log(&mut state, 1..=5).await;
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened");
-    catch_up(&mut runner, &mut state.conn).await;
+    catch_up(&mut runner).await;
     log(&mut state, 6..=9).await;
     let lease = redis.keys().event_projection_lease("ids");
     state.run("SET", &[&lease, "another process"]).await;
-    assert!(matches!(runner.step(&mut state.conn).await, Err(ProjectionError::Lost)));
+    assert!(matches!(runner.step().await, Err(ProjectionError::Lost)));
     assert_eq!((runner.projection(), runner.position().rows), (None, 5));
     assert!(matches!(runner.rebuild().await, Err(ProjectionError::Lost)));
     assert_eq!((runner.projection(), runner.position().rows), (None, 5));
     redis.console().await.run::<u64>(&["DEL", &lease]).await;
-    assert_eq!(catch_up(&mut runner, &mut state.conn).await, 4);
+    assert_eq!(catch_up(&mut runner).await, 4);
     assert_eq!((state_of(&runner).0.clone(), runner.position().rows), (ids(1..=9), 9));
 }
 
@@ -168,30 +169,30 @@ async fn rows_trimmed_away_unseen_are_told() {
     let trim = ["MAXLEN", "=", "10"];
     log(&mut state, 1..=50).await;
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened");
-    catch_up(&mut runner, &mut state.conn).await;
+    catch_up(&mut runner).await;
     log(&mut state, 51..=55).await;
     let key = redis.keys().event_log();
     state.run("XTRIM", &[&[key.as_str()], &trim[..]].concat()).await;
     // What went had been applied.
-    assert_eq!(catch_up(&mut runner, &mut state.conn).await, 5);
+    assert_eq!(catch_up(&mut runner).await, 5);
     log(&mut state, 56..=80).await;
     state.run("XTRIM", &[&[key.as_str()], &trim[..]].concat()).await;
     for _ in 0..2 {
-        let gap = runner.step(&mut state.conn).await;
+        let gap = runner.step().await;
         assert!(matches!(gap, Err(ProjectionError::Gap { missed: 15 })), "{gap:?}");
     }
     runner.close().await.expect("closed");
     let mut runner = open(&redis, Gaps::Count).await.expect("opened");
-    assert_eq!(catch_up(&mut runner, &mut state.conn).await, 10);
+    assert_eq!(catch_up(&mut runner).await, 10);
     assert_eq!((runner.position().missed, runner.position().rows), (15, 80));
     assert_eq!(state_of(&runner).0, [ids(1..=55), ids(71..=80)].concat());
     // All that is left is gone, too.
     log(&mut state, 81..=82).await;
     state.run("XTRIM", &[&key, "MAXLEN", "0"]).await;
-    assert_eq!(catch_up(&mut runner, &mut state.conn).await, 0);
+    assert_eq!(catch_up(&mut runner).await, 0);
     assert_eq!((runner.position().missed, runner.position().rows), (17, 82));
     runner.rebuild().await.expect("begun anew");
-    catch_up(&mut runner, &mut state.conn).await;
+    catch_up(&mut runner).await;
     assert_eq!(runner.position().missed, 82);
 }
 
@@ -202,7 +203,7 @@ async fn a_log_that_is_another_one_is_told() {
         let (redis, mut state) = empty().await;
         log(&mut state, 1..=5).await;
         let mut runner = open(&redis, Gaps::Count).await.expect("opened");
-        catch_up(&mut runner, &mut state.conn).await;
+        catch_up(&mut runner).await;
         let key = redis.keys().event_log();
         if delete {
             state.run("DEL", &[&key]).await;
@@ -212,7 +213,7 @@ async fn a_log_that_is_another_one_is_told() {
             let rows: Vec<(String, Vec<String>)> = redis.console().await.run(&["XRANGE", &key, "-", "+"]).await;
             state.run("XDEL", &[&key, &rows[6].0]).await;
         }
-        let stepped = runner.step(&mut state.conn).await;
+        let stepped = runner.step().await;
         assert!(matches!(stepped, Err(ProjectionError::OtherLog { .. })), "{delete}: {stepped:?}");
     }
 }
@@ -224,8 +225,8 @@ async fn a_projection_runs_until_it_is_stopped() {
     let console = redis.console().await;
     let runner = open(&redis, Gaps::Refuse).await.expect("opened");
     let stop = tokio_util::sync::CancellationToken::new();
-    let (mut conn, stopped) = (redis.connect().await, stop.clone());
-    let running = tokio::spawn(async move { runner.run(&mut conn, Duration::from_millis(5), stopped.cancelled()).await });
+    let stopped = stop.clone();
+    let running = tokio::spawn(async move { runner.run(Duration::from_millis(5), stopped.cancelled()).await });
     for rows in [150, 300] {
         log(&mut state, rows - 149..=rows).await;
         crate::support::until("all rows are applied", PATIENCE, async || (rows_applied(&console).await == rows).then_some(()))
@@ -249,7 +250,7 @@ async fn each_step_keeps_the_name_for_a_lease() {
             log(&mut state, [1]).await;
         }
         let _: u64 = console.run(&["PEXPIRE", &lease, "30000"]).await;
-        runner.step(&mut state.conn).await.expect("a step");
+        runner.step().await.expect("a step");
         let left: i64 = console.run(&["PTTL", &lease]).await;
         assert!(left > 500_000, "{left}");
     }
@@ -275,12 +276,12 @@ async fn the_rights_in_the_document_are_enough() {
     let mut conn = redis.connect().await;
     let () = redis::cmd("AUTH").arg("projection").arg("PASSWORD").query_async(&mut conn).await.expect("let in");
     let store = RedisStore::new(conn.clone(), redis.keys().clone(), "ids").expect("a name");
-    let mut runner: Ran = Runner::open(store, redis.keys().clone(), LEASE, Gaps::Refuse).await.expect("opened");
+    let mut runner: Ran = Runner::open(store, control(&conn, redis.keys()), LEASE, Gaps::Refuse).await.expect("opened");
     for _ in 0..2 {
-        catch_up(&mut runner, &mut conn).await;
+        catch_up(&mut runner).await;
     }
     runner.rebuild().await.expect("begun anew");
-    assert_eq!(catch_up(&mut runner, &mut conn).await, 3);
+    assert_eq!(catch_up(&mut runner).await, 3);
     runner.close().await.expect("closed");
 }
 
@@ -299,8 +300,8 @@ async fn the_lag_is_in_the_statistics() {
     let (redis, mut state) = empty().await;
     log(&mut state, 1..=150).await;
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened");
-    runner.step(&mut state.conn).await.expect("a step");
-    let seen = stats(&mut state.conn, redis.keys()).await.expect("stats").projections;
+    runner.step().await.expect("a step");
+    let seen = control(&state.conn, redis.keys()).stats().await.expect("stats").projections;
     assert_eq!((seen[0].name.as_str(), seen[0].lag, seen[0].missed, seen[0].running), ("ids", 50, 0, true));
     assert_eq!(seen[0].log_id, runner.position().log_id);
     runner.close().await.expect("closed");
@@ -309,7 +310,7 @@ async fn the_lag_is_in_the_statistics() {
         .output()
         .expect("the program runs");
     let shown = String::from_utf8(shown.stdout).expect("UTF-8");
-    assert!(shown.contains("projection    ids: 50 rows behind, nobody runs it"), "{shown}");
+    assert!(shown.contains("projection    ids: 50 rows behind, not running"), "{shown}");
 }
 
 /// A store that fails, or is never heard of again, before or after it has saved.
@@ -319,14 +320,14 @@ struct Failing {
 }
 
 impl Store for Failing {
-    type Error = ScriptError;
+    type Error = RedisStoreError;
 
-    async fn open(&mut self, token: &str, lease: Duration) -> Result<Option<Saved>, ScriptError> {
+    async fn open(&mut self, token: &str, lease: Duration) -> Result<Option<Saved>, RedisStoreError> {
         self.store.open(token, lease).await
     }
 
-    async fn save(&mut self, token: &str, lease: Duration, position: &Position, state: &[u8]) -> Result<bool, ScriptError> {
-        let wrong = || Err(ScriptError::Counter("no".to_owned()));
+    async fn save(&mut self, token: &str, lease: Duration, position: &Position, state: &[u8]) -> Result<bool, RedisStoreError> {
+        let wrong = || Err(ScriptError::Counter("no".to_owned()).into());
         match self.calls.fetch_add(1, Ordering::SeqCst) % 5 {
             0 => wrong(),
             1 => {
@@ -342,11 +343,11 @@ impl Store for Failing {
         }
     }
 
-    async fn keep(&mut self, token: &str, lease: Duration) -> Result<bool, ScriptError> {
+    async fn keep(&mut self, token: &str, lease: Duration) -> Result<bool, RedisStoreError> {
         self.store.keep(token, lease).await
     }
 
-    async fn close(&mut self, token: &str) -> Result<(), ScriptError> {
+    async fn close(&mut self, token: &str) -> Result<(), RedisStoreError> {
         self.store.close(token).await
     }
 }
@@ -359,10 +360,11 @@ async fn a_save_of_unknown_effect_applies_no_row_twice() {
     log(&mut state, 1..=650).await;
     let failing = Failing { store: store(&redis).await, calls: Arc::default() };
     let calls = Arc::clone(&failing.calls);
-    let mut runner: Runner<Ids, _> = Runner::open(failing, redis.keys().clone(), LEASE, Gaps::Refuse).await.expect("opened");
+    let mut runner: Runner<Ids, _> =
+        Runner::open(failing, control(&state.conn, redis.keys()), LEASE, Gaps::Refuse).await.expect("opened");
     loop {
         // A step that hangs is given up.
-        let step = tokio::time::timeout(Duration::from_millis(300), runner.step(&mut state.conn)).await;
+        let step = tokio::time::timeout(Duration::from_millis(300), runner.step()).await;
         assert!(!matches!(step, Ok(Err(ProjectionError::Lost))), "nobody else has it");
         if matches!(step, Ok(Ok(stepped)) if stepped.applied == 0) {
             break;
@@ -379,11 +381,11 @@ async fn child() {
     let (Ok(url), Ok(namespace)) = (std::env::var("PROJECTION_URL"), std::env::var("PROJECTION_NAMESPACE")) else { return };
     let keys = Keys::with_namespace(&namespace).expect("a namespace");
     let client = redis::Client::open(url).expect("a URL");
-    let mut conn = client.get_multiplexed_async_connection().await.expect("connected");
+    let conn = client.get_multiplexed_async_connection().await.expect("connected");
     let store = RedisStore::new(conn.clone(), keys.clone(), "ids").expect("a name");
-    let mut runner: Ran = Runner::open(store, keys, LEASE, Gaps::Refuse).await.expect("opened");
+    let mut runner: Ran = Runner::open(store, control(&conn, &keys), LEASE, Gaps::Refuse).await.expect("opened");
     loop {
-        if runner.step(&mut conn).await.expect("a step").applied == 0 {
+        if runner.step().await.expect("a step").applied == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -425,7 +427,7 @@ async fn a_projection_killed_at_any_point_applies_each_row_once() {
         console.run::<u64>(&["DEL", &redis.keys().event_projection_lease("ids")]).await;
     }
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened");
-    catch_up(&mut runner, &mut state.conn).await;
+    catch_up(&mut runner).await;
     assert_eq!(state_of(&runner).0, ids(1..=written));
     println!("{killed} of 12 were killed in the middle");
     assert!(killed > 0, "none was killed in the middle");

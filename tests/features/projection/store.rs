@@ -10,7 +10,7 @@ use seriatim::control::LogEntry;
 use seriatim::projection::{Gaps, Position, Projection, ProjectionError, Runner, Saved, Store};
 
 use crate::state::State;
-use crate::support::Redis;
+use crate::support::{Redis, control};
 
 const LEASE: Duration = Duration::from_secs(600);
 
@@ -91,18 +91,20 @@ async fn a_projection_is_kept_in_a_store_of_its_own() {
         for id in first..=last {
             state.run("XADD", &[&keys.event_log(), "*", "status", "completed", "id", &id.to_string()]).await;
         }
-        let mut runner: Runner<Ids, _> = Runner::open(table.clone(), keys.clone(), LEASE, Gaps::Refuse).await.expect("opened");
-        let second = Runner::<Ids, _>::open(table.clone(), keys.clone(), LEASE, Gaps::Refuse).await;
+        let mut runner: Runner<Ids, _> =
+            Runner::open(table.clone(), control(&state.conn, &keys), LEASE, Gaps::Refuse).await.expect("opened");
+        let second = Runner::<Ids, _>::open(table.clone(), control(&state.conn, &keys), LEASE, Gaps::Refuse).await;
         assert!(matches!(second, Err(ProjectionError::Lost)));
-        while runner.step(&mut state.conn).await.expect("a step").lag > 0 {}
+        while runner.step().await.expect("a step").lag > 0 {}
         assert_eq!((&runner.projection().expect("the saved one").0, rows(&table)), (&(1..=last).collect(), Some(last)));
         runner.close().await.expect("closed");
     }
     // Who has lost it saves nothing.
-    let mut runner: Runner<Ids, _> = Runner::open(table.clone(), keys.clone(), LEASE, Gaps::Refuse).await.expect("opened");
+    let mut runner: Runner<Ids, _> =
+        Runner::open(table.clone(), control(&state.conn, &keys), LEASE, Gaps::Refuse).await.expect("opened");
     table.0.lock().expect("no panic").had_by = None;
     state.run("XADD", &[&keys.event_log(), "*", "status", "completed", "id", "181"]).await;
-    assert!(matches!(runner.step(&mut state.conn).await, Err(ProjectionError::Lost)));
+    assert!(matches!(runner.step().await, Err(ProjectionError::Lost)));
     assert_eq!(rows(&table), Some(180));
     assert_eq!(redis.console().await.left().await, ["event.log"]);
 }

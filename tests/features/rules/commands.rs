@@ -3,10 +3,9 @@
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use seriatim::control::actions::actions;
 
 use crate::state::State;
-use crate::support::Redis;
+use crate::support::{Redis, control};
 
 fn seriatim(redis: &Redis, arguments: &[&str]) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
@@ -28,7 +27,7 @@ async fn the_commands_set_list_and_lift_rules() {
     state.clean().await;
     assert_eq!(done(&redis, &["pause", "work:*", "--reason", "a look", "--actor", "bob"]), "work:* is paused\n");
     let again = done(&redis, &["pause", "work:*", "--reason", "a longer look", "--actor", "bob", "--for", "2h"]);
-    assert_eq!(again, "work:* is paused; it was before, and has this end, actor and reason now\n");
+    assert_eq!(again, "work:* is paused; it already was, and now has this end, actor and reason\n");
     assert_eq!(done(&redis, &["block", "*"]), "* is blocked\n");
     let listed = done(&redis, &["rules"]);
     assert!(listed.starts_with("block *\n  by     "), "{listed}");
@@ -52,7 +51,7 @@ async fn the_commands_set_list_and_lift_rules() {
     assert_eq!(done(&redis, &["pause", "work:*"]), "work:* is paused; it was being lifted\n");
     assert_eq!(done(&redis, &["unblock", "*"]), "* is unblocked: workers wake its objects\n");
     let keys = redis.keys().clone();
-    let kept = actions(&mut state.conn, &keys, None, 32).await.expect("the actions");
+    let kept = control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions;
     let kept: Vec<_> = kept.iter().rev().map(|action| (action.action.as_str(), action.object.as_str())).collect();
     let expected =
         [("pause", "work:*"), ("pause", "work:*"), ("block", "*"), ("resume", "work:*"), ("pause", "work:*"), ("unblock", "*")];
@@ -77,7 +76,7 @@ async fn the_commands_say_what_is_wrong() {
         (&["pause", "work:1 "], "begins or ends with a blank"),
         (&["pause", "--exact", "work:*"], "leave --exact out"),
         (&["pause", ""], "must not be empty"),
-        (&["pause", "work:1", "--for", "0s"], "longer than nothing"),
+        (&["pause", "work:1", "--for", "0s"], "it must not be 0"),
         (&["pause", "work:1", "--for", "soon"], "write 90s, 30m or 12h"),
     ] {
         let output = seriatim(&redis, arguments);

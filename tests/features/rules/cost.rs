@@ -1,9 +1,9 @@
 //! What rules cost where there is none.
 
 use futures_util::StreamExt as _;
-use seriatim::scripts::{self, Advance, Advanced, Attach, Bounds, From, Report, Results, Suspects};
+use seriatim::wire::{self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, Report, Suspects};
 
-use super::{ADA, Kind, lift, rules, selector};
+use super::{Kind, lift, set};
 use crate::support::Redis;
 
 /// An echo of this ends what is looked at.
@@ -30,7 +30,7 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(&mut conn, &keys, &args).await.expect("attached");
+    wire::attach(&mut conn, &keys, &args).await.expect("attached");
     let bounds = Bounds {
         batch: 1,
         batch_bytes: 1 << 20,
@@ -46,7 +46,7 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
             console.emit_all(&format!("work:{object}"), ["1", "2", "3"]).await;
         }
         if with_rule {
-            rules::set(&mut conn, &keys, ADA, Kind::Pause, &selector("never:*"), None).await.expect("set");
+            set(&conn, &keys, Kind::Pause, "never:*").await;
         }
         let client = redis::Client::open(redis.url()).expect("a URL");
         let monitor = client.get_async_monitor().await.expect("a monitor");
@@ -54,14 +54,14 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
         let mut reports: Vec<Option<Report>> = vec![None; SLOTS];
         let (mut calls, mut sent) = (0, 0);
         loop {
-            let mut call = Advance::new(&keys, "w", "t", bounds, From::Markers);
+            let mut call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Markers);
             for (slot, report) in reports.iter().enumerate() {
                 match report {
                     Some(report) => call.report(slot, report),
                     None => call.free(slot),
                 }
             }
-            let answer = scripts::advance(&mut conn, &call).await.expect("an answer");
+            let answer = wire::advance(&mut conn, &call).await.expect("an answer");
             calls += 1;
             let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
             if batches.is_empty() {
@@ -70,7 +70,7 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
             sent += batches.len();
             reports = vec![None; SLOTS];
             for batch in batches {
-                let then = Results::Done;
+                let then = BatchResult::Done;
                 let report = Report { object: batch.object.clone(), tag: batch.tag, count: 1, last: Some(batch.tag.first), then };
                 reports[batch.slot] = Some(report);
             }
@@ -86,10 +86,10 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
         let asked = format!(r#""HGET" "{}" "next""#, keys.event_rules());
         counted.push((of_rules.len(), of_rules.iter().filter(|line| line.contains(&asked)).count()));
         if with_rule {
-            lift(&mut conn, &keys, Kind::Pause, "never:*").await;
+            lift(&conn, &keys, Kind::Pause, "never:*").await;
             // The next call finds nothing to wake, and takes the rule away.
-            let call = Advance::new(&keys, "w", "t", bounds, From::Markers);
-            scripts::advance(&mut conn, &call).await.expect("an answer");
+            let call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Markers);
+            wire::advance(&mut conn, &call).await.expect("an answer");
             assert_eq!(console.run::<u64>(&["EXISTS", &keys.event_rules()]).await, 0);
         }
     }

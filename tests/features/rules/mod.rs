@@ -10,9 +10,10 @@ mod workers;
 
 use std::time::Duration;
 
-use redis::aio::ConnectionLike;
+use crate::support::control;
+use redis::aio::MultiplexedConnection;
 use seriatim::control::By;
-use seriatim::control::rules::{self, Kind, Ruled, Selector};
+use seriatim::control::rules::{Kind, Ruled, Selector};
 use seriatim::keys::Keys;
 
 const ADA: By<'static> = By { who: "ada@host", why: "not now" };
@@ -21,14 +22,14 @@ fn selector(text: &str) -> Selector {
     text.parse().expect("a selector")
 }
 
-async fn set(conn: &mut impl ConnectionLike, keys: &Keys, kind: Kind, text: &str) -> Ruled {
-    rules::set(conn, keys, ADA, kind, &selector(text), None).await.expect("set")
+async fn set(conn: &MultiplexedConnection, keys: &Keys, kind: Kind, text: &str) -> Ruled {
+    control(conn, keys).set_rule(ADA, kind, &selector(text), None).await.expect("set")
 }
 
-async fn set_for(conn: &mut impl ConnectionLike, keys: &Keys, kind: Kind, text: &str, after: Duration) -> Ruled {
-    rules::set(conn, keys, ADA, kind, &selector(text), Some(after)).await.expect("set")
+async fn set_for(conn: &MultiplexedConnection, keys: &Keys, kind: Kind, text: &str, after: Duration) -> Ruled {
+    control(conn, keys).set_rule(ADA, kind, &selector(text), Some(after)).await.expect("set")
 }
 
-async fn lift(conn: &mut impl ConnectionLike, keys: &Keys, kind: Kind, text: &str) -> Ruled {
-    rules::lift(conn, keys, ADA, kind, &selector(text)).await.expect("lifted")
+async fn lift(conn: &MultiplexedConnection, keys: &Keys, kind: Kind, text: &str) -> Ruled {
+    control(conn, keys).lift_rule(ADA, kind, &selector(text)).await.expect("lifted")
 }

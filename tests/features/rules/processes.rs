@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use seriatim::control::log::log;
-
 use super::commands::done;
+use seriatim::control::Cursor;
+
 use crate::support::console::{Console, PATIENCE};
 use crate::support::process::{Process, merged, sent_to};
-use crate::support::{Redis, until};
+use crate::support::{Redis, control, until};
 
 const OBJECTS: usize = 24;
 /// A rule takes effect within this time on all processes.
@@ -36,12 +36,12 @@ async fn load(console: &Console, next: &mut usize, until_ms: u64) {
 
 /// When the batch of each event was taken, by its id, in ms by the clock of Redis; and its object.
 async fn taken(redis: &Redis) -> HashMap<u64, (u64, String)> {
-    let mut conn = redis.connect().await;
+    let conn = redis.connect().await;
     let (mut taken, mut after) = (HashMap::new(), None);
     loop {
-        let page = log(&mut conn, redis.keys(), after.as_deref(), 100).await.expect("the log");
+        let page = control(&conn, redis.keys()).log(after.as_ref(), 100).await.expect("the log");
         let Some(last) = page.entries.last() else { return taken };
-        after = Some(last.log_id.clone());
+        after = Some(Cursor::from(&last.log_id));
         for row in page.entries {
             let twice = taken.insert(row.id.expect("an id"), (row.taken_ms.expect("a time"), row.object));
             assert_eq!(twice, None);

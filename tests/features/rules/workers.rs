@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use seriatim::control::rules::{Kind, Ruled, rules};
+use seriatim::control::rules::{Kind, Ruled};
 use seriatim::sink::Stop;
 
 use super::{lift, set, set_for};
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::{Running, start};
-use crate::support::{Redis, until};
+use crate::support::{Redis, control, until};
 
 /// A worker, a console, and a connection.
 async fn running(sink: &Recorder) -> (Redis, Running, Console, redis::aio::MultiplexedConnection) {
@@ -37,26 +37,26 @@ async fn of_a_pause_and_a_block_the_one_that_is_left_holds_on() {
     for first in [Kind::Pause, Kind::Block] {
         for lifted in [Kind::Pause, Kind::Block] {
             let sink = Recorder::new();
-            let (redis, worker, console, mut conn) = running(&sink).await;
+            let (redis, worker, console, conn) = running(&sink).await;
             let second = if first == Kind::Pause { Kind::Block } else { Kind::Pause };
             let left = if lifted == Kind::Pause { Kind::Block } else { Kind::Pause };
-            assert_eq!(set(&mut conn, redis.keys(), first, "work:*").await, Ruled::New);
+            assert_eq!(set(&conn, redis.keys(), first, "work:*").await, Ruled::New);
             console.emit("work:1", "1").await;
             until_paused(&console, "work:1").await;
-            assert_eq!(set(&mut conn, redis.keys(), second, "work:*").await, Ruled::New);
-            assert_eq!(lift(&mut conn, redis.keys(), lifted, "work:*").await, Ruled::Lifted);
+            assert_eq!(set(&conn, redis.keys(), second, "work:*").await, Ruled::New);
+            assert_eq!(lift(&conn, redis.keys(), lifted, "work:*").await, Ruled::Lifted);
             // The rule goes once there is nothing more to wake: what is still paused then stays.
             until("the rule is gone", PATIENCE, async || {
-                (rules(&mut redis.connect().await, redis.keys()).await.expect("rules").rules.len() == 1).then_some(())
+                (control(&redis.connect().await, redis.keys()).rules().await.expect("rules").rules.len() == 1).then_some(())
             })
             .await;
-            assert_eq!(rules(&mut conn, redis.keys()).await.expect("rules").rules[0].kind, left);
+            assert_eq!(control(&conn, redis.keys()).rules().await.expect("rules").rules[0].kind, left);
             console.emit("other", "2").await;
             sink.until_sent(1).await;
             until_paused(&console, "work:1").await;
             assert_eq!(sink.sent_of("work:1"), Vec::<String>::new());
             console.check().await;
-            lift(&mut conn, redis.keys(), left, "work:*").await;
+            lift(&conn, redis.keys(), left, "work:*").await;
             sink.until_sent(2).await;
             worker.finish().await;
             console.until_at_rest().await;
@@ -68,13 +68,13 @@ async fn of_a_pause_and_a_block_the_one_that_is_left_holds_on() {
 #[tokio::test]
 async fn nine_resumes_in_a_row_run_the_event_once() {
     let sink = Recorder::new();
-    let (redis, worker, console, mut conn) = running(&sink).await;
-    set(&mut conn, redis.keys(), Kind::Pause, "work:1").await;
+    let (redis, worker, console, conn) = running(&sink).await;
+    set(&conn, redis.keys(), Kind::Pause, "work:1").await;
     console.emit("work:1", "1").await;
     until_paused(&console, "work:1").await;
-    assert_eq!(lift(&mut conn, redis.keys(), Kind::Pause, "work:1").await, Ruled::Lifted);
+    assert_eq!(lift(&conn, redis.keys(), Kind::Pause, "work:1").await, Ruled::Lifted);
     for _ in 1..9 {
-        let again = lift(&mut conn, redis.keys(), Kind::Pause, "work:1").await;
+        let again = lift(&conn, redis.keys(), Kind::Pause, "work:1").await;
         assert!(matches!(again, Ruled::Lifting | Ruled::NotSet), "{again:?}");
     }
     sink.until_sent(1).await;
@@ -89,8 +89,8 @@ async fn nine_resumes_in_a_row_run_the_event_once() {
 #[tokio::test]
 async fn a_rule_lifts_itself_at_its_end() {
     let sink = Recorder::new();
-    let (redis, worker, console, mut conn) = running(&sink).await;
-    set_for(&mut conn, redis.keys(), Kind::Block, "*", Duration::from_millis(300)).await;
+    let (redis, worker, console, conn) = running(&sink).await;
+    set_for(&conn, redis.keys(), Kind::Block, "*", Duration::from_millis(300)).await;
     console.emit("work:1", "1").await;
     until_paused(&console, "work:1").await;
     sink.until_sent(1).await;
@@ -106,10 +106,10 @@ async fn what_is_in_flight_finishes_and_emits_go_on() {
     let gate = Gate::closed();
     let waits = gate.clone();
     let sink = Recorder::with(move |offer| if offer.text() == "1" { Act::Wait(waits.clone()) } else { Act::Send });
-    let (redis, worker, console, mut conn) = running(&sink).await;
+    let (redis, worker, console, conn) = running(&sink).await;
     console.emit("work:1", "1").await;
     gate.until_reached(1).await;
-    set(&mut conn, redis.keys(), Kind::Pause, "work:*").await;
+    set(&conn, redis.keys(), Kind::Pause, "work:*").await;
     console.emit_all("work:1", ["2", "3"]).await;
     console.emit("work:2", "21").await;
     gate.open();
@@ -120,7 +120,7 @@ async fn what_is_in_flight_finishes_and_emits_go_on() {
     until("the other one is sent", PATIENCE, async || (!sink.sent_of("other").is_empty()).then_some(())).await;
     assert_eq!((sink.sent_of("work:1"), sink.sent_of("work:2")), (vec!["1".to_owned()], vec![]));
     console.check().await;
-    lift(&mut conn, redis.keys(), Kind::Pause, "work:*").await;
+    lift(&conn, redis.keys(), Kind::Pause, "work:*").await;
     sink.until_sent(6).await;
     worker.finish().await;
     assert_eq!(sink.applied_of("work:1"), ["1", "2", "3", "4"]);
@@ -132,17 +132,17 @@ async fn what_is_in_flight_finishes_and_emits_go_on() {
 #[tokio::test]
 async fn a_retry_waits_for_the_rule_and_stays_counted() {
     let sink = Recorder::with(|offer| if offer.before == 0 { Act::Stop(Stop::transient("down")) } else { Act::Send });
-    let (redis, worker, console, mut conn) = running(&sink).await;
+    let (redis, worker, console, conn) = running(&sink).await;
     worker.finish().await;
     let worker = start(&redis, "w", &sink, |config| config.retry = "fixed:200ms".parse().expect("a policy"));
     console.emit("work:1", "1").await;
     console.until_held("work:1", "retry: down").await;
-    set(&mut conn, redis.keys(), Kind::Pause, "work:1").await;
+    set(&conn, redis.keys(), Kind::Pause, "work:1").await;
     until_paused(&console, "work:1").await;
     assert_eq!(console.held_id("work:1").await.as_deref(), Some("1 0 1 0 retry: down"));
     assert_eq!(sink.offered().len(), 1);
     console.check().await;
-    lift(&mut conn, redis.keys(), Kind::Pause, "work:1").await;
+    lift(&conn, redis.keys(), Kind::Pause, "work:1").await;
     sink.until_sent(1).await;
     assert_eq!((sink.sent()[0].id, sink.sent()[0].attempts, sink.sent()[0].crashes), (1, 1, 0));
     worker.finish().await;
@@ -158,7 +158,7 @@ async fn a_pause_counts_nothing() {
     let sink = Recorder::with(move |offer| if offer.text() == "1" { Act::Wait(waits.clone()) } else { Act::Send });
     let redis = Redis::start();
     let console = redis.console().await;
-    let mut conn = redis.connect().await;
+    let conn = redis.connect().await;
     let worker = start(&redis, "w", &sink, |config| {
         config.retry = "fixed:1ms,attempts=1,then=dead-letter".parse().expect("a policy");
         config.batch = 1;
@@ -166,26 +166,26 @@ async fn a_pause_counts_nothing() {
     console.emit("work:1", "1").await;
     gate.until_reached(1).await;
     // In flight, and with one behind it.
-    set(&mut conn, redis.keys(), Kind::Pause, "work:1").await;
+    set(&conn, redis.keys(), Kind::Pause, "work:1").await;
     console.emit("work:1", "2").await;
     gate.open();
     until_paused(&console, "work:1").await;
     // Queued, and under one rule or the other all the time.
     for _ in 0..5 {
-        set(&mut conn, redis.keys(), Kind::Block, "*").await;
-        lift(&mut conn, redis.keys(), Kind::Pause, "work:1").await;
+        set(&conn, redis.keys(), Kind::Block, "*").await;
+        lift(&conn, redis.keys(), Kind::Pause, "work:1").await;
         until("the pause is gone", PATIENCE, async || {
-            (rules(&mut redis.connect().await, redis.keys()).await.expect("rules").rules.len() == 1).then_some(())
+            (control(&redis.connect().await, redis.keys()).rules().await.expect("rules").rules.len() == 1).then_some(())
         })
         .await;
-        set(&mut conn, redis.keys(), Kind::Pause, "work:1").await;
-        lift(&mut conn, redis.keys(), Kind::Block, "*").await;
+        set(&conn, redis.keys(), Kind::Pause, "work:1").await;
+        lift(&conn, redis.keys(), Kind::Block, "*").await;
         until("the block is gone", PATIENCE, async || {
-            (rules(&mut redis.connect().await, redis.keys()).await.expect("rules").rules.len() == 1).then_some(())
+            (control(&redis.connect().await, redis.keys()).rules().await.expect("rules").rules.len() == 1).then_some(())
         })
         .await;
     }
-    lift(&mut conn, redis.keys(), Kind::Pause, "work:1").await;
+    lift(&conn, redis.keys(), Kind::Pause, "work:1").await;
     sink.until_sent(2).await;
     worker.finish().await;
     assert!(

@@ -13,15 +13,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use seriatim::control;
 use seriatim::keys::Keys;
 use seriatim::verify::Judge;
 
 use super::child::{FAILED, FINISHED};
 use super::fault::Fault;
-use crate::support::Redis;
 use crate::support::console::Console;
 use crate::support::process::sent_to;
+use crate::support::{Redis, control};
 
 /// As long as anything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -353,7 +352,7 @@ impl<'a> Scene<'a> {
         let verdict = judge.finish();
         let rest = Self::rest(&self.console).await;
         let checked =
-            control::check(&mut self.redis.connect().await, &self.console.keys).await.map_err(|error| error.to_string())?;
+            control(&self.redis.connect().await, &self.console.keys).check().await.map_err(|error| error.to_string())?;
         if !verdict.is_clean() || !checked.is_clean() || !rest.is_empty() {
             let logs: Vec<_> =
                 self.files.iter().map(|file| std::fs::read_to_string(file.with_extension("log")).unwrap_or_default()).collect();

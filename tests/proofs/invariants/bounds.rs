@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rstest::rstest;
-use seriatim::scripts::{self, Bounds, From, Results, ScriptError};
+use seriatim::wire::{self, BatchResult, Bounds, ClaimFirst, ScriptError};
 
 use super::puppet::{Puppet, Slot, WIDE};
 use super::rig::Rig;
@@ -143,7 +143,7 @@ async fn held_and_marked(rig: &mut Rig, p: &mut Puppet) {
     p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     for slot in 0..4 {
         let tag = p.hand(slot).tag;
-        p.tell(slot, 0, Results::Hold { rest: tag, delay: Some(Duration::ZERO), why: "retry: no".to_owned() });
+        p.tell(slot, 0, BatchResult::Hold { rest: tag, delay: Some(Duration::ZERO), reason: "retry: no".into() });
     }
     p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 0, ..WIDE }).await;
     for n in 0..4 {
@@ -159,10 +159,10 @@ fn objects(p: &Puppet) -> Vec<String> {
 }
 
 #[rstest]
-#[case(From::Held, ["h0", "m0", "h1", "m1"])]
-#[case(From::Markers, ["m0", "h0", "m1", "h1"])]
+#[case(ClaimFirst::Held, ["h0", "m0", "h1", "m1"])]
+#[case(ClaimFirst::Markers, ["m0", "h0", "m1", "h1"])]
 #[tokio::test]
-async fn held_objects_and_markers_take_turns(#[case] from: From, #[case] expected: [&str; 4]) {
+async fn held_objects_and_markers_take_turns(#[case] from: ClaimFirst, #[case] expected: [&str; 4]) {
     let mut rig = Rig::start().await;
     let mut p = rig.process("p", 4).await;
     held_and_marked(&mut rig, &mut p).await;
@@ -181,7 +181,7 @@ async fn turns_go_on_over_calls() {
     held_and_marked(&mut rig, &mut p).await;
     let markers = rig.keys.objects_with_events();
     rig.redis::<i64>("RPUSH", &[markers.as_bytes(), b"nothing", b"", b"h3"]).await;
-    p.from = From::Markers;
+    p.from = ClaimFirst::Markers;
     for _ in 0..4 {
         let given = p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 1, ..WIDE }).await;
         assert_eq!((given.slots.len(), given.more), (1, true));
@@ -206,7 +206,7 @@ async fn a_turn_of_the_markers_goes_on_with_the_next_call() {
     let markers = rig.keys.objects_with_events();
     rig.redis::<i64>("RPUSH", &[markers.as_bytes(), b"h2", b"h3", b"h2", b"h3"]).await;
     let bounds = Bounds { markers: 2, ..WIDE };
-    p.from = From::Held;
+    p.from = ClaimFirst::Held;
     let mut given = Vec::new();
     for _ in 0..3 {
         given.push(p.advance(&mut rig.conn, &rig.keys, bounds).await);
@@ -234,10 +234,10 @@ async fn markers_of_one_object_give_it_to_one_slot() {
 /// An object that is let go of and claimed in one call: by a yield and by a hold that is over at
 /// once.
 #[rstest]
-#[case(1, Results::Yield, "2")]
-#[case(0, Results::Hold { rest: "1 0 1".parse().expect("a tag"), delay: Some(Duration::ZERO), why: "retry: no".to_owned() }, "1 1 1")]
+#[case(1, BatchResult::Yield, "2")]
+#[case(0, BatchResult::Hold { rest: "1 0 1".parse().expect("a tag"), delay: Some(Duration::ZERO), reason: "retry: no".into() }, "1 1 1")]
 #[tokio::test]
-async fn an_object_is_let_go_of_and_claimed_in_one_call(#[case] count: usize, #[case] then: Results, #[case] tag: &str) {
+async fn an_object_is_let_go_of_and_claimed_in_one_call(#[case] count: usize, #[case] then: BatchResult, #[case] tag: &str) {
     let mut rig = Rig::start().await;
     let mut p = rig.process("p", 2).await;
     rig.emit(b"a", 2, 0).await;
@@ -311,7 +311,7 @@ async fn large_ids_are_written_in_full(#[case] counter: &str) {
     p.tell(
         0,
         0,
-        Results::Reject { next: Some(super::puppet::rest(tag, 1)), id: tag.first, error: "bad".to_owned(), attempts: 0 },
+        BatchResult::Reject { next: Some(super::puppet::rest(tag, 1)), id: tag.first, error: "bad".to_owned(), attempts: 0 },
     );
     p.advance(&mut rig.conn, &rig.keys, bounds).await;
     rig.sound().await;
@@ -339,7 +339,7 @@ async fn no_id_is_given_behind_the_last_one() {
     let last_usable = (1u64 << 53) - 1 - 1024;
     rig.redis::<()>("SET", &[key.as_bytes(), (last_usable + 1).to_string().as_bytes()]).await;
     let before = format!("{:?}", rig.look().await);
-    let refused = scripts::advance(&mut rig.conn, &p.call(&rig.keys, bounds, &[0])).await;
+    let refused = wire::advance(&mut rig.conn, &p.call(&rig.keys, bounds, &[0])).await;
     assert!(matches!(refused, Err(ScriptError::Counter(_))), "{refused:?}");
     assert_eq!(format!("{:?}", rig.look().await), before);
     rig.redis::<()>("SET", &[key.as_bytes(), last_usable.to_string().as_bytes()]).await;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use seriatim::scripts::Tag;
+use seriatim::wire::Tag;
 
 use super::state::{Name, Object, State, text};
 use super::world::{Number, World, number};

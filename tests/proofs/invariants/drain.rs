@@ -1,6 +1,6 @@
 //! The end of a random schedule: peace, in which everything must come out.
 
-use seriatim::scripts::{self, Detached};
+use seriatim::wire::{self, Detached};
 
 use super::puppet::{CRASHES_MAX, LEASE, Puppet, Slot, WIDE};
 use super::run::{DAY, Run, holds_lease};
@@ -60,7 +60,7 @@ impl Run {
             }
             puppet.tell_done();
             let (token, slots) = (puppet.token.clone(), puppet.slots.len());
-            scripts::renew(&mut self.conn, &self.keys, &own, &token, LEASE, slots).await.map_err(|error| error.to_string())?;
+            wire::renew(&mut self.conn, &self.keys, &own, &token, LEASE, slots).await.map_err(|error| error.to_string())?;
             let given = puppet.advance(&mut self.conn, &self.keys, WIDE).await;
             if !given.slots.is_empty() {
                 self.trace.push(format!("{own} {token}: {given:?}"));
@@ -73,14 +73,14 @@ impl Run {
     /// The last ones leave, and late calls find nothing to do. Only what is meant to stay is there.
     async fn leave(&mut self) -> Result<(), String> {
         for puppet in std::mem::take(&mut self.puppets) {
-            let detached = scripts::detach(&mut self.conn, &self.keys, &puppet.name, &puppet.token).await;
+            let detached = wire::detach(&mut self.conn, &self.keys, &puppet.name, &puppet.token).await;
             match detached {
                 Ok(Detached::Detached { held: 0 }) => {}
                 other => return Err(format!("{} {} had nothing, and detached with {other:?}", puppet.name, puppet.token)),
             }
         }
         for call in std::mem::take(&mut self.late) {
-            scripts::advance(&mut self.conn, &call).await.map_err(|error| error.to_string())?;
+            wire::advance(&mut self.conn, &call).await.map_err(|error| error.to_string())?;
         }
         self.look().await?;
         let undone = self.world.undone();

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rstest::rstest;
-use seriatim::scripts::{Bounds, Results};
+use seriatim::wire::{BatchResult, Bounds};
 
 use super::puppet::{CRASHES_MAX, WIDE, rest};
 use super::rig::Rig;
@@ -53,9 +53,9 @@ async fn names_of_every_kind_go_the_whole_path(#[values(false, true)] namespace:
     for slot in 0..names.len() {
         let tag = p.hand(slot).tag;
         let then = match slot % 3 {
-            0 => Results::Hold { rest: tag, delay: Some(Duration::ZERO), why: "retry: no".to_owned() },
-            1 => Results::Hold { rest: tag, delay: None, why: "retry: no".to_owned() },
-            _ => Results::Reject { next: Some(rest(tag, 1)), id: tag.first, error: "bad".to_owned(), attempts: 0 },
+            0 => BatchResult::Hold { rest: tag, delay: Some(Duration::ZERO), reason: "retry: no".into() },
+            1 => BatchResult::Hold { rest: tag, delay: None, reason: "retry: no".into() },
+            _ => BatchResult::Reject { next: Some(rest(tag, 1)), id: tag.first, error: "bad".to_owned(), attempts: 0 },
         };
         p.tell(slot, 0, then);
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::scripts::{
-    self, Advance, Advanced, Attach, Attached, Bounds, EventLog, From, Report, Results, ScriptError, Suspects, Tag,
+use seriatim::wire::{
+    self, Advance, Advanced, Attach, Attached, BatchResult, Bounds, ClaimFirst, EventLog, Report, ScriptError, Suspects, Tag,
 };
 
 use super::state::{Name, State};
@@ -43,7 +43,7 @@ pub struct Puppet {
     pub before: String,
     pub attached: bool,
     pub slots: Vec<Slot>,
-    pub from: From,
+    pub from: ClaimFirst,
     /// Whether it has the event log on.
     pub logs: bool,
 }
@@ -56,7 +56,7 @@ impl Puppet {
             before: String::new(),
             attached: false,
             slots: vec![Slot::Free; slots],
-            from: From::Held,
+            from: ClaimFirst::Held,
             logs: false,
         }
     }
@@ -87,7 +87,7 @@ impl Puppet {
             crashes_max: CRASHES_MAX,
             suspects: Suspects::NONE,
         };
-        scripts::attach(conn, keys, &args).await
+        wire::attach(conn, keys, &args).await
     }
 
     /// A call that names these slots, with what the process believes of each.
@@ -131,7 +131,7 @@ impl Puppet {
     pub async fn advance(&mut self, conn: &mut MultiplexedConnection, keys: &Keys, bounds: Bounds) -> Given {
         let named: Vec<usize> = (0..self.slots.len()).filter(|slot| !matches!(self.slots[*slot], Slot::Has(_))).collect();
         let call = self.call(keys, bounds, &named);
-        let reply = scripts::advance(conn, &call).await.expect("advance");
+        let reply = wire::advance(conn, &call).await.expect("advance");
         match self.answered(&named, reply) {
             Answer::Given(given) => given,
             other => panic!("{other:?}"),
@@ -147,7 +147,7 @@ impl Puppet {
     }
 
     /// The first `count` events of the slot's batch are delivered, and this follows.
-    pub fn tell(&mut self, slot: usize, count: usize, then: Results) {
+    pub fn tell(&mut self, slot: usize, count: usize, then: BatchResult) {
         let hand = self.hand(slot);
         let last = count.checked_sub(1).map(|at| hand.tag.first + at as u64);
         self.slots[slot] = Slot::Told(Report { object: hand.object.clone(), tag: hand.tag, count, last, then });
@@ -158,7 +158,7 @@ impl Puppet {
         for slot in 0..self.slots.len() {
             if let Slot::Has(hand) = &self.slots[slot] {
                 let count = hand.events.len();
-                self.tell(slot, count, Results::Done);
+                self.tell(slot, count, BatchResult::Done);
             }
         }
     }
@@ -167,7 +167,7 @@ impl Puppet {
     pub fn forget(&mut self) {
         self.attached = false;
         self.slots.fill(Slot::Free);
-        self.from = From::Held;
+        self.from = ClaimFirst::Held;
     }
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rstest::rstest;
-use seriatim::scripts::{self, Bounds, Results};
+use seriatim::wire::{self, BatchResult, Bounds};
 
 use super::puppet::WIDE;
 use super::rig::Rig;
@@ -88,7 +88,7 @@ async fn a_held_object_with_a_wrong_key_stays_held(#[case] suffix: &str) {
     rig.emit(b"a", 2, 0).await;
     p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     let rest = "1 0 1".parse().expect("a tag");
-    p.tell(0, 0, Results::Hold { rest, delay: Some(Duration::ZERO), why: "retry: no".to_owned() });
+    p.tell(0, 0, BatchResult::Hold { rest, delay: Some(Duration::ZERO), reason: "retry: no".into() });
     p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 0, ..WIDE }).await;
     let (wrong, aside) = (rig.key(b"a", suffix), rig.key(b"a", ":data"));
     let moved = suffix == ":events.held";
@@ -127,7 +127,7 @@ async fn a_shared_key_of_a_wrong_type_stops_the_call_before_it_writes(#[case] na
     rig.redis::<i64>("SADD", &[&wrong, b"x"]).await;
     rig.deliver(&mut p);
     let before = format!("{:?}", rig.look().await);
-    let failed = scripts::advance(&mut rig.conn, &p.call(&rig.keys, WIDE, &[0])).await.expect_err("a wrong type");
+    let failed = wire::advance(&mut rig.conn, &p.call(&rig.keys, WIDE, &[0])).await.expect_err("a wrong type");
     assert!(failed.is_wrong_type(), "{failed}");
     assert_eq!(format!("{:?}", rig.look().await), before);
 }

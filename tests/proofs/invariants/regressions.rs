@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use seriatim::scripts::{self, Attached, Renewed, Results};
+use seriatim::wire::{self, Attached, BatchResult, Renewed};
 
 use super::check::held_tag;
 use super::puppet::{CRASHES_MAX, LEASE, Puppet, WIDE, rest};
@@ -57,7 +57,7 @@ async fn a_pop_for_a_slot_that_is_run_no_more_is_found_by_a_renewal() {
     let mut p = rig.process("p", 1).await;
     rig.emit(b"a", 1, 0).await;
     rig.pop("p.2").await.expect("a marker");
-    let renewed = scripts::renew(&mut rig.conn, &rig.keys, "p", &p.token, LEASE, 1).await.expect("renew");
+    let renewed = wire::renew(&mut rig.conn, &rig.keys, "p", &p.token, LEASE, 1).await.expect("renew");
     assert_eq!(renewed, Renewed::Renewed { strays: 1 });
     rig.drain(&mut p).await;
 }
@@ -72,10 +72,10 @@ async fn a_name_is_forgotten_a_day_after_its_last_renewal() {
     let workers = rig.keys.event_workers();
     let long_ago = format!("1 {} 1000", p.token);
     rig.redis::<i64>("HSET", &[workers.as_bytes(), b"p", long_ago.as_bytes()]).await;
-    scripts::renew(&mut rig.conn, &rig.keys, "p", &p.token, LEASE, 1).await.expect("renew");
+    wire::renew(&mut rig.conn, &rig.keys, "p", &p.token, LEASE, 1).await.expect("renew");
     rig.expire("p").await;
     sweep(&mut rig.conn, &rig.keys, "q", CRASHES_MAX, DAY).await.expect("adopt");
-    let renewed = scripts::renew(&mut rig.conn, &rig.keys, "p", &p.token, LEASE, 1).await.expect("renew");
+    let renewed = wire::renew(&mut rig.conn, &rig.keys, "p", &p.token, LEASE, 1).await.expect("renew");
     assert_eq!(renewed, Renewed::Lapsed);
     rig.redis::<i64>("HSET", &[workers.as_bytes(), b"p", long_ago.as_bytes()]).await;
     sweep(&mut rig.conn, &rig.keys, "q", CRASHES_MAX, DAY).await.expect("adopt");
@@ -112,10 +112,10 @@ async fn what_is_no_id_is_not_taken_for_one() {
     for bad in ["nan", "inf", "1e5", "0x10", " 7", "-1", "1.5", "", "9007199254740992"] {
         rig.redis::<()>("SET", &[counter.as_bytes(), bad.as_bytes()]).await;
         let call = p.call(&rig.keys, WIDE, &[0]);
-        let refused = scripts::advance(&mut rig.conn, &call).await;
-        assert!(matches!(&refused, Err(scripts::ScriptError::Counter(text)) if text == bad), "{bad:?}: {refused:?}");
-        let refused = scripts::connect(&mut rig.conn, &rig.keys, "", scripts::Seen::default()).await;
-        assert!(matches!(&refused, Err(scripts::ScriptError::Counter(text)) if text == bad), "{bad:?}: {refused:?}");
+        let refused = wire::advance(&mut rig.conn, &call).await;
+        assert!(matches!(&refused, Err(wire::ScriptError::Counter(text)) if text == bad), "{bad:?}: {refused:?}");
+        let refused = wire::connect(&mut rig.conn, &rig.keys, "", wire::Seen::default()).await;
+        assert!(matches!(&refused, Err(wire::ScriptError::Counter(text)) if text == bad), "{bad:?}: {refused:?}");
     }
     rig.redis::<i64>("DEL", &[counter.as_bytes()]).await;
     let last = rig.key(b"a", ":last.event.id");
@@ -145,9 +145,9 @@ async fn a_held_batch_without_numbers_is_not_passed_over() {
     p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     for slot in 0..2 {
         let tag = p.hand(slot).tag;
-        p.tell(slot, 0, Results::Hold { rest: tag, delay: Some(Duration::ZERO), why: "retry: no".to_owned() });
+        p.tell(slot, 0, BatchResult::Hold { rest: tag, delay: Some(Duration::ZERO), reason: "retry: no".into() });
     }
-    p.advance(&mut rig.conn, &rig.keys, scripts::Bounds { claims: 0, ..WIDE }).await;
+    p.advance(&mut rig.conn, &rig.keys, wire::Bounds { claims: 0, ..WIDE }).await;
     let id_of_a = rig.sound().await.object(b"a").held_id.expect("numbers");
     let (numbers, queue) = (rig.key(b"a", ":events.held.id"), rig.key(b"a", ":events"));
     rig.redis::<i64>("DEL", &[&numbers]).await;
@@ -177,14 +177,14 @@ async fn a_dead_letter_that_cannot_be_written_keeps_its_numbers() {
     p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     for _ in 0..2 {
         let tag = p.hand(0).tag;
-        p.tell(0, 0, Results::Hold { rest: tag, delay: Some(Duration::ZERO), why: "retry: no".to_owned() });
+        p.tell(0, 0, BatchResult::Hold { rest: tag, delay: Some(Duration::ZERO), reason: "retry: no".into() });
         p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     }
     let dead = rig.keys.events_dead();
     rig.redis::<()>("SET", &[dead.as_bytes(), b"wrong"]).await;
     let tag = p.hand(0).tag;
     assert_eq!(tag.handouts, 2);
-    p.tell(0, 0, Results::Reject { next: Some(rest(tag, 1)), id: tag.first, error: "bad".to_owned(), attempts: 0 });
+    p.tell(0, 0, BatchResult::Reject { next: Some(rest(tag, 1)), id: tag.first, error: "bad".to_owned(), attempts: 0 });
     p.advance(&mut rig.conn, &rig.keys, WIDE).await;
     rig.redis::<i64>("DEL", &[dead.as_bytes()]).await;
     let state = rig.sound().await;
@@ -225,14 +225,14 @@ async fn a_call_that_fails_half_way_leaves_no_tag_without_a_batch() {
     let (a, b) = if p.hand(0).object == "a" { (0, 1) } else { (1, 0) };
     rig.world.receive(p.hand(a), 1).expect("sound");
     let tag = p.hand(b).tag;
-    p.tell(a, 1, Results::Done);
-    p.tell(b, 1, Results::Part { next: rest(tag, 1) });
+    p.tell(a, 1, BatchResult::Done);
+    p.tell(b, 1, BatchResult::Part { next: rest(tag, 1) });
     let wrong = rig.keys.worker_event(&p.w(b));
     let aside = [wrong.as_bytes(), b".aside"].concat();
     rig.redis::<()>("RENAME", &[wrong.as_bytes(), &aside]).await;
     rig.redis::<()>("SET", &[wrong.as_bytes(), b"wrong"]).await;
     let call = p.call(&rig.keys, WIDE, &[a, b]);
-    let failed = scripts::advance(&mut rig.conn, &call).await.expect_err("a wrong type");
+    let failed = wire::advance(&mut rig.conn, &call).await.expect_err("a wrong type");
     // It was passed on as `ERR WRONGTYPE …`, which a worker process took for a passing failure, and
     // repeated without end.
     assert!(failed.is_wrong_type(), "{failed}");
@@ -254,7 +254,7 @@ async fn a_wrong_type_of_a_batch_is_not_blamed_on_the_object() {
     let wrong = rig.keys.worker_event("p.0");
     rig.redis::<()>("SET", &[wrong.as_bytes(), b"wrong"]).await;
     let call = p.call(&rig.keys, WIDE, &[0]);
-    let failed = scripts::advance(&mut rig.conn, &call).await.expect_err("a wrong type");
+    let failed = wire::advance(&mut rig.conn, &call).await.expect_err("a wrong type");
     assert!(failed.is_wrong_type(), "{failed}");
     rig.redis::<i64>("DEL", &[wrong.as_bytes()]).await;
     assert!(rig.sound().await.due.is_empty());

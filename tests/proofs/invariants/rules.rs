@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use seriatim::scripts::operator::{self, By, RuleStep, Ruled};
+use seriatim::wire::operator::{self, By, RuleStep, Ruled};
 
 use super::run::Run;
 use super::state::{Name, State, text};

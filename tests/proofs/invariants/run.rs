@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Attached, Bounds, Forgot, From, Renewed, Results, Seen, Suspects, Tag};
+use seriatim::wire::{self, Advance, Attached, BatchResult, Bounds, ClaimFirst, Forgot, Renewed, Seen, Suspects, Tag};
 
 use super::check::check;
 use super::puppet::{Answer, CRASHES_MAX, LEASE, Puppet, Slot, WIDE, agrees, rest};
@@ -226,7 +226,7 @@ impl Run {
         }
         let bounds = self.bounds();
         if self.rng.percent(20) {
-            self.puppets[p].from = [From::Held, From::Markers][self.rng.at(2)];
+            self.puppets[p].from = [ClaimFirst::Held, ClaimFirst::Markers][self.rng.at(2)];
         }
         let call = self.puppets[p].call(&self.keys, bounds, &named);
         let who = format!("advance {} {} {named:?} {bounds:?}", self.puppets[p].name, self.puppets[p].token);
@@ -236,10 +236,10 @@ impl Run {
             self.late.push(call);
             return Ok(());
         }
-        let mut reply = scripts::advance(&mut self.conn, &call).await.map_err(|error| error.to_string())?;
+        let mut reply = wire::advance(&mut self.conn, &call).await.map_err(|error| error.to_string())?;
         if fate < 20 {
             self.look().await?;
-            reply = scripts::advance(&mut self.conn, &call).await.map_err(|error| error.to_string())?;
+            reply = wire::advance(&mut self.conn, &call).await.map_err(|error| error.to_string())?;
         }
         if self.rng.percent(20) {
             self.late.push(call);
@@ -311,27 +311,27 @@ impl Run {
         Ok(())
     }
 
-    fn outcome(&mut self, hand: &Hand, count: usize) -> Results {
+    fn outcome(&mut self, hand: &Hand, count: usize) -> BatchResult {
         let len = hand.events.len();
         if count == len {
-            return if self.rng.percent(25) { Results::Yield } else { Results::Done };
+            return if self.rng.percent(25) { BatchResult::Yield } else { BatchResult::Done };
         }
         let tag = rest(hand.tag, count);
         match self.rng.below(10) {
-            0..3 => Results::Part { next: tag },
+            0..3 => BatchResult::Part { next: tag },
             3..5 => {
                 let next = (count + 1 < len).then(|| rest(hand.tag, count + 1));
                 let (id, error, attempts) = (tag.first, "bad".to_owned(), tag.attempts);
                 match self.rng.percent(70) {
-                    true => Results::Reject { next, id, error, attempts },
-                    false => Results::Complete { next, id, error, attempts },
+                    true => BatchResult::Reject { next, id, error, attempts },
+                    false => BatchResult::Complete { next, id, error, attempts },
                 }
             }
             what => {
                 let delay = [Some(Duration::ZERO), Some(Duration::ZERO), Some(LEASE), None][what as usize % 4];
                 // A failure, or a batch put aside that has not failed.
                 let failed = u32::from(self.rng.percent(60));
-                Results::Hold { rest: Tag { attempts: tag.attempts + failed, ..tag }, delay, why: "retry: no".to_owned() }
+                BatchResult::Hold { rest: Tag { attempts: tag.attempts + failed, ..tag }, delay, reason: "retry: no".into() }
             }
         }
     }
@@ -366,7 +366,7 @@ impl Run {
             return Ok(());
         }
         let slots = puppet.slots.len();
-        let renewed = scripts::renew(&mut self.conn, &self.keys, &puppet.name, &puppet.token, LEASE, slots).await;
+        let renewed = wire::renew(&mut self.conn, &self.keys, &puppet.name, &puppet.token, LEASE, slots).await;
         let renewed = renewed.map_err(|error| error.to_string())?;
         self.say(format!("renew {} {}: {renewed:?}", self.puppets[p].name, self.puppets[p].token));
         let answer = match renewed {
@@ -391,7 +391,7 @@ impl Run {
         let puppet = self.puppets.remove(self.rng.at(self.puppets.len()));
         let mut detached = None;
         for _ in 0..1 + self.rng.at(2) {
-            detached = Some(scripts::detach(&mut self.conn, &self.keys, &puppet.name, &puppet.token).await.expect("detach"));
+            detached = Some(wire::detach(&mut self.conn, &self.keys, &puppet.name, &puppet.token).await.expect("detach"));
         }
         self.say(format!("detach {} {}: {detached:?}", puppet.name, puppet.token));
     }
@@ -439,7 +439,7 @@ impl Run {
     /// An operator forgets an object, if it is idle.
     async fn forget(&mut self) {
         let object = OBJECTS[self.rng.at(OBJECTS.len())];
-        let forgot = scripts::forget(&mut self.conn, &self.keys, &[object]).await.expect("forget").remove(0);
+        let forgot = wire::forget(&mut self.conn, &self.keys, &[object]).await.expect("forget").remove(0);
         self.say(format!("forget {}: {forgot:?}", text(&Name::from_static(object))));
         if let Forgot::Forgotten { last_event_id } = forgot {
             self.world.forgotten.insert(last_event_id.parse().expect("an id"));
@@ -449,7 +449,7 @@ impl Run {
     async fn arrive_late(&mut self) {
         if !self.late.is_empty() {
             let at = self.rng.at(self.late.len());
-            let reply = scripts::advance(&mut self.conn, &self.late[at]).await;
+            let reply = wire::advance(&mut self.conn, &self.late[at]).await;
             self.say(format!("a late call: {reply:?}"));
             if self.rng.percent(50) {
                 self.late.remove(at);
@@ -471,7 +471,7 @@ impl Run {
         let replication_id = ["1st", "2nd"][self.rng.at(2)];
         let highest = if self.rng.percent(90) { 0 } else { self.world.counter };
         let seen = Seen { highest, first_id: 1 + self.rng.below(20), ..Seen::default() };
-        let connected = scripts::connect(&mut self.conn, &self.keys, replication_id, seen).await.expect("connect");
+        let connected = wire::connect(&mut self.conn, &self.keys, replication_id, seen).await.expect("connect");
         self.say(format!("connect {replication_id}: {connected:?}"));
     }
 

@@ -23,7 +23,7 @@ pub fn number(event: &[u8]) -> Number {
 #[derive(Debug, Clone)]
 pub struct Hand {
     pub object: Name,
-    pub tag: seriatim::scripts::Tag,
+    pub tag: seriatim::wire::Tag,
     pub prev: u64,
     pub events: Vec<Bytes>,
 }

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, Pipeline, RedisError, Value};
+use seriatim::connection::url::tcp_settings;
 use seriatim::keys::Keys;
-use seriatim::url::tcp_settings;
 use tokio::task::JoinSet;
 
-use crate::exit::{Exit, Failure};
-use crate::told::told;
+use crate::console::exit::{Exit, Failure};
+use crate::console::told::told;
 
 /// How long Redis may take for anything; a pipeline of ours on a busy machine counts.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);

@@ -39,7 +39,7 @@ impl Lpush {
         match output.map(|output| read(&String::from_utf8_lossy(&output.stdout))) {
             Ok(Some(per_second)) if record => samples.push(per_second),
             Ok(Some(_)) => {}
-            Ok(None) => self.per_second = Err("not measured: it said nothing that can be read"),
+            Ok(None) => self.per_second = Err("not measured: its output is unreadable"),
             Err(_) => self.per_second = Err("not measured: it is not on the PATH"),
         }
         place.clean().await

@@ -16,8 +16,8 @@ use super::place::{PATIENCE, Place, lost};
 use super::system::{Consumers, Producer, System};
 use super::tally::Tally;
 use super::workload::Workload;
-use crate::exit::{Exit, Failure};
-use crate::worker;
+use crate::commands::worker;
+use crate::console::exit::{Exit, Failure};
 
 /// The system that is measured.
 pub(super) struct Seriatim {

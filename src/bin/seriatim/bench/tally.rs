@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::workload::{Chain, Workload};
-use crate::exit::{Exit, Failure};
+use crate::console::exit::{Exit, Failure};
 
 /// If nothing arrives for so long, nothing will.
 const STALL: Duration = Duration::from_secs(60);
@@ -97,7 +97,7 @@ impl Tally {
     /// Whether all that arrived was right; asked again at the end, for what came too much.
     pub(super) fn check(&self, system: &str) -> anyhow::Result<()> {
         let wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        wrong.map_or(Ok(()), |what| Err(Failure::with(Exit::Broken, format!("{system}: {what}; this is no figure but a fault"))))
+        wrong.map_or(Ok(()), |what| Err(Failure::with(Exit::Broken, format!("{system}: {what}; this is a fault, not a figure"))))
     }
 
     /// When an event arrived.

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use crate::exit::{Exit, Failure};
-use crate::lines::{Fields, Lines};
+use crate::console::exit::{Exit, Failure};
+use crate::console::lines::{Fields, Lines};
 use crate::random::Random;
 
 /// So many objects can be drawn; of 25,000 draws about 2,000 different ones come up.
@@ -88,7 +88,7 @@ pub(super) fn from_file(path: &Path, fields: &Fields, dir: &Path) -> anyhow::Res
         }
         let read = fields.of(line.text);
         let (object, event) =
-            read.map_err(|error| Failure::with(Exit::Input, format!("{name}:{} is no input line: {error:#}", line.number)))?;
+            read.map_err(|error| Failure::with(Exit::Input, format!("{name}:{} is not an input line: {error:#}", line.number)))?;
         split.version(&object);
         split.push(&object, event)?;
     }

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, ChildStdin, Command};
 
-use crate::exit::{Exit, Failure};
+use crate::console::exit::{Exit, Failure};
 use crate::private::last_line;
 
 /// The producers spread this share of the events, in percent, over this time, so that one can

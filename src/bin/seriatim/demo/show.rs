@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::shown;
+use crate::console::shown;
 
 /// Without a terminal there are no bars, but a line now and then.
 const LINE_EVERY: Duration = Duration::from_secs(2);

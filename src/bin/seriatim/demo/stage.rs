@@ -16,7 +16,7 @@ use super::input::Input;
 use super::processes::{Pace, Process, Tail};
 use super::show::{Show, count, seconds};
 use super::watch;
-use crate::exit::{Exit, Failure};
+use crate::console::exit::{Exit, Failure};
 use crate::private::{Guard, Listen, Server};
 
 /// How often one looks.

@@ -12,7 +12,7 @@ use redis::{AsyncConnectionConfig, Client};
 use tokio::process::{Child, Command};
 
 use super::guard::Guard;
-use crate::exit::{Exit, Failure};
+use crate::console::exit::{Exit, Failure};
 
 /// How long the server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -114,7 +114,7 @@ async fn program() -> anyhow::Result<String> {
     let too_old = if found.is_empty() { String::new() } else { format!(" (found: {})", found.join("; ")) };
     let what = match &named {
         Some(named) => {
-            format!("SERIATIM_REDIS_SERVER names {named}, which is no redis-server >= 7.0 or valkey-server that runs here")
+            format!("SERIATIM_REDIS_SERVER names {named}, which is not a redis-server >= 7.0 or valkey-server that runs here")
         }
         None => "this needs redis-server >= 7.0 or valkey-server on the PATH; scripts/demo installs one".to_owned(),
     };

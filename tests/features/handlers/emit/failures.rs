@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
-use seriatim::sink::{HandlerContext, Handlers};
+use seriatim::handlers::{HandlerContext, Handlers};
 
 use super::{Journal, MOVED, emits, is_queued, kept, made};
 use crate::support::console::PATIENCE;

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use seriatim::control::By;
-use seriatim::control::held::skip;
 use seriatim::event::{EVENT_BYTES_MAX, EventError, Json, NameError};
-use seriatim::sink::{self, EMITS_MAX, Failure, Handler, HandlerContext, HandlerEmitError, HandlerResult, Handlers, Stop};
+use seriatim::handlers::{EMITS_MAX, Failure, Handler, HandlerContext, HandlerEmitError, HandlerResult, Handlers};
+use seriatim::sink::{self, Stop};
 use seriatim::worker::Worker;
 
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::Gate;
 use crate::support::running::{config, start};
-use crate::support::{Redis, until};
+use crate::support::{Redis, control, until};
 
 /// What was handled, in order: lines that handlers note.
 #[derive(Clone, Default)]
@@ -206,7 +206,7 @@ async fn what_is_emitted_follows_on_a_skip_too() {
     console.emit("work:1", MOVED).await;
     console.until_held("work:1", "retry: down").await;
     let by = By { who: "ada", why: "because" };
-    skip(&mut redis.connect().await, &console.keys, by, "work:1", Some(1)).await.expect("skipped");
+    control(&redis.connect().await, &console.keys).skip(by, "work:1", Some(1)).await.expect("skipped");
     console.until_at_rest_after(3).await;
     worker.finish().await;
     let mut made = journal.lines().split_off(2);

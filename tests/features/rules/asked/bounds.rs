@@ -3,10 +3,11 @@
 use futures_util::StreamExt as _;
 use seriatim::control::ControlError;
 use seriatim::control::rules::{self, Kind, Ruled, Selector};
-use seriatim::scripts::{self, Advance, Advanced, Bounds, From};
+use seriatim::wire::{self, Advance, Advanced, Bounds, ClaimFirst};
 
 use super::super::{ADA, lift, selector, set};
 use super::{BOUNDS, attached};
+use crate::support::control;
 
 /// A worker looked up every prefix of a name at a colon. A legal name has up to 508 colons, so one
 /// rule made each object of such names cost 1,016 lookups, and a call of all slots stopped Redis
@@ -45,16 +46,16 @@ async fn a_call_pauses_so_many_objects_and_no_more() {
         scene.state.hold(&format!("o{n}"), "1", &[], "0 0 0 0 ").await;
     }
     set(scene.conn(), &keys, Kind::Block, "*").await;
-    let first = scene.call(BOUNDS, From::Held, None).await.expect("an answer");
+    let first = scene.call(BOUNDS, ClaimFirst::Held, None).await.expect("an answer");
     assert_eq!((scene.paused().await.len(), first.more), (256, true));
-    let second = scene.call(BOUNDS, From::Held, None).await.expect("an answer");
+    let second = scene.call(BOUNDS, ClaimFirst::Held, None).await.expect("an answer");
     assert_eq!((scene.paused().await.len(), second.more), (300, false));
     for n in 0..300 {
         scene.state.emit(&format!("marked{n}"), "1").await;
     }
-    let third = scene.call(BOUNDS, From::Markers, None).await.expect("an answer");
+    let third = scene.call(BOUNDS, ClaimFirst::Markers, None).await.expect("an answer");
     assert_eq!((scene.paused().await.len(), third.more), (556, true));
-    let fourth = scene.call(BOUNDS, From::Markers, None).await.expect("an answer");
+    let fourth = scene.call(BOUNDS, ClaimFirst::Markers, None).await.expect("an answer");
     assert_eq!((scene.paused().await.len(), fourth.more), (600, false));
 }
 
@@ -71,7 +72,7 @@ async fn there_are_so_many_rules_and_no_more() {
     }
     fields.arg("next").arg("never");
     fields.query_async::<u64>(scene.conn()).await.expect("HSET");
-    let refused = rules::set(scene.conn(), &keys, ADA, Kind::Pause, &selector("more"), None).await.expect_err("too many");
+    let refused = control(scene.conn(), &keys).set_rule(ADA, Kind::Pause, &selector("more"), None).await.expect_err("too many");
     assert!(matches!(refused, ControlError::Rules(rules::RULES_MAX)), "{refused}");
     assert_eq!(set(scene.conn(), &keys, Kind::Pause, "o7").await, Ruled::Again);
 }
@@ -92,9 +93,9 @@ async fn a_call_asks_for_so_many_fields_of_rules_at_most() {
     let mut calls = Vec::new();
     let (mut slots, mut claimed) = (0..OBJECTS, 0);
     loop {
-        let mut call = Advance::new(&keys, "w", "t", bounds, From::Markers);
+        let mut call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Markers);
         slots.clone().for_each(|slot| call.free(slot));
-        let Advanced::Ok { batches, more, .. } = scripts::advance(scene.conn(), &call).await.expect("an answer") else {
+        let Advanced::Ok { batches, more, .. } = wire::advance(scene.conn(), &call).await.expect("an answer") else {
             panic!("the call was refused")
         };
         claimed += batches.len();
@@ -126,9 +127,9 @@ async fn a_call_that_wakes_claims_fewer() {
     set(scene.conn(), &keys, Kind::Pause, "*").await;
     assert_eq!(lift(scene.conn(), &keys, Kind::Pause, "*").await, Ruled::Lifted);
     let bounds = Bounds { claims: 200, ..BOUNDS };
-    let mut call = Advance::new(&keys, "w", "t", bounds, From::Markers);
+    let mut call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Markers);
     (0..200).for_each(|slot| call.free(slot));
-    let answer = scripts::advance(scene.conn(), &call).await.expect("an answer");
+    let answer = wire::advance(scene.conn(), &call).await.expect("an answer");
     let Advanced::Ok { batches, more, .. } = answer else { panic!("{answer:?}") };
     assert!((1..100).contains(&batches.len()) && more, "{} batches, more: {more}", batches.len());
     assert!(scene.paused().await.is_empty());

@@ -6,15 +6,15 @@ mod bounds;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use seriatim::control::ControlError;
-use seriatim::control::rules::{self, Kind, Ruled};
+use seriatim::control::rules::{Kind, Ruled};
+use seriatim::control::{By, ControlError};
 use seriatim::keys::Keys;
-use seriatim::scripts::{self, Advance, Advanced, Attach, BatchReply, Bounds, From, Report, Results, Suspects, Tag};
+use seriatim::wire::{self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag};
 
 use super::{ADA, lift, selector, set, set_for};
 use crate::state::State;
-use crate::support::Redis;
 use crate::support::console::Console;
+use crate::support::{Redis, control};
 
 const BOUNDS: Bounds = Bounds {
     batch: 10,
@@ -49,7 +49,7 @@ async fn attached() -> Scene {
         crashes_max: 5,
         suspects: Suspects::NONE,
     };
-    scripts::attach(&mut conn, &keys, &args).await.expect("attached");
+    wire::attach(&mut conn, &keys, &args).await.expect("attached");
     let console = redis.console().await;
     Scene { state: State::new(conn, keys.clone()), keys, console, redis }
 }
@@ -73,21 +73,21 @@ impl Scene {
     }
 
     /// A call that reports for the first slot, or names it as free; the second one is free.
-    async fn call(&mut self, bounds: Bounds, from: From, report: Option<&Report>) -> Result<Answer, scripts::ScriptError> {
+    async fn call(&mut self, bounds: Bounds, from: ClaimFirst, report: Option<&Report>) -> Result<Answer, wire::ScriptError> {
         let mut call = Advance::new(&self.keys, "w", "t", bounds, from);
         match report {
             Some(report) => call.report(0, report),
             None => call.free(0),
         }
         call.free(1);
-        match scripts::advance(&mut self.state.conn, &call).await? {
+        match wire::advance(&mut self.state.conn, &call).await? {
             Advanced::Ok { batches, more, next_due, .. } => Ok(Answer { batches, more, next_due }),
             other => panic!("{other:?}"),
         }
     }
 
     async fn ask(&mut self) -> Answer {
-        self.call(BOUNDS, From::Markers, None).await.expect("an answer")
+        self.call(BOUNDS, ClaimFirst::Markers, None).await.expect("an answer")
     }
 
     async fn paused(&self) -> Vec<String> {
@@ -119,7 +119,7 @@ async fn a_selector_means_everything_or_a_prefix_at_a_colon_or_one_object() {
         for name in meant.iter().chain(names.iter().filter(|name| !meant.contains(name))) {
             scene.state.emit(name, "1").await;
         }
-        let claimed = scene.call(Bounds { claims: 2, ..BOUNDS }, From::Markers, None).await.expect("an answer").objects();
+        let claimed = scene.call(Bounds { claims: 2, ..BOUNDS }, ClaimFirst::Markers, None).await.expect("an answer").objects();
         assert_eq!(claimed.len(), 2.min(names.len() - meant.len()), "{text}");
         assert!(claimed.iter().all(|name| !meant.contains(&name.as_str())), "{text}: {claimed:?}");
         let paused = scene.paused().await;
@@ -130,7 +130,7 @@ async fn a_selector_means_everything_or_a_prefix_at_a_colon_or_one_object() {
         // And the waking means the same ones; another rule is not over them.
         set(scene.conn(), &keys, Kind::Block, "other").await;
         lift(scene.conn(), &keys, Kind::Pause, text).await;
-        scene.call(Bounds { claims: 0, ..BOUNDS }, From::Markers, None).await.expect("an answer");
+        scene.call(Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Markers, None).await.expect("an answer");
         assert_eq!((scene.paused().await, scene.rule(&format!("pause {text}")).await), (vec![], None), "{text}");
         for name in &paused {
             assert!(scene.console.due(name).await.is_some(), "{text}: {name}");
@@ -153,8 +153,8 @@ async fn a_slot_does_not_go_on_with_a_paused_object() {
         scene.state.emit("other", "3").await;
         set(scene.conn(), &keys, Kind::Block, "work:1").await;
         let tag = Tag { first: 1, ..Tag::default() };
-        let done = Report { object: "work:1".into(), tag, count: 1, last: Some(1), then: Results::Done };
-        let answer = scene.call(BOUNDS, From::Markers, Some(&done)).await.expect("an answer");
+        let done = Report { object: "work:1".into(), tag, count: 1, last: Some(1), then: BatchResult::Done };
+        let answer = scene.call(BOUNDS, ClaimFirst::Markers, Some(&done)).await.expect("an answer");
         assert_eq!(answer.objects(), ["other"]);
         assert_eq!(scene.paused().await.len(), usize::from(more));
         assert_eq!(scene.console.text(&keys.event_worker("work:1")).await.as_deref(), more.then_some("held"));
@@ -228,7 +228,7 @@ async fn waking_goes_on_where_another_call_has_left_off() {
     let mut left = Vec::new();
     loop {
         let none = Bounds { claims: 0, ..BOUNDS };
-        let answer = scene.call(none, From::Markers, None).await.expect("an answer");
+        let answer = scene.call(none, ClaimFirst::Markers, None).await.expect("an answer");
         left.push(scene.paused().await.len());
         scene.console.check().await;
         assert_eq!(answer.more, scene.rule("pause *").await.is_some());
@@ -258,15 +258,15 @@ async fn a_rule_that_is_set_again_begins_anew() {
     let none = Bounds { claims: 0, ..BOUNDS };
     set(scene.conn(), &keys, Kind::Pause, "work:*").await;
     lift(scene.conn(), &keys, Kind::Pause, "work:*").await;
-    assert!(scene.call(none, From::Held, None).await.expect("an answer").more);
+    assert!(scene.call(none, ClaimFirst::Held, None).await.expect("an answer").more);
     assert_eq!(set(scene.conn(), &keys, Kind::Pause, "work:*").await, Ruled::Revived);
     // Those that were woken are paused again, as any due object is, more than a process claims at
     // once.
-    assert_eq!(scene.call(BOUNDS, From::Held, None).await.expect("an answer").objects(), Vec::<String>::new());
+    assert_eq!(scene.call(BOUNDS, ClaimFirst::Held, None).await.expect("an answer").objects(), Vec::<String>::new());
     assert_eq!(scene.paused().await.len(), 300);
     scene.console.check().await;
     lift(scene.conn(), &keys, Kind::Pause, "work:*").await;
-    while scene.call(none, From::Held, None).await.expect("an answer").more {}
+    while scene.call(none, ClaimFirst::Held, None).await.expect("an answer").more {}
     assert_eq!((scene.paused().await.len(), scene.rule("next").await), (0, None));
 }
 
@@ -282,9 +282,9 @@ async fn a_slot_has_a_batch_only_if_the_reply_has_it() {
         scene.state.hold(&format!("{n}:1:2:3:4:5:6:7:8"), "1", &["1"], &format!("{} 0 0 0 stop", n + 1)).await;
     }
     let bounds = Bounds { claims: OBJECTS, ..BOUNDS };
-    let mut call = Advance::new(&keys, "w", "t", bounds, From::Held);
+    let mut call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Held);
     (0..OBJECTS).for_each(|slot| call.free(slot));
-    let answer = scripts::advance(scene.conn(), &call).await.expect("an answer");
+    let answer = wire::advance(scene.conn(), &call).await.expect("an answer");
     let Advanced::Ok { batches, more, .. } = answer else { panic!("{answer:?}") };
     let mut owned = 0;
     for n in 0..OBJECTS {
@@ -327,11 +327,11 @@ async fn a_rule_that_is_set_twice_is_one_rule() {
     let keys = scene.keys.clone();
     assert_eq!(lift(scene.conn(), &keys, Kind::Pause, "*").await, Ruled::NotSet);
     set_for(scene.conn(), &keys, Kind::Pause, "work:*", Duration::from_secs(60)).await;
-    let bob = rules::By { who: "bob the \u{e9}", why: "3 4 5" };
-    let again = rules::set(scene.conn(), &keys, bob, Kind::Pause, &selector("work:*"), None).await.expect("set");
+    let bob = By { who: "bob the \u{e9}", why: "3 4 5" };
+    let again = control(scene.conn(), &keys).set_rule(bob, Kind::Pause, &selector("work:*"), None).await.expect("set");
     assert_eq!(again, Ruled::Again);
     set(scene.conn(), &keys, Kind::Block, "z").await;
-    let all = rules::rules(scene.conn(), &keys).await.expect("rules").rules;
+    let all = control(scene.conn(), &keys).rules().await.expect("rules").rules;
     let shown: Vec<_> =
         all.iter().map(|rule| (rule.to_string(), rule.actor.as_str(), rule.reason.as_str(), rule.end_ms)).collect();
     let expected = [("block z", "ada@host", "not now"), ("pause work:*", "bob the \u{e9}", "3 4 5")];
@@ -342,7 +342,7 @@ async fn a_rule_that_is_set_twice_is_one_rule() {
     assert_eq!(lift(scene.conn(), &keys, Kind::Block, "z").await, Ruled::Lifted);
     assert_eq!(lift(scene.conn(), &keys, Kind::Block, "z").await, Ruled::Lifting);
     assert_eq!(scene.console.list(&keys.objects_with_events()).await, [""]);
-    assert!(!rules::rules(scene.conn(), &keys).await.expect("rules").rules[0].in_force);
+    assert!(!control(scene.conn(), &keys).rules().await.expect("rules").rules[0].in_force);
 }
 
 /// Rules of a wrong type stop a call before it has written anything, and so do paused objects where
@@ -356,7 +356,7 @@ async fn a_key_of_a_wrong_type_is_noticed_first() {
         scene.state.own("w.0", "work:2", 1, &["1"]).await;
         if rules_wrong {
             scene.state.run("SADD", &[&keys.event_rules(), "wrong"]).await;
-            let refused = rules::set(scene.conn(), &keys, ADA, Kind::Pause, &selector("*"), None).await.expect_err("wrong");
+            let refused = control(scene.conn(), &keys).set_rule(ADA, Kind::Pause, &selector("*"), None).await.expect_err("wrong");
             assert!(matches!(&refused, ControlError::WrongType { key, .. } if *key == keys.event_rules()), "{refused}");
         }
         if paused_wrong {
@@ -364,8 +364,8 @@ async fn a_key_of_a_wrong_type_is_noticed_first() {
             scene.state.run("SADD", &[&keys.objects_paused(), "wrong"]).await;
         }
         let tag = Tag { first: 1, ..Tag::default() };
-        let done = Report { object: "work:2".into(), tag, count: 1, last: Some(1), then: Results::Done };
-        let Err(refused) = scene.call(BOUNDS, From::Markers, Some(&done)).await else { panic!("a wrong type") };
+        let done = Report { object: "work:2".into(), tag, count: 1, last: Some(1), then: BatchResult::Done };
+        let Err(refused) = scene.call(BOUNDS, ClaimFirst::Markers, Some(&done)).await else { panic!("a wrong type") };
         assert!(refused.is_wrong_type(), "{refused}");
         assert_eq!(scene.console.list(&keys.worker_event("w.0")).await, ["1"]);
         assert_eq!(scene.console.list(&keys.objects_with_events()).await, ["work:1"]);
@@ -381,7 +381,7 @@ async fn a_paused_batch_is_not_passed_over_where_its_owner_cannot_be_told() {
         let keys = scene.keys.clone();
         scene.state.hold("work:1", "1", &["1"], "1 0 1 0 retry: x").await;
         set(scene.conn(), &keys, Kind::Pause, "work:1").await;
-        scene.call(BOUNDS, From::Held, None).await.expect("an answer");
+        scene.call(BOUNDS, ClaimFirst::Held, None).await.expect("an answer");
         scene.state.run("DEL", &[&keys.event_worker("work:1")]).await;
         scene.state.run("SADD", &[&keys.event_worker("work:1"), "wrong"]).await;
         scene.state.emit("work:1", "2").await;
@@ -437,7 +437,7 @@ async fn the_last_id_of_a_paused_object_does_not_expire() {
     scene.state.emit("work:1", "1").await;
     set(scene.conn(), &keys, Kind::Pause, "*").await;
     let forgets = Bounds { forget_after: Some(Duration::from_secs(60)), ..BOUNDS };
-    scene.call(forgets, From::Markers, None).await.expect("an answer");
+    scene.call(forgets, ClaimFirst::Markers, None).await.expect("an answer");
     assert_eq!(scene.console.run::<i64>(&["PTTL", &keys.last_event_id("work:1")]).await, -1);
     assert_eq!(scene.console.number(&keys.last_event_id("work:1")).await, 7);
 }

@@ -10,7 +10,7 @@ mod state;
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use seriatim::scripts::Forgot;
+use seriatim::wire::Forgot;
 
 pub use state::*;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use seriatim::scripts::Forgot;
+use seriatim::wire::Forgot;
 
 use super::super::operator::Action;
 use super::super::rules::Rule;

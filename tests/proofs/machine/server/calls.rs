@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use redis::Value;
-use seriatim::scripts::operator::{self, Released, RuleStep, Ruled, Settle, Settled, Skipped};
-use seriatim::scripts::{
-    self, Advanced, Attached, Detached, EventLog, Finished, From, Handled, InHand, Renewed, Report, Results, ScriptError, Seen,
-    Tag,
+use seriatim::wire::operator::{self, Released, RuleStep, Ruled, Settle, Settled, Skipped};
+use seriatim::wire::{
+    self, Advanced, Attached, BatchResult, ClaimFirst, Detached, EventLog, Finished, Handled, Renewed, Report, ScriptError, Seen,
+    SlotBatch, Tag,
 };
 
 use super::super::advance::{Advance, Delay, ERROR, Then, Told};
@@ -25,7 +25,7 @@ impl Server {
                 Err(error) => Err(error),
             },
             Call::Attach(args) => {
-                let args = scripts::Attach {
+                let args = wire::Attach {
                     name: args.name,
                     token: &args.token,
                     holder: args.holder,
@@ -36,14 +36,14 @@ impl Server {
                     crashes_max: args.crashes_max,
                     suspects: suspects(&args.room),
                 };
-                scripts::attach(&mut self.conn, &self.keys, &args).await.map(|attached| match attached {
+                wire::attach(&mut self.conn, &self.keys, &args).await.map(|attached| match attached {
                     Attached::Attached { kept, held } => Reply::Attached { kept, held },
                     Attached::InUse { lease, .. } => Reply::InUse(lease),
                 })
             }
             Call::Renew { name, token, lease_ms, slots } => {
                 let lease = Duration::from_millis(*lease_ms);
-                scripts::renew(&mut self.conn, &self.keys, name, token, lease, *slots).await.map(|renewed| match renewed {
+                wire::renew(&mut self.conn, &self.keys, name, token, lease, *slots).await.map(|renewed| match renewed {
                     Renewed::Renewed { strays } => Reply::Renewed { strays },
                     Renewed::Lapsed => Reply::Lapsed,
                     Renewed::Fenced { lease } => Reply::Fenced(lease),
@@ -53,7 +53,7 @@ impl Server {
                 .await
                 .map(|swept| Reply::Swept { held: swept.held, strays: swept.strays, names: swept.names }),
             Call::Detach { name, token } => {
-                scripts::detach(&mut self.conn, &self.keys, name, token).await.map(|detached| match detached {
+                wire::detach(&mut self.conn, &self.keys, name, token).await.map(|detached| match detached {
                     Detached::Detached { held } => Reply::Detached { held },
                     Detached::Lapsed => Reply::Lapsed,
                     Detached::Fenced { lease } => Reply::Fenced(lease),
@@ -61,7 +61,7 @@ impl Server {
             }
             Call::Finish(args) => {
                 let (name, token, slot, tag) = (args.name, args.token.as_str(), args.slot, tag(args.tag));
-                let batch = InHand { name, token, slot, object: &args.object, tag };
+                let batch = SlotBatch { name, token, slot, object: &args.object, tag };
                 let emits = args.finished.as_ref().and_then(|(_, _, emits)| emits.as_ref());
                 let emits = emits.map(|(field, emits)| (*field, emits_text(emits)));
                 let result = args.finished.as_ref().and_then(|(id, field, _)| result_of(*id, field));
@@ -71,7 +71,7 @@ impl Server {
                     emits: emits.as_ref().map(|(field, text)| (*field, &text[..])),
                     result: result.as_ref().map(|(field, text)| (field.as_str(), text.as_bytes())),
                 });
-                scripts::handled(&mut self.conn, &self.keys, &batch, finished).await.map(|handled| match handled {
+                wire::handled(&mut self.conn, &self.keys, &batch, finished).await.map(|handled| match handled {
                     Handled::Kept { id, finished, emitted, results } => Reply::Kept(id, finished, emitted, results),
                     Handled::Unpushed { id } => Reply::Unpushed(id),
                     Handled::Other => Reply::OtherBatch,
@@ -129,13 +129,13 @@ impl Server {
             }
             Call::Connect { replication_id, highest, first_id, log } => {
                 let seen = Seen { highest: *highest, first_id: *first_id, event_log: log.then(EventLog::default) };
-                scripts::connect(&mut self.conn, &self.keys, replication_id, seen)
+                wire::connect(&mut self.conn, &self.keys, replication_id, seen)
                     .await
                     .map(|found| Reply::Connected { changed: found.changed, counter: found.counter })
             }
             Call::Forget(names) => {
                 let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
-                scripts::forget(&mut self.conn, &self.keys, &names).await.map(Reply::Forgot)
+                wire::forget(&mut self.conn, &self.keys, &names).await.map(Reply::Forgot)
             }
             plain => {
                 self.plain(plain).await;
@@ -151,7 +151,7 @@ impl Server {
     }
 
     async fn advance(&mut self, args: &Advance) -> Result<(Reply, Option<Duration>), ScriptError> {
-        let bounds = scripts::Bounds {
+        let bounds = wire::Bounds {
             batch: args.batch,
             batch_bytes: args.batch_bytes,
             reply_bytes: args.reply_bytes,
@@ -160,8 +160,8 @@ impl Server {
             forget_after: (args.forget_ms > 0).then(|| Duration::from_millis(args.forget_ms)),
             suspects: suspects(&args.room),
         };
-        let from = if args.from_held { From::Held } else { From::Markers };
-        let mut call = scripts::Advance::beyond(&self.keys, args.name, &args.token, bounds, from, args.highest);
+        let from = if args.from_held { ClaimFirst::Held } else { ClaimFirst::Markers };
+        let mut call = wire::Advance::beyond(&self.keys, args.name, &args.token, bounds, from, args.highest);
         if args.log {
             call.log(EventLog::default());
         }
@@ -177,7 +177,7 @@ impl Server {
             }
         }
         args.looks.iter().for_each(|slot| call.look(*slot));
-        Ok(match scripts::advance(&mut self.conn, &call).await? {
+        Ok(match wire::advance(&mut self.conn, &call).await? {
             Advanced::Ok { next_due, more, from, mut batches, quarantined } => {
                 batches.sort_by_key(|batch| batch.slot);
                 let given = batches.into_iter().map(|batch| Given {
@@ -187,8 +187,13 @@ impl Server {
                     prev: batch.prev,
                     events: batch.events,
                 });
-                let advanced =
-                    reference::Advanced { due: None, more, from_held: from == From::Held, batches: given.collect(), quarantined };
+                let advanced = reference::Advanced {
+                    due: None,
+                    more,
+                    from_held: from == ClaimFirst::Held,
+                    batches: given.collect(),
+                    quarantined,
+                };
                 (Reply::Advanced(advanced), next_due)
             }
             Advanced::Lapsed => (Reply::Lapsed, None),
@@ -277,8 +282,8 @@ impl Server {
 }
 
 /// What may not be taken waits until the far future.
-fn suspects(room: &reference::Room) -> scripts::Suspects {
-    let mut suspects = scripts::Suspects::of(room.crashes_max, room.settles).put_off(FAR);
+fn suspects(room: &reference::Room) -> wire::Suspects {
+    let mut suspects = wire::Suspects::of(room.crashes_max, room.settles).put_off(FAR);
     room.in_hand.iter().for_each(|crashes| suspects.has(*crashes));
     suspects
 }
@@ -296,23 +301,23 @@ fn suffix(part: Part) -> &'static str {
 
 fn report(told: &Told) -> Report {
     let then = match &told.then {
-        Then::Done => Results::Done,
-        Then::Yield => Results::Yield,
-        Then::Part { next } => Results::Part { next: tag(*next) },
+        Then::Done => BatchResult::Done,
+        Then::Yield => BatchResult::Yield,
+        Then::Part { next } => BatchResult::Part { next: tag(*next) },
         Then::Hold { rest, delay, why } => {
             let delay = match delay {
                 Delay::Zero => Some(Duration::ZERO),
                 Delay::Far => Some(Duration::from_millis(FAR)),
                 Delay::Operator => None,
             };
-            Results::Hold { rest: tag(*rest), delay, why: (*why).to_owned() }
+            BatchResult::Hold { rest: tag(*rest), delay, reason: (*why).into() }
         }
         Then::Reject { next, id, attempts, complete } => {
             let (next, id, error, attempts) = (next.map(tag), *id, ERROR.to_owned(), *attempts);
             if *complete {
-                Results::Complete { next, id, error, attempts }
+                BatchResult::Complete { next, id, error, attempts }
             } else {
-                Results::Reject { next, id, error, attempts }
+                BatchResult::Reject { next, id, error, attempts }
             }
         }
     };

@@ -15,7 +15,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{Value, cmd};
 use seriatim::keys::Keys;
-use seriatim::scripts::operator::By;
+use seriatim::wire::operator::By;
 
 use super::operator::{WHO, WHY};
 use super::reference::{Broken, FAR, Failure, Reference, Reply};

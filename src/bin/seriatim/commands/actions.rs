@@ -1,0 +1,74 @@
+//! `seriatim actions`.
+
+use std::fmt::Write as _;
+
+use seriatim::control::Cursor;
+use seriatim::control::actions::{Action, PER_CALL_MAX};
+
+use crate::console::exit::Exit;
+use crate::console::global::Global;
+use crate::console::shown::Level;
+use crate::console::{named, shown};
+
+/// Show the actions of operators, newest first
+///
+/// About the last 1,000 actions are kept: retries and drops of dead letters, releases and skips of
+/// held objects, pauses and blocks set and lifted (`pause`, `resume`, `block`, `unblock`).
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print one JSON object per line; a drop has its event as it was emitted (`event`;
+    /// `event_text` or `event_hex` if the event is not JSON)
+    #[arg(long)]
+    json: bool,
+    /// Print at most N [default: all]
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+}
+
+pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
+    let control = global.control().await?;
+    let now_ms = control.now_ms().await.map_err(shown::failure)?;
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    let mut after: Option<Cursor> = None;
+    while left > 0 {
+        let count = PER_CALL_MAX.min(usize::try_from(left).unwrap_or(usize::MAX));
+        let page = control.actions(after.as_ref(), count).await.map_err(shown::failure)?;
+        let mut out = String::new();
+        for action in &page.actions {
+            if args.json {
+                writeln!(out, "{}", serde_json::to_string(action)?)?;
+            } else {
+                write(&mut out, action, now_ms)?;
+            }
+        }
+        left -= page.actions.len() as u64;
+        after = page.next;
+        if !shown::print(&out)? || after.is_none() {
+            break;
+        }
+    }
+    if left == args.limit.unwrap_or(u64::MAX) && left > 0 {
+        shown::tell(Level::Info, "there are no actions of operators yet");
+    }
+    Ok(Exit::Done)
+}
+
+fn write(out: &mut String, action: &Action, now_ms: u64) -> anyhow::Result<()> {
+    let ago = shown::duration(now_ms.saturating_sub(action.at_ms));
+    let object = named::shown(&action.object, action.object_escaped.as_deref());
+    let id = action.id.map_or_else(String::new, |id| format!("  id {id}"));
+    let dead_id = action.dead_id.as_ref().map_or_else(String::new, |dead_id| format!("  dead letter {dead_id}"));
+    writeln!(out, "{}  {object}{id}{dead_id}", shown::shortened(&action.action, 20))?;
+    writeln!(out, "  by     {}, {ago} ago", shown::shortened(&action.who, 200))?;
+    for (name, text) in [("why    ", Some(&action.why)), ("error  ", action.error.as_ref())] {
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            writeln!(out, "  {name}{}", shown::shortened(text, 2000))?;
+        }
+    }
+    if let Some(event) = &action.event {
+        // Only the shown part is turned into text.
+        let head = &event[..event.len().min(400)];
+        writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;
+    }
+    Ok(())
+}

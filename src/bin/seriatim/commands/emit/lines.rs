@@ -1,0 +1,206 @@
+//! Reads a file of JSON lines, plain or gzip, into batches of events.
+//!
+//! An event's bytes are taken out of the line as they are: numbers of any size, order of members
+//! and spacing are kept. Lines are bounded, batches are bounded, and a batch from standard input is
+//! handed on as soon as no further line has arrived.
+
+use std::io::{self, BufRead as _, Read as _};
+
+use bytes::Bytes;
+use indicatif::ProgressBar;
+use serde_json::value::RawValue;
+use seriatim::event::EVENT_BYTES_MAX;
+use seriatim::keys::Keys;
+use tokio::sync::mpsc::Sender;
+
+use crate::console::lines::{Buffered, LINE_BYTES_MAX, unpack, unreadable, without_mark};
+use crate::console::pointer::Pointer;
+
+/// A batch has at most this many events.
+pub(super) const LINES_MAX: usize = seriatim::emit::CHUNK_EVENTS_MAX;
+/// A batch is handed on once its names and events have this many bytes.
+const BATCH_BYTES_MAX: usize = seriatim::emit::CHUNK_BYTES_MAX;
+
+/// What the reader hands on.
+#[derive(Debug)]
+pub(super) enum Read {
+    Batch(Batch),
+    /// This line cannot be emitted; all before it were handed on.
+    Bad {
+        line: u64,
+        why: String,
+    },
+    /// The file cannot be read beyond this line; all up to it were handed on.
+    Broken {
+        after: u64,
+        why: String,
+    },
+    /// The end of the file, which has this many lines.
+    End {
+        lines: u64,
+    },
+}
+
+/// Some lines with events.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) lines: Vec<Line>,
+    /// All lines up to this number are in this batch or an earlier one, or empty.
+    pub(super) through: u64,
+}
+
+/// One line with an event.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// Its number, from 1.
+    pub(super) number: u64,
+    pub(super) object: String,
+    pub(super) event: Bytes,
+}
+
+/// A file or standard input, opened.
+pub(super) struct Source {
+    name: String,
+    bytes: Option<u64>,
+    input: Box<dyn io::Read + Send>,
+    /// Whether lines may come one by one, with time between them.
+    trickles: bool,
+}
+
+impl Source {
+    pub(super) fn open(from: &str) -> io::Result<Self> {
+        if from == "-" {
+            let input = Box::new(io::stdin());
+            return Ok(Self { name: "standard input".to_owned(), bytes: None, input, trickles: true });
+        }
+        let file = std::fs::File::open(from)?;
+        let about = file.metadata()?;
+        if about.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory"));
+        }
+        let bytes = about.is_file().then_some(about.len());
+        Ok(Self { name: from.to_owned(), bytes, input: Box::new(file), trickles: !about.is_file() })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its size, where it has one.
+    pub(super) fn bytes(&self) -> Option<u64> {
+        self.bytes
+    }
+}
+
+/// How to read a file.
+pub(super) struct Plan {
+    pub(super) object_field: Pointer,
+    pub(super) event_field: Pointer,
+    pub(super) skip: u64,
+    pub(super) keys: Keys,
+}
+
+impl Plan {
+    /// Reads to the end, to the first bad line, or until nobody receives any more.
+    pub(super) fn read(&self, source: Source, bar: &ProgressBar, sender: &Sender<Read>) {
+        let mut reader = Lines { number: 0, batch: Batch::default(), bytes: 0 };
+        let end = match unpack(bar.wrap_read(source.input)) {
+            Ok(mut input) => self.read_lines(&mut *input, source.trickles, &mut reader, sender),
+            Err(error) => Some(Read::Broken { after: 0, why: unreadable(&error) }),
+        };
+        if reader.hand_on(sender)
+            && let Some(end) = end
+        {
+            // If nobody receives it, nobody wants to know.
+            let _ = sender.blocking_send(end);
+        }
+    }
+
+    fn read_lines(&self, input: &mut dyn Buffered, trickles: bool, lines: &mut Lines, sender: &Sender<Read>) -> Option<Read> {
+        let mut text = Vec::new();
+        loop {
+            let full = lines.batch.lines.len() >= LINES_MAX || lines.bytes >= BATCH_BYTES_MAX;
+            if (full || trickles && !input.has_line()) && !lines.hand_on(sender) {
+                return None;
+            }
+            text.clear();
+            let line = lines.number + 1;
+            // A line left out is not looked at, so that a bad one can be left out whatever is wrong
+            // with it.
+            let read = match line > self.skip {
+                true => (&mut *input).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut text),
+                false => input.skip_until(b'\n'),
+            };
+            match read {
+                Ok(0) => return Some(Read::End { lines: lines.number }),
+                Ok(_) if text.len() as u64 > LINE_BYTES_MAX => {
+                    return Some(Read::Bad { line, why: format!("the line has more than {LINE_BYTES_MAX} bytes") });
+                }
+                Ok(_) => {}
+                Err(error) => return Some(Read::Broken { after: lines.number, why: unreadable(&error) }),
+            }
+            if line > self.skip {
+                match self.line(without_mark(line, &text)) {
+                    Ok(None) => {}
+                    Ok(Some((object, event))) => {
+                        lines.bytes += object.len() + event.len();
+                        lines.batch.lines.push(Line { number: line, object, event });
+                    }
+                    Err(why) => return Some(Read::Bad { line, why }),
+                }
+            }
+            lines.number = line;
+            lines.batch.through = line.max(self.skip);
+        }
+    }
+
+    /// The object and the event of one line; nothing if it is empty.
+    fn line(&self, text: &[u8]) -> Result<Option<(String, Bytes)>, String> {
+        if text.trim_ascii().is_empty() {
+            return Ok(None);
+        }
+        let line: &RawValue = serde_json::from_slice(text).map_err(|error| not_json(&error))?;
+        let missing = |what: &str, field: &Pointer| format!("the line has no {what} at {field}");
+        let object = self.object_field.find(line).ok_or_else(|| missing("object", &self.object_field))?;
+        let object: String = serde_json::from_str(object.get())
+            .map_err(|_| format!("the object at {} is not a string: {}", self.object_field, shortened(object.get())))?;
+        self.keys.object(&object).map_err(|error| error.to_string())?;
+        let event = self.event_field.find(line).ok_or_else(|| missing("event", &self.event_field))?.get();
+        if event.len() > EVENT_BYTES_MAX {
+            return Err(format!("the event has {} bytes, the limit is {EVENT_BYTES_MAX}", event.len()));
+        }
+        Ok(Some((object, Bytes::copy_from_slice(event.as_bytes()))))
+    }
+}
+
+/// How far the reader has come.
+struct Lines {
+    number: u64,
+    batch: Batch,
+    bytes: usize,
+}
+
+impl Lines {
+    /// Hands on what has gathered; false if nobody receives it.
+    fn hand_on(&mut self, sender: &Sender<Read>) -> bool {
+        if self.batch.lines.is_empty() {
+            return true;
+        }
+        self.bytes = 0;
+        sender.blocking_send(Read::Batch(std::mem::take(&mut self.batch))).is_ok()
+    }
+}
+
+/// The reader of JSON counts lines from the one it was given: only the column says something here.
+fn not_json(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let why = text.split(" at line ").next().unwrap_or_default();
+    format!("the line is not JSON: {why} at column {}", error.column())
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(40) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,295 @@
+//! `seriatim emit`: one event from the command line, or a file of them.
+//!
+//! A file is emitted in batches, and a batch is one transaction. So at any end, good or bad, the
+//! lines fall into three parts: acknowledged, not sent, and, if the connection was lost, one batch
+//! of which nobody knows. The message at the end names them by number.
+
+mod lines;
+
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use seriatim::emit::EmitManyError;
+use seriatim::event::{EventError, Json};
+use seriatim::{EmitError, Emitter};
+use tokio::sync::mpsc;
+
+use crate::console::exit::{Exit, Failure};
+use crate::console::global::Global;
+use crate::console::pointer::Pointer;
+use crate::console::shown::{self, Level};
+use crate::console::told::advice;
+use lines::{Batch, LINES_MAX, Read, Source};
+
+/// Emit one event, or a file of events
+///
+/// `seriatim emit OBJECT EVENT` queues one JSON event for an object, and prints nothing on success.
+/// Subevents follow the event directly; no other event comes between them.
+///
+/// `seriatim emit --from FILE` emits a file of lines such as
+/// {"object":"work:1","event":{"type":"created"}}, in order. It stops at the first invalid line and
+/// prints how to continue.
+#[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "seriatim emit [OPTIONS] OBJECT EVENT [SUBEVENT]...\n       seriatim emit [OPTIONS] --from FILE",
+    after_help = "Examples:\n  seriatim emit work:1 '{\"type\":\"created\"}'\n  seriatim emit --from events.ndjson.gz\n  \
+                  seriatim emit --from - --object-field /id --event-field '' < changes.ndjson"
+)]
+pub(crate) struct Args {
+    /// The object of the event, e.g. work:1
+    #[arg(value_name = "OBJECT", required_unless_present = "from", conflicts_with = "from")]
+    object: Option<String>,
+    /// The event as JSON; further ones are its subevents
+    #[arg(value_name = "EVENT", required_unless_present = "from", conflicts_with = "from", allow_negative_numbers = true)]
+    events: Vec<String>,
+    /// Also set the object's state (the key OBJECT:data), as JSON, in the same step
+    #[arg(long, value_name = "JSON", conflicts_with = "from", allow_negative_numbers = true)]
+    data: Option<String>,
+    /// Emit every line of this file: JSON lines, plain or gzip; - is standard input
+    #[arg(long, value_name = "FILE")]
+    from: Option<String>,
+    /// The place of the object's name in a line: a JSON pointer (RFC 6901). If several members have
+    /// the same name, the last one counts
+    #[arg(long, value_name = "POINTER", default_value = "/object")]
+    object_field: Pointer,
+    /// The place of the event in a line: a JSON pointer; '' is the whole line
+    #[arg(long, value_name = "POINTER", default_value = "/event")]
+    event_field: Pointer,
+    /// Skip the first N lines, counting empty ones, because they are already emitted
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    skip: u64,
+}
+
+pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
+    let keys = global.keys()?;
+    match args.from {
+        Some(from) => {
+            // The file is opened first: a wrong name should not depend on a running Redis.
+            let source =
+                Source::open(&from).map_err(|error| Failure::with(Exit::Input, format!("cannot read {from}: {error}")))?;
+            let emitter = connect(global, keys).await?;
+            let read = lines::Plan {
+                object_field: args.object_field,
+                event_field: args.event_field,
+                skip: args.skip,
+                keys: emitter.keys().clone(),
+            };
+            let emitter = emitter.with_chunk(LINES_MAX, usize::MAX);
+            File { emitter, name: source.name().to_owned(), skip: args.skip, events: 0 }.emit(source, read).await
+        }
+        None => {
+            // Clap has made sure of both.
+            let object = args.object.unwrap_or_default();
+            let mut events = args.events.into_iter().map(Json::new);
+            let emitter = connect(global, keys).await?;
+            let mut emit = emitter.event(object, events.next().unwrap_or_else(|| Json::new("")));
+            for sub in events {
+                emit = emit.sub(sub);
+            }
+            if let Some(data) = args.data {
+                emit = emit.data(Json::new(data));
+            }
+            emit.send().await.map_err(failure)?;
+            Ok(Exit::Done)
+        }
+    }
+}
+
+async fn connect(global: &Global, keys: seriatim::keys::Keys) -> anyhow::Result<Emitter> {
+    Emitter::builder(global.redis.as_str()).keys(keys).connect().await.map_err(failure)
+}
+
+/// The error of an emit, in one line with what to do, and its exit code.
+fn failure(error: EmitError) -> anyhow::Error {
+    Failure::with(exit(&error), format!("{error}{}", hint(&error)))
+}
+
+/// What to do, to stand behind the error.
+fn hint(error: &EmitError) -> String {
+    match error {
+        EmitError::Connect { source, .. } | EmitError::Refused { source, .. } => advice(source),
+        EmitError::Event(EventError::NotJson(_)) => {
+            "; in a shell, quote it: '{\"type\":\"created\"}', a string '\"created\"'".to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+fn exit(error: &EmitError) -> Exit {
+    match error {
+        EmitError::Name(_) | EmitError::Event(_) | EmitError::Url { .. } => Exit::Input,
+        EmitError::Unknown { .. } => Exit::Unknown,
+        _ => Exit::Redis,
+    }
+}
+
+/// A file on its way into Redis.
+struct File {
+    emitter: Emitter,
+    name: String,
+    skip: u64,
+    events: u64,
+}
+
+impl File {
+    async fn emit(mut self, source: Source, plan: lines::Plan) -> anyhow::Result<Exit> {
+        let started = Instant::now();
+        let bar = progress_bar(source.bytes());
+        let (sender, mut batches) = mpsc::channel(2);
+        // A thread of its own: a read of standard input cannot be cancelled, and ends with the
+        // process.
+        std::thread::Builder::new().name("lines".to_owned()).spawn({
+            let bar = bar.clone();
+            move || plan.read(source, &bar, &sender)
+        })?;
+        let mut interrupted = pin_interrupt();
+        let mut done = self.skip;
+        let outcome = loop {
+            let read = tokio::select! {
+                biased;
+                () = &mut interrupted => break Err(self.interrupted(done)),
+                read = batches.recv() => read,
+            };
+            match read {
+                Some(Read::Batch(batch)) => {
+                    if let Err(error) = self.send(&batch).await {
+                        break Err(error);
+                    }
+                    done = batch.through;
+                    bar.set_message(format!("{done} lines"));
+                }
+                Some(Read::Bad { line, why }) => break Err(self.bad_line(line, &why)),
+                Some(Read::Broken { after, why }) => break Err(self.broken(after, done, &why)),
+                Some(Read::End { lines }) => break Ok(lines),
+                None => break Err(anyhow::anyhow!("reading {} stopped before its end; {}", self.name, self.go_on(done))),
+            }
+        };
+        bar.finish_and_clear();
+        let lines = outcome?;
+        if lines <= self.skip && self.skip > 0 {
+            shown::tell(Level::Info, &format!("{} has {lines} lines, all skipped", self.name));
+        } else {
+            let (name, events, seconds) = (&self.name, self.events, started.elapsed().as_secs_f64());
+            let done = format!("{events} events of {name} are acknowledged, all lines up to {lines} are done, {seconds:.1} s");
+            shown::tell(Level::Info, &done);
+        }
+        Ok(Exit::Done)
+    }
+
+    /// Sends one batch, which is one transaction.
+    async fn send(&mut self, batch: &Batch) -> anyhow::Result<()> {
+        let events = batch.lines.iter().map(|line| (line.object.as_str(), Json::new(line.event.clone())));
+        match self.emitter.emit_many(events).await {
+            Ok(emitted) => {
+                self.events += emitted.events;
+                Ok(())
+            }
+            Err(error) => {
+                self.events += error.acknowledged;
+                Err(self.batch_failed(batch, &error))
+            }
+        }
+    }
+
+    fn batch_failed(&self, batch: &Batch, error: &EmitManyError) -> anyhow::Error {
+        let name = &self.name;
+        let number = |position: u64| {
+            usize::try_from(position).ok().and_then(|at| batch.lines.get(at)).map_or(batch.through, |line| line.number)
+        };
+        let Some(first) = error.failed.first() else { return anyhow::anyhow!("{name}: {error}") };
+        let (line, last, why) = (number(first.first), batch.through, &first.error);
+        let done = self.go_on(line - 1);
+        let message = match why {
+            EmitError::Unknown { .. } => format!(
+                "{name}:{line}: {why}; lines {line} to {last} were sent together: either all of them took effect or none; {done} \
+                 if `seriatim inspect` does not show them, with --skip {last} if it does"
+            ),
+            EmitError::WrongType { .. } if error.stopped.is_none() => {
+                let objects: Vec<_> = error.failed.iter().take(5).map(|failed| failed.object.as_str()).collect();
+                let (objects, more) = (objects.join(", "), if error.failed.len() > 5 { " and others" } else { "" });
+                format!(
+                    "{name}:{line}: {why}; the lines {line} to {last} of {objects}{more} are not emitted, all other lines up to {last} are \
+                     acknowledged; emit those first, then continue with --skip {last}"
+                )
+            }
+            EmitError::WrongType { .. } => {
+                format!("{name}:{line}: {why}; lines {line} to {last} are queued, but without a marker; {}", self.go_on(last))
+            }
+            _ => format!("{name}:{line}: {why}{}; {done}", hint(why)),
+        };
+        Failure::with(exit(why), message)
+    }
+
+    fn bad_line(&self, line: u64, why: &str) -> anyhow::Error {
+        let (name, done) = (&self.name, self.go_on(line - 1));
+        Failure::with(
+            Exit::Input,
+            format!("{name}:{line}: {why}; {done} after the line is corrected, or skip the line with --skip {line}"),
+        )
+    }
+
+    /// No line is at fault, so none can be left out: the file must be read again.
+    fn broken(&self, after: u64, done: u64, why: &str) -> anyhow::Error {
+        let (name, acknowledged) = (&self.name, self.acknowledged(done));
+        let next = match done {
+            0 => "emit it again when the file is complete".to_owned(),
+            done => format!("when the file is complete, continue behind them with --skip {done}"),
+        };
+        Failure::with(Exit::Input, format!("cannot read {name} after line {after}: {why}; {acknowledged}; {next}"))
+    }
+
+    fn interrupted(&self, done: u64) -> anyhow::Error {
+        Failure::with(Exit::Broken, format!("{}: interrupted; {}", self.name, self.go_on(done)))
+    }
+
+    /// How many lines are acknowledged, and how to go on behind them.
+    fn go_on(&self, done: u64) -> String {
+        format!("{}; continue with --skip {done}", self.acknowledged(done))
+    }
+
+    fn acknowledged(&self, done: u64) -> String {
+        let acknowledged = match done.saturating_sub(self.skip) {
+            0 => "no line is acknowledged".to_owned(),
+            1 => "1 line is acknowledged".to_owned(),
+            count => format!("{count} lines are acknowledged"),
+        };
+        let range = if self.skip > 0 && done > self.skip { format!(" ({} to {done})", self.skip + 1) } else { String::new() };
+        format!("{acknowledged}{range}")
+    }
+}
+
+/// Ends at the first Ctrl-C. It is looked at between batches, so that a transaction in flight is
+/// still answered; where signals cannot be watched it never ends, and Ctrl-C ends the process as
+/// usual.
+fn pin_interrupt() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        let _ = sender.send(());
+        // A second one does not wait for an answer of Redis.
+        if tokio::signal::ctrl_c().await.is_ok() {
+            shown::tell(Level::Error, "interrupted twice; the outcome of the last lines is unknown");
+            std::process::exit(Exit::Unknown as i32);
+        }
+    });
+    Box::pin(async move {
+        if receiver.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    })
+}
+
+/// Bytes read where the size is known, else a count of lines. Hidden where standard error is no
+/// terminal.
+fn progress_bar(bytes: Option<u64>) -> ProgressBar {
+    let (bar, template) = match bytes {
+        Some(bytes) => (ProgressBar::new(bytes), "{wide_bar} {percent:>3} % {msg} {eta}"),
+        None => (ProgressBar::new_spinner(), "{spinner} {bytes} {msg} {elapsed}"),
+    };
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

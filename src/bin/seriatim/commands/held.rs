@@ -1,0 +1,298 @@
+//! `seriatim held`.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use seriatim::control::held::{HeldObject, PER_CALL_MAX, Released, Skipped, WaitsFor, Which};
+use seriatim::control::rules::Kind;
+use seriatim::control::{By, Control, Cursor};
+
+use crate::commands::rules::described;
+use crate::console::actor::ActorWithReason;
+use crate::console::exit::{Exit, Failure};
+use crate::console::global::Global;
+use crate::console::shown::Level;
+use crate::console::{named, shown};
+
+/// How often a release of many objects tells how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(2);
+
+/// Show held objects, release them, or skip the event they wait for
+///
+/// An object is held in these cases: its event waits for the next try, it waits for an operator, it
+/// waits until a pause or a block is lifted, or it is between two workers. All other objects go on
+/// meanwhile.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    List(List),
+    Release(Release),
+    Skip(Skip),
+}
+
+/// Print held objects by due time, then those that wait for an operator, then paused or blocked
+/// ones by name
+#[derive(Debug, clap::Args)]
+struct List {
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+    /// Only objects that wait for an operator
+    #[arg(long)]
+    until_released: bool,
+    /// Only paused or blocked objects
+    #[arg(long, conflicts_with = "until_released")]
+    paused: bool,
+    /// Print at most N [default: all]
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+}
+
+/// Make held objects due now, for every reason of waiting but a rule
+///
+/// Attempts stay counted: an event whose attempts are used up gets one more. Paused or blocked
+/// objects stay. Many objects are released in steps of 100. Ctrl-C ends the command between two
+/// steps; the steps before are done.
+#[derive(Debug, clap::Args)]
+struct Release {
+    /// The object, e.g. work:1, as outputs show it: a backslash is written \\, a line end \n, any
+    /// byte \xff
+    #[arg(required_unless_present_any = ["all", "prefix", "why"], conflicts_with_all = ["all", "prefix", "why", "until_released"])]
+    object: Option<String>,
+    /// All held objects
+    #[arg(long, conflicts_with_all = ["prefix", "why"])]
+    all: bool,
+    /// Only objects whose names begin with PREFIX, e.g. work:
+    #[arg(long, value_name = "PREFIX", value_parser = prefix)]
+    prefix: Option<String>,
+    /// Only objects whose reason, as the list shows it, contains TEXT, e.g. 'connection refused'
+    #[arg(long, value_name = "TEXT", value_parser = some_text)]
+    why: Option<String>,
+    /// With --all, --prefix or --why: only objects that wait for an operator
+    #[arg(long)]
+    until_released: bool,
+    #[command(flatten)]
+    actor: ActorWithReason,
+}
+
+/// Send the first event of a held object to the dead letters; the object goes on with the next
+/// event
+#[derive(Debug, clap::Args)]
+struct Skip {
+    /// The object, e.g. work:1, as outputs show it: a backslash is written \\, a line end \n, any
+    /// byte \xff
+    object: String,
+    /// Only if the first event has this id, as the list shows it; otherwise do nothing
+    #[arg(long, value_name = "ID")]
+    id: Option<u64>,
+    #[command(flatten)]
+    actor: ActorWithReason,
+}
+
+/// An empty text would mean all objects, which a variable of a shell that is unset must not.
+fn some_text(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("the text is empty; use --all for all held objects".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+/// A prefix is written without the star that a selector of a rule has: with it, no object would be
+/// meant.
+fn prefix(text: &str) -> Result<String, String> {
+    match text.strip_suffix('*') {
+        Some(prefix) => Err(format!("a prefix has no star at its end; write {prefix:?}")),
+        None => some_text(text),
+    }
+}
+
+pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
+    match args.command {
+        Command::List(list) => list.run(global).await,
+        Command::Release(release) => release.run(global).await,
+        Command::Skip(skip) => skip.run(global).await,
+    }
+}
+
+impl List {
+    async fn run(self, global: &Global) -> anyhow::Result<Exit> {
+        let control = global.control().await?;
+        let mut left = self.limit.unwrap_or(u64::MAX);
+        let parts: &[bool] = match (self.paused, self.until_released) {
+            (true, _) => &[true],
+            (_, true) => &[false],
+            _ => &[false, true],
+        };
+        for paused in parts {
+            let mut after: Option<Cursor> = None;
+            while left > 0 {
+                let count = PER_CALL_MAX.min(usize::try_from(left).unwrap_or(usize::MAX));
+                let page = match paused {
+                    true => control.paused(after.as_ref(), count).await,
+                    false => control.held(self.until_released, after.as_ref(), count).await,
+                };
+                let page = page.map_err(shown::failure)?;
+                let mut out = String::new();
+                for object in &page.objects {
+                    self.write(&mut out, object, page.now_ms)?;
+                }
+                left -= page.objects.len() as u64;
+                if !shown::print(&out)? {
+                    return Ok(Exit::Done);
+                }
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        if left == self.limit.unwrap_or(u64::MAX) && left > 0 {
+            shown::tell(Level::Info, self.nothing());
+        }
+        Ok(Exit::Done)
+    }
+
+    /// The message for an empty list.
+    fn nothing(&self) -> &'static str {
+        match (self.paused, self.until_released) {
+            (true, _) => "no object is paused or blocked",
+            (_, true) => "no object waits for an operator",
+            _ => "no object is held, paused or blocked",
+        }
+    }
+
+    fn write(&self, out: &mut String, object: &HeldObject, now_ms: u64) -> anyhow::Result<()> {
+        if self.json {
+            writeln!(out, "{}", serde_json::to_string(object)?)?;
+            return Ok(());
+        }
+        let rule = object.rules.iter().find(|rule| rule.in_force).map(|rule| rule.kind);
+        let what = match object.waits_for {
+            WaitsFor::Retry => "retry",
+            WaitsFor::Takeover => "takeover",
+            WaitsFor::Yield => "yield",
+            WaitsFor::Stop => "stop",
+            WaitsFor::Released => "released",
+            WaitsFor::Operator => "operator",
+            WaitsFor::Rule if rule == Some(Kind::Block) => "blocked",
+            WaitsFor::Rule => "paused",
+            _ => "?",
+        };
+        let due = match object.due_ms {
+            None if object.waits_for == WaitsFor::Rule => match rule {
+                Some(Kind::Block) => "until unblocked".to_owned(),
+                Some(_) => "until resumed".to_owned(),
+                None => "being woken".to_owned(),
+            },
+            None => "until released".to_owned(),
+            Some(due) if due <= now_ms => "due now".to_owned(),
+            Some(due) => format!("due in {}", shown::duration(due - now_ms)),
+        };
+        writeln!(out, "{}  {what}, {due}", named::shown(&object.object, object.object_escaped.as_deref()))?;
+        for rule in &object.rules {
+            writeln!(out, "  rule   {}", shown::shortened(&rule.to_string(), 520))?;
+            writeln!(out, "         {}", described(rule, now_ms))?;
+            if !rule.reason.is_empty() {
+                writeln!(out, "         why    {}", shown::shortened(&rule.reason, 2000))?;
+            }
+        }
+        if let Some(id) = object.id {
+            let HeldObject { attempts, crashes, events, .. } = object;
+            writeln!(out, "  event  id {id}, {attempts} failed attempts, {crashes} crashes, {events} events in hand")?;
+        }
+        if !object.why.is_empty() {
+            writeln!(out, "  why    {}", shown::shortened(&object.why, 2000))?;
+        }
+        Ok(())
+    }
+}
+
+fn not_held(object: &str, owner: &str) -> anyhow::Error {
+    let object = shown::shortened(object, usize::MAX);
+    let why = match owner {
+        "" => "it has no owner".to_owned(),
+        owner => format!("worker {} has it", shown::shortened(owner, 100)),
+    };
+    Failure::with(Exit::Input, format!("{object} is not held, {why}: nothing was done; `seriatim inspect` shows more"))
+}
+
+fn ruled(object: &str) -> anyhow::Error {
+    let object = shown::shortened(object, usize::MAX);
+    let message =
+        format!("a rule holds {object}: nothing was done; `seriatim inspect` shows the rule, `resume` or `unblock` lifts it");
+    Failure::with(Exit::Input, message)
+}
+
+impl Release {
+    async fn run(self, global: &Global) -> anyhow::Result<Exit> {
+        let control = global.control().await?;
+        let who = self.actor.who();
+        let by = self.actor.by(&who);
+        let Some(object) = &self.object else { return self.many(&control, by).await };
+        match control.release(by, named::object(control.keys(), object)?).await.map_err(shown::action_failure)? {
+            Released::NotHeld(owner) => Err(not_held(object, &owner)),
+            Released::Paused => Err(ruled(object)),
+            Released::Released(why) => {
+                let why = if why.is_empty() { "yield" } else { &why };
+                shown::print(&format!("released, it was held: {}\n", shown::shortened(why, 2000)))?;
+                Ok(Exit::Done)
+            }
+        }
+    }
+}
+
+impl Release {
+    /// Releases all that are meant, and tells how far it is every few seconds.
+    async fn many(&self, control: &Control, by: By<'_>) -> anyhow::Result<Exit> {
+        let which = Which {
+            prefix: self.prefix.as_deref().unwrap_or_default(),
+            why: self.why.as_deref().unwrap_or_default(),
+            until_released: self.until_released,
+        };
+        let (mut told, mut released) = (Instant::now(), 0);
+        let all = control.release_all(by, &which, |all| {
+            released = all.released;
+            if told.elapsed() >= TELL_EVERY {
+                told = Instant::now();
+                shown::tell(Level::Info, &format!("{released} released so far"));
+            }
+        });
+        let all = all.await.map_err(|error| {
+            let exit = shown::action_failure(error);
+            let message = format!("after {released} objects were released: {exit:#}");
+            Failure::with(crate::console::exit::of(&exit), message)
+        })?;
+        let due = if all.due > 0 { format!(", {} were due already", all.due) } else { String::new() };
+        shown::print(&format!("{} released{due}\n", all.released))?;
+        Ok(Exit::Done)
+    }
+}
+
+impl Skip {
+    async fn run(self, global: &Global) -> anyhow::Result<Exit> {
+        let control = global.control().await?;
+        let who = self.actor.who();
+        let by = self.actor.by(&who);
+        match control.skip(by, named::object(control.keys(), &self.object)?, self.id).await.map_err(shown::action_failure)? {
+            Skipped::Skipped { id, dead_id, left } => {
+                shown::print(&format!("event {id} is dead letter {dead_id}; {left} events of its batch go on\n"))?;
+                Ok(Exit::Done)
+            }
+            Skipped::NotHeld(owner) => Err(not_held(&self.object, &owner)),
+            Skipped::Paused => Err(ruled(&self.object)),
+            Skipped::Other(id) => {
+                Err(Failure::with(Exit::Input, format!("the first event has the id {id}: nothing was done; inspect it first")))
+            }
+            Skipped::NoBatch(why) => {
+                let why = if why.is_empty() { "yield" } else { &why };
+                let why = shown::shortened(why, 2000);
+                let message = format!(
+                    "the object has no event that was in hand; it is held for another reason ({why}): nothing was done; release it instead"
+                );
+                Err(Failure::with(Exit::Input, message))
+            }
+        }
+    }
+}

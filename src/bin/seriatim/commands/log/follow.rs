@@ -1,0 +1,78 @@
+//! Following the log over outages of Redis: waits, and goes on behind the last row shown.
+
+use std::time::Duration;
+
+use seriatim::control::{Control, ControlError, Cursor, LogPage};
+
+use crate::console::global::Global;
+use crate::console::shown::{self, Level};
+use crate::console::told::{is_outage, told};
+
+/// How long to wait before the next try to connect.
+const TRY_AGAIN: Duration = Duration::from_millis(500);
+
+/// The state of following.
+pub(super) struct Follower<'a> {
+    global: &'a Global,
+    /// No row before this one is shown.
+    since: Option<Cursor>,
+    /// How many rows had been written when the log was read last.
+    written: u64,
+    /// The end of the log then.
+    end: Option<Cursor>,
+    /// Redis is away, which was said.
+    is_away: bool,
+}
+
+impl<'a> Follower<'a> {
+    pub(super) fn new(global: &'a Global, since: Option<Cursor>) -> Self {
+        Self { global, since, written: 0, end: None, is_away: false }
+    }
+
+    /// Notes how long the log is.
+    pub(super) fn has_seen(&mut self, page: &LogPage) {
+        (self.written, self.end) = (page.written, Some(page.end.clone()));
+    }
+
+    /// Waits until Redis can be reached again, after this error. An error that is no outage is
+    /// returned.
+    pub(super) async fn wait(&mut self, error: ControlError) -> anyhow::Result<Control> {
+        let ControlError::Redis { source, .. } = &error else { return Err(shown::failure(error)) };
+        if !is_outage(source) {
+            return Err(shown::failure(error));
+        }
+        if !self.is_away {
+            self.is_away = true;
+            shown::tell(Level::Warn, &format!("Redis does not answer ({}); waiting for it", told(source)));
+        }
+        loop {
+            tokio::time::sleep(TRY_AGAIN).await;
+            match self.global.try_connect().await {
+                Ok(conn) => return Ok(Control::new(conn).with_keys(self.global.keys()?)),
+                Err(error) if is_outage(&error) => {}
+                Err(error) => return Err(self.global.cannot_connect(&error)),
+            }
+        }
+    }
+
+    /// Whether the log went back since it was read last, because Redis lost rows or was emptied.
+    /// Says so, and moves `after` to where there is something to read.
+    pub(super) fn went_back(&mut self, page: &LogPage, after: &mut Option<Cursor>) -> bool {
+        if std::mem::take(&mut self.is_away) {
+            shown::tell(Level::Info, "Redis answers again");
+        }
+        let went_back = page.written < self.written || self.end.as_ref().is_some_and(|end| page.ends_before(end));
+        if went_back {
+            let (had, has) = (self.written, page.written);
+            let what = format!(
+                "the event log went back: {had} rows had been written to it, now {has}; continuing with the existing rows"
+            );
+            shown::tell(Level::Warn, &what);
+            if after.as_ref().is_some_and(|after| page.ends_before(after)) {
+                *after = self.since.clone().filter(|since| page.ends_before(since)).or_else(|| Some(page.end.clone()));
+            }
+        }
+        self.has_seen(page);
+        went_back
+    }
+}

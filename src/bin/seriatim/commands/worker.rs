@@ -1,0 +1,249 @@
+//! `seriatim worker`.
+
+use std::time::Duration;
+
+use seriatim::ScriptError;
+use seriatim::control::Control;
+use seriatim::sink::{self, Sink, Spec};
+use seriatim::worker::{
+    ConfigError, EventLog, RetryPolicy, Shutdown, StopReason, UsedUp, UsedUpError, Worker, WorkerConfig, WorkerError,
+};
+use tracing::{info, warn};
+
+use crate::console::exit::{Exit, Failure};
+use crate::console::global::Global;
+use crate::console::told::{advice, told};
+
+/// The module that log filters name: that of the library's worker.
+const LOG: &str = "seriatim::worker";
+
+/// Claim objects that have events, and send their events to a sink, in order.
+///
+/// Start any number of workers, on any number of machines: one worker at a time works on an object.
+/// After the lease of a killed worker, others take over its objects. A worker that starts again
+/// under the same name on the same host continues at once. SIGTERM or Ctrl-C finishes the events in
+/// hand and leaves the rest to other workers; a second signal stops at once. SIGHUP opens the file
+/// of --sink file:PATH anew, after a rotation.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The target of events: stdout, file:PATH (NDJSON, one event per line), or null (discards
+    /// them)
+    #[arg(long, value_name = "SINK")]
+    sink: Spec,
+    /// The name of this worker, unique among running workers: 1 to 64 of A-Z a-z 0-9 _ - [default:
+    /// the host's name and 8 hex digits]
+    #[arg(long, env = "SERIATIM_NAME", value_name = "NAME")]
+    name: Option<String>,
+    /// The number of objects delivered at the same time: 1 to 1024
+    #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().concurrency)]
+    concurrency: usize,
+    /// The most events of one object given to the sink at once: 1 to 1000
+    #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().batch)]
+    batch: usize,
+    /// The most bytes of events in one reply of Redis: 1 to 4MiB. After a failed call the worker
+    /// asks for less, down to 64KiB
+    #[arg(long, value_name = "BYTES", default_value = "2MiB", value_parser = bytes)]
+    reply_bytes: usize,
+    /// The longest wait at the start for a Redis that is loading or cannot be reached: up to 1h
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
+    connect_timeout: Duration,
+    /// Give up a connection after this time without progress, while a call waits for its reply:
+    /// 100ms to 10m
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
+    response_timeout: Duration,
+    /// The most events of one object in a row; then other objects get a turn
+    #[arg(long, value_name = "N", default_value_t = WorkerConfig::default().turn_max)]
+    turn_max: usize,
+    /// The time after which others take over the objects of a killed worker: 300ms to 1h
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
+    lease: Duration,
+    /// The number of workers that may die with one event in hand, and the fate of the event after
+    /// that: N[,then=hold|dead-letter|complete-with-errors]
+    #[arg(long, value_name = "N", default_value = "5,then=hold", value_parser = crashes_max)]
+    crashes_max: (u32, UsedUp),
+    /// The time after which a worker with an unavailable sink gives its events to others: 100ms to
+    /// 1h
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
+    unavailable_max: Duration,
+    /// The longest time that handlers may block the worker's threads; then the worker lets its
+    /// lease go: 1s to 1h. A sink that blocks for ever ends the worker
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
+    stall_max: Duration,
+    /// The longest wait of a graceful stop for the sink to finish the events in hand: up to 1h
+    #[arg(long, value_name = "TIME", default_value = "25s", value_parser = time)]
+    grace: Duration,
+    /// The retry policy after a failure: default, fixed-5m-2, scheduler, minute, or a backoff with
+    /// an optional end: fixed:5m | exponential:100ms..1m
+    /// [,attempts=N,then=dead-letter|complete-with-errors|hold]
+    #[arg(long, value_name = "POLICY", default_value = "default")]
+    retry: RetryPolicy,
+    /// The retry policy of events whose member "type" is TYPE; may be given more than once
+    #[arg(long, value_name = "TYPE=POLICY", value_parser = retry_type)]
+    retry_type: Vec<(String, RetryPolicy)>,
+    /// Forget an object this long after its last event: 1s to 10years. Its next event then has
+    /// "prev" 0 [default: never]
+    #[arg(long, env = "SERIATIM_FORGET_AFTER", value_name = "TIME", value_parser = time)]
+    forget_after: Option<Duration>,
+    /// Write a row to the event log for each finalized event (delivered, completed with errors,
+    /// dead), in the same step. `seriatim log` shows the log. The variable is true or false: 1 or
+    /// 0, yes or no, on or off
+    #[arg(long, env = "SERIATIM_EVENT_LOG")]
+    event_log: bool,
+    /// With --event-log: keep about the last N rows
+    #[arg(long, env = "SERIATIM_EVENT_LOG_KEEP", value_name = "N", default_value_t = EventLog::default().keep, requires = "event_log")]
+    event_log_keep: u64,
+    /// With --event-log: keep rows about this long: 1s to 10years [default: no limit]
+    #[arg(long, env = "SERIATIM_EVENT_LOG_KEEP_FOR", value_name = "TIME", value_parser = time, requires = "event_log")]
+    event_log_keep_for: Option<Duration>,
+    /// Take the name at once from a worker that has it; that worker then stops
+    #[arg(long)]
+    takeover: bool,
+    /// The first id in a Redis without data, for small ids. If Redis then loses its data while no
+    /// worker runs, ids are given again [default: the server's time in microseconds]
+    #[arg(long, env = "SERIATIM_FIRST_ID", value_name = "ID", default_value_t = 0, hide_default_value = true)]
+    first_id: u64,
+}
+
+/// A time as people write it: 250ms, 5s, 1m 30s.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error}; write 250ms, 5s or 1m"))
+}
+
+/// A number of bytes as people write it: 65536, 64KiB, 8MiB.
+fn bytes(text: &str) -> Result<usize, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => Some(1),
+        "k" | "kib" => Some(1 << 10),
+        "m" | "mib" => Some(1 << 20),
+        _ => None,
+    };
+    let product = factor.and_then(|factor| number.parse::<usize>().ok()?.checked_mul(factor));
+    product.ok_or_else(|| "write 65536, 64KiB or 8MiB".to_owned())
+}
+
+/// N, or N,then=WORD.
+fn crashes_max(text: &str) -> Result<(u32, UsedUp), String> {
+    let (count, then) = text.split_once(",then=").unwrap_or((text, "hold"));
+    let count = count.parse().map_err(|_| format!("{count:?} is not a number of crashes; write e.g. 5,then=dead-letter"))?;
+    Ok((count, then.parse().map_err(|error: UsedUpError| error.to_string())?))
+}
+
+/// TYPE=POLICY, cut at the first `=`.
+fn retry_type(text: &str) -> Result<(String, RetryPolicy), String> {
+    let (event_type, policy) = text.split_once('=').ok_or("write TYPE=POLICY, e.g. moved=fixed-5m-2")?;
+    let policy = policy.parse::<RetryPolicy>().map_err(|error| error.to_string())?;
+    Ok((event_type.to_owned(), policy))
+}
+
+pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
+    let mut config = WorkerConfig::default();
+    config.keys = global.keys()?;
+    config.concurrency = args.concurrency;
+    config.batch = args.batch;
+    config.reply_bytes = args.reply_bytes;
+    config.connect_timeout = args.connect_timeout;
+    config.response_timeout = args.response_timeout;
+    config.turn_max = args.turn_max;
+    config.lease = args.lease;
+    (config.crashes_max, config.crashes_then) = args.crashes_max;
+    config.unavailable_max = args.unavailable_max;
+    config.stall_max = args.stall_max;
+    config.grace = args.grace;
+    config.retry = args.retry;
+    for (event_type, policy) in args.retry_type {
+        if let Some(before) = config.retry_types.insert(event_type.clone(), policy) {
+            let message = format!("--retry-type {event_type} is given twice, as {before} and as {policy}; give it once");
+            return Err(Failure::with(Exit::Input, message));
+        }
+    }
+    config.forget_after = args.forget_after;
+    config.event_log = args.event_log.then(|| {
+        let mut log = EventLog::default();
+        (log.keep, log.keep_for) = (args.event_log_keep, args.event_log_keep_for);
+        log
+    });
+    config.takeover = args.takeover;
+    config.first_id = args.first_id;
+    if let Some(name) = args.name {
+        config.name = name;
+    }
+    config.validate().map_err(|ConfigError { setting, value, range }| {
+        Failure::with(Exit::Input, format!("--{} is {value}; {range}", setting.replace('_', "-")))
+    })?;
+    // Before the sink is opened, which may create a file.
+    global.connection_info()?;
+    let name = config.name.clone();
+    let shutdown = Shutdown::on_signals()?;
+    let sink = open(&args.sink, &shutdown)?;
+    let worker = Worker::builder(&global.redis).config(config).sink(sink).build().map_err(failure)?;
+    warn_of_settings(global.clone(), args.connect_timeout);
+    let stopped = worker.run(shutdown).await.map_err(failure)?;
+    if stopped.reason == StopReason::Unreachable {
+        warn!(target: LOG, name, "stopped without an answer from Redis; others take over when the lease ends");
+    }
+    info!(target: LOG, name, delivered = stopped.delivered, "stopped");
+    Ok(Exit::Done)
+}
+
+/// Logs, beside the work, which settings of Redis break the promise.
+fn warn_of_settings(global: Global, patience: Duration) {
+    tokio::spawn(tokio::time::timeout(patience, async move {
+        loop {
+            if let Ok(conn) = global.try_connect().await
+                && let Ok(warnings) = Control::new(conn).warnings().await
+            {
+                return warnings.iter().for_each(|warning| warn!(target: LOG, "{warning}"));
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }));
+}
+
+/// Opens the sink. A worker whose standard output nobody reads any more has nobody to work for, and
+/// stops.
+fn open(spec: &Spec, shutdown: &Shutdown) -> anyhow::Result<Box<dyn Sink>> {
+    let unopened = |error| Failure::with(Exit::Input, error);
+    if *spec != Spec::Stdout {
+        return spec.open().map_err(unopened);
+    }
+    let stdout = sink::stdout().map_err(unopened)?;
+    let (closed, shutdown) = (stdout.closed(), shutdown.clone());
+    tokio::spawn(async move {
+        closed.cancelled().await;
+        info!(target: LOG, "standard output is closed");
+        shutdown.stop();
+    });
+    Ok(Box::new(stdout))
+}
+
+pub(crate) fn failure(error: WorkerError) -> anyhow::Error {
+    let exit = match &error {
+        WorkerError::Config(_) | WorkerError::Url(_) | WorkerError::NoSink => Exit::Input,
+        WorkerError::Connect { .. } => Exit::Redis,
+        _ => Exit::Worker,
+    };
+    match &error {
+        WorkerError::Connect { address, source } => {
+            Failure::with(exit, format!("cannot connect to Redis at {address}: {}", told(source)))
+        }
+        WorkerError::Script(ScriptError::Redis(source)) => Failure::with(exit, format!("{error}{}", advice(source))),
+        _ => Failure::with(exit, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units() {
+        for (text, expected) in [("65536", 65_536), ("64KiB", 65_536), ("8MiB", 8 << 20), ("8 m", 8 << 20), ("0", 0)] {
+            assert_eq!(bytes(text), Ok(expected), "{text}");
+        }
+        for text in ["", "KiB", "-1", "1.5MiB", "8MB", "99999999999999999999", "18446744073709551615k"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Who does something as an operator, and why.
+
+use seriatim::control::By;
+
+/// Options of commands that an operator changes something with.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Actor {
+    /// The actor, recorded with the action [default: the user and the host]
+    #[arg(long, value_name = "NAME")]
+    actor: Option<String>,
+}
+
+impl Actor {
+    pub(crate) fn who(&self) -> String {
+        self.actor.clone().unwrap_or_else(user_at_host)
+    }
+}
+
+/// The same with a reason, which is kept with the action.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ActorWithReason {
+    #[command(flatten)]
+    actor: Actor,
+    /// The reason, recorded with the action; `seriatim actions` shows it
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
+}
+
+impl ActorWithReason {
+    pub(crate) fn who(&self) -> String {
+        self.actor.who()
+    }
+
+    pub(crate) fn by<'a>(&'a self, who: &'a str) -> By<'a> {
+        By { who, why: &self.reason }
+    }
+}
+
+fn user_at_host() -> String {
+    let named = ["USER", "LOGNAME"].into_iter().filter_map(|name| std::env::var(name).ok()).find(|user| !user.is_empty());
+    let user = named.unwrap_or_else(|| format!("uid{}", rustix::process::geteuid().as_raw()));
+    format!("{user}@{}", rustix::system::uname().nodename().to_string_lossy())
+}

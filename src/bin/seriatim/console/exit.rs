@@ -1,0 +1,66 @@
+//! How the program ends: exit codes and the one line that says why.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// Shown at the end of `--help`.
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0  done
+  1  a check failed (check, verify, demo, bench), an object was kept (forget), or an unexpected error
+  2  invalid usage or input, or an unknown object (forget)
+  3  Redis cannot be reached, or refuses
+  4  a worker cannot start or continue: its name is in use, or it was fenced
+  5  the outcome is unknown: the connection was lost after the command was sent";
+
+/// The exit codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    Done = 0,
+    Broken = 1,
+    Input = 2,
+    Redis = 3,
+    Worker = 4,
+    Unknown = 5,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// An error that knows its exit code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    exit: Exit,
+    message: String,
+}
+
+impl Failure {
+    /// An error for `anyhow` with this exit code; the message says what happened, to what, and what
+    /// to do.
+    pub(crate) fn with(exit: Exit, message: impl fmt::Display) -> anyhow::Error {
+        anyhow::Error::new(Self { exit, message: message.to_string() })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// The exit code of an error.
+pub(crate) fn of(error: &anyhow::Error) -> Exit {
+    error.downcast_ref::<Failure>().map_or(Exit::Broken, |failure| failure.exit)
+}
+
+/// Prints the error in one line on standard error and returns its exit code.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    crate::console::shown::tell(crate::console::shown::Level::Error, &format!("{error:#}"));
+    of(error).into()
+}

@@ -1,0 +1,23 @@
+//! The parts that the commands share: options, input, output, logs and exit codes.
+//!
+//! - [`global`]: the options of every command: the Redis, the namespace, the logs
+//! - [`actor`]: the options of commands that change something as an operator
+//! - [`named`]: object names, escaped on the command line and in outputs
+//! - [`lines`]: lines of JSON, read from files and standard input
+//! - [`pointer`]: JSON pointers into these lines
+//! - [`shown`]: results on standard output, messages on standard error
+//! - [`logs`]: the log lines of a worker
+//! - [`told`]: errors of Redis, with advice
+//! - [`exit`]: exit codes
+//! - [`stop`]: the signals that end a command
+
+pub(crate) mod actor;
+pub(crate) mod exit;
+pub(crate) mod global;
+pub(crate) mod lines;
+pub(crate) mod logs;
+pub(crate) mod named;
+pub(crate) mod pointer;
+pub(crate) mod shown;
+pub(crate) mod stop;
+pub(crate) mod told;

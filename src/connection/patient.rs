@@ -1,0 +1,239 @@
+//! A connection to Redis whose calls are given up only if no byte moves on it.
+//!
+//! The time a reply takes depends on its size and on the link; a fixed limit for a whole reply
+//! would end every large one on a slow link, for ever. So the connection notes when bytes last
+//! moved, and a call ends with a timeout only after that much time without progress. If the process
+//! dies, so does the connection; a call that was sent may still happen.
+
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures_util::future::select_ok;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::io::tcp::{TcpSettings, socket2::SockRef};
+use redis::{
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, Value,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// A connection of its own, shared by its clones. It does not reconnect, and ends with the last
+/// clone.
+#[derive(Clone)]
+pub struct PatientConnection {
+    inner: MultiplexedConnection,
+    watch: Patience,
+    /// Ends the connection with the last clone.
+    _driver: Arc<Driver>,
+}
+
+impl PatientConnection {
+    /// Connects, which may take up to `connect_timeout`, authentication included. Its calls then
+    /// wait up to `patience` without progress.
+    ///
+    /// # Errors
+    /// Those of the attempt; a timeout if it took too long.
+    pub async fn open(
+        info: &ConnectionInfo,
+        config: AsyncConnectionConfig,
+        connect_timeout: Duration,
+        patience: Duration,
+    ) -> RedisResult<Self> {
+        let made_at = Instant::now();
+        timeout(connect_timeout, Self::attempt(info, config, patience, made_at)).await.unwrap_or_else(|_| Err(timed_out()))
+    }
+
+    async fn attempt(
+        info: &ConnectionInfo,
+        config: AsyncConnectionConfig,
+        patience: Duration,
+        made_at: Instant,
+    ) -> RedisResult<Self> {
+        match info.addr() {
+            ConnectionAddr::Tcp(host, port) => {
+                let addresses = lookup_host((host.as_str(), *port)).await?;
+                let attempts: Vec<_> = addresses.map(|address| Box::pin(TcpStream::connect(address))).collect();
+                if attempts.is_empty() {
+                    return Err(io::Error::new(io::ErrorKind::NotFound, "the host has no address").into());
+                }
+                let (stream, _) = select_ok(attempts).await?;
+                set(&stream, info.tcp_settings())?;
+                Self::over(stream, info, config, patience, made_at).await
+            }
+            ConnectionAddr::Unix(path) => {
+                let stream = UnixStream::connect(path).await?;
+                Self::over(stream, info, config, patience, made_at).await
+            }
+            _ => Err((ErrorKind::InvalidClientConfig, "no such way to Redis is built in").into()),
+        }
+    }
+
+    /// Speaks over any stream.
+    async fn over<S>(
+        stream: S,
+        info: &ConnectionInfo,
+        config: AsyncConnectionConfig,
+        patience: Duration,
+        made_at: Instant,
+    ) -> RedisResult<Self>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let progress = Arc::new(Movement { since: made_at, moved_us: AtomicU64::new(0) });
+        let stream = WatchedStream { stream, progress: Arc::clone(&progress), full: false };
+        // The limit of redis' own is one for the whole reply, 500 ms unless it is taken off.
+        let config = config.set_response_timeout(None);
+        let (inner, driver) = MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
+        let driver = Driver(tokio::spawn(driver).abort_handle());
+        Ok(Self { inner, watch: Patience { progress, patience, block: Duration::ZERO }, _driver: Arc::new(driver) })
+    }
+
+    /// How long the commands that follow may block by design, without any progress, beyond the
+    /// patience.
+    pub fn set_block(&mut self, block: Duration) {
+        self.watch.block = block;
+    }
+
+    /// When it was begun to be made.
+    pub fn made_at(&self) -> Instant {
+        self.watch.progress.since
+    }
+}
+
+impl ConnectionLike for PatientConnection {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        Box::pin(self.watch.bound(self.inner.send_packed_command(cmd)))
+    }
+
+    fn req_packed_commands<'a>(&'a mut self, pipe: &'a Pipeline, offset: usize, count: usize) -> RedisFuture<'a, Vec<Value>> {
+        Box::pin(self.watch.bound(self.inner.send_packed_commands(pipe, offset, count)))
+    }
+
+    fn get_db(&self) -> i64 {
+        self.inner.get_db()
+    }
+}
+
+/// The task that reads and writes; it ends with this value.
+struct Driver(AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// How long a call may take.
+#[derive(Clone)]
+struct Patience {
+    progress: Arc<Movement>,
+    /// The longest time without progress.
+    patience: Duration,
+    /// The time a command may block beyond that.
+    block: Duration,
+}
+
+impl Patience {
+    /// Waits for the call as long as bytes move.
+    async fn bound<T>(&self, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+        let mut call = pin!(call);
+        let mut until = after(Instant::now(), self.patience.saturating_add(self.block));
+        loop {
+            if let Ok(answer) = timeout_at(until, call.as_mut()).await {
+                return answer;
+            }
+            let alive_until = after(self.progress.last(), self.patience);
+            if alive_until <= until.max(Instant::now()) {
+                return Err(timed_out());
+            }
+            until = alive_until;
+        }
+    }
+}
+
+/// The time so long after another; in thirty years if it is beyond the clock.
+fn after(at: Instant, delay: Duration) -> Instant {
+    at.checked_add(delay).unwrap_or_else(|| at + Duration::from_secs(30 * 365 * 24 * 60 * 60))
+}
+
+fn timed_out() -> RedisError {
+    io::Error::from(io::ErrorKind::TimedOut).into()
+}
+
+/// When bytes last moved.
+struct Movement {
+    since: Instant,
+    /// µs after `since`.
+    moved_us: AtomicU64,
+}
+
+impl Movement {
+    fn moved(&self) {
+        let us = u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.moved_us.store(us, Ordering::Relaxed);
+    }
+
+    fn last(&self) -> Instant {
+        self.since + Duration::from_micros(self.moved_us.load(Ordering::Relaxed))
+    }
+}
+
+/// A stream that notes progress: bytes that came, and bytes that the socket took after it was full.
+/// Bytes that an empty socket takes prove nothing: the kernel keeps them, whether the peer lives or
+/// not.
+struct WatchedStream<S> {
+    stream: S,
+    progress: Arc<Movement>,
+    /// The socket took no more at the last write.
+    full: bool,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        if buf.filled().len() > before {
+            self.progress.moved();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(cx, bytes) else {
+            self.full = true;
+            return Poll::Pending;
+        };
+        if std::mem::take(&mut self.full) && written.is_ok() {
+            self.progress.moved();
+        }
+        Poll::Ready(written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+fn set(stream: &TcpStream, settings: &TcpSettings) -> io::Result<()> {
+    stream.set_nodelay(settings.nodelay())?;
+    let socket = SockRef::from(stream);
+    if let Some(keepalive) = settings.keepalive() {
+        socket.set_tcp_keepalive(keepalive)?;
+    }
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(settings.user_timeout())?;
+    Ok(())
+}

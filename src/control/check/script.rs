@@ -1,0 +1,93 @@
+//! The call of `lua/check.lua`: subjects go in, findings come back.
+
+use redis::aio::ConnectionLike;
+use redis::{RedisResult, Value};
+
+use super::super::{ControlError, reply};
+use super::report::Subject;
+use crate::escape;
+use crate::keys::Keys;
+use crate::wire;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Object,
+    Worker,
+    Name,
+    Shared,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Object => "object",
+            Self::Worker => "worker",
+            Self::Name => "name",
+            Self::Shared => "shared",
+        }
+    }
+
+    pub(super) fn subject(self, name: &[u8]) -> Subject {
+        let name = escape::name(name).into_owned();
+        match self {
+            Self::Object => Subject::Object(name),
+            Self::Worker => Subject::Worker(name),
+            Self::Name => Subject::Name(name),
+            Self::Shared => Subject::Shared,
+        }
+    }
+}
+
+/// What the script says of one subject.
+pub(super) struct Finding {
+    pub(super) position: usize,
+    pub(super) word: String,
+    pub(super) what: String,
+}
+
+impl Finding {
+    /// Whether it says that nothing covers the object, which only a search can confirm.
+    fn is_of_cover(&self) -> bool {
+        matches!(self.word.as_str(), "I1" | "foreign")
+    }
+}
+
+/// The text of the finding that nothing covers the object; none if there is no such finding.
+pub(super) fn uncovered(findings: &[Finding]) -> Option<String> {
+    findings.iter().find(|finding| finding.is_of_cover()).map(|finding| finding.what.clone())
+}
+
+/// The reply of the script: its findings, and the objects in the lists of the workers it looked at.
+pub(super) struct Reply {
+    pub(super) findings: Vec<Finding>,
+    pub(super) in_lists: Vec<Vec<u8>>,
+}
+
+/// One call of the script. Each subject has a hint: `covered`, `searched` or `unknown`.
+pub(super) async fn look<'s>(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    subjects: impl IntoIterator<Item = (Kind, &'s [u8], &'s str)>,
+) -> Result<Reply, ControlError> {
+    const WHAT: &str = "lua/check.lua";
+    let mut call = wire::CHECK.invoke();
+    call.key(keys.event_workers());
+    call.arg(keys.prefix());
+    for (kind, name, hint) in subjects {
+        call.arg(kind.word()).arg(name).arg(hint);
+    }
+    let answer: RedisResult<Value> = call.invoke_async(conn).await;
+    let answer = reply::after("looked", answer.map_err(ControlError::redis(WHAT))?);
+    let answer = answer.map_err(|answer| ControlError::reply(WHAT, answer))?;
+    let [findings, names] = <[Value; 2]>::try_from(answer)
+        .map_err(|parts| ControlError::reply(WHAT, format!("{} parts after the first word", parts.len())))?;
+    let in_lists = reply::array(names).unwrap_or_default().iter().filter_map(reply::bytes).collect();
+    let flat = reply::array(findings).ok_or_else(|| ControlError::reply(WHAT, "no findings"))?;
+    let read = |three: &[Value]| {
+        let position = usize::try_from(reply::number(&three[0])?).ok()?;
+        Some(Finding { position, word: reply::text(&three[1])?, what: reply::text(&three[2])? })
+    };
+    let findings: Option<Vec<Finding>> = flat.chunks_exact(3).map(read).collect();
+    let findings = findings.ok_or_else(|| ControlError::reply(WHAT, "a finding is not position, word and text"))?;
+    Ok(Reply { findings, in_lists })
+}

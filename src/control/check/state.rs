@@ -1,0 +1,133 @@
+//! The state of a walk: subjects and names met so far, and the report.
+
+use std::collections::HashMap;
+
+use redis::aio::ConnectionLike;
+
+use super::super::ControlError;
+use super::super::scan::Seen;
+use super::report::{CheckReport, Invariant, LookedAt, NOT_READABLE, Subject, Violation};
+use super::script::Kind;
+use crate::event::{NameError, ObjectName};
+use crate::keys::Keys;
+
+/// How many markers one call reads.
+pub(super) const MARKERS_PER_CALL: usize = 1000;
+
+/// How much is remembered of what was seen, in entries of 8 bytes.
+pub(super) const SEEN_MAX: usize = 4 << 20;
+
+/// A registered name.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Name {
+    pub(super) slots: u32,
+    /// Its slots are looked at one by one. Of a name without a lease, those that have something are
+    /// met in the walk over the keys.
+    pub(super) is_alive: bool,
+}
+
+/// One walk over everything.
+pub(super) struct Walk<'a, C> {
+    pub(super) keys: &'a Keys,
+    pub(super) conn: &'a mut C,
+    violations_max: usize,
+    /// Objects that had a marker or were in a registered worker's list a moment ago.
+    pub(super) covered: Seen,
+    /// Subjects with a violation, so that none counts twice.
+    pub(super) broken: Seen,
+    /// Objects that were reported for their names.
+    named: Seen,
+    /// Registered names.
+    pub(super) names: HashMap<String, Name>,
+    /// Objects in the lists of all registered workers, as they were when the first object seemed to
+    /// be covered by nothing.
+    pub(super) taken: Option<Seen>,
+    /// Objects that nothing seems to cover, each with the texts of the findings that say so.
+    pub(super) uncovered: HashMap<Vec<u8>, String>,
+    /// Subjects that the next call of the script looks at.
+    pub(super) pending: Vec<(Kind, Vec<u8>)>,
+    pub(super) report: CheckReport,
+}
+
+impl<'a, C: ConnectionLike> Walk<'a, C> {
+    pub(super) fn new(conn: &'a mut C, keys: &'a Keys, violations_max: usize) -> Self {
+        Self {
+            keys,
+            conn,
+            violations_max,
+            covered: Seen::new(SEEN_MAX),
+            broken: Seen::new(SEEN_MAX),
+            named: Seen::new(SEEN_MAX),
+            names: HashMap::new(),
+            taken: None,
+            uncovered: HashMap::new(),
+            pending: Vec::new(),
+            report: CheckReport {
+                looked_at: LookedAt::default(),
+                violations_total: 0,
+                violations: Vec::new(),
+                not_readable: NOT_READABLE,
+            },
+        }
+    }
+
+    pub(super) async fn count_markers(&mut self) -> Result<usize, ControlError> {
+        match redis::cmd("LLEN").arg(self.keys.objects_with_events()).query_async(self.conn).await {
+            Err(error) if error.code() == Some("WRONGTYPE") => Ok(0),
+            total => total.map_err(ControlError::redis("the markers")),
+        }
+    }
+
+    /// The markers from this place on; none behind the last one. Producers push before the first
+    /// place, so what stays is not missed.
+    pub(super) async fn page_of_markers(&mut self, from: usize) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
+        let mut ask = redis::cmd("LRANGE");
+        ask.arg(self.keys.objects_with_events()).arg(from).arg(from + MARKERS_PER_CALL - 1);
+        match ask.query_async::<Vec<Vec<u8>>>(self.conn).await {
+            Ok(page) => Ok(Some(page).filter(|page| !page.is_empty())),
+            Err(error) if error.code() == Some("WRONGTYPE") => Ok(None),
+            Err(error) => Err(ControlError::redis("the markers")(error)),
+        }
+    }
+
+    /// The registered name whose worker this is.
+    fn name_of(&self, worker: &[u8]) -> Option<Name> {
+        let (name, slot) = std::str::from_utf8(worker).ok()?.rsplit_once('.')?;
+        let slot: u32 = slot.parse().ok()?;
+        self.names.get(name).copied().filter(|name| slot < name.slots)
+    }
+
+    pub(super) fn is_registered(&self, worker: &[u8]) -> bool {
+        self.name_of(worker).is_some()
+    }
+
+    pub(super) fn is_alive(&self, worker: &[u8]) -> bool {
+        self.name_of(worker).is_some_and(|name| name.is_alive)
+    }
+
+    /// A name that no worker works on is a violation, once. An empty marker only wakes.
+    pub(super) fn look_at_name(&mut self, name: &[u8], has_keys: bool) {
+        let what = match (self.keys.found(name), ObjectName::from_bytes(name)) {
+            (Err(NameError::Brace(_)), _) => {
+                "it may be an object of another namespace, for without one no name begins with a brace: workers drop its markers"
+                    .to_owned()
+            }
+            (Ok(_), Err(error)) if has_keys => {
+                format!(
+                    "{error}: workers hold such an object; skip its events, or have its producer emit them under another name"
+                )
+            }
+            _ => return,
+        };
+        if self.named.insert(name) {
+            self.violation(Invariant::Layout, Kind::Object.subject(name), what);
+        }
+    }
+
+    pub(super) fn violation(&mut self, invariant: Invariant, subject: Subject, what: String) {
+        self.report.violations_total += 1;
+        if self.report.violations.len() < self.violations_max {
+            self.report.violations.push(Violation { invariant, subject, what });
+        }
+    }
+}

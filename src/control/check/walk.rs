@@ -1,0 +1,200 @@
+//! The walk over markers, workers, objects and held objects, which gathers the subjects to look at.
+
+use redis::Value;
+use redis::aio::ConnectionLike;
+
+use super::super::names::{Walk as Names, slots_in};
+use super::super::scan::{Scan, Seen};
+use super::super::{ControlError, reply};
+use super::report::CheckReport;
+use super::script::Kind;
+use super::state::{Name, SEEN_MAX, Walk};
+use crate::event::NameError;
+use crate::keys;
+
+/// How many subjects one call of the script looks at: some 10 microseconds each, in which Redis
+/// does nothing else.
+const SUBJECTS_PER_CALL: usize = 32;
+
+impl<C: ConnectionLike> Walk<'_, C> {
+    /// Walks over everything.
+    pub(super) async fn run(mut self) -> Result<CheckReport, ControlError> {
+        self.look_at(Kind::Shared, Vec::new()).await?;
+        // Events move from markers to workers' lists: read in this order, few objects are missed in
+        // both.
+        self.markers().await?;
+        self.workers().await?;
+        self.objects().await?;
+        self.held(self.keys.objects_held()).await?;
+        self.held(self.keys.objects_paused()).await?;
+        self.flush().await?;
+        self.settle().await?;
+        Ok(self.report)
+    }
+
+    async fn markers(&mut self) -> Result<(), ControlError> {
+        let (total, mut from) = (self.count_markers().await?, 0);
+        // A marker that moves out of sight meanwhile only makes a suspicion more.
+        while from < total
+            && let Some(page) = self.page_of_markers(from).await?
+        {
+            from += page.len();
+            self.report.looked_at.markers += page.len() as u64;
+            for object in &page {
+                self.look_at_name(object, false);
+                self.covered.insert(object);
+            }
+        }
+        Ok(())
+    }
+
+    async fn workers(&mut self) -> Result<(), ControlError> {
+        let mut walk = Names::all(self.keys);
+        while let Some(page) = walk.next(self.conn, self.keys).await? {
+            let alive = self.alive(&page).await?;
+            for ((name, value), is_alive) in page.into_iter().zip(alive) {
+                let slots = slots_in(&value).unwrap_or(0);
+                if self.names.insert(name.clone(), Name { slots, is_alive }).is_some() {
+                    continue;
+                }
+                self.report.looked_at.names += 1;
+                self.report.looked_at.workers += u64::from(slots);
+                self.look_at(Kind::Name, name.clone().into_bytes()).await?;
+                for slot in 0..if is_alive { slots } else { 0 } {
+                    self.look_at(Kind::Worker, format!("{name}.{slot}").into_bytes()).await?;
+                }
+            }
+        }
+        self.flush().await
+    }
+
+    /// Which of these names have a lease.
+    async fn alive(&mut self, page: &[(String, String)]) -> Result<Vec<bool>, ControlError> {
+        if page.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut pipe = redis::pipe();
+        for (name, _) in page {
+            pipe.cmd("EXISTS").arg(self.keys.worker_lease(name));
+        }
+        pipe.query_async(self.conn).await.map_err(ControlError::redis("the leases"))
+    }
+
+    async fn objects(&mut self) -> Result<(), ControlError> {
+        let mut scan = Scan::new(self.keys, "");
+        let mut strangers = Seen::new(SEEN_MAX);
+        while let Some(page) = scan.next(self.conn).await? {
+            let mut here = Seen::new(page.len());
+            let mut delivered = Vec::new();
+            for key in &page {
+                match classify(key) {
+                    Some(Found::Object { name, kind }) => {
+                        self.count(kind);
+                        if kind == "last_event_id" {
+                            delivered.push((name, key.as_slice()));
+                        } else if here.insert(name) {
+                            self.look_at(Kind::Object, name.to_vec()).await?;
+                        }
+                    }
+                    Some(Found::Worker { id }) if !self.is_alive(id) && strangers.insert(id) => {
+                        self.report.looked_at.workers += u64::from(!self.is_registered(id));
+                        self.look_at(Kind::Worker, id.to_vec()).await?;
+                    }
+                    Some(Found::Worker { .. }) => self.report.looked_at.keys += 1,
+                    None => {}
+                }
+            }
+            self.delivered(&delivered).await?;
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, kind: &str) {
+        let looked_at = &mut self.report.looked_at;
+        looked_at.keys += 1;
+        match kind {
+            "events" => looked_at.objects_with_events += 1,
+            "event_worker" => looked_at.objects_owned += 1,
+            "last_event_id" => looked_at.objects_delivered += 1,
+            _ => {}
+        }
+    }
+
+    /// Most objects have nothing but a last id: those are read many at once.
+    async fn delivered(&mut self, objects: &[(&[u8], &[u8])]) -> Result<(), ControlError> {
+        const WHAT: &str = "the last ids";
+        if objects.is_empty() {
+            return Ok(());
+        }
+        let mut ask = redis::cmd("MGET");
+        for (_, key) in objects {
+            ask.arg([self.keys.prefix().as_bytes(), key].concat());
+        }
+        ask.arg(self.keys.next_event_id());
+        let ids: Vec<Value> = ask.query_async(self.conn).await.map_err(ControlError::redis(WHAT))?;
+        let given = ids.last().and_then(reply::number).unwrap_or(0);
+        for ((object, _), id) in objects.iter().zip(&ids) {
+            // A wrong type reads as no value here; the script tells the two apart.
+            if reply::number(id).is_none_or(|id| id > given) {
+                self.look_at(Kind::Object, object.to_vec()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn held(&mut self, set: String) -> Result<(), ControlError> {
+        let mut cursor = 0_u64;
+        loop {
+            let mut ask = redis::cmd("ZSCAN");
+            ask.arg(&set).arg(cursor).arg("COUNT").arg(SUBJECTS_PER_CALL);
+            let (next, page): (u64, Vec<Vec<u8>>) = match ask.query_async(self.conn).await {
+                Ok(page) => page,
+                Err(error) if error.code() == Some("WRONGTYPE") => return Ok(()),
+                Err(error) => return Err(ControlError::redis("the held objects")(error)),
+            };
+            for member in page.chunks(2) {
+                self.report.looked_at.objects_held += 1;
+                self.look_at(Kind::Object, member[0].clone()).await?;
+            }
+            cursor = next;
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn look_at(&mut self, kind: Kind, name: Vec<u8>) -> Result<(), ControlError> {
+        if kind == Kind::Object {
+            self.look_at_name(&name, true);
+            if matches!(self.keys.found(&name), Err(NameError::Brace(_))) {
+                // Its keys are not ours.
+                return Ok(());
+            }
+        }
+        self.pending.push((kind, name));
+        if self.pending.len() >= SUBJECTS_PER_CALL { self.flush().await } else { Ok(()) }
+    }
+}
+
+/// What a key belongs to.
+enum Found<'a> {
+    Object { name: &'a [u8], kind: &'static str },
+    Worker { id: &'a [u8] },
+}
+
+/// Kinds of object keys that can break an invariant. `data` is the frontend's own.
+const OBJECT_KINDS_READ: &[&str] =
+    &["events", "last_event_id", "event_worker", "events_held", "events_held_id", "event_handled", "event_errors"];
+
+fn classify(key: &[u8]) -> Option<Found<'_>> {
+    let ending = key.iter().rposition(|byte| *byte == b':')?;
+    let (name, suffix) = key.split_at(ending);
+    let kind_of = |kinds: &'static [(&'static str, &'static str)]| {
+        kinds.iter().find(|(_, ending)| ending.as_bytes() == suffix).map(|(kind, _)| *kind)
+    };
+    if let Some(kind) = kind_of(keys::OBJECT_KINDS) {
+        return OBJECT_KINDS_READ.contains(&kind).then_some(Found::Object { name, kind });
+    }
+    let id = name.strip_prefix(keys::WORKER.as_bytes())?;
+    kind_of(keys::WORKER_KINDS).filter(|kind| *kind != "worker_lease").map(|_| Found::Worker { id })
+}

@@ -1,0 +1,118 @@
+//! How many events are queued, by a walk over all queues.
+
+use std::collections::{BinaryHeap, HashMap};
+
+use serde::Serialize;
+
+use super::scan::{Scan, Seen};
+use super::stats::{COMMANDS_PER_CALL, ask};
+use super::{Control, ControlError, reply};
+use crate::escape;
+
+/// How many prefixes [`Control::depth`] tells apart; the rest is counted under an empty one.
+pub const PREFIXES_MAX: usize = 10_000;
+
+/// How many objects with events [`Control::depth`] remembers, so that none counts twice while Redis
+/// moves its tables.
+const SEEN_MAX: usize = 4 << 20;
+
+/// Objects of which the names begin alike.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct PrefixDepth {
+    /// The name up to its first colon; all of it if it has none.
+    pub prefix: String,
+    /// Objects with events.
+    pub objects: u64,
+    /// Their queued events.
+    pub events: u64,
+}
+
+/// One object's queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ObjectDepth {
+    /// The object.
+    pub object: String,
+    /// Its [escaped](crate::escape::name) name, if that differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub object_escaped: Option<String>,
+    /// Its queued events.
+    pub events: u64,
+}
+
+/// The result of [`Control::depth`]: queued events, without those in flight or held.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Depth {
+    /// Queued events of all objects.
+    pub events_queued: u64,
+    /// Objects with queued events.
+    pub objects_with_events: u64,
+    /// The same by prefix, most events first.
+    pub by_prefix: Vec<PrefixDepth>,
+    /// The objects with most events queued.
+    pub top: Vec<ObjectDepth>,
+}
+
+impl Control {
+    /// Counts the queued events of every object, by prefix, and finds the `top` longest queues.
+    ///
+    /// Cost: SCAN over all keys and one LLEN for each object with events, in bounded steps. Memory:
+    /// the prefixes (at most [`PREFIXES_MAX`]), `top` names, and 8 bytes for each object with
+    /// events up to 32 MiB. Exact in a system at rest; in a live one each queue is counted at some
+    /// moment of the walk. Only reads; may be called again, and dropped at any time.
+    ///
+    /// # Errors
+    /// [`ControlError`] if Redis cannot be asked.
+    pub async fn depth(&self, top: usize) -> Result<Depth, ControlError> {
+        let (mut conn, keys) = (self.connection(), &self.keys);
+        let suffix = keys.events("");
+        let suffix = &suffix[keys.prefix().len()..];
+        let mut scan = Scan::new(keys, suffix);
+        let mut seen = Seen::new(SEEN_MAX);
+        let mut prefixes: HashMap<String, PrefixDepth> = HashMap::new();
+        let mut longest = BinaryHeap::new();
+        let mut depth = Depth::default();
+        while let Some(mut page) = scan.next(&mut conn).await? {
+            page.retain(|key| key.ends_with(suffix.as_bytes()) && seen.insert(key));
+            for some in page.chunks(COMMANDS_PER_CALL) {
+                let mut pipe = redis::pipe();
+                for key in some {
+                    pipe.cmd("LLEN").arg([keys.prefix().as_bytes(), key].concat());
+                }
+                for (key, answer) in some.iter().zip(ask(&mut conn, "the queues", &mut pipe).await?) {
+                    // Gone meanwhile, or another program's key that ends as ours do.
+                    let Some(events) = answer.as_ref().ok().and_then(reply::number).filter(|events| *events > 0) else {
+                        continue;
+                    };
+                    let name = &key[..key.len() - suffix.len()];
+                    let object = String::from_utf8_lossy(name).into_owned();
+                    depth.events_queued += events;
+                    depth.objects_with_events += 1;
+                    add(&mut prefixes, &object, events);
+                    longest.push((std::cmp::Reverse(events), object, escape::differing(name)));
+                    if longest.len() > top {
+                        longest.pop();
+                    }
+                }
+            }
+        }
+        depth.by_prefix = prefixes.into_values().collect();
+        depth.by_prefix.sort_by(|a, b| b.events.cmp(&a.events).then_with(|| a.prefix.cmp(&b.prefix)));
+        let top = longest.into_sorted_vec().into_iter();
+        depth.top =
+            top.map(|(events, object, object_escaped)| ObjectDepth { object, object_escaped, events: events.0 }).collect();
+        Ok(depth)
+    }
+}
+
+fn add(prefixes: &mut HashMap<String, PrefixDepth>, object: &str, events: u64) {
+    let prefix = object.split(':').next().unwrap_or(object);
+    let known = prefixes.contains_key(prefix) || prefixes.len() < PREFIXES_MAX;
+    let prefix = if known { prefix } else { "" };
+    let sum = prefixes.entry(prefix.to_owned()).or_default();
+    prefix.clone_into(&mut sum.prefix);
+    sum.objects += 1;
+    sum.events += events;
+}

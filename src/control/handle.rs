@@ -1,0 +1,123 @@
+//! The handle that has all operations.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use redis::aio::ConnectionLike;
+
+use super::ControlError;
+use super::connection::{AnyConnection, Own};
+use crate::keys::{Keys, NamespaceError};
+
+/// A handle to one namespace: looks at the live system, and does what an operator may do.
+///
+/// Cheap to clone. All clones share one connection, and any number of operations may run at once.
+/// The command line, a dashboard and an HTTP API use the same methods.
+///
+/// - Looks: [`check`](Self::check), [`warnings`](Self::warnings), [`stats`](Self::stats),
+///   [`depth`](Self::depth), [`inspect`](Self::inspect), [`ended`](Self::ended),
+///   [`log`](Self::log)
+/// - Dead letters: [`dead_letters`](Self::dead_letters), [`settle`](Self::settle)
+/// - Held objects: [`held`](Self::held), [`paused`](Self::paused), [`release`](Self::release),
+///   [`skip`](Self::skip)
+/// - Pauses and blocks: [`rules`](Self::rules), [`set_rule`](Self::set_rule),
+///   [`lift_rule`](Self::lift_rule)
+/// - Others: [`actions`](Self::actions), [`forget`](Self::forget)
+///
+/// # Pages
+///
+/// A list is read in pages. A page has a [`Cursor`](super::Cursor) to the next one, or none at the
+/// end. The page behind a cursor may be empty.
+///
+/// # Cancellation
+///
+/// Every future may be dropped at any time. The handle stays usable. A step that was sent may still
+/// take effect; each step is atomic. Each operation says whether calling it again is safe.
+///
+/// # Example
+///
+/// ```no_run
+/// # async fn example() -> Result<(), seriatim::control::ControlError> {
+/// use seriatim::control::{By, Control, Settle};
+///
+/// let control = Control::connect("redis://127.0.0.1").await?;
+/// let stats = control.stats().await?;
+/// println!("{} markers, {} dead letters", stats.markers, stats.dead_letters);
+///
+/// let page = control.dead_letters(None, 10).await?;
+/// let ids: Vec<_> = page.letters.into_iter().map(|letter| letter.dead_id).collect();
+/// control.settle(By { who: "ada@host", why: "the bank is open again" }, Settle::Retry, &ids).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Control {
+    /// Cloned once per operation. The lock is held only for that.
+    connection: Arc<Mutex<AnyConnection>>,
+    pub(super) keys: Keys,
+}
+
+impl Control {
+    /// Connects to Redis at `host[:port]`, `redis://[user:password@]host[:port][/db]` or
+    /// `unix:///path`. A connection attempt and every reply may take 5 s each.
+    ///
+    /// The next operation after the connection was lost makes a new one. No command is sent twice:
+    /// the operation that lost the connection fails.
+    ///
+    /// # Errors
+    /// [`ControlError::Url`] and [`ControlError::Redis`]. The password is in neither.
+    pub async fn connect(url: impl AsRef<str>) -> Result<Self, ControlError> {
+        Ok(Self::new(Own::connect(url.as_ref()).await?))
+    }
+
+    /// Uses a connection of the caller's: a `MultiplexedConnection`, a `ConnectionManager`, or any
+    /// other whose clones share what is behind it. It is cloned once per operation.
+    ///
+    /// The caller sets its timeouts, and makes it anew. A `MultiplexedConnection` waits 500 ms for
+    /// a reply unless told otherwise; 5 s are enough for every operation.
+    pub fn new<C>(connection: C) -> Self
+    where
+        C: ConnectionLike + Clone + Send + 'static,
+    {
+        Self { connection: Arc::new(Mutex::new(AnyConnection::new(connection))), keys: Keys::new() }
+    }
+
+    /// Looks at these keys. Default: those without a namespace.
+    #[must_use]
+    pub fn with_keys(mut self, keys: Keys) -> Self {
+        self.keys = keys;
+        self
+    }
+
+    /// Looks at the keys of a namespace: 1 to 64 of `A-Z a-z 0-9 _ . -`.
+    ///
+    /// # Errors
+    /// [`NamespaceError`] for another name.
+    pub fn with_namespace(self, namespace: &str) -> Result<Self, NamespaceError> {
+        Ok(self.with_keys(Keys::with_namespace(namespace)?))
+    }
+
+    /// The keys it looks at.
+    pub fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// Redis's time, ms since the epoch.
+    ///
+    /// # Errors
+    /// [`ControlError`] if Redis cannot be asked.
+    pub async fn now_ms(&self) -> Result<u64, ControlError> {
+        super::reply::now_ms(&mut self.connection()).await
+    }
+
+    /// A connection for one operation.
+    pub(super) fn connection(&self) -> AnyConnection {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner).another()
+    }
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The connection may know a password.
+        f.debug_struct("Control").field("keys", &self.keys).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,126 @@
+//! The reply of `lua/inspect.lua`, and the values in it.
+
+use std::collections::HashMap;
+
+use redis::aio::ConnectionLike;
+use redis::{RedisResult, Value};
+
+use super::super::names::{self, Walk, Which};
+use super::super::rules::{self, Rule};
+use super::super::{ControlError, reply};
+use super::inspection::{FailedAttempt, KeptResults, NextEvent, Place, TEXT_BYTES_MAX, Tries};
+use crate::keys::Keys;
+use crate::wire;
+
+/// Reads the object in one atomic step.
+pub(super) async fn look<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: &[u8]) -> Result<Fields, ControlError> {
+    const WHAT: &str = "lua/inspect.lua";
+    let mut call = wire::INSPECT.invoke();
+    call.key(keys.event_workers());
+    call.arg(keys.prefix()).arg(object).arg(TEXT_BYTES_MAX);
+    let answer: RedisResult<Value> = call.invoke_async(conn).await;
+    let flat = reply::after("inspected", answer.map_err(ControlError::redis(WHAT))?);
+    Ok(Fields::read(&flat.map_err(|answer| ControlError::reply(WHAT, answer))?))
+}
+
+/// The fields of the reply; see `lua/inspect.lua`.
+#[derive(Default)]
+pub(super) struct Fields {
+    once: HashMap<String, String>,
+    /// Workers that have the object in their lists.
+    pub(super) taken: Vec<String>,
+    pub(super) names_alive: u64,
+    pub(super) wrong: Vec<String>,
+    pub(super) rules: Vec<Rule>,
+    pub(super) errors: Vec<FailedAttempt>,
+    pub(super) results: Vec<String>,
+}
+
+impl Fields {
+    fn read(flat: &[Value]) -> Self {
+        let mut fields = Self::default();
+        for pair in flat.chunks_exact(2) {
+            let (Some(field), Some(value)) = (reply::text(&pair[0]), reply::text(&pair[1])) else { continue };
+            match field.as_str() {
+                "wrong" => fields.wrong.push(value),
+                "result" => fields.results.push(value),
+                "error" => fields.errors.extend(failed_attempt(&value)),
+                "rule" => fields.rules.extend(rules::told(&pair[1], fields.number("now_ms").unwrap_or(0))),
+                _ => drop(fields.once.insert(field, value)),
+            }
+        }
+        fields
+    }
+
+    pub(super) async fn add_taken<C: ConnectionLike>(
+        &mut self,
+        conn: &mut C,
+        keys: &Keys,
+        object: &[u8],
+        which: Which,
+    ) -> Result<(), ControlError> {
+        let mut walk = Walk::of(conn, keys, which).await?;
+        while let Some(page) = walk.next(conn, keys).await? {
+            let taken = names::taken(conn, keys, object, &page).await?;
+            self.names_alive += taken.alive;
+            self.taken.extend(taken.objects.into_iter().map(|(worker, _)| worker));
+        }
+        self.taken.sort();
+        self.taken.dedup();
+        Ok(())
+    }
+
+    pub(super) fn text(&self, field: &str) -> Option<&str> {
+        self.once.get(field).map(String::as_str)
+    }
+
+    pub(super) fn number(&self, field: &str) -> Option<u64> {
+        self.text(field)?.parse().ok()
+    }
+
+    /// When a held object is due, ms; infinity until an operator releases it.
+    pub(super) fn due(&self) -> Option<f64> {
+        self.text("due_ms")?.parse().ok()
+    }
+
+    pub(super) fn next_event(&self) -> Option<NextEvent> {
+        let places = [
+            (Place::Batch, "batch_text", "batch_bytes", self.first("batch_id")),
+            (Place::HeldBatch, "held_text", "held_bytes", self.first("held_id")),
+            (Place::Queue, "queued_text", "queued_bytes", None),
+        ];
+        places.into_iter().find_map(|(place, text, bytes, id)| {
+            Some(NextEvent { place, id, bytes: self.number(bytes)?, text: self.text(text)?.to_owned() })
+        })
+    }
+
+    /// The first id in a batch's numbers.
+    fn first(&self, field: &str) -> Option<u64> {
+        self.text(field)?.split(' ').next()?.parse().ok().filter(|first| *first > 0)
+    }
+
+    pub(super) fn kept_results(&self) -> Option<KeptResults> {
+        let results = (!self.results.is_empty()).then(|| format!("{{{}}}", self.results.join(",")))?;
+        Some(KeptResults { id: self.number("handled_id"), results: Some(results) })
+    }
+
+    pub(super) fn tries(&self) -> Option<Tries> {
+        let numbers = self.text("batch_id").or(self.text("held_id"))?;
+        let mut counts = numbers.split(' ').skip(1).map_while(|part| part.parse().ok());
+        let mut next = || counts.next().unwrap_or(0);
+        Some(Tries { handouts: next(), attempts: next(), crashes: next() })
+    }
+
+    /// What follows the four numbers of a held batch.
+    pub(super) fn held_why(&self) -> Option<String> {
+        let why = self.text("held_id")?.splitn(5, ' ').nth(4)?;
+        (!why.is_empty()).then(|| why.to_owned())
+    }
+}
+
+/// An entry of `OBJ:event.errors`: `MS ATTEMPT ERROR`.
+fn failed_attempt(kept: &str) -> Option<FailedAttempt> {
+    let mut parts = kept.splitn(3, ' ');
+    let (at_ms, attempt) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    Some(FailedAttempt { attempt, at_ms, error: parts.next()?.to_owned() })
+}

@@ -1,0 +1,82 @@
+//! One object at one moment: where its events are, and why they wait.
+//!
+//! - `inspection`: the result
+//! - `fields`: the reply of `lua/inspect.lua`, and the values in it
+//! - `why`: where the object stands, the state of its head event, and both as a sentence
+
+mod fields;
+mod inspection;
+mod why;
+
+use self::fields::{Fields, look};
+pub use self::inspection::{
+    EventState, FailedAttempt, Inspection, KeptResults, NextEvent, Place, Standing, TEXT_BYTES_MAX, Tries,
+};
+use super::names::Which;
+use super::{Control, ControlError};
+use crate::escape;
+use crate::keys::Keys;
+
+/// An object that nothing seems to cover has moved while its workers were looked at: so often it is
+/// looked at again.
+const LOOKS_MAX: usize = 3;
+
+impl Control {
+    /// Reads everything about one object in one atomic step, then in bounded steps which workers
+    /// have it in their lists.
+    ///
+    /// Only reads; may be called again, and dropped at any time.
+    ///
+    /// # Errors
+    /// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked.
+    /// An object that nobody has ever emitted an event for is no error: [`Standing::Unknown`].
+    pub async fn inspect(&self, object: impl AsRef<[u8]>) -> Result<Inspection, ControlError> {
+        let (mut conn, keys) = (self.connection(), &self.keys);
+        let object = keys.found(&object)?;
+        let mut fields = Fields::default();
+        for _ in 0..LOOKS_MAX {
+            fields = look(&mut conn, keys, object).await?;
+            fields.add_taken(&mut conn, keys, object, Which::Watched).await?;
+            if fields.standing() == Standing::Uncovered {
+                fields.add_taken(&mut conn, keys, object, Which::Departed).await?;
+            }
+            if fields.standing() != Standing::Uncovered {
+                break;
+            }
+        }
+        Ok(inspection(fields, keys, object))
+    }
+}
+
+/// The result, from the fields of the last look.
+fn inspection(fields: Fields, keys: &Keys, object: &[u8]) -> Inspection {
+    let standing = fields.standing();
+    let (state, tries) = (fields.state(standing), fields.tries());
+    let has_failed = tries.is_some_and(|tries| tries.attempts > 0);
+    Inspection {
+        object: String::from_utf8_lossy(object).into_owned(),
+        object_escaped: escape::differing(object),
+        now_ms: fields.number("now_ms").unwrap_or(0),
+        standing,
+        state,
+        why: fields.why(standing, keys, &escape::name(object)),
+        events_queued: fields.number("queued").unwrap_or(0),
+        events_in_flight: fields.number("batch").unwrap_or(0),
+        events_held: fields.number("held").unwrap_or(0),
+        owner: fields.text("owner").map(str::to_owned),
+        last_event_id: fields.number("last"),
+        next_event: fields.next_event(),
+        tries,
+        kept_results: fields.kept_results(),
+        held_why: fields.held_why(),
+        due_ms: fields.due().filter(|due| due.is_finite()).map(|due| due as u64),
+        markers_before: fields.number("markers_before"),
+        markers_beyond: fields.text("markers_beyond").is_some(),
+        names_alive: fields.names_alive,
+        // What is left behind of another event is a finding of `check`.
+        errors: if has_failed { fields.errors } else { Vec::new() },
+        taken_by: fields.taken,
+        rules: fields.rules,
+        wrong_types: fields.wrong,
+    }
+}

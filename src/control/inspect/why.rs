@@ -1,0 +1,132 @@
+//! Where an object stands, the state of its head event, and both as a sentence.
+
+use super::super::rules::{Kind, Rule};
+use super::fields::Fields;
+use super::inspection::{EventState, Standing};
+use crate::keys::Keys;
+use crate::wire::values::Holder;
+
+impl Fields {
+    pub(super) fn standing(&self) -> Standing {
+        let events = ["queued", "batch", "held"].iter().any(|place| self.number(place).is_some_and(|n| n > 0));
+        let held = self.text("due_ms").is_some() || self.text("paused").is_some();
+        match self.text("owner") {
+            Some("held") if self.text("paused").is_some() && self.text("due_ms").is_none() => match self.rule() {
+                Some(Rule { kind: Kind::Block, .. }) => Standing::Blocked,
+                _ => Standing::Paused,
+            },
+            Some("held") => Standing::Held,
+            None if held => Standing::Held,
+            Some(_) if self.text("lease").is_some() => Standing::Owned,
+            Some(_) => Standing::OwnerGone,
+            None if !self.taken.is_empty() => Standing::Taken,
+            None if self.text("markers_before").is_some() => Standing::Marked,
+            None if events && self.text("markers_beyond").is_some() => Standing::Marked,
+            None if events => Standing::Uncovered,
+            None if self.text("last").is_some() || !self.wrong.is_empty() => Standing::Idle,
+            None => Standing::Unknown,
+        }
+    }
+
+    pub(super) fn state(&self, standing: Standing) -> Option<EventState> {
+        let has = |place: &str| self.number(place).is_some_and(|n| n > 0);
+        let ruled = || self.rule().map(|rule| if rule.kind == Kind::Block { EventState::Blocked } else { EventState::Paused });
+        let queued = || has("queued").then(|| ruled().unwrap_or(EventState::Queued));
+        let now = self.number("now_ms").unwrap_or(0) as f64;
+        match standing {
+            Standing::Paused => Some(EventState::Paused),
+            Standing::Blocked => Some(EventState::Blocked),
+            Standing::Owned | Standing::OwnerGone if has("batch") => Some(EventState::InFlight),
+            Standing::Held if has("held") && self.due().is_some_and(|due| due <= now) => {
+                Some(ruled().unwrap_or(EventState::Waiting))
+            }
+            Standing::Held if has("held") || self.due().is_some_and(f64::is_infinite) => Some(EventState::Waiting),
+            _ => queued(),
+        }
+    }
+
+    /// The first rule that is in force, blocks before pauses.
+    fn rule(&self) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.in_force)
+    }
+
+    pub(super) fn why(&self, standing: Standing, keys: &Keys, object: &str) -> String {
+        let owner = self.text("owner").unwrap_or("nobody");
+        let nobody = if self.names_alive == 0 { ", but no worker process is running" } else { "" };
+        match standing {
+            Standing::Unknown => {
+                "nothing is known of it: no event of it waits, and none was delivered, under this name and namespace".to_owned()
+            }
+            Standing::Idle if self.text("last").is_none() => "it has no events".to_owned(),
+            Standing::Idle => "all its events are delivered or dead letters".to_owned(),
+            Standing::Owned => {
+                let holder = self.text("lease").and_then(Holder::of_lease);
+                let (host, pid) = holder.as_ref().map_or(("?", 0), |holder| (holder.host_name(), holder.pid()));
+                let ttl = seconds(self.number("lease_ttl_ms").unwrap_or(0) as f64);
+                format!("worker {owner} has it: process {pid} on {host}, whose lease lasts {ttl} more unless renewed")
+            }
+            Standing::OwnerGone => {
+                format!(
+                    "its owner {owner} has no lease, so its process is gone: any worker process takes the object over{nobody}"
+                )
+            }
+            Standing::Held => self.why_held(object, nobody),
+            Standing::Paused | Standing::Blocked => self.why_ruled(nobody),
+            Standing::Taken => format!("worker {} has taken its marker and is about to claim it{nobody}", self.taken.join(", ")),
+            Standing::Marked => {
+                let before = self.number("markers_before");
+                let before = before.map_or_else(|| "more than 10000".to_owned(), |before| before.to_string());
+                format!("it waits for a free worker, after {before} other markers{nobody}")
+            }
+            Standing::Uncovered => format!(
+                "I1 is broken: it has events, but no marker, no owner, and is not held; LPUSH {} {} lets a worker find it",
+                keys.objects_with_events(),
+                quoted(object)
+            ),
+        }
+    }
+
+    fn why_held(&self, object: &str, nobody: &str) -> String {
+        let why = self.held_why().unwrap_or_else(|| "yield".to_owned());
+        if self.text("owner") != Some("held") {
+            return "I2 is broken: it waits among the held objects, but its owner is not `held`".to_owned();
+        }
+        let now = self.number("now_ms").unwrap_or(0) as f64;
+        match self.due() {
+            None => format!(
+                "I2 is broken: held ({why}), but in neither set of held objects; only `seriatim held release` lets it go on"
+            ),
+            Some(due) if due.is_infinite() => {
+                format!("held until an operator releases it ({why}); `seriatim held release {}` does", quoted(object))
+            }
+            Some(due) if due <= now => format!("held ({why}), and due now: a free worker takes it{nobody}"),
+            Some(due) => format!("held ({why}), due in {}{nobody}", seconds(due - now)),
+        }
+    }
+
+    fn why_ruled(&self, nobody: &str) -> String {
+        let Some(rule) = self.rule() else {
+            return match self.rules.first() {
+                Some(rule) => format!("the {rule} that held it is lifted, and worker processes are waking its objects{nobody}"),
+                None => "I2 is broken: it waits for a rule to be lifted, but no rule is over it, so that nothing will wake it"
+                    .to_owned(),
+            };
+        };
+        let (done, lift) = match rule.kind {
+            Kind::Block => ("blocked", "unblock"),
+            Kind::Pause => ("paused", "resume"),
+        };
+        let reason = if rule.reason.is_empty() { String::new() } else { format!(": {}", rule.reason) };
+        let selector = quoted(rule.selector.as_str());
+        format!("{done} by the rule for {} (set by {}{reason}); `seriatim {lift} {selector}` lifts it", rule.selector, rule.actor)
+    }
+}
+
+fn seconds(ms: f64) -> String {
+    format!("{:.1} s", ms / 1000.0)
+}
+
+/// An object's name as a shell takes it.
+fn quoted(object: &str) -> String {
+    format!("'{}'", object.replace('\'', r"'\''"))
+}

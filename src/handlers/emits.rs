@@ -1,0 +1,201 @@
+//! What the handlers of an event emit, and their results: kept back until they have succeeded.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use crate::event::{EventError, NameError};
+use crate::wire::Emits;
+
+/// The most events that the handlers of one event emit together.
+pub const EMITS_MAX: usize = 1000;
+/// The most bytes that they emit together, of objects' names and events: 2 MiB.
+pub const EMITS_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// The most bytes of a handler's result, as JSON: 64 KiB.
+pub const RESULT_BYTES_MAX: usize = 64 * 1024;
+
+/// Why a handler cannot set its result. A result that was set before stays.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandlerResultError {
+    /// The result has more than 64 KiB.
+    #[error("the result has {bytes} bytes of JSON, the limit is {bytes_max}; keep it in a store, and return where it is")]
+    TooLarge {
+        /// Size of the result in bytes.
+        bytes: usize,
+        /// The limit in bytes.
+        bytes_max: usize,
+    },
+    /// The text is not one JSON document.
+    #[error("the result is not JSON: {0}")]
+    NotJson(#[source] serde_json::Error),
+    /// The value could not be written as JSON.
+    #[error("the result cannot be written as JSON: {0}")]
+    Serialize(#[source] serde_json::Error),
+    /// With what the handlers of the event have emitted, and their other results, this would be
+    /// more than [`EMITS_BYTES_MAX`] bytes.
+    #[error("the results of the handlers of one event, and what they emit, have together at most {EMITS_BYTES_MAX} bytes")]
+    Full,
+    /// The handler has ended, or its time was over: a result belongs to its success.
+    #[error("the handler has ended; its result it must set before")]
+    Ended,
+}
+
+impl From<EventError> for HandlerResultError {
+    fn from(error: EventError) -> Self {
+        match error {
+            EventError::NotJson(error) => Self::NotJson(error),
+            EventError::Serialize(error) => Self::Serialize(error),
+            EventError::TooLarge { bytes, bytes_max } => Self::TooLarge { bytes, bytes_max },
+        }
+    }
+}
+
+/// Why a handler cannot emit an event. Nothing of it is kept; what the handler emitted before
+/// stays.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandlerEmitError {
+    /// The object's name is refused.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The event is refused.
+    #[error(transparent)]
+    Event(#[from] EventError),
+    /// The handlers of the event have emitted so much that this would be more than 1,000 events, or
+    /// 2 MiB of objects' names and events.
+    #[error(
+        "the handlers of one event emit at most {EMITS_MAX} events with {EMITS_BYTES_MAX} bytes, names of objects included: \
+         emit fewer, and let the handler of one of them emit the others"
+    )]
+    Full,
+    /// The handler has ended, or its time was over: what it emits belongs to its success.
+    #[error("the handler has ended; what it emits it must emit before")]
+    Ended,
+}
+
+/// How much the handlers of an event may still emit.
+#[derive(Debug)]
+pub(super) struct EmitRoom(Mutex<(usize, usize)>);
+
+impl EmitRoom {
+    /// What is left beside these, and results of so many bytes.
+    pub(super) fn beside((events, bytes): (usize, usize), results: usize) -> Self {
+        let bytes_left = EMITS_BYTES_MAX.saturating_sub(bytes).saturating_sub(results);
+        Self(Mutex::new((EMITS_MAX.saturating_sub(events), bytes_left)))
+    }
+
+    fn take(&self, bytes: usize) -> Result<(), HandlerEmitError> {
+        let mut left = locked(&self.0);
+        if left.0 == 0 || left.1 < bytes {
+            return Err(HandlerEmitError::Full);
+        }
+        *left = (left.0 - 1, left.1 - bytes);
+        Ok(())
+    }
+
+    /// Takes room for a result in the place of another one, which has `before` bytes.
+    fn exchange(&self, before: usize, bytes: usize) -> Result<(), HandlerResultError> {
+        let mut left = locked(&self.0);
+        left.1 = (left.1 + before).checked_sub(bytes).ok_or(HandlerResultError::Full)?;
+        Ok(())
+    }
+
+    /// A handler has failed: it has emitted nothing, and has no result.
+    pub(super) fn give_back(&self, done: &Done) {
+        let mut left = locked(&self.0);
+        *left = (left.0 + done.emits.events(), left.1 + done.emits.bytes() + done.result_bytes());
+    }
+}
+
+/// What one handler has emitted, and its result.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    pub(super) emits: Emits,
+    pub(super) result: Option<Bytes>,
+}
+
+impl Done {
+    fn result_bytes(&self) -> usize {
+        self.result.as_ref().map_or(0, Bytes::len)
+    }
+}
+
+/// What one handler emits, and its result; nothing more once it has ended.
+#[derive(Debug, Clone)]
+pub(super) struct Emitting(Arc<Mutex<Option<Done>>>);
+
+impl Emitting {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Mutex::new(Some(Done::default()))))
+    }
+
+    pub(super) fn push(&self, room: &EmitRoom, object: &str, event: &[u8]) -> Result<(), HandlerEmitError> {
+        let mut emitting = locked(&self.0);
+        let done = emitting.as_mut().ok_or(HandlerEmitError::Ended)?;
+        room.take(object.len() + event.len())?;
+        done.emits.push(object.as_bytes(), event);
+        Ok(())
+    }
+
+    pub(super) fn set_result(&self, room: &EmitRoom, result: Bytes) -> Result<(), HandlerResultError> {
+        let mut emitting = locked(&self.0);
+        let done = emitting.as_mut().ok_or(HandlerResultError::Ended)?;
+        room.exchange(done.result_bytes(), result.len())?;
+        done.result = Some(result);
+        Ok(())
+    }
+
+    pub(super) fn end(&self) -> Done {
+        locked(&self.0).take().unwrap_or_default()
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The limits are those of all handlers of an event together; one that fails gives back what it
+    /// took.
+    #[test]
+    fn room_is_shared_and_given_back() {
+        let room = EmitRoom::beside((998, 0), 0);
+        let (first, second) = (Emitting::new(), Emitting::new());
+        first.push(&room, "a", b"1").expect("room");
+        second.push(&room, "a", b"1").expect("room");
+        assert!(matches!(second.push(&room, "a", b"1"), Err(HandlerEmitError::Full)));
+        room.give_back(&first.end());
+        assert!(matches!(first.push(&room, "a", b"1"), Err(HandlerEmitError::Ended)));
+        second.push(&room, "a", b"1").expect("room");
+        assert_eq!(second.end().emits.events(), 2);
+        let room = EmitRoom::beside((0, EMITS_BYTES_MAX - 10), 6);
+        let all = Emitting::new();
+        assert!(matches!(all.push(&room, "ab", b"123"), Err(HandlerEmitError::Full)));
+        all.push(&room, "ab", b"12").expect("room");
+        assert!(matches!(all.push(&room, "", b"1"), Err(HandlerEmitError::Full)));
+        // Whoever wrote what is kept may have had other limits.
+        assert!(matches!(all.push(&EmitRoom::beside((2000, usize::MAX), usize::MAX), "", b""), Err(HandlerEmitError::Full)));
+    }
+
+    /// A result takes the room of one that was set before, and shares it with what is emitted.
+    #[test]
+    fn a_result_has_its_place_in_the_room() {
+        let room = EmitRoom::beside((0, EMITS_BYTES_MAX - 4), 0);
+        let doing = Emitting::new();
+        doing.set_result(&room, Bytes::from_static(b"123")).expect("room");
+        assert!(matches!(doing.set_result(&room, Bytes::from_static(b"12345")), Err(HandlerResultError::Full)));
+        doing.set_result(&room, Bytes::from_static(b"12")).expect("room");
+        assert!(matches!(doing.push(&room, "a", b"12"), Err(HandlerEmitError::Full)));
+        doing.push(&room, "a", b"1").expect("room");
+        let done = doing.end();
+        assert_eq!(done.result.as_deref(), Some(&b"12"[..]));
+        room.give_back(&done);
+        Emitting::new().set_result(&room, Bytes::from_static(b"1234")).expect("room");
+        assert!(matches!(doing.set_result(&room, Bytes::new()), Err(HandlerResultError::Ended)));
+    }
+}

@@ -1,0 +1,89 @@
+//! The trait of a handler.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_core::de::DeserializeOwned;
+
+use super::context::HandlerContext;
+use super::failure::{Failure, HandlerResult};
+
+/// A type of event: those whose top-level member `type` is [`TYPE`](Self::TYPE), deserialized from
+/// the whole event.
+///
+/// ```
+/// #[derive(serde::Deserialize)]
+/// struct Moved {
+///     to: String,
+/// }
+///
+/// impl seriatim::handlers::EventType for Moved {
+///     const TYPE: &'static str = "moved";
+/// }
+/// ```
+pub trait EventType: DeserializeOwned + Send + 'static {
+    /// The value of the member `type`.
+    const TYPE: &'static str;
+}
+
+/// Does something with events of type `T`. A closure `Fn(T, HandlerContext) -> impl Future<Output =
+/// HandlerResult>` is one.
+///
+/// It is shared by all slots of a worker process and called concurrently, but never twice at once
+/// for one object. Its future may be dropped at any await: after its timeout, where the lease is
+/// lost, or where the grace of a stop is over. What it did until then may have taken effect, and
+/// the event comes again. It must not block its thread; what does belongs into
+/// `tokio::task::spawn_blocking`.
+#[async_trait]
+pub trait Handler<T: Send + 'static>: Send + Sync + 'static {
+    /// Handles one event.
+    async fn handle(&self, event: T, cx: HandlerContext) -> HandlerResult;
+
+    /// How long this handler may take for one event; nothing: as long as
+    /// [`HandlersBuilder::timeout`](super::HandlersBuilder::timeout) says.
+    fn timeout(&self) -> Option<Duration> {
+        None
+    }
+}
+
+#[async_trait]
+impl<T, H, F> Handler<T> for H
+where
+    T: Send + 'static,
+    H: Fn(T, HandlerContext) -> F + Send + Sync + 'static,
+    F: Future<Output = HandlerResult> + Send,
+{
+    async fn handle(&self, event: T, cx: HandlerContext) -> HandlerResult {
+        self(event, cx).await
+    }
+}
+
+/// A handler whose type of event is forgotten.
+#[async_trait]
+pub(super) trait AnyHandler: Send + Sync {
+    async fn run(&self, cx: HandlerContext) -> HandlerResult;
+
+    fn timeout(&self) -> Option<Duration>;
+}
+
+pub(super) struct Typed<T, H>(H, PhantomData<fn() -> T>);
+
+impl<T, H> Typed<T, H> {
+    pub(super) fn new(handler: H) -> Self {
+        Self(handler, PhantomData)
+    }
+}
+
+#[async_trait]
+impl<T: DeserializeOwned + Send + 'static, H: Handler<T>> AnyHandler for Typed<T, H> {
+    async fn run(&self, cx: HandlerContext) -> HandlerResult {
+        let event = serde_json::from_slice(cx.payload())
+            .map_err(|error| Failure::unrecoverable(format!("the event is not what this handler takes: {error}")))?;
+        self.0.handle(event, cx).await
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.0.timeout()
+    }
+}

@@ -1,0 +1,46 @@
+//! The registered handlers.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::fields::HandlerFields;
+use super::handler::AnyHandler;
+
+/// What becomes of an event for which no handler is registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unhandled {
+    /// It goes to the dead letters.
+    #[default]
+    DeadLetter,
+    /// It counts as delivered.
+    Complete,
+    /// It fails, and comes again as the retry policy says: another process may have a handler for
+    /// it, or this one after its next start.
+    Retry,
+}
+
+pub(super) struct Registered {
+    pub(super) id: String,
+    pub(super) fields: HandlerFields,
+    pub(super) timeout: Duration,
+    pub(super) handler: Box<dyn AnyHandler>,
+}
+
+pub(super) struct HandlerSet {
+    pub(super) all: Vec<Registered>,
+    /// Positions in `all`.
+    pub(super) types: BTreeMap<String, Vec<usize>>,
+    pub(super) every: Vec<usize>,
+    pub(super) other: Vec<usize>,
+    pub(super) unhandled: Unhandled,
+}
+
+impl HandlerSet {
+    /// The positions of the handlers of an event of this type, in the order of registration.
+    pub(super) fn handlers_of(&self, event_type: Option<&str>) -> Vec<usize> {
+        let of_type = event_type.and_then(|name| self.types.get(name)).unwrap_or(&self.other);
+        let mut handlers: Vec<_> = of_type.iter().chain(&self.every).copied().collect();
+        handlers.sort_unstable();
+        handlers
+    }
+}

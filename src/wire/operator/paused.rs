@@ -1,0 +1,52 @@
+//! The call that lists what rules hold.
+
+use redis::aio::ConnectionLike;
+
+use super::held::HeldReply;
+use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::PAUSED;
+use crate::wire::reply::Reply;
+
+/// A page of paused objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PausedReply {
+    /// Redis's time, ms since the epoch.
+    pub now_ms: u64,
+    /// The rules that are over any of the objects: fields and values of `event.rules`.
+    pub rules: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The objects, by name, each with the fields of the rules that are over it, blocks first.
+    pub objects: Vec<(HeldReply, Vec<Vec<u8>>)>,
+}
+
+/// Reads a page of paused objects, which begins behind the one named.
+pub async fn paused(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    after: Option<&[u8]>,
+    count: usize,
+) -> Result<PausedReply, ScriptError> {
+    let mut cmd = PAUSED.with_key(&keys.objects_paused());
+    cmd.arg(keys.prefix()).arg(after.unwrap_or_default()).arg(count);
+    let mut reply = Reply::of("paused", PAUSED.call(conn, &cmd).await?)?;
+    let word = reply.text()?;
+    if word != "paused" {
+        return Err(reply.wrong(format!("unknown status {word:?}")));
+    }
+    let now_ms = reply.number()?;
+    let (mut pairs, mut rules) = (reply.array()?, Vec::new());
+    while pairs.len() > 0 {
+        rules.push((pairs.bytes()?, pairs.bytes()?));
+    }
+    let mut objects = Vec::with_capacity(reply.len());
+    while reply.len() > 0 {
+        let mut entry = reply.array()?;
+        let (object, owner, held_id, events) = (entry.bytes()?, entry.lossy()?, entry.lossy()?, entry.count()?);
+        let mut fields = Vec::with_capacity(entry.len());
+        while entry.len() > 0 {
+            fields.push(entry.bytes()?);
+        }
+        objects.push((HeldReply { object, due: String::new(), owner, held_id, events }, fields));
+    }
+    Ok(PausedReply { now_ms, rules, objects })
+}

@@ -1,0 +1,61 @@
+//! The call that makes many held objects due at once.
+
+use redis::aio::ConnectionLike;
+
+use super::action::{By, begin, call};
+use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::RELEASE_MANY;
+
+/// How many objects one call takes.
+pub const RELEASE_PER_CALL_MAX: usize = 100;
+
+/// The result of one object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReleasedOne {
+    /// It is due at once.
+    Released,
+    /// It was due already.
+    Due,
+    /// It does not meet the conditions.
+    Other,
+    /// A rule holds it.
+    Paused,
+    /// It is not held any more.
+    NotHeld,
+}
+
+/// Makes those of these objects (at most [`RELEASE_PER_CALL_MAX`]) due at once that wait for an
+/// operator, if `until_released`, and why they are held contains `text`. Returns the result of
+/// each, in order. Calling again is safe.
+pub async fn release_many(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    by: By<'_>,
+    until_released: bool,
+    text: &str,
+    objects: &[impl AsRef<[u8]>],
+) -> Result<Vec<ReleasedOne>, ScriptError> {
+    let mut cmd = begin(&RELEASE_MANY, &keys.objects_held(), keys, by);
+    cmd.arg(if until_released { "inf" } else { "all" }).arg(text);
+    for object in objects.iter().take(RELEASE_PER_CALL_MAX) {
+        cmd.arg(object.as_ref());
+    }
+    let (word, mut reply) = call(conn, "release_many", &RELEASE_MANY, &cmd).await?;
+    if word != "released" {
+        return Err(reply.wrong(format!("unknown status {word:?}")));
+    }
+    let mut released = Vec::with_capacity(objects.len());
+    while reply.len() > 0 {
+        released.push(match reply.text()?.as_str() {
+            "released" => ReleasedOne::Released,
+            "due" => ReleasedOne::Due,
+            "other" => ReleasedOne::Other,
+            "paused" => ReleasedOne::Paused,
+            "not_held" => ReleasedOne::NotHeld,
+            word => return Err(reply.wrong(format!("an unknown result of a release: {word:?}"))),
+        });
+    }
+    Ok(released)
+}

@@ -1,0 +1,47 @@
+//! The call of `renew`: a process keeps its name.
+
+use std::time::Duration;
+
+use redis::aio::ConnectionLike;
+
+use super::error::ScriptError;
+use super::lua::RENEW;
+use super::reply::{Reply, millis};
+use crate::keys::Keys;
+
+/// What became of a renewal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Renewed {
+    /// The lease holds for another term.
+    Renewed {
+        /// Names that slots had taken and did not own, now markers again.
+        strays: u64,
+    },
+    /// The lease is gone, and nobody took the name since.
+    Lapsed,
+    /// The name has another lease, or another registration.
+    Fenced {
+        /// The lease, empty if there is none.
+        lease: String,
+    },
+}
+
+/// Keeps a name.
+pub async fn renew(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    name: &str,
+    token: &str,
+    lease: Duration,
+    slots: usize,
+) -> Result<Renewed, ScriptError> {
+    let mut cmd = RENEW.with_key(&keys.worker_lease(name));
+    cmd.arg(keys.prefix()).arg(name).arg(token).arg(millis(lease)).arg(slots);
+    let mut reply = Reply::of("renew", RENEW.call(conn, &cmd).await?)?;
+    match reply.text()?.as_str() {
+        "renewed" => Ok(Renewed::Renewed { strays: reply.count()? }),
+        "lapsed" => Ok(Renewed::Lapsed),
+        "fenced" => Ok(Renewed::Fenced { lease: reply.text()? }),
+        word => Err(reply.wrong(format!("unknown status {word:?}"))),
+    }
+}

@@ -1,0 +1,85 @@
+//! Reads the reply of a script, piece by piece.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::error::ScriptError;
+
+/// Takes a reply apart, piece by piece, from the front.
+pub(crate) struct Reply {
+    script: &'static str,
+    values: std::vec::IntoIter<Value>,
+}
+
+impl Reply {
+    /// The pieces of a reply that is an array.
+    pub(crate) fn of(script: &'static str, value: Value) -> Result<Self, ScriptError> {
+        match value {
+            Value::Array(values) => Ok(Self { script, values: values.into_iter() }),
+            other => Err(ScriptError::Protocol { script, what: format!("an array was expected, not {other:?}") }),
+        }
+    }
+
+    /// An error about this reply.
+    pub(crate) fn wrong(&self, what: impl Into<String>) -> ScriptError {
+        ScriptError::Protocol { script: self.script, what: what.into() }
+    }
+
+    fn value(&mut self) -> Result<Value, ScriptError> {
+        self.values.next().ok_or_else(|| self.wrong("it is too short"))
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<Vec<u8>, ScriptError> {
+        match self.value()? {
+            Value::BulkString(bytes) => Ok(bytes),
+            Value::SimpleString(text) => Ok(text.into_bytes()),
+            other => Err(self.wrong(format!("a string was expected, not {other:?}"))),
+        }
+    }
+
+    pub(crate) fn text(&mut self) -> Result<String, ScriptError> {
+        String::from_utf8(self.bytes()?).map_err(|error| self.wrong(error.to_string()))
+    }
+
+    /// Text for people; bytes that are not UTF-8 become U+FFFD.
+    pub(crate) fn lossy(&mut self) -> Result<String, ScriptError> {
+        Ok(String::from_utf8_lossy(&self.bytes()?).into_owned())
+    }
+
+    pub(crate) fn int(&mut self) -> Result<i64, ScriptError> {
+        match self.value()? {
+            Value::Int(n) => Ok(n),
+            other => Err(self.wrong(format!("a whole number was expected, not {other:?}"))),
+        }
+    }
+
+    pub(crate) fn count(&mut self) -> Result<u64, ScriptError> {
+        let n = self.int()?;
+        u64::try_from(n).map_err(|_| self.wrong(format!("a count was expected, not {n}")))
+    }
+
+    pub(crate) fn number<T: std::str::FromStr>(&mut self) -> Result<T, ScriptError> {
+        let text = self.text()?;
+        text.parse().map_err(|_| self.wrong(format!("a number was expected, not {text:?}")))
+    }
+
+    /// Returns the next piece, an array; nil is an empty one.
+    pub(crate) fn array(&mut self) -> Result<Reply, ScriptError> {
+        let value = match self.value()? {
+            Value::Nil => Value::Array(Vec::new()),
+            value => value,
+        };
+        Self::of(self.script, value)
+    }
+
+    /// How many pieces are left.
+    pub(crate) fn len(&self) -> usize {
+        self.values.len()
+    }
+}
+
+/// A time as the scripts take it.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,41 @@
+//! The position of a projection in the event log.
+
+/// How far a projection has come in the log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Position {
+    /// The id of the last row applied; empty before the first.
+    pub log_id: String,
+    /// How many rows had been written up to there, those that were never seen included.
+    pub rows: u64,
+    /// How many rows were trimmed away before they could be applied.
+    pub missed: u64,
+}
+
+impl Position {
+    /// The value in `event.projections`: `ROWS MISSED LOG_ID`.
+    pub fn text(&self) -> String {
+        format!("{} {} {}", self.rows, self.missed, self.log_id)
+    }
+
+    /// Reads the text that [`Position::text`] returns.
+    pub fn of(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, ' ');
+        let (rows, missed) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(Self { log_id: parts.next()?.to_owned(), rows, missed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_is_read_as_it_is_printed() {
+        let text = "12 3 1700-0";
+        assert_eq!(Position::of(text).expect(text).text(), text);
+        for text in ["", "12", "12 3", "x 3 1700-0"] {
+            assert_eq!(Position::of(text), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! A session of claims by hand, from an attach to the end of the lease.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::claimed::Claimed;
+use super::error::ClaimError;
+use super::finder::{Ask, Finder};
+use super::slots::HandSlots;
+use crate::worker::config::WorkerConfig;
+use crate::worker::connect::Redis;
+use crate::worker::lease::Session;
+
+/// Asks on their way to the finder, which takes them at once.
+const ASKS_MAX: usize = 64;
+
+pub(super) struct ClaimSession {
+    slots: Arc<HandSlots>,
+    /// To the finder, which ends with the session.
+    asks: mpsc::Sender<Ask>,
+}
+
+impl ClaimSession {
+    /// Begins a session. Batches that the slots had before are given back first, so that they are
+    /// claimed as everything else.
+    pub(super) async fn begin(redis: &Redis, config: &Arc<WorkerConfig>, session: &Session) -> Arc<Self> {
+        let slots = Arc::new(HandSlots::new(redis, config, session));
+        slots.give_all_back().await;
+        let (asks, asked) = mpsc::channel(ASKS_MAX);
+        tokio::spawn(Finder::new(Arc::clone(&slots), asked).run());
+        Arc::new(Self { slots, asks })
+    }
+
+    /// Claims an event. If the future is dropped, the event is given back: nobody has seen it.
+    pub(super) async fn claim(&self, patient: bool) -> Result<Option<Claimed>, ClaimError> {
+        let (asker, asked) = oneshot::channel();
+        let claimed = async {
+            self.asks.send(Ask { asker, patient }).await.ok()?;
+            asked.await.ok()
+        };
+        let mut claimed = claimed.await.unwrap_or(Err(ClaimError::Lost))?;
+        // Between here and the caller nothing waits: the same poll returns the event.
+        if let Some(claimed) = &mut claimed {
+            claimed.seen = true;
+        }
+        Ok(claimed)
+    }
+
+    /// The lease is over.
+    pub(super) fn end(&self) {
+        self.slots.over.cancel();
+    }
+}
+
+impl fmt::Debug for ClaimSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.slots.fmt(f)
+    }
+}

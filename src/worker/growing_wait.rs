@@ -1,0 +1,32 @@
+//! Waits that grow, and their jitter.
+
+use std::time::Duration;
+
+/// Waits that double up to a limit.
+pub(crate) struct GrowingWait {
+    next: Duration,
+    max: Duration,
+}
+
+impl GrowingWait {
+    pub(crate) fn new(min: Duration, max: Duration) -> Self {
+        Self { next: min, max }
+    }
+
+    /// The next wait.
+    pub(crate) fn delay(&mut self) -> Duration {
+        let delay = jitter(self.next);
+        self.next = (self.next * 2).min(self.max);
+        delay
+    }
+
+    pub(crate) fn wait(&mut self) -> impl Future<Output = ()> + use<> {
+        tokio::time::sleep(self.delay())
+    }
+}
+
+/// Between half and all of `delay`.
+pub(crate) fn jitter(delay: Duration) -> Duration {
+    let random = uuid::Uuid::new_v4().as_u64_pair().0;
+    delay / 2 + (delay / 2).mul_f64((random >> 11) as f64 / (1u64 << 53) as f64)
+}

@@ -1,0 +1,440 @@
+//! One session of a worker process, from attach until its lease is lost or it is told to stop:
+//! claim, deliver, commit, over and over.
+//!
+//! One task owns the slots and decides; deliveries, the wait for markers and the lease run beside
+//! it and report. Nothing here outlives the session: dropping it ends every delivery, and what was
+//! in hand is still in Redis.
+//!
+//! - `calls`: the calls under way, and the connection for them
+//! - `pacing`: when the next call is due, and which slots it names
+//! - `waiting`: the wait for a marker, and the call behind it
+//! - `deliveries`: the deliveries under way
+
+mod calls;
+mod deliveries;
+mod pacing;
+mod waiting;
+
+use std::sync::Arc;
+
+use redis::ErrorKind;
+use tokio::sync::mpsc;
+use tokio::task::JoinError;
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, info, warn};
+
+use self::calls::{Answer, Calls};
+use self::deliveries::{Deliveries, EndedDelivery};
+use self::pacing::Pacing;
+use self::waiting::Waiting;
+use super::activity::Activity;
+use super::caller::{Caller, Found, OOM_WAIT};
+use super::config::WorkerConfig;
+use super::connect::{Redis, is_lasting};
+use super::deliver::Outcome;
+use super::error::WorkerError;
+use super::health::{Change, Health};
+use super::lease::{Keeper, Lost, Notice, Session, keeper};
+use super::logged;
+use super::pending::until;
+use super::shutdown::Shutdown;
+use super::slots::{Policy, Slot, Slots, Step};
+use super::wait::Waited;
+use crate::escape;
+use crate::sink::{Sink, Stop};
+use crate::wire::{Advance, Advanced, BatchReply, ScriptError};
+
+/// Why a session ended.
+#[derive(Debug)]
+pub(crate) enum SessionEnd {
+    /// The process was told to stop, and nothing is in hand that could still be finished.
+    Finished,
+    /// The process was told to stop, and its grace is over.
+    GraceOver,
+    /// The process was told to stop at once.
+    AtOnce,
+    /// The lease is lost.
+    Lost(Lost),
+}
+
+pub(crate) struct Serve<'a> {
+    redis: &'a Redis,
+    config: Arc<WorkerConfig>,
+    slots: Slots,
+    caller: Caller,
+    calls: Calls,
+    pacing: Pacing,
+    waiting: Waiting,
+    deliveries: Deliveries,
+    health: Health,
+    notices: mpsc::Receiver<Notice>,
+    /// Ends with the session.
+    _keeper: Keeper,
+    activity: Arc<Activity>,
+    delivered: &'a mut u64,
+    stop_began: &'a mut Option<Instant>,
+    stopping: bool,
+}
+
+impl<'a> Serve<'a> {
+    pub(crate) fn new(
+        redis: &'a Redis,
+        config: &Arc<WorkerConfig>,
+        sink: &Arc<dyn Sink>,
+        session: &Session,
+        activity: &Arc<Activity>,
+        delivered: &'a mut u64,
+        stop_began: &'a mut Option<Instant>,
+    ) -> Result<Self, WorkerError> {
+        // The keeper watches the posts that the deliveries have made.
+        let deliveries = Deliveries::new(redis, config, sink, session, activity);
+        let (keeper, notices) = keeper(redis, config, session, activity, sink.timeout_max())?;
+        Ok(Self {
+            redis,
+            config: Arc::clone(config),
+            slots: Slots::new(config.concurrency),
+            caller: Caller::new(redis, config, session),
+            calls: Calls::new(redis),
+            pacing: Pacing::new(config),
+            waiting: Waiting::new(),
+            deliveries,
+            health: Health::Up,
+            notices,
+            _keeper: keeper,
+            activity: Arc::clone(activity),
+            delivered,
+            stop_began,
+            stopping: false,
+        })
+    }
+
+    /// Works until the session ends. Every turn does all that can be done at once, then waits for
+    /// whatever happens next.
+    pub(crate) async fn run(mut self, shutdown: &Shutdown) -> Result<SessionEnd, WorkerError> {
+        let mut grace_over = None;
+        loop {
+            self.activity.turned();
+            if shutdown.is_stopping() && !self.stopping {
+                self.stopping = true;
+                let now = *self.stop_began.get_or_insert_with(Instant::now);
+                grace_over = Some(now + self.config.grace);
+                // The pop under way is given up with its connection, so that it moves no marker to
+                // a process that leaves.
+                self.give_up_waiting();
+            }
+            if self.stopping && self.slots.is_idle() {
+                return Ok(SessionEnd::Finished);
+            }
+            self.calls.connect();
+            while self.call() {}
+            self.wait();
+            let (probe_at, give_back_at) = (self.health.probe_at(), self.health.give_back_at(self.config.unavailable_max));
+            let ended = tokio::select! {
+                biased;
+                () = shutdown.stopped_at_once() => Some(SessionEnd::AtOnce),
+                () = shutdown.stopped(), if !self.stopping => None,
+                () = until(grace_over) => Some(SessionEnd::GraceOver),
+                Some(notice) = self.notices.recv() => self.noticed(notice)?,
+                Some(ended) = self.deliveries.next() => {
+                    self.delivery_ended(ended);
+                    while let Some(ended) = self.deliveries.try_next() {
+                        self.delivery_ended(ended);
+                    }
+                    None
+                }
+                answer = self.calls.next() => match answer? {
+                    Some(answer) => self.answered(answer)?,
+                    None => None,
+                },
+                waited = self.waiting.next() => self.waited(waited?)?,
+                () = sleep_until(self.pacing.due_at()) => {
+                    self.pacing.time_has_come();
+                    None
+                }
+                () = until(give_back_at) => {
+                    self.give_back();
+                    None
+                }
+                () = until(probe_at) => {
+                    self.probe();
+                    None
+                }
+            };
+            if let Some(ended) = ended {
+                return Ok(ended);
+            }
+        }
+    }
+
+    /// Commit and claim: one call for slots that have a result and, if there may be something to
+    /// claim, for free ones too. Returns whether there was one to make.
+    fn call(&mut self) -> bool {
+        if !self.calls.can_begin() {
+            return false;
+        }
+        let may_claim = self.slots.has_free() || self.waiting.popped.is_some();
+        let claims = self.pacing.is_due() && may_claim && !self.stopping;
+        if !(claims || self.slots.has_result()) {
+            return false;
+        }
+        let claims_max = match self.stopping {
+            true => 0,
+            false if self.health.is_up() => self.slots.len(),
+            false => usize::from(self.health.wants_batch() && !self.slots.has_parked()),
+        };
+        let (mut call, has_room) = self.new_call(claims_max, claims_max > 0);
+        let asked = self.pacing.name_slots(&mut self.slots, &mut call, claims, self.waiting.popped);
+        // What the pop moved is looked for by itself if its slot is busy.
+        if let Some(slot) = self.waiting.popped.take()
+            && !(asked.contains(&slot) && matches!(self.slots.get(slot), Some(Slot::Asked(None))))
+        {
+            call.look(slot);
+        }
+        self.calls.begin(call, asked, has_room);
+        true
+    }
+
+    /// A call, and whether it has the room for suspects.
+    fn new_call(&mut self, claims: usize, wants_room: bool) -> (Advance, bool) {
+        let has_room = self.pacing.suspects.take_if(wants_room);
+        let in_hand = has_room.then(|| self.slots.crashes());
+        let call = self.caller.new_call(claims, self.pacing.reply_bytes(), self.pacing.claim_first, in_hand);
+        (call, has_room)
+    }
+
+    fn answered(&mut self, Answer { asked, had_room, reply }: Answer) -> Result<Option<SessionEnd>, WorkerError> {
+        self.pacing.suspects.over(had_room);
+        let error = match reply {
+            Ok(reply) => return Ok(self.replied(asked, reply)),
+            Err(error) => error,
+        };
+        self.pacing.unanswered();
+        for slot in asked {
+            self.unanswered(slot);
+        }
+        if is_lasting(&error) {
+            return Err(error.into());
+        }
+        if !matches!(&error, ScriptError::Redis(error) if matches!(error.kind(), ErrorKind::Server(_))) {
+            self.pacing.ask_for_less();
+        }
+        self.calls.failed(&self.config, error);
+        Ok(None)
+    }
+
+    /// Takes in the reply of a call: commits, batches, and when to call again.
+    fn replied(&mut self, asked: Vec<usize>, reply: Advanced) -> Option<SessionEnd> {
+        let Found { next_due, more, claim_first, batches } = match self.caller.read(reply) {
+            Ok(found) => found,
+            Err(lost) => return Some(SessionEnd::Lost(lost)),
+        };
+        self.calls.succeeded();
+        self.pacing.claim_first = claim_first;
+        if more {
+            self.pacing.wake();
+        }
+        self.pacing.answered(&self.slots, &asked, &batches);
+        // While the sink is unavailable, nothing that is due is claimed.
+        let next_due = next_due.filter(|_| self.health.is_up());
+        self.pacing.wake_by(Instant::now() + self.caller.next_look(next_due));
+        self.hand_out(asked, batches);
+        None
+    }
+
+    /// Commits are taken in, and every slot of the call has what the reply says.
+    fn hand_out(&mut self, asked: Vec<usize>, batches: Vec<BatchReply>) {
+        for &slot in &asked {
+            if let Some(Slot::Asked(Some(pending))) = self.slots.get(slot) {
+                *self.delivered += pending.report.count as u64;
+            }
+        }
+        for batch in batches {
+            let slot = batch.slot;
+            if self.is_asked(slot) {
+                debug!(worker = slot, ?batch, "claim");
+                self.slots.step(slot, Step::Answer(Some(batch)));
+                self.start(slot);
+            }
+        }
+        for slot in asked {
+            if self.is_asked(slot) {
+                self.slots.step(slot, Step::Answer(None));
+            }
+        }
+    }
+
+    /// Gives the slot's batch to the sink, unless it must wait because the sink is unavailable.
+    fn start(&mut self, slot: usize) {
+        let Some(in_flight) = self.slots.delivering(slot) else { return };
+        if let Some(reason) = in_flight.unfit() {
+            logged::put_aside(&escape::name(&in_flight.raw), &reason.to_string());
+            self.slots.step(slot, Step::Refuse(reason));
+        } else if let Some(then) = self.config.crashed(in_flight.tag) {
+            self.change(slot, Step::Settle(then));
+        } else if !self.health.admits(slot) {
+            self.slots.step(slot, Step::Park);
+        } else {
+            self.deliveries.start(slot, in_flight);
+        }
+    }
+
+    fn delivery_ended(&mut self, ended: Result<EndedDelivery, JoinError>) {
+        // A delivery catches its own panics and is aborted only with the session.
+        let Ok(EndedDelivery { slot, outcome, ledger }) = ended else { return };
+        let Some(in_flight) = self.slots.delivering(slot) else { return };
+        (in_flight.handled, in_flight.emitted, in_flight.finished) = (ledger.handled(), ledger.emitted(), ledger.finished());
+        if let Some(Stop::Unavailable { error }) = &outcome.stop {
+            debug!(object = %escape::name(in_flight.batch.object().as_str()), error, "deliver: the sink is unavailable");
+        }
+        self.judge_sink(slot, &outcome);
+        let config = Arc::clone(&self.config);
+        let policy = Policy {
+            turn_max: config.turn_max,
+            stopping: self.stopping,
+            logs: config.event_log.is_some(),
+            retry_of: &|payload| config.retry_of(payload),
+        };
+        self.change(slot, Step::Outcome(outcome, &policy));
+    }
+
+    /// Changes a slot that has a batch, and logs the result of the batch.
+    fn change(&mut self, slot: usize, step: Step<'_>) {
+        let Some(object) = self.slots.delivering(slot).map(|in_flight| in_flight.batch.object().clone()) else { return };
+        self.slots.step(slot, step);
+        if let Some(Slot::Reported(pending)) = self.slots.get(slot) {
+            logged::result(&object, &pending.report);
+        }
+    }
+
+    fn is_asked(&self, slot: usize) -> bool {
+        matches!(self.slots.get(slot), Some(Slot::Asked(_)))
+    }
+
+    /// What the call did for the slot is unknown. Another call may have given it a batch meanwhile.
+    fn unanswered(&mut self, slot: usize) {
+        if self.is_asked(slot) {
+            self.slots.step(slot, Step::Unanswered);
+        }
+    }
+
+    /// Waits for a marker on behalf of the last free slot; claims begin with the first, so that the
+    /// two seldom meet.
+    fn wait(&mut self) {
+        let idle = !self.pacing.is_due() && self.calls.is_idle() && self.health.is_up() && !self.stopping;
+        if !idle || !self.waiting.can_begin() || !self.calls.is_connected() {
+            return;
+        }
+        let Some((slot, alone)) = self.slots.last_free() else { return };
+        // If no other slot is free, it must be again by the time there is something else to look
+        // for.
+        let until_due = self.pacing.due_at().saturating_duration_since(Instant::now());
+        let block = if alone { self.config.block.min(until_due) } else { self.config.block };
+        // It may be under way for long. If no other slot is free, it alone can claim the suspect
+        // that falls due at its end.
+        let (mut call, has_room) = self.new_call(1, alone);
+        call.free(slot);
+        self.slots.step(slot, Step::Ask);
+        self.waiting.begin(self.redis, &self.config, slot, block, call, has_room);
+    }
+
+    fn waited(&mut self, waited: Option<Waited>) -> Result<Option<SessionEnd>, WorkerError> {
+        let (out_of_memory, reply) = match waited {
+            Some(Waited { conn, out_of_memory, reply }) => {
+                self.waiting.keep(conn);
+                (out_of_memory, reply.ok())
+            }
+            None => {
+                self.pacing.ask_for_less();
+                (false, None)
+            }
+        };
+        let Some(reply) = reply else {
+            // Whatever is the matter, the next call meets it as well.
+            self.waiting.failed();
+            self.give_up_waiting();
+            return Ok(None);
+        };
+        self.waiting.succeeded();
+        if out_of_memory {
+            self.pacing.wake_by(self.waiting.pause(OOM_WAIT));
+        }
+        let pop = self.waiting.take();
+        let (asked, had_room) = pop.map_or((Vec::new(), false), |pop| (vec![pop.slot], pop.had_room));
+        self.answered(Answer { asked, had_room, reply: Ok(reply) })
+    }
+
+    /// The pop is over, one way or another: whatever it did, and the call behind it, the next call
+    /// finds it.
+    fn give_up_waiting(&mut self) {
+        if let Some(pop) = self.waiting.take() {
+            self.pacing.suspects.over(pop.had_room);
+            self.unanswered(pop.slot);
+            self.waiting.popped = Some(pop.slot);
+            self.pacing.wake();
+        }
+    }
+
+    /// Takes in whether the sink is available.
+    fn judge_sink(&mut self, slot: usize, outcome: &Outcome) {
+        let unavailable = match &outcome.stop {
+            Some(Stop::Unavailable { error }) => Some(error),
+            _ => None,
+        };
+        match self.health.answered(slot, unavailable.is_none(), self.config.probe_max) {
+            Change::None => {}
+            Change::WentDown => {
+                warn!(error = unavailable, "deliver: the sink is unavailable; nothing more is claimed until it answers");
+                self.give_up_waiting();
+            }
+            Change::CameUp => {
+                info!("deliver: the sink is available again");
+                self.pacing.wake();
+                for slot in self.slots.parked() {
+                    self.slots.step(slot, Step::Resume);
+                    self.start(slot);
+                }
+            }
+        }
+    }
+
+    /// Tries the unavailable sink with one slot that kept its batch, or with the next one that gets
+    /// one.
+    fn probe(&mut self) {
+        self.health.begin_probe(self.config.probe_max);
+        match self.slots.parked().first() {
+            Some(&slot) => {
+                self.slots.step(slot, Step::Resume);
+                self.start(slot);
+            }
+            None => self.pacing.wake(),
+        }
+    }
+
+    /// The sink is unavailable for long, maybe for this process alone: other workers go on with
+    /// what it keeps. From then on it claims one batch at a time, to try the sink with, and gives
+    /// that back as well.
+    fn give_back(&mut self) {
+        self.health.gave_back();
+        let parked = self.slots.parked();
+        if !parked.is_empty() {
+            info!(batches = parked.len(), "deliver: the sink is still unavailable; other workers may have what is kept");
+        }
+        for slot in parked {
+            self.slots.step(slot, Step::GiveBack);
+        }
+    }
+
+    fn noticed(&mut self, notice: Notice) -> Result<Option<SessionEnd>, WorkerError> {
+        match notice {
+            Notice::Wake => {
+                self.pacing.wake();
+                if !self.slots.has_free() {
+                    self.give_up_waiting();
+                }
+                Ok(None)
+            }
+            Notice::Lost(lost) => Ok(Some(SessionEnd::Lost(lost))),
+            Notice::Failed(error) => Err(error),
+        }
+    }
+}

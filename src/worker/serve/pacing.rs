@@ -1,0 +1,158 @@
+//! The pacing of calls: when the next one is due, and which slots it names.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::debug;
+
+use crate::wire::{Advance, BatchReply, ClaimFirst, Room};
+use crate::worker::allowance::Allowance;
+use crate::worker::caller::{CALLS_MAX, NAMED_MIN, SuspectRoom, named_after};
+use crate::worker::config::WorkerConfig;
+use crate::worker::slots::{Slot, Slots, Step};
+
+pub(super) struct Pacing {
+    /// A call is due although no slot has a result: something may be there to claim.
+    is_due: bool,
+    /// When a call is due in any case.
+    due_at: Instant,
+    block: Duration,
+    /// How many free slots a call may name: twice as many after each call that found something for
+    /// all of them.
+    named_max: usize,
+    /// From then on, the next call names all of them, so that a batch the process does not know of
+    /// is found: after an attach, a lost reply, and now and then.
+    name_all_at: Instant,
+    /// Where the next call begins to name slots: where the one before had no room for a result, so
+    /// that none waits for ever.
+    name_from: usize,
+    pub(super) claim_first: ClaimFirst,
+    pub(super) suspects: SuspectRoom,
+    allowance: Allowance,
+}
+
+impl Pacing {
+    pub(super) fn new(config: &WorkerConfig) -> Self {
+        Self {
+            is_due: true,
+            due_at: Instant::now(),
+            block: config.block,
+            named_max: NAMED_MIN,
+            name_all_at: Instant::now(),
+            name_from: 0,
+            claim_first: ClaimFirst::Held,
+            suspects: SuspectRoom::default(),
+            allowance: Allowance::new(config.reply_bytes),
+        }
+    }
+
+    /// Whether there may be something to claim.
+    pub(super) fn is_due(&self) -> bool {
+        self.is_due
+    }
+
+    /// There may be something to claim.
+    pub(super) fn wake(&mut self) {
+        self.is_due = true;
+    }
+
+    /// When the next call is due at the latest.
+    pub(super) fn due_at(&self) -> Instant {
+        self.due_at
+    }
+
+    /// The next call is due at this time, if not before.
+    pub(super) fn wake_by(&mut self, at: Instant) {
+        self.due_at = self.due_at.min(at);
+    }
+
+    /// The time has come.
+    pub(super) fn time_has_come(&mut self) {
+        self.due_at = Instant::now() + self.block;
+        self.is_due = true;
+    }
+
+    /// Bytes per reply.
+    pub(super) fn reply_bytes(&self) -> usize {
+        self.allowance.bytes()
+    }
+
+    /// Names slots in the call: those with results as far as there is room, and, if it claims, free
+    /// ones. `popped` is a free slot that is named in any case. Returns the slots.
+    pub(super) fn name_slots(
+        &mut self,
+        slots: &mut Slots,
+        call: &mut Advance,
+        claims: bool,
+        popped: Option<usize>,
+    ) -> Vec<usize> {
+        let all = claims && self.names_all();
+        let mut names_left = if all { slots.len() } else { self.named_max };
+        // Unless all are to be named, half of the slots: Redis has the other half to work on while
+        // the process works on the reply.
+        let asked_max = if all { slots.len() } else { slots.len().div_ceil(CALLS_MAX) };
+        let mut asked = Vec::with_capacity(asked_max);
+        let mut room = Room::of_call();
+        let first = std::mem::take(&mut self.name_from);
+        for (number, slot) in slots.beginning_at(first) {
+            match slot {
+                _ if asked.len() == asked_max => break,
+                Slot::Reported(pending) if !room.admits(pending.load) => {
+                    self.name_from = number;
+                    break;
+                }
+                Slot::Reported(pending) => {
+                    if pending.handled {
+                        call.handled(number);
+                    }
+                    call.report_taken(number, &pending.report, pending.taken.elapsed());
+                }
+                Slot::Free if claims && (names_left > 0 || popped == Some(number)) => {
+                    names_left = names_left.saturating_sub(1);
+                    call.free(number);
+                }
+                Slot::Free | Slot::Asked(_) | Slot::Delivering(_) | Slot::Parked(_) => continue,
+            }
+            *slot = std::mem::take(slot).next(Step::Ask);
+            asked.push(number);
+        }
+        self.is_due &= !claims;
+        asked
+    }
+
+    /// Whether the call that is made now names all free slots.
+    fn names_all(&mut self) -> bool {
+        let now = Instant::now();
+        let all = now >= self.name_all_at;
+        if all {
+            self.name_all_at = now + self.block;
+        }
+        all
+    }
+
+    /// A reply came for these slots.
+    pub(super) fn answered(&mut self, slots: &Slots, asked: &[usize], batches: &[BatchReply]) {
+        if self.allowance.is_reduced() {
+            self.allowance.came(batches.iter().flat_map(|batch| &batch.events).map(|event| event.len()).sum());
+        }
+        let was_free = |slot: usize| matches!(slots.get(slot), Some(Slot::Asked(None)));
+        let named = asked.iter().filter(|slot| was_free(**slot)).count();
+        let given = batches.iter().filter(|batch| was_free(batch.slot)).count();
+        if named > 0 {
+            self.named_max = named_after(named, given);
+        }
+    }
+
+    /// A call has no answer: what it did is unknown.
+    pub(super) fn unanswered(&mut self) {
+        self.name_all_at = Instant::now();
+        self.is_due = true;
+    }
+
+    /// The link may have been too slow for the reply.
+    pub(super) fn ask_for_less(&mut self) {
+        if self.allowance.failed() {
+            debug!(bytes = self.allowance.bytes(), "claim: the next replies are smaller");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The wait for a marker, and the call behind it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use crate::connection::PatientConnection;
+use crate::wire::Advance;
+use crate::worker::caller::{FAILED_MAX, FAILED_MIN};
+use crate::worker::config::WorkerConfig;
+use crate::worker::connect::Redis;
+use crate::worker::error::WorkerError;
+use crate::worker::growing_wait::GrowingWait;
+use crate::worker::pending::ready;
+use crate::worker::wait::{Waited, pop, wait};
+
+/// A pop under way.
+pub(super) struct Pop {
+    /// The slot it is for, which is asked for meanwhile.
+    pub(super) slot: usize,
+    /// Whether the call behind it has the room for suspects.
+    pub(super) had_room: bool,
+    done: BoxFuture<'static, Result<Option<Waited>, WorkerError>>,
+}
+
+pub(super) struct Waiting {
+    pop: Option<Pop>,
+    conn: Option<PatientConnection>,
+    /// The slot a pop was for. What it moved must be looked for even if the slot is busy by now.
+    pub(super) popped: Option<usize>,
+    /// After pops that failed.
+    after: Instant,
+    backoff: GrowingWait,
+}
+
+impl Waiting {
+    pub(super) fn new() -> Self {
+        let (after, backoff) = (Instant::now(), GrowingWait::new(FAILED_MIN, FAILED_MAX));
+        Self { pop: None, conn: None, popped: None, after, backoff }
+    }
+
+    /// Whether a pop can begin now.
+    pub(super) fn can_begin(&self) -> bool {
+        self.pop.is_none() && Instant::now() >= self.after
+    }
+
+    /// Begins a pop for the slot, with the call behind it.
+    pub(super) fn begin(
+        &mut self,
+        redis: &Redis,
+        config: &Arc<WorkerConfig>,
+        slot: usize,
+        block: Duration,
+        call: Advance,
+        had_room: bool,
+    ) {
+        let pop = pop(config, slot, block);
+        let done = Box::pin(wait(redis.clone(), self.conn.take(), pop, call, Arc::clone(config)));
+        self.pop = Some(Pop { slot, had_room, done });
+    }
+
+    /// Waits for the pop under way; for ever if there is none.
+    pub(super) async fn next(&mut self) -> Result<Option<Waited>, WorkerError> {
+        ready(self.pop.as_mut().map(|pop| &mut pop.done)).await
+    }
+
+    /// Takes the pop, which is over or given up.
+    pub(super) fn take(&mut self) -> Option<Pop> {
+        self.pop.take()
+    }
+
+    /// The pop succeeded; its connection serves the next one.
+    pub(super) fn keep(&mut self, conn: PatientConnection) {
+        self.conn = Some(conn);
+    }
+
+    /// The call behind the pop succeeded.
+    pub(super) fn succeeded(&mut self) {
+        self.backoff = GrowingWait::new(FAILED_MIN, FAILED_MAX);
+    }
+
+    /// The pop or the call failed: the next pop begins after a while.
+    pub(super) fn failed(&mut self) {
+        self.after = Instant::now() + self.backoff.delay();
+    }
+
+    /// The next pop begins after this time. Returns when.
+    pub(super) fn pause(&mut self, time: Duration) -> Instant {
+        self.after = Instant::now() + time;
+        self.after
+    }
+}

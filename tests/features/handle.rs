@@ -1,0 +1,94 @@
+//! The handle of an operator: it connects, its clones share a connection, and it connects again.
+#![cfg(feature = "worker")]
+
+use seriatim::control::held::Which;
+use seriatim::control::{By, Control, ControlError, Cursor, Settle};
+
+use crate::support::Redis;
+
+const BY: By<'static> = By { who: "ada@host", why: "a test" };
+
+async fn killed(redis: &Redis) {
+    let killed: u64 = redis.console().await.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+    assert!(killed > 0, "no connection was there");
+}
+
+/// The operation that loses the connection may fail. The next one makes a new connection, also that
+/// of a clone.
+#[tokio::test]
+async fn the_next_operation_after_a_lost_connection_connects_again() {
+    let redis = Redis::own(&[]);
+    let control = Control::connect(redis.url()).await.expect("connected").with_keys(redis.keys().clone());
+    let clone = control.clone();
+    for _ in 0..3 {
+        killed(&redis).await;
+        match control.now_ms().await {
+            Ok(_) | Err(ControlError::Redis { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+        let (stats, report) = tokio::join!(clone.stats(), control.check());
+        assert_eq!(stats.expect("stats").markers, 0);
+        assert!(report.expect("a report").is_clean());
+    }
+    let connections: String = redis.console().await.run(&["CLIENT", "LIST", "TYPE", "normal"]).await;
+    assert_eq!(connections.lines().count(), 2, "the handle and this console: {connections}");
+}
+
+/// A URL that cannot be read, or a server that is not there, is told without the password.
+#[tokio::test]
+async fn a_url_that_leads_nowhere_is_told_without_its_password() {
+    let refused = Control::connect("redis://u:hush#hush@host").await.expect_err("no URL");
+    assert!(matches!(refused, ControlError::Url { .. }) && !refused.to_string().contains("hush"), "{refused}");
+    let refused = Control::connect("redis://u:hush@127.0.0.1:1").await.expect_err("nobody listens");
+    assert!(matches!(refused, ControlError::Redis { .. }) && !refused.to_string().contains("hush"), "{refused}");
+    assert!(!format!("{refused:?}").contains("hush"));
+}
+
+/// A cursor of one list is refused by the others, before anything is read.
+#[tokio::test]
+async fn a_cursor_of_another_list_is_refused() {
+    let redis = Redis::start();
+    let control = Control::new(redis.connect().await).with_keys(redis.keys().clone());
+    let wrong = Cursor::from("work:1");
+    for refused in [
+        control.held(false, Some(&wrong), 1).await.err(),
+        control.paused(Some(&wrong), 1).await.err(),
+        control.actions(Some(&wrong), 1).await.err(),
+    ] {
+        assert!(matches!(&refused, Some(ControlError::Cursor(text)) if text == "work:1"), "{refused:?}");
+    }
+    let refused = control.dead_letters(Some(&wrong), 1).await;
+    assert!(matches!(refused, Err(ControlError::DeadId(_))), "{refused:?}");
+    let refused = control.log(Some(&wrong), 1).await;
+    assert!(matches!(refused, Err(ControlError::LogId(_))), "{refused:?}");
+}
+
+/// A server shares the handle between its requests, each a task of its own.
+#[allow(dead_code)]
+fn every_operation_can_be_a_task_of_its_own(control: &'static Control) {
+    fn task<T>(_: impl Future<Output = T> + Send + 'static) {}
+    fn shared<T: Clone + Send + Sync + 'static>(_: &T) {}
+    shared(control);
+    task(control.now_ms());
+    task(control.warnings());
+    task(control.check());
+    task(control.stats());
+    task(control.depth(1));
+    task(control.inspect("work:1"));
+    task(control.ended("work:1"));
+    task(control.dead_letters(None, 1));
+    task(control.dead_letters_of("work:1", true, None, 1));
+    task(control.settle(BY, Settle::Retry, &[]));
+    task(control.settle_all(BY, Settle::Drop, None));
+    task(control.held(false, None, 1));
+    task(control.paused(None, 1));
+    task(control.release(BY, "work:1"));
+    const ALL: &Which<'static> = &Which { prefix: "", why: "", until_released: false };
+    task(control.release_all(BY, ALL, |_| {}));
+    task(control.skip(BY, "work:1", None));
+    task(control.rules());
+    task(control.actions(None, 1));
+    task(control.log(None, 1));
+    task(control.is_log_on());
+    task(control.forget(&["work:1"]));
+}

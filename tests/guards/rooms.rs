@@ -1,0 +1,62 @@
+//! The rooms of `src`: none imports from one above it, so that there is no circle of rooms.
+
+use std::path::{Path, PathBuf};
+
+/// The rooms, the lowest first. A room imports only from rooms before it.
+const ROOMS: [&str; 15] = [
+    "escape",
+    "event",
+    "keys",
+    "consume",
+    "connection",
+    "failpoints",
+    "emit",
+    "wire",
+    "sink",
+    "handlers",
+    "worker",
+    "control",
+    "projection",
+    "testing",
+    "verify",
+];
+
+fn files_in(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path());
+    entries.flat_map(|path| if path.is_dir() { files_in(&path) } else { vec![path] }).collect()
+}
+
+fn place_of(room: &str) -> usize {
+    ROOMS.iter().position(|known| *known == room).unwrap_or_else(|| panic!("the list has no room {room}"))
+}
+
+/// The rooms that a text names by `crate::`, outside of comments.
+fn named(text: &str) -> impl Iterator<Item = &str> {
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    code.flat_map(|line| line.split("crate::").skip(1)).map(|rest| {
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        &rest[..end]
+    })
+}
+
+#[test]
+fn no_room_imports_from_a_higher_one() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let (mut imports, mut upward) = (0, Vec::new());
+    for path in files_in(&src) {
+        let file = path.strip_prefix(&src).expect("a file of src");
+        let room = file.components().next().expect("a room").as_os_str().to_string_lossy().replace(".rs", "");
+        if matches!(room.as_str(), "bin" | "lib") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a source file");
+        for other in named(&text) {
+            imports += 1;
+            if place_of(other) > place_of(&room) {
+                upward.push(format!("{} imports from {other}", file.display()));
+            }
+        }
+    }
+    assert!(imports > 150, "{imports} imports were found");
+    assert!(upward.is_empty(), "imports from a higher room:\n{}", upward.join("\n"));
+}

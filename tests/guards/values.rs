@@ -1,0 +1,123 @@
+//! The values that Redis stores as one text: Rust and Lua read and print them alike.
+
+use seriatim::wire::values::{Emits, HeldId, Holder, Lease, Registration, RuleValue};
+use seriatim::wire::{Attached, Tag};
+
+use crate::support::Redis;
+use crate::{LEASE, attach};
+
+/// Runs Lua with the modules of these names.
+macro_rules! lua {
+    ($redis:expr, [$($module:literal)*], $body:literal, $($arg:expr),*) => {{
+        let modules: Vec<String> = vec![$(format!("M.{} = (function()\n{}end)()\n", $module, include_str!(concat!("../../lua/lib/", $module, ".lua")))),*];
+        let head = "local P, call, M = '', redis.call, {}\nlocal K = setmetatable({}, { __index = function(_, name) return name end })\n";
+        let script = redis::Script::new(&[head, &modules.concat(), $body].concat());
+        let mut call = script.prepare_invoke();
+        $(call.arg($arg);)*
+        call.invoke_async(&mut $redis.connect().await).await.expect("the Lua runs")
+    }};
+}
+
+#[tokio::test]
+async fn a_tag() {
+    let redis = Redis::start();
+    for text in ["7", "7 1", "7 0 2", "7 1 0 3", "9007199254740991 1 2 3"] {
+        let (first, handouts, attempts, crashes, again): (u64, u32, u32, u32, String) = lua!(
+            redis,
+            ["tag"],
+            "local a, b, c, d = M.tag.numbers(ARGV[1])\nreturn { a, b, c, d, M.tag.text(a, b, c, d) }",
+            text
+        );
+        assert_eq!(text.parse(), Ok(Tag { first, handouts, attempts, crashes }), "{text}");
+        assert_eq!((again, Tag { first, handouts, attempts, crashes }.to_string()), (text.to_owned(), text.to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn a_held_id() {
+    let redis = Redis::start();
+    for text in ["7 0 0 0 stop", "7 1 2 3 retry: down at 5", "7 0 0 0 "] {
+        let (first, handouts, attempts, crashes, reason, again): (u64, u32, u32, u32, String, String) = lua!(
+            redis,
+            ["tag"],
+            "local a, b, c, d, at = M.tag.held_numbers(ARGV[1])\nlocal why = string.sub(ARGV[1], at)\n\
+             return { a, b, c, d, why, M.tag.held_text(a, b, c, d, why) }",
+            text
+        );
+        let held_id = HeldId { tag: Some(Tag { first, handouts, attempts, crashes }), reason: reason.into() };
+        assert_eq!((text.parse(), held_id.to_string()), (Ok(held_id), again), "{text}");
+    }
+    // An object that is held without a batch.
+    let text: String = lua!(redis, ["tag"], "return M.tag.held_text('0', 0, 0, 0, ARGV[1])", "quarantine: x");
+    assert_eq!(text.parse::<HeldId>().map(|held_id| held_id.tag), Ok(None));
+}
+
+#[tokio::test]
+async fn a_lease() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    assert!(matches!(attach(&mut conn, keys, "token-1", "").await, Attached::Attached { .. }));
+    let text: String = redis::cmd("GET").arg(keys.worker_lease("w")).query_async(&mut conn).await.expect("a lease");
+    let lease: Lease = text.parse().expect("a lease");
+    assert_eq!((lease.token.as_str(), lease.to_string()), ("token-1", text));
+    let lease = Lease { token: "t".to_owned(), holder: Holder::current(), length: Some(LEASE) }.to_string();
+    let length_ms: u64 = lua!(redis, ["lease"], "return M.lease.length_ms(ARGV[1])", lease);
+    assert_eq!(u128::from(length_ms), LEASE.as_millis());
+}
+
+#[tokio::test]
+async fn a_registration() {
+    let redis = Redis::own(&[]);
+    let registration = Registration { slots: 4, token: "token-1".to_owned(), last_seen_ms: 1_767_225_600_000 };
+    let (slots, token, last_seen_ms, text): (u32, String, u64, String) = lua!(
+        redis,
+        ["registry"],
+        "call('HSET', 'event_workers', 'w', ARGV[1])\nlocal slots, token, at_ms = M.registry.find('w')\n\
+         M.registry.register('w', slots, token, at_ms)\nreturn { slots, token, at_ms, call('HGET', 'event_workers', 'w') }",
+        registration.to_string()
+    );
+    assert_eq!(Registration { slots, token, last_seen_ms }, registration);
+    assert_eq!(text.parse(), Ok(registration));
+}
+
+#[tokio::test]
+async fn a_rule() {
+    let redis = Redis::start();
+    let rule = |end_ms, lifted, cursor: &[u8]| RuleValue {
+        set_ms: 1_767_225_600_000,
+        end_ms,
+        lifted,
+        who: b"ada".to_vec(),
+        cursor: cursor.to_vec(),
+        why: b"a reason: it".to_vec(),
+    };
+    for rule in [rule(None, false, b""), rule(Some(1_767_225_600_001), true, b"a\0 b")] {
+        let (set_ms, end_ms, lifted, texts): (u64, u64, bool, [Vec<u8>; 4]) = lua!(
+            redis,
+            ["rules"],
+            "local r = M.rules.parse(ARGV[1])\n\
+             return { r.set, r.ends, r.lifted and 1 or 0, { r.who, r.cursor, r.why, M.rules.text(r) } }",
+            rule.text()
+        );
+        let (end_ms, [who, cursor, why, text]) = ((end_ms > 0).then_some(end_ms), texts);
+        assert_eq!(RuleValue { set_ms, end_ms, lifted, who, cursor, why }, rule);
+        assert_eq!(RuleValue::read(&text), Some(rule));
+    }
+}
+
+#[tokio::test]
+async fn emits() {
+    let redis = Redis::start();
+    let mut emits = Emits::default();
+    emits.push(b"a 1", b"{} ");
+    emits.push("\u{e9}".as_bytes(), b"7");
+    let list: Vec<Vec<u8>> = lua!(
+        redis,
+        ["ids" "emits"],
+        "local _, list = M.emits.parse({ 'id', '7', 'emit:h', ARGV[1] })\nreturn list",
+        emits.value(3)
+    );
+    let value = emits.value(3);
+    let expected = Emits::read(&value).expect("emits").1;
+    assert_eq!(list, expected.iter().flat_map(|(object, event)| [object.to_vec(), event.to_vec()]).collect::<Vec<_>>());
+}
