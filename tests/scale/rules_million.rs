@@ -59,7 +59,7 @@ async fn a_million_objects_resume_although_the_resumer_is_killed() {
     let left = paused().await;
     assert!(left > 0, "killed too late to say anything");
     let mut other = Process::start(&redis, "b", &format!("file:{}", files[1].display()), &options);
-    until("all are woken", PATIENCE, async || (paused().await == 0).then_some(())).await;
+    until("all are woken", 3 * PATIENCE, async || (paused().await == 0).then_some(())).await;
     let rules = keys.event_rules();
     until("the rule is gone", PATIENCE, async || (console.run::<u64>(&["EXISTS", &rules]).await == 0).then_some(())).await;
     println!("{left} were left when the resumer was killed");

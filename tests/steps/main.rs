@@ -9,6 +9,7 @@ mod support;
 mod claim;
 mod commit;
 mod deliver;
+mod deliver_alone;
 mod deliver_closures;
 mod emit;
 mod emit_appended;

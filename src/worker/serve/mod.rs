@@ -125,6 +125,10 @@ impl<'a> Serve<'a> {
             if self.stopping && self.slots.is_idle() {
                 return Ok(SessionEnd::Finished);
             }
+            // A delivery that was over at once is committed before the process waits for more.
+            while let Some(ended) = self.deliveries.try_next() {
+                self.delivery_ended(ended);
+            }
             self.calls.connect();
             while self.call() {}
             self.wait();
@@ -137,9 +141,6 @@ impl<'a> Serve<'a> {
                 Some(notice) = self.notices.recv() => self.noticed(notice)?,
                 Some(ended) = self.deliveries.next() => {
                     self.delivery_ended(ended);
-                    while let Some(ended) = self.deliveries.try_next() {
-                        self.delivery_ended(ended);
-                    }
                     None
                 }
                 answer = self.calls.next() => match answer? {
@@ -248,12 +249,13 @@ impl<'a> Serve<'a> {
                 *self.delivered += pending.report.count as u64;
             }
         }
+        let alone = batches.len() == 1;
         for batch in batches {
             let slot = batch.slot;
             if self.is_asked(slot) {
                 debug!(worker = slot, ?batch, "claim");
                 self.slots.step(slot, Step::Answer(Some(batch)));
-                self.start(slot);
+                self.start(slot, alone);
             }
         }
         for slot in asked {
@@ -264,7 +266,8 @@ impl<'a> Serve<'a> {
     }
 
     /// Gives the slot's batch to the sink, unless it must wait because the sink is unavailable.
-    fn start(&mut self, slot: usize) {
+    /// `alone`: no other slot gets a batch in this moment.
+    fn start(&mut self, slot: usize, alone: bool) {
         let Some(in_flight) = self.slots.delivering(slot) else { return };
         if let Some(reason) = in_flight.unfit() {
             logged::put_aside(&escape::name(&in_flight.raw), &reason.to_string());
@@ -274,13 +277,13 @@ impl<'a> Serve<'a> {
         } else if !self.health.admits(slot) {
             self.slots.step(slot, Step::Park);
         } else {
-            self.deliveries.start(slot, in_flight);
+            self.deliveries.start(slot, in_flight, alone);
         }
     }
 
     fn delivery_ended(&mut self, ended: Result<EndedDelivery, JoinError>) {
         // A delivery catches its own panics and is aborted only with the session.
-        let Ok(EndedDelivery { slot, outcome, ledger }) = ended else { return };
+        let Ok(EndedDelivery { slot, outcome, ledger, .. }) = ended else { return };
         let Some(in_flight) = self.slots.delivering(slot) else { return };
         (in_flight.handled, in_flight.emitted, in_flight.finished) = (ledger.handled(), ledger.emitted(), ledger.finished());
         if let Some(Stop::Unavailable { error }) = &outcome.stop {
@@ -391,7 +394,7 @@ impl<'a> Serve<'a> {
                 self.pacing.wake();
                 for slot in self.slots.parked() {
                     self.slots.step(slot, Step::Resume);
-                    self.start(slot);
+                    self.start(slot, false);
                 }
             }
         }
@@ -404,7 +407,7 @@ impl<'a> Serve<'a> {
         match self.slots.parked().first() {
             Some(&slot) => {
                 self.slots.step(slot, Step::Resume);
-                self.start(slot);
+                self.start(slot, false);
             }
             None => self.pacing.wake(),
         }
