@@ -198,14 +198,14 @@ local function check_object(subject)
     -- Without a namespace, a key of another program may have the same end.
     return find('foreign', base, K.events, ' is a ', queue)
   end
-  local has_queue = expect(base .. K.events, 'list')
-  local has_last = expect(base .. K.last_event_id, 'string')
-  local has_owner = expect(base .. K.event_worker, 'string')
-  local has_batch = expect(base .. K.events_held, 'list')
-  local has_numbers = expect(base .. K.events_held_id, 'string')
+  local has = {}
+  for _, key in ipairs(OBJECT_TYPES) do
+    has[key[1]] = expect(base .. key[1], key[2])
+  end
+  local has_owner = has[K.event_worker]
 
   local last = nil
-  if has_last then
+  if has[K.last_event_id] then
     last = whole(call('GET', base .. K.last_event_id))
     local given = next_id()
     if not last then find('layout', base, K.last_event_id, ' is not an id')
@@ -215,15 +215,15 @@ local function check_object(subject)
   end
   local owner = has_owner and call('GET', base .. K.event_worker)
   local in_hand = check_owner(object, owner, in_held, in_paused)
-  check_held(object, owner, has_batch, has_numbers, last)
-  if expect(base .. K.event_handled, 'hash') and not has_owner then
+  check_held(object, owner, has[K.events_held], has[K.events_held_id], last)
+  if has[K.event_handled] and not has_owner then
     find('layout', K.event_handled, ' tells what handlers have finished, but no event of the object is in hand')
   end
-  if expect(base .. K.event_errors, 'list') and not has_failed(object, owner) then
+  if has[K.event_errors] and not has_failed(object, owner) then
     find('layout', K.event_errors, ' tells how an event has failed, but the object has none in hand that has')
   end
 
-  if has_queue and not in_hand and not in_held and not in_paused and not covered(subject) then
+  if has[K.events] and not in_hand and not in_held and not in_paused and not covered(subject) then
     local behind = last and ' behind id ' or ''
     find('I1', 'has ', call('LLEN', base .. K.events), ' events queued', behind, last or '', ', but no marker, no worker that has it, and is not held')
   end
@@ -318,19 +318,12 @@ end
 
 -- Checks the shared keys.
 local function check_shared()
-  expect(P .. K.objects_with_events, 'list')
-  expect(P .. K.objects_held, 'zset')
-  expect(P .. K.objects_paused, 'zset')
-  expect(P .. K.event_workers, 'hash')
-  expect(P .. K.event_workers_watched, 'zset')
-  expect(P .. K.event_workers_departed, 'zset')
-  if expect(P .. K.event_rules, 'hash') then check_rules() end
-  expect(P .. K.events_dead, 'stream')
-  expect(P .. K.event_log, 'stream')
-  expect(P .. K.operator_actions, 'stream')
-  expect(P .. K.event_projections, 'hash')
-  expect(P .. K.meta, 'hash')
-  if expect(P .. K.next_event_id, 'string') and not whole(call('GET', P .. K.next_event_id)) then
+  local has = {}
+  for _, key in ipairs(SHARED_TYPES) do
+    has[key[1]] = expect(P .. key[1], key[2])
+  end
+  if has[K.event_rules] then check_rules() end
+  if has[K.next_event_id] and not whole(call('GET', P .. K.next_event_id)) then
     find('layout', P, K.next_event_id, ' is not a whole number below 2^53')
   end
 end

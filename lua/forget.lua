@@ -69,10 +69,10 @@ for _, object in ipairs(objects) do
   if not word then
     local last = call('GET', P .. object .. K.last_event_id)
     word, detail = last and 'forgotten' or 'unknown', last or ''
-    -- Handler progress and errors belong to an event in hand, and there is none.
-    call('DEL', P .. object .. K.event_handled)
-    call('DEL', P .. object .. K.event_errors)
-    call('DEL', P .. object .. K.last_event_id)
+    -- The others belong to an event in hand, and there is none.
+    for _, key in ipairs(OBJECT_REMAINS) do
+      call('DEL', P .. object .. key)
+    end
   end
   reply[#reply + 1] = word
   reply[#reply + 1] = detail

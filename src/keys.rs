@@ -40,14 +40,66 @@ pub struct Keys {
     prefix: String,
 }
 
+/// What a key is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "worker"), allow(dead_code))]
+enum Role {
+    /// Workers need it. An object with such a key is not idle.
+    Work,
+    /// It may remain of an idle object; `forget` deletes it.
+    Remains,
+    /// Only frontends use it.
+    Frontend,
+    /// Not used yet.
+    Reserved,
+}
+
+/// A kind of key.
+#[cfg_attr(not(feature = "worker"), allow(dead_code))]
+struct Kind {
+    name: &'static str,
+    redis_type: &'static str,
+    role: Role,
+    spelling: &'static str,
+}
+
+/// Returns the Redis type of a kind of key, as `TYPE` replies: `list`, `string`, `zset`, `hash` or
+/// `stream`. Returns none if there is no such kind.
+pub fn type_of(kind: &str) -> Option<&'static str> {
+    let mut all = [OBJECTS, WORKERS, PROJECTIONS, SHARED].into_iter().flatten();
+    all.find(|known| known.name == kind).map(|known| known.redis_type)
+}
+
+/// Returns whether it is a kind of object key that scripts read.
+#[cfg(feature = "worker")]
+pub(crate) fn is_read_of_object(kind: &str) -> bool {
+    OBJECTS.iter().any(|known| known.name == kind && matches!(known.role, Role::Work | Role::Remains))
+}
+
+/// Returns the names of lists of keys in the scripts, each with its text, a Lua table:
+///
+/// - `OBJECT_TYPES`, `SHARED_TYPES`: pairs of suffix and type, of the keys that workers need
+/// - `OBJECT_REMAINS`: the suffixes of the keys that may remain of an idle object
+#[cfg(feature = "worker")]
+pub(crate) fn lists_for_lua() -> [(&'static str, String); 3] {
+    let types = |kinds: &[Kind]| {
+        let used = kinds.iter().filter(|kind| matches!(kind.role, Role::Work | Role::Remains));
+        used.map(|kind| format!("{{ '{}', '{}' }}", kind.spelling, kind.redis_type)).collect::<Vec<_>>().join(", ")
+    };
+    let remains = OBJECTS.iter().filter(|kind| kind.role == Role::Remains).map(|kind| format!("'{}'", kind.spelling));
+    let remains = remains.collect::<Vec<_>>().join(", ");
+    [("OBJECT_TYPES", types(OBJECTS)), ("SHARED_TYPES", types(SHARED)), ("OBJECT_REMAINS", remains)]
+        .map(|(name, items)| (name, format!("{{ {items} }}")))
+}
+
 /// Makes, from one list, the functions that spell keys and the tables of all kinds, of which the
-/// scripts get theirs.
+/// scripts get theirs. An entry is a Redis type, a [`Role`], a name, and the spelling.
 macro_rules! keys {
     (
-        objects { $($(#[$odoc:meta])* $oname:ident = $osuffix:literal,)* }
-        workers { $($(#[$wdoc:meta])* $wname:ident = $wsuffix:literal,)* }
-        projections { $($(#[$pdoc:meta])* $pname:ident = $psuffix:literal,)* }
-        shared { $($(#[$sdoc:meta])* $sname:ident = $skey:literal,)* }
+        objects { $($(#[$odoc:meta])* $otype:ident $orole:ident $oname:ident = $osuffix:literal,)* }
+        workers { $($(#[$wdoc:meta])* $wtype:ident $wrole:ident $wname:ident = $wsuffix:literal,)* }
+        projections { $($(#[$pdoc:meta])* $ptype:ident $prole:ident $pname:ident = $psuffix:literal,)* }
+        shared { $($(#[$sdoc:meta])* $stype:ident $srole:ident $sname:ident = $skey:literal,)* }
     ) => {
         impl Keys {
             $($(#[$odoc])* pub fn $oname(&self, object: &str) -> String {
@@ -72,81 +124,89 @@ macro_rules! keys {
         pub const PROJECTION_KINDS: &[(&str, &str)] = &[$((stringify!($pname), $psuffix),)*];
         /// Every shared key without its prefix, with the kind's name.
         pub const SHARED_KINDS: &[(&str, &str)] = &[$((stringify!($sname), $skey),)*];
+
+        const OBJECTS: &[Kind] = &[$(keys!(@kind $otype $orole $oname $osuffix),)*];
+        const WORKERS: &[Kind] = &[$(keys!(@kind $wtype $wrole $wname $wsuffix),)*];
+        const PROJECTIONS: &[Kind] = &[$(keys!(@kind $ptype $prole $pname $psuffix),)*];
+        const SHARED: &[Kind] = &[$(keys!(@kind $stype $srole $sname $skey),)*];
+    };
+    (@kind $type:ident $role:ident $name:ident $spelling:literal) => {
+        Kind { name: stringify!($name), redis_type: stringify!($type), role: Role::$role, spelling: $spelling }
     };
 }
 
 keys! {
     objects {
         /// List: queued events; pushed at the head, taken from the tail.
-        events = ":events",
+        list Work events = ":events",
         /// String: id of the last event delivered for the object.
-        last_event_id = ":last.event.id",
+        string Remains last_event_id = ":last.event.id",
         /// String: the owner, a worker id, or `held`.
-        event_worker = ":event.worker",
+        string Work event_worker = ":event.worker",
         /// String: the object's state, if the frontend keeps it here.
-        data = ":data",
+        string Frontend data = ":data",
         /// List: the batch of a held object.
-        events_held = ":events.held",
+        list Work events_held = ":events.held",
         /// String: the numbers of the held batch, and why it is held.
-        events_held_id = ":events.held.id",
+        string Work events_held_id = ":events.held.id",
         /// Hash: results of handlers that already finished for the event at the head of the batch.
-        event_handled = ":event.handled",
+        hash Remains event_handled = ":event.handled",
         /// List: how the event at the head of the batch has failed, the newest first: `MS ATTEMPT
         /// ERROR`.
-        event_errors = ":event.errors",
+        list Remains event_errors = ":event.errors",
         /// Hash: schedule key to time and event.
-        events_scheduled_of = ":events.scheduled",
+        hash Reserved events_scheduled_of = ":events.scheduled",
     }
     workers {
         /// List: the objects this worker has taken off the marker list.
-        worker_object = ":object",
+        list Work worker_object = ":object",
         /// List: the worker's batch; the oldest event at the tail.
-        worker_event = ":event",
+        list Work worker_event = ":event",
         /// String: id of the batch's first event, then hand-outs, attempts and crashes where not 0.
-        worker_event_id = ":event.id",
+        string Work worker_event_id = ":event.id",
         /// String with a time to live: `token host pid start` of the process that runs this name.
-        worker_lease = ":lease",
+        string Work worker_lease = ":lease",
     }
     projections {
         /// String: the state of a projection. Names of projections have no dot and no colon, so
         /// that this is no other key.
-        event_projection = "",
+        string Work event_projection = "",
         /// String with a time to live: the token of the process that runs the projection.
-        event_projection_lease = ".lease",
+        string Work event_projection_lease = ".lease",
     }
     shared {
         /// List: the markers.
-        objects_with_events = "objects.with.events",
+        list Work objects_with_events = "objects.with.events",
         /// Sorted set: held objects by due time, ms.
-        objects_held = "objects.held",
+        zset Work objects_held = "objects.held",
         /// Sorted set: objects held by a rule, all scores 0.
-        objects_paused = "objects.paused",
+        zset Work objects_paused = "objects.paused",
         /// String: the last id given.
-        next_event_id = "next.event.id",
+        string Work next_event_id = "next.event.id",
         /// Hash: worker name to slots, last token, last sign of life in ms since the epoch.
-        event_workers = "event.workers",
+        hash Work event_workers = "event.workers",
         /// Sorted set: worker names that are alive or have something, by the time of the next look
         /// at them, ms.
-        event_workers_watched = "event.workers.watched",
+        zset Work event_workers_watched = "event.workers.watched",
         /// Sorted set: worker names without a lease that have nothing, by the time of the next look
         /// at them, ms.
-        event_workers_departed = "event.workers.departed",
+        zset Work event_workers_departed = "event.workers.departed",
         /// Stream: dead letters.
-        events_dead = "events.dead",
+        stream Work events_dead = "events.dead",
         /// Sorted set: scheduled events by time.
-        events_scheduled = "events.scheduled",
+        zset Reserved events_scheduled = "events.scheduled",
         /// Hash: pauses and blocks.
-        event_rules = "event.rules",
+        hash Work event_rules = "event.rules",
         /// Stream: events that are finalized; with the log off, those completed with errors, about
         /// the last thousand.
-        event_log = "event.log",
+        stream Work event_log = "event.log",
         /// Hash: projection name to how many rows of the log it has come, how many it missed, and
         /// the last row's id.
-        event_projections = "event.projections",
+        hash Work event_projections = "event.projections",
         /// Stream: what operators did, about the last thousand actions.
-        operator_actions = "operator.actions",
+        stream Work operator_actions = "operator.actions",
         /// Hash: schema version, partitions, replication id.
-        meta = "seriatim.meta",
+        hash Work meta = "seriatim.meta",
     }
 }
 

@@ -181,7 +181,7 @@ fn rights(group: &str) -> String {
 ///
 /// Lua makes all functions and tables of a script anew in each call, so a call pays for what it
 /// makes. That is why names stand for texts in the files, and the script has the texts themselves:
-/// `K.events` for a key, and `RIGHTS` for the commands that its users need.
+/// `K.events` for a key, `RIGHTS` for the commands that its users need, and the lists of keys.
 fn assemble(flags: &str, source: &Source) -> String {
     let mut made = String::new();
     if !source.modules.is_empty() {
@@ -195,6 +195,9 @@ fn assemble(flags: &str, source: &Source) -> String {
     let mut text = [flags, HEAD, &made, &(source.text)()].concat();
     if source.modules.contains(&"rights") {
         text = text.replace("RIGHTS", &format!("'{}'", rights(source.group)));
+    }
+    for (name, table) in keys::lists_for_lua() {
+        text = text.replace(name, &table);
     }
     let mut keys: Vec<_> = keys::for_lua().collect();
     // The longer names first: some begin as others do.

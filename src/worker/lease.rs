@@ -29,7 +29,7 @@ use super::growing_wait::GrowingWait;
 use super::recover::sweep;
 use crate::connection::errors::is_outage;
 use crate::failpoints::around;
-use crate::keys::{Keys, SHARED_KINDS, WORKER_KINDS};
+use crate::keys::{Keys, SHARED_KINDS, WORKER_KINDS, type_of};
 use crate::wire::values::{Holder, Registration};
 use crate::wire::{self, Attach, Attached, Detached, Renewed, ScriptError};
 
@@ -371,13 +371,7 @@ pub(crate) async fn wrong_type(redis: &Redis, config: &WorkerConfig, error: Scri
 }
 
 fn typed_keys(keys: &Keys, name: &str, slots: usize) -> Vec<(String, &'static str)> {
-    let expected = |kind: &str| match kind {
-        "objects_with_events" | "worker_object" | "worker_event" => "list",
-        "objects_held" | "objects_paused" | "events_scheduled" | "event_workers_watched" | "event_workers_departed" => "zset",
-        "event_workers" | "event_rules" | "event_projections" | "meta" => "hash",
-        "events_dead" | "event_log" | "operator_actions" => "stream",
-        _ => "string",
-    };
+    let expected = |kind: &str| type_of(kind).unwrap_or("string");
     let mut all: Vec<_> = SHARED_KINDS.iter().map(|(kind, key)| ([keys.prefix(), key].concat(), expected(kind))).collect();
     all.push((keys.worker_lease(name), "string"));
     for slot in 0..slots {

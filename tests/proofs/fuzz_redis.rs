@@ -11,7 +11,7 @@ use redis::{Value, cmd};
 use seriatim::async_trait;
 use seriatim::emit::{EmitError, Emitter};
 use seriatim::event::{EVENT_BYTES_MAX, Json, ObjectName};
-use seriatim::keys::{Keys, OBJECT_KINDS, SHARED_KINDS, WORKER_KINDS};
+use seriatim::keys::{Keys, OBJECT_KINDS, SHARED_KINDS, WORKER_KINDS, type_of};
 use seriatim::sink::{Batch, Context, Delivered, Sink};
 use seriatim::worker::{Shutdown, Stopped, Worker, WorkerError};
 use tokio::task::JoinHandle;
@@ -270,15 +270,9 @@ async fn plant(conn: &mut MultiplexedConnection, kind: &str, key: &[u8]) {
 
 const TYPES: [&str; 6] = ["string", "list", "hash", "set", "zset", "stream"];
 
-/// The type that design.md, section 3, gives to a kind of key.
+/// The type of a kind of key.
 fn right_type(kind: &str) -> &'static str {
-    match kind {
-        "events" | "events_held" | "event_errors" | "worker_object" | "worker_event" | "objects_with_events" => "list",
-        "event_handled" | "events_scheduled_of" | "event_workers" | "event_rules" | "event_projections" | "meta" => "hash",
-        "objects_held" | "objects_paused" | "events_scheduled" | "event_workers_watched" | "event_workers_departed" => "zset",
-        "events_dead" | "event_log" | "operator_actions" => "stream",
-        _ => "string",
-    }
+    type_of(kind).expect("a kind of key")
 }
 
 #[tokio::test]

@@ -182,10 +182,6 @@ enum Found<'a> {
     Worker { id: &'a [u8] },
 }
 
-/// Kinds of object keys that can break an invariant. `data` is the frontend's own.
-const OBJECT_KINDS_READ: &[&str] =
-    &["events", "last_event_id", "event_worker", "events_held", "events_held_id", "event_handled", "event_errors"];
-
 fn classify(key: &[u8]) -> Option<Found<'_>> {
     let ending = key.iter().rposition(|byte| *byte == b':')?;
     let (name, suffix) = key.split_at(ending);
@@ -193,7 +189,8 @@ fn classify(key: &[u8]) -> Option<Found<'_>> {
         kinds.iter().find(|(_, ending)| ending.as_bytes() == suffix).map(|(kind, _)| *kind)
     };
     if let Some(kind) = kind_of(keys::OBJECT_KINDS) {
-        return OBJECT_KINDS_READ.contains(&kind).then_some(Found::Object { name, kind });
+        // No invariant is about the others.
+        return keys::is_read_of_object(kind).then_some(Found::Object { name, kind });
     }
     let id = name.strip_prefix(keys::WORKER.as_bytes())?;
     kind_of(keys::WORKER_KINDS).filter(|kind| *kind != "worker_lease").map(|_| Found::Worker { id })
