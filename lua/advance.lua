@@ -24,27 +24,14 @@
 --           with the event log on: `log`; rows kept (about); ms that rows are kept (0: any age)
 --           then per slot its number and a result; with the log on, each result is followed by the
 --           age of its batch in ms:
---             free                   the caller knows of no batch
---             look                   the slot is busy; return a name that a pop moved to its list
---             handled                the slot's next result may end the event whose handler progress
---                                    is stored in OBJ:event.handled; if it does, the emits of its
---                                    handlers are pushed and the hash is deleted
---             done OBJECT TAG LAST   the whole batch is delivered; LAST is the id of its last event
---             yield OBJECT TAG LAST  the same, and other objects get a turn
---             part OBJECT TAG LAST COUNT NEXT
---                                    the first COUNT events are delivered; the rest, now NEXT, stays
---                                    in hand
---             hold OBJECT TAG LAST COUNT DELAY_MS|inf HELD_ID
---                                    the first COUNT events are delivered; the rest is held. If its
---                                    attempts grew, the error is kept
---             reject OBJECT TAG LAST COUNT NEXT ID ERROR ATTEMPTS
---                                    the first COUNT events are delivered; the next one, ID, becomes
---                                    a dead letter
---             complete OBJECT TAG LAST COUNT NEXT ID ERROR ATTEMPTS
---                                    the same, but event ID is completed with errors: only the log
---                                    keeps it
---           TAG is the tag of the batch in flight, as the reply gave it. NEXT is the tag of the
---           rest ('': no rest). LAST is '' if COUNT is 0.
+--             free     the caller knows of no batch
+--             look     the slot is busy; return a name that a pop moved to its list
+--             handled  the slot's next result may end the event whose handler progress is stored in
+--                      OBJ:event.handled; if it does, the emits of its handlers are pushed and the
+--                      hash is deleted
+--             done OBJECT TAG LAST
+--                      the whole batch is delivered; LAST is the id of its last event
+--             WORD …   another result of the batch; lua/advance/results.lua lists words and fields
 -- Replies   {'ok', ms to the next due time or end of a rule (-1: none), more 0|1, where to claim
 --           first next time, {slot…} | nil, {quarantined: object, why, …} | nil}
 --             slot = {number, object, tag, prev, event…}, oldest event first; an absent slot is

@@ -3,13 +3,22 @@
 -- Uses: hold.batch hold.object ids.parse log.delivered log.keep_without_log log.row
 -- Uses: tag.has_failed tag.held_text tag.numbers time.now_ms
 
--- The arguments after each word. With the log on one more follows: the age of the batch, ms.
+-- The fields after each word. `tag` is the tag of the batch in flight, as the reply gave it; `last`
+-- is the id of the last delivered event, '' if `count` is 0; `next` is the tag of the rest, '' if
+-- there is no rest. With the log on one more field follows: the age of the batch, ms.
 local FIELDS = {
+  -- The whole batch is delivered.
   done = { 'object', 'tag', 'last' },
+  -- The same, and other objects get a turn.
   yield = { 'object', 'tag', 'last' },
+  -- The first `count` events are delivered; the rest stays in hand.
   part = { 'object', 'tag', 'last', 'count', 'next' },
+  -- The first `count` events are delivered; the rest is held for `delay_ms`, or until an operator
+  -- releases it (`inf`). If its attempts grew, the error is kept.
   hold = { 'object', 'tag', 'last', 'count', 'delay_ms', 'held_id' },
+  -- The first `count` events are delivered; the next one, `id`, becomes a dead letter.
   reject = { 'object', 'tag', 'last', 'count', 'next', 'id', 'error', 'attempts' },
+  -- The same, but event `id` is completed with errors: only the log keeps it.
   complete = { 'object', 'tag', 'last', 'count', 'next', 'id', 'error', 'attempts' },
 }
 

@@ -94,6 +94,47 @@ pub enum BatchResult {
     },
 }
 
+impl BatchResult {
+    /// The word of the result; lua/advance/results.lua lists its fields.
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Yield => "yield",
+            Self::Part { .. } => "part",
+            Self::Hold { .. } => "hold",
+            Self::Reject { .. } => "reject",
+            Self::Complete { .. } => "complete",
+        }
+    }
+
+    /// Returns whether the whole batch is delivered.
+    pub fn is_whole(&self) -> bool {
+        matches!(self, Self::Done | Self::Yield)
+    }
+
+    /// Returns whether the slot lets go of its object.
+    pub fn lets_go(&self) -> bool {
+        matches!(self, Self::Yield | Self::Hold { .. })
+    }
+
+    /// The tag of the rest that stays in the slot's hands.
+    pub fn in_hand(&self) -> Option<Tag> {
+        match self {
+            Self::Part { next } => Some(*next),
+            Self::Reject { next, .. } | Self::Complete { next, .. } => *next,
+            _ => None,
+        }
+    }
+
+    /// The id of the event that ends without delivery.
+    pub fn buried(&self) -> Option<u64> {
+        match self {
+            Self::Reject { id, .. } | Self::Complete { id, .. } => Some(*id),
+            _ => None,
+        }
+    }
+}
+
 /// The log of events: what is kept of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -181,16 +222,8 @@ impl Advance {
 
     /// The same with how long ago it was given the batch, which the log keeps.
     pub fn report_taken(&mut self, slot: usize, report: &Report, ago: Duration) {
-        let word = match report.then {
-            BatchResult::Done => "done",
-            BatchResult::Yield => "yield",
-            BatchResult::Part { .. } => "part",
-            BatchResult::Hold { .. } => "hold",
-            BatchResult::Reject { .. } => "reject",
-            BatchResult::Complete { .. } => "complete",
-        };
         let cmd = &mut self.cmd;
-        cmd.arg(slot).arg(word).arg(&report.object[..]).arg(report.tag.to_string());
+        cmd.arg(slot).arg(report.then.word()).arg(&report.object[..]).arg(report.tag.to_string());
         match report.last {
             Some(last) => cmd.arg(last),
             None => cmd.arg(""),

@@ -29,6 +29,6 @@ pub(crate) fn result(object: &ObjectName, report: &Report) {
         BatchResult::Complete { id, error, attempts, .. } => {
             warn!(%object, id, error, attempts, "deliver: completed with errors")
         }
-        BatchResult::Done | BatchResult::Yield | BatchResult::Part { .. } => debug!(%object, events = report.count, "deliver"),
+        _ => debug!(%object, events = report.count, "deliver"),
     }
 }

@@ -67,17 +67,16 @@ pub(super) fn hand_over(in_flight: InFlight, outcome: Outcome, policy: &Policy<'
     };
     // What lets go of the object ends its turn, also where the same slot gets it back in the same
     // call.
-    let ends = matches!(then, BatchResult::Yield | BatchResult::Hold { .. });
-    let turn = if ends { 0 } else { in_flight.turn - (len - count) };
+    let turn = if then.lets_go() { 0 } else { in_flight.turn - (len - count) };
     HandedOver::Reported(over(in_flight, count, then, turn, policy.logs))
 }
 
 /// The result, with what it ends.
 pub(super) fn over(in_flight: InFlight, count: usize, then: BatchResult, turn: usize, logs: bool) -> PendingReport {
-    let end = match &then {
-        BatchResult::Done | BatchResult::Yield => u64::MAX,
-        BatchResult::Part { .. } | BatchResult::Hold { .. } => in_flight.id(count),
-        BatchResult::Reject { id, .. } | BatchResult::Complete { id, .. } => id + 1,
+    let end = match then.buried() {
+        Some(id) => id + 1,
+        None if then.is_whole() => u64::MAX,
+        None => in_flight.id(count),
     };
     let handled = in_flight.handled.is_some_and(|id| id < end);
     let load = load(&in_flight, &then, count, logs, handled);
@@ -87,11 +86,11 @@ pub(super) fn over(in_flight: InFlight, count: usize, then: BatchResult, turn: u
 /// The work of a result: the events that leave the batch, their rows in the log, and what handlers
 /// have emitted and finished.
 fn load(in_flight: &InFlight, then: &BatchResult, count: usize, logs: bool, handled: bool) -> Load {
-    let buried = usize::from(matches!(then, BatchResult::Reject { .. } | BatchResult::Complete { .. }));
+    let buried = usize::from(then.buried().is_some());
     let over = &in_flight.batch.payloads[..(count + buried).min(in_flight.batch.len())];
     let bytes = over.iter().map(Bytes::len).sum();
     let load = Load::of_batch(over.len(), bytes);
-    let load = if matches!(then, BatchResult::Done | BatchResult::Yield) { load } else { load.with_rest() };
+    let load = if then.is_whole() { load } else { load.with_rest() };
     let load = if logs { load.with_rows(over.len(), bytes) } else { load };
     if handled { load.with_emits(in_flight.emitted.0, in_flight.emitted.1).with_finished(in_flight.finished) } else { load }
 }

@@ -44,11 +44,7 @@ impl Slot {
         match self {
             Self::Free | Self::Asked(None) => 0,
             Self::Delivering(in_flight) | Self::Parked(in_flight) => in_flight.tag.crashes,
-            Self::Asked(Some(pending)) | Self::Reported(pending) => match &pending.report.then {
-                BatchResult::Part { next } => next.crashes,
-                BatchResult::Reject { next, .. } | BatchResult::Complete { next, .. } => next.map_or(0, |next| next.crashes),
-                BatchResult::Done | BatchResult::Yield | BatchResult::Hold { .. } => 0,
-            },
+            Self::Asked(Some(pending)) | Self::Reported(pending) => pending.report.then.in_hand().map_or(0, |next| next.crashes),
         }
     }
 }
