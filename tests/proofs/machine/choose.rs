@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 use proptest_state_machine::ReferenceStateMachine;
 
-use super::advance::Delay;
+use super::advance::choice;
 use super::reference::{Broken, NAMES};
 use super::rules::{KINDS, SELECTORS};
-use super::world::{AttachStep, Bounds, Choice, EmitPlan, OBJECTS, Part, ROOMS, Step, Token, World};
+use super::world::{AttachStep, Bounds, EmitPlan, OBJECTS, Part, ROOMS, Step, Token, World};
 
 /// The state machine: any step can be made in any state.
 pub struct Machine;
@@ -75,22 +75,6 @@ fn bounds() -> impl Strategy<Value = Bounds> {
             room,
         },
     )
-}
-
-fn choice() -> impl Strategy<Value = Choice> {
-    let delay = prop_oneof![3 => Just(Delay::Zero), 2 => Just(Delay::Far), 1 => Just(Delay::Operator)];
-    prop_oneof![
-        2 => Just(Choice::Skip),
-        4 => Just(Choice::Free),
-        4 => Just(Choice::Look),
-        6 => Just(Choice::Done),
-        2 => Just(Choice::Yield),
-        2 => any::<u8>().prop_map(Choice::Part),
-        3 => (any::<u8>(), delay, any::<bool>()).prop_map(|(count, delay, failed)| Choice::Hold(count, delay, failed)),
-        3 => (any::<u8>(), prop::bool::weighted(0.3)).prop_map(|(count, complete)| Choice::Reject(count, complete)),
-        2 => any::<u8>().prop_map(Choice::Late),
-        1 => Just(Choice::WrongTag),
-    ]
 }
 
 fn advance() -> impl Strategy<Value = Step> {

@@ -1,10 +1,10 @@
 //! Where the scripts and the reference once differed, each with its story. Both walk the same
 //! steps.
 
-use super::advance::Delay;
+use super::advance::{Choice, Delay};
 use super::reference::Reply;
 use super::server::Server;
-use super::world::{AttachStep, Bounds, Choice, Part, Step, Token, World};
+use super::world::{AttachStep, Bounds, Part, Step, Token, World};
 use crate::support::Redis;
 
 /// Bounds that bind nothing.

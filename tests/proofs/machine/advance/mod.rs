@@ -1,52 +1,13 @@
 //! `advance`: commit, go on, claim.
 
 mod claim;
-mod commit;
+mod results;
+
+pub use results::{Choice, Delay, Told, choice};
 
 use super::reference::{
     Advanced, Broken, Event, Given, ID_MAX, JUMP, Key, Name, Numbers, OPERATOR, Reference, Reply, Room, remove,
 };
-
-/// What follows on the delivered part of a batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Then {
-    Done,
-    Yield,
-    Part {
-        next: Numbers,
-    },
-    Hold {
-        rest: Numbers,
-        delay: Delay,
-        why: &'static str,
-    },
-    /// A dead letter; or else completed with errors, which the log keeps.
-    Reject {
-        next: Option<Numbers>,
-        id: u64,
-        attempts: u32,
-        complete: bool,
-    },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Delay {
-    Zero,
-    Far,
-    Operator,
-}
-
-/// The result of one delivery.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
-    pub object: Name,
-    pub tag: Numbers,
-    pub count: usize,
-    pub last: Option<u64>,
-    pub then: Then,
-    /// It may end the event of which handlers have finished something.
-    pub handled: bool,
-}
 
 #[derive(Debug, Clone)]
 pub struct Advance {
@@ -71,8 +32,6 @@ pub struct Advance {
     pub looks: Vec<usize>,
 }
 
-/// What `reject` says is wrong with the event.
-pub const ERROR: &str = "bad";
 /// What Redis says of a key of a wrong type.
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 

@@ -5,6 +5,7 @@
 //! Time is the number of the step: a score or a time that a script took from its clock is that
 //! number, one in the far future is [`FAR`] more.
 
+mod object;
 mod state;
 
 use std::collections::BTreeSet;
@@ -12,6 +13,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use seriatim::wire::Forgot;
 
+pub use object::*;
 pub use state::*;
 
 /// A whole number from 0 to 2^53 - 1.
@@ -406,10 +408,9 @@ impl Reference {
             }
             None => {}
         }
-        object.handled = None;
-        object.errors = Key::default();
-        let Some(last_event_id) = last.clone() else { return Some(Forgot::Unknown) };
-        (object.last, object.fades) = (Key::default(), None);
-        Some(Forgot::Forgotten { last_event_id })
+        let last = last.clone();
+        // Only what may remain of an idle object is left of it.
+        *object = Object::default();
+        Some(last.map_or(Forgot::Unknown, |last_event_id| Forgot::Forgotten { last_event_id }))
     }
 }

@@ -7,7 +7,7 @@ use seriatim::wire::Forgot;
 
 use super::super::operator::Action;
 use super::super::rules::Rule;
-use super::id_of;
+use super::object::{EmitField, Key, Object};
 
 /// An object's name, any bytes.
 pub type Name = Bytes;
@@ -24,114 +24,6 @@ pub const JUMP: u64 = 1_000_000;
 pub const ID_MAX: u64 = (1 << 53) - 1;
 /// The names of worker processes. The order of first registration is the order of sweeps.
 pub const NAMES: [&str; 3] = ["p", "q", "r"];
-
-/// What a key holds: absent is the empty value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Key<T> {
-    Right(T),
-    /// A hash, where the protocol wants something else.
-    Wrong,
-}
-
-impl<T: Default> Default for Key<T> {
-    fn default() -> Self {
-        Self::Right(T::default())
-    }
-}
-
-impl<T> Key<T> {
-    pub fn right(&self) -> Option<&T> {
-        match self {
-            Self::Right(value) => Some(value),
-            Self::Wrong => None,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Default)]
-pub struct Object {
-    /// Oldest first, as all events here.
-    pub queue: Key<Vec<Event>>,
-    pub last: Key<Option<String>>,
-    /// The time to live of the last id, ms.
-    pub fades: Option<u64>,
-    pub owner: Key<Option<String>>,
-    pub held: Key<Vec<Event>>,
-    pub held_id: Key<Option<Bytes>>,
-    /// What handlers have finished of an event, by its id.
-    pub handled: Option<Handled>,
-    /// How the event at the head of the batch has failed, the newest first.
-    pub errors: Key<Vec<Failure>>,
-}
-
-/// What handlers have kept of an event until it is over.
-#[derive(Debug, Clone, Default)]
-pub struct Handled {
-    pub id: u64,
-    /// `handler:ID`, `once:SUBTASK`.
-    pub finished: BTreeSet<String>,
-    /// By field, `emit:ID`.
-    pub emits: BTreeMap<String, Emits>,
-    /// By field, `result:ID`.
-    pub results: BTreeMap<String, String>,
-}
-
-/// The result of a handler that has finished: one for events with an even id. The field and its
-/// value.
-pub fn result_of(id: u64, field: &str) -> Option<(String, String)> {
-    let handler = field.strip_prefix("handler:").filter(|_| id.is_multiple_of(2))?;
-    Some((format!("result:{handler}"), format!("\"{handler}\":{id}")))
-}
-
-/// What one handler has emitted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Emits {
-    /// The handler's among those registered.
-    pub place: usize,
-    pub events: Vec<(Name, Event)>,
-}
-
-/// The field `emit:ID`, and its value.
-pub type EmitField = (&'static str, Emits);
-
-impl Emits {
-    pub fn bytes(&self) -> usize {
-        self.events.iter().map(|(object, event)| object.len() + event.len()).sum()
-    }
-}
-
-impl Handled {
-    /// The results as the row of this event has them.
-    pub fn results_of(&self, id: u64) -> Option<String> {
-        let members: Vec<_> = self.results.values().cloned().collect();
-        (self.id == id && !members.is_empty()).then(|| format!("{{{}}}", members.join(",")))
-    }
-
-    /// All that was emitted, in the order in which it is pushed.
-    pub fn events(&self) -> Vec<(Name, Event)> {
-        let mut all: Vec<_> = self.emits.values().collect();
-        all.sort_by_key(|emits| emits.place);
-        all.into_iter().flat_map(|emits| emits.events.clone()).collect()
-    }
-}
-
-/// When, in which attempt, and how.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    pub at: u64,
-    pub attempt: u32,
-    pub error: &'static str,
-}
-
-/// So many errors of an event are kept.
-pub const ERRORS_MAX: usize = 20;
-
-impl Object {
-    /// The id of the last event delivered, `None` where that is not known.
-    pub fn last_id(&self) -> Option<u64> {
-        self.last.right().and_then(|last| last.as_ref().map_or(Some(0), |text| id_of(text)))
-    }
-}
 
 #[derive(Debug, Clone, Default)]
 pub struct Worker {

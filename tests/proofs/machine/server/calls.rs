@@ -6,12 +6,11 @@ use std::time::Duration;
 use redis::Value;
 use seriatim::wire::operator::{self, Released, RuleStep, Ruled, Settle, Settled, Skipped};
 use seriatim::wire::{
-    self, Advanced, Attached, BatchResult, ClaimFirst, Detached, EventLog, Finished, Handled, Renewed, Report, ScriptError, Seen,
-    SlotBatch, Tag,
+    self, Advanced, Attached, ClaimFirst, Detached, EventLog, Finished, Handled, Renewed, ScriptError, Seen, SlotBatch,
 };
 
-use super::super::advance::{Advance, Delay, ERROR, Then, Told};
-use super::super::reference::{self, Emits, FAR, Given, Numbers, Reply, result_of};
+use super::super::advance::Advance;
+use super::super::reference::{self, FAR, Given, Reply, result_of};
 use super::super::world::{Call, Part};
 use super::{AGE_MS, BY, DAY, LONG_AGO, Server};
 use crate::support::sweep::sweep;
@@ -60,10 +59,10 @@ impl Server {
                 })
             }
             Call::Finish(args) => {
-                let (name, token, slot, tag) = (args.name, args.token.as_str(), args.slot, tag(args.tag));
+                let (name, token, slot, tag) = (args.name, args.token.as_str(), args.slot, args.tag.into());
                 let batch = SlotBatch { name, token, slot, object: &args.object, tag };
                 let emits = args.finished.as_ref().and_then(|(_, _, emits)| emits.as_ref());
-                let emits = emits.map(|(field, emits)| (*field, emits_text(emits)));
+                let emits = emits.map(|(field, emits)| (*field, emits.text()));
                 let result = args.finished.as_ref().and_then(|(id, field, _)| result_of(*id, field));
                 let finished = args.finished.as_ref().map(|(id, field, _)| Finished {
                     id: *id,
@@ -171,7 +170,7 @@ impl Server {
                     if told.handled {
                         call.handled(*slot);
                     }
-                    call.report_taken(*slot, &report(told), Duration::from_millis(AGE_MS));
+                    call.report_taken(*slot, &told.report(), Duration::from_millis(AGE_MS));
                 }
                 None => call.free(*slot),
             }
@@ -297,44 +296,4 @@ fn suffix(part: Part) -> &'static str {
         Part::HeldId => ":events.held.id",
         Part::Errors => ":event.errors",
     }
-}
-
-fn report(told: &Told) -> Report {
-    let then = match &told.then {
-        Then::Done => BatchResult::Done,
-        Then::Yield => BatchResult::Yield,
-        Then::Part { next } => BatchResult::Part { next: tag(*next) },
-        Then::Hold { rest, delay, why } => {
-            let delay = match delay {
-                Delay::Zero => Some(Duration::ZERO),
-                Delay::Far => Some(Duration::from_millis(FAR)),
-                Delay::Operator => None,
-            };
-            BatchResult::Hold { rest: tag(*rest), delay, reason: (*why).into() }
-        }
-        Then::Reject { next, id, attempts, complete } => {
-            let (next, id, error, attempts) = (next.map(tag), *id, ERROR.to_owned(), *attempts);
-            if *complete {
-                BatchResult::Complete { next, id, error, attempts }
-            } else {
-                BatchResult::Reject { next, id, error, attempts }
-            }
-        }
-    };
-    Report { object: told.object.clone(), tag: tag(told.tag), count: told.count, last: told.last, then }
-}
-
-/// `PLACE EVENTS BYTES `, then for each event `NAME_BYTES EVENT_BYTES `, the object's name and the
-/// event.
-pub(super) fn emits_text(emits: &Emits) -> Vec<u8> {
-    let mut text = format!("{} {} {} ", emits.place, emits.events.len(), emits.bytes()).into_bytes();
-    for (object, event) in &emits.events {
-        text.extend([format!("{} {} ", object.len(), event.len()).as_bytes(), object, event].concat());
-    }
-    text
-}
-
-fn tag(numbers: Numbers) -> Tag {
-    let Numbers { first, handouts, attempts, crashes } = numbers;
-    Tag { first, handouts, attempts, crashes }
 }

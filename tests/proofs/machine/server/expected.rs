@@ -1,9 +1,8 @@
 //! What Redis must hold, as the reference has it.
 
 use super::super::operator::{WHO, WHY};
-use super::super::reference::{Dead, Event, FAR, Failure, Key, OPERATOR, Reference};
+use super::super::reference::{Dead, FAR, OPERATOR, Reference, newest_first};
 use super::super::rules;
-use super::calls::emits_text;
 use super::{Dump, LONG_AGO};
 
 /// The reference as Redis must hold it, keys spelled as in `docs/protocol.md`.
@@ -15,31 +14,10 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
             dump.insert([prefix.as_bytes(), name, suffix.as_bytes()].concat(), (kind.to_owned(), value));
         }
     };
-    let newest_first = |events: &Vec<Event>| events.iter().rev().map(|event| event.to_vec()).collect::<Vec<_>>();
     for (name, object) in &state.objects {
-        let mut any = |suffix: &str, kind: &str, value: Option<Vec<Vec<u8>>>| match value {
-            Some(value) => put(name, suffix, kind, value),
-            None => put(name, suffix, "hash", vec![b"wrong".to_vec(), b"type".to_vec()]),
-        };
-        let string =
-            |key: &Key<Option<String>>| key.right().map(|value| value.iter().map(|text| text.clone().into_bytes()).collect());
-        any(":events", "list", object.queue.right().map(newest_first));
-        any(":last.event.id", "string", string(&object.last));
-        any(":event.worker", "string", string(&object.owner));
-        any(":events.held", "list", object.held.right().map(newest_first));
-        let handled = object.handled.iter().flat_map(|kept| {
-            let done = kept.finished.iter().flat_map(|field| [text(field.clone()), b"1".to_vec()]);
-            let emits = kept.emits.iter().flat_map(|(field, emits)| [text(field.clone()), emits_text(emits)]);
-            let results = kept.results.iter().flat_map(|(field, value)| [text(field.clone()), text(value.clone())]);
-            done.chain(emits).chain(results).chain([b"id".to_vec(), text(kept.id.to_string())])
-        });
-        any(":event.handled", "hash", Some(sorted(handled.collect())));
-        let errors = |failures: &Vec<Failure>| {
-            let line = |failure: &Failure| text(format!("{} {} {}", failure.at, failure.attempt, failure.error));
-            failures.iter().map(line).collect::<Vec<_>>()
-        };
-        any(":event.errors", "list", object.errors.right().map(errors));
-        any(":events.held.id", "string", object.held_id.right().map(|value| value.iter().map(|text| text.to_vec()).collect()));
+        for (suffix, kind, value) in object.keys() {
+            put(name, suffix, kind, value);
+        }
     }
     for (w, worker) in &state.workers {
         let name = [b"event.worker:", w.as_bytes()].concat();
@@ -117,13 +95,6 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
     put(b"event.log", "", "stream", log.collect());
     put(b"seriatim.meta", "", "hash", meta.collect());
     dump
-}
-
-/// The fields of a hash, each with its value, in order.
-fn sorted(fields: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    let mut pairs: Vec<_> = fields.chunks(2).map(<[Vec<u8>]>::to_vec).collect();
-    pairs.sort();
-    pairs.concat()
 }
 
 pub(super) fn differences(got: &Dump, wanted: &Dump) -> Result<(), String> {

@@ -6,7 +6,7 @@ mod step;
 
 use std::collections::BTreeMap;
 
-use super::advance::{Advance, Then, Told};
+use super::advance::{Advance, Choice, Told};
 use super::reference::{Attach, Broken, Emits, Event, Finish, Key, NAMES, Name, Numbers, Reference, Reply};
 use super::rules::{KINDS, SELECTORS};
 
@@ -397,36 +397,14 @@ impl World {
             return if matches!(choice, Choice::Free) { None } else { late(0) };
         };
         let (tag, len) = (Numbers::of_tag(&tag), worker.batch.len());
-        // All of the batch, or less.
-        let (whole, less) = (|count: u8| usize::from(count) % (len + 1), |count: u8| usize::from(count) % len);
         let (count, then) = match choice {
             Choice::Free | Choice::Skip | Choice::Look => return None,
             Choice::Late(at) => return late(at),
-            Choice::Done => (len, Then::Done),
-            Choice::Yield => (len, Then::Yield),
-            Choice::Part(count) if whole(count) < len => (whole(count), Then::Part { next: tag.after(whole(count)) }),
-            Choice::Part(_) => (len, Then::Done),
-            Choice::Hold(count, delay, failed) => {
-                let mut rest = tag.after(less(count));
-                rest.attempts += u32::from(failed);
-                (less(count), Then::Hold { rest, delay, why: if failed { "retry: no" } else { "stop" } })
-            }
-            Choice::Reject(count, complete) => {
-                let count = less(count);
-                let next = (count + 1 < len).then(|| tag.after(count + 1));
-                (count, Then::Reject { next, id: tag.first + count as u64, attempts: tag.after(count).attempts, complete })
-            }
             Choice::WrongTag => {
                 let tag = Numbers { handouts: tag.handouts + 1, ..tag };
-                return Some(Told {
-                    object: object.clone(),
-                    tag,
-                    count: len,
-                    last: Some(tag.first),
-                    then: Then::Done,
-                    handled: true,
-                });
+                return Some(Told::wrong(object.clone(), tag, len));
             }
+            result => result.made_of(tag, len),
         };
         let last = count.checked_sub(1).map(|n| tag.first + n as u64);
         // Now and then, whether it is so or not: the script is told.

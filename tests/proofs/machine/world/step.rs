@@ -1,6 +1,6 @@
 //! The steps of a schedule, and the calls that are made of them.
 
-use super::super::advance::{Advance, Delay};
+use super::super::advance::{Advance, Choice};
 use super::super::reference::{Attach, Broken, Event, Finish, Name, Room};
 
 /// Keys of an object that can be given another type.
@@ -14,25 +14,6 @@ pub enum Part {
     Held,
     HeldId,
     Errors,
-}
-
-/// What a slot is said to have done with its batch.
-#[derive(Debug, Clone, Copy)]
-pub enum Choice {
-    Skip,
-    Free,
-    /// Nothing yet, but a pop for it may have answered.
-    Look,
-    Done,
-    Yield,
-    Part(u8),
-    Hold(u8, Delay, bool),
-    /// A dead letter; or else completed with errors.
-    Reject(u8, bool),
-    /// Something told before.
-    Late(u8),
-    /// A batch that never was.
-    WrongTag,
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,159 @@
-//! Commit: what a slot says of its batch.
+//! The results of batches: how one is drawn, sent, and committed. A new result word of a slot needs
+//! a line in each of [`Choice`], [`choice`], [`Choice::made_of`], [`Then`], [`Told::report`] and
+//! [`Call::commit`].
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use seriatim::wire::{BatchResult, Report, Tag};
 
 use super::super::reference::{Broken, Dead, ERRORS_MAX, FAR, Failure, Key, Name, Numbers, OPERATOR, Row};
-use super::{Call, Delay, ERROR, Slot, Then, Told, WRONG_TYPE};
+use super::{Call, Slot, WRONG_TYPE};
+
+/// What a slot is said to have done with its batch.
+#[derive(Debug, Clone, Copy)]
+pub enum Choice {
+    Skip,
+    Free,
+    /// Nothing yet, but a pop for it may have answered.
+    Look,
+    Done,
+    Yield,
+    Part(u8),
+    Hold(u8, Delay, bool),
+    /// A dead letter; or else completed with errors.
+    Reject(u8, bool),
+    /// Something told before.
+    Late(u8),
+    /// A batch that never was.
+    WrongTag,
+}
+
+/// How often which choice is drawn.
+pub fn choice() -> impl Strategy<Value = Choice> {
+    let delay = prop_oneof![3 => Just(Delay::Zero), 2 => Just(Delay::Far), 1 => Just(Delay::Operator)];
+    prop_oneof![
+        2 => Just(Choice::Skip),
+        4 => Just(Choice::Free),
+        4 => Just(Choice::Look),
+        6 => Just(Choice::Done),
+        2 => Just(Choice::Yield),
+        2 => any::<u8>().prop_map(Choice::Part),
+        3 => (any::<u8>(), delay, any::<bool>()).prop_map(|(count, delay, failed)| Choice::Hold(count, delay, failed)),
+        3 => (any::<u8>(), prop::bool::weighted(0.3)).prop_map(|(count, complete)| Choice::Reject(count, complete)),
+        2 => any::<u8>().prop_map(Choice::Late),
+        1 => Just(Choice::WrongTag),
+    ]
+}
+
+/// What follows on the delivered part of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Then {
+    Done,
+    Yield,
+    Part {
+        next: Numbers,
+    },
+    Hold {
+        rest: Numbers,
+        delay: Delay,
+        why: &'static str,
+    },
+    /// A dead letter; or else completed with errors, which the log keeps.
+    Reject {
+        next: Option<Numbers>,
+        id: u64,
+        attempts: u32,
+        complete: bool,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delay {
+    Zero,
+    Far,
+    Operator,
+}
+
+impl Choice {
+    /// The result for a batch of so many events: the number of delivered events, and what follows.
+    pub fn made_of(self, tag: Numbers, len: usize) -> (usize, Then) {
+        // All of the batch, or less.
+        let (whole, less) = (|count: u8| usize::from(count) % (len + 1), |count: u8| usize::from(count) % len);
+        match self {
+            Self::Done => (len, Then::Done),
+            Self::Yield => (len, Then::Yield),
+            Self::Part(count) if whole(count) < len => (whole(count), Then::Part { next: tag.after(whole(count)) }),
+            Self::Part(_) => (len, Then::Done),
+            Self::Hold(count, delay, failed) => {
+                let mut rest = tag.after(less(count));
+                rest.attempts += u32::from(failed);
+                (less(count), Then::Hold { rest, delay, why: if failed { "retry: no" } else { "stop" } })
+            }
+            Self::Reject(count, complete) => {
+                let count = less(count);
+                let next = (count + 1 < len).then(|| tag.after(count + 1));
+                (count, Then::Reject { next, id: tag.first + count as u64, attempts: tag.after(count).attempts, complete })
+            }
+            Self::Skip | Self::Free | Self::Look | Self::Late(_) | Self::WrongTag => unreachable!("{self:?} is no result"),
+        }
+    }
+}
+
+/// The result of one delivery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    pub object: Name,
+    pub tag: Numbers,
+    pub count: usize,
+    pub last: Option<u64>,
+    pub then: Then,
+    /// It may end the event of which handlers have finished something.
+    pub handled: bool,
+}
+
+/// What `reject` says is wrong with the event.
+pub const ERROR: &str = "bad";
+
+impl Told {
+    /// A result of a batch that never was.
+    pub fn wrong(object: Name, tag: Numbers, len: usize) -> Self {
+        Self { object, tag, count: len, last: Some(tag.first), then: Then::Done, handled: true }
+    }
+
+    /// The result as the library sends it.
+    pub fn report(&self) -> Report {
+        let then = match &self.then {
+            Then::Done => BatchResult::Done,
+            Then::Yield => BatchResult::Yield,
+            Then::Part { next } => BatchResult::Part { next: (*next).into() },
+            Then::Hold { rest, delay, why } => {
+                let delay = match delay {
+                    Delay::Zero => Some(Duration::ZERO),
+                    Delay::Far => Some(Duration::from_millis(FAR)),
+                    Delay::Operator => None,
+                };
+                BatchResult::Hold { rest: (*rest).into(), delay, reason: (*why).into() }
+            }
+            Then::Reject { next, id, attempts, complete } => {
+                let (next, id, error, attempts) = (next.map(Tag::from), *id, ERROR.to_owned(), *attempts);
+                if *complete {
+                    BatchResult::Complete { next, id, error, attempts }
+                } else {
+                    BatchResult::Reject { next, id, error, attempts }
+                }
+            }
+        };
+        Report { object: self.object.clone(), tag: self.tag.into(), count: self.count, last: self.last, then }
+    }
+}
+
+impl From<Numbers> for Tag {
+    fn from(numbers: Numbers) -> Self {
+        let Numbers { first, handouts, attempts, crashes } = numbers;
+        Self { first, handouts, attempts, crashes }
+    }
+}
 
 impl Call<'_> {
     /// Answers whether the slot goes on with its object.
