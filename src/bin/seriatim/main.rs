@@ -14,10 +14,9 @@ mod random;
 use std::process::ExitCode;
 
 use clap::builder::{BoolishValueParser, OsStr, Resettable};
-use clap::{Arg, ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use seriatim::control::rules::Kind;
+use clap::{Arg, ArgAction, CommandFactory as _, FromArgMatches as _, Parser};
 
-use crate::commands::{actions, check, dead, emit, forget, held, inspect, log, rules, stats, verify, worker};
+use crate::commands::Command;
 use crate::console::exit::{self, Exit, Failure};
 use crate::console::global::Global;
 use crate::console::shown;
@@ -36,41 +35,6 @@ struct Cli {
     command: Command,
 }
 
-#[derive(Debug, Subcommand)]
-enum Command {
-    Worker(worker::Args),
-    Emit(emit::Args),
-    Verify(verify::Args),
-    Check(check::Args),
-    Stats(stats::Args),
-    Inspect(inspect::Args),
-    Dead(dead::Args),
-    Held(held::Args),
-    /// Pause objects: workers do not claim them until `resume`
-    ///
-    /// Emits continue, and deliveries in flight finish. Pauses and blocks are lifted separately: an
-    /// object waits while it is under either.
-    Pause(rules::Set),
-    /// Lift a pause: workers wake the objects it was holding
-    ///
-    /// Objects under another rule stay.
-    Resume(rules::Lift),
-    /// Block objects, as an operator: workers do not claim them until `unblock`
-    ///
-    /// A block works like a pause, but only `unblock` lifts it; `resume` does not.
-    Block(rules::Set),
-    /// Lift a block: workers wake the objects it was holding
-    ///
-    /// Objects under another rule stay.
-    Unblock(rules::Lift),
-    Rules(rules::List),
-    Actions(actions::Args),
-    Log(log::Args),
-    Forget(forget::Args),
-    Demo(demo::Args),
-    Bench(bench::Args),
-}
-
 fn main() -> ExitCode {
     let cli = match parse() {
         Ok(cli) => cli,
@@ -86,7 +50,7 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return exit::report(&anyhow::anyhow!("cannot start the runtime: {error}")),
     };
-    let done = runtime.block_on(run(cli));
+    let done = runtime.block_on(cli.command.run(&cli.global));
     // A blocking read of standard input cannot be cancelled; it must not keep a finished program
     // alive.
     runtime.shutdown_background();
@@ -124,28 +88,4 @@ fn bad_usage(error: &clap::Error) -> anyhow::Error {
     let what = text.split("\n\nUsage:").next().unwrap_or_default();
     let words: Vec<&str> = what.strip_prefix("error: ").unwrap_or(what).split_whitespace().collect();
     Failure::with(Exit::Input, words.join(" ") + "; --help shows the usage")
-}
-
-async fn run(cli: Cli) -> anyhow::Result<Exit> {
-    let global = &cli.global;
-    match cli.command {
-        Command::Worker(args) => worker::run(args, global).await,
-        Command::Emit(args) => emit::run(args, global).await,
-        Command::Verify(args) => verify::run(args).await,
-        Command::Check(args) => check::run(args, global).await,
-        Command::Stats(args) => stats::run(args, global).await,
-        Command::Inspect(args) => inspect::run(args, global).await,
-        Command::Dead(args) => dead::run(args, global).await,
-        Command::Held(args) => held::run(args, global).await,
-        Command::Pause(args) => rules::set(args, Kind::Pause, global).await,
-        Command::Resume(args) => rules::lift(args, Kind::Pause, global).await,
-        Command::Block(args) => rules::set(args, Kind::Block, global).await,
-        Command::Unblock(args) => rules::lift(args, Kind::Block, global).await,
-        Command::Rules(args) => rules::list(args, global).await,
-        Command::Actions(args) => actions::run(args, global).await,
-        Command::Log(args) => log::run(args, global).await,
-        Command::Forget(args) => forget::run(args, global).await,
-        Command::Demo(args) => demo::run(args).await,
-        Command::Bench(args) => bench::run(args, global).await,
-    }
 }

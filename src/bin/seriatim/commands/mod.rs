@@ -1,7 +1,7 @@
 //! The commands: one file or folder each, with its arguments, its output and its exit codes.
 //!
 //! Each reads its arguments, calls the library, and prints. Only `demo` and `bench` have rooms of
-//! their own.
+//! their own. A new command needs a module and a line in the list.
 
 pub(crate) mod actions;
 pub(crate) mod check;
@@ -15,3 +15,63 @@ pub(crate) mod rules;
 pub(crate) mod stats;
 pub(crate) mod verify;
 pub(crate) mod worker;
+
+use clap::Subcommand;
+use seriatim::control::rules::Kind;
+
+use crate::console::exit::Exit;
+use crate::console::global::Global;
+use crate::{bench, demo};
+
+/// Makes the commands from a list: the name, its arguments, and the function that runs it, with
+/// what the function needs between arguments and global options.
+macro_rules! commands {
+    ($($(#[$doc:meta])* $name:ident($args:ty) => $run:path $(, $with:expr)?;)*) => {
+        #[derive(Debug, Subcommand)]
+        pub(crate) enum Command {
+            $($(#[$doc])* $name($args),)*
+        }
+
+        impl Command {
+            pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Exit> {
+                match self {
+                    $(Self::$name(args) => $run(args, $($with,)? global).await,)*
+                }
+            }
+        }
+    };
+}
+
+commands! {
+    Worker(worker::Args) => worker::run;
+    Emit(emit::Args) => emit::run;
+    Verify(verify::Args) => verify::run;
+    Check(check::Args) => check::run;
+    Stats(stats::Args) => stats::run;
+    Inspect(inspect::Args) => inspect::run;
+    Dead(dead::Args) => dead::run;
+    Held(held::Args) => held::run;
+    /// Pause objects: workers do not claim them until `resume`
+    ///
+    /// Emits continue, and deliveries in flight finish. Pauses and blocks are lifted separately: an
+    /// object waits while it is under either.
+    Pause(rules::Set) => rules::set, Kind::Pause;
+    /// Lift a pause: workers wake the objects it was holding
+    ///
+    /// Objects under another rule stay.
+    Resume(rules::Lift) => rules::lift, Kind::Pause;
+    /// Block objects, as an operator: workers do not claim them until `unblock`
+    ///
+    /// A block works like a pause, but only `unblock` lifts it; `resume` does not.
+    Block(rules::Set) => rules::set, Kind::Block;
+    /// Lift a block: workers wake the objects it was holding
+    ///
+    /// Objects under another rule stay.
+    Unblock(rules::Lift) => rules::lift, Kind::Block;
+    Rules(rules::List) => rules::list;
+    Actions(actions::Args) => actions::run;
+    Log(log::Args) => log::run;
+    Forget(forget::Args) => forget::run;
+    Demo(demo::Args) => demo::run;
+    Bench(bench::Args) => bench::run;
+}

@@ -7,6 +7,7 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use seriatim::verify::{History, HistoryKind, HistoryReport, Judge, Kind, Report};
 
 use crate::console::exit::{Exit, Failure};
+use crate::console::global::Global;
 use crate::console::lines::{Fields, Lines};
 use crate::console::shown;
 
@@ -51,7 +52,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: Args, _: &Global) -> anyhow::Result<Exit> {
     let files = [&args.files, &args.against, &args.dead].into_iter().flatten();
     if files.filter(|path| path.as_path() == Path::new("-")).count() > 1 {
         return Err(Failure::with(Exit::Input, "standard input (-) can be read only once; name files for the others"));

@@ -21,6 +21,7 @@ use self::show::Show;
 use self::stage::{Stage, WentOn};
 use crate::commands::verify;
 use crate::console::exit::{Exit, Failure};
+use crate::console::global::Global;
 use crate::console::lines::{Fields, Lines};
 use crate::console::shown;
 use crate::console::stop::stop_signal;
@@ -75,7 +76,7 @@ struct Measured {
     restart: WentOn,
 }
 
-pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: Args, _: &Global) -> anyhow::Result<Exit> {
     // Whichever ends first drops the other: the stage goes with everything on it.
     tokio::select! {
         done = play(args) => done,
