@@ -1,7 +1,9 @@
 //! The documents against the tests: each test that a table names is in the file that the table
-//! names.
+//! names. And the protocol against the list of keys.
 
 use std::path::PathBuf;
+
+use seriatim::keys::{OBJECT_KINDS, SHARED_KINDS};
 
 /// The tables at the end of documents: what they say proves a sentence is there.
 #[test]
@@ -9,6 +11,16 @@ fn every_test_that_the_documents_name_is_there() {
     assert!(tests_named_in("docs/outcomes.md") > 30);
     assert!(tests_named_in("docs/log.md") > 10);
     assert!(tests_named_in("docs/handlers.md") > 10);
+}
+
+#[test]
+fn the_protocol_describes_every_key() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let protocol = std::fs::read_to_string(root.join("docs/protocol.md")).expect("the protocol");
+    let of_objects = OBJECT_KINDS.iter().map(|(_, suffix)| format!("`POBJ{suffix}`"));
+    for key in of_objects.chain(SHARED_KINDS.iter().map(|(_, key)| format!("`P{key}`"))) {
+        assert!(protocol.contains(&key), "docs/protocol.md does not describe {key}");
+    }
 }
 
 fn tests_named_in(document: &str) -> usize {
