@@ -1,23 +1,23 @@
-//! Names and errors for people: nothing that a terminal obeys or that begins a new line, and object
-//! names that lead back to their bytes.
+//! Escapes names and errors for people. Escaped text has no line ends and no control sequences of a
+//! terminal. An escaped object name can be turned back into its bytes.
 //!
-//! Escaped are control characters (U+0000 to U+001F, U+007F to U+009F), the separators U+2028 and
-//! U+2029, and the characters that change the direction of text. [`text`] escapes those only.
-//! [`name`] also escapes backslashes and bytes that are not UTF-8, so that [`unescaped`] gives
-//! exactly the bytes of the name again. [`lines`] is the last step of every output: it keeps line
-//! ends.
+//! These characters are escaped: control characters (U+0000 to U+001F, U+007F to U+009F), the
+//! separators U+2028 and U+2029, and characters that change the direction of text. [`text`] escapes
+//! only those. [`name`] also escapes backslashes and bytes that are not UTF-8, so that
+//! [`unescaped`] returns exactly the bytes of the name. [`lines`] is the last step of every output,
+//! and keeps line ends.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-/// Whether a character is never shown as it is.
+/// Returns whether a character is always escaped.
 fn is_escaped(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether the text can be shown as it is: a quick look at the bytes. All escaped characters beyond
-/// ASCII begin with one of three bytes.
+/// Returns true only if the text needs no escape. Fast: looks at the bytes only. All escaped
+/// characters beyond ASCII begin with one of three bytes.
 fn is_plain(bytes: &[u8]) -> bool {
     !bytes.iter().any(|byte| matches!(byte, 0..0x20 | 0x7f | 0xc2 | 0xd8 | 0xe2))
 }
@@ -26,7 +26,7 @@ fn write_escaped(out: &mut impl fmt::Write, c: char) -> fmt::Result {
     if is_escaped(c) { write!(out, "{}", c.escape_default()) } else { out.write_char(c) }
 }
 
-/// Text in one line. Backslashes stay as they are.
+/// Escapes text for one line. Backslashes stay.
 #[must_use]
 pub fn text(text: &str) -> impl fmt::Display + '_ {
     Text(text)
@@ -43,9 +43,9 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// The name of an object, from which [`unescaped`] makes the same bytes again: `\n`, `\r`, `\t`,
-/// `\u{1b}`, `\xff` for a byte that is not UTF-8, `\\` for a backslash. A usual name is shown as it
-/// is.
+/// Escapes the name of an object: `\n`, `\r`, `\t`, `\u{1b}`, `\xff` for a byte that is not UTF-8,
+/// `\\` for a backslash. Most names stay as they are. [`unescaped`] returns the bytes of the name
+/// again.
 #[must_use]
 pub fn name(name: &(impl AsRef<[u8]> + ?Sized)) -> Cow<'_, str> {
     let bytes = name.as_ref();
@@ -67,7 +67,7 @@ pub fn name(name: &(impl AsRef<[u8]> + ?Sized)) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The escaped form of a name, if it differs from the name: for outputs that show both.
+/// Returns the escaped form of a name if it differs from the name, for outputs that show both.
 #[must_use]
 pub fn differing(bytes: &[u8]) -> Option<String> {
     match name(bytes) {
@@ -76,20 +76,20 @@ pub fn differing(bytes: &[u8]) -> Option<String> {
     }
 }
 
-/// A text that is no escaped name.
+/// The text is not an escaped name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} has a backslash at character {at} that begins no escape; escapes are \\\\ (a backslash), \\n, \\r, \\t, \\0, \\\", \\', \\x1b, \\u{{1b}} and \\u001b"
+    "{text:?} has a backslash at character {at} that does not begin an escape; escapes are \\\\ (a backslash), \\n, \\r, \\t, \\0, \\\", \\', \\x1b, \\u{{1b}} and \\u001b"
 )]
 pub struct EscapeError {
     text: String,
     at: usize,
 }
 
-/// The bytes of an escaped name.
+/// Returns the bytes of an escaped name.
 ///
 /// # Errors
-/// [`EscapeError`] if a backslash begins no escape.
+/// [`EscapeError`] if a backslash does not begin an escape.
 pub fn unescaped(text: &str) -> Result<Vec<u8>, EscapeError> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -103,7 +103,8 @@ pub fn unescaped(text: &str) -> Result<Vec<u8>, EscapeError> {
     Ok(out)
 }
 
-/// Reads what follows a backslash; returns the text behind the escape.
+/// Reads the escape after a backslash into `out`. Returns the text after the escape; `None` if the
+/// escape is invalid.
 fn one_escape<'a>(text: &'a str, out: &mut Vec<u8>) -> Option<&'a str> {
     let mut chars = text.chars();
     let byte = match chars.next()? {
@@ -140,8 +141,8 @@ fn hex(digits: &str) -> Option<&str> {
     is_hex.then_some(digits)
 }
 
-/// Whole lines, for people or JSON: everything escaped but line ends. The escape, `\u001b`, is one
-/// of JSON as well, and JSON needs it only inside of strings.
+/// Escapes whole lines, for people or JSON, but keeps line ends. The escape `\u001b` is also valid
+/// in JSON, and in JSON escaped characters occur only inside strings.
 #[must_use]
 pub fn lines(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();

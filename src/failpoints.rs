@@ -1,17 +1,17 @@
 //! Fail points: before and after every command that a worker sends to Redis, and before and after
 //! every delivery to the sink.
 //!
-//! Only the feature `failpoints`, which no release turns on, puts code here; without it the macros
-//! are the bare calls. What happens at which point is told by the variable `FAILPOINTS` as the
-//! crate `fail` reads it, e.g. `FAILPOINTS='advance.after=2*off->1*return(abort)'` in a program
-//! that calls `fail::FailScenario::setup`. The points are `open info connect load attach renew
-//! adopt advance handled detach pop deliver`, each with `.before` and `.after`; what they may
-//! `return` is in [`Action`].
+//! Only the feature `failpoints` compiles them in, and no release has that feature. Without it, the
+//! macros are the bare calls. The variable `FAILPOINTS` sets the action of each point in the syntax
+//! of the crate `fail`, e.g. `FAILPOINTS='advance.after=2*off->1*return(abort)'`. The program must
+//! call `fail::FailScenario::setup`. The points are `open info connect load attach renew adopt
+//! advance handled detach pop deliver`, each with `.before` and `.after`. [`Action`] lists the
+//! values of `return`.
 //!
-//! The same feature lets the scripts be read from another directory (`SERIATIM_LUA_DIR`), so that
-//! `scripts/mutants` can try changed ones without a build.
+//! With the feature, `SERIATIM_LUA_DIR` sets another directory for the scripts. So
+//! `scripts/mutants` can try changed scripts without a build.
 
-/// A call to Redis with a fail point on either side: a future with the same output.
+/// Wraps a call to Redis between two fail points. The future has the same output.
 #[cfg(not(feature = "failpoints"))]
 macro_rules! around {
     ($point:literal, $call:expr) => {
@@ -26,8 +26,8 @@ macro_rules! around {
     };
 }
 
-/// The same for a delivery. `$failed` makes its result of the error text, and of whether the sink is
-/// unavailable.
+/// Wraps a delivery between two fail points. `$failed` makes the result of a failed delivery from
+/// an error text and from whether the sink is unavailable.
 #[cfg(not(feature = "failpoints"))]
 macro_rules! delivery {
     ($call:expr, $failed:expr) => {
@@ -56,27 +56,27 @@ mod on {
     use redis::RedisError;
     use tracing::warn;
 
-    /// Longer than a response timeout of the tests: the connection is given up.
+    /// The length of a lost reply: longer than the response timeout of the tests.
     const LOST: Duration = Duration::from_millis(400);
-    /// Longer than a lease of the tests.
+    /// The length of a delay: longer than a lease of the tests.
     const DELAY: Duration = Duration::from_millis(600);
 
-    /// What a point can be told to `return`.
+    /// An action of a point: a value of `return`.
     #[derive(Debug, Clone, Copy)]
     enum Action {
-        /// `pass`: nothing but a line in the log.
+        /// `pass`: only a log line.
         Pass,
-        /// `error`: the connection is gone. Before the call it never happens; after it, it has
-        /// happened.
+        /// `error`: the connection breaks. Before the call, the call does not run; after it, the
+        /// call has run.
         Error,
-        /// `lost`: silence, then a timeout. Before the call the request was lost; after it, the
+        /// `lost`: silence, then a timeout. Before the call, the request is lost; after it, the
         /// reply.
         Lost,
-        /// `delay`: the process goes on later, when its lease is over.
+        /// `delay`: the process pauses until its lease has ended.
         Delay,
         /// `abort`: the process dies.
         Abort,
-        /// `unavailable`: what a sink that is down says; of a command, the same as `error`.
+        /// `unavailable`: the sink is unavailable. At a command, the same as `error`.
         Unavailable,
     }
 
@@ -94,7 +94,7 @@ mod on {
         }
     }
 
-    /// What a point answers instead of going on.
+    /// The error that a point returns.
     enum Fault {
         Io(io::ErrorKind),
         Unavailable,
@@ -133,7 +133,7 @@ mod on {
         }
     }
 
-    /// See `around`.
+    /// See the macro `around`.
     pub(crate) async fn at<T, E: From<RedisError>>(
         [before, after]: [&'static str; 2],
         call: impl Future<Output = Result<T, E>>,
@@ -144,7 +144,7 @@ mod on {
         reply
     }
 
-    /// See `delivery`.
+    /// See the macro `delivery`.
     pub(crate) async fn at_delivery<T>(call: impl Future<Output = T>, failed: impl Fn(String, bool) -> T) -> T {
         let stopped = |fault| match fault {
             Fault::Io(kind) => failed(format!("fail point: {kind}"), false),
@@ -160,8 +160,8 @@ mod on {
         }
     }
 
-    /// The text of a script: the file in `SERIATIM_LUA_DIR` where that is set and has it, otherwise
-    /// what was compiled in.
+    /// Returns the text of a script: the file in `SERIATIM_LUA_DIR`, or the compiled text if the
+    /// variable or the file is absent.
     pub(crate) fn lua(file: &str, compiled: &'static str) -> Cow<'static, str> {
         let there = std::env::var_os("SERIATIM_LUA_DIR").map(|dir| std::path::Path::new(&dir).join(file));
         match there.and_then(|path| std::fs::read_to_string(path).ok()) {

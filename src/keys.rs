@@ -1,25 +1,29 @@
 //! Every Redis key, spelled in one place, for Rust and for Lua.
 //!
-//! A key is a prefix, then the name of what it belongs to, then a fixed suffix. The prefix is empty
-//! without a namespace and `{NS:p}:` with one, so that all keys of one partition share a cluster
-//! slot. Two different (kind, name) pairs never share a key: the text after the last colon tells
-//! the kind, kinds of objects and kinds of workers have different endings, and the shared keys hold
-//! no colon. A name without a namespace must not begin with `{` for the same reason;
-//! [`Keys::object`] refuses it.
+//! A key is a prefix, then the name of its object, worker or projection, then a fixed suffix. The
+//! prefix is empty without a namespace and `{NS:p}:` with one, so that all keys of one partition
+//! share a cluster slot.
+//!
+//! Two different (kind, name) pairs never share a key, for these reasons:
+//!
+//! - The text after the last colon shows the kind.
+//! - Kinds of objects and kinds of workers have different suffixes.
+//! - Shared keys have no colon.
+//! - Without a namespace, a name must not begin with `{`; [`Keys::object`] checks that.
 
 use crate::event::{NameError, ObjectName};
 
-/// The beginning of the key of a worker, after the prefix.
+/// The first part of a worker's key, after the prefix.
 pub(crate) const WORKER: &str = "event.worker:";
-/// The beginning of the key of a projection, after the prefix.
+/// The first part of a projection's key, after the prefix.
 const PROJECTION: &str = "event.projection.";
 
-/// Returns the names and spellings of the table of keys that every script has:
+/// Returns names and texts for the table of keys that every script has:
 ///
-/// - `WORKER`, `PROJECTION`: the beginnings of the keys of workers and projections
-/// - `events`, `worker_event`, `event_projection_lease`: what follows the object, the worker id, or
-///   the name of the projection
-/// - `objects_held`: a whole key without prefix
+/// - `WORKER`, `PROJECTION`: the first parts of the keys of workers and projections
+/// - `events`, `worker_event`, `event_projection_lease`: the suffix after the object, the worker
+///   id, or the projection's name
+/// - `objects_held`: a whole key without its prefix
 #[cfg(feature = "worker")]
 pub(crate) fn for_lua() -> impl Iterator<Item = (&'static str, &'static str)> {
     let kinds = [OBJECT_KINDS, WORKER_KINDS, PROJECTION_KINDS, SHARED_KINDS].into_iter().flatten().copied();
@@ -29,12 +33,12 @@ pub(crate) fn for_lua() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// The longest namespace, in bytes.
 pub const NAMESPACE_BYTES_MAX: usize = 64;
 
-/// What a namespace may not be.
+/// The namespace is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("namespace {0:?} is not 1 to {NAMESPACE_BYTES_MAX} of the characters A-Z a-z 0-9 _ . -")]
 pub struct NamespaceError(pub String);
 
-/// Spells the keys of one namespace (and partition).
+/// Spells the keys of one namespace and partition.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Keys {
     prefix: String,
@@ -92,8 +96,8 @@ pub(crate) fn lists_for_lua() -> [(&'static str, String); 3] {
         .map(|(name, items)| (name, format!("{{ {items} }}")))
 }
 
-/// Makes, from one list, the functions that spell keys and the tables of all kinds, of which the
-/// scripts get theirs. An entry is a Redis type, a [`Role`], a name, and the spelling.
+/// Generates from one list the functions that spell keys, and the tables of all kinds. The scripts
+/// get their keys from the same tables. An entry is a Redis type, a [`Role`], a name and the spelling.
 macro_rules! keys {
     (
         objects { $($(#[$odoc:meta])* $otype:ident $orole:ident $oname:ident = $osuffix:literal,)* }
@@ -139,7 +143,7 @@ keys! {
     objects {
         /// List: queued events; pushed at the head, taken from the tail.
         list Work events = ":events",
-        /// String: id of the last event delivered for the object.
+        /// String: the id of the object's last delivered event.
         string Remains last_event_id = ":last.event.id",
         /// String: the owner, a worker id, or `held`.
         string Work event_worker = ":event.worker",
@@ -147,29 +151,30 @@ keys! {
         string Frontend data = ":data",
         /// List: the batch of a held object.
         list Work events_held = ":events.held",
-        /// String: the numbers of the held batch, and why it is held.
+        /// String: the tag of the held batch, and the reason of the hold.
         string Work events_held_id = ":events.held.id",
-        /// Hash: results of handlers that already finished for the event at the head of the batch.
+        /// Hash: the handler progress of the event at the head of the batch.
         hash Remains event_handled = ":event.handled",
-        /// List: how the event at the head of the batch has failed, the newest first: `MS ATTEMPT
+        /// List: the failures of the event at the head of the batch, newest first: `MS ATTEMPT
         /// ERROR`.
         list Remains event_errors = ":event.errors",
         /// Hash: schedule key to time and event.
         hash Reserved events_scheduled_of = ":events.scheduled",
     }
     workers {
-        /// List: the objects this worker has taken off the marker list.
+        /// List: the objects that this worker has taken off the marker list.
         list Work worker_object = ":object",
         /// List: the worker's batch; the oldest event at the tail.
         list Work worker_event = ":event",
-        /// String: id of the batch's first event, then hand-outs, attempts and crashes where not 0.
+        /// String: the tag of the batch: id of its first event, hand-outs, attempts and crashes,
+        /// without trailing zeros.
         string Work worker_event_id = ":event.id",
         /// String with a time to live: `token host pid start` of the process that runs this name.
         string Work worker_lease = ":lease",
     }
     projections {
         /// String: the state of a projection. Names of projections have no dot and no colon, so
-        /// that this is no other key.
+        /// this key differs from all others.
         string Work event_projection = "",
         /// String with a time to live: the token of the process that runs the projection.
         string Work event_projection_lease = ".lease",
@@ -177,19 +182,19 @@ keys! {
     shared {
         /// List: the markers.
         list Work objects_with_events = "objects.with.events",
-        /// Sorted set: held objects by due time, ms.
+        /// Sorted set: held objects by due time in ms.
         zset Work objects_held = "objects.held",
         /// Sorted set: objects held by a rule, all scores 0.
         zset Work objects_paused = "objects.paused",
         /// String: the last id given.
         string Work next_event_id = "next.event.id",
-        /// Hash: worker name to slots, last token, last sign of life in ms since the epoch.
+        /// Hash: worker name to slots, last token, and last sign of life in ms since the epoch.
         hash Work event_workers = "event.workers",
-        /// Sorted set: worker names that are alive or have something, by the time of the next look
-        /// at them, ms.
+        /// Sorted set: names of workers that are alive or have something in their slots, by the
+        /// time of the next look at them in ms.
         zset Work event_workers_watched = "event.workers.watched",
-        /// Sorted set: worker names without a lease that have nothing, by the time of the next look
-        /// at them, ms.
+        /// Sorted set: names of workers that have neither a lease nor anything in their slots, by
+        /// the time of the next look at them in ms.
         zset Work event_workers_departed = "event.workers.departed",
         /// Stream: dead letters.
         stream Work events_dead = "events.dead",
@@ -197,13 +202,13 @@ keys! {
         zset Reserved events_scheduled = "events.scheduled",
         /// Hash: pauses and blocks.
         hash Work event_rules = "event.rules",
-        /// Stream: events that are finalized; with the log off, those completed with errors, about
-        /// the last thousand.
+        /// Stream: finalized events. With the log off: only events completed with errors, about the
+        /// last thousand.
         stream Work event_log = "event.log",
-        /// Hash: projection name to how many rows of the log it has come, how many it missed, and
-        /// the last row's id.
+        /// Hash: projection name to the number of rows read, the number of rows missed, and the
+        /// last row's id.
         hash Work event_projections = "event.projections",
-        /// Stream: what operators did, about the last thousand actions.
+        /// Stream: the actions of operators, about the last thousand.
         stream Work operator_actions = "operator.actions",
         /// Hash: schema version, partitions, replication id.
         hash Work meta = "seriatim.meta",
@@ -211,12 +216,15 @@ keys! {
 }
 
 impl Keys {
-    /// Keys without a namespace: the names of the plain algorithm, as they are.
+    /// Returns the keys without a namespace: the names of the plain algorithm.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Keys under a namespace: 1 to 64 of `A-Z a-z 0-9 _ . -`.
+    /// Returns the keys of a namespace: 1 to 64 of `A-Z a-z 0-9 _ . -`.
+    ///
+    /// # Errors
+    /// [`NamespaceError`] if the namespace is invalid.
     pub fn with_namespace(namespace: &str) -> Result<Self, NamespaceError> {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
         if namespace.is_empty() || namespace.len() > NAMESPACE_BYTES_MAX || !namespace.bytes().all(allowed) {
@@ -225,18 +233,21 @@ impl Keys {
         Ok(Self { prefix: format!("{{{namespace}:0}}:") })
     }
 
-    /// With a namespace where one is given.
+    /// Returns the keys of a namespace, or the keys without one.
+    ///
+    /// # Errors
+    /// [`NamespaceError`] if the namespace is invalid.
     pub fn maybe_namespace(namespace: Option<&str>) -> Result<Self, NamespaceError> {
         namespace.map_or_else(|| Ok(Self::new()), Self::with_namespace)
     }
 
-    /// What every key begins with: empty, or `{NS:p}:`.
+    /// Returns the prefix of every key: empty, or `{NS:p}:`.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Checks the name of an object as it may stand in Redis, where any producer may have put it:
-    /// any bytes but none, and without a namespace no brace at the beginning.
+    /// Checks an object's name found in Redis, written by any producer. Any bytes are allowed, but
+    /// the name must not be empty. Without a namespace it must not begin with a brace.
     ///
     /// # Errors
     /// [`NameError::Empty`] and [`NameError::Brace`].
@@ -250,6 +261,9 @@ impl Keys {
     }
 
     /// Checks an object's name for use under these keys.
+    ///
+    /// # Errors
+    /// [`NameError`] with the first broken rule.
     pub fn object(&self, name: &str) -> Result<ObjectName, NameError> {
         let name = ObjectName::new(name)?;
         if self.prefix.is_empty() && name.as_str().starts_with('{') {
@@ -298,7 +312,8 @@ mod tests {
     }
 
     proptest! {
-        /// No two (kind, name) pairs share a key, also for names made of the parts of other keys.
+        /// Tests that no two (kind, name) pairs share a key, even if names are made of parts of
+        /// other keys.
         #[test]
         fn no_two_kinds_share_a_key(
             names in prop::collection::vec(

@@ -1,24 +1,60 @@
 //! Serializes the events of many producers, per object, through Redis.
 //!
-//! The path of an event is *emit, claim, deliver, commit*, with *recover* beside it:
+//! Emit an event:
 //!
-//! - [`escape`]: names and errors as they are shown to people
-//! - [`event`]: names, payloads, envelopes
+//! ```no_run
+//! # async fn emit() -> Result<(), Box<dyn std::error::Error>> {
+//! let emitter = seriatim::Emitter::connect("redis://127.0.0.1").await?;
+//! emitter.emit("work:1", &serde_json::json!({"type": "created"})).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Run a worker (feature `worker`):
+//!
+//! ```no_run
+//! # #[cfg(feature = "worker")]
+//! # async fn work() -> Result<(), Box<dyn std::error::Error>> {
+//! use seriatim::sink::{self, Stop};
+//! use seriatim::worker::{Shutdown, Worker};
+//!
+//! let sink = sink::each(|event| async move {
+//!     println!("{} {} after {}", event.object, event.id, event.prev);
+//!     Ok::<(), Stop>(())
+//! });
+//! let worker = Worker::builder("redis://127.0.0.1").name("catalog-a").sink(sink).build()?;
+//! worker.run(Shutdown::on_signals()?).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Further reading in the repository:
+//!
+//! - `README.md`: the guarantees, and how to emit, work and consume
+//! - `docs/design.md`: why the guarantees hold
+//! - `docs/protocol.md`: how to take part in any language
+//! - `docs/handlers.md`: async functions for types of events
+//!
+//! # Modules
+//!
+//! An event takes the path *emit, claim, deliver, commit*. The step *recover* takes over the objects
+//! of dead workers. A module imports only from modules above it in this list:
+//!
+//! - [`escape`]: escapes names and errors for people
+//! - [`event`]: object names, payloads, envelopes
 //! - [`keys`]: every Redis key
-//! - [`consume`]: envelopes and the receiver's rule, for whoever gets the events
+//! - [`consume`]: envelopes and the receiver's rule, for consumers
 //! - `connection` (hidden): connections to Redis, URLs, errors of Redis as text
-//! - [`emit`]: events into Redis, from any number of frontends
+//! - [`emit`]: sends events to Redis, for any number of frontends
 //! - `wire` (hidden): the Lua scripts, their calls, and the values stored in Redis (feature
 //!   `worker`)
-//! - `sink`: where a worker sends events (feature `worker`)
+//! - `sink`: the target to which a worker sends events (feature `worker`)
 //! - `handlers`: async functions for types of events, a sink (feature `worker`)
 //! - `worker`: claims, delivers, commits and recovers (feature `worker`)
-//! - `control`: a handle that looks at a live system and acts as an operator (feature `worker`)
+//! - `control`: a handle for operators, to inspect and change a live system (feature `worker`)
 //! - `projection`: folds over the event log into read models (feature `worker`)
 //! - `testing`: runs handlers in tests, without Redis or with one (feature `worker`)
-//! - `verify`: judges the outputs of workers (feature `worker`)
-//!
-//! A module imports only from modules above it in this list.
+//! - `verify`: checks the outputs of workers (feature `worker`)
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 #[doc(hidden)]
@@ -55,7 +91,7 @@ pub use redis;
 #[cfg(feature = "worker")]
 pub use wire::ScriptError;
 
-/// The examples of the README compile.
+/// Makes the examples of the README part of the doctests.
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

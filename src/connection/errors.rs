@@ -1,9 +1,8 @@
-//! Errors of Redis in one line, and what to do about them: the same words in the library and in
-//! every command.
+//! The errors of Redis in one line, with advice. The library and all commands use the same words.
 
 use redis::{ErrorKind, RedisError};
 
-/// An error of Redis as Redis words it, `CODE details`, in one line.
+/// Returns an error of Redis in one line, with its code: `CODE details`.
 pub fn told(error: &RedisError) -> String {
     let text = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
@@ -12,7 +11,7 @@ pub fn told(error: &RedisError) -> String {
     text.replace(['\r', '\n'], " ")
 }
 
-/// What to do, to stand behind the error; empty if nobody knows.
+/// Returns advice to append to the error's text; empty if there is none.
 pub fn advice(error: &RedisError) -> String {
     let text = error.to_string();
     let says = |word: &str| error.code() == Some(word) || text.contains(word);
@@ -25,7 +24,7 @@ pub fn advice(error: &RedisError) -> String {
     }
     if says("NOPERM") || text.contains("The user executing the script") || text.contains("ACL failure in script") {
         let right = missing_right(&text);
-        return format!("; the user lacks {right}: docs/protocol.md, \"Permissions\", lists what it needs");
+        return format!("; the user lacks {right}: docs/protocol.md, \"Permissions\", lists the required rights");
     }
     let known = if text.contains("unknown command")
         || text.contains("acl_check_cmd() script")
@@ -49,11 +48,11 @@ pub fn advice(error: &RedisError) -> String {
     format!("; {known}")
 }
 
-/// Whether Redis cannot be reached, or cannot answer yet: it may later.
+/// Returns whether time may repair the error: Redis cannot be reached, or cannot reply yet.
 pub fn is_outage(error: &RedisError) -> bool {
     match error.code() {
         Some("LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "READONLY" | "NOREPLICAS" | "MISCONF") => true,
-        // A SCRIPT FLUSH came between the loading of a script and its call.
+        // SCRIPT FLUSH ran between the load of a script and its call.
         Some("NOSCRIPT") => true,
         _ => {
             error.is_io_error() || error.is_timeout() || is_cut_off(error) || error.to_string().contains("max number of clients")
@@ -61,12 +60,12 @@ pub fn is_outage(error: &RedisError) -> bool {
     }
 }
 
-/// Whether the connection ended in the middle of a reply.
+/// Returns whether the connection ended in the middle of a reply.
 fn is_cut_off(error: &RedisError) -> bool {
     error.is_connection_dropped() || error.kind() == ErrorKind::Parse && error.to_string().contains("end of input")
 }
 
-/// The right that an ACL error of Redis is about, as `ACL SETUSER` writes it.
+/// Returns the right that an ACL error of Redis names, in the form of `ACL SETUSER`.
 fn missing_right(text: &str) -> String {
     let quoted = text.split_once("run the '").and_then(|(_, rest)| rest.split_once('\'')).map(|(command, _)| command);
     match quoted {
@@ -81,9 +80,9 @@ fn missing_right(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A worker ended at its start: its connection was cut in the middle of the first reply, or a
-    /// SCRIPT FLUSH came between loading a script and calling it. Both are over with the next
-    /// connection.
+    /// Regression: two errors ended a worker at its start, although the next connection repairs both.
+    /// Its connection was cut in the middle of the first reply, or SCRIPT FLUSH ran between the load
+    /// of a script and its call.
     #[test]
     fn a_reply_that_was_cut_off_is_an_outage() {
         let cut = redis::parse_redis_value(b"$40\r\nredis_version").expect_err("half a reply");

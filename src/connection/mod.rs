@@ -1,8 +1,8 @@
-//! How this crate reaches Redis.
+//! Connections to Redis.
 //!
 //! - `patient`: a connection whose calls end only if no byte moves
-//! - `url`: Redis URLs, and the sockets that are opened by one
-//! - `errors`: errors of Redis as text, and the advice that follows them
+//! - `url`: Redis URLs, and the settings of their sockets
+//! - `errors`: errors of Redis as text, with advice
 
 pub mod errors;
 mod patient;

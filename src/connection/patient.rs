@@ -1,9 +1,9 @@
-//! A connection to Redis whose calls are given up only if no byte moves on it.
+//! A connection to Redis whose calls time out only if no byte moves on it.
 //!
-//! The time a reply takes depends on its size and on the link; a fixed limit for a whole reply
-//! would end every large one on a slow link, for ever. So the connection notes when bytes last
-//! moved, and a call ends with a timeout only after that much time without progress. If the process
-//! dies, so does the connection; a call that was sent may still happen.
+//! The time for a reply depends on its size and on the link. With a fixed limit for a whole reply,
+//! every large reply on a slow link would fail, for ever. So the connection records when bytes last
+//! moved, and a call times out only after a given time without progress. If the process dies, its
+//! connection ends; a call that was sent may still run.
 
 use std::future::Future;
 use std::io;
@@ -24,22 +24,21 @@ use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// A connection of its own, shared by its clones. It does not reconnect, and ends with the last
-/// clone.
+/// A connection that its clones share. It does not reconnect, and ends with its last clone.
 #[derive(Clone)]
 pub struct PatientConnection {
     inner: MultiplexedConnection,
     watch: Patience,
-    /// Ends the connection with the last clone.
+    /// The task that drives the connection; it ends with the last clone.
     _driver: Arc<Driver>,
 }
 
 impl PatientConnection {
-    /// Connects, which may take up to `connect_timeout`, authentication included. Its calls then
-    /// wait up to `patience` without progress.
+    /// Connects and authenticates, within `connect_timeout`. Later calls time out after `patience`
+    /// without progress.
     ///
     /// # Errors
-    /// Those of the attempt; a timeout if it took too long.
+    /// The error of the attempt; a timeout after `connect_timeout`.
     pub async fn open(
         info: &ConnectionInfo,
         config: AsyncConnectionConfig,
@@ -75,7 +74,7 @@ impl PatientConnection {
         }
     }
 
-    /// Speaks over any stream.
+    /// Opens a connection over any stream.
     async fn over<S>(
         stream: S,
         info: &ConnectionInfo,
@@ -88,20 +87,20 @@ impl PatientConnection {
     {
         let progress = Arc::new(Movement { since: made_at, moved_us: AtomicU64::new(0) });
         let stream = WatchedStream { stream, progress: Arc::clone(&progress), full: false };
-        // The limit of redis' own is one for the whole reply, 500 ms unless it is taken off.
+        // The redis crate has its own timeout for a whole reply, 500 ms by default. This turns it
+        // off.
         let config = config.set_response_timeout(None);
         let (inner, driver) = MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
         let driver = Driver(tokio::spawn(driver).abort_handle());
         Ok(Self { inner, watch: Patience { progress, patience, block: Duration::ZERO }, _driver: Arc::new(driver) })
     }
 
-    /// How long the commands that follow may block by design, without any progress, beyond the
-    /// patience.
+    /// Sets the time that later commands may block by design. It is added to the patience.
     pub fn set_block(&mut self, block: Duration) {
         self.watch.block = block;
     }
 
-    /// When it was begun to be made.
+    /// Returns the time at which the connection attempt began.
     pub fn made_at(&self) -> Instant {
         self.watch.progress.since
     }
@@ -121,7 +120,7 @@ impl ConnectionLike for PatientConnection {
     }
 }
 
-/// The task that reads and writes; it ends with this value.
+/// The task that reads and writes. Dropping this value ends the task.
 struct Driver(AbortHandle);
 
 impl Drop for Driver {
@@ -130,13 +129,13 @@ impl Drop for Driver {
     }
 }
 
-/// How long a call may take.
+/// The time limits of a call.
 #[derive(Clone)]
 struct Patience {
     progress: Arc<Movement>,
     /// The longest time without progress.
     patience: Duration,
-    /// The time a command may block beyond that.
+    /// The time that a command may block by design, added to `patience`.
     block: Duration,
 }
 
@@ -158,7 +157,7 @@ impl Patience {
     }
 }
 
-/// The time so long after another; in thirty years if it is beyond the clock.
+/// Returns `at + delay`; 30 years after `at` if the clock cannot represent that.
 fn after(at: Instant, delay: Duration) -> Instant {
     at.checked_add(delay).unwrap_or_else(|| at + Duration::from_secs(30 * 365 * 24 * 60 * 60))
 }
@@ -167,10 +166,10 @@ fn timed_out() -> RedisError {
     io::Error::from(io::ErrorKind::TimedOut).into()
 }
 
-/// When bytes last moved.
+/// The time at which bytes last moved.
 struct Movement {
     since: Instant,
-    /// µs after `since`.
+    /// Microseconds after `since`.
     moved_us: AtomicU64,
 }
 
@@ -185,13 +184,13 @@ impl Movement {
     }
 }
 
-/// A stream that notes progress: bytes that came, and bytes that the socket took after it was full.
-/// Bytes that an empty socket takes prove nothing: the kernel keeps them, whether the peer lives or
-/// not.
+/// A stream that records progress: bytes received, and bytes that the socket took after it was
+/// full. Bytes that an empty socket takes do not count, because the kernel accepts them for a dead
+/// peer, too.
 struct WatchedStream<S> {
     stream: S,
     progress: Arc<Movement>,
-    /// The socket took no more at the last write.
+    /// Whether the socket took no more bytes at the last write.
     full: bool,
 }
 

@@ -1,16 +1,15 @@
-//! Redis URLs: reading one without ever repeating it, for it may hold a password; and how sockets
-//! behave that are opened by one.
+//! Redis URLs and the settings of their sockets. No error repeats a URL, because it may have a
+//! password.
 
 use std::time::Duration;
 
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{ConnectionInfo, IntoConnectionInfo as _, RedisError};
 
-/// A peer that vanished without a word is noticed after this long without traffic, and then this
-/// often.
+/// The time without traffic after which a vanished peer is probed, and the interval of the probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// What is wrong with a URL.
+/// The URL is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this is not a Redis URL that works here: {reason}; it looks like host[:port], redis://[user:password@]host[:port][/db] or unix:///path"
@@ -20,9 +19,11 @@ pub struct UrlError {
     pub reason: String,
 }
 
-/// Refuses what cannot be a URL of ours: one with TLS, and one whose password was not
-/// percent-encoded. What follows a `/`, `?` or `#` in such a password would be taken for something
-/// else, what stands before for a host name, and would show in errors.
+/// Checks that a URL has no TLS scheme, and that its password is percent-encoded. With a raw `/`,
+/// `?` or `#` in the password, the part before would count as a host name and appear in errors.
+///
+/// # Errors
+/// [`UrlError`] with the reason.
 pub fn check_url(url: &str) -> Result<(), UrlError> {
     let refused = |reason: &str| Err(UrlError { reason: reason.to_owned() });
     let Some((scheme, rest)) = url.split_once("://") else { return Ok(()) };
@@ -36,8 +37,10 @@ pub fn check_url(url: &str) -> Result<(), UrlError> {
     Ok(())
 }
 
-/// Reads a URL, a host with or without a port, or the path of a socket. The error tells no part of
-/// it.
+/// Reads a URL, a host with or without a port, or the path of a socket.
+///
+/// # Errors
+/// [`UrlError`] with a reason that repeats no part of the URL.
 pub fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
     let has_scheme = url.contains("://") || url.starts_with("unix:/") || url.starts_with("redis+unix:/");
     let with_scheme = match url {
@@ -48,13 +51,13 @@ pub fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
     };
     let url = with_scheme.as_str();
     check_url(url)?;
-    // The error's own text may repeat parts of the URL, and with them the password: only its
-    // category is told.
+    // The error's own text may repeat parts of the URL, and with them the password. So only its
+    // category is used.
     url.into_connection_info().map_err(|error: RedisError| UrlError { reason: error.category().to_owned() })
 }
 
-/// A socket that sends at once what is written, and notices a peer that is gone: for bytes that
-/// nobody acknowledges, after twice the response timeout.
+/// Returns settings for a socket that sends written bytes at once and notices a dead peer. If bytes
+/// stay unacknowledged, it notices after twice the response timeout.
 pub fn tcp_settings(response_timeout: Duration) -> TcpSettings {
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
     let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
@@ -90,7 +93,8 @@ mod tests {
         }
     }
 
-    /// `--redis localhost` and `--redis 127.0.0.1:7100` ended in "invalid client config".
+    /// Regression: `--redis localhost` and `--redis 127.0.0.1:7100` failed with "invalid client
+    /// config".
     #[test]
     fn a_host_needs_no_scheme() {
         for (url, address) in [

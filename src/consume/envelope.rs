@@ -1,4 +1,4 @@
-//! The envelope as a consumer reads it: `{"id":12,"prev":7,"object":"work:1","event":{…}}`.
+//! The envelope that a consumer reads: `{"id":12,"prev":7,"object":"work:1","event":{…}}`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::{NumbersError, check_numbers};
 
-/// An envelope, borrowed from the bytes it was parsed from. Its numbers are sound: `1 <= id < 2^53`
+/// An envelope, borrowed from the bytes it was parsed from. Its numbers are valid: `1 <= id < 2^53`
 /// and `prev < id`.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -17,13 +17,13 @@ pub struct Envelope<'a> {
     pub id: u64,
     /// The id of the object's preceding delivered event; 0 if there was none.
     pub prev: u64,
-    /// The name of the object; borrowed unless it is written with escapes.
+    /// The name of the object; borrowed unless the JSON has escapes.
     pub object: Cow<'a, str>,
-    /// The event: JSON, byte for byte. `serde_json::from_str(envelope.event.get())` decodes it.
+    /// The event as JSON, byte for byte. `serde_json::from_str(envelope.event.get())` decodes it.
     pub event: &'a RawValue,
 }
 
-/// Why bytes are no envelope.
+/// The reason why bytes are not an envelope.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvelopeError {
@@ -31,18 +31,18 @@ pub enum EnvelopeError {
     /// numbers from 0, `object` is a string.
     #[error("not an envelope: {0}")]
     Json(#[source] serde_json::Error),
-    /// A member is missing.
+    /// A member is absent.
     #[error("not an envelope: the member {0:?} is missing")]
     Missing(&'static str),
-    /// The numbers cannot be an event's.
+    /// The id and `prev` are invalid.
     #[error("not an envelope: {0}")]
     Numbers(#[source] NumbersError),
 }
 
 impl<'a> Envelope<'a> {
-    /// Parses one envelope; white space around it, such as the end of its line, is allowed. Unknown
-    /// members are ignored. Of a member that is there twice the last one counts, as in the JSON
-    /// parsers of most languages. Copies nothing, unless `object` has escapes.
+    /// Parses one envelope. White space around it, such as a line end, is allowed. Unknown members
+    /// are ignored. If a member occurs twice, the last one counts, as in the JSON parsers of most
+    /// languages. Copies nothing, unless `object` has escapes.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, EnvelopeError> {
         let members: Members<'a> = serde_json::from_slice(bytes).map_err(EnvelopeError::Json)?;
         let id = members.id.ok_or(EnvelopeError::Missing("id"))?;
@@ -54,8 +54,8 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// What was found so far. By hand rather than derived: consumers are in the light part of the
-/// crate, which compiles no proc macro of serde.
+/// The members found so far. Written by hand instead of derived: consumers use the light part of
+/// the crate, which compiles no proc macro of serde.
 #[derive(Default)]
 struct Members<'a> {
     id: Option<u64>,
@@ -96,7 +96,7 @@ impl<'de> Visitor<'de> for MembersVisitor {
     }
 }
 
-/// The name of a member, however it is escaped.
+/// The name of a member, with or without escapes.
 enum Member {
     Id,
     Prev,
@@ -131,7 +131,7 @@ impl Visitor<'_> for MemberVisitor {
     }
 }
 
-/// A string, borrowed where it can be. (`Cow` by itself always copies.)
+/// A string, borrowed if it has no escapes. (`Cow` itself always copies.)
 struct Text<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {

@@ -1,27 +1,27 @@
-//! The gate: the receiver's rule over a store that remembers the last id applied per object.
+//! The gate: the receiver's rule with a store that records the last id applied for each object.
 //!
-//! Owns no events and applies nothing itself: it says what to do and records what was done. What a
-//! crash costs depends on the store, see [`GateStore`].
+//! The gate has no events and applies none: it returns a verdict, and records applied events. The
+//! effect of a crash depends on the store, see [`GateStore`].
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 
 use super::{NumbersError, Verdict, check_numbers, judge};
 
-/// Where a consumer begins with an object of which its store knows nothing.
+/// The first event that a consumer accepts of an object unknown to its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Start {
-    /// At the object's first event: everything else is early until that one came. For a consumer
-    /// that is there from the start.
+    /// The object's first event; any other event is early until that one has come. For a consumer
+    /// that runs from the beginning.
     #[default]
     Origin,
-    /// At the first event that comes, taking its `prev` as applied. For a consumer that joins late,
-    /// or whose memory does not outlive it.
+    /// The first event that comes; its `prev` counts as applied. For a consumer that joins late, or
+    /// whose memory ends with its process.
     FirstSeen,
 }
 
 impl Start {
-    /// What `last` is when the first event that comes of an object has this `prev`.
+    /// Returns the initial `last` of an object, given the `prev` of the first event that comes.
     pub fn last(self, prev: u64) -> u64 {
         match self {
             Self::Origin => 0,
@@ -30,34 +30,34 @@ impl Start {
     }
 }
 
-/// Where a [`Gate`] keeps `last`, the highest id applied, per object.
+/// A store that keeps `last`, the highest id applied, for each object.
 ///
-/// To apply each event exactly once, keep `last` in the same place as the effect and change both in
-/// one transaction; the store then borrows the transaction, and there is a gate per transaction:
+/// To apply each event exactly once, keep `last` in the same place as the effect, and change both
+/// in one transaction. The store then borrows the transaction, and each transaction has its own
+/// gate:
 ///
 /// - **Postgres**, table `gate (object text primary key, last bigint not null)`; `last`: `INSERT
 ///   INTO gate VALUES ($1, $2) ON CONFLICT DO NOTHING`, then `SELECT last FROM gate WHERE object =
 ///   $1 FOR UPDATE`; `advance`: `UPDATE gate SET last = $3 WHERE object = $1 AND last >= $2 AND
-///   last < $3`, and whether it changed a row. The consumer's own writes go between the two, its
-///   COMMIT after.
-/// - **Redis**: `last`: `SET KEY first NX GET`, where nil means `first`; `advance`: a script with
-///   the same condition.
+///   last < $3`, and whether a row changed. The consumer's own writes go between the two, its
+///   COMMIT after them.
+/// - **Redis**: `last`: `SET KEY first NX GET`, and nil means `first`; `advance`: a script with the
+///   same condition.
 ///
-/// With a store apart from the effect, an event whose effect took place before a crash is applied
-/// again after it.
+/// If the store is apart from the effect, a crash between the two makes an event apply again.
 ///
-/// Both calls may be dropped at any await if the store allows it; the gate itself keeps nothing in
-/// between.
+/// Cancellation: both calls may be dropped at any await if the store allows that. The gate itself
+/// has no state between them.
 pub trait GateStore: Send {
-    /// How the store fails.
+    /// The error of the store.
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// The object's `last`. Where there is none yet, `first` is recorded and answered, in one
+    /// Returns the object's `last`. If there is none yet, records and returns `first`, in one
     /// atomic step.
     fn last(&mut self, object: &str, first: u64) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 
-    /// Sets the object's `last` to `id` if `prev <= last < id`, in one atomic step, and answers
-    /// whether it did.
+    /// Sets the object's `last` to `id` if `prev <= last < id`, in one atomic step. Returns whether
+    /// it was set.
     fn advance(&mut self, object: &str, prev: u64, id: u64) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 }
 
@@ -73,20 +73,20 @@ impl<S: GateStore> GateStore for &mut S {
     }
 }
 
-/// A store in memory: about 100 bytes and the name for each object, for as long as it lives; never
-/// fails and never waits.
+/// A store in memory: about 100 bytes and the name for each object, until the store is dropped. It
+/// never fails and never waits.
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
     last: HashMap<Box<str>, u64>,
 }
 
 impl Memory {
-    /// How many objects it knows.
+    /// Returns the number of objects in the store.
     pub fn len(&self) -> usize {
         self.last.len()
     }
 
-    /// Whether it knows none.
+    /// Returns whether the store has no object.
     pub fn is_empty(&self) -> bool {
         self.last.is_empty()
     }
@@ -114,21 +114,19 @@ impl GateStore for Memory {
     }
 }
 
-/// Why the gate cannot say, or cannot record.
+/// The reason why the gate has no verdict, or cannot record an event.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GateError<E: std::error::Error + 'static> {
-    /// The numbers cannot be an event's; what sent them does not speak the protocol.
+    /// The id and `prev` are invalid, so their sender does not follow the protocol.
     #[error(transparent)]
     Numbers(#[from] NumbersError),
     /// The store failed.
     #[error("the gate's store failed: {0}")]
     Store(#[source] E),
-    /// The event may not be recorded now: another consumer with the same store was faster, or the
-    /// verdict was not `Apply`.
-    #[error(
-        "event {id} of {object} cannot be recorded: it is not the next one any more; undo what was done for it and ask again"
-    )]
+    /// The event is not the next one any more: another consumer with the same store was faster, or
+    /// the verdict was not `Apply`.
+    #[error("event {id} of {object} cannot be recorded: it is not the next one any more; undo its effect and check it again")]
     Overtaken {
         /// The event's object.
         object: String,
@@ -161,34 +159,45 @@ pub struct Gate<S = Memory> {
 }
 
 impl Gate {
-    /// A gate that remembers in memory.
+    /// Returns a gate with a store in memory.
     pub fn new(start: Start) -> Self {
         Self::over(Memory::default(), start)
     }
 }
 
 impl<S: GateStore> Gate<S> {
-    /// A gate over this store.
+    /// Returns a gate with this store.
     pub fn over(store: S, start: Start) -> Self {
         Self { store, start }
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// What to do with an event. Records nothing but where an object unknown so far begins, so it
-    /// may be asked again, and may be dropped at any await.
+    /// Returns the verdict on an event. Writes nothing except the initial `last` of an unknown
+    /// object, so it may be called again.
+    ///
+    /// Cancellation safe.
+    ///
+    /// # Errors
+    /// [`GateError::Numbers`] and [`GateError::Store`].
     pub async fn check(&mut self, object: &str, id: u64, prev: u64) -> Result<Verdict, GateError<S::Error>> {
-        // Nonsense must not reach the store: it could become the object's beginning.
+        // Invalid numbers must not reach the store, because they could become the object's initial
+        // `last`.
         check_numbers(id, prev)?;
         let last = self.store.last(object, self.start.last(prev)).await.map_err(GateError::Store)?;
         Ok(judge(last, id, prev)?)
     }
 
-    /// Records that the event was applied, after [`Verdict::Apply`]. Dropped before it answers, it
-    /// may or may not have recorded it: `check` tells.
+    /// Records that the event was applied, after [`Verdict::Apply`].
+    ///
+    /// Cancellation: if dropped early, the event may or may not be recorded; `check` returns which.
+    ///
+    /// # Errors
+    /// [`GateError`] if the event is not the next one any more, its numbers are invalid, or the store
+    /// failed.
     pub async fn applied(&mut self, object: &str, id: u64, prev: u64) -> Result<(), GateError<S::Error>> {
         check_numbers(id, prev)?;
         if self.store.advance(object, prev, id).await.map_err(GateError::Store)? {

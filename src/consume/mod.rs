@@ -1,14 +1,16 @@
-//! The receiving side: reading envelopes, and the receiver's rule, by which a consumer knows from
-//! two numbers whether an event is next.
+//! The receiving side: envelopes, and the receiver's rule. With two numbers a consumer decides
+//! whether an event is next.
 //!
-//! - [`Envelope`]: what a sink wrote, parsed
+//! - [`Envelope`]: a parsed line of a sink
 //! - [`judge`]: the rule itself
-//! - [`Gate`]: the rule over a store that remembers the last id applied per object
+//! - [`Gate`]: the rule with a store that records the last id applied for each object
 //!
-//! The rule holds through resends, dead letters, gaps between ids and late sends of a worker that
-//! lost its lease: what passes is, per object, in the order it was emitted, each event once, none
-//! left out but dead letters. If the consumer dies between applying an event and recording it, the
-//! event is applied again; only a store that does both at once (a transaction) rules that out.
+//! The rule holds through resends, dead letters, gaps between ids, and late sends of a worker that
+//! lost its lease. Each object's events pass once each, in the order in which they were emitted;
+//! only dead letters and events completed with errors are left out.
+//!
+//! If the consumer dies between applying an event and recording it, the event is applied again.
+//! Only a store that does both in one transaction prevents that.
 
 mod envelope;
 mod gate;
@@ -18,20 +20,20 @@ pub use gate::{Gate, GateError, GateStore, Memory, Start};
 
 pub use crate::event::ID_END;
 
-/// What to do with an event.
+/// The verdict on an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// It is the object's next event: apply it, then record it.
+    /// The object's next event: apply it, then record it.
     Apply,
-    /// It, or a later event of the object, was applied before: drop it and acknowledge it.
+    /// This event, or a later one of the object, was applied before: drop it and acknowledge it.
     Duplicate,
-    /// An event before it is still to come: do not apply it now, and do not lose it. Either have it
-    /// delivered again later (do not acknowledge it), or keep it and ask again after the object's
-    /// next event was applied.
+    /// An earlier event is still to come: do not apply this one now, and do not lose it. Either let
+    /// it be delivered again later (do not acknowledge it), or keep it and judge it again after the
+    /// object's next event was applied.
     Early,
 }
 
-/// Why two numbers cannot be an event's `id` and `prev`.
+/// The reason why two numbers cannot be an event's `id` and `prev`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NumbersError {
@@ -41,17 +43,20 @@ pub enum NumbersError {
     /// The id is 2^53 or more.
     #[error("an event's id is below 2^53, this one is {0}")]
     IdTooLarge(u64),
-    /// The event claims to come before its predecessor, or to be it.
+    /// `prev` is not below the id.
     #[error("an event's prev is below its id, here prev is {prev} and id is {id}")]
     PrevNotBelow {
         /// The event's id.
         id: u64,
-        /// The id of its predecessor, as it says.
+        /// The id of the preceding event, as the event states.
         prev: u64,
     },
 }
 
-/// Whether the numbers can be an event's: `1 <= id < 2^53` and `prev < id`.
+/// Checks that the numbers can be an event's: `1 <= id < 2^53` and `prev < id`.
+///
+/// # Errors
+/// [`NumbersError`] with the first broken condition.
 pub fn check_numbers(id: u64, prev: u64) -> Result<(), NumbersError> {
     if id == 0 {
         return Err(NumbersError::IdZero);
@@ -65,8 +70,11 @@ pub fn check_numbers(id: u64, prev: u64) -> Result<(), NumbersError> {
     Ok(())
 }
 
-/// The receiver's rule: apply if `prev <= last < id`; duplicate if `id <= last`; early if `prev >
-/// last`. `last` is the highest id applied for the object, 0 if there is none.
+/// Returns the verdict of the receiver's rule: apply if `prev <= last < id`; duplicate if `id <=
+/// last`; early if `prev > last`. `last` is the highest id applied for the object, or 0.
+///
+/// # Errors
+/// [`NumbersError`] if the id and `prev` are invalid.
 pub fn judge(last: u64, id: u64, prev: u64) -> Result<Verdict, NumbersError> {
     check_numbers(id, prev)?;
     Ok(if id <= last {
@@ -86,7 +94,7 @@ mod tests {
     #[rstest]
     #[case(0, 1, 0, Verdict::Apply)]
     #[case(7, 12, 7, Verdict::Apply)]
-    #[case(7, 12, 5, Verdict::Apply)] // what is between 5 and 7 was sent, and dead-lettered when it came again
+    #[case(7, 12, 5, Verdict::Apply)] // the event between 5 and 7 was sent, and became a dead letter when it came again
     #[case(12, 12, 7, Verdict::Duplicate)]
     #[case(13, 12, 7, Verdict::Duplicate)]
     #[case(6, 12, 7, Verdict::Early)]

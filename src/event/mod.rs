@@ -1,7 +1,7 @@
-//! What travels: object names, payloads, events and their envelopes.
+//! Object names, payloads, events and their envelopes.
 //!
-//! Payloads are bytes from end to end: checked once to be JSON, never decoded into a tree and never
-//! encoded again.
+//! Payloads are bytes from end to end. They are checked once to be JSON, never decoded into a tree,
+//! and never encoded again.
 
 #[cfg(feature = "worker")]
 mod event_type;
@@ -20,41 +20,44 @@ pub(crate) use event_type::type_of;
 /// The longest object name, in bytes.
 pub const NAME_BYTES_MAX: usize = 512;
 
-/// The longest event unless configured otherwise: 1 MiB.
+/// The default limit of an event's size, in bytes: 1 MiB.
 pub const EVENT_BYTES_MAX: usize = 1024 * 1024;
 
-/// Ids stay below this, 2^53, so that they are exact in every language's numbers.
+/// The end of the ids, 2^53: below it, ids are exact in the numbers of every language.
 pub const ID_END: u64 = 1 << 53;
 
-/// The name of an object: 1 to 512 bytes of UTF-8 without control characters, e.g. `work:1`. Cheap
-/// to clone.
+/// The name of an object: 1 to 512 bytes of UTF-8 without control characters, e.g. `work:1`. Clones
+/// are cheap.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectName(Arc<str>);
 
-/// Why a name is refused.
+/// The reason why a name is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
     /// The name is empty.
     #[error("an object name must not be empty")]
     Empty,
-    /// The name has more than 512 bytes; the field tells how many.
+    /// The name has more than 512 bytes; the field is its length.
     #[error("an object name has at most {NAME_BYTES_MAX} bytes, this one has {0}")]
     TooLong(usize),
-    /// The name has a control character; the fields tell which, and at which byte.
+    /// The name has a control character; the fields are its code point and its byte position.
     #[error("an object name has no control characters, this one has U+{0:04X} at byte {1}")]
     Control(u32, usize),
-    /// The name is not UTF-8; the field tells the first bad byte.
-    #[error("an object name is UTF-8, this one is not at byte {0}")]
+    /// The name is not UTF-8; the field is the position of the first invalid byte.
+    #[error("an object name is UTF-8, this one is invalid at byte {0}")]
     NotUtf8(usize),
-    /// Without a namespace, a name must not begin with a brace, or it could meet the keys of a
-    /// namespace.
+    /// The name begins with a brace and there is no namespace. The keys of such a name could be
+    /// keys of a namespace.
     #[error("without a namespace, an object name must not begin with '{{': {0:?}; choose another name or use a namespace")]
     Brace(String),
 }
 
 impl ObjectName {
     /// Checks a name.
+    ///
+    /// # Errors
+    /// [`NameError`] with the first broken rule.
     pub fn new(name: impl AsRef<str>) -> Result<Self, NameError> {
         let name = name.as_ref();
         if name.is_empty() {
@@ -70,19 +73,23 @@ impl ObjectName {
     }
 
     /// Checks a name given as bytes.
+    ///
+    /// # Errors
+    /// [`NameError`] with the first broken rule.
     pub fn from_bytes(name: &[u8]) -> Result<Self, NameError> {
         let name = std::str::from_utf8(name).map_err(|e| NameError::NotUtf8(e.valid_up_to()))?;
         Self::new(name)
     }
 
-    /// A name as it was found in Redis. It may break the rules above if another program wrote it;
-    /// it is worked on all the same, because refusing it would leave its events behind.
+    /// Returns a name found in Redis, unchecked. Another program may have written a name that
+    /// breaks the rules. Workers still work on it, because its events would stay in Redis
+    /// otherwise.
     #[cfg(feature = "worker")]
     pub(crate) fn found(name: &str) -> Self {
         Self(name.into())
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -112,40 +119,44 @@ impl Borrow<str> for ObjectName {
     }
 }
 
-/// JSON that is text already: it is checked when it is emitted and travels byte for byte.
+/// JSON that is text already. It is checked when it is emitted, and travels byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Json(Bytes);
 
 impl Json {
-    /// Takes JSON text or bytes; nothing is checked yet.
+    /// Takes JSON text or bytes without a check.
     pub fn new(text: impl Into<Bytes>) -> Self {
         Self(text.into())
     }
 }
 
-/// Why an event is refused before anything is sent.
+/// The reason why an event is refused before anything is sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EventError {
     /// The bytes are not one JSON document.
     #[error("the event is not JSON: {0}")]
     NotJson(#[source] serde_json::Error),
-    /// The value could not be written as JSON.
+    /// The value cannot be written as JSON.
     #[error("the event cannot be written as JSON: {0}")]
     Serialize(#[source] serde_json::Error),
     /// The event is larger than the limit.
     #[error("the event has {bytes} bytes, the limit is {bytes_max}")]
     TooLarge {
-        /// Size of the event in bytes.
+        /// The size of the event in bytes.
         bytes: usize,
         /// The limit in bytes.
         bytes_max: usize,
     },
 }
 
-/// What can be emitted: a reference to anything that serializes, or [`Json`] that is text already.
+/// A value that can be emitted: a reference to anything that serializes, or [`Json`] that is text
+/// already.
 pub trait IntoEvent {
-    /// The event as JSON bytes of at most `bytes_max`.
+    /// Returns the event as JSON bytes.
+    ///
+    /// # Errors
+    /// [`EventError`] if the value is not JSON or has more than `bytes_max` bytes.
     fn into_event(self, bytes_max: usize) -> Result<Bytes, EventError>;
 }
 
@@ -171,28 +182,28 @@ fn within(event: Bytes, bytes_max: usize) -> Result<Bytes, EventError> {
     Ok(event)
 }
 
-/// Whether the bytes are exactly one JSON document in UTF-8, white space around it allowed. Builds
-/// nothing.
+/// Checks that the bytes are exactly one JSON document in UTF-8. White space around it is allowed.
+/// Builds no tree.
 pub(crate) fn check_json(bytes: &[u8]) -> Result<(), serde_json::Error> {
     serde_json::from_slice::<&RawValue>(bytes).map(|_| ())
 }
 
-/// One event as a sink or a consumer sees it.
+/// An event as a sink or a consumer sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The event's id: 1 and up, below 2^53, growing along the events of an object.
+    /// The event's id, from 1, below 2^53. The ids of an object's events grow.
     pub id: u64,
     /// The id of the object's preceding delivered event; 0 if there was none.
     pub prev: u64,
-    /// The object the event belongs to.
+    /// The object of the event.
     pub object: ObjectName,
-    /// The event itself, JSON, byte for byte as it was emitted.
+    /// The event as JSON, byte for byte as it was emitted.
     pub payload: Bytes,
 }
 
 impl Event {
-    /// Appends the envelope `{"id":12,"prev":7,"object":"work:1","event":{…}}` in one line: CR and
-    /// LF inside the payload, where JSON allows them only as white space, become spaces.
+    /// Appends the envelope `{"id":12,"prev":7,"object":"work:1","event":{…}}` in one line. CR and
+    /// LF inside the payload become spaces; JSON allows them only as white space.
     pub fn write_envelope(&self, out: &mut Vec<u8>) {
         use std::io::Write as _;
         // Writing to a Vec and serializing a string cannot fail.

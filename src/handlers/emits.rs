@@ -1,4 +1,4 @@
-//! What the handlers of an event emit, and their results: kept back until they have succeeded.
+//! The emits and results of an event's handlers, kept back until the handlers have succeeded.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,20 +9,20 @@ use crate::wire::Emits;
 
 /// The most events that the handlers of one event emit together.
 pub const EMITS_MAX: usize = 1000;
-/// The most bytes that they emit together, of objects' names and events: 2 MiB.
+/// The most bytes that the handlers of one event emit together, object names and events: 2 MiB.
 pub const EMITS_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// The most bytes of a handler's result, as JSON: 64 KiB.
 pub const RESULT_BYTES_MAX: usize = 64 * 1024;
 
-/// Why a handler cannot set its result. A result that was set before stays.
+/// The reason why a handler cannot set its result. An earlier result stays.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandlerResultError {
     /// The result has more than 64 KiB.
-    #[error("the result has {bytes} bytes of JSON, the limit is {bytes_max}; keep it in a store, and return where it is")]
+    #[error("the result has {bytes} bytes of JSON, the limit is {bytes_max}; keep it in a store, and return a reference")]
     TooLarge {
-        /// Size of the result in bytes.
+        /// The size of the result in bytes.
         bytes: usize,
         /// The limit in bytes.
         bytes_max: usize,
@@ -30,15 +30,15 @@ pub enum HandlerResultError {
     /// The text is not one JSON document.
     #[error("the result is not JSON: {0}")]
     NotJson(#[source] serde_json::Error),
-    /// The value could not be written as JSON.
+    /// The value cannot be written as JSON.
     #[error("the result cannot be written as JSON: {0}")]
     Serialize(#[source] serde_json::Error),
-    /// With what the handlers of the event have emitted, and their other results, this would be
-    /// more than [`EMITS_BYTES_MAX`] bytes.
-    #[error("the results of the handlers of one event, and what they emit, have together at most {EMITS_BYTES_MAX} bytes")]
+    /// The emits and results of the event's handlers would have more than [`EMITS_BYTES_MAX`]
+    /// bytes.
+    #[error("the results and emits of the handlers of one event have at most {EMITS_BYTES_MAX} bytes together")]
     Full,
-    /// The handler has ended, or its time was over: a result belongs to its success.
-    #[error("the handler has ended; its result it must set before")]
+    /// The handler has ended or timed out. A result belongs to the success of a handler.
+    #[error("the handler has ended; it must set its result before it ends")]
     Ended,
 }
 
@@ -52,35 +52,35 @@ impl From<EventError> for HandlerResultError {
     }
 }
 
-/// Why a handler cannot emit an event. Nothing of it is kept; what the handler emitted before
-/// stays.
+/// The reason why a handler cannot emit an event. Its earlier emits stay.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandlerEmitError {
-    /// The object's name is refused.
+    /// The object's name is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The event is refused.
+    /// The event is invalid.
     #[error(transparent)]
     Event(#[from] EventError),
-    /// The handlers of the event have emitted so much that this would be more than 1,000 events, or
-    /// 2 MiB of objects' names and events.
+    /// The handlers of the event would emit more than 1,000 events, or 2 MiB of object names and
+    /// events.
     #[error(
-        "the handlers of one event emit at most {EMITS_MAX} events with {EMITS_BYTES_MAX} bytes, names of objects included: \
+        "the handlers of one event emit at most {EMITS_MAX} events with {EMITS_BYTES_MAX} bytes, object names included: \
          emit fewer, and let the handler of one of them emit the others"
     )]
     Full,
-    /// The handler has ended, or its time was over: what it emits belongs to its success.
-    #[error("the handler has ended; what it emits it must emit before")]
+    /// The handler has ended or timed out. Emits belong to the success of a handler.
+    #[error("the handler has ended; it must emit before it ends")]
     Ended,
 }
 
-/// How much the handlers of an event may still emit.
+/// The room for emits and results: the events and the bytes that the handlers of an event may still
+/// add.
 #[derive(Debug)]
 pub(super) struct EmitRoom(Mutex<(usize, usize)>);
 
 impl EmitRoom {
-    /// What is left beside these, and results of so many bytes.
+    /// Returns the room left beside these stored emits, and beside results of this many bytes.
     pub(super) fn beside((events, bytes): (usize, usize), results: usize) -> Self {
         let bytes_left = EMITS_BYTES_MAX.saturating_sub(bytes).saturating_sub(results);
         Self(Mutex::new((EMITS_MAX.saturating_sub(events), bytes_left)))
@@ -95,21 +95,22 @@ impl EmitRoom {
         Ok(())
     }
 
-    /// Takes room for a result in the place of another one, which has `before` bytes.
+    /// Takes room for a result, and gives back the room of the former one, which has `before`
+    /// bytes.
     fn exchange(&self, before: usize, bytes: usize) -> Result<(), HandlerResultError> {
         let mut left = locked(&self.0);
         left.1 = (left.1 + before).checked_sub(bytes).ok_or(HandlerResultError::Full)?;
         Ok(())
     }
 
-    /// A handler has failed: it has emitted nothing, and has no result.
+    /// Gives back the room of a failed handler, whose emits and result are discarded.
     pub(super) fn give_back(&self, done: &Done) {
         let mut left = locked(&self.0);
         *left = (left.0 + done.emits.events(), left.1 + done.emits.bytes() + done.result_bytes());
     }
 }
 
-/// What one handler has emitted, and its result.
+/// The emits and the result of one handler.
 #[derive(Debug, Default)]
 pub(super) struct Done {
     pub(super) emits: Emits,
@@ -122,7 +123,7 @@ impl Done {
     }
 }
 
-/// What one handler emits, and its result; nothing more once it has ended.
+/// The emits and the result of a running handler; `None` once it has ended.
 #[derive(Debug, Clone)]
 pub(super) struct Emitting(Arc<Mutex<Option<Done>>>);
 
@@ -160,8 +161,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    /// The limits are those of all handlers of an event together; one that fails gives back what it
-    /// took.
+    /// Tests that the limits are those of all handlers of an event together, and that a failed
+    /// handler gives its room back.
     #[test]
     fn room_is_shared_and_given_back() {
         let room = EmitRoom::beside((998, 0), 0);
@@ -178,11 +179,12 @@ mod tests {
         assert!(matches!(all.push(&room, "ab", b"123"), Err(HandlerEmitError::Full)));
         all.push(&room, "ab", b"12").expect("room");
         assert!(matches!(all.push(&room, "", b"1"), Err(HandlerEmitError::Full)));
-        // Whoever wrote what is kept may have had other limits.
+        // A worker with other limits may have stored more than this one allows.
         assert!(matches!(all.push(&EmitRoom::beside((2000, usize::MAX), usize::MAX), "", b""), Err(HandlerEmitError::Full)));
     }
 
-    /// A result takes the room of one that was set before, and shares it with what is emitted.
+    /// Tests that a result gives back the room of the former result, and shares the room with
+    /// emits.
     #[test]
     fn a_result_has_its_place_in_the_room() {
         let room = EmitRoom::beside((0, EMITS_BYTES_MAX - 4), 0);

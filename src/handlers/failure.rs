@@ -1,52 +1,52 @@
-//! Why a handler has not succeeded.
+//! The failure of a handler.
 
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// What a handler answers: it has succeeded, or why not. A handler whose result merely *means* a
-/// failure, an order that was declined, has succeeded.
+/// The result of a handler. If an effect merely *means* a failure, such as a declined order, the
+/// handler has succeeded.
 pub type HandlerResult = Result<(), Failure>;
 
-/// Why a handler has not succeeded.
+/// The reason why a handler has not succeeded.
 ///
-/// Any [`Error`] becomes a transient failure by `?`; what must not be tried again is told by
-/// [`Failure::unrecoverable`].
+/// With `?`, any [`Error`] becomes a transient failure. For an event that must not be retried,
+/// return [`Failure::unrecoverable`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
-    /// This handler, again later, with the same event. Handlers that have succeeded do not run
+    /// This handler runs again later, with the same event. Handlers that have succeeded do not run
     /// again.
     Transient {
-        /// What went wrong; kept with the object while it waits.
+        /// The error text, stored with the object while it waits.
         error: String,
-        /// Wait this long instead of the retry policy's backoff; it is no attempt more.
+        /// The wait instead of the retry policy's backoff. It adds no attempt.
         retry_after: Option<Duration>,
     },
-    /// No handler of this event again: it goes to the dead letters with its errors.
+    /// The event goes to the dead letters with its errors. None of its handlers runs again.
     Unrecoverable {
-        /// What is wrong with it; kept with the dead letter.
+        /// The error text, stored with the dead letter.
         error: String,
     },
 }
 
 impl Failure {
-    /// This handler, again later.
+    /// Returns a transient failure.
     pub fn transient(error: impl fmt::Display) -> Self {
         Self::Transient { error: error.to_string(), retry_after: None }
     }
 
-    /// This handler, again after this time.
+    /// Returns a transient failure with this wait instead of the policy's backoff.
     pub fn retry_after(error: impl fmt::Display, wait: Duration) -> Self {
         Self::Transient { error: error.to_string(), retry_after: Some(wait) }
     }
 
-    /// No handler of this event again.
+    /// Returns an unrecoverable failure.
     pub fn unrecoverable(error: impl fmt::Display) -> Self {
         Self::Unrecoverable { error: error.to_string() }
     }
 
-    /// The error's text.
+    /// Returns the error text.
     pub fn error(&self) -> &str {
         match self {
             Self::Transient { error, .. } | Self::Unrecoverable { error } => error,
@@ -54,7 +54,7 @@ impl Failure {
     }
 }
 
-/// With the errors that caused it.
+/// A transient failure with the error and its causes.
 impl<E: Error> From<E> for Failure {
     fn from(error: E) -> Self {
         let mut text = error.to_string();

@@ -1,16 +1,16 @@
 //! The fields of a handler in the ledger (`OBJ:event.handled`).
 
-/// The names of the fields, and what the values of one handler need.
+/// The names of a handler's fields, and the fixed parts of their values.
 pub(super) struct HandlerFields {
     /// `handler:ID`: the handler has finished.
     pub(super) finished: String,
-    /// `emit:ID`: the events that it has emitted.
+    /// `emit:ID`: the handler's emits.
     pub(super) emits: String,
-    /// `result:ID`: its result.
+    /// `result:ID`: the handler's result.
     pub(super) result: String,
-    /// The beginning of the value of `result`: the id as JSON, and a colon.
+    /// The first part of the value of `result`: the id as JSON, and a colon.
     pub(super) member: String,
-    /// The handler's place among all that are registered, from 0.
+    /// The handler's position in the order of registration, from 0.
     pub(super) place: usize,
 }
 

@@ -9,8 +9,8 @@ use serde_core::de::DeserializeOwned;
 use super::context::HandlerContext;
 use super::failure::{Failure, HandlerResult};
 
-/// A type of event: those whose top-level member `type` is [`TYPE`](Self::TYPE), deserialized from
-/// the whole event.
+/// A type of events: events whose top-level member `type` is [`TYPE`](Self::TYPE). The whole event
+/// is deserialized.
 ///
 /// ```
 /// #[derive(serde::Deserialize)]
@@ -27,21 +27,22 @@ pub trait EventType: DeserializeOwned + Send + 'static {
     const TYPE: &'static str;
 }
 
-/// Does something with events of type `T`. A closure `Fn(T, HandlerContext) -> impl Future<Output =
-/// HandlerResult>` is one.
+/// Handles events of type `T`. A closure `Fn(T, HandlerContext) -> impl Future<Output =
+/// HandlerResult>` is a handler.
 ///
-/// It is shared by all slots of a worker process and called concurrently, but never twice at once
-/// for one object. Its future may be dropped at any await: after its timeout, where the lease is
-/// lost, or where the grace of a stop is over. What it did until then may have taken effect, and
-/// the event comes again. It must not block its thread; what does belongs into
-/// `tokio::task::spawn_blocking`.
+/// All slots of a worker process share it. It is called concurrently, but never twice at once for
+/// one object. It must not block its thread: use `tokio::task::spawn_blocking` for work that
+/// blocks.
+///
+/// Cancellation: its future may be dropped at any await, after its timeout, if the lease is lost,
+/// or if the grace of a stop is over. Effects until then may stay, and the event comes again.
 #[async_trait]
 pub trait Handler<T: Send + 'static>: Send + Sync + 'static {
     /// Handles one event.
     async fn handle(&self, event: T, cx: HandlerContext) -> HandlerResult;
 
-    /// How long this handler may take for one event; nothing: as long as
-    /// [`HandlersBuilder::timeout`](super::HandlersBuilder::timeout) says.
+    /// Returns this handler's timeout for one event. `None` (default): the value of
+    /// [`HandlersBuilder::timeout`](super::HandlersBuilder::timeout).
     fn timeout(&self) -> Option<Duration> {
         None
     }
@@ -59,7 +60,7 @@ where
     }
 }
 
-/// A handler whose type of event is forgotten.
+/// A handler without its type parameter.
 #[async_trait]
 pub(super) trait AnyHandler: Send + Sync {
     async fn run(&self, cx: HandlerContext) -> HandlerResult;
@@ -79,7 +80,7 @@ impl<T, H> Typed<T, H> {
 impl<T: DeserializeOwned + Send + 'static, H: Handler<T>> AnyHandler for Typed<T, H> {
     async fn run(&self, cx: HandlerContext) -> HandlerResult {
         let event = serde_json::from_slice(cx.payload())
-            .map_err(|error| Failure::unrecoverable(format!("the event is not what this handler takes: {error}")))?;
+            .map_err(|error| Failure::unrecoverable(format!("the event does not fit the type of this handler: {error}")))?;
         self.0.handle(event, cx).await
     }
 

@@ -1,13 +1,13 @@
 //! A sink that runs handlers: async functions for types of events, in the worker process.
 //!
-//! Of the events of an object one is handled at a time, in order; the handlers of an event run at
-//! the same time. What a handler has finished is kept in the worker's ledger as long as others of
-//! the event have not, so that a retry runs only those. If the process dies, what was kept stays
-//! finished, and everything else runs again.
+//! The events of an object are handled one at a time, in order. The handlers of one event run at
+//! the same time. The worker's ledger records each finished handler until the event is finalized.
+//! So a retry runs only the handlers that have not finished. If the process dies, recorded handlers
+//! stay finished, and all others run again.
 //!
-//! - `handler`, `failure`: the trait of a handler, and why one has not succeeded
+//! - `handler`, `failure`: the trait of a handler, and its failures
 //! - `context`: the context of a handler, and the guard for subtasks
-//! - `emits`: the events that a handler emits, and its result
+//! - `emits`: the emits of a handler, and its result
 //! - `set`: the registered handlers, and the fields of each in the ledger (`fields`)
 //! - `run`: the handlers of one event
 
@@ -41,28 +41,28 @@ use self::set::{HandlerSet, Registered};
 use crate::event::{Event, type_of};
 use crate::sink::{Batch, Context, Delivered, Progress, Sink, Stop};
 
-/// After so much time, what is done of a batch is committed: a crash makes no more than this run
-/// again, and the event under way.
+/// The time after which the finished events of a batch are committed. So a crash repeats at most
+/// the events of this time, and the event under way.
 const COMMIT_AFTER: Duration = Duration::from_millis(100);
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 const ID_BYTES_MAX: usize = 128;
 
-/// Why a set of handlers cannot be used.
+/// The reason why a set of handlers is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandlersError {
-    /// What is finished is kept by the handler's id, so that two must not share one.
+    /// Two handlers have the same id. Their progress is stored by id, so ids must differ.
     #[error("two handlers have the id {0:?}; give each its own")]
     Duplicate(String),
-    /// The id is none.
-    #[error("the id of a handler has 1 to {ID_BYTES_MAX} bytes without control characters; {0:?} has not")]
+    /// The id is invalid.
+    #[error("the handler id {0:?} is invalid: an id has 1 to {ID_BYTES_MAX} bytes without control characters")]
     Id(String),
-    /// A timeout is out of its range.
+    /// A timeout is out of range.
     #[error("a handler's timeout is {0:?}; it must be 1 ms to 24 h")]
     Timeout(Duration),
 }
 
-/// For which events a handler runs.
+/// The events for which a handler runs.
 enum For {
     Type(String),
     Every,
@@ -97,28 +97,30 @@ enum For {
 /// # Ok::<(), seriatim::handlers::HandlersError>(())
 /// ```
 ///
-/// All handlers of an event run, at the same time. When all have succeeded, the event is delivered.
-/// Where one fails for a time, the event comes again as the worker's retry policy says, and only
-/// those run that have not succeeded. Where one answers that it never will, the event goes to the
-/// dead letters with all errors, as soon as the others that run have ended: no handler runs again.
-/// A panic, and a handler that takes longer than its timeout, are failures for a time.
+/// All handlers of an event run at the same time. The event ends in one of these ways:
+///
+/// - All handlers succeed: the event is delivered.
+/// - A handler fails transiently: the event comes again as the worker's retry policy says, and only
+///   the handlers that have not succeeded run. Panics and timeouts are transient failures.
+/// - A handler fails unrecoverably: the event goes to the dead letters with all errors, as soon as
+///   the other running handlers have ended. No handler runs again.
 #[derive(Clone)]
 pub struct Handlers(Arc<HandlerSet>);
 
 impl Handlers {
-    /// Begins a set of handlers.
+    /// Returns a builder without handlers.
     pub fn builder() -> HandlersBuilder {
         HandlersBuilder { all: Vec::new(), timeout: TIMEOUT_DEFAULT, unhandled: Unhandled::default() }
     }
 
-    /// The positions and ids of an event's handlers, in the order of registration.
+    /// Returns the positions and ids of an event's handlers, in the order of registration.
     pub(crate) fn handlers_for(&self, event: &Event) -> Vec<(usize, &str)> {
         let handlers = self.0.handlers_of(type_of(&event.payload).as_deref());
         handlers.into_iter().map(|at| (at, self.0.all[at].id.as_str())).collect()
     }
 
     /// Runs the handlers of one event as [`deliver`](Sink::deliver) does. `ended` gets the position
-    /// and the outcome of each handler that ran, also if this future is dropped. `timeout` replaces
+    /// and the outcome of each handler that ran, even if this future is dropped. `timeout` replaces
     /// the timeouts of the handlers.
     pub(crate) async fn run_event(
         &self,
@@ -133,7 +135,7 @@ impl Handlers {
     }
 }
 
-/// What is kept of an event of the batch.
+/// Returns the stored progress of an event of the batch.
 async fn known(cx: &Context) -> Result<Progress, Stop> {
     match &cx.ledger {
         Some(ledger) => ledger.read().await.map_err(Stop::transient),
@@ -147,8 +149,8 @@ impl fmt::Debug for Handlers {
     }
 }
 
-/// A set of handlers in the making. Each has an id of its own, 1 to 128 bytes, by which is kept
-/// what it has finished: it should stay the same over restarts.
+/// The builder of a set of handlers. Each handler has its own id, 1 to 128 bytes. Progress is
+/// stored by id, so an id should stay the same over restarts.
 #[must_use]
 pub struct HandlersBuilder {
     all: Vec<(For, String, Box<dyn AnyHandler>)>,
@@ -157,13 +159,14 @@ pub struct HandlersBuilder {
 }
 
 impl HandlersBuilder {
-    /// A handler for the events of a type. An event that does not deserialize into `T` is
-    /// unrecoverable.
+    /// Adds a handler for the events of a type. An event that does not deserialize into `T` is an
+    /// unrecoverable failure.
     pub fn register<T: EventType>(self, id: impl Into<String>, handler: impl Handler<T>) -> Self {
         self.register_type(T::TYPE, id, handler)
     }
 
-    /// The same, with the type's name given: the value of the event's top-level member `type`.
+    /// Adds a handler for the events of a type that is given by name: the value of the event's
+    /// top-level member `type`.
     pub fn register_type<T: DeserializeOwned + Send + 'static>(
         self,
         event_type: impl Into<String>,
@@ -173,26 +176,26 @@ impl HandlersBuilder {
         self.add(For::Type(event_type.into()), id, handler)
     }
 
-    /// A handler for every event, beside those for its type: an event without a type, or that is no
-    /// JSON object, too.
+    /// Adds a handler for every event. It runs beside the handlers for the event's type. It also
+    /// gets events without a type, and events that are not JSON objects.
     pub fn register_all<T: DeserializeOwned + Send + 'static>(self, id: impl Into<String>, handler: impl Handler<T>) -> Self {
         self.add(For::Every, id, handler)
     }
 
-    /// A handler for the events that no handler for a type takes.
+    /// Adds a handler for the events without a handler for their type.
     pub fn register_other<T: DeserializeOwned + Send + 'static>(self, id: impl Into<String>, handler: impl Handler<T>) -> Self {
         self.add(For::Other, id, handler)
     }
 
-    /// How long a handler may take for one event, 1 ms to 24 h; a [`Handler::timeout`] of its own
-    /// goes before this. After that its future is dropped, its cancellation token fires, and it has
-    /// failed for a time. Default: 1 minute.
+    /// Sets the timeout of a handler for one event, 1 ms to 24 h. A handler's own
+    /// [`Handler::timeout`] has precedence. After the timeout the handler's future is dropped, its
+    /// cancellation token is cancelled, and it has failed transiently. Default: 1 minute.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// What becomes of an event for which no handler is registered. Default: a dead letter.
+    /// Sets the fate of an event without a handler. Default: a dead letter.
     pub fn unhandled(mut self, unhandled: Unhandled) -> Self {
         self.unhandled = unhandled;
         self
@@ -201,7 +204,7 @@ impl HandlersBuilder {
     /// Checks the ids and the timeouts.
     ///
     /// # Errors
-    /// Two handlers have the same id, an id is none, or a timeout is out of its range.
+    /// Two handlers have the same id, an id is invalid, or a timeout is out of range.
     pub fn build(self) -> Result<Handlers, HandlersError> {
         let (mut ids, mut types) = (BTreeSet::new(), BTreeMap::<String, Vec<usize>>::new());
         let (mut all, mut every, mut other) = (Vec::new(), Vec::new(), Vec::new());
@@ -240,8 +243,8 @@ impl Sink for Handlers {
         };
         let began = Instant::now();
         for (at, event) in batch.events().enumerate() {
-            // Of a batch that was in other hands, the events before the one of which something is
-            // kept are done.
+            // If another worker had the batch, the events before the one with progress are
+            // finished.
             if event.id < known.id {
                 continue;
             }
@@ -252,8 +255,8 @@ impl Sink for Handlers {
             cx.begins(event.id);
             let attempts = if at == 0 { cx.attempts } else { 0 };
             match self.0.run(event, attempts, cx, known).await {
-                // What is emitted must be pushed, and a result logged, before anything is kept of
-                // the next event.
+                // The emits must be pushed, and the result logged, before the next event stores
+                // progress.
                 Ok(Leaves::Something) => return Delivered::so_far(at + 1),
                 Ok(Leaves::Nothing) => {}
                 Err(stop) => return Delivered::stopped(at, stop),

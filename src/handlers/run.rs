@@ -16,17 +16,17 @@ use super::set::{HandlerSet, Registered, Unhandled};
 use crate::event::{Event, type_of};
 use crate::sink::{Context, Progress, Stop};
 
-/// What the handlers that have ended so far tell those that end later.
+/// The state that the handlers of an event share about those that have ended.
 struct Ends {
     left: AtomicUsize,
     failed: AtomicBool,
     emitted: AtomicBool,
 }
 
-/// What the handlers of an event leave to the step that ends it.
+/// Whether the step that finalizes the event has more to do for its handlers.
 pub(super) enum Leaves {
     Nothing,
-    /// Emitted events, or a result for the event log.
+    /// Events to push, or a result for the event log.
     Something,
 }
 
@@ -36,27 +36,26 @@ impl Leaves {
     }
 }
 
-/// How a handler has ended.
+/// The outcome of a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandlerOutcome {
-    /// It returned `Ok`, and the ledger kept that where it had to.
+    /// The handler returned `Ok`, and the ledger has recorded that, if necessary.
     Succeeded,
-    /// It succeeded in an earlier run, and did not run again.
+    /// The handler succeeded in an earlier run, and did not run again.
     SucceededBefore,
-    /// It returned this failure, or its success could not be kept.
+    /// The handler returned this failure, or its success could not be recorded.
     Failed(Failure),
-    /// It panicked, with this text. The worker takes a panic for a transient failure.
+    /// The handler panicked, with this text. A panic is a transient failure.
     Panicked(String),
-    /// It ran longer than its timeout, this long. The worker takes a timeout for a transient
-    /// failure.
+    /// The handler ran longer than this timeout. A timeout is a transient failure.
     TimedOut(Duration),
-    /// Its future was dropped: the delivery was cancelled before the handler ended.
+    /// The delivery was cancelled, and the handler's future dropped, before the handler ended.
     Cancelled,
 }
 
 impl HandlerOutcome {
-    /// The failure that the worker takes this for; none where the handler has succeeded, or was
+    /// Returns the failure that this outcome counts as; `None` if the handler has succeeded or was
     /// cancelled.
     pub fn failure(&self) -> Option<Failure> {
         match self {
@@ -69,13 +68,14 @@ impl HandlerOutcome {
 }
 
 impl HandlerSet {
-    /// Runs the handlers that have not finished before, and says what that makes of the event.
+    /// Runs the handlers that have not finished before, and returns the outcome of the event.
     pub(super) async fn run(&self, event: Event, attempts: u32, cx: &Context, known: Progress) -> Result<Leaves, Stop> {
         self.run_and_tell(&mut Vec::new(), None, event, attempts, cx, known).await
     }
 
-    /// The same. `ended` gets the position and the outcome of each handler as soon as it ends, so
-    /// that they outlive this future. `timeout` replaces the timeouts of the handlers.
+    /// Runs the handlers like [`run`](Self::run). `ended` gets the position and the outcome of each
+    /// handler as soon as it ends, so that they outlive this future. `timeout` replaces the
+    /// timeouts of the handlers.
     pub(super) async fn run_and_tell(
         &self,
         ended: &mut Vec<(usize, HandlerOutcome)>,
@@ -105,8 +105,7 @@ impl HandlerSet {
         while let Some((at, outcome)) = running.next().await {
             ended.push((at, outcome));
         }
-        // As they were registered, so that an event that fails twice in the same way says so in the
-        // same words.
+        // In the order of registration, so that the same failures give the same text.
         ended.sort_by_key(|(at, _)| *at);
         let failures = ended.iter().filter_map(|(at, outcome)| Some((*at, outcome.failure()?))).collect();
         self.judge(failures).map(|()| Leaves::of(ends.emitted.load(Ordering::Relaxed)))
@@ -124,8 +123,8 @@ impl HandlerSet {
         }
     }
 
-    /// One that will never succeed decides; else the event comes again after the longest wait that
-    /// was asked for.
+    /// Returns the stop for these failures. One unrecoverable failure rejects the event. Otherwise
+    /// the event comes again after the longest requested wait.
     fn judge(&self, failures: Vec<(usize, Failure)>) -> Result<(), Stop> {
         if failures.is_empty() {
             return Ok(());
@@ -143,14 +142,13 @@ impl HandlerSet {
     }
 }
 
-/// Runs a handler, and keeps that it has finished, with what it has emitted and its result. Where
-/// it has neither, and the event is over with it, nothing is kept: the last one of an event of
-/// which all have succeeded is followed by the commit.
+/// Runs a handler, and records that it has finished, with its emits and its result. The last
+/// handler of a successful event is not recorded if it has neither: the commit follows at once.
 async fn run_one(registered: &Registered, timeout: Duration, event_run: &Arc<EventRun>, ends: &Ends) -> HandlerOutcome {
     let (mut ended, done) = within(registered, timeout, event_run).await;
     let emitted = done.emits.events() > 0 || done.result.is_some() && event_run.logs();
-    // One that has emitted may still fail where that cannot be kept: until then the event is not
-    // over for the others.
+    // A handler with emits may still fail, if they cannot be stored. Until then the event is not
+    // finished for the others.
     let is_last = !emitted && ends.left.fetch_sub(1, Ordering::Relaxed) == 1;
     let succeeded = ended == HandlerOutcome::Succeeded;
     if succeeded
@@ -171,7 +169,8 @@ async fn run_one(registered: &Registered, timeout: Duration, event_run: &Arc<Eve
     ended
 }
 
-/// Within its time, and whatever it does. With what it has emitted, and its result.
+/// Runs a handler within its timeout, and catches panics. Returns its outcome, its emits and its
+/// result.
 async fn within(registered: &Registered, timeout: Duration, event_run: &Arc<EventRun>) -> (HandlerOutcome, Done) {
     let (cancelled, emitting) = (event_run.cx.cancelled.child_token(), Emitting::new());
     let cx = HandlerContext { run: Arc::clone(event_run), cancelled: cancelled.clone(), emitting: emitting.clone() };
@@ -206,7 +205,7 @@ mod tests {
     use crate::handlers::Handlers;
     use crate::sink::{Batch, Ledger, LedgerError, Sink as _, With};
 
-    /// Has no memory for what is emitted, and says so when the other handler has ended.
+    /// A ledger without memory for emits, which fails only after the other handler has ended.
     #[derive(Debug, Default)]
     struct Full {
         asked: Notify,
@@ -240,8 +239,8 @@ mod tests {
         }
     }
 
-    /// A handler that ends while it is not known yet whether another one has succeeded is kept: it
-    /// does not run again where that one does.
+    /// Tests that a handler is recorded if it ends before another one's success is recorded. It
+    /// must not run again if the other one does.
     #[tokio::test]
     async fn the_last_one_is_kept_while_what_another_has_emitted_is_not() {
         let ledger = Arc::new(Full::default());
@@ -268,8 +267,8 @@ mod tests {
         assert_eq!(*ledger.kept.lock().expect("no panic"), ["handler:last"]);
     }
 
-    /// The success of the last handler is followed by the commit, and kept only if its result is to
-    /// be logged: no call without need.
+    /// Tests that no call is made without need. The commit follows the last handler's success, so
+    /// the ledger records it only if its result must be logged.
     #[tokio::test]
     async fn a_result_costs_a_call_only_where_it_is_logged() {
         for (logs, has_result, kept, so_far) in [(true, false, 0, 2), (false, true, 0, 2), (true, true, 1, 1)] {

@@ -6,16 +6,16 @@ use std::time::Duration;
 use super::fields::HandlerFields;
 use super::handler::AnyHandler;
 
-/// What becomes of an event for which no handler is registered.
+/// The fate of an event without a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unhandled {
-    /// It goes to the dead letters.
+    /// The event goes to the dead letters.
     #[default]
     DeadLetter,
-    /// It counts as delivered.
+    /// The event counts as delivered.
     Complete,
-    /// It fails, and comes again as the retry policy says: another process may have a handler for
-    /// it, or this one after its next start.
+    /// The event fails transiently and is retried. Another process may have a handler for it, or
+    /// this one after its next start.
     Retry,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Registered {
 
 pub(super) struct HandlerSet {
     pub(super) all: Vec<Registered>,
-    /// Positions in `all`.
+    /// The positions in `all`, by type.
     pub(super) types: BTreeMap<String, Vec<usize>>,
     pub(super) every: Vec<usize>,
     pub(super) other: Vec<usize>,
@@ -36,7 +36,8 @@ pub(super) struct HandlerSet {
 }
 
 impl HandlerSet {
-    /// The positions of the handlers of an event of this type, in the order of registration.
+    /// Returns the positions of the handlers for an event of this type, in the order of
+    /// registration.
     pub(super) fn handlers_of(&self, event_type: Option<&str>) -> Vec<usize> {
         let of_type = event_type.and_then(|name| self.types.get(name)).unwrap_or(&self.other);
         let mut handlers: Vec<_> = of_type.iter().chain(&self.every).copied().collect();

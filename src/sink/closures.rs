@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::{Batch, Context, Delivered, Sink, Stop};
 use crate::event::Event;
 
-/// After so much time, other tasks of the thread get a turn.
+/// The time after which other tasks of the thread get a turn.
 const YIELD_AFTER: Duration = Duration::from_millis(100);
 
 /// A sink that calls a closure for each event; made by [`each`].
@@ -17,8 +17,8 @@ pub struct Each<H>(H);
 /// A sink that calls a closure for each batch; made by [`batches`].
 pub struct Batches<H>(H);
 
-/// A sink that calls `handler` for each event of a batch, one after another, and stops at the first
-/// error; the events before it count as delivered.
+/// Returns a sink that calls `handler` for each event of a batch, one after another, and stops at
+/// the first error. The events before the error count as delivered.
 ///
 /// ```
 /// use seriatim::sink::{self, Stop};
@@ -38,7 +38,8 @@ where
     Each(handler)
 }
 
-/// A sink that calls `handler` once for each batch: for a backend that takes many events in one go.
+/// Returns a sink that calls `handler` once for each batch: for a backend that takes many events at
+/// once.
 ///
 /// ```
 /// use seriatim::sink::{self, Delivered};
@@ -67,8 +68,8 @@ where
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
         let mut went_on = Instant::now();
         for (count, event) in batch.events().enumerate() {
-            // Closures that each block for a moment must not add up to a batch that blocks for
-            // long.
+            // If each closure blocks for a moment, the batch would block its thread for long. So
+            // other tasks get a turn.
             if count > 0 && went_on.elapsed() >= YIELD_AFTER {
                 tokio::task::yield_now().await;
                 went_on = Instant::now();

@@ -1,23 +1,23 @@
-//! Why a sink cannot be opened.
+//! The error of opening a sink.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a sink cannot be opened.
+/// The reason why a sink cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SinkError {
     /// An operation on the file failed.
     #[error("cannot {action} {}: {source}; check the path, its permissions and the disk", path.display())]
     File {
-        /// What was tried, e.g. `open`.
+        /// The operation, e.g. `open`.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Another sink has the file.
+    /// Another sink has locked the file.
     #[error("{} is locked by another worker process; stop it, or give each process a file of its own", path.display())]
     Locked {
         /// The file.
@@ -26,11 +26,11 @@ pub enum SinkError {
     /// The path names a directory, a device, a pipe or a socket.
     #[error("{} is not a regular file; name one, or use the sink stdout and a redirection", path.display())]
     NotAFile {
-        /// What the path is.
+        /// The path.
         path: PathBuf,
     },
-    /// The file ends in the middle of a line that no sink of ours wrote, so it is not cut.
-    #[error("{} ends in the middle of a line that is no envelope; name another file, or end its last line", path.display())]
+    /// The file ends in a part of a line that no sink wrote, so it is not cut.
+    #[error("{} ends in the middle of a line that is not an envelope; name another file, or end its last line", path.display())]
     NotOurs {
         /// The file.
         path: PathBuf,

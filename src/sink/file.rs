@@ -1,9 +1,9 @@
 //! The sink `file:PATH`: envelopes as lines of a file.
 //!
-//! Owns the file: opening it, locking it, and keeping it made of whole lines. A batch counts as
-//! delivered once its lines are written *and* synced. If the process dies in mid-write, the file
-//! may end in a part of a line, which the next opening cuts; whole lines that were not counted come
-//! again with the same ids.
+//! This module opens and locks the file, and keeps it made of whole lines. A batch counts as
+//! delivered once its lines are written *and* synced. If the process dies during a write, the file
+//! may end in a part of a line, which the next opening cuts. Whole lines that did not count as
+//! delivered come again with the same ids.
 
 use std::fs::{self, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -16,34 +16,33 @@ use async_trait::async_trait;
 use super::writer::{Output, Writer};
 use super::{Batch, Context, Delivered, Sink, SinkError};
 
-/// How long opening waits for a lock: a process that was just killed, or a sink that was just
-/// dropped, may still be in its last sync.
+/// The longest wait for the lock. A process that was just killed, or a sink that was just dropped,
+/// may still be in its last sync.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The search for the last line end reads backwards in blocks of this size.
+/// The size of the blocks in which the search for the last line end reads backwards.
 const BLOCK_BYTES: usize = 64 * 1024;
 
-/// How every line of ours begins.
+/// The first bytes of every line that this sink writes.
 const LINE_START: &[u8] = b"{\"id\":";
 
-/// Appends one envelope a line to a file (NDJSON), synced before a batch counts as delivered.
+/// Appends one envelope per line to a file (NDJSON), synced before a batch counts as delivered.
 ///
-/// What many slots deliver at once is written in one go and synced once (`fdatasync`), on a thread
-/// of the sink's own. CR and LF inside a payload become spaces. The file belongs to one sink at a
-/// time: it is locked, and opening it a second time is refused.
+/// The sink's own thread writes the batches of many slots at once, with one sync (`fdatasync`). CR
+/// and LF inside a payload become spaces. The file is locked for one sink at a time: opening it a
+/// second time is an error.
 ///
 /// - **Full disk, or any error of a write or sync:** the file is cut back to its length before that
-///   write and every batch in it is answered `Unavailable`; the next delivery tries again. A failed
-///   sync is treated the same, because the kernel may have dropped the pages: what was written
-///   since the last good sync is cut and sent again. If even the cut fails, the sink stays
-///   unavailable until it succeeds.
+///   write, and every batch in the write returns `Unavailable`. The next delivery tries again.
+///   After a failed sync the kernel may have dropped pages, so everything since the last good sync
+///   is cut and sent again. If even the cut fails, the sink stays unavailable until a cut succeeds.
 /// - **Rotation:** if PATH no longer names the open file (renamed, deleted), the next delivery or
 ///   [`reopen`](Sink::reopen) (SIGHUP) opens PATH anew. `mv` rotates without a restart and loses
-///   nothing; what was delivered into a deleted file is gone with it. After a reopen nothing more
-///   is written into the renamed file, so that it can be compressed.
-/// - **Cancellation:** dropping `deliver` before its batch is taken up writes nothing; after that,
-///   the batch is written all the same, and is there twice when it is sent again.
-/// - **Closing:** dropping the sink ends its thread after the write in hand and unlocks the file.
+///   nothing; lines in a deleted file are lost. After a reopen the renamed file is not written any
+///   more, so it can be compressed.
+/// - **Cancellation:** dropping `deliver` before the thread takes its batch writes nothing. After
+///   that, the batch is written, and is in the file twice when it is sent again.
+/// - **Closing:** dropping the sink ends its thread after the present write, and unlocks the file.
 #[derive(Debug)]
 pub struct File {
     path: PathBuf,
@@ -54,18 +53,22 @@ impl File {
     /// Opens the file, creates it if absent (mode 0644 under the umask), locks it, and cuts a torn
     /// last line.
     ///
-    /// Blocks: for the disk, and up to 1 s for the lock. A file that ends in a part of a line that
-    /// is no envelope is refused, not cut: it is probably not a file of ours.
+    /// Blocks: for the disk, and up to 1 s for the lock.
+    ///
+    /// # Errors
+    /// [`SinkError::NotOurs`] if the file ends in a part of a line that is not an envelope, and so
+    /// probably belongs to another program. [`SinkError::Locked`], [`SinkError::NotAFile`] and
+    /// [`SinkError::File`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, SinkError> {
         let given = path.as_ref();
-        // A later change of the working directory must not turn a rotation into another place.
+        // An absolute path stays right if the working directory changes before a rotation.
         let path = std::path::absolute(given).map_err(|error| failed("find", given, error))?;
         let file = LockedFile::open(&path)?;
         let writer = Writer::start(Lines::new(OnDisk { path: path.clone(), file })).map_err(SinkError::Thread)?;
         Ok(Self { path, writer })
     }
 
-    /// Where the file is, as an absolute path.
+    /// Returns the file's absolute path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -86,9 +89,8 @@ fn failed(action: &'static str, path: &Path, source: io::Error) -> SinkError {
     SinkError::File { action, path: path.to_owned(), source }
 }
 
-/// An open file that is ours alone. It is unlocked when dropped, and not only closed: a child that
-/// is being started at that moment may hold a copy of the descriptor until its exec, and with it
-/// the lock.
+/// An open, locked file. Drop unlocks it explicitly, because closing is not enough. A child process
+/// that is just being started has a copy of the descriptor, and with it the lock, until its exec.
 #[derive(Debug)]
 struct LockedFile(fs::File);
 
@@ -100,7 +102,8 @@ impl Drop for LockedFile {
 
 impl LockedFile {
     fn open(path: &Path) -> Result<Self, SinkError> {
-        // Asked before opening, because opening a device or a pipe may already have an effect.
+        // The type is checked before opening, because opening a device or a pipe may already have
+        // an effect.
         match fs::metadata(path) {
             Ok(found) if !found.is_file() => return Err(SinkError::NotAFile { path: path.to_owned() }),
             Ok(_) => {}
@@ -120,12 +123,12 @@ impl LockedFile {
         Ok(file)
     }
 
-    /// Leaves a file that ends with a whole line, and whose name and content survive a power loss.
+    /// Cuts a torn last line, and makes the file's name and content survive a power loss.
     fn cut_torn_line(&self, path: &Path) -> Result<(), SinkError> {
         let length = self.0.metadata().map_err(|error| failed("read", path, error))?.len();
         if length == 0 {
-            // It may be new: without this, a power loss could take the name away, and all that was
-            // synced with it.
+            // The file may be new. Without this sync, a power loss could remove its name, and all
+            // synced lines with it.
             return sync_directory(path).map_err(|error| failed("sync the directory of", path, error));
         }
         let keep = whole_lines(&self.0, length).map_err(|error| failed("read", path, error))?;
@@ -133,7 +136,7 @@ impl LockedFile {
             let mut start = [0; LINE_START.len()];
             let start = &mut start[..LINE_START.len().min((length - keep) as usize)];
             self.0.read_exact_at(start, keep).map_err(|error| failed("read", path, error))?;
-            // After a power loss a torn line may also have come out as zeros.
+            // After a power loss a torn line may also consist of zeros.
             if !LINE_START.starts_with(start) && start[0] != 0 {
                 return Err(SinkError::NotOurs { path: path.to_owned() });
             }
@@ -157,14 +160,14 @@ fn lock(file: &fs::File, path: &Path) -> Result<(), SinkError> {
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {
-    // The real path: the name may be a link into another directory.
+    // The real path is needed: the name may be a link into another directory.
     match fs::canonicalize(path)?.parent() {
         Some(directory) => fs::File::open(directory)?.sync_all(),
         None => Ok(()),
     }
 }
 
-/// The length of the file up to and with its last line end.
+/// Returns the length of the file up to its last line end, included.
 fn whole_lines(file: &fs::File, length: u64) -> io::Result<u64> {
     let mut block = vec![0; BLOCK_BYTES];
     let mut end = length;
@@ -180,19 +183,19 @@ fn whole_lines(file: &fs::File, length: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-/// What [`Lines`] needs of a file; a trait so that tests can let each step fail.
+/// The file operations that [`Lines`] needs. A trait, so that tests can make each step fail.
 trait Disk: Send + 'static {
-    /// Makes sure that the file that will be written is the one its path names.
+    /// Opens the path anew if it no longer names the open file.
     fn follow(&mut self) -> io::Result<()>;
-    /// The length of the file in bytes.
+    /// Returns the length of the file in bytes.
     fn length(&mut self) -> io::Result<u64>;
-    /// Adds bytes at the end; after an error, any part of them may be there.
+    /// Appends bytes. After an error, any part of them may be in the file.
     fn append(&mut self, lines: &[u8]) -> io::Result<()>;
-    /// Makes what was appended survive a power loss; after an error, any part of it may be lost.
+    /// Syncs the appended bytes. After an error, any part of them may be lost.
     fn sync(&mut self) -> io::Result<()>;
     /// Cuts the file to this length if it is longer.
     fn cut(&mut self, length: u64) -> io::Result<()>;
-    /// The file's name in errors.
+    /// Returns the file's name for errors.
     fn name(&self) -> String;
 }
 
@@ -228,7 +231,7 @@ impl Disk for OnDisk {
     }
 
     fn cut(&mut self, length: u64) -> io::Result<()> {
-        // Somebody else may have emptied it: cutting must never make it longer.
+        // Another program may have emptied the file. A cut must never make it longer.
         if self.length()? > length { self.file.0.set_len(length) } else { Ok(()) }
     }
 
@@ -240,8 +243,8 @@ impl Disk for OnDisk {
 /// Keeps a file made of whole lines: each write is there entirely and synced, or is cut away.
 struct Lines<D> {
     disk: D,
-    /// The length to cut back to before anything else is written: set from before a write until its
-    /// sync is done.
+    /// The length to which the file must be cut before the next write. Set from the start of a
+    /// write until its sync succeeds.
     cut_to: Option<u64>,
 }
 
@@ -271,19 +274,19 @@ impl<D: Disk> Lines<D> {
 
 impl<D: Disk> Output for Lines<D> {
     fn reopen(&mut self) -> io::Result<()> {
-        // What is to be cut is in the file that is open now.
+        // The bytes to cut are in the file that is open now.
         self.mend()?;
         self.disk.follow()
     }
 
     fn write(&mut self, lines: &[u8]) -> Result<(), String> {
         self.append(lines).map_err(|error| {
-            // Where this fails too, `cut_to` stays, and the next write begins with it.
+            // If this cut fails too, `cut_to` stays, and the next write begins with it.
             let cut = self.mend();
             let name = self.disk.name();
             match cut {
-                Ok(()) => format!("cannot write to {name}: {error}; nothing of this write is kept, it is tried again"),
-                Err(cut) => format!("cannot write to {name}: {error}; nor cut what was written of it: {cut}; it is tried again"),
+                Ok(()) => format!("cannot write to {name}: {error}; this write was cut away, it is tried again"),
+                Err(cut) => format!("cannot write to {name}: {error}; cannot cut this write away: {cut}; it is tried again"),
             }
         })
     }
@@ -294,8 +297,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A disk in memory: what is written, how much of it is synced, and the steps that will fail,
-    /// by number.
+    /// A disk in memory: the written bytes, the number of synced bytes, and the numbers of the
+    /// steps that will fail.
     #[derive(Default)]
     struct Fake {
         bytes: Vec<u8>,
@@ -329,7 +332,7 @@ mod tests {
             if done.is_ok() {
                 self.synced = self.bytes.len();
             } else {
-                // The pages are lost, and no later sync will say so.
+                // The pages are lost, and later syncs do not report that.
                 self.bytes[self.synced..].fill(0);
             }
             done
@@ -345,8 +348,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever fails, and as often as it does: after a write that is answered well, the file
-        /// is exactly the writes that were answered well, all of it synced.
+        /// Tests random faults: after every successful write, the file has exactly the successful
+        /// writes, all synced.
         #[test]
         fn only_whole_synced_writes_stay(faults in prop::collection::vec(1usize..60, 0..30)) {
             let mut lines = Lines::new(Fake { faults, ..Fake::default() });
@@ -369,7 +372,7 @@ mod tests {
         let error = lines.write(b"one\n").expect_err("the sync fails");
         assert_eq!(
             error,
-            "cannot write to out: No space left on device (os error 28); nothing of this write is kept, it is tried again"
+            "cannot write to out: No space left on device (os error 28); this write was cut away, it is tried again"
         );
         assert!(lines.disk.bytes.is_empty());
         assert_eq!(lines.write(b"one\n"), Ok(()));

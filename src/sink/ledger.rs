@@ -1,5 +1,5 @@
-//! Where a worker keeps what handlers have finished of an event until that event is committed, as a
-//! sink sees it.
+//! The worker's ledger as a sink sees it: the handler progress of an event until the event is
+//! committed.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,51 +8,52 @@ use async_trait::async_trait;
 
 use crate::event::{NameError, ObjectName};
 
-/// What was finished of the events of a batch when it was in other hands.
+/// The stored progress of a batch that another worker may have had before.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Progress {
-    /// The event this speaks of; those before it in the batch are finished. 0: none.
+    /// The id of the event whose progress is stored; 0: none. The events before it in the batch are
+    /// finished.
     pub(crate) id: u64,
-    /// What is finished of it: `handler:ID`, `once:SUBTASK`.
+    /// The event's finished handlers and subtasks: `handler:ID`, `once:SUBTASK`.
     pub(crate) finished: BTreeSet<String>,
-    /// How many events were emitted with that, and their bytes. They are pushed when the event is
-    /// over.
+    /// The number and the bytes of the events that these handlers have emitted. They are pushed
+    /// when the event is finalized.
     pub(crate) emitted: (usize, usize),
-    /// The bytes of the results that are kept with that.
+    /// The bytes of the stored results.
     pub(crate) results: usize,
 }
 
-/// What is kept with the success of a handler, each a field and its value.
+/// The values stored with the success of a handler, each a field and its value.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct With<'a> {
-    /// `emit:ID`: what it has emitted.
+    /// `emit:ID`: the emits.
     pub(crate) emits: Option<(&'a str, &'a [u8])>,
-    /// `result:ID`: its result.
+    /// `result:ID`: the result.
     pub(crate) result: Option<(&'a str, &'a [u8])>,
 }
 
-/// Why it could not be kept.
+/// The reason why progress could not be written or read.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum LedgerError {
-    /// The batch is in other hands: whatever is done now is done in vain.
-    #[error("the event is not this worker's any more")]
+    /// Another worker has the batch: all further work is in vain.
+    #[error("this worker has lost the event")]
     Lost,
-    /// Something stands in the way that waiting does not mend.
+    /// A failure that waiting does not repair.
     #[error("{0}")]
     Failed(String),
 }
 
-/// One batch's. Waits as long as Redis does not answer.
+/// The ledger of one batch. Its calls wait as long as Redis does not reply.
 #[async_trait]
 pub(crate) trait Ledger: fmt::Debug + Send + Sync {
     async fn read(&self) -> Result<Progress, LedgerError>;
 
-    /// Keeps that this is finished of the event with this id, and with it.
+    /// Records that a handler or subtask of the event with this id is finished, with its values.
     async fn write(&self, id: u64, field: &str, with: With<'_>) -> Result<(), LedgerError>;
 
-    /// Whether results are written into a row of the event log when the event ends.
+    /// Returns whether finalizing the event writes results into the event log.
     fn logs(&self) -> bool;
 
-    /// Checks the name of an object for which something is emitted.
+    /// Checks the name of an object for which an event is emitted.
     fn object(&self, name: &str) -> Result<ObjectName, NameError>;
 }

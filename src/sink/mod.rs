@@ -1,13 +1,13 @@
-//! Where a worker sends events: the [`Sink`] trait and the sinks that come with it.
+//! The target to which a worker sends events: the [`Sink`] trait and the sinks of this crate.
 //!
 //! - [`each`], [`batches`]: closures, called per event or per batch
 //! - [`Handlers`](crate::handlers::Handlers): handlers for types of events, which run in the worker
 //!   process
 //! - [`stdout`], [`File`]: envelopes as lines, through one writer thread each
-//! - [`Null`]: takes everything and keeps nothing
+//! - [`Null`]: counts every event as delivered and drops it
 //! - [`Spec`]: the names of sinks on the command line
 //!
-//! A sink owns nothing of the protocol: what it answers is all that the worker goes by. If the
+//! A sink knows nothing of the protocol. The worker relies only on the sink's results. If the
 //! process dies during a delivery, the batch comes again, with the same ids.
 
 mod closures;
@@ -42,27 +42,29 @@ pub(crate) use post::Post;
 pub use spec::{Spec, SpecError};
 pub use stdout::{Stdout, stdout};
 
-/// Where a worker sends events ("the backend").
+/// The target to which a worker sends events ("the backend").
 ///
-/// A sink is shared by all slots of a worker process and called concurrently, but never twice at
-/// once for one object. The future may be dropped at any await (a shutdown whose grace is over, a
-/// lost lease): what it did until then may have taken effect, and the same events come again with
-/// the same ids, so a sink or what stands behind it applies the receiver's rule or is idempotent.
+/// All slots of a worker process share a sink. It is called concurrently, but never twice at once
+/// for one object.
+///
+/// Cancellation: the future may be dropped at any await (the grace of a stop is over, the lease is
+/// lost). Effects until then may stay, and the same events come again with the same ids. So the
+/// sink, or its backend, must apply the receiver's rule or be idempotent.
 #[async_trait]
 pub trait Sink: Send + Sync + 'static {
-    /// Sends the events of `batch`, oldest first, and answers how many, from the front, are
-    /// delivered for good.
+    /// Sends the events of `batch`, oldest first. Returns the number of events, from the front,
+    /// that are delivered for good.
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered;
 
-    /// The longest time a delivery of one event takes by the sink's own account. One that blocks
-    /// its thread for this time and `stall_max` beyond it ends the process: see
-    /// [`WorkerConfig::stall_max`](crate::worker::WorkerConfig::stall_max).
+    /// Returns the longest time that a delivery of one event takes. A delivery that blocks its
+    /// thread for `stall_max` beyond this time ends the process: see
+    /// [`WorkerConfig::stall_max`](crate::worker::WorkerConfig::stall_max). Default: 0.
     fn timeout_max(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Opens anew what the sink has open, e.g. a file that was renamed; asked for by SIGHUP.
-    /// Returns whether the sink has anything of the kind. Deliveries go on meanwhile.
+    /// Opens files of the sink anew, e.g. after a rename; called at SIGHUP. Returns whether the
+    /// sink has such a file. Deliveries go on meanwhile.
     async fn reopen(&self) -> io::Result<bool> {
         Ok(false)
     }
@@ -109,28 +111,28 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// A batch, for tests of sinks and for programs that call a sink themselves. Ids run up from
-    /// `first` in steps of 1.
+    /// Returns a batch, for tests of sinks and for programs that call a sink themselves. Ids begin
+    /// at `first` and grow by 1.
     pub fn new(object: ObjectName, first: u64, prev: u64, payloads: Vec<Bytes>) -> Self {
         Self { object, first, prev, stride: 1, payloads }
     }
 
-    /// The object that all events of the batch belong to.
+    /// Returns the object of all events of the batch.
     pub fn object(&self) -> &ObjectName {
         &self.object
     }
 
-    /// How many events the batch has; at least 1 when a sink gets it.
+    /// Returns the number of events; at least 1 when a sink gets the batch.
     pub fn len(&self) -> usize {
         self.payloads.len()
     }
 
-    /// Whether there is no event.
+    /// Returns whether the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.payloads.is_empty()
     }
 
-    /// The events with their ids, oldest first. Cloning an event copies no payload.
+    /// Returns the events with their ids, oldest first. Cloning an event copies no payload.
     pub fn events(&self) -> impl ExactSizeIterator<Item = Event> + '_ {
         self.payloads.iter().enumerate().map(|(at, payload)| {
             let id = self.first + at as u64 * self.stride;
@@ -144,38 +146,37 @@ impl Batch {
     }
 }
 
-/// What a sink is told beside the batch.
+/// The context of a delivery.
 #[derive(Debug, Clone)]
 pub struct Context {
     /// The worker (slot) that delivers, `NAME.SLOT`.
     pub worker: Arc<str>,
-    /// How often the first event of the batch has failed before: 0 at the first try.
+    /// The number of earlier failures of the batch's first event; 0 at the first try.
     pub attempts: u32,
-    /// How often a worker died with the first event in hand.
+    /// The number of workers that died with the first event in hand.
     pub crashes: u32,
-    /// The fence of the process: a fresh UUID per attach. A store that keeps it can refuse what an
-    /// older process sends late.
+    /// The fence of the process: a fresh UUID per attach. A store that records it can refuse late
+    /// writes of an older process.
     pub token: Arc<str>,
-    /// Fires when the lease is lost or the worker stops at once: what is sent after that is sent in
-    /// vain.
+    /// Cancelled when the lease is lost or the worker stops at once. Events sent after that are
+    /// sent in vain.
     pub cancelled: CancellationToken,
-    /// Where is kept what handlers have finished; nothing outside of a worker.
+    /// The ledger of handler progress; `None` outside of a worker.
     pub(crate) ledger: Option<Arc<dyn Ledger>>,
-    /// Where the event under delivery is noted; nothing outside of a worker.
+    /// The post that records the event under delivery; `None` outside of a worker.
     pub(crate) post: Option<Arc<Post>>,
 }
 
 impl Context {
-    /// The delivery goes on with this event.
+    /// Records that the delivery goes on with this event.
     pub(crate) fn begins(&self, id: u64) {
         if let Some(post) = &self.post {
             post.event(id);
         }
     }
 
-    /// A context of a first try, for tests of sinks and for programs that call a sink themselves.
-    /// Outside of a worker nothing is kept of what handlers have finished, and what they emit goes
-    /// nowhere.
+    /// Returns the context of a first try, for tests of sinks and for programs that call a sink
+    /// themselves. Outside of a worker no handler progress is stored, and emits are dropped.
     pub fn detached() -> Self {
         Self {
             worker: "detached.0".into(),
@@ -189,7 +190,8 @@ impl Context {
     }
 }
 
-/// How many events of a batch, from the front, are delivered, and why the sink stopped if not all.
+/// The result of a delivery: the number of delivered events, from the front of the batch, and the
+/// reason if the sink stopped before the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct Delivered {
@@ -198,76 +200,78 @@ pub struct Delivered {
 }
 
 impl Delivered {
-    /// Every event of the batch is delivered.
+    /// Returns the result for a batch that is delivered entirely.
     pub fn all() -> Self {
         Self { count: None, stop: None }
     }
 
-    /// The first `count` events are delivered, the next one is not, for the reason given.
+    /// Returns the result for `count` delivered events; `stop` is the reason why the next event is
+    /// not.
     pub fn stopped(count: usize, stop: Stop) -> Self {
         Self { count: Some(count), stop: Some(stop) }
     }
 
-    /// The first `count` events are delivered, and the others may come again at once: what is done
-    /// so far is to be committed.
+    /// Returns the result for `count` delivered events that shall be committed now. The other
+    /// events may come again at once.
     pub fn so_far(count: usize) -> Self {
         Self { count: Some(count), stop: None }
     }
 
-    /// How many of a batch of `len` are delivered.
+    /// Returns the number of delivered events in a batch of `len`.
     pub fn count(&self, len: usize) -> usize {
         self.count.map_or(len, |count| count.min(len))
     }
 
-    /// Why the sink stopped, if it did.
+    /// Returns the reason why the sink stopped, if it did.
     pub fn stop(&self) -> Option<&Stop> {
         self.stop.as_ref()
     }
 }
 
-/// Why a sink stopped before the end of a batch.
+/// The reason why a sink stopped before the end of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stop {
-    /// This event, again later, with the same id and the same `prev`. The object waits as its
-    /// [retry policy](crate::worker::RetryPolicy) says, all others go on; where the event's
-    /// attempts are used up, the policy says what becomes of it.
+    /// This event failed now and may succeed later. It comes again with the same id and `prev`. Its
+    /// object is held with the backoff of the [retry policy](crate::worker::RetryPolicy); all other
+    /// objects go on. If the event's attempts are used up, the policy decides its fate.
     Transient {
-        /// What went wrong; kept with the object while it waits.
+        /// The error text, stored with the object while it waits.
         error: String,
-        /// Wait this long instead of the policy's backoff; it is no attempt more.
+        /// The wait instead of the policy's backoff. It adds no attempt.
         retry_after: Option<Duration>,
     },
-    /// This event, never: it goes to the dead letters and the object's next event follows.
+    /// This event will never succeed. It goes to the dead letters, and the object's next event
+    /// follows.
     Rejected {
-        /// What is wrong with it; kept with the dead letter.
+        /// The error text, stored with the dead letter.
         error: String,
     },
-    /// The sink itself, not the event: the worker stops claiming, keeps what it has, and tries
-    /// again with one slot.
+    /// The sink itself fails, not the event. The worker stops claiming, keeps its batches, and
+    /// tries the sink again with one slot.
     Unavailable {
-        /// What went wrong.
+        /// The error text.
         error: String,
     },
 }
 
 impl Stop {
-    /// This event, again later.
+    /// Returns [`Stop::Transient`] without a wait of its own.
     pub fn transient(error: impl fmt::Display) -> Self {
         Self::Transient { error: error.to_string(), retry_after: None }
     }
 
-    /// This event, never.
+    /// Returns [`Stop::Rejected`].
     pub fn rejected(error: impl fmt::Display) -> Self {
         Self::Rejected { error: error.to_string() }
     }
 
-    /// The sink itself is down.
+    /// Returns [`Stop::Unavailable`].
     pub fn unavailable(error: impl fmt::Display) -> Self {
         Self::Unavailable { error: error.to_string() }
     }
 
-    /// The error's text.
+    /// Returns the error text.
     pub fn error(&self) -> &str {
         match self {
             Self::Transient { error, .. } | Self::Rejected { error } | Self::Unavailable { error } => error,

@@ -1,4 +1,4 @@
-//! The sink `null`: takes everything and keeps nothing.
+//! The sink `null`: counts every event as delivered and drops it.
 
 use std::sync::Once;
 
@@ -6,8 +6,8 @@ use async_trait::async_trait;
 
 use super::{Batch, Context, Delivered, Sink};
 
-/// Counts every event as delivered and drops it: for measuring. It *consumes*: the events are gone
-/// from Redis. The first delivery of a process logs a warning that says so.
+/// Counts every event as delivered and drops it: for measuring. It *consumes*: the events leave
+/// Redis. The first delivery of a process logs a warning.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Null;
 

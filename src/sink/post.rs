@@ -1,4 +1,4 @@
-//! Where the deliveries of a slot are noted, for the watch of a worker.
+//! The post: a record of a slot's deliveries, which the watch of a worker reads.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -7,18 +7,18 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::event::ObjectName;
 
-/// Where the deliveries of a slot are noted.
+/// The record of a slot's deliveries.
 #[derive(Debug, Default)]
 pub(crate) struct Post {
-    /// Odd while a delivery is polled; another number with each poll and each event.
+    /// A number that is odd while a delivery is polled. Changes with each poll and each event.
     polls: AtomicU64,
-    /// The event under delivery.
+    /// The id of the event under delivery.
     id: AtomicU64,
     object: Mutex<Option<ObjectName>>,
 }
 
 impl Post {
-    /// Notes each poll of the delivery of this object's events, which begin with `first`.
+    /// Runs a delivery and records each of its polls. `first` is the id of the first event.
     pub(crate) async fn note<F: Future>(&self, object: &ObjectName, first: u64, delivery: F) -> F::Output {
         *self.object.lock().unwrap_or_else(PoisonError::into_inner) = Some(object.clone());
         self.id.store(first, Ordering::Relaxed);
@@ -30,13 +30,14 @@ impl Post {
         .await
     }
 
-    /// The delivery goes on with this event.
+    /// Records that the delivery goes on with this event.
     pub(crate) fn event(&self, id: u64) {
         self.id.store(id, Ordering::Relaxed);
         self.polls.fetch_add(2, Ordering::Release);
     }
 
-    /// A number that is odd while a delivery is polled; another one with each poll and each event.
+    /// Returns a number that is odd while a delivery is polled. It changes with each poll and each
+    /// event.
     pub(crate) fn polls(&self) -> u64 {
         self.polls.load(Ordering::Acquire)
     }
@@ -45,19 +46,19 @@ impl Post {
         !self.polls().is_multiple_of(2)
     }
 
-    /// The id of the event under delivery.
+    /// Returns the id of the event under delivery.
     pub(crate) fn id(&self) -> u64 {
         self.id.load(Ordering::Relaxed)
     }
 
-    /// The object of the delivery; empty before the first.
+    /// Returns the object of the delivery; empty before the first delivery.
     pub(crate) fn object(&self) -> String {
         let object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
         object.as_ref().map(ToString::to_string).unwrap_or_default()
     }
 }
 
-/// A poll under way, also where it panics.
+/// The guard of a poll under way. It also ends the poll after a panic.
 pub(crate) struct Polled<'a>(&'a Post);
 
 impl<'a> Polled<'a> {

@@ -1,4 +1,4 @@
-//! The command line's SINK: which sinks exist by name, and how they are opened.
+//! The SINK argument of the command line: the names of sinks, and how they are opened.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,28 +11,28 @@ use super::{File, Null, Sink, stdout};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Spec {
-    /// One envelope a line on standard output: [`Stdout`](super::Stdout).
+    /// One envelope per line on standard output: [`Stdout`](super::Stdout).
     Stdout,
-    /// One envelope a line in this file: [`File`].
+    /// One envelope per line in this file: [`File`].
     File(PathBuf),
-    /// Nowhere; it consumes: [`Null`].
+    /// No target; the events are consumed: [`Null`].
     Null,
 }
 
-/// Why a text names no sink.
+/// The reason why a text is not a sink.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
     /// There is no sink of this name.
-    #[error("there is no sink {0:?}; there are: stdout, file:PATH, null")]
+    #[error("the sink {0:?} does not exist; the sinks are stdout, file:PATH and null")]
     Unknown(String),
-    /// `file:` names no file.
+    /// `file:` has no path.
     #[error("the sink file: needs a path, e.g. file:events.ndjson")]
     NoPath,
 }
 
 impl Spec {
-    /// Opens the sink. Blocks where opening a file does: for the disk, and up to 1 s for its lock.
+    /// Opens the sink. May block: for the disk, and up to 1 s for the lock of a file.
     pub fn open(&self) -> Result<Box<dyn Sink>, SinkError> {
         Ok(match self {
             Self::Stdout => Box::new(stdout()?),
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!("file:".parse::<Spec>(), Err(SpecError::NoPath));
         for text in ["", "Stdout", "out.ndjson", "files:x"] {
             let error = text.parse::<Spec>().expect_err("no sink").to_string();
-            assert_eq!(error, format!("there is no sink {text:?}; there are: stdout, file:PATH, null"));
+            assert_eq!(error, format!("the sink {text:?} does not exist; the sinks are stdout, file:PATH and null"));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The sink `stdout`: envelopes as lines on standard output.
 //!
-//! Owns the writing, whole lines only; standard output itself is shared with the program. If the
-//! process dies in mid-write, the reader may be left with a part of a line; its event comes again.
+//! This module writes whole lines only. The program shares standard output. If the process dies
+//! during a write, the reader may get a part of a line; its event comes again.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -12,32 +12,33 @@ use tokio_util::sync::CancellationToken;
 use super::writer::{Output, Writer};
 use super::{Batch, Context, Delivered, Sink, SinkError};
 
-/// How long to wait where standard output was made non-blocking by somebody else and takes nothing
-/// now.
+/// The wait if standard output is full. Another program may have made it non-blocking.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 
-/// Writes one envelope a line to standard output (NDJSON).
+/// Writes one envelope per line to standard output (NDJSON).
 ///
-/// A batch counts as delivered once the kernel has taken its lines: what the reader of a pipe has
-/// not read when it ends is lost to it. A reader that is slow slows the worker down and blocks
-/// nothing else: the writing happens on a thread of the sink's own.
+/// A batch counts as delivered once the kernel has taken its lines. If the reader of a pipe ends,
+/// the lines that it has not read are lost to it. A slow reader slows the worker down but blocks no
+/// task, because the sink writes in its own thread.
 ///
-/// - **The reader is gone** (`seriatim worker --sink stdout | head`): whoever types this expects
-///   the worker to end when `head` has enough, and to keep the rest. So the batch in hand is
-///   answered `Unavailable`, and [`Stdout::closed`] fires, upon which the program should stop
-///   gracefully: no reader can come back to this pipe.
-/// - **Another error** (standard output is a file on a full disk): `Unavailable`. A line that was
-///   cut off is finished first when writing goes on, so that lines stay whole; the batch comes
-///   again, and its first lines may be there twice.
-/// - **Cancellation:** dropping `deliver` before its batch is taken up writes nothing; after that,
-///   the batch is written all the same.
+/// - **The reader is gone** (`seriatim worker --sink stdout | head`): no reader can come back to
+///   this pipe. So the batch in hand returns `Unavailable`, and [`Stdout::closed`] is cancelled.
+///   The program should then stop gracefully, which keeps the other events in Redis.
+/// - **Another error** (standard output is a file on a full disk): the batch returns `Unavailable`.
+///   A line that was cut off is finished before any other write, so that lines stay whole. The
+///   batch comes again, and its first lines may be there twice.
+/// - **Cancellation:** dropping `deliver` before the thread takes its batch writes nothing. After
+///   that, the batch is written.
 #[derive(Debug)]
 pub struct Stdout {
     closed: CancellationToken,
     writer: Writer,
 }
 
-/// Opens the sink `stdout`. Fails only where no thread can be started.
+/// Opens the sink `stdout`.
+///
+/// # Errors
+/// [`SinkError::Thread`] if no thread can be started.
 pub fn stdout() -> Result<Stdout, SinkError> {
     let closed = CancellationToken::new();
     let lines = Lines { out: Raw, owed: Vec::new(), closed: closed.clone() };
@@ -46,7 +47,8 @@ pub fn stdout() -> Result<Stdout, SinkError> {
 }
 
 impl Stdout {
-    /// Fires once a delivery found that nobody reads standard output any more.
+    /// Returns a token that is cancelled when a delivery finds that standard output has no reader
+    /// any more.
     pub fn closed(&self) -> CancellationToken {
         self.closed.clone()
     }
@@ -60,7 +62,7 @@ impl Sink for Stdout {
 }
 
 /// Standard output without the buffer of [`io::Stdout`], which would hide how much of a failed
-/// write went out.
+/// write was sent.
 struct Raw;
 
 impl Write for Raw {
@@ -75,15 +77,15 @@ impl Write for Raw {
 
 struct Lines<W> {
     out: W,
-    /// The rest of a line whose beginning went out before an error.
+    /// The rest of a line whose first part was written before an error.
     owed: Vec<u8>,
     closed: CancellationToken,
 }
 
 impl<W: Write> Lines<W> {
     fn lines(&mut self, lines: &[u8]) -> io::Result<()> {
-        // The lock keeps the program's own prints from getting between our lines; what they left in
-        // the buffer goes first.
+        // The lock keeps the program's own prints from getting between these lines. The bytes that
+        // they left in the buffer are written first.
         let mut lock = io::stdout().lock();
         lock.flush()?;
         let (sent, owed) = send(&mut self.out, &self.owed);
@@ -98,7 +100,7 @@ impl<W: Write> Lines<W> {
     }
 }
 
-/// Writes everything, and answers how many bytes went out and, if not all, why.
+/// Writes all bytes. Returns the number of bytes written and, if that is not all, the error.
 fn send(out: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut sent = 0;
     while sent < bytes.len() {
@@ -118,7 +120,7 @@ impl<W: Write + Send + 'static> Output for Lines<W> {
         self.lines(lines).map_err(|error| {
             if error.kind() == io::ErrorKind::BrokenPipe {
                 self.closed.cancel();
-                return "nobody reads standard output any more; restart the worker with a reader".to_owned();
+                return "standard output has no reader any more; restart the worker with a reader".to_owned();
             }
             format!("cannot write to standard output: {error}; it is tried again")
         })
@@ -129,7 +131,7 @@ impl<W: Write + Send + 'static> Output for Lines<W> {
 mod tests {
     use super::*;
 
-    /// Takes `room` bytes, then answers `error`.
+    /// A writer that takes `room` bytes, then returns `error`.
     struct Narrow {
         taken: Vec<u8>,
         room: usize,

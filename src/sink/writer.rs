@@ -1,11 +1,11 @@
-//! The writer thread that the line-writing sinks share: it owns the output, and turns what many
-//! slots deliver at once into one write.
+//! The writer thread that the line-writing sinks share. It has the output, and turns the deliveries
+//! of many slots into one write.
 //!
-//! Slots hand over their batches through a bounded channel; the thread takes all that wait, writes
-//! them in one go, and answers all of them (group commit). The channel is first in, first out and
-//! the thread is alone, so lines never interleave and the batches of one object stay in order even
-//! if a delivery is dropped and repeated. If the process dies here, nothing that was not answered
-//! counts.
+//! Slots send their batches through a bounded channel. The thread takes all waiting batches, writes
+//! them at once, and then replies to all of them (group commit). The channel is first in, first
+//! out, and only this thread writes. So lines never interleave, and the batches of one object stay
+//! in order even if a delivery is dropped and repeated. If the process dies here, batches without a
+//! reply do not count as delivered.
 
 use std::io;
 
@@ -13,28 +13,28 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Batch, Delivered, Stop};
 
-/// How many deliveries may wait for the thread; more than that wait for a place.
+/// The most deliveries that wait in the channel. Further deliveries wait to get into it.
 const REQUESTS_MAX: usize = 1024;
 
-/// A group takes no further batch once it has this many bytes.
+/// The bytes after which a group takes no further batch.
 const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 const THREAD_ENDED: &str = "the sink's writer thread has ended; restart the worker";
 
-/// What a writer thread writes to.
+/// The output of a writer thread.
 pub(super) trait Output: Send + 'static {
-    /// Writes whole lines for good. The error is one line for a person; the caller then counts none
-    /// of the lines as written.
+    /// Writes whole lines for good. The error is one line of text. After an error, none of the
+    /// lines counts as written.
     fn write(&mut self, lines: &[u8]) -> Result<(), String>;
 
-    /// Opens anew what has been renamed or deleted.
+    /// Opens the output anew if it was renamed or deleted.
     fn reopen(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// The slots' side of a writer thread. The thread ends after the group in hand when this is
-/// dropped.
+/// The handle of a writer thread. If the handle is dropped, the thread ends after the present
+/// group.
 #[derive(Debug)]
 pub(super) struct Writer {
     requests: mpsc::Sender<Request>,
@@ -60,8 +60,8 @@ impl Writer {
 
     /// Waits until the batch is written for good, or has failed.
     ///
-    /// Dropped before the thread took the batch, nothing is written; after that, all of it is
-    /// written nevertheless.
+    /// Cancellation: if dropped before the thread takes the batch, nothing is written. After that,
+    /// all of the batch is written.
     pub(super) async fn deliver(&self, batch: &Batch) -> Delivered {
         let (answer, answered) = oneshot::channel();
         let request = Request::Write(Write { batch: batch.clone(), answer });
@@ -76,7 +76,7 @@ impl Writer {
         }
     }
 
-    /// Opens the output anew, behind the writes that wait already.
+    /// Opens the output anew, after the writes that already wait.
     pub(super) async fn reopen(&self) -> io::Result<()> {
         let (answer, answered) = oneshot::channel();
         let ended = || io::Error::other(THREAD_ENDED);
@@ -97,8 +97,7 @@ fn run(mut waiting: mpsc::Receiver<Request>, mut output: impl Output) {
         if !answers.is_empty() {
             let written = output.write(&lines);
             for answer in answers.drain(..) {
-                // Nobody may be there any more: the delivery was dropped while its lines were
-                // written.
+                // The receiver may be gone: the delivery was dropped while its lines were written.
                 let _ = answer.send(written.clone());
             }
         }
@@ -110,11 +109,11 @@ fn run(mut waiting: mpsc::Receiver<Request>, mut output: impl Output) {
     }
 }
 
-/// Who waits for the output to be opened anew.
+/// The channel of a task that waits until the output is opened anew.
 type Reopened = Option<oneshot::Sender<io::Result<()>>>;
 
-/// Adds a batch to the group, unless nobody waits for it any more. A request to reopen ends the
-/// group and is returned.
+/// Adds a batch to the group, unless its delivery was dropped. A request to reopen ends the group
+/// and is returned.
 fn take(request: Request, lines: &mut Vec<u8>, answers: &mut Vec<oneshot::Sender<Result<(), String>>>) -> Reopened {
     let write = match request {
         Request::Reopen(answer) => return Some(answer),
@@ -139,7 +138,7 @@ mod tests {
     use super::*;
     use crate::event::ObjectName;
 
-    /// An output whose every write the test sees and answers.
+    /// An output whose writes wait until the test gives each a result.
     struct Hand {
         seen: channel::Sender<Vec<u8>>,
         answers: channel::Receiver<Result<(), String>>,
@@ -177,7 +176,7 @@ mod tests {
         let mut one = pin!(writer.deliver(&first));
         assert!(!polled_once(&mut one).await);
         assert_eq!(sees.recv().expect("a write"), line(1).as_bytes());
-        // The thread is busy with the first: these two wait and make one group.
+        // The thread is busy with the first batch: these two wait and make one group.
         let (mut two, mut three) = (pin!(writer.deliver(&second)), pin!(writer.deliver(&third)));
         assert!(!polled_once(&mut two).await && !polled_once(&mut three).await);
         answer.send(Ok(())).expect("the thread waits");

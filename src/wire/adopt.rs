@@ -1,4 +1,4 @@
-//! The call of `adopt`: a process takes over what names without a lease have.
+//! The call of the script `adopt`: a process takes over the objects of names without a lease.
 
 use std::time::Duration;
 
@@ -9,45 +9,45 @@ use super::lua::ADOPT;
 use super::reply::{Reply, millis};
 use crate::keys::Keys;
 
-/// How a process looks at other names.
+/// The settings with which a process looks at other names.
 #[derive(Debug, Clone, Copy)]
 pub struct Sweep<'a> {
-    /// Its own name, which it leaves alone.
+    /// The name of the calling process; the script skips it.
     pub own: &'a str,
-    /// Deaths with one event in hand after which that event waits for an operator.
+    /// The number of deaths with one event in hand after which the event is held for an operator.
     pub crashes_max: u32,
-    /// Time from a look at a name with a lease to the next one, over all processes.
+    /// The time between two looks at a name with a lease, by any process.
     pub look: Duration,
-    /// Time after which a name without a lease that has nothing is forgotten.
+    /// The time after which a name that has no lease and nothing in its slots is removed.
     pub forget: Duration,
-    /// Time since this process made its sweep before this one, by its own clock; none if there was
-    /// none.
+    /// The time since the previous sweep of this process, by its own clock; `None` before the first
+    /// sweep.
     pub since: Option<Duration>,
-    /// Time within which a process notices that its lease has ended, if its settings are those of
-    /// this process. Behind a step of the clock, takeovers wait for so long and 2 s more, but at
-    /// least 5 s.
+    /// The time within which a process with these settings notices that its lease has ended. After
+    /// a step of the clock, takeovers are paused for this time plus 2 s, but at least 5 s.
     pub notice: Duration,
 }
 
-/// What one call of `adopt` took over.
+/// The result of one call of `adopt`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Adopted {
-    /// Names that may have something are still due, or times are still to be moved: call again.
+    /// Whether another call is needed: watched names are still due, or times must still be moved.
     pub more: bool,
-    /// Held objects that are due earlier now, because Redis' clock has stepped back.
+    /// The number of held objects whose due time was moved back, because Redis' clock has stepped
+    /// back.
     pub moved: u64,
-    /// Leases may have ended whose processes live: Redis' clock has stepped ahead a moment ago, or
-    /// Redis could not be reached. Nothing is taken over.
+    /// Whether living processes may have lost their leases: Redis' clock stepped ahead just now, or
+    /// Redis could not be reached. Nothing is taken over then.
     pub is_ahead: bool,
-    /// Objects now held, due at once.
+    /// The number of objects that are now held, due at once.
     pub held: u64,
-    /// Names that slots had taken and did not own, now markers again.
+    /// The number of strays: names in slots that did not own them. Each is a marker again.
     pub strays: u64,
-    /// The worker names from which something was taken.
+    /// The worker names from which objects or strays were taken.
     pub names: Vec<String>,
 }
 
-/// Takes over what names without a lease have, as far as they are due to be looked at.
+/// Looks at the names that are due, and takes over the objects of those without a lease.
 pub async fn adopt(conn: &mut impl ConnectionLike, keys: &Keys, sweep: &Sweep<'_>) -> Result<Adopted, ScriptError> {
     let mut cmd = ADOPT.with_key(&keys.event_workers());
     cmd.arg(keys.prefix()).arg(sweep.own).arg(sweep.crashes_max).arg(millis(sweep.look)).arg(millis(sweep.forget));

@@ -1,4 +1,4 @@
-//! The call of `advance`: results in, batches out.
+//! The call of the script `advance`: it commits results and returns new batches.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::values::{HeldId, Reason, Tag};
 use crate::escape;
 use crate::keys::Keys;
 
-/// Where the script looks first for the next object to claim; due held objects and markers take
+/// The source that the script tries first for the next claim. Due held objects and markers take
 /// turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClaimFirst {
@@ -34,62 +34,62 @@ impl ClaimFirst {
     }
 }
 
-/// What became of the batch in a slot's hands.
+/// The result of the batch in a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// The object, as it stands in Redis.
+    /// The object's name, as stored in Redis.
     pub object: Bytes,
-    /// The tag the batch was handed out with.
+    /// The tag under which the batch was handed out.
     pub tag: Tag,
-    /// How many events, from the front, are delivered.
+    /// The number of delivered events, from the front of the batch.
     pub count: usize,
-    /// The id of the last of them; nothing where `count` is 0.
+    /// The id of the last delivered event; `None` if `count` is 0.
     pub last: Option<u64>,
-    /// What follows.
+    /// The next step for the rest of the batch.
     pub then: BatchResult,
 }
 
-/// What follows on a batch.
+/// The next step for the rest of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BatchResult {
-    /// All delivered: go on with the object.
+    /// Every event is delivered: the slot takes more events of the object.
     Done,
-    /// All delivered: let other objects have a turn.
+    /// Every event is delivered: the object yields its slot to other objects.
     Yield,
-    /// The rest stays in hand under a new tag.
+    /// The rest stays in flight in this slot, under a new tag.
     Part {
         /// The tag of the rest.
         next: Tag,
     },
-    /// The rest is held.
+    /// The object is held, with the rest as its held batch.
     Hold {
-        /// The numbers of the rest.
+        /// The tag of the rest.
         rest: Tag,
-        /// How long; nothing: until an operator releases it.
+        /// The time until the object is due; `None`: until an operator releases it.
         delay: Option<Duration>,
-        /// Why the object is held.
+        /// The reason.
         reason: Reason,
     },
-    /// The event after the delivered ones is a dead letter.
+    /// The first undelivered event becomes a dead letter.
     Reject {
-        /// The tag of what follows it; nothing where it was the last one.
+        /// The tag of the events after it; `None` if it was the last one.
         next: Option<Tag>,
-        /// Its id.
+        /// The id of the dead letter's event.
         id: u64,
-        /// What is wrong with it.
+        /// The error of the rejection.
         error: String,
-        /// How often its delivery has failed; the rejection itself is no failure.
+        /// The number of failed deliveries of the event, without the rejection.
         attempts: u32,
     },
-    /// The event after the delivered ones is over, with errors.
+    /// The first undelivered event is completed with errors.
     Complete {
-        /// The tag of what follows it; nothing where it was the last one.
+        /// The tag of the events after it; `None` if it was the last one.
         next: Option<Tag>,
-        /// Its id.
+        /// The id of the completed event.
         id: u64,
-        /// How it failed at last.
+        /// The last error.
         error: String,
-        /// How often its delivery has failed.
+        /// The number of failed deliveries of the event.
         attempts: u32,
     },
 }
@@ -135,13 +135,14 @@ impl BatchResult {
     }
 }
 
-/// The log of events: what is kept of it.
+/// The limits of the event log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EventLog {
-    /// About so many rows, the newest. 1 to 10^12, default 100,000.
+    /// The approximate number of newest rows that are kept: 1 to 10^12, default 100,000.
     pub keep: u64,
-    /// Rows that are younger. 1 s to 10 years, default: however old.
+    /// The age at which rows are dropped: 1 s to 10 years. Default: `None`, rows of any age are
+    /// kept.
     pub keep_for: Option<Duration>,
 }
 
@@ -151,38 +152,39 @@ impl Default for EventLog {
     }
 }
 
-/// One call.
+/// The arguments of one call of `advance`.
 pub struct Advance {
     cmd: Cmd,
     logs: bool,
 }
 
-/// The bounds of a call.
+/// The limits of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Events per batch.
+    /// The most events per batch.
     pub batch: usize,
-    /// Bytes per batch.
+    /// The most bytes per batch.
     pub batch_bytes: usize,
-    /// Bytes per reply.
+    /// The most bytes per reply.
     pub reply_bytes: usize,
-    /// Slots that may claim.
+    /// The most slots that may claim.
     pub claims: usize,
-    /// Markers looked at.
+    /// The most markers that the call reads.
     pub markers: usize,
-    /// How long the last id of an object is kept after a slot has released it; nothing: for ever.
+    /// The time for which an object's last id is kept after its release; `None`: for ever.
     pub forget_after: Option<Duration>,
-    /// Room for batches that may kill the process.
+    /// The number of suspects that the process may still take.
     pub suspects: Suspects,
 }
 
 impl Advance {
-    /// A call that names no slot yet, of a caller that has seen no id.
+    /// Returns a call without slots, for a caller that has seen no id.
     pub fn new(keys: &Keys, name: &str, token: &str, bounds: Bounds, from: ClaimFirst) -> Self {
         Self::beyond(keys, name, token, bounds, from, 0)
     }
 
-    /// The same, of a caller that has seen this id: new ids are above it.
+    /// Returns a call without slots, for a caller that has seen ids up to `highest`. New ids are
+    /// above `highest`.
     pub fn beyond(keys: &Keys, name: &str, token: &str, bounds: Bounds, from: ClaimFirst, highest: u64) -> Self {
         let mut cmd = ADVANCE.with_key(&keys.worker_lease(name));
         cmd.arg(keys.prefix()).arg(name).arg(token).arg(bounds.batch).arg(bounds.batch_bytes).arg(bounds.reply_bytes);
@@ -192,35 +194,36 @@ impl Advance {
         Self { cmd, logs: false }
     }
 
-    /// Has the call log what it finalizes. Comes before any slot is named.
+    /// Makes the call log the events that it finalizes. Must come before the first slot is added.
     pub fn log(&mut self, log: EventLog) {
         let keep_for = log.keep_for.map_or(0, millis);
         self.cmd.arg("log").arg(log.keep).arg(keep_for);
         self.logs = true;
     }
 
-    /// Names a slot that has, as far as the caller knows, no batch.
+    /// Adds a slot that has no batch, as far as the caller knows.
     pub fn free(&mut self, slot: usize) {
         self.cmd.arg(slot).arg("free");
     }
 
-    /// Names a slot that is busy, but for which a pop may have moved a name.
+    /// Adds a busy slot into whose list a pop may have moved a name.
     pub fn look(&mut self, slot: usize) {
         self.cmd.arg(slot).arg("look");
     }
 
-    /// Says of the slot that is named next: with what it reports, the event is over of which
-    /// handlers have finished something.
+    /// Marks the slot that is added next: its result may end the event whose handler progress is
+    /// stored.
     pub fn handled(&mut self, slot: usize) {
         self.cmd.arg(slot).arg("handled");
     }
 
-    /// Names a slot and what became of its batch.
+    /// Adds a slot with the result of its batch.
     pub fn report(&mut self, slot: usize, report: &Report) {
         self.report_taken(slot, report, Duration::ZERO);
     }
 
-    /// The same with how long ago it was given the batch, which the log keeps.
+    /// Adds a slot with the result of its batch, and the time since the slot took the batch, for
+    /// the log.
     pub fn report_taken(&mut self, slot: usize, report: &Report, ago: Duration) {
         let cmd = &mut self.cmd;
         cmd.arg(slot).arg(report.then.word()).arg(&report.object[..]).arg(report.tag.to_string());
@@ -252,39 +255,40 @@ impl Advance {
     }
 }
 
-/// The reply of a call.
+/// The reply to a call.
 #[derive(Debug)]
 pub enum Advanced {
-    /// The call was taken.
+    /// The script has run.
     Ok {
-        /// When the next held object is due; nothing: none waits for a time.
+        /// The time until the next held object is due; `None` if no held object has a due time.
         next_due: Option<Duration>,
-        /// More can be claimed at once.
+        /// Whether more objects can be claimed at once.
         more: bool,
-        /// Where to claim first next time.
+        /// The source to try first in the next call.
         from: ClaimFirst,
-        /// The slots that have a batch; all others of the call are free.
+        /// The slots with a batch. Every other slot of the call is free.
         batches: Vec<BatchReply>,
-        /// Objects that were held because one of their keys has a wrong type, and names that were
-        /// dropped because they may belong to another namespace: the escaped name, and why.
+        /// Pairs of an escaped name and an error. These objects are held because a key of theirs
+        /// has a wrong type, or their names were dropped because they may belong to another
+        /// namespace.
         quarantined: Vec<(String, String)>,
     },
-    /// The lease is gone, and nobody took the name since.
+    /// The lease is gone, and no other process has attached since.
     Lapsed,
-    /// The name has another lease, or another registration.
+    /// Another process has the name: the lease or the registration has another token.
     Fenced {
-        /// The lease, empty if there is none.
+        /// The present lease; empty if there is none.
         lease: String,
     },
 }
 
-/// A batch for a slot.
+/// The batch of a slot.
 pub struct BatchReply {
-    /// The slot.
+    /// The slot's number.
     pub slot: usize,
-    /// The object, as it stands in Redis.
+    /// The object's name, as stored in Redis.
     pub object: Bytes,
-    /// The tag.
+    /// The tag of the batch.
     pub tag: Tag,
     /// The id of the object's last delivered event.
     pub prev: u64,
@@ -299,20 +303,20 @@ impl fmt::Debug for BatchReply {
     }
 }
 
-/// Makes the call.
+/// Calls the script.
 ///
-/// Dropping the future does not take back a call that was sent; calling again with the same results
-/// is safe.
+/// Cancellation: a call that was sent may still run. It is safe to repeat a call with the same
+/// results.
 pub async fn advance(conn: &mut impl ConnectionLike, call: &Advance) -> Result<Advanced, ScriptError> {
     advanced(ADVANCE.call(conn, &call.cmd).await?)
 }
 
-/// Makes the call behind a blocking pop, in one round trip: Redis runs it as soon as the pop is
-/// over, whatever became of that. Answers what became of both; the connection failed where the
-/// whole is an error.
+/// Sends a blocking pop and the call of `advance` behind it, in one round trip. Redis runs the call
+/// as soon as the pop ends, even if the pop failed. Returns both results; the outer error is an
+/// error of the connection.
 ///
-/// A script that the server does not know is not loaded: that is left to the next call of
-/// [`advance`]. Dropping the future takes nothing back.
+/// Does not load a script that the server does not know; the next call of [`advance`] loads it.
+/// Cancellation: both commands may still run.
 pub(crate) async fn pop_and_advance(
     conn: &mut impl ConnectionLike,
     pop: Cmd,
@@ -343,7 +347,7 @@ fn ok(reply: &mut Reply) -> Result<Advanced, ScriptError> {
     let from = match reply.text()?.as_str() {
         "held" => ClaimFirst::Held,
         "markers" => ClaimFirst::Markers,
-        word => return Err(reply.wrong(format!("no place to claim from: {word:?}"))),
+        word => return Err(reply.wrong(format!("unknown source of claims {word:?}"))),
     };
     let mut entries = reply.array()?;
     let mut batches = Vec::with_capacity(entries.len());
@@ -363,7 +367,7 @@ fn ok(reply: &mut Reply) -> Result<Advanced, ScriptError> {
 fn batch(entry: &mut Reply) -> Result<BatchReply, ScriptError> {
     let (slot, object) = (entry.number()?, entry.bytes()?.into());
     let tag = entry.text()?;
-    let tag = tag.parse().map_err(|_| entry.wrong(format!("no tag: {tag:?}")))?;
+    let tag = tag.parse().map_err(|_| entry.wrong(format!("invalid tag {tag:?}")))?;
     let prev = entry.number()?;
     let mut events = Vec::with_capacity(entry.len());
     while entry.len() > 0 {
@@ -380,7 +384,7 @@ mod tests {
     use super::*;
     use crate::wire::values::ReasonCode;
 
-    /// The fields of each result, as lua/advance/results.lua lists them.
+    /// Returns the number of fields of a result word, as lua/advance/results.lua lists them.
     fn fields(word: &str) -> usize {
         let lua = include_str!("../../lua/advance/results.lua");
         let line = lua.lines().find_map(|line| line.trim_start().strip_prefix(&format!("{word} = {{ ")));
@@ -416,7 +420,7 @@ mod tests {
                 _ => String::new(),
             });
             let texts: Vec<_> = texts.collect();
-            // The number of the slot and the word come first.
+            // The first two texts are the slot's number and the result word.
             assert_eq!(texts.len() - 2, fields(&texts[1]), "{texts:?}");
         }
     }

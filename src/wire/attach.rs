@@ -1,4 +1,4 @@
-//! The call of `attach`: a process takes its name.
+//! The call of the script `attach`: a process takes its name.
 
 use std::time::Duration;
 
@@ -10,50 +10,51 @@ use super::reply::{Reply, millis};
 use super::suspects::Suspects;
 use crate::keys::Keys;
 
-/// What a process needs to take its name.
+/// The arguments of `attach`.
 #[derive(Debug, Clone)]
 pub struct Attach<'a> {
-    /// The name.
+    /// The name of the process.
     pub name: &'a str,
     /// A fresh token.
     pub token: &'a str,
-    /// `host pid start` of the process.
+    /// The host, process id and start of the process, and the length of its lease.
     pub holder: &'a str,
-    /// How long the lease holds without renewal.
+    /// The time for which the lease is valid without a renewal.
     pub lease: Duration,
-    /// How many slots the process runs.
+    /// The number of slots that the process runs.
     pub slots: usize,
-    /// The lease to take over from, as it was read; empty: none.
+    /// The lease to replace, exactly as read before; empty: replace none.
     pub displace: &'a str,
-    /// The token this process had before its lease lapsed; empty: none.
+    /// The token that this process had before its lease lapsed; empty if there was none.
     pub before: &'a str,
-    /// Deaths with one event in hand after which that event waits for an operator; 0: never.
+    /// The number of deaths with one event in hand after which the event is held for an operator;
+    /// 0: no limit.
     pub crashes_max: u32,
-    /// Room for batches that may kill the process.
+    /// The number of suspects that the process may take.
     pub suspects: Suspects,
 }
 
-/// What became of an attach.
+/// The result of an attach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attached {
-    /// The name is ours.
+    /// The process has the name.
     Attached {
-        /// Unfinished batches kept for our slots.
+        /// The number of unfinished batches that its slots keep.
         kept: u64,
-        /// Objects held: their slots are not run any more, or their event has killed too many
-        /// workers.
+        /// The number of objects that are now held: their slot does not run any more, or their
+        /// event has killed too many workers.
         held: u64,
     },
     /// Another process has the name.
     InUse {
-        /// The lease, as it is.
+        /// The lease of that process.
         lease: String,
-        /// How long it still holds if it is not renewed.
+        /// The time until that lease ends without a renewal.
         left: Duration,
     },
 }
 
-/// Takes a name.
+/// Takes the name, if no other process has it.
 pub async fn attach(conn: &mut impl ConnectionLike, keys: &Keys, args: &Attach<'_>) -> Result<Attached, ScriptError> {
     let mut cmd = ATTACH.with_key(&keys.worker_lease(args.name));
     cmd.arg(keys.prefix()).arg(args.name).arg(args.token).arg(args.holder).arg(millis(args.lease)).arg(args.slots);

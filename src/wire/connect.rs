@@ -1,4 +1,4 @@
-//! The call of `connect`: the first script on every new connection of a worker process.
+//! The call of the script `connect`, the first one on every new connection of a worker process.
 
 use redis::aio::ConnectionLike;
 
@@ -8,27 +8,28 @@ use super::lua::CONNECT;
 use super::reply::Reply;
 use crate::keys::Keys;
 
-/// What a process knows when it makes a connection.
+/// The arguments of `connect`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seen {
-    /// The highest id it has been given; 0 = none yet.
+    /// The highest id that the process has seen; 0: none.
     pub highest: u64,
-    /// The lowest id to give, by choice; 0 = a namespace without data begins at the time.
+    /// The first id of a new namespace, if a user chose one; 0: ids begin at the server's time.
     pub first_id: u64,
-    /// The log, if the process logs the events it finalizes.
+    /// The limits of the event log; `None` if the process writes no log.
     pub event_log: Option<EventLog>,
 }
 
-/// What `connect` found.
+/// The result of `connect`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connected {
-    /// The server's history is not the one known before: a failover, a restart, or another server.
+    /// Whether the server's history differs from the recorded one: a failover, a restart, or
+    /// another server.
     pub changed: bool,
-    /// The counter as it is now.
+    /// The present value of the id counter.
     pub counter: u64,
 }
 
-/// The first script on every new connection of a worker process.
+/// Calls `connect`, which must be the first script on every new connection.
 pub async fn connect(
     conn: &mut impl ConnectionLike,
     keys: &Keys,

@@ -1,4 +1,4 @@
-//! The call of `detach`: a process gives its name back.
+//! The call of the script `detach`: a process gives its name back.
 
 use redis::aio::ConnectionLike;
 
@@ -7,24 +7,24 @@ use super::lua::DETACH;
 use super::reply::Reply;
 use crate::keys::Keys;
 
-/// What became of a detach.
+/// The result of a detach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Detached {
-    /// The name is given back.
+    /// The process has given its name back.
     Detached {
-        /// Objects the slots still owned, now held, due at once.
+        /// The number of objects that its slots owned. They are held, due at once.
         held: u64,
     },
-    /// There was no lease any more: it lapsed, or this call was made before.
+    /// There was no lease: it lapsed, or an earlier copy of this call has run.
     Lapsed,
-    /// The name has another lease, or another registration.
+    /// Another process has the name: the lease or the registration has another token.
     Fenced {
-        /// The lease, empty if there is none.
+        /// The present lease; empty if there is none.
         lease: String,
     },
 }
 
-/// Gives a name back.
+/// Gives the name back.
 pub async fn detach(conn: &mut impl ConnectionLike, keys: &Keys, name: &str, token: &str) -> Result<Detached, ScriptError> {
     let mut cmd = DETACH.with_key(&keys.worker_lease(name));
     cmd.arg(keys.prefix()).arg(name).arg(token);

@@ -1,45 +1,46 @@
-//! Why a call of a script failed.
+//! The error of a script call.
 
 use redis::RedisError;
 
 use crate::connection::errors;
 
-/// A call that did not give a reply of the protocol.
+/// A script call without a valid reply.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScriptError {
-    /// The connection failed, or Redis refused. The step may have happened; calling again is safe.
+    /// The connection failed, or Redis refused the call. The script may have run; it is safe to
+    /// call again.
     #[error(transparent)]
     Redis(#[from] RedisError),
-    /// The reply is not one that the script gives: another version of it, or another program's.
+    /// The reply is invalid: it is of another version of the script, or of another program.
     #[error("unexpected reply of the script {script}: {what}")]
     Protocol {
         /// The script's name.
         script: &'static str,
-        /// What is wrong with the reply.
+        /// A description of the mistake in the reply.
         what: String,
     },
-    /// `next.event.id` holds something that is no counter, or the counter is at its end (2^53).
-    #[error("next.event.id holds {0:?}, which is no usable counter; put it right before workers go on")]
+    /// `next.event.id` is not a counter, or the counter has reached its end (2^53).
+    #[error("next.event.id is {0:?}, which is not a valid counter; correct it, and workers go on")]
     Counter(String),
-    /// The Redis user may not do what the scripts do.
+    /// The Redis user has no right to a command that the scripts use.
     #[error("the Redis user may not use {0} on these keys; grant it what docs/protocol.md lists under Permissions")]
     Denied(String),
-    /// A key has a type that the protocol does not allow; nothing was done.
-    #[error("{key} is a {found}, which it must not be; nothing was done: `seriatim check` tells more")]
+    /// A key has a type that the protocol does not allow. The script changed nothing.
+    #[error("{key} has the wrong type {found}; nothing was changed; `seriatim check` has details")]
     WrongType {
         /// The key.
         key: String,
-        /// Its type.
+        /// The type of the key.
         found: String,
     },
-    /// The data is of a version of the protocol that this program does not know; nothing was done.
+    /// The data has a protocol version that this program does not know. The script changed nothing.
     #[error("the data is of protocol version {0}, this program knows 1 and 2; run a version that knows it")]
     Schema(String),
 }
 
 impl ScriptError {
-    /// The error in one line; an error of Redis with its code.
+    /// Returns the error in one line. An error of Redis begins with its code.
     pub(crate) fn told(&self) -> String {
         match self {
             Self::Redis(error) => errors::told(error),
@@ -47,7 +48,7 @@ impl ScriptError {
         }
     }
 
-    /// Whether a key has a type that the protocol does not allow.
+    /// Returns whether the error is a key of a wrong type.
     pub fn is_wrong_type(&self) -> bool {
         matches!(self, Self::WrongType { .. }) || matches!(self, Self::Redis(error) if error.code() == Some("WRONGTYPE"))
     }

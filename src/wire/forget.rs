@@ -1,4 +1,4 @@
-//! The call of `forget`: the last ids of idle objects go.
+//! The call of the script `forget`: it deletes the last ids of idle objects.
 
 use redis::ToRedisArgs;
 use redis::aio::ConnectionLike;
@@ -12,56 +12,55 @@ use crate::keys::Keys;
 /// The most objects in one call.
 pub const OBJECTS_MAX: usize = 250;
 
-/// What became of an object that was to be forgotten. All but the first of these have changed
-/// nothing.
+/// The result for one object. Only [`Forgot::Forgotten`] changed data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Forgot {
-    /// It was idle, and its last id is gone.
+    /// The object was idle, and its last id is deleted.
     Forgotten {
-        /// The id of its last event delivered.
+        /// The id of the object's last delivered event.
         last_event_id: String,
     },
-    /// It is idle, and there is no last id of it: no event was ever delivered, or it was forgotten
-    /// before.
+    /// The object is idle and has no last id: no event was ever delivered, or the object was
+    /// forgotten before.
     Unknown,
-    /// It has events.
+    /// The object has queued events.
     Queued {
-        /// How many.
+        /// The number of queued events.
         events: u64,
     },
-    /// A worker has it.
+    /// A worker owns the object.
     Owned {
         /// The worker's id.
         owner: String,
     },
-    /// It is held.
+    /// The object is held.
     Held,
-    /// A key that is reserved for later versions speaks of it, or events that handlers have emitted
-    /// were never pushed.
+    /// A key reserved for later versions exists for the object, or emits of its handlers were never
+    /// pushed.
     Reserved {
-        /// The key, without a namespace.
+        /// The key, without its namespace.
         key: String,
     },
-    /// One of its keys has a wrong type.
+    /// A key of the object has a wrong type.
     Wrong {
-        /// The key, without a namespace.
+        /// The key, without its namespace.
         key: String,
     },
 }
 
 impl Forgot {
-    /// Whether nothing remains of the object.
+    /// Returns whether the object is idle and has no last id now.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Forgotten { .. } | Self::Unknown)
     }
 }
 
-/// Forgets those of these objects, at most [`OBJECTS_MAX`], that are idle, in one step, and answers
-/// what became of each.
+/// Forgets the idle ones among these objects, in one step. Takes at most [`OBJECTS_MAX`] objects.
+/// Returns a result for each object.
 ///
-/// Dropping the future does not take back a call that was sent; calling again is safe.
+/// Cancellation: a call that was sent may still run. It is safe to repeat the call.
 pub async fn forget(
     conn: &mut impl ConnectionLike,
     keys: &Keys,
@@ -94,7 +93,7 @@ pub async fn forget(
         });
     }
     if all.len() != objects.len() {
-        return Err(reply.wrong(format!("{} answers for {} objects", all.len(), objects.len())));
+        return Err(reply.wrong(format!("{} results for {} objects", all.len(), objects.len())));
     }
     Ok(all)
 }

@@ -1,4 +1,5 @@
-//! The call of `handled`: what handlers have finished of an event in a slot's hands.
+//! The call of the script `handled`: it reads and writes the handler progress of an event in
+//! flight.
 
 use std::collections::BTreeSet;
 
@@ -10,69 +11,70 @@ use super::reply::Reply;
 use super::values::Tag;
 use crate::keys::Keys;
 
-/// A batch in a slot's hands.
+/// A batch in flight in a slot.
 #[derive(Debug, Clone, Copy)]
 pub struct SlotBatch<'a> {
     /// The name of the process.
     pub name: &'a str,
-    /// Its token.
+    /// The token of the process.
     pub token: &'a str,
-    /// The slot.
+    /// The slot's number.
     pub slot: usize,
-    /// The object, as it stands in Redis.
+    /// The object's name, as stored in Redis.
     pub object: &'a [u8],
     /// The tag of the batch.
     pub tag: Tag,
 }
 
-/// What is finished of an event of the batch.
+/// One finished handler or subtask of an event.
 #[derive(Debug, Clone, Copy)]
 pub struct Finished<'a> {
     /// The event's id.
     pub id: u64,
-    /// `handler:ID` or `once:SUBTASK`.
+    /// The field `handler:ID` or `once:SUBTASK`.
     pub field: &'a str,
-    /// The field `emit:ID` and its value, where the handler has emitted.
+    /// The field `emit:ID` with its value, if the handler has emitted.
     pub emits: Option<(&'a str, &'a [u8])>,
-    /// The field `result:ID` and its value, if the handler has a result.
+    /// The field `result:ID` with its value, if the handler has a result.
     pub result: Option<(&'a str, &'a [u8])>,
 }
 
-/// What became of the call.
+/// The result of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Handled {
-    /// It was taken.
+    /// The progress was written or read.
     Kept {
-        /// Where it asked what is kept: the event that speaks of; 0 where there is none.
+        /// If the call read progress: the id of the event whose progress is stored, or 0 if none
+        /// is.
         id: u64,
-        /// What is finished of it.
+        /// The finished handlers and subtasks of that event.
         finished: BTreeSet<String>,
-        /// How many events those that have finished have emitted, and the bytes of their objects'
-        /// names and of the events themselves.
+        /// The number of events that its finished handlers have emitted, and their bytes: object
+        /// names and events.
         emitted: (usize, usize),
-        /// The bytes of the results that are kept.
+        /// The bytes of the stored results.
         results: usize,
     },
-    /// Of an earlier event something is still to be pushed.
+    /// An earlier event has emits that are not pushed yet.
     Unpushed {
-        /// Its id.
+        /// The id of the earlier event.
         id: String,
     },
-    /// The slot has another batch, or a later event of it is under way.
+    /// The slot has another batch, or a later event of the batch has progress already.
     Other,
-    /// The lease is gone, and nobody took the name since.
+    /// The lease is gone, and no other process has attached since.
     Lapsed,
-    /// The name has another lease, or another registration.
+    /// Another process has the name: the lease or the registration has another token.
     Fenced {
-        /// The lease, empty if there is none.
+        /// The present lease; empty if there is none.
         lease: String,
     },
 }
 
-/// Keeps what is finished of an event; where there is nothing, asks what is kept. Where a handler
-/// has emitted, Redis must have memory: at its `maxmemory` nothing is done.
+/// Writes the progress of an event; without `finished`, reads the stored progress. If the handler
+/// has emitted, Redis needs memory: at `maxmemory` the call fails and changes nothing.
 ///
-/// Dropping the future does not take back a call that was sent; calling again is safe.
+/// Cancellation: a call that was sent may still run. It is safe to repeat the call.
 pub async fn handled(
     conn: &mut impl ConnectionLike,
     keys: &Keys,
@@ -95,11 +97,13 @@ pub async fn handled(
             let mut results = 0usize;
             while reply.len() > 0 {
                 let (field, value) = (reply.lossy()?, reply.lossy()?);
-                // Another program may have written to the hash: what is no id speaks of no event.
+                // Another program may have written the hash. If its event id is invalid, the hash
+                // counts as empty.
                 match field.as_str() {
                     "id" => id = value.parse().unwrap_or(0),
                     _ if field.starts_with("emit:") => {
-                        // One that cannot be read counts as well: it is the commit that finds out.
+                        // An unreadable value counts as one without events. The commit reports the
+                        // error.
                         let (events, bytes) = value.split_once(' ').unwrap_or_default();
                         emitted.0 = emitted.0.saturating_add(events.parse().unwrap_or(1));
                         emitted.1 = emitted.1.saturating_add(bytes.parse().unwrap_or(0));

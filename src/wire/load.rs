@@ -1,60 +1,62 @@
-//! How much work one call of `advance` may bring to Redis, which does nothing else meanwhile.
+//! The limit on the work that one call of `advance` causes. Redis runs nothing else during the
+//! call.
 
-/// The largest weight of all results of one call together, in bytes.
+/// The largest weight of all results of one call, in bytes.
 const CALL_BYTES: usize = 2 << 20;
-/// A batch, however small, takes about six commands.
+/// The weight of any batch: about six commands.
 const BATCH_BYTES: usize = 4096;
-/// A command that takes or deletes an event costs about as much as so many bytes.
+/// The weight of one command that takes or deletes an event.
 const EVENT_BYTES: usize = 512;
-/// A row of the event log costs about two such commands.
+/// The weight of one row of the event log: about two such commands.
 const ROW_BYTES: usize = 1024;
-/// A result that does not end a batch takes about ten commands more: the rest is held or kept, an
-/// error noted, a dead letter written.
+/// The added weight of a result that leaves a rest: about ten commands. They hold or keep the rest,
+/// record an error, or write a dead letter.
 const REST_BYTES: usize = 8192;
-/// An event that a handler has emitted takes up to three commands: its queue's type, the push and a
-/// marker.
+/// The weight of one emitted event: up to three commands. They read its queue's type, push the
+/// event, and add a marker.
 const EMIT_BYTES: usize = 2048;
-/// A field that says what is finished of an event: it is read with its name, which may be long, and
-/// deleted.
+/// The weight of one finished handler or subtask. Its field is read with its name, which may be
+/// long, and deleted.
 const FINISHED_BYTES: usize = 512;
 
-/// The work of one result, in bytes: each command counts as a number of bytes that takes as long.
+/// The weight of one result, in bytes. Each command counts as a number of bytes that takes equally
+/// long.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Load(usize);
 
 impl Load {
-    /// A batch that leaves a slot. The next batch of the object, which may follow in the same call,
-    /// is bounded by the script.
+    /// Returns the weight of a batch that leaves its slot. The script itself bounds the object's
+    /// next batch, which the same call may return.
     pub fn of_batch(events: usize, bytes: usize) -> Self {
         Self(BATCH_BYTES.saturating_add(bytes).saturating_add(events.saturating_mul(EVENT_BYTES)))
     }
 
-    /// Adds what becomes of the rest of the batch.
+    /// Adds the weight of a rest that is held, kept or rejected.
     #[must_use]
     pub fn with_rest(self) -> Self {
         Self(self.0.saturating_add(REST_BYTES))
     }
 
-    /// Adds the rows of the event log.
+    /// Adds the weight of rows of the event log.
     #[must_use]
     pub fn with_rows(self, rows: usize, bytes: usize) -> Self {
         Self(self.0.saturating_add(bytes).saturating_add(rows.saturating_mul(ROW_BYTES)))
     }
 
-    /// Adds the events that handlers have emitted.
+    /// Adds the weight of events that handlers have emitted.
     #[must_use]
     pub fn with_emits(self, events: usize, bytes: usize) -> Self {
         Self(self.0.saturating_add(bytes).saturating_add(events.saturating_mul(EMIT_BYTES)))
     }
 
-    /// Adds the subtasks and handlers that are finished of the event that the result ends.
+    /// Adds the weight of the finished handlers and subtasks of the event that the result ends.
     #[must_use]
     pub fn with_finished(self, fields: usize) -> Self {
         Self(self.0.saturating_add(fields.saturating_mul(FINISHED_BYTES)))
     }
 }
 
-/// The room for results that one call has left.
+/// The weight that one call can still take.
 #[derive(Debug, Clone, Copy)]
 pub struct Room {
     left: usize,
@@ -62,14 +64,14 @@ pub struct Room {
 }
 
 impl Room {
-    /// The room of one call, the same with all settings: what a reply may have depends on the link,
-    /// what a call may do depends on Redis.
+    /// Returns the room of one call. No setting changes it: the limit of a reply depends on the
+    /// link, the limit of a call depends on Redis.
     pub fn of_call() -> Self {
         Self { left: CALL_BYTES, is_empty: true }
     }
 
-    /// Takes the result in if there is room. The first one always fits: a result that is larger
-    /// than the room goes alone.
+    /// Takes the result if there is room, and returns whether there was. The first result always
+    /// fits: a result larger than the room goes alone.
     pub fn admits(&mut self, load: Load) -> bool {
         let fits = self.is_empty || load.0 <= self.left;
         if fits {
@@ -95,8 +97,8 @@ mod tests {
         assert!(room.admits(Load::of_batch(1, 100)));
     }
 
-    /// Finished subtasks weighed nothing: one call read those of all slots, 128,000 with default
-    /// settings, in 97 ms.
+    /// Regression: finished subtasks once had no weight. One call read the subtasks of all slots,
+    /// 128,000 with default settings, in 97 ms.
     #[test]
     fn a_call_takes_in_few_results_with_many_subtasks() {
         let mut room = Room::of_call();

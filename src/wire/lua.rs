@@ -1,4 +1,4 @@
-//! Puts the text of each script together out of the files in `lua/` (lua/README.md).
+//! Assembles the text of each script from the files in `lua/` (lua/README.md).
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -9,14 +9,14 @@ use redis::{Cmd, ErrorKind, RedisError, ScriptInvocation, ServerErrorKind, Value
 use crate::failpoints::around;
 use crate::keys;
 
-/// Works at `maxmemory` too: the backlog must still drain, and an operator still decide.
+/// The script also runs at `maxmemory`: the backlog must drain, and operators must be able to act.
 const ALLOW_OOM: &str = "#!lua flags=allow-oom\n";
-/// Needs memory: Redis refuses it at `maxmemory`, as a whole.
+/// The script needs memory: at `maxmemory` Redis refuses all of it.
 const DENY_OOM: &str = "#!lua\n";
-/// Only reads: Redis runs it at `maxmemory` and on replicas too.
+/// The script only reads: Redis also runs it at `maxmemory` and on replicas.
 const NO_WRITES: &str = "#!lua flags=no-writes\n";
 
-/// The text of a file in `lua/`.
+/// Returns the text of a file in `lua/`.
 #[cfg(not(feature = "failpoints"))]
 macro_rules! lua {
     ($file:expr) => {
@@ -24,7 +24,7 @@ macro_rules! lua {
     };
 }
 
-/// The same, or what is put in its place.
+/// Returns the text of a file in `lua/`, or of its replacement in `SERIATIM_LUA_DIR`.
 #[cfg(feature = "failpoints")]
 macro_rules! lua {
     ($file:expr) => {
@@ -34,17 +34,17 @@ macro_rules! lua {
 
 /// A script of the manifest.
 struct Source {
-    /// The scripts with the same users: `worker`, `operator`, or `other`.
+    /// The users of the script: `worker`, `operator`, or `other`.
     group: &'static str,
-    /// Its file, without `.lua`.
+    /// The name of its file, without `.lua`.
     file: &'static str,
-    /// Its modules.
+    /// The names of its modules.
     modules: &'static [&'static str],
-    /// Returns the text of its file.
+    /// A function that returns the text of its file.
     text: fn() -> String,
 }
 
-/// Makes the table of all modules, the table of all scripts, and the scripts.
+/// Generates from the manifest the table of modules, the table of scripts, and the scripts.
 macro_rules! manifest {
     (
         modules { $($dir:literal: $($module:ident)+;)* }
@@ -58,7 +58,7 @@ macro_rules! manifest {
             }
         }
 
-        /// Every script.
+        /// All scripts.
         const SCRIPTS: &[Source] = &[$($(Source {
             group: stringify!($group),
             file: $file,
@@ -68,7 +68,7 @@ macro_rules! manifest {
 
         $($(pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| Script::new($flags, $file));)*)*
 
-        /// Every module, as the directory it is in and its name.
+        /// All modules, as pairs of directory and name.
         #[cfg(test)]
         const MODULES: &[(&str, &str)] = &[$($(($dir, stringify!($module)),)+)*];
     };
@@ -113,7 +113,7 @@ manifest! {
     }
 }
 
-/// A script's text, with the means to call it.
+/// A script's text, with the functions that call it.
 pub(crate) struct Script {
     inner: redis::Script,
 }
@@ -125,21 +125,21 @@ impl Script {
         Self { inner: redis::Script::new(&assemble(flags, source)) }
     }
 
-    /// Begins a call with the one key that tells Redis where the call belongs; arguments follow.
+    /// Begins a call. Its one key tells a Redis cluster which node runs the call. Arguments follow.
     pub(crate) fn with_key(&self, key: &str) -> Cmd {
         let mut cmd = redis::cmd("EVALSHA");
         cmd.arg(self.inner.get_hash()).arg(1).arg(key);
         cmd
     }
 
-    /// Begins a call that loads the script where the server does not know it.
+    /// Begins a call that first loads the script if the server does not know it.
     pub(crate) fn invoke(&self) -> ScriptInvocation<'_> {
         self.inner.prepare_invoke()
     }
 
-    /// Calls the script; loads it first where the server does not know it.
+    /// Calls the script. If the server does not know the script, loads it first.
     ///
-    /// Dropping the future does not take back a call that was sent.
+    /// Cancellation: a call that was sent may still run.
     pub(crate) async fn call(&self, conn: &mut impl ConnectionLike, cmd: &Cmd) -> Result<Value, RedisError> {
         match conn.req_packed_command(cmd).await.and_then(Value::extract_error) {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
@@ -151,19 +151,19 @@ impl Script {
     }
 }
 
-/// The beginning of every script: the prefix of all keys, the two ways to call Redis, the state of
-/// the call (only advance has one), and the modules.
+/// The first lines of every script: the prefix of all keys, two functions that call Redis, the
+/// state of the call (only in advance), and the modules.
 const HEAD: &str = "local P, call, try = ARGV[1], redis.call, redis.pcall\nlocal C, M\n";
-/// The command by which a worker process waits for markers. No script calls it.
+/// The command with which a worker process waits for markers. No script calls it.
 const POP: &str = "BLMOVE";
 
-/// Adds the commands that a text calls, by `call` and `try`.
+/// Adds the commands that a text passes to `call` and `try`.
 fn add_commands(commands: &mut BTreeSet<String>, text: &str) {
     let calls = ["call('", "try('"].into_iter().flat_map(|call| text.split(call).skip(1));
     commands.extend(calls.map(|rest| rest.split('\'').next().unwrap_or_default().to_owned()));
 }
 
-/// Returns the commands that the users of these scripts need, with blanks between them.
+/// Returns the commands that the users of these scripts need, separated by spaces.
 fn rights(group: &str) -> String {
     let mut commands = BTreeSet::new();
     for source in SCRIPTS.iter().filter(|source| source.group == group) {
@@ -176,12 +176,12 @@ fn rights(group: &str) -> String {
     commands.into_iter().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the text of a script: its head, a table of the modules, and its own file. A module is made
-/// when it is first used.
+/// Returns the text of a script: the head, a table of the modules, and the script's file. A module
+/// is made at its first use.
 ///
-/// Lua makes all functions and tables of a script anew in each call, so a call pays for what it
-/// makes. That is why names stand for texts in the files, and the script has the texts themselves:
-/// `K.events` for a key, `RIGHTS` for the commands that its users need, and the lists of keys.
+/// Lua makes all functions and tables of a script anew in each call, so a call pays for each of
+/// them. So the assembly replaces names by texts: `K.events` by the text of the key, `RIGHTS` by the
+/// commands that the script's users need, and the names of lists of keys by the lists.
 fn assemble(flags: &str, source: &Source) -> String {
     let mut made = String::new();
     if !source.modules.is_empty() {
@@ -200,7 +200,7 @@ fn assemble(flags: &str, source: &Source) -> String {
         text = text.replace(name, &table);
     }
     let mut keys: Vec<_> = keys::for_lua().collect();
-    // The longer names first: some begin as others do.
+    // Longer names come first, because some names begin with another name.
     keys.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
     keys.iter().fold(text, |text, (name, spelling)| text.replace(&format!("K.{name}"), &format!("'{spelling}'")))
 }
@@ -224,7 +224,7 @@ mod tests {
         modules.chain(scripts).collect()
     }
 
-    /// Returns the fields of modules that the text uses, as `module.name`.
+    /// Returns the fields of modules that the text uses, each as `module.name`.
     fn used(text: &str) -> BTreeSet<String> {
         let code = text.lines().filter(|line| !line.trim_start().starts_with("--"));
         code.flat_map(|line| line.match_indices("M.").map(move |(at, _)| (line, at)))
@@ -233,7 +233,7 @@ mod tests {
             .collect()
     }
 
-    /// Returns the fields in its lines `-- Uses:`.
+    /// Returns the fields that its `-- Uses:` lines list.
     fn listed(text: &str) -> BTreeSet<String> {
         let lines = text.lines().filter_map(|line| line.strip_prefix("-- Uses: "));
         lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    /// The header of a script has these sections, each once and in this order.
+    /// Tests that the header of each script has these sections, each once and in this order.
     #[test]
     fn every_script_has_a_whole_header() {
         for source in SCRIPTS {
@@ -271,7 +271,7 @@ mod tests {
         }
     }
 
-    /// A script has the modules that it uses, and the modules that these use.
+    /// Tests that a script has its modules and the modules that these use.
     #[test]
     fn every_script_has_the_modules_it_needs() {
         let files = files();
@@ -290,8 +290,8 @@ mod tests {
         }
     }
 
-    /// A name that no file makes would be a global one, which Redis refuses only when the script
-    /// comes there.
+    /// Tests for names that no file defines. Such a name would be a global, and Redis refuses
+    /// globals only when the script reaches them.
     #[test]
     fn every_key_that_is_used_is_there() {
         let keys: BTreeSet<_> = keys::for_lua().map(|(name, _)| name).collect();
@@ -305,7 +305,7 @@ mod tests {
         }
     }
 
-    /// The list of rights has only commands whose names stand in the call.
+    /// Tests that command names are literals. Only literals get into the list of rights.
     #[test]
     fn every_command_of_a_script_that_asks_for_rights_is_a_literal() {
         let files = files();
@@ -324,8 +324,8 @@ mod tests {
         }
     }
 
-    /// A command that a script uses and that nobody has asked for could fail in the middle of the
-    /// script.
+    /// Tests that each writing script checks its rights first. A command without a right would fail
+    /// in the middle of the script.
     #[test]
     fn rights_are_asked_for_every_command_of_a_script_that_writes() {
         let arguments = read("lib/rights.lua");
@@ -358,7 +358,7 @@ mod tests {
         line.trim_end_matches('.')
     }
 
-    /// The manifest and the first lines of the files make the tables in lua/README.md.
+    /// Tests that the tables in lua/README.md match the manifest and the first lines of the files.
     #[test]
     fn the_tables_of_the_readme_are_those_of_the_manifest() {
         let files = files();

@@ -1,19 +1,18 @@
-//! The Lua scripts and their typed calls: the only place that knows what goes over the wire to them
-//! and what comes back.
+//! The Lua scripts and their typed calls. Only this module knows the arguments and replies of the
+//! scripts.
 //!
-//! A script is one atomic step of the protocol, and every one may be called again when its reply
-//! was lost. Its text is put together once (lua/README.md). If the process dies with a call under
-//! way, the step has happened or it has not; what follows from either is told in the header of each
-//! script.
+//! A script is one atomic step of the protocol. If the reply of a call is lost, the call may be
+//! repeated. The text of a script is assembled once (lua/README.md). If the process dies during a
+//! call, the step has happened or has not. The header of each script describes both cases.
 //!
 //! - `lua`: the text of every script
-//! - `advance`, `attach`, `renew`, `detach`, `adopt`, `connect`, `handled`, `forget`, `position`: a
-//!   script each, with its arguments and its reply
+//! - `advance`, `attach`, `renew`, `detach`, `adopt`, `connect`, `handled`, `forget`, `position`:
+//!   one script each, with its arguments and its reply
 //! - [`operator`]: the scripts of operators, one file each
-//! - [`values`]: what is stored in Redis as one text, one file each
-//! - `suspects`: the room that a process has for batches that may kill it
-//! - `load`: the work that the results of a call of `advance` are for Redis
-//! - `reply`, `error`: what all calls share
+//! - [`values`]: the values that Redis stores as one text, one file each
+//! - `suspects`: the number of suspects that a process may take
+//! - `load`: the limit on the work of one call of `advance`
+//! - `reply`, `error`: code that all calls share
 
 mod adopt;
 mod advance;

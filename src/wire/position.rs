@@ -1,4 +1,5 @@
-//! The call of `position`: a projection's place in the log and its state.
+//! The call of the script `position`: it reads and writes a projection's position in the log and
+//! its state.
 
 use std::time::Duration;
 
@@ -9,28 +10,28 @@ use super::lua::POSITION;
 use super::reply::{Reply, millis};
 use crate::keys::Keys;
 
-/// What is done with them.
+/// The step to take.
 #[derive(Debug, Clone, Copy)]
 pub enum PositionStep<'a> {
-    /// Takes the name, and reads.
+    /// Take the lease of the projection, and read position and state.
     Open,
-    /// Writes, and keeps the name.
+    /// Write position and state, and renew the lease.
     Save {
-        /// The place.
+        /// The position.
         position: &'a str,
         /// The state.
         state: &'a [u8],
     },
-    /// Keeps the name.
+    /// Renew the lease.
     Keep,
-    /// Gives it back.
+    /// Give the lease back.
     Close,
 }
 
-/// Makes the call. Answers the place and the state where it opens, both empty where there are none
-/// yet; nothing where another has the name.
+/// Calls the script. [`PositionStep::Open`] returns the position and the state, both empty for a
+/// new projection. Returns `None` if another process has the lease.
 ///
-/// Calling again with the same token is safe.
+/// It is safe to repeat the call with the same token.
 pub async fn position(
     conn: &mut impl ConnectionLike,
     keys: &Keys,

@@ -1,4 +1,4 @@
-//! The call of `renew`: a process keeps its name.
+//! The call of the script `renew`: a process keeps its name.
 
 use std::time::Duration;
 
@@ -9,24 +9,24 @@ use super::lua::RENEW;
 use super::reply::{Reply, millis};
 use crate::keys::Keys;
 
-/// What became of a renewal.
+/// The result of a renewal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Renewed {
-    /// The lease holds for another term.
+    /// The lease is valid for its full length again.
     Renewed {
-        /// Names that slots had taken and did not own, now markers again.
+        /// The number of strays: names in slots that did not own them. Each is a marker again.
         strays: u64,
     },
-    /// The lease is gone, and nobody took the name since.
+    /// The lease is gone, and no other process has attached since.
     Lapsed,
-    /// The name has another lease, or another registration.
+    /// Another process has the name: the lease or the registration has another token.
     Fenced {
-        /// The lease, empty if there is none.
+        /// The present lease; empty if there is none.
         lease: String,
     },
 }
 
-/// Keeps a name.
+/// Renews the lease.
 pub async fn renew(
     conn: &mut impl ConnectionLike,
     keys: &Keys,

@@ -1,4 +1,4 @@
-//! Reads the reply of a script, piece by piece.
+//! Reads the reply of a script, element by element.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use redis::Value;
 
 use super::error::ScriptError;
 
-/// Takes a reply apart, piece by piece, from the front.
+/// The elements of a reply that are not read yet.
 pub(crate) struct Reply {
     script: &'static str,
     values: std::vec::IntoIter<Value>,
 }
 
 impl Reply {
-    /// The pieces of a reply that is an array.
+    /// Returns the elements of a reply that is an array.
     pub(crate) fn of(script: &'static str, value: Value) -> Result<Self, ScriptError> {
         match value {
             Value::Array(values) => Ok(Self { script, values: values.into_iter() }),
@@ -21,7 +21,7 @@ impl Reply {
         }
     }
 
-    /// An error about this reply.
+    /// Returns an error about this reply.
     pub(crate) fn wrong(&self, what: impl Into<String>) -> ScriptError {
         ScriptError::Protocol { script: self.script, what: what.into() }
     }
@@ -42,7 +42,7 @@ impl Reply {
         String::from_utf8(self.bytes()?).map_err(|error| self.wrong(error.to_string()))
     }
 
-    /// Text for people; bytes that are not UTF-8 become U+FFFD.
+    /// Returns the next element as text for people. Bytes that are not UTF-8 become U+FFFD.
     pub(crate) fn lossy(&mut self) -> Result<String, ScriptError> {
         Ok(String::from_utf8_lossy(&self.bytes()?).into_owned())
     }
@@ -64,7 +64,7 @@ impl Reply {
         text.parse().map_err(|_| self.wrong(format!("a number was expected, not {text:?}")))
     }
 
-    /// Returns the next piece, an array; nil is an empty one.
+    /// Returns the next element as an array; nil counts as an empty array.
     pub(crate) fn array(&mut self) -> Result<Reply, ScriptError> {
         let value = match self.value()? {
             Value::Nil => Value::Array(Vec::new()),
@@ -73,13 +73,13 @@ impl Reply {
         Self::of(self.script, value)
     }
 
-    /// How many pieces are left.
+    /// Returns the number of elements left.
     pub(crate) fn len(&self) -> usize {
         self.values.len()
     }
 }
 
-/// A time as the scripts take it.
+/// Returns a duration as scripts take it: whole milliseconds.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

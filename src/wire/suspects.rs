@@ -1,28 +1,30 @@
-//! How many batches that may kill its worker a process takes.
+//! The limit on suspects. A suspect is a batch that may kill its worker.
 
 use std::fmt;
 
-/// The room that a process has for suspects: batches whose first event has crashes, and may be what
-/// kills its worker. Few are in hand at a time, so that a death counts against few others.
+/// The number of suspects that a process may still take. A suspect is a batch whose first event has
+/// crashes, and may be the event that kills workers. A process has few suspects in hand at a time,
+/// so that a death counts against few healthy events.
 ///
-/// On the wire it is `MS[ CRASHES ROOM]…`, as `lua/lib/suspects.lua` reads it.
+/// On the wire this is `MS[ CRASHES ROOM]…`, which `lua/lib/suspects.lua` reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suspects {
-    /// Crashes at which an event is put aside; 0: there are no suspects.
+    /// The number of crashes at which an event is held for an operator; 0: there are no suspects.
     crashes_max: u32,
-    /// What is at `crashes_max` is settled without a delivery, and no suspect any more.
+    /// Whether the process settles events with `crashes_max` crashes without delivering them. Such
+    /// events are not suspects.
     settles: bool,
     in_hand: u32,
-    /// The smallest limit of those in hand.
+    /// The smallest limit among the suspects in hand.
     limit: u32,
     put_off_ms: u64,
 }
 
-/// What may not be taken waits for so long at least.
+/// The shortest wait of a suspect for which there is no room, in ms.
 const PUT_OFF_MS: u64 = 100;
-/// In hand at most, by how many crashes are left before the event is put aside: one, two, more.
+/// The most suspects in hand if one, two, or more crashes are left before the event is held.
 const LIMITS: [u32; 3] = [1, 4, 8];
-/// With more than two crashes left, an event is a suspect from so many on.
+/// The number of crashes from which an event with more than two crashes left is a suspect.
 const SUSPECT_FROM: u32 = 2;
 
 impl Default for Suspects {
@@ -32,16 +34,16 @@ impl Default for Suspects {
 }
 
 impl Suspects {
-    /// No batch is a suspect.
+    /// No limit: no batch is a suspect.
     pub const NONE: Self = Self { crashes_max: 0, settles: false, in_hand: 0, limit: u32::MAX, put_off_ms: PUT_OFF_MS };
 
-    /// Room for all that a process with nothing in hand may take. `settles`: the process settles
-    /// what is at `crashes_max` without delivering it.
+    /// Returns the room of a process with nothing in hand. `settles`: the process settles events
+    /// with `crashes_max` crashes without delivering them.
     pub fn of(crashes_max: u32, settles: bool) -> Self {
         Self { crashes_max, settles, ..Self::NONE }
     }
 
-    /// A batch with so many crashes is in hand.
+    /// Takes the room of a batch in hand with this number of crashes.
     pub fn has(&mut self, crashes: u32) {
         if let Some(limit) = self.limit_of(crashes) {
             self.in_hand += 1;
@@ -49,18 +51,18 @@ impl Suspects {
         }
     }
 
-    /// There is no room: another call under way has it.
+    /// Returns the same limits without room: another call under way uses the room.
     pub fn full(self) -> Self {
         Self { limit: 0, ..self }
     }
 
-    /// What may not be taken waits for so long at least. Default: 100 ms.
+    /// Sets the shortest wait of a suspect for which there is no room, in ms. Default: 100 ms.
     pub fn put_off(self, ms: u64) -> Self {
         Self { put_off_ms: ms, ..self }
     }
 
-    /// How many there may be in hand together with one that has so many crashes; nothing where that
-    /// is no suspect.
+    /// Returns the most suspects in hand together with one that has this many crashes; `None` if
+    /// such a batch is not a suspect.
     fn limit_of(&self, crashes: u32) -> Option<u32> {
         let left = self.crashes_max.saturating_sub(crashes);
         match crashes {
@@ -77,7 +79,7 @@ impl fmt::Display for Suspects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.put_off_ms)?;
         let max = self.crashes_max;
-        // With `crashes_max` 1, an event is put aside with its first crash.
+        // If `crashes_max` is 1, the first crash already holds the event.
         let mut from = [SUSPECT_FROM.min(max), max.saturating_sub(2), max.saturating_sub(1), max];
         from.sort_unstable();
         let mut before = 0;
@@ -106,8 +108,8 @@ mod tests {
         suspects.to_string()
     }
 
-    /// At two crashes a process has at most 8 in hand, at three 4, at four 1; with other limits it
-    /// is counted from the end.
+    /// Tests the limits for `crashes_max` 5: at most 8 in hand with two crashes, 4 with three, 1
+    /// with four. For other values, the limits count from the end.
     #[test]
     fn the_fewer_crashes_are_left_the_fewer_are_in_hand() {
         assert_eq!(text(5, false, &[]), "100 2 8 3 4 4 1 5 1");

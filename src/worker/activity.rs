@@ -1,9 +1,9 @@
-//! What the process is doing, as a thread beside its runtime sees it: whether the worker's loop
+//! The activity of the process, watched by a thread outside its runtime: whether the worker's loop
 //! turns, and which deliveries block their thread.
 //!
-//! The loop and the deliveries only count; [`Watch`] compares the counts over time. Time in which
-//! the whole process stood still (SIGSTOP, a suspended machine) is not counted: a step of the watch
-//! adds at most twice its length.
+//! The loop and the deliveries only count; [`Watch`] compares the counts over time. The watch does
+//! not count time during which the whole process was paused (SIGSTOP, a suspended machine). So a
+//! step of the watch adds at most twice its length.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,54 +17,54 @@ use tracing::{error, info, warn};
 
 use crate::sink::Post;
 
-/// A longer poll of a delivery is logged.
+/// The length from which a poll of a delivery is logged.
 const LONG: Duration = Duration::from_secs(1);
-/// It is logged again after so much time.
+/// The time after which a blocked delivery is logged again.
 const TELL_EVERY: Duration = Duration::from_secs(60);
-/// Objects named in one line of the log.
+/// The most objects named in one log line.
 const NAMED_MAX: usize = 8;
-/// The exit code of a process that a blocked delivery ends: that of a worker that cannot go on.
+/// The exit code if a blocked delivery ends the process: the code of a worker that cannot go on.
 const EXIT: i32 = 4;
 
-/// Shared by the loop, the deliveries and the watch of a worker, over all of its sessions.
+/// The counts that the loop, the deliveries and the watch of a worker share, over all its sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     turns: AtomicU64,
-    /// The loop has stood still for `stall_max`.
+    /// Whether the loop has stood still for `stall_max`.
     stalled: AtomicBool,
-    /// The lease was not renewed because of that.
+    /// Whether the lease was not renewed because the loop stood still.
     let_go: AtomicBool,
-    /// One for each slot of the session, and those of earlier sessions whose delivery still blocks
-    /// its thread.
+    /// One post for each slot of the session, and the posts of earlier sessions whose delivery
+    /// still blocks its thread.
     posts: Mutex<Vec<Arc<Post>>>,
 }
 
 impl Activity {
-    /// The loop has come round.
+    /// Records one more turn of the loop.
     pub(crate) fn turned(&self) {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the lease is not to be renewed.
+    /// Returns whether the loop stands still, so that the lease must not be renewed.
     pub(crate) fn is_stalled(&self) -> bool {
         self.stalled.load(Ordering::Relaxed)
     }
 
-    /// A renewal was due: the lease was renewed, or let go.
+    /// Records that a renewal was due: the lease was renewed, or let go.
     pub(crate) fn renewal(&self, let_go: bool) {
         self.let_go.store(let_go, Ordering::Relaxed);
     }
 
-    /// Whether the lease was let go because the loop stood still.
+    /// Returns whether the lease was let go because the loop stood still.
     pub(crate) fn has_let_go(&self) -> bool {
         self.let_go.load(Ordering::Relaxed)
     }
 
-    /// Begins a session with so many slots.
+    /// Begins a session with this number of slots. Returns their posts.
     pub(crate) fn posts(&self, slots: usize) -> Vec<Arc<Post>> {
         let new: Vec<_> = (0..slots).map(|_| Arc::default()).collect();
         let mut posts = self.all();
-        // At most as many as the runtime has threads.
+        // There are at most as many polled posts as the runtime has threads.
         posts.retain(|post| post.is_polled());
         posts.extend(new.iter().cloned());
         self.stalled.store(false, Ordering::Relaxed);
@@ -77,31 +77,32 @@ impl Activity {
     }
 }
 
-/// Compares what the process did with what it had done a moment before.
+/// Compares the counts of the process with those of the step before.
 pub(crate) struct Watch {
     activity: Arc<Activity>,
     stall_max: Duration,
-    /// What a delivery may take by its own account.
+    /// The longest time that a delivery may take, as its sink states.
     timeout: Duration,
     turns: u64,
     stalled_for: Duration,
     posts: Vec<WatchedPost>,
-    /// The runtime of the deliveries, and the last task that was given to it.
+    /// The runtime of the deliveries, and the last task that was spawned to wake one of its
+    /// threads.
     runtime: Handle,
     nudge: Option<JoinHandle<()>>,
 }
 
-/// A post, and what it looked like.
+/// A post, with its counts at the last step.
 struct WatchedPost {
     post: Arc<Post>,
     polls: u64,
     blocked_for: Duration,
-    /// When it is to be logged next.
+    /// The time at which the post is logged next.
     tell_at: Duration,
 }
 
 impl Watch {
-    /// Called in the runtime of the deliveries.
+    /// Returns a watch. Must be called in the runtime of the deliveries.
     pub(crate) fn new(activity: Arc<Activity>, stall_max: Duration, timeout: Duration) -> Self {
         let watched =
             |post: &Arc<Post>| WatchedPost { post: Arc::clone(post), polls: 0, blocked_for: Duration::ZERO, tell_at: LONG };
@@ -111,8 +112,8 @@ impl Watch {
         Self { activity, stall_max, timeout, turns, stalled_for: Duration::ZERO, posts, runtime, nudge: None }
     }
 
-    /// Watches for ever. Ends the process where a delivery blocks its thread for `stall_max` after
-    /// its timeout.
+    /// Watches until dropped. If a delivery blocks its thread for `stall_max` beyond its timeout,
+    /// ends the process.
     pub(crate) async fn run(mut self) {
         let tick = (self.stall_max / 8).min(Duration::from_millis(250));
         let mut last = Instant::now();
@@ -145,23 +146,23 @@ impl Watch {
             error!(
                 stood_still_for = ?self.stalled_for,
                 blocking = self.blocking(),
-                "recover: the worker's loop stands still, its lease is not renewed any more; move what blocks into spawn_blocking"
+                "recover: the worker's loop stands still, its lease is not renewed any more; move blocking work into spawn_blocking"
             );
         }
     }
 
-    /// Wakes a thread of the runtime if a delivery blocks another one. A thread that blocks may
-    /// have been the one that waited for sockets and timers, and the others sleep until they are
-    /// given a task.
+    /// Wakes a thread of the runtime if a delivery blocks another thread. The blocked thread may
+    /// have been the one that polled sockets and timers. The other threads sleep until they get a
+    /// task.
     fn nudge(&mut self) {
         let blocks = self.posts.iter().any(|watched| !watched.blocked_for.is_zero());
-        // A runtime with one thread does not come to the last one either.
+        // A runtime with one thread cannot run the task, so at most one task is pending.
         if blocks && self.nudge.as_ref().is_none_or(JoinHandle::is_finished) {
             self.nudge = Some(self.runtime.spawn(async {}));
         }
     }
 
-    /// Names the events whose delivery blocks, the longest first.
+    /// Returns the events whose delivery blocks a thread, the longest first.
     fn blocking(&self) -> String {
         let mut blocking: Vec<_> = self.posts.iter().filter(|watched| !watched.blocked_for.is_zero()).collect();
         blocking.sort_by_key(|watched| std::cmp::Reverse(watched.blocked_for));
@@ -194,7 +195,7 @@ impl WatchedPost {
         if self.blocked_for >= self.tell_at {
             self.tell_at += TELL_EVERY;
             let (object, id) = (self.post.object(), self.post.id());
-            warn!(object, id, blocked_for = ?self.blocked_for, "deliver: a delivery blocks its thread; move what blocks into spawn_blocking");
+            warn!(object, id, blocked_for = ?self.blocked_for, "deliver: a delivery blocks its thread; move blocking work into spawn_blocking");
         }
     }
 
@@ -203,11 +204,11 @@ impl WatchedPost {
     }
 }
 
-/// Ends the process: nothing else frees a thread that blocks.
+/// Ends the process, because nothing else frees a blocked thread.
 fn end(why: &str) -> ! {
     error!("deliver: {why}");
     if !tracing::enabled!(tracing::Level::ERROR) {
-        // Nobody is left to tell if this fails.
+        // If writing to stderr fails, there is no other place to report to.
         let _ = writeln!(std::io::stderr(), "seriatim: {why}");
     }
     std::process::exit(EXIT);
@@ -245,8 +246,8 @@ mod tests {
         assert!(!activity.is_stalled());
     }
 
-    /// A delivery that blocks is found by its own time, not by that of the batch: each event begins
-    /// anew.
+    /// Tests that each event of a batch has its own time: the time of a blocked delivery begins
+    /// anew with each event.
     #[tokio::test]
     async fn a_blocked_delivery_is_found_and_named() {
         let (activity, posts, mut watch) = watch(2, Duration::from_secs(1));
@@ -271,7 +272,8 @@ mod tests {
         assert!(watch.fatal().is_none());
     }
 
-    /// A delivery that outlives its session is watched on; one that waits is not.
+    /// Tests that the watch keeps a delivery that blocks beyond its session, and drops one that
+    /// waits.
     #[tokio::test]
     async fn what_still_blocks_is_kept_over_sessions() {
         let (activity, posts, _) = watch(3, Duration::ZERO);

@@ -1,19 +1,19 @@
-//! The allowance: how many bytes a call of advance may ask for.
+//! The allowance: the most bytes that a reply of advance may have.
 //!
-//! A link that does not bring a reply within the response timeout may bring a smaller one. So each
-//! call that fails halves the allowance, and full replies that come double it again, up to the
-//! setting. A batch has at least one event, however large.
+//! If a link is too slow for a reply, it may still manage a smaller one. So each call that fails
+//! with its connection halves the allowance. Full replies double it again, up to the setting. A
+//! batch has at least one event, of any size.
 
-/// Less is never asked for.
+/// The smallest allowance.
 const BYTES_MIN: usize = 64 * 1024;
-/// So many full replies in a row double the allowance.
+/// The number of full replies in a row that double the allowance.
 const FULL_MAX: u32 = 4;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Allowance {
     bytes: usize,
     max: usize,
-    /// Full replies since the last change.
+    /// The number of full replies since the allowance last changed.
     full: u32,
 }
 
@@ -22,24 +22,25 @@ impl Allowance {
         Self { bytes: max, max, full: 0 }
     }
 
-    /// Bytes per reply.
+    /// Returns the most bytes per reply.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether less is asked for than the setting says.
+    /// Returns whether the allowance is below the setting.
     pub(crate) fn is_reduced(&self) -> bool {
         self.bytes < self.max
     }
 
-    /// A call failed with its connection. Returns whether less is asked for from now on.
+    /// Records a call that failed with its connection. Returns whether the allowance became
+    /// smaller.
     pub(crate) fn failed(&mut self) -> bool {
         let before = self.bytes;
         (self.bytes, self.full) = ((before / 2).max(BYTES_MIN.min(self.max)), 0);
         self.bytes < before
     }
 
-    /// A reply came with so many bytes. A small one says nothing about a large one.
+    /// Records a reply of this size. A small reply does not prove that a large one would arrive.
     pub(crate) fn came(&mut self, bytes: usize) {
         if bytes < self.bytes / 2 {
             return;

@@ -1,5 +1,4 @@
-//! Calls of `advance`: how a session makes them and reads their replies, the same for `serve` and
-//! `by_hand`.
+//! Calls of `advance` for `serve` and `by_hand`: making a call and reading its reply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,19 +11,19 @@ use crate::connection::PatientConnection;
 use crate::failpoints::around;
 use crate::wire::{self, Advance, Advanced, BatchReply, Bounds, ClaimFirst, ScriptError};
 
-/// Calls under way at once, for disjoint slots: Redis works on one while the process works on the
-/// reply to the other.
+/// The most calls under way at once, for disjoint slots. Redis works on one call while the process
+/// works on the reply to the other.
 pub(crate) const CALLS_MAX: usize = 2;
-/// Free slots that a call names beside those with results, at least: naming more than can be given
-/// something costs Redis time for nothing.
+/// The least number of free slots that a call names beside those with results. Naming slots that
+/// get no batch costs Redis time.
 pub(crate) const NAMED_MIN: usize = 4;
-/// Waits before a connection whose call or pop failed is replaced: the reason may be a lasting one.
+/// The shortest wait before a failed connection is replaced, because the cause may last.
 pub(crate) const FAILED_MIN: Duration = Duration::from_millis(20);
 pub(crate) const FAILED_MAX: Duration = Duration::from_secs(1);
-/// While Redis is out of memory and moves no markers for a pop, advance looks itself, this often.
+/// The interval of calls while Redis is out of memory, when pops move no markers.
 pub(crate) const OOM_WAIT: Duration = Duration::from_millis(100);
-/// Markers looked at in one call: enough to pass over those a busy object has left, few enough to
-/// leave Redis to others.
+/// The most markers read in one call. Enough to skip the markers that a busy object has left; few
+/// enough that Redis soon serves other clients.
 const MARKERS_MAX: usize = 1024;
 
 /// Makes the calls of one session.
@@ -34,13 +33,13 @@ pub(crate) struct Caller {
     token: Arc<str>,
 }
 
-/// The reply of a call.
+/// The reply to a call.
 pub(crate) struct Found {
-    /// When the next held object is due; none if none waits for a time.
+    /// The time until the next held object is due; `None` if no held object has a due time.
     pub(crate) next_due: Option<Duration>,
-    /// More can be claimed at once.
+    /// Whether more objects can be claimed at once.
     pub(crate) more: bool,
-    /// Where to claim first next time.
+    /// The source to try first in the next call.
     pub(crate) claim_first: ClaimFirst,
     pub(crate) batches: Vec<BatchReply>,
 }
@@ -50,8 +49,8 @@ impl Caller {
         Self { redis: redis.clone(), config: Arc::clone(config), token: Arc::clone(&session.token) }
     }
 
-    /// A call that names no slot yet. `in_hand`: the crashes of the batches in hand, if the call may
-    /// take suspects beside them.
+    /// Returns a call without slots. `in_hand`: the crashes of the batches in hand; `None` if the
+    /// call may take no suspects.
     pub(crate) fn new_call(
         &self,
         claims: usize,
@@ -81,7 +80,7 @@ impl Caller {
         call
     }
 
-    /// Reads a reply, and logs the objects that the call has put aside.
+    /// Reads a reply, and logs the objects that the call has quarantined.
     pub(crate) fn read(&self, reply: Advanced) -> Result<Found, Lost> {
         match reply {
             Advanced::Ok { next_due, more, from, batches, quarantined } => {
@@ -98,14 +97,14 @@ impl Caller {
         }
     }
 
-    /// How long to wait until the next look, at most `block`.
+    /// Returns the time until the next claim is tried, at most `block`.
     pub(crate) fn next_look(&self, next_due: Option<Duration>) -> Duration {
         let block = self.config.block;
         next_due.map_or(block, |due| due.min(block)).max(Duration::from_millis(1))
     }
 }
 
-/// Makes a call.
+/// Sends a call and returns the reply.
 pub(crate) async fn send(redis: &Redis, conn: &mut PatientConnection, call: &Advance) -> Result<Advanced, ScriptError> {
     let reply = around!("advance", wire::advance(conn, call)).await;
     if reply.is_ok() {
@@ -114,27 +113,28 @@ pub(crate) async fn send(redis: &Redis, conn: &mut PatientConnection, call: &Adv
     reply
 }
 
-/// How many free slots the next call may name, after one that has named so many and found something
-/// for so many of them.
+/// Returns the number of free slots that the next call may name. The call before named `named`
+/// slots, and `given` of them got a batch.
 pub(crate) fn named_after(named: usize, given: usize) -> usize {
     if given >= named { (2 * named).max(NAMED_MIN) } else { given.max(NAMED_MIN) }
 }
 
-/// The room for suspects. One call under way at a time has it; no other may take any.
+/// The room for suspects. One call under way at a time has the room; no other call may take
+/// suspects.
 #[derive(Debug, Default)]
 pub(crate) struct SuspectRoom {
     is_taken: bool,
 }
 
 impl SuspectRoom {
-    /// Takes the room if it is wanted and free. Returns whether it was.
+    /// Takes the room if `wanted` and free. Returns whether the room was taken.
     pub(crate) fn take_if(&mut self, wanted: bool) -> bool {
         let takes = wanted && !self.is_taken;
         self.is_taken |= takes;
         takes
     }
 
-    /// A call is over that had the room, or had not.
+    /// Records the end of a call. `had`: whether the call had the room.
     pub(crate) fn over(&mut self, had: bool) {
         self.is_taken &= !had;
     }

@@ -1,4 +1,4 @@
-//! What a worker process can be told, with units, ranges and defaults.
+//! The settings of a worker process, with units, ranges and defaults.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use crate::keys::Keys;
 use crate::wire::values::host_name;
 use crate::wire::{EventLog, Suspects, Tag};
 
-/// The most slots a process can run.
+/// The most slots of a process.
 pub const CONCURRENCY_MAX: usize = 1024;
 /// The most events in a batch.
 pub const BATCH_MAX: usize = 1000;
-/// The most bytes after which a batch takes no further event.
+/// The largest value of [`WorkerConfig::batch_bytes`].
 pub const BATCH_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// The most bytes after which a reply takes no further batch.
+/// The largest value of [`WorkerConfig::reply_bytes`].
 pub const REPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The settings of a worker process. [`Default`] gives the defaults below;
@@ -23,88 +23,91 @@ pub const REPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WorkerConfig {
-    /// The name of the process, 1 to 64 of `A-Z a-z 0-9 _ -`. A process that starts under the same
-    /// name goes on with what the one before it had in hand. Default: the host's name and 8 random
-    /// hex digits.
+    /// The name of the process, 1 to 64 of `A-Z a-z 0-9 _ -`. A process that starts under the name
+    /// of an earlier one continues that one's batches. Default: the host's name and 8 random hex
+    /// digits.
     pub name: String,
-    /// The keys it works on. Default: no namespace.
+    /// The keys of the namespace. Default: no namespace.
     pub keys: Keys,
-    /// Slots: how many objects are delivered at the same time. 1 to 1024, default 256.
+    /// The number of slots: objects delivered at the same time. 1 to 1024, default 256.
     pub concurrency: usize,
-    /// The most events of one object handed to the sink at once. 1 to 1000, default 256.
+    /// The most events of one object that the sink gets at once. 1 to 1000, default 256.
     pub batch: usize,
-    /// A batch takes no further event once it has this many bytes. 1 to [`BATCH_BYTES_MAX`],
-    /// default 1 MiB.
+    /// The bytes after which a batch takes no further event. 1 to [`BATCH_BYTES_MAX`], default 1
+    /// MiB.
     pub batch_bytes: usize,
-    /// A reply of Redis takes no further batch once it has this many bytes, and a call no further
-    /// results once they are as much work: Redis does nothing else meanwhile. After a call that
-    /// failed with its connection the worker asks for half of that, down to 64 KiB, and for more
-    /// again after full replies. 1 to [`REPLY_BYTES_MAX`], default 2 MiB.
+    /// The bytes after which a reply takes no further batch. 1 to [`REPLY_BYTES_MAX`], default 2
+    /// MiB. After a call that failed with its connection the worker halves this number, down to 64
+    /// KiB. After full replies it doubles the number again.
     pub reply_bytes: usize,
-    /// After this many events of one object without a pause, others get a turn. 1 and up,
+    /// The number of events of one object after which the object yields to others. 1 and up,
     /// default 1024.
     pub turn_max: usize,
-    /// How long the name stays ours without renewal; it is renewed three times as often. What a
-    /// killed process had is taken over by others after this time. 300 ms to 1 hour, default 5 s.
+    /// The time for which the lease of the name is valid without a renewal. The worker renews it
+    /// every third of this time. Other workers take over a killed process after this time. 300 ms
+    /// to 1 hour, default 5 s.
     pub lease: Duration,
-    /// How long the worker's loop may stand still, because handlers block the threads of its
-    /// runtime, before the process lets its lease go. Others then take over; for the events in hand
-    /// that counts as a crash. A delivery that blocks its thread for its timeout and so long beyond
-    /// it **ends the process** with exit code 4: nothing else frees the thread. Only
-    /// [`Handlers`](crate::handlers::Handlers) have a timeout; for other sinks it is 0. 1 s to 1 hour,
-    /// default 60 s.
+    /// The longest time that the worker's loop may stand still, because handlers block the threads
+    /// of its runtime. After that the process lets its lease go, and other workers take over. The
+    /// events in hand then count a crash.
+    ///
+    /// A delivery that blocks its thread for this time beyond its timeout **ends the process** with
+    /// exit code 4, because nothing else frees the thread. Only
+    /// [`Handlers`](crate::handlers::Handlers) have a timeout; for other sinks it is 0. 1 s to 1
+    /// hour, default 60 s.
     pub stall_max: Duration,
-    /// The longest wait for the next marker in one command. 10 ms to 1 s, default 1 s.
+    /// The longest wait for a marker in one command. 10 ms to 1 s, default 1 s.
     pub block: Duration,
-    /// How often a process looks for names without a lease. A process notices within this time, or
-    /// a third of `lease` if that is shorter, that a step of Redis' clock has ended its lease;
-    /// others wait for that. If the time is longer than 3 s, all workers of a namespace should have
-    /// similar values. 50 ms to 1 minute, default 1 s.
+    /// The interval at which a process looks for names without a lease. If a step of Redis' clock
+    /// ends a lease, its process notices within this time or a third of `lease`, whichever is
+    /// shorter. Takeovers wait for that. If this time is longer than 3 s, all workers of a
+    /// namespace should have similar values. 50 ms to 1 minute, default 1 s.
     pub sweep: Duration,
-    /// How long a graceful stop lets the sink finish what is in hand. Up to 1 hour, default 25 s.
+    /// The time that a graceful stop gives the sink to finish the events in hand. Up to 1 hour,
+    /// default 25 s.
     pub grace: Duration,
-    /// How long a start waits for a Redis that is loading or cannot be reached. A wrong user or
-    /// password, or a missing right, ends it at once. Up to 1 hour, default 30 s.
+    /// The time that a start waits for a Redis that is loading or cannot be reached. A wrong user
+    /// or password, or a missing right, ends the start at once. Up to 1 hour, default 30 s.
     pub connect_timeout: Duration,
-    /// A connection is given up and made anew after this time without progress: a call waits for
-    /// its reply, and no byte moves. A large reply on a slow link takes as long as it needs. An
-    /// attempt to connect may take as long in all. 100 ms to 10 minutes, default 5 s.
+    /// The longest time that a call waits while no byte moves on its connection. After that the
+    /// connection is replaced. A large reply on a slow link takes as long as it needs. An attempt
+    /// to connect may take this time in total. 100 ms to 10 minutes, default 5 s.
     pub response_timeout: Duration,
-    /// What follows when an event fails. Default: again after 100 ms, doubling to 1 minute with
-    /// jitter, for ever.
+    /// The retry policy. Default: retry after 100 ms, doubling to 1 minute with jitter, for ever.
     pub retry: RetryPolicy,
-    /// The same for events of some types: an event's type is its top-level member `type`, where
-    /// that is a string. Default: none.
+    /// The retry policies of some types of events. An event's type is its top-level member `type`,
+    /// if that is a string. Default: empty.
     pub retry_types: BTreeMap<String, RetryPolicy>,
-    /// The longest wait between two tries of a sink that is unavailable; the first is a tenth of a
-    /// second. 100 ms to 1 hour, default 5 s.
+    /// The longest wait between two tries of an unavailable sink; the first wait is 100 ms. 100 ms
+    /// to 1 hour, default 5 s.
     pub probe_max: Duration,
-    /// How long an unavailable sink keeps its batches from other workers: it may be unavailable on
-    /// this node alone. After that they are held, due at once, with no attempt more; one batch at a
-    /// time is claimed to try the sink, and exchanged as often. 100 ms to 1 hour, default 1 minute.
+    /// The time for which the process keeps its batches while its sink is unavailable. After that
+    /// the batches are held for other workers, due at once, and count no attempt. The process then
+    /// claims one batch at a time to try the sink, and exchanges it after the same time. 100 ms to
+    /// 1 hour, default 1 minute.
     pub unavailable_max: Duration,
-    /// How many workers may die with one event in hand before it is put aside. 1 to 1000,
-    /// default 5. The more crashes an event has, the fewer such events a process has in hand, and the last
-    /// one before this limit alone, so that no other event is put aside with it. That needs a limit
-    /// of at least 2, and is not so for claims by hand.
+    /// The number of workers that may die with one event in hand before `crashes_then` applies. 1
+    /// to 1000, default 5. A process has few events with crashes in hand, and an event with one
+    /// crash left before the limit alone. So no other event reaches the limit together with it.
+    /// This needs a limit of at least 2, and does not hold for claims by hand.
     pub crashes_max: u32,
-    /// What becomes of an event that is put aside because of its crashes. All workers should have
-    /// the same. Default: it waits for an operator.
+    /// The fate of an event that has reached `crashes_max`. All workers should have the same value.
+    /// Default: the event waits for an operator.
     pub crashes_then: UsedUp,
-    /// How long the last id of an object is kept after its last event was delivered. After that,
-    /// its next event has `prev` 0: see [`forget`](mod@crate::control::forget). All workers should
-    /// have the same. 1 s to 10 years, default: for ever.
+    /// The time for which the last id of an object is kept after its last event was delivered.
+    /// After that, the object's next event has `prev` 0: see
+    /// [`forget`](mod@crate::control::forget). All workers should have the same value. 1 s to 10
+    /// years, default: for ever.
     pub forget_after: Option<Duration>,
-    /// Write every event that is finalized to the log, `event.log`, and keep so much of it. All
-    /// workers should have the same. Default: only events completed with errors, about the last
-    /// 1,000.
+    /// The limits of the event log, `event.log`, with a row for every finalized event. All workers
+    /// should have the same value. Default: only events completed with errors are logged, about the
+    /// last 1,000.
     pub event_log: Option<EventLog>,
-    /// Take the name at once from a process that is still alive, which then stops. Default: no.
+    /// Whether to take the name at once from a live process, which then stops. Default: no.
     pub takeover: bool,
-    /// The lowest id to give. A namespace without data begins there; if Redis loses its data while
-    /// no process is left that remembers the ids, they are given again. 1 to 2^52, or 0, the
-    /// default: a namespace without data begins at the server's time in microseconds, beyond all
-    /// ids that were ever given.
+    /// The first id of a new namespace: 1 to 2^52, or 0 (default). With 0, ids begin at the
+    /// server's time in microseconds, above all ids ever given. With another number, ids may be
+    /// given again if Redis loses its data and no process is left that remembers them.
     pub first_id: u64,
 }
 
@@ -139,20 +142,23 @@ impl Default for WorkerConfig {
     }
 }
 
-/// A setting that is out of its range.
+/// A setting that is out of range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{setting} is {value}; {range}")]
 pub struct ConfigError {
     /// The name of the setting.
     pub setting: &'static str,
-    /// What it was.
+    /// The given value.
     pub value: String,
-    /// What it may be.
+    /// The valid range.
     pub range: &'static str,
 }
 
 impl WorkerConfig {
-    /// Checks every setting against its range.
+    /// Checks the range of every setting.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the first setting that is out of range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let name_byte = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
         let name_ok = (1..=64).contains(&self.name.len()) && self.name.bytes().all(name_byte);
@@ -188,27 +194,28 @@ impl WorkerConfig {
         self.retry_types.values().try_for_each(|policy| retry("retry_types", policy))
     }
 
-    /// The worker id of a slot, `NAME.SLOT`.
+    /// Returns the worker id of a slot, `NAME.SLOT`.
     pub(crate) fn worker(&self, slot: usize) -> String {
         format!("{}.{slot}", self.name)
     }
 
-    /// The crashes at which a script holds an event for an operator; 0: whoever gets it settles it.
+    /// Returns the number of crashes at which a script holds an event for an operator. 0: scripts
+    /// do not; the process that gets the event settles it.
     pub(crate) fn crashes_held(&self) -> u32 {
         if self.crashes_then == UsedUp::Hold { self.crashes_max } else { 0 }
     }
 
-    /// Room for batches that may kill the process, where it has nothing in hand.
+    /// Returns the room for suspects of a process with nothing in hand.
     pub(crate) fn suspects(&self) -> Suspects {
         Suspects::of(self.crashes_max, self.crashes_then != UsedUp::Hold)
     }
 
-    /// What becomes of a batch's first event without a delivery, because it has too many crashes.
+    /// Returns the fate of a batch's first event if it has too many crashes to be delivered.
     pub(crate) fn crashed(&self, tag: Tag) -> Option<UsedUp> {
         (tag.crashes >= self.crashes_max && self.crashes_then != UsedUp::Hold).then_some(self.crashes_then)
     }
 
-    /// What follows when this event fails.
+    /// Returns the retry policy of this event.
     pub(crate) fn retry_of(&self, payload: &[u8]) -> RetryPolicy {
         let of_type = || self.retry_types.get(&type_of(payload)?);
         let found = if self.retry_types.is_empty() { None } else { of_type() };

@@ -1,8 +1,8 @@
-//! Connections of a worker process, each checked before its first script.
+//! Connections of a worker process. Each is checked before its first use.
 //!
-//! A pool makes them, so that every part that needs one for itself (advance, the wait, the lease)
-//! checks one out and keeps it. No connection reconnects by itself: a new one may lead to a server
-//! that has lost writes, and must first be asked (`lua/connect.lua`).
+//! A pool makes them. Every part that needs its own connection (advance, the wait, the lease)
+//! checks one out and keeps it. No connection reconnects by itself: a new connection may lead to a
+//! server that has lost writes, so `lua/connect.lua` runs on it first.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,41 +27,41 @@ use crate::failpoints::around;
 use crate::keys::Keys;
 use crate::wire::{self, ScriptError, Seen};
 
-/// Advance, what handlers have finished, and two to spare; that of the wait is taken out of the
-/// pool.
+/// The size of the pool: advance, handler progress, and two to spare. The wait takes its connection
+/// out of the pool.
 const CONNECTIONS: usize = 4;
-/// The lease, and one to look for a key of a wrong type; beside them that of a session before, for
-/// a moment.
+/// The size of the lease thread's pool: the lease, one to find a key of a wrong type, and for a
+/// moment those of the session before.
 const CONNECTIONS_APART: usize = 4;
 
 /// Makes connections to one Redis.
 #[derive(Clone)]
 pub(crate) struct Redis {
     pool: managed::Pool<Manager>,
-    /// For the thread that keeps the lease: a connection is driven by the runtime in which it was
-    /// made.
+    /// The pool of the thread that keeps the lease. A connection works only in the runtime in which
+    /// it was made.
     pool_apart: managed::Pool<Manager>,
     address: Arc<str>,
     memory: Arc<RedisMemory>,
     outage: Arc<Outage>,
 }
 
-/// What must be remembered over all connections of the process.
+/// The knowledge that all connections of the process share.
 #[derive(Debug, Default)]
 pub(crate) struct RedisMemory {
     /// The highest id seen.
     highest: AtomicU64,
-    /// How often a connection found that Redis had another history than before.
+    /// The number of connections that found a changed history of Redis.
     changes: AtomicU64,
-    /// The replication id of the server that was spoken to last; empty where it is unknown.
+    /// The replication id of the last server; empty if unknown.
     replication_id: Mutex<String>,
-    /// When the process began its last sweep, in any of its sessions.
+    /// The start of the last sweep of the process, in any of its sessions.
     swept_at: Mutex<Option<Instant>>,
 }
 
 impl RedisMemory {
-    /// Takes in what a new connection found. The script tells of a change only to the first process
-    /// that comes, so each process compares for itself, too.
+    /// Records the findings of a new connection. The script reports a change only to the first
+    /// process that connects. So each process compares replication ids for itself, too.
     fn met(&self, replication_id: String, changed: bool) {
         let mut known = self.replication_id.lock().unwrap_or_else(PoisonError::into_inner);
         let differs = !replication_id.is_empty() && !known.is_empty() && *known != replication_id;
@@ -75,7 +75,7 @@ impl RedisMemory {
 }
 
 impl Redis {
-    /// Reads the settings; connects to nothing yet.
+    /// Reads the settings. Does not connect yet.
     pub(crate) fn new(url: &str, config: &WorkerConfig) -> Result<Self, WorkerError> {
         let info = connection_info(url).map_err(|error| WorkerError::Url(error.reason))?;
         let info = info.set_tcp_settings(tcp_settings(config.response_timeout));
@@ -96,12 +96,12 @@ impl Redis {
         Ok(Self { pool, pool_apart, outage: Arc::new(Outage::new(address.to_string())), address, memory })
     }
 
-    /// The same Redis for another runtime, with connections of its own and the same memory.
+    /// Returns the same Redis for another runtime, with its own connections and the same memory.
     pub(crate) fn apart(&self) -> Self {
         Self { pool: self.pool_apart.clone(), ..self.clone() }
     }
 
-    /// One connection, for as long as it is kept.
+    /// Checks out one connection.
     pub(crate) async fn connect(&self) -> Result<Connection, WorkerError> {
         match around!("open", async { self.pool.get().await.map_err(|error| self.unopened(error)) }).await {
             Ok(conn) => Ok(Connection(conn)),
@@ -117,15 +117,15 @@ impl Redis {
         }
     }
 
-    /// One connection, however long it takes, unless what stands in the way is not a matter of
-    /// time. Cancellation safe.
+    /// Checks out one connection. Waits without a limit, unless the error cannot go away with time.
+    /// Cancellation safe.
     pub(crate) async fn reconnect(&self) -> Result<Connection, WorkerError> {
         self.connect_until(None).await
     }
 
-    /// The same, up to a time. After that, and at once where waiting is of no use, as for a wrong
-    /// password, the error of the last attempt. A key of a wrong type is waited for without end: an
-    /// operator moves it away.
+    /// Checks out one connection. Waits at most until `deadline`. After that, and at once if
+    /// waiting does not help (a wrong password), returns the error of the last attempt. Waits
+    /// without a limit for a key of a wrong type, because an operator can move that key away.
     pub(crate) async fn connect_until(&self, deadline: Option<Instant>) -> Result<Connection, WorkerError> {
         let mut backoff = GrowingWait::new(Duration::from_millis(50), Duration::from_secs(1));
         loop {
@@ -144,34 +144,34 @@ impl Redis {
         }
     }
 
-    /// Whether Redis is away: told in one place.
+    /// Returns the one place where outages are recorded and logged.
     pub(crate) fn outage(&self) -> &Arc<Outage> {
         &self.outage
     }
 
-    /// The highest id ever seen goes up to this one.
+    /// Raises the highest id seen to this id, if that is higher.
     pub(crate) fn saw(&self, id: u64) {
         self.memory.highest.fetch_max(id, Ordering::Relaxed);
     }
 
-    /// The highest id ever seen.
+    /// Returns the highest id seen.
     pub(crate) fn highest(&self) -> u64 {
         self.memory.highest.load(Ordering::Relaxed)
     }
 
-    /// How often Redis was found to have another history.
+    /// Returns the number of times that a changed history of Redis was found.
     pub(crate) fn changes(&self) -> u64 {
         self.memory.changes.load(Ordering::Relaxed)
     }
 
-    /// Notes that a sweep begins now. Returns the time since the sweep before it, in whichever
-    /// session that was; none if this is the first one.
+    /// Records that a sweep begins now. Returns the time since the sweep before, in any session;
+    /// `None` for the first sweep.
     pub(crate) fn sweeps(&self) -> Option<Duration> {
         let mut swept_at = self.memory.swept_at.lock().unwrap_or_else(PoisonError::into_inner);
         swept_at.replace(Instant::now()).map(|before| before.elapsed())
     }
 
-    /// The error of a Redis that was lost before anything was begun.
+    /// Returns the error for a Redis that cannot be reached at the start.
     pub(crate) fn unreachable(&self, source: RedisError) -> WorkerError {
         WorkerError::Connect { address: self.address.to_string(), source }
     }
@@ -180,7 +180,7 @@ impl Redis {
 /// Makes connections for the pool.
 struct Manager {
     info: ConnectionInfo,
-    /// The longest time to connect, and the longest time without progress after that.
+    /// The longest time for a connection attempt, and then the longest wait without progress.
     patience: Duration,
     keys: Keys,
     first_id: u64,
@@ -188,12 +188,12 @@ struct Manager {
     memory: Arc<RedisMemory>,
 }
 
-/// Why there is no connection.
+/// The error of a connection attempt.
 #[derive(Debug)]
 enum Unopened {
-    /// Redis is away or refuses.
+    /// Redis cannot be reached, or refuses.
     Redis(RedisError),
-    /// The first script ended so.
+    /// The first script failed.
     Refused(Box<WorkerError>),
 }
 
@@ -219,11 +219,11 @@ impl managed::Manager for Manager {
     }
 }
 
-/// A connection from the pool; it goes back when it is dropped.
+/// A connection from the pool. Dropping it returns it to the pool.
 pub(crate) struct Connection(Object<Manager>);
 
 impl Connection {
-    /// Takes it out of the pool for good.
+    /// Takes the connection out of the pool for good.
     pub(crate) fn take(this: Self) -> PatientConnection {
         Object::take(this.0)
     }
@@ -257,7 +257,7 @@ impl ConnectionLike for Connection {
     }
 }
 
-/// One connection for many tasks, made by the first one that needs it.
+/// One connection for many tasks, made at its first use.
 pub(crate) struct SharedConnection {
     redis: Redis,
     conn: AsyncMutex<Option<Connection>>,
@@ -277,7 +277,7 @@ impl SharedConnection {
         Ok((**conn.insert(open)).clone())
     }
 
-    /// A call over the connection has failed: the next one gets another.
+    /// Drops the connection after a failed call. The next call makes a new one.
     pub(crate) async fn give_up(&self) {
         if let Some(open) = self.conn.lock().await.take() {
             give_up(open);
@@ -285,15 +285,15 @@ impl SharedConnection {
     }
 }
 
-/// Gives up a connection: what was sent over it may still happen, but nothing is read from it any
-/// more.
+/// Drops a connection instead of returning it to the pool. Commands that were sent may still run,
+/// but their replies are not read.
 pub(crate) fn give_up(conn: Connection) {
     drop(Connection::take(conn));
 }
 
-/// Whether the error says that script and program do not fit, or a right is missing: neither
-/// another connection nor another moment mends that. A key of a wrong type does not belong here: an
-/// operator repairs it while workers wait.
+/// Returns whether neither another connection nor time repairs the error: the script does not fit
+/// the program, or a right is missing. A key of a wrong type is not lasting: workers wait until an
+/// operator has repaired it.
 pub(crate) fn is_lasting(error: &ScriptError) -> bool {
     !error.is_wrong_type() && !matches!(error, ScriptError::Redis(_))
 }
@@ -306,8 +306,8 @@ impl Manager {
         match around!("connect", wire::connect(conn, keys, &replication_id, seen)).await {
             Ok(connected) => {
                 memory.met(replication_id, connected.changed);
-                // Others may have given ids up to here, or from here on. Should Redis lose that it
-                // jumped, this process still knows.
+                // The counter may include ids that other processes gave. If Redis loses its jump,
+                // this process still knows the number.
                 memory.highest.fetch_max(connected.counter, Ordering::Relaxed);
                 if connected.changed {
                     warn!(
@@ -338,8 +338,8 @@ async fn wrong_type(conn: &mut impl ConnectionLike, keys: &Keys, error: ScriptEr
     error.into()
 }
 
-/// The replication id of the server: it changes with every restart and every failover. Empty where
-/// it may not be read.
+/// Returns the replication id of the server, which changes with every restart and failover. Empty
+/// if the user has no right to read it.
 async fn replication_id(conn: &mut impl ConnectionLike) -> Result<String, RedisError> {
     let mut info = redis::cmd("INFO");
     info.arg("replication");

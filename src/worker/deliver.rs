@@ -1,7 +1,7 @@
-//! Deliver: hands a batch to the sink and says what became of it.
+//! Deliver: gives a batch to the sink and returns the outcome.
 //!
-//! Whatever a sink does, including a panic, becomes an outcome. If the process dies here, the batch
-//! is still in Redis and comes again with the same ids.
+//! Every result of a sink becomes an outcome, even a panic. If the process dies here, the batch is
+//! still in Redis and comes again with the same ids.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use crate::event::check_json;
 use crate::failpoints::delivery;
 use crate::sink::{Batch, Context, Delivered, Sink, Stop};
 
-/// What became of the events that were offered to the sink.
+/// The outcome of a delivery.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// How many, from the front, are delivered.
+    /// The number of delivered events, from the front of the batch.
     pub(crate) count: usize,
-    /// Why not all of the batch.
+    /// The reason why the next event is not delivered; `None` if all offered events are.
     pub(crate) stop: Option<Stop>,
 }
 
-/// Delivers the first `offered` events of the batch. One that is not JSON is rejected without
-/// asking the sink.
+/// Delivers the first `offered` events of the batch. Rejects an event that is not JSON without
+/// calling the sink.
 pub(crate) async fn deliver(sink: Arc<dyn Sink>, mut batch: Batch, offered: usize, cx: Context) -> Outcome {
     batch.payloads.truncate(offered);
     let bad = batch.payloads.iter().enumerate().find_map(|(at, payload)| Some((at, check_json(payload).err()?)));
@@ -34,7 +34,7 @@ pub(crate) async fn deliver(sink: Arc<dyn Sink>, mut batch: Batch, offered: usiz
     let count = delivered.count(sound);
     let stop = match delivered.stop {
         Some(Stop::Unavailable { error }) => Some(Stop::Unavailable { error }),
-        // A failure needs an event that failed: after the last one there is none.
+        // The sink has delivered all events before the invalid one, which is rejected.
         _ if count == sound => bad.map(|(_, error)| Stop::rejected(format!("not JSON: {error}"))),
         stop => stop,
     };

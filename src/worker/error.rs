@@ -1,4 +1,4 @@
-//! Why a worker cannot start, or cannot go on.
+//! The errors and the results of a worker.
 
 use std::time::Duration;
 
@@ -9,28 +9,28 @@ use crate::connection::errors::{advice, told};
 use crate::wire::ScriptError;
 use crate::wire::values::Holder;
 
-/// Why a worker did not start or did not go on. What it had in hand is kept in Redis in every case.
+/// The reason why a worker did not start or did not go on. In every case Redis keeps its batches.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerError {
-    /// A setting is out of its range.
+    /// A setting is out of range.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// No sink was given.
+    /// The builder has no sink.
     #[error("a worker needs a sink")]
     NoSink,
-    /// The URL is none.
+    /// The URL is invalid.
     #[error("not a Redis URL ({0}); it looks like host[:port], redis://host:6379 or unix:///path")]
     Url(String),
     /// Redis could not be reached when the worker started.
     #[error("cannot connect to Redis at {address}: {}{}", told(.source), advice(.source))]
     Connect {
-        /// Host and port, or the socket.
+        /// The host and port, or the socket.
         address: String,
-        /// What went wrong.
+        /// The error of the last attempt.
         source: RedisError,
     },
-    /// Redis has data that this program must not touch, and says why.
+    /// The data in Redis is not safe for this program. The text has the reason.
     #[error("{0}")]
     Refused(String),
     /// The name belongs to another live process.
@@ -40,7 +40,7 @@ pub enum WorkerError {
         name: String,
         /// The host of the other process.
         host: String,
-        /// Its process id.
+        /// The id of the other process.
         pid: u32,
     },
     /// Another process took the name, or the registration is gone.
@@ -48,7 +48,7 @@ pub enum WorkerError {
     Fenced {
         /// The worker name.
         name: String,
-        /// The lease as it is now, `token host pid start`; empty if there is none.
+        /// The present lease, `token host pid start`; empty if there is none.
         lease: String,
     },
     /// A key has a type that the protocol does not allow.
@@ -56,15 +56,15 @@ pub enum WorkerError {
     WrongType {
         /// The key.
         key: String,
-        /// Its type.
+        /// The type of the key.
         found: String,
-        /// What it has to be.
+        /// The expected type.
         expected: &'static str,
     },
     /// The thread that keeps the lease could not be started.
     #[error("cannot start the thread that keeps the lease: {0}; raise the limit of threads or open files")]
     Thread(std::io::Error),
-    /// A script failed, or answered something unexpected.
+    /// A script failed, or its reply is invalid.
     #[error(transparent)]
     Script(#[from] ScriptError),
 }
@@ -76,31 +76,30 @@ fn fenced(name: &str, lease: &str) -> String {
     }
 }
 
-/// How a worker that was told to stop ended.
+/// The result of a worker after a stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stopped {
-    /// Why and how.
+    /// The kind of stop.
     pub reason: StopReason,
-    /// How many events were delivered and committed in all.
+    /// The number of events delivered and committed.
     pub delivered: u64,
-    /// How long the stop took, from the moment it was told.
+    /// The duration of the stop, from the request to the end.
     pub took: Duration,
 }
 
-/// Why a worker stopped.
+/// The kind of stop, and its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// It was told to stop; everything in hand was finished, or is held for others.
+    /// The stop was graceful. Everything in hand was finished, or is held for other workers.
     Graceful {
-        /// Objects that were still owned and are now held, due at once: the grace was over, or the
-        /// sink was unavailable.
+        /// The number of objects that were still owned and are now held, due at once. The grace was
+        /// over, or the sink was unavailable.
         held: u64,
     },
-    /// It was told to stop at once.
+    /// The stop was requested at once, without a grace.
     AtOnce,
-    /// It was told to stop, and Redis could not be reached: what was in hand is taken over when the
-    /// lease ends.
+    /// Redis could not be reached during the stop. Other workers take over when the lease ends.
     Unreachable,
 }

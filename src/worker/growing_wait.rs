@@ -1,4 +1,4 @@
-//! Waits that grow, and their jitter.
+//! Growing waits, with jitter.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ impl GrowingWait {
         Self { next: min, max }
     }
 
-    /// The next wait.
+    /// Returns the next wait, and doubles it.
     pub(crate) fn delay(&mut self) -> Duration {
         let delay = jitter(self.next);
         self.next = (self.next * 2).min(self.max);
@@ -25,7 +25,7 @@ impl GrowingWait {
     }
 }
 
-/// Between half and all of `delay`.
+/// Returns a random time between half of `delay` and `delay`.
 pub(crate) fn jitter(delay: Duration) -> Duration {
     let random = uuid::Uuid::new_v4().as_u64_pair().0;
     delay / 2 + (delay / 2).mul_f64((random >> 11) as f64 / (1u64 << 53) as f64)

@@ -1,8 +1,8 @@
-//! Whether the sink takes events, as far as its answers tell.
+//! The health of the sink, as its results show it.
 //!
-//! Once it says that it is unavailable, nothing more is claimed and batches are kept, and it is
-//! tried again under backoff with one slot at a time. Only such a try tells that it is back: what
-//! other deliveries answer may be as old as the failure.
+//! While the sink is unavailable, the process claims nothing more and keeps its batches. It tries
+//! the sink with one slot at a time, with a growing wait. Only such a try (a *probe*) can show that
+//! the sink is back: other deliveries may have begun before the failure.
 
 use std::time::Duration;
 
@@ -15,25 +15,25 @@ const PROBE_MIN: Duration = Duration::from_millis(100);
 
 /// The state of the sink.
 pub(crate) enum Health {
-    /// It takes events.
+    /// The sink is available.
     Up,
-    /// It does not. It is tried again at the time given.
+    /// The sink is unavailable since `since`. It is tried again at `probe_at`.
     Down { probe_at: Instant, backoff: GrowingWait, probe: Probe, since: Instant },
 }
 
-/// How an unavailable sink is tried.
+/// The state of the try.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Probe {
-    /// Not yet again.
+    /// The next try is not due yet.
     Later,
-    /// With the next batch there is.
+    /// The next batch that can be delivered is the try.
     Now,
-    /// With the batch of this slot. Other deliveries may be under way from before, and need never
+    /// The batch of this slot is the try. Older deliveries may still be under way, and may never
     /// end.
     Slot(usize),
 }
 
-/// What an answer of the sink changed.
+/// The change that a result of the sink caused.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Change {
     None,
@@ -46,12 +46,13 @@ impl Health {
         matches!(self, Self::Up)
     }
 
-    /// Whether a try of the sink waits for a batch.
+    /// Returns whether a try is due and waits for a batch.
     pub(crate) fn wants_batch(&self) -> bool {
         matches!(self, Self::Down { probe: Probe::Now, .. })
     }
 
-    /// Whether the slot's batch may go to the sink now; where a try waits for one, this is it.
+    /// Returns whether the slot's batch may go to the sink now. If a try waits for a batch, this
+    /// batch becomes the try.
     pub(crate) fn admits(&mut self, slot: usize) -> bool {
         match self {
             Self::Up => true,
@@ -63,7 +64,7 @@ impl Health {
         }
     }
 
-    /// Takes in an answer of the sink to the slot's delivery.
+    /// Records the sink's result for the slot's delivery.
     pub(crate) fn answered(&mut self, slot: usize, available: bool, probe_max: Duration) -> Change {
         match self {
             Self::Up if available => Change::None,
@@ -86,7 +87,7 @@ impl Health {
         }
     }
 
-    /// When to try the sink again; nothing while it takes events.
+    /// Returns the time of the next try; `None` while the sink is available.
     pub(crate) fn probe_at(&self) -> Option<Instant> {
         match self {
             Self::Down { probe_at, .. } => Some(*probe_at),
@@ -94,7 +95,8 @@ impl Health {
         }
     }
 
-    /// When batches that are kept go to other workers; nothing while it takes events.
+    /// Returns the time at which kept batches are held for other workers; `None` while the sink is
+    /// available.
     pub(crate) fn give_back_at(&self, unavailable_max: Duration) -> Option<Instant> {
         match self {
             Self::Down { since, .. } => Some(*since + unavailable_max),
@@ -102,16 +104,16 @@ impl Health {
         }
     }
 
-    /// They go now; what is claimed for tries is kept for as long again.
+    /// Records that the kept batches are held for other workers now. The next batches are kept for
+    /// the same time again.
     pub(crate) fn gave_back(&mut self) {
         if let Self::Down { since, .. } = self {
             *since = Instant::now();
         }
     }
 
-    /// It is time to try the sink, with the next batch there is. A try that has no answer after
-    /// `probe_max` is followed by one with another slot: one object may be stuck for reasons of its
-    /// own.
+    /// Begins a try with the next batch. If a try has no result after `probe_max`, another slot is
+    /// tried: the object of the first may be stuck for its own reasons.
     pub(crate) fn begin_probe(&mut self, probe_max: Duration) {
         if let Self::Down { probe_at, probe, .. } = self {
             *probe = Probe::Now;
@@ -126,8 +128,8 @@ mod tests {
 
     const MAX: Duration = Duration::from_secs(5);
 
-    /// Deliveries that had begun before the failure ended well after it, and each of them told that
-    /// the sink was back.
+    /// Regression: deliveries that had begun before the failure ended well after it, and each of
+    /// them reported that the sink was back.
     #[test]
     fn only_a_try_tells_that_the_sink_is_back() {
         let mut health = Health::Up;

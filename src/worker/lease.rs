@@ -1,15 +1,15 @@
 //! The lease: how a process takes its name, keeps it, and gives it back.
 //!
-//! State of a name: *free* (no lease), *held* (a lease with a token). A process trusts its lease
-//! only through Redis: every script compares the token, so a process that was paused for longer
-//! than its lease finds out at its next call, whatever its own clock says. If the process dies, the
-//! lease runs out and the name's objects are adopted (`recover`), or the next process of the name
-//! attaches.
+//! A name is *free* (no lease) or *held* (a lease with a token). A process relies only on Redis to
+//! know that it has the lease: every script compares the token. So a process that was paused for
+//! longer than its lease notices at its next call, whatever its own clock shows. If the process
+//! dies, the lease ends. Then other processes adopt the name's objects (`recover`), or the next
+//! process of the name attaches.
 //!
-//! A thread of its own renews the lease and sweeps, with a runtime and connections of its own: a
-//! handler that blocks the threads of the worker's runtime neither loses the lease nor keeps this
-//! process from taking over what others left. The thread renews only while the worker's loop turns
-//! (`activity`); once the loop has stood still for `stall_max`, the lease is let go.
+//! A separate thread renews the lease and sweeps, with its own runtime and connections. So a
+//! handler that blocks the worker's threads neither loses the lease nor stops the sweeps. The
+//! thread renews only while the worker's loop turns (`activity`). If the loop stands still for
+//! `stall_max`, the thread lets the lease go.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,34 +33,35 @@ use crate::keys::{Keys, SHARED_KINDS, WORKER_KINDS, type_of};
 use crate::wire::values::{Holder, Registration};
 use crate::wire::{self, Attach, Attached, Detached, Renewed, ScriptError};
 
-/// How long a process that stops waits for Redis to take its name back, beyond its grace.
+/// The time, beyond its grace, for which a stopping process waits for Redis to detach it.
 pub(crate) const DETACH_PATIENCE: Duration = Duration::from_secs(2);
 
-/// From an attach to its end.
+/// A session: the time from an attach until the lease ends.
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
-    /// The fence.
+    /// The token that the fence compares.
     pub(crate) token: Arc<str>,
-    /// How often Redis had changed its history when the name was taken.
+    /// The number of changes of Redis' history that were known at the attach.
     pub(crate) changes: u64,
-    /// This process had the name before, and its lease lapsed: batches may come again under the
-    /// tags they had.
+    /// Whether this process had the name before and its lease lapsed. Batches may then come again
+    /// under the same tags.
     pub(crate) again: bool,
-    /// The lease was let go, because the loop stood still: the next attach counts that as a crash.
+    /// Whether the lease was let go because the loop stood still. The next attach counts a crash
+    /// then.
     pub(crate) let_go: bool,
 }
 
-/// How a session has lost its lease.
+/// The way in which a session lost its lease.
 #[derive(Debug)]
 pub(crate) enum Lost {
-    /// The lease is gone, and nobody took the name since.
+    /// The lease is gone, and no other process has attached since.
     Lapsed,
-    /// The name has another lease, or none and another registration.
+    /// Another process has the name: the lease or the registration has another token. The text is
+    /// the present lease.
     Fenced(String),
 }
 
-/// Returns how long to wait before the name is taken again, behind a session that has lost its
-/// lease.
+/// Returns the wait before a process that lost its lease attaches again.
 ///
 /// # Errors
 /// [`WorkerError::Fenced`] if another process has the name.
@@ -75,13 +76,13 @@ pub(crate) fn attach_again_after(
     match lost {
         Lost::Lapsed => {
             session.let_go = activity.has_let_go();
-            let counts = if session.let_go { "; that is a crash of it" } else { "" };
-            warn!(%name, "recover: the lease lapsed; dropping what was in hand and attaching again{counts}");
+            let counts = if session.let_go { "; this counts as a crash" } else { "" };
+            warn!(%name, "recover: the lease lapsed; dropping the batches in hand and attaching again{counts}");
             Ok(Duration::ZERO)
         }
         Lost::Fenced(lease) if redis.changes() == session.changes => Err(WorkerError::Fenced { name: name.clone(), lease }),
-        // Redis went back to an earlier state, which may have revived an old lease: nobody may hold
-        // it any more.
+        // Redis went back to an earlier state, which may have an old lease again. Its process may
+        // be gone.
         Lost::Fenced(_) => {
             warn!(%name, "recover: Redis has lost writes; attaching again after one lease");
             Ok(config.lease)
@@ -89,22 +90,23 @@ pub(crate) fn attach_again_after(
     }
 }
 
-/// What the keeper of the lease has to say.
+/// A message from the thread that keeps the lease.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// There may be something to claim.
     Wake,
     /// The lease is lost.
     Lost(Lost),
-    /// The keeper cannot go on.
+    /// The thread cannot go on.
     Failed(WorkerError),
 }
 
-/// Takes the name. `before` is the session that lapsed; without one, a Redis that cannot be reached
-/// is waited for up to the connect timeout.
+/// Takes the name. `before` is the session that lapsed. Without `before`, waits for a Redis that
+/// cannot be reached, up to the connect timeout.
 pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<&Session>) -> Result<Session, WorkerError> {
     let token: Arc<str> = uuid::Uuid::new_v4().to_string().into();
-    // With the length of the lease: Redis keeps only its end, and its clock may step.
+    // The holder includes the length of the lease, because Redis keeps only the end, and its clock
+    // may step.
     let holder = Holder::current().with_length(config.lease);
     let mut displace = String::new();
     let mut awaited: Option<(String, Instant)> = None;
@@ -119,7 +121,8 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
             lease: config.lease,
             slots: config.concurrency,
             displace: &displace,
-            // Without the token of the process before, an unfinished batch tells of a crash.
+            // Without the token of the session before, the script counts a crash for each
+            // unfinished batch.
             before: before.filter(|session| !session.let_go).map_or("", |session| &session.token),
             crashes_max: config.crashes_held(),
             suspects: config.suspects(),
@@ -149,7 +152,7 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
                     _ => Err(redis.unreachable(source)),
                 };
             }
-            // A repeated call changes nothing.
+            // The call can be repeated safely.
             Err(error) => {
                 let made_at = conn.made_at();
                 give_up(conn);
@@ -160,7 +163,7 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
     }
 }
 
-/// Tells of a call that failed and will be repeated: Redis is away, or a key has a wrong type.
+/// Logs a failed call that will be repeated: Redis is away, or a key has a wrong type.
 pub(crate) async fn failed(redis: &Redis, config: &WorkerConfig, made_at: Instant, error: ScriptError) {
     if !error.is_wrong_type() {
         redis.outage().failed(made_at, &error.told());
@@ -170,8 +173,10 @@ pub(crate) async fn failed(redis: &Redis, config: &WorkerConfig, made_at: Instan
     }
 }
 
-/// Waits a little for a lease that is not renewed any more; refuses the name once it was renewed,
-/// because then its process lives.
+/// Waits a little for the lease of another process to end.
+///
+/// # Errors
+/// [`WorkerError::InUse`] if that lease was renewed meanwhile, because then its process lives.
 async fn wait_for_lease(
     config: &WorkerConfig,
     lease: String,
@@ -179,7 +184,7 @@ async fn wait_for_lease(
     awaited: &mut Option<(String, Instant)>,
 ) -> Result<(), WorkerError> {
     let ends = Instant::now() + left;
-    // Clocks and round trips are not exact; a renewal adds a third of a lease, at least 100 ms.
+    // Clocks and round trips are not exact. A renewal adds a third of a lease, at least 100 ms.
     let slack = Duration::from_millis(80);
     match awaited {
         Some((seen, end)) if *seen == lease && ends <= *end + slack => {}
@@ -198,7 +203,7 @@ fn in_use(config: &WorkerConfig, lease: &str) -> WorkerError {
     WorkerError::InUse { name: config.name.clone(), host, pid }
 }
 
-/// The thread that keeps the lease. It ends soon after this is dropped.
+/// The handle of the thread that keeps the lease. The thread ends soon after the handle is dropped.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     closed: CancellationToken,
@@ -210,8 +215,8 @@ impl Drop for Keeper {
     }
 }
 
-/// Starts the thread that keeps the session's lease and watches over the deliveries, which take
-/// `timeout` at most by their own account.
+/// Starts the thread that keeps the session's lease and watches the deliveries. `timeout` is the
+/// longest time of a delivery, as the sink states.
 pub(crate) fn keeper(
     redis: &Redis,
     config: &Arc<WorkerConfig>,
@@ -229,11 +234,12 @@ pub(crate) fn keeper(
         tokio::select! {
             biased;
             () = until.cancelled() => {}
-            // What blocks its thread is watched also once the lease is lost.
+            // The watch goes on after the lease is lost, so that it still finds a blocked thread.
             _ = futures_util::future::join(keep, watch) => {}
         }
     };
-    // A subscriber that is set for the caller's thread alone is told as well.
+    // A log subscriber that is set only for the caller's thread also gets the events of the new
+    // thread.
     let subscriber = tracing::dispatcher::get_default(|found| (!found.is::<NoSubscriber>()).then(|| found.clone()));
     let thread = std::thread::Builder::new().name("seriatim-lease".to_owned());
     let run = move || {
@@ -266,8 +272,8 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
         let done = if renews && !lets_go { renew(&mut open, &config, &session).await } else { Ok(None) };
         let mut may_have_lapsed = false;
         let done = match done {
-            // A sweep that failed counts as well: behind an outage, leases may have ended whose
-            // processes live.
+            // A failed sweep also sets the time of the last sweep. After an outage, living
+            // processes may have lost their leases.
             Ok(None) if sweeps => sweep(&mut open, &config, redis.sweeps()).await.map(|swept| {
                 may_have_lapsed = swept.is_ahead;
                 swept.found.then_some(Notice::Wake)
@@ -291,7 +297,7 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
                     sweep_at = now + config.sweep;
                 }
                 match notice {
-                    // A loop that stands still has been told often enough.
+                    // If the channel is full, the loop stands still and has enough such notices.
                     Some(Notice::Wake) => drop(notices.try_send(Notice::Wake)),
                     Some(last) => return drop(notices.send(last).await),
                     None => {}
@@ -321,8 +327,8 @@ async fn renew(conn: &mut Connection, config: &WorkerConfig, session: &Session) 
     }
 }
 
-/// Gives the name back; what the slots still own is held, due at once. Answers how many objects
-/// that were, or nothing if `deadline` passed before Redis answered.
+/// Gives the name back. The objects of its slots are held, due at once. Returns their number, or
+/// `None` if Redis did not reply before `deadline`.
 pub(crate) async fn detach(redis: &Redis, config: &WorkerConfig, session: &Session, deadline: Instant) -> Option<u64> {
     let detached = tokio::time::timeout_at(deadline, async {
         loop {
@@ -344,19 +350,19 @@ pub(crate) async fn detach(redis: &Redis, config: &WorkerConfig, session: &Sessi
     detached.await.ok().flatten()
 }
 
-/// Finds the key of a wrong type that made a script fail. Where Redis does not answer, the error
-/// says no more than it did.
+/// Finds the key of a wrong type that made a script fail. If Redis does not reply, returns the
+/// given error.
 pub(crate) async fn wrong_type(redis: &Redis, config: &WorkerConfig, error: ScriptError) -> WorkerError {
     let looked = tokio::time::timeout(config.response_timeout, async {
         let mut conn = match redis.connect().await {
             Ok(conn) => conn,
-            // The first script on the new connection met the same key, and names it.
+            // The first script on the new connection met the same key, and its error names the key.
             Err(named @ WorkerError::WrongType { .. }) => return Some(named),
             Err(_) => return None,
         };
         let registered: Result<Option<String>, _> =
             redis::cmd("HGET").arg(config.keys.event_workers()).arg(&config.name).query_async(&mut conn).await;
-        // The scripts look at every slot the name ever had.
+        // The scripts look at every slot that the name ever had.
         let registered = registered.ok().flatten().and_then(|value| value.parse::<Registration>().ok());
         let slots = registered.map_or(0, |registered| registered.slots as usize);
         for (key, expected) in typed_keys(&config.keys, &config.name, config.concurrency.max(slots)) {

@@ -1,9 +1,8 @@
-//! The ledger: keeps in Redis what handlers have finished of an event in a slot's hands
-//! (`lua/handled.lua`).
+//! The ledger: reads and writes the handler progress of an event in flight (`lua/handled.lua`).
 //!
-//! All deliveries of a session share one connection. If the process dies, what was kept is read by
-//! whoever gets the batch next; what was not is done again. The step that ends the event deletes
-//! it.
+//! All deliveries of a session share one connection. If the process dies, the next worker that gets
+//! the batch reads the stored progress; other handlers run again. The step that finalizes the event
+//! deletes its progress.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,7 +21,7 @@ use crate::failpoints::around;
 use crate::sink::{Ledger, LedgerError, Progress, With};
 use crate::wire::{self, Finished, Handled, ScriptError, Tag};
 
-/// What the ledgers of all batches of a session share.
+/// The state that the ledgers of all batches of a session share.
 pub(crate) struct SessionLedger {
     redis: Redis,
     config: Arc<WorkerConfig>,
@@ -43,20 +42,20 @@ pub(crate) struct BatchLedger {
     slot: usize,
     object: Bytes,
     tag: Tag,
-    /// The first id behind the batch.
+    /// The id after the last event of the batch.
     end: u64,
-    /// It may have been in other hands before.
+    /// Whether another worker may have had the batch before.
     again: bool,
-    /// The event of which something is kept; 0: none.
+    /// The id of the event whose progress is stored; 0: none.
     handled: AtomicU64,
-    /// How many events handlers have emitted with that, and their bytes; the bytes of results for
-    /// the log.
+    /// The number and the bytes of the events that its handlers have emitted, and the bytes of
+    /// their results.
     emitted: (AtomicUsize, AtomicUsize),
     finished: Fields,
 }
 
-/// The fields that say what is finished of an event: the event's id, and how many there are. A
-/// later event takes the place of an earlier one.
+/// The progress fields of an event: the event's id and the number of fields. A later event replaces
+/// an earlier one.
 #[derive(Debug, Default)]
 struct Fields(SyncMutex<(u64, usize)>);
 
@@ -76,28 +75,29 @@ impl Fields {
 }
 
 impl BatchLedger {
-    /// `lapsed`: this process had the name before, so that the batch may come again under the same
-    /// tag.
+    /// Returns the ledger of a batch. `lapsed`: whether the lease of this process lapsed before, so
+    /// that the batch may come again under the same tag.
     pub(crate) fn new(session: Arc<SessionLedger>, slot: usize, in_flight: &InFlight, lapsed: bool) -> Self {
         let (object, tag) = (in_flight.raw.clone(), in_flight.tag);
         let again = lapsed || tag.is_again() || in_flight.handled.is_some();
-        // Until what is kept is read, something may be.
+        // Until the stored progress is read, the batch's first event is assumed to have some.
         let handled = AtomicU64::new(in_flight.handled.unwrap_or(if again { tag.first } else { 0 }));
         let end = tag.first + in_flight.batch.len() as u64;
         Self { session, slot, object, tag, end, again, handled, emitted: Default::default(), finished: Fields::default() }
     }
 
-    /// The event of which something is kept, as far as the process knows.
+    /// Returns the id of the event whose progress is stored, as far as the process knows.
     pub(crate) fn handled(&self) -> Option<u64> {
         Some(self.handled.load(Ordering::Relaxed)).filter(|id| *id > 0)
     }
 
-    /// How many events handlers have emitted, and their bytes, as far as the process knows.
+    /// Returns the number and the bytes of the emitted events, as far as the process knows.
     pub(crate) fn emitted(&self) -> (usize, usize) {
         (self.emitted.0.load(Ordering::Relaxed), self.emitted.1.load(Ordering::Relaxed))
     }
 
-    /// How many handlers and subtasks of that event are finished, as far as the process knows.
+    /// Returns the number of finished handlers and subtasks of that event, as far as the process
+    /// knows.
     pub(crate) fn finished(&self) -> usize {
         self.finished.count()
     }
@@ -107,7 +107,7 @@ impl BatchLedger {
         self.emitted.1.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Makes the call until Redis answers it.
+    /// Repeats the call until Redis replies.
     async fn call(&self, finished: Option<Finished<'_>>) -> Result<Progress, LedgerError> {
         let (session, keys) = (&self.session, &self.session.config.keys);
         let batch = wire::SlotBatch {
@@ -126,11 +126,11 @@ impl BatchLedger {
                     return Ok(Progress { id, finished, emitted, results });
                 }
                 Ok(Handled::Unpushed { id }) => {
-                    return Err(LedgerError::Failed(format!("what handlers of event {id} have emitted is still to be pushed")));
+                    return Err(LedgerError::Failed(format!("the emits of the handlers of event {id} are not pushed yet")));
                 }
                 Ok(Handled::Other | Handled::Lapsed | Handled::Fenced { .. }) => return Err(LedgerError::Lost),
-                // Others may drain the queues meanwhile, but not behind an event that waits in this
-                // slot.
+                // Other workers may free memory by draining queues, but not the events behind this
+                // one.
                 Err(error) if is_out_of_memory(&error) => {
                     let error = "Redis is out of memory, so that what is emitted cannot be kept: raise maxmemory, or wait until \
                                  the workers have drained the queues";
@@ -162,10 +162,12 @@ impl Ledger for BatchLedger {
         }
         let page = self.call(None).await?;
         let fields = page.finished.len();
-        // What is kept of an event that is not in the batch is a leftover.
+        // If the stored progress belongs to an event outside the batch, it is a leftover and is
+        // ignored.
         let page = if (self.tag.first..self.end).contains(&page.id) { page } else { Progress::default() };
         self.handled.fetch_max(page.id, Ordering::Relaxed);
-        // The fields of a leftover are read, too, unless an event of the batch takes its place.
+        // A commit also reads the fields of a leftover, unless an event of the batch has replaced
+        // them. So they count here, too.
         self.finished.add(page.id, fields);
         self.has_emitted(page.emitted);
         if self.logs() {
@@ -205,8 +207,8 @@ impl fmt::Debug for BatchLedger {
 mod tests {
     use super::*;
 
-    /// The fields of an event are those of the hash in Redis: a leftover's until an event of the
-    /// batch writes, then those of the latest event.
+    /// Tests that the counted fields are those of the hash in Redis. They are the leftover's until
+    /// an event of the batch writes, then those of the latest event.
     #[test]
     fn the_fields_are_those_of_the_latest_event() {
         let fields = Fields::default();
@@ -216,7 +218,7 @@ mod tests {
         fields.add(7, 1);
         assert_eq!(fields.count(), 2);
         fields.add(8, 1);
-        // A task that a handler of the event before has spawned is refused by Redis.
+        // Redis refuses the progress of a task that a handler of an earlier event has spawned.
         fields.add(7, 1);
         assert_eq!(fields.count(), 1);
     }

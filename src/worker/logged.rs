@@ -1,4 +1,4 @@
-//! Lines of the log about objects and batches.
+//! Log lines about objects and batches.
 
 use tracing::{debug, error, warn};
 
@@ -6,8 +6,8 @@ use crate::escape;
 use crate::event::ObjectName;
 use crate::wire::{BatchResult, Report};
 
-/// Logs an object that a call of advance has put aside, or a name that it has dropped. The name is
-/// escaped.
+/// Logs an object that a call of advance has quarantined, or a name that it has dropped. `object`
+/// is escaped.
 pub(crate) fn put_aside(object: &str, why: &str) {
     match why.starts_with("foreign: ") {
         true => warn!(%object, why, "claim: the marker is dropped"),
@@ -20,7 +20,7 @@ pub(crate) fn result(object: &ObjectName, report: &Report) {
     let object = escape::name(object.as_str());
     match &report.then {
         BatchResult::Hold { rest, delay: Some(delay), reason } => {
-            warn!(%object, id = rest.first, why = %reason, attempts = rest.attempts, ?delay, "deliver: failed, again later");
+            warn!(%object, id = rest.first, why = %reason, attempts = rest.attempts, ?delay, "deliver: failed, will be retried");
         }
         BatchResult::Hold { rest, delay: None, reason } => {
             error!(%object, id = rest.first, why = %reason, "deliver: the object is held until an operator releases it or skips the event");

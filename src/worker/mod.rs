@@ -1,25 +1,25 @@
-//! The worker: takes objects off the markers, owns them, and sends their events to a sink in order.
+//! The worker: claims objects, owns them, and sends their events to a sink in order.
 //!
-//! Read [`Worker::run`] from top to bottom, then the modules beside it:
+//! Read [`Worker::run`] from top to bottom, then these modules:
 //!
 //! - `lease`: takes the name, keeps it, gives it back
 //! - `serve`: one session: claim, deliver, commit
-//! - `slots`: what the process believes of its slots; every change of them
-//! - `deliver`: a batch to the sink
-//! - `by_hand`: claim by hand, for a program that owns its loop
+//! - `slots`: the states of the slots as the process sees them, and every change of them
+//! - `deliver`: gives a batch to the sink
+//! - `by_hand`: claims by hand, for a program with its own loop
 //! - `caller`: calls of advance, for `serve` and `by_hand`
-//! - `ledger`: what handlers have finished of a batch
+//! - `ledger`: the handler progress of a batch
 //! - `activity`: whether the loop turns, and which deliveries block their thread
-//! - `health`: whether the sink takes events
-//! - `allowance`: how many bytes a call may ask for
-//! - `wait`: blocks on the markers while there is nothing to do
-//! - `retry`: what follows when an event fails
-//! - `recover`: takes over from processes that are gone
-//! - `outage`: whether Redis is away, and what is told of it
-//! - `connect`: connections, each checked before its first script
+//! - `health`: whether the sink is available
+//! - `allowance`: the most bytes per reply
+//! - `wait`: blocks on the markers while the process is idle
+//! - `retry`: the retry policies
+//! - `recover`: takes over the objects of dead processes
+//! - `outage`: whether Redis is away, and the log lines about it
+//! - `connect`: connections, each checked before its first use
 //! - `growing_wait`, `pending`: waits
-//! - `logged`: lines of the log about objects and batches
-//! - `shutdown`, `config`, `error`: what their names say
+//! - `logged`: log lines about objects and batches
+//! - `shutdown`, `config`, `error`: stop requests, settings, errors
 
 mod activity;
 mod allowance;
@@ -67,7 +67,7 @@ use self::serve::{Serve, SessionEnd};
 use crate::connection::PatientConnection;
 use crate::sink::Sink;
 
-/// How long a process that stops at once waits for Redis to take its name back.
+/// The time for which a process that stops at once waits for Redis to detach it.
 const DETACH_PATIENCE_AT_ONCE: Duration = Duration::from_millis(500);
 
 /// A worker process: many slots under one name.
@@ -93,42 +93,43 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A connection of its own, for `testing`.
+    /// Returns a new connection, for `testing`.
     pub(crate) async fn connection(&self) -> Result<PatientConnection, WorkerError> {
         Ok((*self.redis.reconnect().await?).clone())
     }
 
-    /// Its settings, for `testing`.
+    /// Returns the settings, for `testing`.
     pub(crate) fn config(&self) -> &Arc<WorkerConfig> {
         &self.config
     }
 
-    /// Puts this in the place of its sink, for `testing`.
+    /// Replaces the sink, for `testing`.
     pub(crate) fn map_sink(&mut self, map: impl FnOnce(Arc<dyn Sink>) -> Arc<dyn Sink>) {
         self.sink = map(Arc::clone(&self.sink));
     }
 
-    /// Begins to describe a worker of the Redis at `url`: `host[:port]`,
+    /// Returns the builder of a worker for the Redis at `url`: `host[:port]`,
     /// `redis://[user:password@]host[:port][/db]` or `unix:///path`.
     pub fn builder(url: impl Into<String>) -> WorkerBuilder {
         WorkerBuilder { url: url.into(), config: WorkerConfig::default(), sink: None }
     }
 
-    /// Takes the name and works until it is told to stop, which is the only way it ends without an
-    /// error.
+    /// Takes the name and works until `shutdown` stops it. Every other end is an error.
     ///
-    /// At the start it waits `connect_timeout` for a Redis that is loading or cannot be reached. A
-    /// Redis that goes away while it works is waited for without end, and so is an operator where a
-    /// key has a wrong type: see the log. Dropping the future stops everything at once, as a crash
-    /// would: the name's lease runs out, and what was in hand comes again elsewhere with the same
-    /// ids.
+    /// At the start, waits up to `connect_timeout` for a Redis that is loading or cannot be
+    /// reached. Later it waits without a limit: for a Redis that goes away, and for an operator if
+    /// a key has a wrong type. The log reports both.
+    ///
+    /// Cancellation: dropping the future has the effect of a crash. The lease ends, and other
+    /// workers deliver the events in hand again, with the same ids.
     ///
     /// # Errors
     ///
-    /// [`WorkerError::Connect`] where Redis cannot be reached within `connect_timeout`, or refuses
-    /// user or password, [`WorkerError::InUse`] where the name has a live owner,
-    /// [`WorkerError::Fenced`] where another process took the name over, and what else stands in
-    /// the way for good.
+    /// - [`WorkerError::Connect`]: Redis cannot be reached within `connect_timeout`, or refuses
+    ///   user or password.
+    /// - [`WorkerError::InUse`]: the name has a live owner.
+    /// - [`WorkerError::Fenced`]: another process took the name.
+    /// - Every other [`WorkerError`] that time cannot repair.
     pub async fn run(self, shutdown: impl Into<Shutdown>) -> Result<Stopped, WorkerError> {
         let shutdown = shutdown.into();
         tokio::select! {
@@ -137,7 +138,7 @@ impl Worker {
         }
     }
 
-    /// Session after session, until the worker is told to stop or cannot go on.
+    /// Runs one session after the other, until the worker is stopped or cannot go on.
     async fn work(&self, shutdown: &Shutdown) -> Result<Stopped, WorkerError> {
         let (mut delivered, mut stop_began) = (0, None);
         let mut before: Option<Session> = None;
@@ -166,8 +167,8 @@ impl Worker {
         }
     }
 
-    /// Attaches. A stop that comes meanwhile waits for the answer to the call, which may have been
-    /// sent: what it takes must be given back, or it would look like a death.
+    /// Attaches. A stop that comes meanwhile waits for the reply, because the call may have been
+    /// sent. A taken name must be given back, or the stop would look like a death.
     async fn enter(
         &self,
         before: Option<&Session>,
@@ -196,14 +197,14 @@ impl Worker {
             Some(held) => StopReason::Graceful { held },
         };
         match reason {
-            StopReason::Unreachable => warn!(%name, "recover: not detached, Redis does not answer; the lease will end by itself"),
+            StopReason::Unreachable => warn!(%name, "recover: not detached, Redis does not reply; the lease will end by itself"),
             _ => info!(%name, ?reason, delivered, "recover: detached"),
         }
         stopped(reason, delivered, began)
     }
 }
 
-/// Opens the sink anew whenever that is asked for.
+/// Opens the sink anew at each request.
 async fn reopen(sink: &dyn Sink, shutdown: &Shutdown) -> Infallible {
     let mut reopens = shutdown.reopens();
     loop {
@@ -221,7 +222,7 @@ fn stopped(reason: StopReason, delivered: u64, began: Instant) -> Stopped {
     Stopped { reason, delivered, took: began.elapsed() }
 }
 
-/// Describes a worker: settings with defaults, and a sink, which has none.
+/// The builder of a worker: settings with defaults, and a sink, which has no default.
 #[must_use]
 pub struct WorkerBuilder {
     url: String,
@@ -230,96 +231,101 @@ pub struct WorkerBuilder {
 }
 
 impl WorkerBuilder {
-    /// All settings at once; the setters below change single ones.
+    /// Sets all settings at once. The methods below set single ones.
     pub fn config(mut self, config: WorkerConfig) -> Self {
         self.config = config;
         self
     }
 
-    /// The name, 1 to 64 of `A-Z a-z 0-9 _ -`. Default: the host's name and 8 random hex digits.
+    /// Sets the name, 1 to 64 of `A-Z a-z 0-9 _ -`. Default: the host's name and 8 random hex
+    /// digits.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.config.name = name.into();
         self
     }
 
-    /// The namespace's keys. Default: no namespace.
+    /// Sets the keys of the namespace. Default: no namespace.
     pub fn keys(mut self, keys: crate::keys::Keys) -> Self {
         self.config.keys = keys;
         self
     }
 
-    /// Slots: how many objects are delivered at the same time, 1 to 1024. Default: 256.
+    /// Sets the number of slots: objects delivered at the same time, 1 to 1024. Default: 256.
     pub fn concurrency(mut self, slots: usize) -> Self {
         self.config.concurrency = slots;
         self
     }
 
-    /// The most events of one object handed to the sink at once, 1 to 1000. Default: 256.
+    /// Sets the most events of one object that the sink gets at once, 1 to 1000. Default: 256.
     pub fn batch(mut self, events: usize) -> Self {
         self.config.batch = events;
         self
     }
 
-    /// How long the name stays ours without renewal, 300 ms to 1 hour. Default: 5 s.
+    /// Sets the time for which the lease is valid without a renewal, 300 ms to 1 hour. Default: 5
+    /// s.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.config.lease = lease;
         self
     }
 
-    /// How many workers may die with one event in hand before it is put aside, 1 to 1000, and what
-    /// then becomes of it. Default: 5, and it waits for an operator.
+    /// Sets the number of workers that may die with one event in hand, 1 to 1000, and the event's
+    /// fate after that. Default: 5, and the event waits for an operator.
     pub fn crashes_max(mut self, crashes: u32, then: UsedUp) -> Self {
         (self.config.crashes_max, self.config.crashes_then) = (crashes, then);
         self
     }
 
-    /// How long the loop may stand still, because something blocks its thread, before the lease is
-    /// let go, 1 s to 1 hour. Default: 60 s. A delivery that blocks its thread so long after its
-    /// timeout ends the process: see [`WorkerConfig::stall_max`].
+    /// Sets the longest time that the loop may stand still before the lease is let go, 1 s to 1
+    /// hour. Default: 60 s. A delivery that blocks its thread for this time beyond its timeout ends
+    /// the process: see [`WorkerConfig::stall_max`].
     pub fn stall_max(mut self, stall_max: Duration) -> Self {
         self.config.stall_max = stall_max;
         self
     }
 
-    /// How long a graceful stop lets the sink finish what is in hand, at most 1 hour. Default: 25
-    /// s.
+    /// Sets the time that a graceful stop gives the sink to finish the events in hand, at most 1
+    /// hour. Default: 25 s.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.config.grace = grace;
         self
     }
 
-    /// What follows when an event fails. Default: again after 100 ms, doubling to 1 minute with
-    /// jitter, for ever.
+    /// Sets the retry policy. Default: retry after 100 ms, doubling to 1 minute with jitter, for
+    /// ever.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.config.retry = policy;
         self
     }
 
-    /// The same for events of one type: those whose top-level member `type` is this string.
+    /// Sets the retry policy of the events whose top-level member `type` is this string.
     pub fn retry_type(mut self, event_type: impl Into<String>, policy: RetryPolicy) -> Self {
         self.config.retry_types.insert(event_type.into(), policy);
         self
     }
 
-    /// Log every event that is finalized. Default: only events completed with errors.
+    /// Logs every finalized event. Default: only events completed with errors are logged.
     pub fn event_log(mut self, log: EventLog) -> Self {
         self.config.event_log = Some(log);
         self
     }
 
-    /// Take the name at once from a process that is still alive, which then stops. Default: no.
+    /// Sets whether to take the name at once from a live process, which then stops. Default: no.
     pub fn takeover(mut self, takeover: bool) -> Self {
         self.config.takeover = takeover;
         self
     }
 
-    /// Where events go.
+    /// Sets the sink.
     pub fn sink(mut self, sink: impl Sink) -> Self {
         self.sink = Some(Arc::new(sink));
         self
     }
 
-    /// Checks the settings; connects to nothing yet.
+    /// Checks the settings. Does not connect yet.
+    ///
+    /// # Errors
+    /// [`WorkerError::Config`], [`WorkerError::NoSink`] and [`WorkerError::Url`].
     pub fn build(self) -> Result<Worker, WorkerError> {
         self.config.validate()?;
         let sink = self.sink.ok_or(WorkerError::NoSink)?;

@@ -1,5 +1,5 @@
 //! The outage: Redis is away, refuses, or has a key of a wrong type. Every part of a process meets
-//! it; one line tells of it when it begins, one each minute, and one when it ends.
+//! an outage. The log has a line when it begins, one each minute, and one when it ends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,15 +8,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-/// An outage is told again after this time.
+/// The time after which an outage is logged again.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 
-/// Whether there is an outage, for all parts of the process.
+/// The outage state that all parts of the process share.
 #[derive(Debug)]
 pub(crate) struct Outage {
-    /// Host and port, or the socket.
+    /// The host and port, or the socket.
     address: String,
-    /// The fast answer to whether there is one.
+    /// Whether there is an outage; readable without the lock.
     is_on: AtomicBool,
     state: Mutex<State>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Outage {
 #[derive(Debug, Default)]
 struct State {
     now: Option<Now>,
-    /// The end of the last one.
+    /// The end of the last outage.
     ended: Option<Instant>,
 }
 
@@ -32,11 +32,11 @@ struct State {
 struct Now {
     began: Instant,
     told: Instant,
-    /// The key of a wrong type that was told.
+    /// The last key of a wrong type that was logged.
     obstacle: Option<String>,
 }
 
-/// What is to be told of a failure.
+/// The log line for a failure.
 #[derive(Debug, PartialEq)]
 enum Tell {
     Begin,
@@ -47,7 +47,8 @@ enum Tell {
 impl State {
     fn failed(&mut self, at: Instant, made_at: Instant, obstacle: Option<&str>) -> Tell {
         let Some(now) = &mut self.now else {
-            // A connection of before may be found broken long after others have been made.
+            // An old connection may be found broken long after new ones were made, so its failure
+            // does not count.
             if self.ended.is_some_and(|ended| made_at < ended) {
                 return Tell::Nothing;
             }
@@ -63,8 +64,8 @@ impl State {
         Tell::Still(at.duration_since(now.began))
     }
 
-    /// Returns how long the outage was, if this answer ends one: only a connection that was made
-    /// since proves anything.
+    /// Returns the length of the outage if this success ends it. Only a connection that was made
+    /// after the outage began can end it.
     fn answered(&mut self, at: Instant, made_at: Instant) -> Option<Duration> {
         let now = self.now.take_if(|now| made_at >= now.began)?;
         self.ended = Some(at);
@@ -77,13 +78,13 @@ impl Outage {
         Self { address, is_on: AtomicBool::new(false), state: Mutex::default() }
     }
 
-    /// A call failed, or an attempt to connect. `made_at`: when its connection, or the attempt, was
-    /// begun.
+    /// Records a failed call or connection attempt. `made_at`: the time at which the connection, or
+    /// the attempt, was begun.
     pub(crate) fn failed(&self, made_at: Instant, error: &str) {
         self.tell(made_at, error, None);
     }
 
-    /// A key has a wrong type, which holds up this part of the process; the text names it.
+    /// Records a key of a wrong type that stops this part of the process. `what` names the key.
     pub(crate) fn obstructed(&self, made_at: Instant, what: &str) {
         self.tell(made_at, what, Some(what));
     }
@@ -101,7 +102,7 @@ impl Outage {
         }
     }
 
-    /// Redis answered a call of the protocol.
+    /// Records a successful call of the protocol.
     pub(crate) fn answered(&self, made_at: Instant) {
         if !self.is_on.load(Ordering::Relaxed) {
             return;
@@ -115,7 +116,8 @@ impl Outage {
         }
     }
 
-    /// Whether the next failure is told: finding the key of a wrong type takes many calls.
+    /// Returns whether the next failure is logged. Finding a key of a wrong type takes many calls,
+    /// so callers ask first.
     pub(crate) fn is_due(&self) -> bool {
         self.state().now.as_ref().is_none_or(|now| now.obstacle.is_none() || now.told.elapsed() >= TELL_AGAIN)
     }
@@ -129,7 +131,7 @@ impl Outage {
 mod tests {
     use super::*;
 
-    /// Every try logged a line, of four parts, up to fifty times a second.
+    /// Regression: every attempt logged a line of four parts, up to fifty times a second.
     #[tokio::test]
     async fn an_outage_is_told_when_it_begins_each_minute_and_when_it_ends() {
         let (s, began) = (Duration::from_secs, Instant::now());

@@ -1,8 +1,8 @@
-//! Recover: what any process does for names whose process is gone.
+//! Recover: every process takes over the objects of names whose process is gone.
 //!
-//! A name without a lease keeps nothing: the objects its slots own are held, due at once, and
-//! claimed again like any held object. If the sweeping process dies in between, the script has run
-//! or it has not, and another process sweeps within a second.
+//! The objects of a name without a lease are held, due at once, and claimed like any held object.
+//! If the sweeping process dies, the script has run or has not, and another process sweeps within a
+//! second.
 
 use std::time::Duration;
 
@@ -13,17 +13,18 @@ use super::config::WorkerConfig;
 use crate::failpoints::around;
 use crate::wire::{self, ScriptError, Sweep};
 
-/// A name that has nothing and no lease is forgotten this long after its last sign of life.
+/// The time after its last sign of life at which a name without a lease and with empty slots is
+/// removed.
 const FORGET: Duration = Duration::from_secs(24 * 60 * 60);
-/// Calls in one sweep; names that are still due then are looked at in the next one.
+/// The most calls in one sweep. The next sweep looks at the names that are still due.
 const CALLS_MAX: usize = 1000;
 
 /// The result of a sweep.
 pub(crate) struct Swept {
-    /// There may be something to claim.
+    /// Whether there may be something to claim.
     pub(crate) found: bool,
-    /// Redis' clock has stepped ahead, or Redis was away: leases may have ended whose processes
-    /// live, this process' own, too.
+    /// Whether Redis' clock has stepped ahead, or Redis was away. Living processes may have lost
+    /// their leases, also this one.
     pub(crate) is_ahead: bool,
 }
 
@@ -34,10 +35,11 @@ pub(crate) async fn sweep(
     config: &WorkerConfig,
     since: Option<Duration>,
 ) -> Result<Swept, ScriptError> {
-    // A name is due again before the next sweep of this process, whatever its timers do.
+    // Half of the interval, so that a name is due again before the next sweep, even if timers are
+    // late.
     let look = config.sweep / 2;
-    // A process whose handlers are busy notices its lapse at a renewal. One follows each sweep that
-    // tells of a step.
+    // A process whose handlers are busy notices its lapse only at a renewal. A renewal follows each
+    // sweep that finds a step of the clock.
     let notice = config.sweep.min(config.lease / 3);
     let mut sweep = Sweep { own: &config.name, crashes_max: config.crashes_held(), look, forget: FORGET, since, notice };
     let (mut found, mut is_ahead) = (false, false);
@@ -47,7 +49,7 @@ pub(crate) async fn sweep(
         let adopted = around!("adopt", call).await?;
         if !adopted.names.is_empty() {
             let (names, held, strays) = (adopted.names.join(" "), adopted.held, adopted.strays);
-            info!(names, held, strays, "recover: took over what names without a lease had");
+            info!(names, held, strays, "recover: took over the objects of names without a lease");
             found = true;
         }
         moved += adopted.moved;
@@ -55,11 +57,11 @@ pub(crate) async fn sweep(
         if !adopted.more {
             break;
         }
-        // The first call has told all that the time before it tells.
+        // Only the first call may compare the clock with the time since the last sweep.
         sweep.since = None;
     }
     if moved > 0 {
-        warn!(objects = moved, "recover: the clock of Redis has stepped back, held objects are due as early as before");
+        warn!(objects = moved, "recover: the clock of Redis has stepped back; due times of held objects were moved back, too");
     }
     Ok(Swept { found: found || moved > 0, is_ahead })
 }

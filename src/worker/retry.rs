@@ -1,8 +1,8 @@
-//! What follows when an event fails: how long its object waits, how often the event is tried, and
-//! what becomes of it when that is used up.
+//! The retry policies: the waits of a failed event, the number of its attempts, and its fate when
+//! they are used up.
 //!
-//! A policy owns nothing: how often an event has failed stands in Redis, in the tag of its batch,
-//! and survives whoever counted it.
+//! A policy has no state. The number of failures is in Redis, in the tag of the batch, so it
+//! survives the process that counted.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use super::growing_wait::jitter;
 
-/// The shortest and the longest wait.
+/// The range of a wait.
 const WAIT: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 60 * 60);
-/// The most attempts a limit can name.
+/// The largest limit of attempts.
 const ATTEMPTS_MAX: u32 = 1_000_000;
 
-/// What follows when the delivery of an event fails for a time
-/// ([`Stop::Transient`](crate::sink::Stop::Transient)).
+/// The rule for an event whose delivery fails with
+/// [`Stop::Transient`](crate::sink::Stop::Transient).
 ///
-/// On the command line it is a preset's name, or a backoff with or without a limit:
+/// On the command line it is the name of a preset, or a backoff with or without a limit:
 ///
 /// ```
 /// use seriatim::worker::RetryPolicy;
@@ -31,19 +31,19 @@ const ATTEMPTS_MAX: u32 = 1_000_000;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// How long the object waits before its event is tried again.
+    /// The waits between attempts.
     pub backoff: Backoff,
-    /// How often an event is tried at most; nothing: for ever.
+    /// The limit of attempts; `None`: no limit.
     pub limit: Option<Limit>,
 }
 
-/// How long an object waits between two attempts of its event. Waits are 1 ms to 24 h.
+/// The waits of an object between two attempts of its event, each 1 ms to 24 h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backoff {
-    /// Always as long.
+    /// The same wait after each failure.
     Fixed(Duration),
-    /// Doubling from `min` up to `max`, and of that a random part between half and all, so that
-    /// many objects do not come back at once.
+    /// A wait that doubles from `min` up to `max`. The actual wait is random between half of it and
+    /// all of it, so that many objects do not come back at once.
     Exponential {
         /// The wait after the first failure.
         min: Duration,
@@ -55,21 +55,22 @@ pub enum Backoff {
 /// The end of an event's attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// How often an event is tried, the first time included. 1 to 1,000,000.
+    /// The number of attempts, the first one included. 1 to 1,000,000.
     pub attempts: u32,
-    /// What becomes of it when the last attempt has failed.
+    /// The fate of the event after the last attempt has failed.
     pub then: UsedUp,
 }
 
-/// What becomes of an event whose attempts are used up, or that has killed too many workers. Its
-/// error is kept in every case.
+/// The fate of an event whose attempts are used up, or that has killed too many workers. Its error
+/// is stored in every case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsedUp {
-    /// It goes to the dead letters; the object's next event follows.
+    /// The event goes to the dead letters. The object's next event follows.
     DeadLetter,
-    /// It is over: `event.log` keeps it with its error, and the object's next event follows.
+    /// The event is completed with errors: `event.log` gets the event with its error. The object's
+    /// next event follows.
     CompleteWithErrors,
-    /// The object waits until an operator releases it or skips the event.
+    /// The object is held until an operator releases it or skips the event.
     Hold,
 }
 
@@ -98,7 +99,7 @@ impl RetryPolicy {
     /// Checks the ranges.
     ///
     /// # Errors
-    /// A sentence that says what is out of its range.
+    /// A sentence about the value that is out of range.
     pub fn validate(&self) -> Result<(), &'static str> {
         let waits = match self.backoff {
             Backoff::Fixed(wait) => [wait, wait],
@@ -115,14 +116,14 @@ impl RetryPolicy {
         }
     }
 
-    /// The end, if an event that has failed so often has come to it.
+    /// Returns the event's fate if this number of failures uses up its attempts.
     pub(crate) fn used_up(&self, failures: u32) -> Option<UsedUp> {
         self.limit.filter(|limit| failures >= limit.attempts).map(|limit| limit.then)
     }
 }
 
 impl Backoff {
-    /// The wait after so many failures.
+    /// Returns the wait after this number of failures.
     pub(crate) fn wait(&self, failures: u32) -> Duration {
         match *self {
             Self::Fixed(wait) => wait,
@@ -131,7 +132,7 @@ impl Backoff {
     }
 }
 
-/// 100 ms doubling to 1 minute with jitter, for ever.
+/// Retries after 100 ms, doubling to 1 minute with jitter, for ever.
 impl Default for RetryPolicy {
     fn default() -> Self {
         Self::DEFAULT
@@ -143,9 +144,9 @@ impl UsedUp {
         [("dead-letter", Self::DeadLetter), ("complete-with-errors", Self::CompleteWithErrors), ("hold", Self::Hold)];
 }
 
-/// A word that names nothing that can follow.
+/// The word is not one of hold, dead-letter and complete-with-errors.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("then={0} is nothing that can follow; write hold, dead-letter or complete-with-errors")]
+#[error("then={0} is invalid; write hold, dead-letter or complete-with-errors")]
 pub struct UsedUpError(String);
 
 impl FromStr for UsedUp {
@@ -173,16 +174,16 @@ impl fmt::Display for RetryPolicy {
     }
 }
 
-/// A text is no retry policy.
+/// The text is not a valid retry policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{spec:?} is no retry policy: {why}; write default, fixed-5m-2, scheduler, minute, fixed:5m or exponential:100ms..1m, \
-     and where attempts end ,attempts=10,then=dead-letter (or complete-with-errors, or hold)"
+     and to end the attempts append ,attempts=10,then=dead-letter (or complete-with-errors, or hold)"
 )]
 pub struct RetryError {
     /// The text.
     pub spec: String,
-    /// What is wrong with it.
+    /// The mistake in the text.
     pub why: String,
 }
 
@@ -206,19 +207,19 @@ fn read(spec: &str) -> Result<RetryPolicy, String> {
             let (min, max) = waits.split_once("..").ok_or("an exponential backoff has two waits, MIN..MAX")?;
             Backoff::Exponential { min: time(min)?, max: time(max)? }
         }
-        _ => return Err("it begins with no backoff".to_owned()),
+        _ => return Err("it does not begin with a backoff".to_owned()),
     };
     let (mut attempts, mut then) = (None, None);
     for part in parts {
         match part.split_once('=') {
             Some(("attempts", n)) if attempts.is_none() => {
-                attempts = Some(n.parse().map_err(|_| format!("attempts={n} is no number of attempts"))?);
+                attempts = Some(n.parse().map_err(|_| format!("attempts={n} is not a number"))?);
             }
             Some(("then", word)) if then.is_none() => {
                 let known = UsedUp::WORDS.iter().find(|(name, _)| *name == word);
-                then = Some(known.ok_or_else(|| format!("then={word} is nothing that can follow"))?.1);
+                then = Some(known.ok_or_else(|| format!("then={word} is invalid"))?.1);
             }
-            _ => return Err(format!("{part:?} is not understood")),
+            _ => return Err(format!("{part:?} is unknown")),
         }
     }
     let limit = match (attempts, then) {
@@ -229,12 +230,12 @@ fn read(spec: &str) -> Result<RetryPolicy, String> {
     Ok(RetryPolicy { backoff, limit })
 }
 
-/// Units of time and their milliseconds, longest first.
+/// The units of time with their milliseconds, longest first.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
-/// Reads a time: 250ms, 5s, 1m30s.
+/// Reads a duration: 250ms, 5s, 1m30s.
 fn time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time such as 250ms, 5s or 1m30s");
+    let wrong = || format!("{text:?} is not a time such as 250ms, 5s or 1m30s");
     let (mut left, mut ms) = (text, 0u64);
     while !left.is_empty() {
         let digits = left.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
@@ -248,7 +249,7 @@ fn time(text: &str) -> Result<Duration, String> {
     if text.is_empty() { Err(wrong()) } else { Ok(Duration::from_millis(ms)) }
 }
 
-/// A time as [`time`] reads it. Fractions of a millisecond are left out.
+/// Prints a duration in the form that [`time`] reads. Fractions of a millisecond are left out.
 struct Time(Duration);
 
 impl fmt::Display for Time {
@@ -277,7 +278,8 @@ mod tests {
         Duration::from_secs(s)
     }
 
-    /// Whether every wait after so many failures lies between half and all of this.
+    /// Asserts that every wait after this number of failures lies between half of `full` and
+    /// `full`.
     fn assert_wait(policy: RetryPolicy, failures: u32, full: Duration) {
         for _ in 0..50 {
             let wait = policy.backoff.wait(failures);
@@ -285,14 +287,14 @@ mod tests {
         }
     }
 
-    /// The presets wait as long as they say, and end as they say.
+    /// Tests the waits and the ends of the presets.
     #[test]
     fn the_presets_are_what_their_names_say() {
         for (failures, ms) in [(1, 100), (2, 200), (3, 400), (10, 51_200), (11, 60_000), (u32::MAX, 60_000)] {
             assert_wait(RetryPolicy::default(), failures, Duration::from_millis(ms));
         }
         assert_eq!(RetryPolicy::default().used_up(u32::MAX), None);
-        // The wait before attempt n, which is the one after n - 1 failures.
+        // The wait before attempt n is the wait after n - 1 failures.
         for n in 2..=100u32 {
             assert_wait(RetryPolicy::SCHEDULER, n - 1, secs((20u64 << (n - 2).min(20)).min(120)));
             assert_eq!(RetryPolicy::SCHEDULER.used_up(n - 1), None);
@@ -304,7 +306,7 @@ mod tests {
         assert_eq!((RetryPolicy::MINUTE.backoff.wait(1000), RetryPolicy::MINUTE.used_up(1000)), (secs(60), None));
     }
 
-    /// Of the waits some are shorter than others: that is the jitter.
+    /// Tests that the waits differ: the jitter.
     #[test]
     fn waits_are_spread() {
         let waits: std::collections::HashSet<_> = (0..20).map(|_| RetryPolicy::SCHEDULER.backoff.wait(5)).collect();
@@ -322,12 +324,12 @@ mod tests {
     #[test]
     fn what_is_no_policy_is_refused_with_the_reason() {
         for (spec, why) in [
-            ("", "it begins with no backoff"),
-            ("hourly", "it begins with no backoff"),
-            ("fixed:", "\"\" is no time"),
-            ("fixed:5", "\"5\" is no time"),
-            ("fixed:5 m", "is no time"),
-            ("fixed:18446744073709551615d", "is no time"),
+            ("", "it does not begin with a backoff"),
+            ("hourly", "it does not begin with a backoff"),
+            ("fixed:", "\"\" is not a time"),
+            ("fixed:5", "\"5\" is not a time"),
+            ("fixed:5 m", "is not a time"),
+            ("fixed:18446744073709551615d", "is not a time"),
             ("fixed:0s", "a wait must be 1 ms to 24 h"),
             ("fixed:25h", "a wait must be 1 ms to 24 h"),
             ("exponential:1s", "two waits"),
@@ -335,9 +337,9 @@ mod tests {
             ("fixed:1s,attempts=3", "go together"),
             ("fixed:1s,then=hold", "go together"),
             ("fixed:1s,attempts=0,then=hold", "1 to 1000000"),
-            ("fixed:1s,attempts=x,then=hold", "no number of attempts"),
-            ("fixed:1s,attempts=1,then=drop", "nothing that can follow"),
-            ("fixed:1s,attempts=1,then=hold,attempts=2", "\"attempts=2\" is not understood"),
+            ("fixed:1s,attempts=x,then=hold", "attempts=x is not a number"),
+            ("fixed:1s,attempts=1,then=drop", "then=drop is invalid"),
+            ("fixed:1s,attempts=1,then=hold,attempts=2", "\"attempts=2\" is unknown"),
         ] {
             let error = spec.parse::<RetryPolicy>().expect_err(spec).to_string();
             assert!(error.contains(why) && error.contains("write default"), "{spec}: {error}");

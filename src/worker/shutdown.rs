@@ -1,4 +1,4 @@
-//! How a worker is told to stop, gracefully or at once, and to open its sink anew.
+//! Requests to a worker: to stop, gracefully or at once, and to open its sink anew.
 
 use std::io;
 
@@ -7,29 +7,29 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-/// Tells a worker to stop. Clones tell the same worker.
+/// Stops a worker. All clones belong to the same worker.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     graceful: CancellationToken,
     at_once: CancellationToken,
-    /// How often the sink is to be opened anew.
+    /// The number of requests to open the sink anew.
     reopens: watch::Sender<u64>,
 }
 
 impl Shutdown {
-    /// Nothing is told yet.
+    /// Returns a handle without any request.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Follows the signals of the process: SIGTERM and SIGINT stop gracefully, a second one stops
-    /// at once, SIGHUP opens the sink anew.
+    /// Follows the signals of the process. SIGTERM and SIGINT stop gracefully, a second one stops
+    /// at once, and SIGHUP opens the sink anew.
     ///
     /// From then on none of these signals ends the process by itself. A task of the runtime waits
-    /// for them, so a handler that blocks the only thread of its runtime also delays them.
+    /// for them. So a handler that blocks the only thread of its runtime also delays them.
     ///
     /// # Errors
-    /// Returns the error of the system if it accepts no handler for a signal.
+    /// The error of the system if it accepts no handler for a signal.
     ///
     /// # Panics
     /// Outside of a tokio runtime with its IO driver enabled.
@@ -60,29 +60,31 @@ impl Shutdown {
         }
     }
 
-    /// Stop gracefully: claim nothing more, finish what is in hand within the grace, hold the rest.
+    /// Stops gracefully: the worker claims nothing more, finishes the events in hand within the
+    /// grace, and holds the rest.
     pub fn stop(&self) {
         self.graceful.cancel();
     }
 
-    /// Stop at once: drop what is in hand and hold it; it comes again, with the same ids.
+    /// Stops at once: the worker drops the events in hand and holds their objects. The events come
+    /// again with the same ids.
     pub fn stop_at_once(&self) {
         self.graceful.cancel();
         self.at_once.cancel();
     }
 
-    /// Open anew what the sink has open, e.g. after a rotation of its file: see
+    /// Opens the files of the sink anew, e.g. after a log rotation: see
     /// [`Sink::reopen`](crate::sink::Sink::reopen).
     pub fn reopen(&self) {
         self.reopens.send_modify(|times| *times += 1);
     }
 
-    /// Done when a graceful stop was asked for. Cancellation safe.
+    /// Waits until a graceful stop is requested. Cancellation safe.
     pub async fn stopped(&self) {
         self.graceful.cancelled().await;
     }
 
-    /// Done when a stop at once was asked for. Cancellation safe.
+    /// Waits until a stop at once is requested. Cancellation safe.
     pub async fn stopped_at_once(&self) {
         self.at_once.cancelled().await;
     }
@@ -91,14 +93,14 @@ impl Shutdown {
         self.graceful.is_cancelled()
     }
 
-    /// Changes with each request to open the sink anew.
+    /// Returns a channel that changes with each request to open the sink anew.
     pub(crate) fn reopens(&self) -> watch::Receiver<u64> {
         self.reopens.subscribe()
     }
 }
 
 impl From<CancellationToken> for Shutdown {
-    /// A token that, cancelled, stops the worker gracefully.
+    /// Returns a handle that stops the worker gracefully when the token is cancelled.
     fn from(graceful: CancellationToken) -> Self {
         Self { graceful, ..Self::default() }
     }

@@ -1,9 +1,8 @@
-//! Wait: an idle process blocks on the markers, for one idle slot, on a connection of its own.
+//! Wait: an idle process blocks on the markers for one idle slot, on its own connection.
 //!
-//! The pop moves a marker into the slot's `W:object` in the same step, and the call of advance that
-//! follows it at once, in the same round trip, claims its object for the slot. If the answer is
-//! lost, or the process dies, marker or batch are there all the same: the next advance, renewal or
-//! sweep finds them.
+//! The pop moves a marker into the slot's `W:object` in one step. The call of advance follows in
+//! the same round trip, and claims the object for the slot. If the reply is lost, or the process
+//! dies, the marker or the batch is still in Redis. The next advance, renewal or sweep finds it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,21 +17,21 @@ use crate::connection::errors::told;
 use crate::failpoints::around;
 use crate::wire::{Advance, Advanced, ScriptError, pop_and_advance};
 
-/// What became of a wait.
+/// The result of a wait.
 pub(crate) struct Waited {
-    /// For the next one.
+    /// The connection, for the next wait.
     pub(crate) conn: PatientConnection,
-    /// Redis is out of memory and moves no markers for a pop.
+    /// Whether Redis is out of memory, so that a pop moves no markers.
     pub(crate) out_of_memory: bool,
-    /// What advance answered.
+    /// The reply of advance.
     pub(crate) reply: Result<Advanced, ScriptError>,
 }
 
-/// A pop that moves a marker to the slot within `block`.
+/// Returns the command of a pop that moves a marker to the slot within `block`.
 pub(crate) fn pop(config: &WorkerConfig, slot: usize, block: Duration) -> Cmd {
     let to = config.keys.worker_object(&config.worker(slot));
     let mut pop = redis::cmd("BLMOVE");
-    // Zero would be for ever.
+    // A timeout of 0 would block for ever, so it is at least 1 ms.
     pop.arg(config.keys.objects_with_events())
         .arg(to)
         .arg("RIGHT")
@@ -41,11 +40,11 @@ pub(crate) fn pop(config: &WorkerConfig, slot: usize, block: Duration) -> Cmd {
     pop
 }
 
-/// Waits until a marker was moved, or the block time is over, and makes the call. Nothing where the
+/// Pops a marker, or waits until the block time is over, and makes the call. Returns `None` if the
 /// connection failed.
 ///
-/// Dropping the future closes the connection, and with it the pop; a marker may have been moved,
-/// and the call made, before.
+/// Cancellation: dropping the future closes the connection, and with it the pop. Before that, the
+/// pop may have moved a marker, and the call may have run.
 pub(crate) async fn wait(
     redis: Redis,
     conn: Option<PatientConnection>,
@@ -55,10 +54,10 @@ pub(crate) async fn wait(
 ) -> Result<Option<Waited>, WorkerError> {
     let mut conn = match conn {
         Some(conn) => conn,
-        // Taken out of the pool: with a pop under way it must never be used for anything else.
+        // The connection leaves the pool: with a pop under way, no other task may use it.
         None => Connection::take(redis.reconnect().await?),
     };
-    // The server answers after the block time at the latest; what is longer is a lost connection.
+    // The server replies after the block time at the latest. A longer silence is a lost connection.
     conn.set_block(config.block);
     let answer = around!("pop", pop_and_advance(&mut conn, pop, &call)).await;
     let made_at = conn.made_at();
@@ -66,7 +65,7 @@ pub(crate) async fn wait(
         Ok((popped, reply)) => {
             let out_of_memory = popped.as_ref().is_err_and(|error| error.code() == Some("OOM"));
             match popped {
-                // A list of a wrong type is found by the next call of advance, which says so.
+                // A list of a wrong type is found and reported by the next call of advance.
                 Err(error) if !out_of_memory && error.code() != Some("WRONGTYPE") => {
                     redis.outage().failed(made_at, &told(&error))
                 }

@@ -161,7 +161,7 @@ async fn a_handler_is_told_what_the_test_chose() {
     assert_eq!(*seen.lock().expect("no panic"), "7 12 9 work:7 3 [32, 55]");
 
     let ran = test.run(moved()).await;
-    ran.assert_failed("note", "the event is not what this handler takes");
+    ran.assert_failed("note", "the event does not fit the type of this handler");
     assert!(matches!(ran.stop(), Some(Stop::Rejected { .. })));
     let none = HandlerTest::new(Handlers::builder().build().expect("a set")).run(moved()).await;
     assert_eq!(none.outcomes().len(), 0);

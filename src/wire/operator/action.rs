@@ -1,4 +1,4 @@
-//! What the calls of all actions share: who acts and why, and the refusals.
+//! The code that all operator calls share: the actor, the reason, and the refusals.
 
 use redis::Cmd;
 use redis::aio::ConnectionLike;
@@ -8,15 +8,15 @@ use crate::wire::error::ScriptError;
 use crate::wire::lua::Script;
 use crate::wire::reply::Reply;
 
-/// How many bytes are kept of who did something, and of why.
+/// The most bytes that are stored of an actor, and of a reason.
 const TEXT_BYTES_MAX: usize = 1000;
 
-/// Who does something, and why.
+/// The actor and the reason of an action.
 #[derive(Debug, Clone, Copy)]
 pub struct By<'a> {
-    /// Who, e.g. `ada@host`.
+    /// The actor, e.g. `ada@host`.
     pub who: &'a str,
-    /// Why, for people; may be empty.
+    /// The reason, as free text; may be empty.
     pub why: &'a str,
 }
 
@@ -31,7 +31,7 @@ fn shortened(text: &str) -> &str {
     &text[..end]
 }
 
-/// The word a reply begins with, where it is not a refusal.
+/// Calls an operator script. Returns the first word of the reply, or the refusal as an error.
 pub(super) async fn call(
     conn: &mut impl ConnectionLike,
     name: &'static str,

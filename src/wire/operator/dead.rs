@@ -1,4 +1,4 @@
-//! The call of `dead`: dead letters are retried or dropped.
+//! The call of the script `dead`: it retries or drops dead letters.
 
 use redis::aio::ConnectionLike;
 
@@ -7,38 +7,38 @@ use crate::keys::Keys;
 use crate::wire::error::ScriptError;
 use crate::wire::lua::DEAD;
 
-/// How many dead letters one call of [`dead`] takes.
+/// The most dead letters in one call of [`dead`].
 pub const DEAD_PER_CALL_MAX: usize = 32;
 
-/// What is done to dead letters.
+/// The action on dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settle {
-    /// The event is pushed again, as a new one.
+    /// Push the event again, as a new event.
     Retry,
-    /// The dead letter goes.
+    /// Delete the dead letter.
     Drop,
 }
 
-/// What became of one dead letter.
+/// The result for one dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Settled {
-    /// Its event was pushed again.
+    /// The event was pushed again.
     Retried,
-    /// It is gone, and the event with it.
+    /// The dead letter and its event are deleted.
     Dropped,
-    /// It was not there, or not there any more.
+    /// The dead letter does not exist, or no longer exists.
     Gone,
-    /// It stays: it names no object or no event.
+    /// The dead letter stays: its object or its event is missing.
     Unreadable,
-    /// It stays: the queue of its object is no list.
+    /// The dead letter stays: the queue of its object is not a list.
     WrongType,
 }
 
-/// Retries or drops dead letters, from the first on: up to [`DEAD_PER_CALL_MAX`], or 1 MiB of
-/// events. Returns what became of each of these, at least one, in order.
+/// Retries or drops dead letters, in order, up to [`DEAD_PER_CALL_MAX`] or 1 MiB of events. Returns
+/// a result for each dead letter that the call reached, at least one.
 ///
-/// Calling again is safe: those that are gone are passed over.
+/// It is safe to repeat the call: dead letters that no longer exist are skipped.
 pub async fn dead(
     conn: &mut impl ConnectionLike,
     keys: &Keys,
@@ -57,7 +57,7 @@ pub async fn dead(
     }
     let mut settled = Vec::with_capacity(dead_ids.len());
     if reply.len() == 0 && !dead_ids.is_empty() {
-        return Err(reply.wrong("it settled none"));
+        return Err(reply.wrong("no results"));
     }
     while reply.len() > 0 {
         settled.push(match reply.text()?.as_str() {
@@ -66,7 +66,7 @@ pub async fn dead(
             "gone" => Settled::Gone,
             "unreadable" => Settled::Unreadable,
             "wrong_type" => Settled::WrongType,
-            word => return Err(reply.wrong(format!("nothing that becomes of a dead letter: {word:?}"))),
+            word => return Err(reply.wrong(format!("unknown result {word:?}"))),
         });
     }
     Ok(settled)

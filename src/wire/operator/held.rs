@@ -1,4 +1,4 @@
-//! The call of `held`: a page of held objects.
+//! The call of the script `held`: it returns a page of held objects.
 
 use redis::aio::ConnectionLike;
 
@@ -10,19 +10,19 @@ use crate::wire::reply::Reply;
 /// A held object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldReply {
-    /// Its name, as it stands in Redis.
+    /// The object's name, as stored in Redis.
     pub object: Vec<u8>,
-    /// When it is due, as Redis has it.
+    /// The due time, as stored in Redis.
     pub due: String,
-    /// Its owner.
+    /// The value of `OBJ:event.worker`.
     pub owner: String,
-    /// The numbers of its batch, and why it is held.
+    /// The value of `OBJ:events.held.id`: the tag of the held batch, and the reason.
     pub held_id: String,
-    /// How many events its batch has.
+    /// The number of events in the held batch.
     pub events: u64,
 }
 
-/// Reads a page of held objects, and Redis's time in ms.
+/// Returns a page of held objects, and the time of Redis in ms since the epoch.
 pub async fn held(
     conn: &mut impl ConnectionLike,
     keys: &Keys,

@@ -1,5 +1,5 @@
-//! Calls of an operator: dead letters are retried or dropped, held objects listed and released,
-//! their head events skipped, rules set and lifted. Each may be made again.
+//! The calls of operators. They retry or drop dead letters, list and release held objects, skip
+//! first events, and set or lift rules. Each call may be repeated.
 
 mod action;
 mod dead;

@@ -1,4 +1,4 @@
-//! The call that lists what rules hold.
+//! The call of the script `paused`: it lists the objects that rules hold.
 
 use redis::aio::ConnectionLike;
 
@@ -11,15 +11,15 @@ use crate::wire::reply::Reply;
 /// A page of paused objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PausedReply {
-    /// Redis's time, ms since the epoch.
+    /// The time of Redis, ms since the epoch.
     pub now_ms: u64,
-    /// The rules that are over any of the objects: fields and values of `event.rules`.
+    /// The rules that hold any of these objects: fields and values of `event.rules`.
     pub rules: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The objects, by name, each with the fields of the rules that are over it, blocks first.
+    /// The objects, sorted by name. Each has the fields of the rules that hold it, blocks first.
     pub objects: Vec<(HeldReply, Vec<Vec<u8>>)>,
 }
 
-/// Reads a page of paused objects, which begins behind the one named.
+/// Returns a page of paused objects that begins after the given name.
 pub async fn paused(
     conn: &mut impl ConnectionLike,
     keys: &Keys,

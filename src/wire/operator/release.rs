@@ -1,4 +1,4 @@
-//! The call of `release`: a held object is due at once.
+//! The call of the script `release`: it makes a held object due at once.
 
 use redis::aio::ConnectionLike;
 
@@ -7,19 +7,19 @@ use crate::keys::Keys;
 use crate::wire::error::ScriptError;
 use crate::wire::lua::RELEASE;
 
-/// What became of an object that was to be released.
+/// The result of a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Released {
-    /// It is due at once. What it waited for, empty for a yield.
+    /// The object is due at once. The text is the reason it was held; empty for a yield.
     Released(String),
-    /// It is not held. Its owner, empty where it has none.
+    /// The object is not held. The text is its owner; empty if it has none.
     NotHeld(String),
-    /// A rule holds it: it goes on where that is lifted.
+    /// A rule holds the object. It goes on when the rule is lifted.
     Paused,
 }
 
-/// Makes a held object due at once. Calling again is safe: it releases the object once more where
-/// it is held again.
+/// Makes a held object due at once. Caution: if the object was held again meanwhile, a repeated
+/// call releases it again.
 pub async fn release(conn: &mut impl ConnectionLike, keys: &Keys, by: By<'_>, object: &[u8]) -> Result<Released, ScriptError> {
     let mut cmd = begin(&RELEASE, &keys.objects_held(), keys, by);
     cmd.arg(object);

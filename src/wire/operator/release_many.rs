@@ -1,4 +1,4 @@
-//! The call that makes many held objects due at once.
+//! The call of the script `release_many`: it makes many held objects due at once.
 
 use redis::aio::ConnectionLike;
 
@@ -7,28 +7,29 @@ use crate::keys::Keys;
 use crate::wire::error::ScriptError;
 use crate::wire::lua::RELEASE_MANY;
 
-/// How many objects one call takes.
+/// The most objects in one call.
 pub const RELEASE_PER_CALL_MAX: usize = 100;
 
-/// The result of one object.
+/// The result for one object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReleasedOne {
-    /// It is due at once.
+    /// The object is due at once.
     Released,
-    /// It was due already.
+    /// The object was already due.
     Due,
-    /// It does not meet the conditions.
+    /// The object does not meet the conditions.
     Other,
-    /// A rule holds it.
+    /// A rule holds the object.
     Paused,
-    /// It is not held any more.
+    /// The object is not held any more.
     NotHeld,
 }
 
-/// Makes those of these objects (at most [`RELEASE_PER_CALL_MAX`]) due at once that wait for an
-/// operator, if `until_released`, and why they are held contains `text`. Returns the result of
-/// each, in order. Calling again is safe.
+/// Makes those of these objects due at once that meet the conditions. Takes at most
+/// [`RELEASE_PER_CALL_MAX`] objects. With `until_released`, only objects that wait for an operator
+/// are released. The reason of an object must contain `text`. Returns a result for each object, in
+/// order. It is safe to repeat the call.
 pub async fn release_many(
     conn: &mut impl ConnectionLike,
     keys: &Keys,
@@ -54,7 +55,7 @@ pub async fn release_many(
             "other" => ReleasedOne::Other,
             "paused" => ReleasedOne::Paused,
             "not_held" => ReleasedOne::NotHeld,
-            word => return Err(reply.wrong(format!("an unknown result of a release: {word:?}"))),
+            word => return Err(reply.wrong(format!("unknown result {word:?}"))),
         });
     }
     Ok(released)

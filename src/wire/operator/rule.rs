@@ -1,4 +1,4 @@
-//! Pauses and blocks: set and lifted, each in one call.
+//! The calls that set and lift pauses and blocks.
 
 use std::time::Duration;
 
@@ -10,36 +10,37 @@ use crate::wire::error::ScriptError;
 use crate::wire::lua::RULE;
 use crate::wire::reply::millis;
 
-/// What becomes of a rule.
+/// The change of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleStep {
-    /// It is in force, until it is lifted or for so long.
+    /// Set the rule, until it is lifted or for this time.
     Set(Option<Duration>),
-    /// It holds nothing any more; workers wake what it has held.
+    /// Lift the rule. From then on it holds no further object, and workers wake its objects.
     Lift,
 }
 
-/// What became of it.
+/// The result of the change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ruled {
-    /// It is in force now, and was not set before.
+    /// The rule is in force, and was not set before.
     New,
-    /// It was in force already, and has the end, the actor and the reason of this call now.
+    /// The rule was in force already. It now has the end, the actor and the reason of this call.
     Again,
-    /// It was being lifted, or past its end, and is in force again.
+    /// The rule was being lifted, or its end had passed. It is in force again.
     Revived,
-    /// It is lifted.
+    /// The rule is lifted.
     Lifted,
-    /// It was lifted before: its objects are being woken.
+    /// The rule was lifted before, and workers are still waking its objects.
     Lifting,
-    /// There is no such rule.
+    /// The rule does not exist.
     NotSet,
-    /// There are as many rules as there may be: nothing was done.
+    /// The maximum number of rules is reached. The call changed nothing.
     TooMany(u64),
 }
 
-/// Sets or lifts the rule of a kind (`pause` or `block`) for a selector. Calling again is safe.
+/// Sets or lifts the rule of a kind (`pause` or `block`) for a selector. It is safe to repeat the
+/// call.
 pub async fn rule(
     conn: &mut impl ConnectionLike,
     keys: &Keys,
@@ -53,7 +54,7 @@ pub async fn rule(
         RuleStep::Set(after) => ("set", after),
         RuleStep::Lift => ("lift", None),
     };
-    // A rule that is to end at once has an end all the same.
+    // 0 means no end, so a duration below 1 ms is sent as 1 ms.
     let for_ms = after.map_or(0, |after| millis(after).max(1));
     let mut cmd = begin(&RULE, &keys.event_rules(), keys, by);
     cmd.arg(word).arg(kind).arg(selector).arg(for_ms).arg(rules_max);
@@ -63,7 +64,7 @@ pub async fn rule(
             "new" => Ok(Ruled::New),
             "again" => Ok(Ruled::Again),
             "revived" => Ok(Ruled::Revived),
-            word => Err(reply.wrong(format!("nothing that becomes of a rule: {word:?}"))),
+            word => Err(reply.wrong(format!("unknown result {word:?}"))),
         },
         "lifted" => Ok(Ruled::Lifted),
         "lifting" => Ok(Ruled::Lifting),

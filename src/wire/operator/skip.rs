@@ -1,4 +1,4 @@
-//! The call of `skip`: the head event of a held object goes to the dead letters.
+//! The call of the script `skip`: it sends the first event of a held object to the dead letters.
 
 use redis::aio::ConnectionLike;
 
@@ -7,30 +7,30 @@ use crate::keys::Keys;
 use crate::wire::error::ScriptError;
 use crate::wire::lua::SKIP;
 
-/// What became of an object whose head event was to be skipped.
+/// The result of a skip.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Skipped {
-    /// The event is a dead letter, and the object due at once.
+    /// The event is a dead letter, and the object is due at once.
     Skipped {
-        /// The event's id.
+        /// The id of the event.
         id: u64,
-        /// The id of its dead letter.
+        /// The id of the dead letter.
         dead_id: String,
-        /// How many events are left of the held batch.
+        /// The number of events left in the held batch.
         left: u64,
     },
-    /// It is not held. Its owner, empty where it has none.
+    /// The object is not held. The text is its owner; empty if it has none.
     NotHeld(String),
-    /// A rule holds it: it goes on where that is lifted.
+    /// A rule holds the object. It goes on when the rule is lifted.
     Paused,
-    /// It is held, but no event of it has been in hand. Why it is held, empty for a yield.
+    /// The object is held without a batch. The text is the reason it is held; empty for a yield.
     NoBatch(String),
-    /// Its head is another event.
+    /// The first event has another id, which is given here.
     Other(u64),
 }
 
-/// Sends the head event of a held object to the dead letters. With the id that it is expected to
-/// have, calling again is safe.
+/// Sends the first event of a held object to the dead letters. If the expected id is given, it is
+/// safe to repeat the call.
 pub async fn skip(
     conn: &mut impl ConnectionLike,
     keys: &Keys,

@@ -1,9 +1,9 @@
-//! What a handler has emitted, as the scripts read it (`lua/lib/emits.lua`).
+//! The events that a handler has emitted, in the form that the scripts read (`lua/lib/emits.lua`).
 
 /// An object's name, and an event for it.
 type ObjectAndEvent<'a> = (&'a [u8], &'a [u8]);
 
-/// What one handler has emitted for an event.
+/// The events that one handler has emitted for an event.
 #[derive(Debug, Clone, Default)]
 pub struct Emits {
     events: usize,
@@ -21,30 +21,30 @@ impl Emits {
         self.text.extend_from_slice(event);
     }
 
-    /// How many events.
+    /// Returns the number of events.
     pub fn events(&self) -> usize {
         self.events
     }
 
-    /// How many events a value of the field `emit:ID` has.
+    /// Returns the number of events in a value of the field `emit:ID`.
     pub(crate) fn events_in(value: &[u8]) -> usize {
         let number = value.split(|byte| *byte == b' ').nth(1).and_then(|number| std::str::from_utf8(number).ok());
         number.and_then(|number| number.parse().ok()).unwrap_or(0)
     }
 
-    /// The bytes of their objects' names and of the events themselves.
+    /// Returns the bytes of the object names and of the events.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The value of the field `emit:ID`. `place` is the handler's among those that are registered:
-    /// in that order is pushed what several have emitted.
+    /// Returns the value of the field `emit:ID`. `place` is the handler's position in the order of
+    /// registration. The emits of several handlers are pushed in that order.
     pub fn value(&self, place: usize) -> Vec<u8> {
         [format!("{place} {} {} ", self.events, self.bytes).as_bytes(), &self.text].concat()
     }
 
     /// Reads a value of the field `emit:ID`: the handler's place, and each object's name with its
-    /// event. `None` if the value is invalid.
+    /// event. Returns `None` if the value is invalid.
     pub fn read(value: &[u8]) -> Option<(usize, Vec<ObjectAndEvent<'_>>)> {
         let mut rest = value;
         let number = |rest: &mut &[u8]| -> Option<usize> {

@@ -1,4 +1,4 @@
-//! The numbers of a held batch, and why its object is held.
+//! The value that records a held batch and the reason of the hold.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,13 +6,13 @@ use std::str::FromStr;
 use super::reason::Reason;
 use super::tag::Tag;
 
-/// The value of `OBJ:events.held.id`: `FIRST HANDOUTS ATTEMPTS CRASHES REASON`. An object that is
-/// held without a batch has four zeros.
+/// The value of `OBJ:events.held.id`: `FIRST HANDOUTS ATTEMPTS CRASHES REASON`. If an object is
+/// held without a batch, the four numbers are 0.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HeldId {
-    /// The tag of the held batch; none without a batch.
+    /// The tag of the held batch; `None` without a batch.
     pub tag: Option<Tag>,
-    /// Why the object is held.
+    /// The reason why the object is held.
     pub reason: Reason,
 }
 

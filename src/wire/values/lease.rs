@@ -1,4 +1,4 @@
-//! A lease, and the process that holds it.
+//! The value of a lease, and the process that holds the lease.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,10 +9,10 @@ use std::time::Duration;
 pub struct Lease {
     /// The fence: a fresh UUID per attach.
     pub token: String,
-    /// The process.
+    /// The process that holds the lease.
     pub holder: Holder,
-    /// How long the lease holds without renewal; none from an older version. Redis keeps only the
-    /// end of a lease, and its clock may step.
+    /// The validity of the lease without a renewal; `None` if an older version wrote it. Redis
+    /// keeps only the end of a lease, and its clock may step.
     pub length: Option<Duration>,
 }
 
@@ -45,12 +45,12 @@ impl FromStr for Lease {
     }
 }
 
-/// The process that holds a lease, `host pid start`, so that another process of the same host can
-/// see whether it is gone.
+/// The process that holds a lease, `host pid start`. With it, another process of the same host can
+/// see whether the holder is gone.
 ///
-/// The host is the host's name with the boot and the process namespace it was read in: only a
-/// process that shares all three can tell from a process id that its owner is gone. A container of
-/// the same name on the same host does not, and waits for the lease.
+/// The host is the host's name, the boot id and the process namespace. A process id proves
+/// something only to a process that shares all three. A container with the same name on the same
+/// host does not share them, and waits for the lease to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     host: String,
@@ -58,41 +58,41 @@ pub struct Holder {
     start: u64,
 }
 
-/// The host's name, or an empty string where it has none.
+/// Returns the host's name; empty if the host has none.
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 impl Holder {
-    /// This process.
+    /// Returns the holder for this process.
     pub fn current() -> Self {
         let pid = std::process::id();
         Self { host: host(), pid, start: started(pid).unwrap_or(0) }
     }
 
-    /// The text of a lease behind its token.
+    /// Returns the text of a lease after its token.
     pub fn with_length(&self, length: Duration) -> String {
         format!("{self} {}ms", length.as_millis())
     }
 
-    /// Whether this is a process of this host, this boot and this process namespace that does not
-    /// run any more.
+    /// Returns whether the holder was a process of this host, boot and process namespace that no
+    /// longer runs.
     pub fn is_gone(&self) -> bool {
-        // Without a start time (no /proc) a process id proves nothing.
+        // Without a start time (no /proc), a process id proves nothing.
         self.start != 0 && self.host == host() && started(std::process::id()).is_some() && started(self.pid) != Some(self.start)
     }
 
-    /// Reads the holder from a lease, `token host pid start`.
+    /// Returns the holder in a lease, `token host pid start`.
     pub fn of_lease(lease: &str) -> Option<Self> {
         lease.parse::<Lease>().ok().map(|lease| lease.holder)
     }
 
-    /// The host's name alone, for people.
+    /// Returns only the host's name, for people.
     pub fn host_name(&self) -> &str {
         self.host.split('/').next().unwrap_or_default()
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -112,14 +112,15 @@ fn host() -> String {
     format!("{name}/{}/{namespace}", boot.trim().get(..8).unwrap_or_default())
 }
 
-/// When the process started, in ticks since boot; nothing if it does not run (a zombie does not).
+/// Returns the start time of the process, in ticks since boot; `None` if it does not run. A zombie
+/// does not run.
 fn started(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command's name, in parentheses, may hold anything.
+    // The command's name, in parentheses, may contain any character.
     let rest = &stat[stat.rfind(')')? + 1..];
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;
-    // Field 22 of the line; `state` is field 3.
+    // `state` is field 3 of the line, and the start time is field 22.
     let start = fields.nth(18)?.parse().ok()?;
     (!matches!(state, "Z" | "X")).then_some(start)
 }
@@ -136,7 +137,7 @@ mod tests {
         let holder = Holder::of_lease(&lease).expect("a lease");
         assert!(!holder.is_gone());
         child.kill().expect("it can be killed");
-        // Not yet reaped, it is a zombie, and gone all the same.
+        // Until it is reaped, the child is a zombie, which counts as gone.
         while std::fs::read_to_string(format!("/proc/{}/stat", child.id())).is_ok_and(|s| !s.contains(") Z")) {
             std::thread::yield_now();
         }

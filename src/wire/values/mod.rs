@@ -1,10 +1,11 @@
 //! The values that Redis stores as one text. Each has one file, with one type that reads and prints
-//! it; `tests/guards/values.rs` compares them with the Lua modules that read the same values.
+//! the value. `tests/guards/values.rs` compares the types with the Lua modules that read the same
+//! values.
 //!
 //! | value | type | Lua |
 //! |---|---|---|
 //! | tag of a batch in flight, `event.worker:W:event.id` | [`Tag`] | `lib/tag.lua` |
-//! | numbers of a held batch, `OBJ:events.held.id` | [`HeldId`], with a [`Reason`] | `lib/tag.lua` |
+//! | tag of a held batch, `OBJ:events.held.id` | [`HeldId`], with a [`Reason`] | `lib/tag.lua` |
 //! | lease, `event.worker:NAME:lease` | [`Lease`], with a [`Holder`] | `lib/lease.lua` |
 //! | registration, a value of `event.workers` | [`Registration`] | `lib/registry.lua` |
 //! | pause or block, a value of `event.rules` | [`RuleValue`] | `lib/rules.lua` |

@@ -1,19 +1,19 @@
 //! The position of a projection in the event log.
 
-/// How far a projection has come in the log.
+/// The progress of a projection in the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Position {
-    /// The id of the last row applied; empty before the first.
+    /// The id of the last row applied; empty before the first row.
     pub log_id: String,
-    /// How many rows had been written up to there, those that were never seen included.
+    /// The number of rows written to the log up to `log_id`, trimmed rows included.
     pub rows: u64,
-    /// How many rows were trimmed away before they could be applied.
+    /// The number of rows that were trimmed before the projection applied them.
     pub missed: u64,
 }
 
 impl Position {
-    /// The value in `event.projections`: `ROWS MISSED LOG_ID`.
+    /// Returns the value as stored in `event.projections`: `ROWS MISSED LOG_ID`.
     pub fn text(&self) -> String {
         format!("{} {} {}", self.rows, self.missed, self.log_id)
     }

@@ -1,13 +1,13 @@
-//! Why an object is held.
+//! The reason why an object is held.
 
 use std::fmt;
 
-/// A code for programs, and text for people: `CODE`, or `CODE: TEXT`.
+/// A reason: a code for programs and a text for people. Stored as `CODE`, or `CODE: TEXT`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reason {
     /// The code.
     pub code: ReasonCode,
-    /// Details, if there are any.
+    /// The details, if there are any.
     pub text: Option<String>,
 }
 
@@ -15,13 +15,13 @@ pub struct Reason {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReasonCode {
-    /// The event has failed and is tried again.
+    /// The event has failed and will be retried.
     Retry,
     /// The attempts of the event are used up.
     Attempts,
     /// Too many workers died with the event in hand.
     Crashes,
-    /// Other objects have a turn.
+    /// The object yields to other objects.
     Yield,
     /// The worker was stopped.
     Stop,
@@ -29,13 +29,13 @@ pub enum ReasonCode {
     Slots,
     /// The worker died.
     Takeover,
-    /// The sink of the worker was unavailable for long.
+    /// The sink of the worker was unavailable for a long time.
     Unavailable,
-    /// A key of the object has a wrong type, or no sink can take its name.
+    /// A key of the object has a wrong type, or the name is invalid for every sink.
     Quarantine,
     /// An operator has skipped an event of the object.
     Skip,
-    /// A code of another version; empty without a reason.
+    /// A code of another version; empty if there is no reason.
     Other(String),
 }
 
@@ -53,7 +53,7 @@ impl ReasonCode {
         ("skip", Self::Skip),
     ];
 
-    /// The word in Redis.
+    /// Returns the word stored in Redis.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Other(word) => word,
@@ -69,12 +69,12 @@ impl Default for ReasonCode {
 }
 
 impl Reason {
-    /// A reason with details.
+    /// Returns a reason with details.
     pub fn new(code: ReasonCode, text: impl Into<String>) -> Self {
         Self { code, text: Some(text.into()) }
     }
 
-    /// Reads a reason. Every text is one.
+    /// Reads a reason. Every text is valid.
     pub fn of(text: &str) -> Self {
         let (word, text) = text.split_once(": ").map_or((text, None), |(word, text)| (word, Some(text.to_owned())));
         let known = ReasonCode::WORDS.iter().find(|(known, _)| *known == word);

@@ -6,11 +6,11 @@ use std::str::FromStr;
 /// The value of a name in `event.workers`: `SLOTS TOKEN LAST_SEEN_MS`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
-    /// How many slots the name has had at most.
+    /// The highest number of slots that the name has ever had.
     pub slots: u32,
-    /// The token of the process that attached last.
+    /// The token of the last process that attached.
     pub token: String,
-    /// The last sign of life, ms since the epoch.
+    /// The last sign of life, in ms since the epoch.
     pub last_seen_ms: u64,
 }
 

@@ -1,25 +1,25 @@
 //! A pause or a block.
 
 /// The value of a rule in `event.rules`: `SET_MS END_MS LIFTED WHO_BYTES CURSOR_BYTES WHO CURSOR
-/// WHY`, without blanks between the texts.
+/// WHY`, without spaces between the texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleValue {
-    /// When the rule was set, ms since the epoch.
+    /// The time at which the rule was set, in ms since the epoch.
     pub set_ms: u64,
-    /// When the rule lifts itself, ms since the epoch; none: never.
+    /// The time at which the rule ends by itself, in ms since the epoch; `None`: never.
     pub end_ms: Option<u64>,
-    /// Whether the rule is lifted, and its objects are being woken.
+    /// Whether the rule is lifted and workers are waking its objects.
     pub lifted: bool,
-    /// Who set it.
+    /// The actor who set the rule.
     pub who: Vec<u8>,
-    /// The objects up to this name are woken.
+    /// The position of the wake: objects up to this name are woken.
     pub cursor: Vec<u8>,
-    /// Why it was set.
+    /// The reason why the rule was set.
     pub why: Vec<u8>,
 }
 
 impl RuleValue {
-    /// Reads a value; none if it is invalid.
+    /// Reads a value. Returns `None` if the value is invalid.
     pub fn read(value: &[u8]) -> Option<Self> {
         let mut parts = value.splitn(6, |byte| *byte == b' ');
         let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
@@ -37,14 +37,14 @@ impl RuleValue {
         })
     }
 
-    /// The value as it is stored.
+    /// Returns the value as stored.
     pub fn text(&self) -> Vec<u8> {
         let (end_ms, lifted) = (self.end_ms.unwrap_or(0), u8::from(self.lifted));
         let numbers = format!("{} {end_ms} {lifted} {} {} ", self.set_ms, self.who.len(), self.cursor.len());
         [numbers.as_bytes(), &self.who, &self.cursor, &self.why].concat()
     }
 
-    /// Whether the rule holds objects at this time.
+    /// Returns whether the rule holds objects at this time.
     pub fn is_in_force(&self, now_ms: u64) -> bool {
         !self.lifted && self.end_ms.is_none_or(|end_ms| end_ms > now_ms)
     }

@@ -1,33 +1,34 @@
-//! The tag of a batch: its first id and what happened to it so far.
+//! The tag of a batch: the id of its first event, and the counts of its hand-outs, attempts and
+//! crashes.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::event::ID_END;
 
-/// Names a batch in flight: no two hand-outs of a namespace have the same first id and number of
-/// hand-outs.
+/// Identifies a batch in flight. No two hand-outs in a namespace have the same first id and the
+/// same number of hand-outs.
 ///
-/// In Redis it is `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]`, trailing zeros left out, and compared as
-/// text.
+/// Redis stores the tag as `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]` without trailing zeros. The
+/// scripts compare tags as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tag {
     /// The id of the first event.
     pub first: u64,
-    /// How often the batch was handed out before: held and claimed again.
+    /// The number of earlier hand-outs: the batch was held and claimed again.
     pub handouts: u32,
-    /// How often its first event has failed.
+    /// The number of failed deliveries of the first event.
     pub attempts: u32,
-    /// How often a worker died with the batch in flight.
+    /// The number of workers that died with the batch in flight.
     pub crashes: u32,
 }
 
 impl Tag {
-    /// What remains after the first `count` events, with ids `stride` apart.
+    /// Returns the tag of the rest after the first `count` events. Ids are `stride` apart.
     ///
-    /// The attempts were those of the first event. Of the crashes one stays: the event that killed
-    /// the worker may still be ahead, and as long as there is one, events are delivered one at a
-    /// time.
+    /// The attempts belonged to the first event, so they become 0. One crash stays, because the
+    /// event that killed the worker may still be ahead. While a batch has a crash, its events are
+    /// delivered one at a time.
     pub fn after(self, count: usize, stride: u64) -> Self {
         match count {
             0 => self,
@@ -40,17 +41,17 @@ impl Tag {
         }
     }
 
-    /// The same batch with one failure more of its first event.
+    /// Returns the tag after one more failure of the first event.
     pub fn failed(self) -> Self {
         Self { attempts: self.attempts.saturating_add(1), ..self }
     }
 
-    /// Whether the first event is to be delivered alone.
+    /// Returns whether the first event must be delivered alone.
     pub fn is_suspect(self) -> bool {
         self.attempts > 0 || self.crashes > 0
     }
 
-    /// Whether the batch may have been in other hands before.
+    /// Returns whether another worker, or an earlier hand-out, may have had the batch before.
     pub fn is_again(self) -> bool {
         self.handouts > 0 || self.is_suspect()
     }
@@ -65,7 +66,7 @@ impl fmt::Display for Tag {
     }
 }
 
-/// The text is no tag.
+/// The text is not a tag.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a tag: {0:?}")]
 pub struct TagError(String);
@@ -76,8 +77,8 @@ impl FromStr for Tag {
     fn from_str(text: &str) -> Result<Self, TagError> {
         let wrong = || TagError(text.to_owned());
         let mut parts = text.split(' ');
-        // The ids of the whole batch are computed from the first: one that is none must not get
-        // further than here.
+        // The ids of the whole batch are computed from the first id, so an invalid id must stop
+        // here.
         let first = parts.next().and_then(|n| n.parse().ok()).filter(|first| (1..ID_END).contains(first)).ok_or_else(wrong)?;
         let mut rest = [0; 3];
         for (slot, part) in rest.iter_mut().zip(&mut parts) {
@@ -111,7 +112,7 @@ mod tests {
         assert_eq!(Tag { crashes: 0, ..tag }.after(2, 1).to_string(), "12 1");
     }
 
-    /// A tag with a first id beyond 2^53 was taken, and the ids computed from it overflowed.
+    /// Regression: a first id above 2^53 was accepted, and the ids computed from it overflowed.
     #[test]
     fn other_text_is_refused() {
         for text in ["", "a", "1 ", "1 2 3 4 5", "-1", "0", "9007199254740992", "18446744073709551615"] {

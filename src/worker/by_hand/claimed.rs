@@ -1,4 +1,4 @@
-//! An event that was claimed by hand, and the answers to it.
+//! An event that was claimed by hand, and its result.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,19 +15,20 @@ use crate::wire::{BatchResult, Report};
 use crate::worker::retry::RetryPolicy;
 use crate::worker::slots::{InFlight, failed, shortened};
 
-/// An event that was claimed by hand. One answer counts, the first; giving another one, or the same
-/// again, does nothing and says what became of the first.
+/// An event that was claimed by hand. The program gives it one result: `commit`, `retry` or
+/// `reject`. Only the first result counts; a further call changes nothing and returns the outcome
+/// of the first.
 ///
-/// An answer is given by a task of its own: dropping the future that waits for it takes nothing
-/// back. Dropped without an answer, the event counts as failed for a time.
+/// A separate task sends the result, so dropping the future of the call does not take the result
+/// back. An event that is dropped without a result counts as failed transiently.
 #[must_use]
 pub struct Claimed {
     event: Event,
     in_flight: InFlight,
     cancelled: CancellationToken,
-    /// Nothing once it is answered.
+    /// The slot; `None` after a result.
     slot: Option<UsedSlot>,
-    /// The future that asked for it has returned it to the program.
+    /// Whether the future of the claim has returned the event to the program.
     pub(super) seen: bool,
     answer: Option<JoinHandle<Result<(), ClaimError>>>,
     answered: Option<Result<(), ClaimError>>,
@@ -41,34 +42,36 @@ impl Claimed {
         Self { event, in_flight, cancelled, slot: Some(slot), seen: false, answer: None, answered: None }
     }
 
-    /// The event.
+    /// Returns the event.
     pub fn event(&self) -> &Event {
         &self.event
     }
 
-    /// Which attempt this is, from 1. Attempts count failures: after a crash the attempt is the
-    /// same.
+    /// Returns the number of this attempt, from 1. Only failures count: after a crash the number is
+    /// the same.
     pub fn attempt(&self) -> u32 {
         self.in_flight.tag.attempts.saturating_add(1)
     }
 
-    /// How often a worker died with the event in hand.
+    /// Returns how many workers died with the event in hand.
     pub fn crashes(&self) -> u32 {
         self.in_flight.tag.crashes
     }
 
-    /// Fires when the event is not this worker's any more: what is done after that is done in vain.
+    /// Returns a token that is cancelled when this worker loses the event. Work after that is in
+    /// vain.
     pub fn cancelled(&self) -> &CancellationToken {
         &self.cancelled
     }
 
-    /// The event is delivered; the object's next one follows, for whoever asks.
+    /// Reports the event as delivered. The object's next event can then be claimed.
     ///
     /// # Errors
-    /// [`ClaimError::Lost`]: the event comes again, unless the commit was taken just before. The
-    /// other answers fail in the same way.
+    /// [`ClaimError::Lost`] if the event is lost to this worker: it comes again, unless the commit
+    /// took effect just before. `retry` and `reject` return the same errors.
     pub async fn commit(&mut self) -> Result<(), ClaimError> {
-        // What is left of a batch that another worker had taken goes on elsewhere, with its ids.
+        // The events after this one exist only if another worker had taken a larger batch. They are
+        // held, due at once, with their ids.
         let (rest, delay) = (self.in_flight.tag.after(1, 1), Some(Duration::ZERO));
         let then = match self.in_flight.batch.len() {
             1 => BatchResult::Yield,
@@ -78,20 +81,21 @@ impl Claimed {
         self.give(report, true).await
     }
 
-    /// The event, again later: after this time, or else as the retry policy says, which also says
-    /// what becomes of it when its attempts are used up.
+    /// Reports that the event failed and shall be retried. The wait is `retry_after`, or else the
+    /// wait of the retry policy. The policy also decides the event's fate when its attempts are
+    /// used up.
     pub async fn retry(&mut self, error: impl fmt::Display, retry_after: Option<Duration>) -> Result<(), ClaimError> {
         let (report, over) = self.failure(&error.to_string(), retry_after);
         self.give(report, over).await
     }
 
-    /// The event, never: it goes to the dead letters.
+    /// Reports that the event will never succeed: it goes to the dead letters.
     pub async fn reject(&mut self, error: impl fmt::Display) -> Result<(), ClaimError> {
         let report = reject(&self.in_flight, &error.to_string());
         self.give(report, true).await
     }
 
-    /// The report, and whether the event is over with it.
+    /// Returns the report of a failure, and whether the report ends the event.
     fn failure(&self, error: &str, retry_after: Option<Duration>) -> (Report, bool) {
         let policy = match &self.slot {
             Some(slot) => slot.slots.config.retry_of(&self.event.payload),
@@ -102,7 +106,7 @@ impl Claimed {
         (self.in_flight.report(0, then), over)
     }
 
-    /// Gives the first answer, and waits for what becomes of it.
+    /// Sends the first result, and waits for its outcome.
     async fn give(&mut self, report: Report, over: bool) -> Result<(), ClaimError> {
         if let Some(slot) = self.slot.take() {
             let handled = over && self.in_flight.handled.is_some();

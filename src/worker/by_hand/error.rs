@@ -1,18 +1,18 @@
-//! Why claiming by hand fails.
+//! The error of claiming by hand.
 
 use std::sync::Arc;
 
 use crate::worker::error::WorkerError;
 
-/// Why an event could not be claimed, or an answer not be taken.
+/// The error of a claim or of a result.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClaimError {
-    /// The lease lapsed, another process took the name, or the claims were closed: the event comes
+    /// The lease lapsed, another process took the name, or the claims were closed. The event comes
     /// again, here or elsewhere, with the same id.
-    #[error("the event is not this worker's any more; it comes again, here or elsewhere")]
+    #[error("this worker has lost the event; it comes again, here or elsewhere")]
     Lost,
-    /// The worker cannot go on at all.
+    /// The worker cannot go on.
     #[error(transparent)]
     Ended(Arc<WorkerError>),
 }

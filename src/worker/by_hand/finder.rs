@@ -1,9 +1,9 @@
-//! The finder: claims for all who ask, over one connection for calls and one for the wait.
+//! The finder: claims for all callers, with one connection for calls and one for the wait.
 //!
-//! One task owns the asks. A call of advance claims for several asks at once, and one pop waits for
-//! all of them, so that a thousand waiting callers cost Redis what one costs. An event goes to the
-//! caller that has waited longest; a slot belongs to no caller before it has an event. The task
-//! ends with its session.
+//! One task has the queue of callers. A call of advance claims for several callers at once, and one
+//! pop waits for all of them. So a thousand waiting callers cost Redis no more than one. An event
+//! goes to the caller that has waited longest. No slot is assigned to a caller before it has an
+//! event. The task ends with its session.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -25,32 +25,32 @@ use crate::worker::pending::{ready, until};
 use crate::worker::slots::InFlight;
 use crate::worker::wait::{Waited, pop, wait};
 
-/// Callers that are gone are dropped once there are so many.
+/// The length of the queue from which callers that stopped waiting are removed.
 const WAITING_MIN: usize = 64;
 
-/// The caller of `next` or `try_next`; closed if it does not wait any more.
+/// The channel to the caller of `next` or `try_next`; closed if the caller stopped waiting.
 type Asker = oneshot::Sender<Result<Option<Claimed>, ClaimError>>;
 
-/// A caller that wants an event.
+/// The request of a caller for an event.
 pub(super) struct Ask {
     pub(super) asker: Asker,
-    /// It waits until there is one.
+    /// Whether the caller waits until there is an event.
     pub(super) patient: bool,
 }
 
-/// A call that came back.
+/// The result of a call that has ended.
 enum Called {
-    /// It claimed: for which slots, for how many callers, for which impatient ones, and whether it
-    /// had the room for suspects.
+    /// The call claimed, with these slots, for `claims` callers. `impatient` are those that do not
+    /// wait. `had_room`: whether the call could take suspects.
     Claimed { used: Vec<UsedSlot>, claims: usize, impatient: Vec<Asker>, had_room: bool, reply: Result<Found, ClaimError> },
-    /// It told the result of a batch that no caller can have.
+    /// The call reported the result of a batch that cannot be given to any caller.
     Settled(Result<(), ClaimError>),
 }
 
-/// The one wait for a marker.
+/// The one pop that waits for a marker.
 struct Pop {
     slot: UsedSlot,
-    /// The call behind it has the room for suspects.
+    /// Whether the call behind the pop may take suspects.
     has_room: bool,
     until: Instant,
     done: BoxFuture<'static, Result<Option<Waited>, WorkerError>>,
@@ -59,23 +59,23 @@ struct Pop {
 pub(super) struct Finder {
     slots: Arc<HandSlots>,
     asks: mpsc::Receiver<Ask>,
-    /// Callers for whom no call was made yet.
+    /// The callers for whom no call was made yet.
     fresh: VecDeque<Ask>,
-    /// Patient callers for whom there was nothing.
+    /// The patient callers for whom a call found no event.
     waiting: VecDeque<Asker>,
     waiting_max: usize,
     calls: FuturesUnordered<BoxFuture<'static, Called>>,
-    /// Calls under way that claim, and how many callers they claim for.
+    /// The number of claiming calls under way, and the number of callers that they claim for.
     claiming: (usize, usize),
-    /// A call under way, or the one behind the pop, has the room for suspects: no other may take
-    /// any.
+    /// The room for suspects. While one call under way has the room, no other call may take
+    /// suspects.
     suspects: SuspectRoom,
     pop: Option<Pop>,
-    /// The connection of the wait.
+    /// The connection of the pop.
     conn: Option<PatientConnection>,
-    /// A slot whose pop failed: it may have an object, which the next call finds.
+    /// The slot of a pop that failed. Its list may have a name, which the next call finds.
     lost: Option<UsedSlot>,
-    /// There may be something for callers that wait.
+    /// Whether there may be an event for a waiting caller.
     wake: bool,
     named_max: usize,
     wait_after: Instant,
@@ -103,7 +103,7 @@ impl Finder {
         }
     }
 
-    /// Serves all who ask until the session is over.
+    /// Serves all callers until the session ends.
     pub(super) async fn run(mut self) {
         let over = self.slots.over.clone();
         tokio::select! {
@@ -144,15 +144,15 @@ impl Finder {
         self.waiting_max = (2 * (self.fresh.len() + self.waiting.len())).max(WAITING_MIN);
     }
 
-    /// Claims for callers that have just come, and for waiting ones if there may be something.
-    /// Returns whether a call was made.
+    /// Claims for new callers, and, if there may be events, for waiting ones. Returns whether a
+    /// call was made.
     fn call(&mut self) -> bool {
         if self.claiming.0 >= CALLS_MAX {
             return false;
         }
         let covered = self.claiming.1 + usize::from(self.pop.is_some());
-        // An object may be due before the pop ends: then one caller is asked for, though the pop
-        // waits for it, too.
+        // A held object may become due before the pop ends. So at least one waiting caller is
+        // claimed for, although the pop waits for that caller, too.
         let uncovered = self.waiting.len().saturating_sub(covered).max(usize::from(!self.waiting.is_empty()));
         let again = if self.wake { uncovered.min(self.named_max) } else { 0 };
         let wanted = self.fresh.len().max(again);
@@ -188,7 +188,7 @@ impl Finder {
         true
     }
 
-    /// Callers that do not wait get nothing if no slot is free.
+    /// Returns `None` to the callers that do not wait, if no slot is free.
     fn refuse_impatient(&mut self) {
         if self.fresh.iter().any(|ask| !ask.patient) {
             for ask in std::mem::take(&mut self.fresh) {
@@ -200,7 +200,7 @@ impl Finder {
         }
     }
 
-    /// Waits for a marker on behalf of all who wait.
+    /// Begins a pop that waits for a marker on behalf of all waiting callers.
     fn wait(&mut self) {
         let idle = !self.wake && self.calls.is_empty() && self.pop.is_none() && self.lost.is_none();
         if !idle || self.waiting.is_empty() || Instant::now() < self.wait_after {
@@ -215,8 +215,8 @@ impl Finder {
         let until = self.slots.soonest();
         let block = until.saturating_duration_since(Instant::now()).min(config.block);
         let pop = pop(config, slot.number, block);
-        // It takes the room if no call has it: it is made when the next object is due, so that a
-        // suspect may be what it finds.
+        // The call behind the pop takes the room if it is free. That call runs when the next held
+        // object is due, so it may find a suspect.
         let has_room = self.suspects.take_if(true);
         let mut call = self.slots.new_call(1, has_room);
         call.free(slot.number);
@@ -224,8 +224,8 @@ impl Finder {
         self.pop = Some(Pop { slot, has_room, until, done });
     }
 
-    /// When something must be done though nothing happens: an object is due before the pop ends, or
-    /// a failed pop is made again.
+    /// Returns the time at which the loop must act even if no call or pop ends before. Then a held
+    /// object is due, or a failed pop is repeated.
     fn wake_at(&self) -> Option<Instant> {
         if self.wake || self.waiting.is_empty() {
             return None;
@@ -258,7 +258,8 @@ impl Finder {
             }
             Some(Err(error)) => self.fail(&error),
             None => {
-                // Whatever became of the pop, and of the call behind it: the next call finds it.
+                // The results of the pop and of the call behind it are unknown. The next call finds
+                // them.
                 self.conn = None;
                 self.wait_after = Instant::now() + self.backoff.delay();
                 self.lost = Some(slot);
@@ -293,7 +294,7 @@ impl Finder {
         }
     }
 
-    /// Gives what was claimed to those who wait. All other slots are free again.
+    /// Gives the claimed events to the callers. All other slots of the call become free.
     fn hand_out(&mut self, used: Vec<UsedSlot>, batches: Vec<BatchReply>, impatient: &mut Vec<Asker>) {
         let mut used: HashMap<usize, UsedSlot> = used.into_iter().map(|slot| (slot.number, slot)).collect();
         for batch in batches {
@@ -311,8 +312,8 @@ impl Finder {
         }
     }
 
-    /// Gives an event to the caller that has waited longest. If nobody waits, dropping the event
-    /// gives it back.
+    /// Gives an event to the caller that has waited longest. If there is none, the event is
+    /// dropped, which gives it back.
     fn give(&mut self, mut claimed: Claimed, impatient: &mut Vec<Asker>) {
         loop {
             let first = (!impatient.is_empty()).then_some(0);
@@ -325,7 +326,7 @@ impl Finder {
         }
     }
 
-    /// Tells all who ask why they get nothing.
+    /// Sends the error to all callers.
     fn fail(&mut self, error: &ClaimError) {
         self.wake = false;
         let fresh = std::mem::take(&mut self.fresh).into_iter().map(|ask| ask.asker);

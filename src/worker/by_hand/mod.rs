@@ -1,10 +1,10 @@
-//! Claim by hand: for a program that owns its loop, and asks for the next event when it wants one.
+//! Claiming by hand: for a program with its own loop that asks for each event.
 //!
-//! The process has a name, a lease and slots as any worker; but it claims only when it is asked to,
-//! one event of one object for one slot, and lets go of the object with the answer, so that a
-//! program that does not come back for more keeps nobody waiting. Every call is made by a task of
-//! its own: dropping the future of the one who waits takes nothing back, and loses nothing. If the
-//! process dies, what was claimed comes again elsewhere.
+//! The process has a name, a lease and slots like any worker. But it claims only on request: one
+//! event of one object for one slot. The object is released with the event's result. So a program
+//! that asks no more keeps no object from other workers. A separate task makes every call, so
+//! dropping the future of a caller loses no event. If the process dies, other workers deliver its
+//! claimed events again.
 
 mod claimed;
 mod error;
@@ -31,10 +31,10 @@ use super::connect::Redis;
 use super::error::WorkerError;
 use super::lease::{DETACH_PATIENCE, Notice, Session, attach, attach_again_after, detach, keeper};
 
-/// The loop turns at least so often.
+/// The longest time between two turns of the loop.
 const TURN: Duration = Duration::from_millis(250);
 
-/// Claims events one by one, for a program that owns its loop.
+/// Claims events one by one, for a program that has its own loop.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -49,10 +49,12 @@ const TURN: Duration = Duration::from_millis(250);
 /// # }
 /// ```
 ///
-/// As many events as the process has slots can be claimed at the same time, of as many objects; the
-/// events of an object come one at a time and in order, over all processes. Of events with two
-/// crashes or more at most 8 can be claimed at the same time; with three 4, with four 1. Dropping
-/// it gives everything back, as [`close`](Self::close) does, without waiting for that.
+/// At most one event per slot is claimed at a time, each of another object. The events of an object
+/// come one at a time and in order, over all processes. Events with crashes have smaller limits: at
+/// most 8 events with two crashes are claimed at a time, 4 with three, and 1 with four.
+///
+/// Dropping a `Claims` gives everything back, as [`close`](Self::close) does, but does not wait for
+/// Redis.
 #[derive(Debug)]
 pub struct Claims {
     now: watch::Receiver<Now>,
@@ -60,19 +62,19 @@ pub struct Claims {
     supervisor: Option<JoinHandle<()>>,
 }
 
-/// What the supervisor says: who the process is at present, or why it is nobody any more.
+/// The present session, or the reason why there is none any more.
 type Now = Result<Arc<ClaimSession>, ClaimError>;
 
 impl WorkerBuilder {
-    /// Takes the name, and claims only what is asked for: see [`Claims`]. No sink is needed; of the
-    /// settings, `batch` and `turn_max` have no meaning here.
+    /// Takes the name, and claims only on request: see [`Claims`]. Needs no sink. The settings
+    /// `batch` and `turn_max` have no effect.
     ///
     /// # Errors
-    /// Those of [`build`](Self::build) but for the sink, and those of a start: see
-    /// [`Worker::run`](super::Worker::run).
+    /// The errors of [`build`](Self::build), except for an absent sink, and the errors of a start:
+    /// see [`Worker::run`](super::Worker::run).
     pub async fn claims(self) -> Result<Claims, WorkerError> {
         let mut config = self.config;
-        // What is not asked for is not taken.
+        // No event is taken that the program did not ask for.
         config.batch = 1;
         config.validate()?;
         let (redis, config) = (Redis::new(&self.url, &config)?, Arc::new(config));
@@ -85,12 +87,12 @@ impl WorkerBuilder {
 }
 
 impl Claims {
-    /// Claims the next event, and waits for one, and for a slot where all are in use. Cancellation
-    /// safe: an event that was claimed for nobody is given back.
+    /// Claims the next event. Waits for an event, and for a free slot if all are in use.
+    /// Cancellation safe: if the future is dropped, an event that was claimed for it is given back.
     ///
     /// # Errors
-    /// [`ClaimError::Ended`] where the worker cannot go on: another process took the name, or a key
-    /// has a wrong type. A Redis that goes away is waited for.
+    /// [`ClaimError::Ended`] if the worker cannot go on: another process took the name, or a key
+    /// has a wrong type. If Redis goes away, the call waits for it.
     pub async fn next(&self) -> Result<Claimed, ClaimError> {
         loop {
             let session = self.session()?;
@@ -103,22 +105,21 @@ impl Claims {
         }
     }
 
-    /// Claims the next event if there is one and a slot is free. Waits for nothing but the answer
-    /// of Redis.
+    /// Claims the next event if there is one and a slot is free. Waits only for the reply of Redis.
     ///
     /// # Errors
-    /// Those of [`next`](Self::next), and [`ClaimError::Lost`] where the lease has lapsed and the
+    /// The errors of [`next`](Self::next), and [`ClaimError::Lost`] if the lease has lapsed and the
     /// name is not taken again yet.
     pub async fn try_next(&self) -> Result<Option<Claimed>, ClaimError> {
         self.session()?.claim(false).await
     }
 
-    /// Gives everything back: what is claimed and not answered comes again elsewhere at once, with
-    /// no attempt more.
+    /// Gives everything back. Claimed events without a result come again elsewhere at once, and
+    /// count no attempt.
     pub async fn close(mut self) {
         self.closed.cancel();
         if let Some(supervisor) = self.supervisor.take() {
-            // It cannot panic, and ends within its patience.
+            // The task cannot panic, and ends within its patience.
             let _ = supervisor.await;
         }
     }
@@ -127,7 +128,7 @@ impl Claims {
         self.now.borrow().clone()
     }
 
-    /// Waits until the name is taken again, or the end.
+    /// Waits until the name is taken again, or until the worker has ended.
     async fn another_session(&self, old: &Arc<ClaimSession>) -> Result<(), ClaimError> {
         let mut now = self.now.clone();
         let other = now.wait_for(|now| now.as_ref().map_or(true, |session| !Arc::ptr_eq(session, old))).await;
@@ -162,7 +163,8 @@ async fn supervise(redis: Redis, config: Arc<WorkerConfig>, first: Session, say:
                     Some(Notice::Failed(error)) => break Some(Err(error)),
                     None => break None,
                 },
-                // The runtime may have nothing else to do for a while: that is not standing still.
+                // An idle runtime may have no other task to run, and that must not look like a loop
+                // that stands still.
                 () = sleep(TURN) => {}
             }
         };

@@ -1,4 +1,4 @@
-//! A session of claims by hand, from an attach to the end of the lease.
+//! A session of claiming by hand, from an attach until the lease ends.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use crate::worker::config::WorkerConfig;
 use crate::worker::connect::Redis;
 use crate::worker::lease::Session;
 
-/// Asks on their way to the finder, which takes them at once.
+/// The capacity of the channel to the finder, which takes requests at once.
 const ASKS_MAX: usize = 64;
 
 pub(super) struct ClaimSession {
     slots: Arc<HandSlots>,
-    /// To the finder, which ends with the session.
+    /// The channel to the finder, which ends with the session.
     asks: mpsc::Sender<Ask>,
 }
 
 impl ClaimSession {
-    /// Begins a session. Batches that the slots had before are given back first, so that they are
-    /// claimed as everything else.
+    /// Begins a session. First gives back the batches that the slots had before, so that they are
+    /// claimed like all other events.
     pub(super) async fn begin(redis: &Redis, config: &Arc<WorkerConfig>, session: &Session) -> Arc<Self> {
         let slots = Arc::new(HandSlots::new(redis, config, session));
         slots.give_all_back().await;
@@ -33,7 +33,8 @@ impl ClaimSession {
         Arc::new(Self { slots, asks })
     }
 
-    /// Claims an event. If the future is dropped, the event is given back: nobody has seen it.
+    /// Claims an event. If the future is dropped, the event is given back, because the program has
+    /// not seen it.
     pub(super) async fn claim(&self, patient: bool) -> Result<Option<Claimed>, ClaimError> {
         let (asker, asked) = oneshot::channel();
         let claimed = async {
@@ -41,14 +42,14 @@ impl ClaimSession {
             asked.await.ok()
         };
         let mut claimed = claimed.await.unwrap_or(Err(ClaimError::Lost))?;
-        // Between here and the caller nothing waits: the same poll returns the event.
+        // There is no await between here and the caller: the same poll returns the event.
         if let Some(claimed) = &mut claimed {
             claimed.seen = true;
         }
         Ok(claimed)
     }
 
-    /// The lease is over.
+    /// Ends the session.
     pub(super) fn end(&self) {
         self.slots.over.cancel();
     }

@@ -1,4 +1,4 @@
-//! The slots of claims by hand, from an attach to the end of the lease, and the calls for them.
+//! The slots of claiming by hand, and their calls, from an attach until the lease ends.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,36 +23,38 @@ use crate::worker::lease::{self, Session};
 use crate::worker::logged;
 use crate::worker::slots::{InFlight, shortened};
 
-/// The slots from an attach to its end, and the crashes in hand.
+/// The slots of a session, and the crashes of the batches in hand.
 pub(super) struct HandSlots {
     pub(super) redis: Redis,
     pub(super) config: Arc<WorkerConfig>,
     caller: Caller,
     conn: SharedConnection,
-    /// Free slots; the last one is used next.
+    /// The numbers of the free slots; the last one is used next.
     free: Mutex<Vec<usize>>,
-    /// The crashes of the batch that each slot has in hand; 0 if it has none.
+    /// The crashes of each slot's batch; 0 without a batch.
     crashes: Mutex<Vec<u32>>,
-    /// A slot has become free, or `soonest` is sooner.
+    /// Notified when a slot becomes free or `soonest` becomes earlier.
     pub(super) changed: Notify,
-    /// Where to claim first next time: due held objects and markers take turns, over all calls.
+    /// The source to try first in the next call. Due held objects and markers take turns, over all
+    /// calls.
     claim_first: Mutex<ClaimFirst>,
-    /// When the next held object is due, as the last reply said; at most a block time ahead.
+    /// The time at which the next held object is due, from the last reply; at most `block` ahead.
     soonest: Mutex<Instant>,
-    /// The runtime that began the session: a claimed event may be dropped outside of any.
+    /// The runtime in which the session began: the program may drop a claimed event outside of any
+    /// runtime.
     pub(super) runtime: Handle,
-    /// Fires when the session is over.
+    /// Cancelled when the session ends.
     pub(super) over: CancellationToken,
 }
 
-/// A slot in use; free again when it is dropped.
+/// A slot in use. Dropping it frees the slot.
 pub(super) struct UsedSlot {
     pub(super) slots: Arc<HandSlots>,
     pub(super) number: usize,
 }
 
 impl UsedSlot {
-    /// The slot has this batch in hand from now on.
+    /// Records the crashes of the slot's batch.
     pub(super) fn has(&self, in_flight: &InFlight) {
         lock(&self.slots.crashes)[self.number] = in_flight.tag.crashes;
     }
@@ -87,8 +89,8 @@ impl HandSlots {
         }
     }
 
-    /// Gives back the batches of all slots. An error is left to the first claim, which meets it as
-    /// well.
+    /// Gives back the batches of all slots. An error is ignored here, because the first claim meets
+    /// it, too.
     pub(super) async fn give_all_back(&self) {
         loop {
             let mut call = self.new_call(0, false);
@@ -106,7 +108,7 @@ impl HandSlots {
         }
     }
 
-    /// Takes a free slot.
+    /// Takes a free slot, if there is one.
     pub(super) fn take(self: &Arc<Self>) -> Option<UsedSlot> {
         let number = lock(&self.free).pop()?;
         Some(UsedSlot { slots: Arc::clone(self), number })
@@ -116,7 +118,8 @@ impl HandSlots {
         *lock(&self.soonest)
     }
 
-    /// Tells what became of the slot's batch, and gives back whatever else is in its hands.
+    /// Reports the result of the slot's batch, and gives back every further batch that the slot
+    /// then gets.
     pub(super) async fn settle(
         &self,
         slot: usize,
@@ -135,14 +138,14 @@ impl HandSlots {
         }
     }
 
-    /// `takes_room`: the call may take as many suspects as there is room for beside those in hand;
-    /// otherwise it takes none.
+    /// Returns a call without slots. If `takes_room`, the call may take as many suspects as there
+    /// is room for, beside those in hand; otherwise it takes none.
     pub(super) fn new_call(&self, claims: usize, takes_room: bool) -> Advance {
         let in_hand = takes_room.then(|| lock(&self.crashes).clone().into_iter());
         self.caller.new_call(claims, self.config.reply_bytes, *lock(&self.claim_first), in_hand)
     }
 
-    /// Makes the call until Redis answers it.
+    /// Repeats the call until Redis replies.
     pub(super) async fn advance(&self, call: &Advance) -> Result<Found, ClaimError> {
         let mut backoff = GrowingWait::new(FAILED_MIN, FAILED_MAX);
         let ended = |error| ClaimError::Ended(Arc::new(error));
@@ -169,7 +172,7 @@ impl HandSlots {
     }
 }
 
-/// The whole batch, for whoever comes next.
+/// Returns the report that holds the whole batch, due at once.
 pub(super) fn give_back(in_flight: &InFlight) -> Report {
     in_flight.report(0, BatchResult::Hold { rest: in_flight.tag, delay: Some(Duration::ZERO), reason: ReasonCode::Yield.into() })
 }
@@ -179,9 +182,10 @@ pub(super) fn reject(in_flight: &InFlight, error: &str) -> Report {
     in_flight.report(0, BatchResult::Reject { next, id, error: shortened(error), attempts: in_flight.tag.attempts })
 }
 
-/// The result for a batch that cannot be offered to the program, and whether it ends the event
-/// whose handler progress is stored: the event has killed too many workers, its object is held for
-/// an operator, or it is a dead letter.
+/// Returns the result of a batch that cannot be given to the program, or `None` if it can. Its
+/// event has killed too many workers, its object is held for an operator, or the event becomes a
+/// dead letter. The flag says whether the result may end the event whose handler progress is
+/// stored.
 pub(super) fn unfit(config: &WorkerConfig, in_flight: &InFlight) -> Option<(Report, bool)> {
     if let Some(then) = config.crashed(in_flight.tag) {
         error!(object = %escape::name(&in_flight.raw), id = in_flight.batch.first, %then, "claim: the event has killed too many workers");
@@ -197,7 +201,7 @@ pub(super) fn unfit(config: &WorkerConfig, in_flight: &InFlight) -> Option<(Repo
     }
 }
 
-/// Tells the result; the slot is free when Redis has it.
+/// Reports the result. The slot becomes free when Redis has the result.
 pub(super) async fn settle(slot: UsedSlot, report: Report, handled: bool, taken: Instant) -> Result<(), ClaimError> {
     tokio::select! {
         () = slot.slots.over.cancelled() => Err(ClaimError::Lost),

@@ -1,4 +1,4 @@
-//! The calls under way, and the connection for them.
+//! The calls under way, and their connection.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ use crate::worker::growing_wait::GrowingWait;
 use crate::worker::lease::failed;
 use crate::worker::pending::ready;
 
-/// A call that came back.
+/// The result of a call that has ended.
 pub(super) struct Answer {
-    /// The slots it named.
+    /// The slots that the call named.
     pub(super) asked: Vec<usize>,
-    /// Whether it had the room for suspects.
+    /// Whether the call had the room for suspects.
     pub(super) had_room: bool,
     pub(super) reply: Result<Advanced, ScriptError>,
 }
 
 pub(super) struct Calls {
     redis: Redis,
-    /// None while a new one is being made.
+    /// The connection; `None` while a new one is being made.
     conn: Option<Connection>,
     connecting: Option<BoxFuture<'static, Result<Connection, WorkerError>>>,
     under_way: FuturesUnordered<BoxFuture<'static, Answer>>,
@@ -61,7 +61,7 @@ impl Calls {
         self.under_way.is_empty()
     }
 
-    /// Whether a call can begin now.
+    /// Returns whether a call can begin now.
     pub(super) fn can_begin(&self) -> bool {
         self.conn.is_some() && self.under_way.len() < CALLS_MAX
     }
@@ -76,7 +76,7 @@ impl Calls {
         }));
     }
 
-    /// Waits for the next answer. None: there is a connection now. Cancellation safe.
+    /// Waits for the next result. `None`: a new connection is ready. Cancellation safe.
     pub(super) async fn next(&mut self) -> Result<Option<Answer>, WorkerError> {
         tokio::select! {
             biased;
@@ -89,12 +89,12 @@ impl Calls {
         }
     }
 
-    /// A call succeeded.
+    /// Records a successful call.
     pub(super) fn succeeded(&mut self) {
         self.backoff = GrowingWait::new(FAILED_MIN, FAILED_MAX);
     }
 
-    /// A call failed: its connection is replaced after a while.
+    /// Records a failed call, and replaces its connection after a wait.
     pub(super) fn failed(&mut self, config: &Arc<WorkerConfig>, error: ScriptError) {
         let Some(conn) = self.conn.take() else { return };
         let made_at = conn.made_at();

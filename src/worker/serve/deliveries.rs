@@ -18,14 +18,15 @@ use crate::worker::slots::InFlight;
 
 /// The longest delivery that counts as short.
 const SHORT_MAX: Duration = Duration::from_micros(200);
-/// After so many short deliveries in a row, a lone delivery is polled before it is spawned.
+/// The number of short deliveries in a row after which a lone delivery is polled before it is
+/// spawned.
 const SHORT_RUN: u32 = 8;
 
-/// A delivery that is over.
+/// A delivery that has ended.
 pub(super) struct EndedDelivery {
     pub(super) slot: usize,
     pub(super) outcome: Outcome,
-    /// The progress of its handlers.
+    /// The handler progress of the batch.
     pub(super) ledger: Arc<BatchLedger>,
     took: Duration,
 }
@@ -34,17 +35,17 @@ pub(super) struct Deliveries {
     sink: Arc<dyn Sink>,
     config: Arc<WorkerConfig>,
     token: Arc<str>,
-    /// Batches may come again under the tags they had.
+    /// Whether batches may come again under the same tags.
     again: bool,
     ledger: Arc<SessionLedger>,
-    /// By slot.
+    /// The posts of the slots, by slot number.
     posts: Vec<Arc<Post>>,
     running: JoinSet<EndedDelivery>,
     /// The lone delivery that ended when it was polled.
     polled: Option<EndedDelivery>,
-    /// The number of short deliveries since the last other one.
+    /// The number of short deliveries since the last longer one.
     short_run: u32,
-    /// Fires when this is dropped.
+    /// Cancelled when this value is dropped.
     cancelled: CancellationToken,
 }
 
@@ -76,11 +77,11 @@ impl Deliveries {
         }
     }
 
-    /// Gives the slot's batch to the sink. `alone`: no other slot gets a batch in this moment.
+    /// Gives the slot's batch to the sink. `alone`: no other slot gets a batch at this moment.
     ///
-    /// A lone delivery is polled once by the caller if the last ones were short and nothing else is
-    /// in hand: a task of its own would cost longer than the delivery. A delivery that blocks its
-    /// thread then stops the session meanwhile, but the ones after it have tasks of their own.
+    /// A lone delivery is polled once before it is spawned, if the last deliveries were short and no
+    /// other delivery is under way. A task would take longer than a short delivery. If such a poll
+    /// blocks, the session stands still meanwhile, but later deliveries get their own tasks.
     pub(super) fn start(&mut self, slot: usize, in_flight: &InFlight, alone: bool) {
         let ledger = Arc::new(BatchLedger::new(Arc::clone(&self.ledger), slot, in_flight, self.again));
         let post = Arc::clone(&self.posts[slot]);
@@ -112,7 +113,7 @@ impl Deliveries {
         }
     }
 
-    /// Waits for the next delivery that ends; none if there is none under way.
+    /// Waits for the next delivery that ends; `None` if none is under way.
     pub(super) async fn next(&mut self) -> Option<Result<EndedDelivery, JoinError>> {
         let ended = match self.polled.take() {
             Some(ended) => Some(Ok(ended)),
@@ -121,7 +122,7 @@ impl Deliveries {
         self.measure(ended)
     }
 
-    /// The next delivery that has ended already.
+    /// Returns the next delivery that has already ended.
     pub(super) fn try_next(&mut self) -> Option<Result<EndedDelivery, JoinError>> {
         let ended = self.polled.take().map(Ok).or_else(|| self.running.try_join_next());
         self.measure(ended)

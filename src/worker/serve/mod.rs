@@ -1,11 +1,11 @@
-//! One session of a worker process, from attach until its lease is lost or it is told to stop:
-//! claim, deliver, commit, over and over.
+//! One session of a worker process, from attach until its lease is lost or the process stops: a
+//! loop of claim, deliver, commit.
 //!
-//! One task owns the slots and decides; deliveries, the wait for markers and the lease run beside
-//! it and report. Nothing here outlives the session: dropping it ends every delivery, and what was
-//! in hand is still in Redis.
+//! One task has the slots and decides. Deliveries, the wait for markers and the lease run beside it
+//! and report. Nothing here outlives the session: dropping it ends every delivery, and the batches
+//! are still in Redis.
 //!
-//! - `calls`: the calls under way, and the connection for them
+//! - `calls`: the calls under way, and their connection
 //! - `pacing`: when the next call is due, and which slots it names
 //! - `waiting`: the wait for a marker, and the call behind it
 //! - `deliveries`: the deliveries under way
@@ -44,14 +44,14 @@ use crate::escape;
 use crate::sink::{Sink, Stop};
 use crate::wire::{Advance, Advanced, BatchReply, ScriptError};
 
-/// Why a session ended.
+/// The reason why a session ended.
 #[derive(Debug)]
 pub(crate) enum SessionEnd {
-    /// The process was told to stop, and nothing is in hand that could still be finished.
+    /// A graceful stop has finished every batch that could be finished.
     Finished,
-    /// The process was told to stop, and its grace is over.
+    /// The grace of a graceful stop is over.
     GraceOver,
-    /// The process was told to stop at once.
+    /// A stop at once was requested.
     AtOnce,
     /// The lease is lost.
     Lost(Lost),
@@ -68,7 +68,7 @@ pub(crate) struct Serve<'a> {
     deliveries: Deliveries,
     health: Health,
     notices: mpsc::Receiver<Notice>,
-    /// Ends with the session.
+    /// The lease thread, which ends with the session.
     _keeper: Keeper,
     activity: Arc<Activity>,
     delivered: &'a mut u64,
@@ -86,7 +86,8 @@ impl<'a> Serve<'a> {
         delivered: &'a mut u64,
         stop_began: &'a mut Option<Instant>,
     ) -> Result<Self, WorkerError> {
-        // The keeper watches the posts that the deliveries have made.
+        // The keeper watches the posts that the deliveries have made, so the deliveries are made
+        // first.
         let deliveries = Deliveries::new(redis, config, sink, session, activity);
         let (keeper, notices) = keeper(redis, config, session, activity, sink.timeout_max())?;
         Ok(Self {
@@ -109,7 +110,7 @@ impl<'a> Serve<'a> {
     }
 
     /// Works until the session ends. Every turn does all that can be done at once, then waits for
-    /// whatever happens next.
+    /// the next event.
     pub(crate) async fn run(mut self, shutdown: &Shutdown) -> Result<SessionEnd, WorkerError> {
         let mut grace_over = None;
         loop {
@@ -118,8 +119,8 @@ impl<'a> Serve<'a> {
                 self.stopping = true;
                 let now = *self.stop_began.get_or_insert_with(Instant::now);
                 grace_over = Some(now + self.config.grace);
-                // The pop under way is given up with its connection, so that it moves no marker to
-                // a process that leaves.
+                // A stopping process drops the pop's connection, so that the pop moves no marker to
+                // it any more.
                 self.give_up_waiting();
             }
             if self.stopping && self.slots.is_idle() {
@@ -167,8 +168,8 @@ impl<'a> Serve<'a> {
         }
     }
 
-    /// Commit and claim: one call for slots that have a result and, if there may be something to
-    /// claim, for free ones too. Returns whether there was one to make.
+    /// Makes one call that commits the results of slots and, if there may be something to claim,
+    /// names free slots. Returns whether a call was made.
     fn call(&mut self) -> bool {
         if !self.calls.can_begin() {
             return false;
@@ -185,7 +186,7 @@ impl<'a> Serve<'a> {
         };
         let (mut call, has_room) = self.new_call(claims_max, claims_max > 0);
         let asked = self.pacing.name_slots(&mut self.slots, &mut call, claims, self.waiting.popped);
-        // What the pop moved is looked for by itself if its slot is busy.
+        // If the slot of the last pop is busy now, it is named only for a look at its list.
         if let Some(slot) = self.waiting.popped.take()
             && !(asked.contains(&slot) && matches!(self.slots.get(slot), Some(Slot::Asked(None))))
         {
@@ -195,7 +196,7 @@ impl<'a> Serve<'a> {
         true
     }
 
-    /// A call, and whether it has the room for suspects.
+    /// Returns a call, and whether it has the room for suspects.
     fn new_call(&mut self, claims: usize, wants_room: bool) -> (Advance, bool) {
         let has_room = self.pacing.suspects.take_if(wants_room);
         let in_hand = has_room.then(|| self.slots.crashes());
@@ -223,7 +224,7 @@ impl<'a> Serve<'a> {
         Ok(None)
     }
 
-    /// Takes in the reply of a call: commits, batches, and when to call again.
+    /// Processes the reply to a call: commits, batches, and the time of the next call.
     fn replied(&mut self, asked: Vec<usize>, reply: Advanced) -> Option<SessionEnd> {
         let Found { next_due, more, claim_first, batches } = match self.caller.read(reply) {
             Ok(found) => found,
@@ -235,14 +236,14 @@ impl<'a> Serve<'a> {
             self.pacing.wake();
         }
         self.pacing.answered(&self.slots, &asked, &batches);
-        // While the sink is unavailable, nothing that is due is claimed.
+        // While the sink is unavailable, due objects are not claimed.
         let next_due = next_due.filter(|_| self.health.is_up());
         self.pacing.wake_by(Instant::now() + self.caller.next_look(next_due));
         self.hand_out(asked, batches);
         None
     }
 
-    /// Commits are taken in, and every slot of the call has what the reply says.
+    /// Records the commits, and gives every slot of the call its new batch, if the reply has one.
     fn hand_out(&mut self, asked: Vec<usize>, batches: Vec<BatchReply>) {
         for &slot in &asked {
             if let Some(Slot::Asked(Some(pending))) = self.slots.get(slot) {
@@ -265,8 +266,8 @@ impl<'a> Serve<'a> {
         }
     }
 
-    /// Gives the slot's batch to the sink, unless it must wait because the sink is unavailable.
-    /// `alone`: no other slot gets a batch in this moment.
+    /// Gives the slot's batch to the sink, or parks it while the sink is unavailable. `alone`: no
+    /// other slot gets a batch at this moment.
     fn start(&mut self, slot: usize, alone: bool) {
         let Some(in_flight) = self.slots.delivering(slot) else { return };
         if let Some(reason) = in_flight.unfit() {
@@ -282,7 +283,8 @@ impl<'a> Serve<'a> {
     }
 
     fn delivery_ended(&mut self, ended: Result<EndedDelivery, JoinError>) {
-        // A delivery catches its own panics and is aborted only with the session.
+        // A delivery catches its own panics, and is aborted only with the session. So it always has
+        // a result.
         let Ok(EndedDelivery { slot, outcome, ledger, .. }) = ended else { return };
         let Some(in_flight) = self.slots.delivering(slot) else { return };
         (in_flight.handled, in_flight.emitted, in_flight.finished) = (ledger.handled(), ledger.emitted(), ledger.finished());
@@ -313,27 +315,28 @@ impl<'a> Serve<'a> {
         matches!(self.slots.get(slot), Some(Slot::Asked(_)))
     }
 
-    /// What the call did for the slot is unknown. Another call may have given it a batch meanwhile.
+    /// Records that a call failed and its effect on the slot is unknown. Another call may have
+    /// given the slot a batch meanwhile.
     fn unanswered(&mut self, slot: usize) {
         if self.is_asked(slot) {
             self.slots.step(slot, Step::Unanswered);
         }
     }
 
-    /// Waits for a marker on behalf of the last free slot; claims begin with the first, so that the
-    /// two seldom meet.
+    /// Begins a pop for the last free slot. Claims begin with the first slot, so the two seldom
+    /// meet.
     fn wait(&mut self) {
         let idle = !self.pacing.is_due() && self.calls.is_idle() && self.health.is_up() && !self.stopping;
         if !idle || !self.waiting.can_begin() || !self.calls.is_connected() {
             return;
         }
         let Some((slot, alone)) = self.slots.last_free() else { return };
-        // If no other slot is free, it must be again by the time there is something else to look
-        // for.
+        // If no other slot is free, the pop must end before the next call is due, because that call
+        // needs this slot.
         let until_due = self.pacing.due_at().saturating_duration_since(Instant::now());
         let block = if alone { self.config.block.min(until_due) } else { self.config.block };
-        // It may be under way for long. If no other slot is free, it alone can claim the suspect
-        // that falls due at its end.
+        // The pop may take long. If no other slot is free, only the call behind the pop can claim a
+        // suspect that falls due at its end.
         let (mut call, has_room) = self.new_call(1, alone);
         call.free(slot);
         self.slots.step(slot, Step::Ask);
@@ -352,7 +355,7 @@ impl<'a> Serve<'a> {
             }
         };
         let Some(reply) = reply else {
-            // Whatever is the matter, the next call meets it as well.
+            // The next call meets the same error, and reports it.
             self.waiting.failed();
             self.give_up_waiting();
             return Ok(None);
@@ -366,8 +369,8 @@ impl<'a> Serve<'a> {
         self.answered(Answer { asked, had_room, reply: Ok(reply) })
     }
 
-    /// The pop is over, one way or another: whatever it did, and the call behind it, the next call
-    /// finds it.
+    /// Ends the pop under way, if any. The next call finds whatever the pop and the call behind it
+    /// did.
     fn give_up_waiting(&mut self) {
         if let Some(pop) = self.waiting.take() {
             self.pacing.suspects.over(pop.had_room);
@@ -377,7 +380,7 @@ impl<'a> Serve<'a> {
         }
     }
 
-    /// Takes in whether the sink is available.
+    /// Records whether the sink is available.
     fn judge_sink(&mut self, slot: usize, outcome: &Outcome) {
         let unavailable = match &outcome.stop {
             Some(Stop::Unavailable { error }) => Some(error),
@@ -386,7 +389,10 @@ impl<'a> Serve<'a> {
         match self.health.answered(slot, unavailable.is_none(), self.config.probe_max) {
             Change::None => {}
             Change::WentDown => {
-                warn!(error = unavailable, "deliver: the sink is unavailable; nothing more is claimed until it answers");
+                warn!(
+                    error = unavailable,
+                    "deliver: the sink is unavailable; nothing more is claimed until it is available again"
+                );
                 self.give_up_waiting();
             }
             Change::CameUp => {
@@ -400,8 +406,7 @@ impl<'a> Serve<'a> {
         }
     }
 
-    /// Tries the unavailable sink with one slot that kept its batch, or with the next one that gets
-    /// one.
+    /// Tries the unavailable sink with the batch of a parked slot, or else with the next batch.
     fn probe(&mut self) {
         self.health.begin_probe(self.config.probe_max);
         match self.slots.parked().first() {
@@ -413,14 +418,14 @@ impl<'a> Serve<'a> {
         }
     }
 
-    /// The sink is unavailable for long, maybe for this process alone: other workers go on with
-    /// what it keeps. From then on it claims one batch at a time, to try the sink with, and gives
-    /// that back as well.
+    /// Holds the parked batches for other workers, because the sink is unavailable for a long time,
+    /// maybe only for this process. From then on the process claims one batch at a time to try the
+    /// sink, and gives that back, too.
     fn give_back(&mut self) {
         self.health.gave_back();
         let parked = self.slots.parked();
         if !parked.is_empty() {
-            info!(batches = parked.len(), "deliver: the sink is still unavailable; other workers may have what is kept");
+            info!(batches = parked.len(), "deliver: the sink is still unavailable; its batches are held for other workers");
         }
         for slot in parked {
             self.slots.step(slot, Step::GiveBack);

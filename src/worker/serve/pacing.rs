@@ -1,4 +1,4 @@
-//! The pacing of calls: when the next one is due, and which slots it names.
+//! The pacing of calls: when the next call is due, and which slots it names.
 
 use std::time::Duration;
 
@@ -12,19 +12,20 @@ use crate::worker::config::WorkerConfig;
 use crate::worker::slots::{Slot, Slots, Step};
 
 pub(super) struct Pacing {
-    /// A call is due although no slot has a result: something may be there to claim.
+    /// Whether a call is due although no slot has a result, because there may be something to
+    /// claim.
     is_due: bool,
-    /// When a call is due in any case.
+    /// The time at which a call is due in any case.
     due_at: Instant,
     block: Duration,
-    /// How many free slots a call may name: twice as many after each call that found something for
-    /// all of them.
+    /// The most free slots that a call may name. Doubles after each call in which all of them got a
+    /// batch.
     named_max: usize,
-    /// From then on, the next call names all of them, so that a batch the process does not know of
-    /// is found: after an attach, a lost reply, and now and then.
+    /// The time from which the next call names all free slots, so that it finds a batch unknown to
+    /// the process. Set after an attach, after a lost reply, and once a second.
     name_all_at: Instant,
-    /// Where the next call begins to name slots: where the one before had no room for a result, so
-    /// that none waits for ever.
+    /// The slot at which the next call begins. The call before had no room for its result. So no
+    /// result waits for ever.
     name_from: usize,
     pub(super) claim_first: ClaimFirst,
     pub(super) suspects: SuspectRoom,
@@ -46,39 +47,39 @@ impl Pacing {
         }
     }
 
-    /// Whether there may be something to claim.
+    /// Returns whether there may be something to claim.
     pub(super) fn is_due(&self) -> bool {
         self.is_due
     }
 
-    /// There may be something to claim.
+    /// Records that there may be something to claim.
     pub(super) fn wake(&mut self) {
         self.is_due = true;
     }
 
-    /// When the next call is due at the latest.
+    /// Returns the time at which the next call is due at the latest.
     pub(super) fn due_at(&self) -> Instant {
         self.due_at
     }
 
-    /// The next call is due at this time, if not before.
+    /// Makes the next call due at this time at the latest.
     pub(super) fn wake_by(&mut self, at: Instant) {
         self.due_at = self.due_at.min(at);
     }
 
-    /// The time has come.
+    /// Records that the due time has come.
     pub(super) fn time_has_come(&mut self) {
         self.due_at = Instant::now() + self.block;
         self.is_due = true;
     }
 
-    /// Bytes per reply.
+    /// Returns the most bytes per reply.
     pub(super) fn reply_bytes(&self) -> usize {
         self.allowance.bytes()
     }
 
-    /// Names slots in the call: those with results as far as there is room, and, if it claims, free
-    /// ones. `popped` is a free slot that is named in any case. Returns the slots.
+    /// Adds slots to the call: those with results while there is room, and, if it claims, free
+    /// ones. `popped` is a free slot that is added in any case. Returns the slots.
     pub(super) fn name_slots(
         &mut self,
         slots: &mut Slots,
@@ -88,8 +89,8 @@ impl Pacing {
     ) -> Vec<usize> {
         let all = claims && self.names_all();
         let mut names_left = if all { slots.len() } else { self.named_max };
-        // Unless all are to be named, half of the slots: Redis has the other half to work on while
-        // the process works on the reply.
+        // A call names at most half of the slots, unless it names all. Redis works on one half
+        // while the process works on the other.
         let asked_max = if all { slots.len() } else { slots.len().div_ceil(CALLS_MAX) };
         let mut asked = Vec::with_capacity(asked_max);
         let mut room = Room::of_call();
@@ -120,7 +121,7 @@ impl Pacing {
         asked
     }
 
-    /// Whether the call that is made now names all free slots.
+    /// Returns whether the present call names all free slots.
     fn names_all(&mut self) -> bool {
         let now = Instant::now();
         let all = now >= self.name_all_at;
@@ -130,7 +131,7 @@ impl Pacing {
         all
     }
 
-    /// A reply came for these slots.
+    /// Records a reply for these slots.
     pub(super) fn answered(&mut self, slots: &Slots, asked: &[usize], batches: &[BatchReply]) {
         if self.allowance.is_reduced() {
             self.allowance.came(batches.iter().flat_map(|batch| &batch.events).map(|event| event.len()).sum());
@@ -143,13 +144,13 @@ impl Pacing {
         }
     }
 
-    /// A call has no answer: what it did is unknown.
+    /// Records a call without a reply, whose effect is unknown.
     pub(super) fn unanswered(&mut self) {
         self.name_all_at = Instant::now();
         self.is_due = true;
     }
 
-    /// The link may have been too slow for the reply.
+    /// Lowers the bytes per reply, because the link may have been too slow.
     pub(super) fn ask_for_less(&mut self) {
         if self.allowance.failed() {
             debug!(bytes = self.allowance.bytes(), "claim: the next replies are smaller");

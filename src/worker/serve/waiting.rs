@@ -18,9 +18,9 @@ use crate::worker::wait::{Waited, pop, wait};
 
 /// A pop under way.
 pub(super) struct Pop {
-    /// The slot it is for, which is asked for meanwhile.
+    /// The slot of the pop. The slot is `Asked` meanwhile.
     pub(super) slot: usize,
-    /// Whether the call behind it has the room for suspects.
+    /// Whether the call behind the pop has the room for suspects.
     pub(super) had_room: bool,
     done: BoxFuture<'static, Result<Option<Waited>, WorkerError>>,
 }
@@ -28,9 +28,9 @@ pub(super) struct Pop {
 pub(super) struct Waiting {
     pop: Option<Pop>,
     conn: Option<PatientConnection>,
-    /// The slot a pop was for. What it moved must be looked for even if the slot is busy by now.
+    /// The slot of the last pop. A call must look at its list even if the slot is busy by now.
     pub(super) popped: Option<usize>,
-    /// After pops that failed.
+    /// The earliest time of the next pop, after a failed one.
     after: Instant,
     backoff: GrowingWait,
 }
@@ -41,7 +41,7 @@ impl Waiting {
         Self { pop: None, conn: None, popped: None, after, backoff }
     }
 
-    /// Whether a pop can begin now.
+    /// Returns whether a pop can begin now.
     pub(super) fn can_begin(&self) -> bool {
         self.pop.is_none() && Instant::now() >= self.after
     }
@@ -66,27 +66,27 @@ impl Waiting {
         ready(self.pop.as_mut().map(|pop| &mut pop.done)).await
     }
 
-    /// Takes the pop, which is over or given up.
+    /// Takes the pop, which has ended or is given up.
     pub(super) fn take(&mut self) -> Option<Pop> {
         self.pop.take()
     }
 
-    /// The pop succeeded; its connection serves the next one.
+    /// Keeps the connection of a successful pop for the next one.
     pub(super) fn keep(&mut self, conn: PatientConnection) {
         self.conn = Some(conn);
     }
 
-    /// The call behind the pop succeeded.
+    /// Records that the call behind the pop succeeded.
     pub(super) fn succeeded(&mut self) {
         self.backoff = GrowingWait::new(FAILED_MIN, FAILED_MAX);
     }
 
-    /// The pop or the call failed: the next pop begins after a while.
+    /// Records that the pop or the call failed. The next pop begins after a wait.
     pub(super) fn failed(&mut self) {
         self.after = Instant::now() + self.backoff.delay();
     }
 
-    /// The next pop begins after this time. Returns when.
+    /// Lets the next pop begin after this time. Returns the time at which it may begin.
     pub(super) fn pause(&mut self, time: Duration) -> Instant {
         self.after = Instant::now() + time;
         self.after

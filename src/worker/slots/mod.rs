@@ -1,7 +1,7 @@
-//! The slots of a process.
+//! The slots of a process, as the process sees them.
 //!
-//! What is here is belief: the truth is in Redis, and every reply of `advance` puts the belief
-//! right. If the process dies, the belief dies with it.
+//! The truth is in Redis, and every reply of `advance` corrects the states here. If the process
+//! dies, nothing here is needed again.
 //!
 //! - `slot`: a slot, and the one function that changes it
 //! - `in_flight`: a batch that a slot has in flight
@@ -17,7 +17,7 @@ pub(crate) use in_flight::InFlight;
 pub(crate) use result::{Policy, failed, shortened};
 pub(crate) use slot::{Slot, Step};
 
-/// All slots of a process, by their numbers.
+/// All slots of a process, by number.
 pub(crate) struct Slots(Vec<Slot>);
 
 impl Slots {
@@ -33,7 +33,7 @@ impl Slots {
         self.0.get(slot)
     }
 
-    /// The batch that the sink has of this slot.
+    /// Returns the slot's batch if the sink has it.
     pub(crate) fn delivering(&mut self, slot: usize) -> Option<&mut InFlight> {
         match self.0.get_mut(slot) {
             Some(Slot::Delivering(in_flight)) => Some(in_flight),
@@ -48,7 +48,7 @@ impl Slots {
         }
     }
 
-    /// Whether no slot has a batch that could still be finished.
+    /// Returns whether no slot has a batch that could still be finished.
     pub(crate) fn is_idle(&self) -> bool {
         self.0.iter().all(|slot| matches!(slot, Slot::Free | Slot::Parked(_)))
     }
@@ -65,23 +65,23 @@ impl Slots {
         self.0.iter().any(|slot| matches!(slot, Slot::Parked(_)))
     }
 
-    /// The slots that keep their batches while the sink is unavailable.
+    /// Returns the slots that keep their batches while the sink is unavailable.
     pub(crate) fn parked(&self) -> Vec<usize> {
         (0..self.len()).filter(|slot| matches!(self.0[*slot], Slot::Parked(_))).collect()
     }
 
-    /// The last free slot, and whether no other slot is free.
+    /// Returns the last free slot, and whether no other slot is free.
     pub(crate) fn last_free(&self) -> Option<(usize, bool)> {
         let last = self.0.iter().rposition(|slot| matches!(slot, Slot::Free))?;
         Some((last, !self.0[..last].iter().any(|slot| matches!(slot, Slot::Free))))
     }
 
-    /// The crashes of the batch that each slot has in hand.
+    /// Returns the crashes of each slot's batch.
     pub(crate) fn crashes(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().map(Slot::crashes)
     }
 
-    /// All slots with their numbers; those from `first` on come first.
+    /// Returns all slots with their numbers, beginning at `first` and wrapping around.
     pub(crate) fn beginning_at(&mut self, first: usize) -> impl Iterator<Item = (usize, &mut Slot)> {
         let (later, sooner) = self.0.split_at_mut(first);
         let sooner = sooner.iter_mut().enumerate().map(move |(at, slot)| (first + at, slot));

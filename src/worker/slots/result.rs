@@ -12,37 +12,37 @@ use crate::wire::{BatchResult, Load, Report};
 use crate::worker::deliver::Outcome;
 use crate::worker::retry::{RetryPolicy, UsedUp};
 
-/// A result, and what is remembered for the batch that may follow.
+/// A result for the next call, and the data that the object's next batch needs.
 #[derive(Debug, Clone)]
 pub(crate) struct PendingReport {
     pub(crate) report: Report,
-    /// When the batch was given.
+    /// The time at which the slot got the batch.
     pub(crate) taken: Instant,
-    /// It ends the event of which handlers have finished something.
+    /// Whether the result may end the event whose handler progress is stored.
     pub(crate) handled: bool,
-    /// The work that it is for Redis.
+    /// The work that the result causes in Redis.
     pub(crate) load: Load,
-    /// How many events of the object the slot has had without a pause.
+    /// The number of events of the object that the slot had without a pause.
     pub(super) turn: usize,
 }
 
-/// What decides between the results.
+/// The rules by which an outcome becomes a result.
 pub(crate) struct Policy<'a> {
-    /// After this many events of one object, others get a turn.
+    /// The number of events of one object after which the object yields to others.
     pub(crate) turn_max: usize,
-    /// The process is stopping: it goes on with no object.
+    /// Whether the process is stopping and takes no more events of any object.
     pub(crate) stopping: bool,
-    /// The event log is on.
+    /// Whether the event log is on.
     pub(crate) logs: bool,
-    /// What follows when an event with this payload fails.
+    /// A function that returns the retry policy of an event's payload.
     pub(crate) retry_of: &'a dyn Fn(&[u8]) -> RetryPolicy,
 }
 
-/// A batch behind its delivery.
+/// The next state of a batch after its delivery.
 pub(super) enum HandedOver {
-    /// It has a result for the next call.
+    /// The batch has a result for the next call.
     Reported(PendingReport),
-    /// It is kept while the sink is unavailable.
+    /// The batch is kept while the sink is unavailable.
     Parked(InFlight),
 }
 
@@ -65,13 +65,13 @@ pub(super) fn hand_over(in_flight: InFlight, outcome: Outcome, policy: &Policy<'
         None if turn_over => BatchResult::Yield,
         None => BatchResult::Done,
     };
-    // What lets go of the object ends its turn, also where the same slot gets it back in the same
-    // call.
+    // A result that lets the object go ends its turn, even if the same call gives the object back
+    // to the slot.
     let turn = if then.lets_go() { 0 } else { in_flight.turn - (len - count) };
     HandedOver::Reported(over(in_flight, count, then, turn, policy.logs))
 }
 
-/// The result, with what it ends.
+/// Returns the pending report of a batch that leaves the slot.
 pub(super) fn over(in_flight: InFlight, count: usize, then: BatchResult, turn: usize, logs: bool) -> PendingReport {
     let end = match then.buried() {
         Some(id) => id + 1,
@@ -83,8 +83,8 @@ pub(super) fn over(in_flight: InFlight, count: usize, then: BatchResult, turn: u
     PendingReport { report: in_flight.report(count, then), taken: in_flight.taken, handled, load, turn }
 }
 
-/// The work of a result: the events that leave the batch, their rows in the log, and what handlers
-/// have emitted and finished.
+/// Returns the work of a result: the events that leave the batch, their rows in the log, and the
+/// handler progress that is deleted.
 fn load(in_flight: &InFlight, then: &BatchResult, count: usize, logs: bool, handled: bool) -> Load {
     let buried = usize::from(then.buried().is_some());
     let over = &in_flight.batch.payloads[..(count + buried).min(in_flight.batch.len())];
@@ -95,8 +95,8 @@ fn load(in_flight: &InFlight, then: &BatchResult, count: usize, logs: bool, hand
     if handled { load.with_emits(in_flight.emitted.0, in_flight.emitted.1).with_finished(in_flight.finished) } else { load }
 }
 
-/// The event behind the first `count` has failed: it is tried again later, unless its attempts are
-/// used up.
+/// Returns the result for the failed event at index `count`: it is retried later, unless its
+/// attempts are used up.
 pub(crate) fn failed(
     in_flight: &InFlight,
     count: usize,
@@ -120,7 +120,7 @@ pub(crate) fn failed(
     }
 }
 
-/// An error as it is kept in Redis: the first thousand bytes of it.
+/// Returns an error as stored in Redis: its first thousand bytes.
 pub(crate) fn shortened(error: &str) -> String {
     let end = (0..=error.len().min(1000)).rev().find(|at| error.is_char_boundary(*at)).unwrap_or(0);
     error[..end].to_owned()

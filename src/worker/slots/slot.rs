@@ -11,24 +11,24 @@ use crate::wire::{BatchReply, BatchResult, Load};
 use crate::worker::deliver::Outcome;
 use crate::worker::retry::UsedUp;
 
-/// A slot, as the process believes it to be.
+/// The state of a slot, as the process sees it.
 #[derive(Debug, Default)]
 pub(crate) enum Slot {
-    /// It has no batch.
+    /// The slot has no batch.
     #[default]
     Free,
-    /// It is named in a call under way, with the result it reported, if any.
+    /// The slot is named in a call under way, with its reported result, if any.
     Asked(Option<PendingReport>),
-    /// The sink has its batch.
+    /// The sink has the slot's batch.
     Delivering(InFlight),
-    /// It has a result for the next call.
+    /// The slot has a result for the next call.
     Reported(PendingReport),
-    /// It keeps its batch while the sink is unavailable.
+    /// The slot keeps its batch while the sink is unavailable.
     Parked(InFlight),
 }
 
 impl Slot {
-    /// The state's name, for the log.
+    /// Returns the state's name, for the log.
     fn name(&self) -> &'static str {
         match self {
             Self::Free => "free",
@@ -39,7 +39,8 @@ impl Slot {
         }
     }
 
-    /// The crashes of the batch that the slot has in hand, also once its result under way is taken.
+    /// Returns the crashes of the slot's batch. After a reported result, these are the crashes of
+    /// the rest of the batch.
     pub(crate) fn crashes(&self) -> u32 {
         match self {
             Self::Free | Self::Asked(None) => 0,
@@ -49,30 +50,30 @@ impl Slot {
     }
 }
 
-/// What happens to a slot.
+/// An event that changes a slot.
 pub(crate) enum Step<'a> {
-    /// A call names it.
+    /// A call names the slot.
     Ask,
-    /// The call's reply gives it a batch, or none.
+    /// The reply to the call gives the slot a batch, or none.
     Answer(Option<BatchReply>),
-    /// The call failed: what it did is unknown.
+    /// The call failed; its effect is unknown.
     Unanswered,
-    /// The sink is done.
+    /// The delivery has ended.
     Outcome(Outcome, &'a Policy<'a>),
     /// The sink is unavailable: keep the batch.
     Park,
-    /// Try the sink again.
+    /// Give the kept batch to the sink again.
     Resume,
-    /// The sink is unavailable for long: other workers may have the batch.
+    /// The sink is unavailable for a long time: hold the batch for other workers.
     GiveBack,
-    /// The batch cannot be delivered.
+    /// The batch cannot be delivered: hold it for an operator.
     Refuse(Reason),
-    /// Its first event has killed too many workers: it is settled so, without a delivery.
+    /// The first event has killed too many workers: settle it without a delivery.
     Settle(UsedUp),
 }
 
 impl Step<'_> {
-    /// The step's name, for the log.
+    /// Returns the step's name, for the log.
     fn name(&self) -> &'static str {
         match self {
             Self::Ask => "ask",
@@ -89,16 +90,16 @@ impl Step<'_> {
 }
 
 impl Slot {
-    /// The one place where a slot changes. A step that does not fit the slot is a bug: it is
-    /// logged, and leaves the slot as it is.
+    /// Returns the next state. Only this function changes a slot. A step that does not fit the
+    /// state is a bug: it is logged, and the state stays.
     pub(crate) fn next(self, step: Step<'_>) -> Self {
         match (self, step) {
             (Self::Free, Step::Ask) => Self::Asked(None),
             (Self::Reported(pending), Step::Ask) => Self::Asked(Some(pending)),
             (Self::Asked(_), Step::Answer(None)) => Self::Free,
             (Self::Asked(pending), Step::Answer(Some(reply))) => {
-                // The turn goes on where the same object comes back, and begins anew with another
-                // one.
+                // If the same object comes back, its turn goes on. For another object, the turn
+                // begins anew.
                 let turn = pending.filter(|pending| pending.report.object == reply.object).map_or(0, |pending| pending.turn);
                 Self::Delivering(InFlight::new(reply, turn))
             }
@@ -117,7 +118,8 @@ impl Slot {
             }
             (Self::Delivering(in_flight), Step::Settle(then)) => {
                 let then = in_flight.crashed(then);
-                // A suspect is settled alone, so that its load may be too high.
+                // The log is assumed to be on. A suspect is settled alone, so the estimated work
+                // may be too high.
                 Self::Reported(over(in_flight, 0, then, 0, true))
             }
             (Self::Delivering(in_flight), Step::Refuse(reason)) => Self::Reported(PendingReport {

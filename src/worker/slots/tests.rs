@@ -29,7 +29,7 @@ fn reported(slot: Slot, count: usize, stop: Option<Stop>) -> Report {
     }
 }
 
-/// What handlers have finished of an event is kept until that event is over, and no longer.
+/// Tests that handler progress is deleted when its event ends, and not before.
 #[test]
 fn what_handlers_have_finished_goes_with_their_event() {
     let is_over = |tag: &str, handled: Option<u64>, count: usize, stop: Option<Stop>| {
@@ -50,7 +50,7 @@ fn what_handlers_have_finished_goes_with_their_event() {
     assert!(is_over("7", Some(8), 1, rejected()));
     assert!(!is_over("7", Some(9), 1, rejected()));
     assert!(!is_over("7", Some(8), 1, None));
-    // Whoever had the batch before may have kept something of its first event.
+    // The worker that had the batch before may have stored progress of its first event.
     assert!(is_over("7 1", None, 3, None) && is_over("7 0 0 1", None, 1, None));
     assert!(!is_over("7 1", None, 0, transient()));
 }
@@ -61,8 +61,8 @@ fn all_delivered_goes_on() {
     assert_eq!((report.count, report.last, report.then), (2, Some(8), BatchResult::Done));
 }
 
-/// One call wrote the log's rows of all slots, 32,768 with default settings. A result tells its
-/// work now, and a call takes in so much and no more.
+/// Regression: one call wrote the log rows of all slots, 32,768 with default settings. Now each
+/// result states its work, and a call takes only a limited amount.
 #[test]
 fn a_result_tells_its_work() {
     let load_of = |slot: Slot, count: usize, stop: Option<Stop>, logs: bool| match slot
@@ -78,14 +78,14 @@ fn a_result_tells_its_work() {
     assert_eq!(failed, Load::of_batch(1, 1).with_rest().with_rows(1, 1));
     let buried = load_of(delivering("7", 3), 2, Some(Stop::rejected("bad")), true);
     assert_eq!(buried, delivered.with_rest().with_rows(3, 3));
-    // Handlers of 16 slots pushed 8 MiB each in one call.
+    // Regression: one call pushed 8 MiB for the handlers of each of 16 slots.
     let mut slot = delivering("7", 3);
     if let Slot::Delivering(in_flight) = &mut slot {
         (in_flight.handled, in_flight.emitted) = (Some(9), (1000, 1 << 20));
     }
     assert_eq!(load_of(slot, 3, None, false), delivered.with_emits(1000, 1 << 20));
-    // A call read 1,000 subtasks of each of 128 slots; those of an event that goes on are not
-    // read.
+    // Regression: one call read 1,000 subtasks of each of 128 slots. Subtasks of an event that goes
+    // on are not read.
     let remembers = |id: u64| {
         let mut slot = delivering("7", 3);
         if let Slot::Delivering(in_flight) = &mut slot {
@@ -103,8 +103,8 @@ fn a_long_turn_yields() {
     assert_eq!(reported(delivering("7", 4), 4, None).then, BatchResult::Yield);
 }
 
-/// A slot that yielded and got the same object back in the same call went on counting: from
-/// then on, every batch yielded.
+/// Regression: a slot yielded and got the same object back in the same call, and its turn went on
+/// counting. From then on, every batch yielded.
 #[test]
 fn a_turn_begins_anew_after_it_was_yielded() {
     let yielded = delivering("7", 4).next(Step::Outcome(Outcome { count: 4, stop: None }, &POLICY));
@@ -120,8 +120,8 @@ fn a_failure_holds_the_rest_and_counts() {
     assert_eq!((report.count, report.last, report.then), (1, Some(7), then));
 }
 
-/// The limit counts the attempt that has just failed; a wait that the sink names is no attempt
-/// more.
+/// Tests that the limit counts the attempt that has just failed. A wait that the sink states adds
+/// no attempt.
 #[test]
 fn the_last_attempt_is_followed_by_what_the_policy_says() {
     let last = |then: UsedUp, tag: &str, count: usize| {
@@ -144,12 +144,12 @@ fn the_last_attempt_is_followed_by_what_the_policy_says() {
     let reason = "attempts: failed 3 times, at last: down".into();
     let held = BatchResult::Hold { rest: Tag { attempts: 3, ..rest }, delay: None, reason };
     assert_eq!(last(UsedUp::Hold, "7 2 2", 0), held);
-    // The attempts were those of the first event, and crashes are none.
+    // The attempts were those of the first event, and crashes do not count as attempts.
     assert!(matches!(last(UsedUp::DeadLetter, "7 2 2", 1), BatchResult::Hold { rest, .. } if rest.attempts == 1));
     assert!(matches!(last(UsedUp::DeadLetter, "7 2 0 4", 0), BatchResult::Hold { rest, .. } if rest.attempts == 1));
 }
 
-/// The policy is that of the event that failed.
+/// Tests that the failed event's own policy applies.
 #[test]
 fn the_event_that_failed_is_asked_for_its_policy() {
     let retry_of = |payload: &[u8]| {
@@ -185,8 +185,8 @@ fn a_suspect_is_delivered_alone() {
     assert_eq!(reported(slot, 1, None).then, BatchResult::Part { next });
 }
 
-/// An event that has killed too many workers is settled without a delivery, and what follows it
-/// stays suspect.
+/// Tests that an event that has killed too many workers is settled without a delivery. The events
+/// after it stay suspect.
 #[test]
 fn a_killer_is_settled_as_it_is_said() {
     let settled = |then| match delivering("7 1 2 5", 3).next(Step::Settle(then)) {
@@ -201,7 +201,8 @@ fn a_killer_is_settled_as_it_is_said() {
     assert_eq!(settled(UsedUp::CompleteWithErrors), (0, true, complete));
 }
 
-/// What the result under way ends is in hand no more; what it leaves is.
+/// Tests the crashes in hand: those that a reported result ends do not count any more, those of the
+/// rest do.
 #[test]
 fn the_crashes_in_hand_are_those_of_what_stays() {
     let tag = "7 1 0 3";
@@ -230,7 +231,8 @@ fn a_lost_reply_keeps_the_result() {
     assert!(matches!(Slot::Free.next(Step::Ask).next(Step::Unanswered), Slot::Free));
 }
 
-/// Every step meets every slot: the steps that fit change it, all others leave it as it is.
+/// Tests every step on every state: the steps that fit change the slot, all others leave it as it
+/// is.
 #[test]
 fn only_steps_that_fit_change_a_slot() {
     let slots: [fn() -> Slot; 6] = [
@@ -262,7 +264,7 @@ fn only_steps_that_fit_change_a_slot() {
         Slot::Parked(_) => "parked",
         Slot::Reported(_) => "result",
     };
-    // In the order of the slots above: what each of the steps makes of it.
+    // One row per slot above: its state after each of the steps.
     let expected = [
         ["asked", "free", "free", "free", "free", "free", "free", "free", "free", "free"],
         ["asked", "free", "new", "free", "asked", "asked", "asked", "asked", "asked", "asked"],
@@ -296,7 +298,7 @@ fn what_cannot_be_offered_waits_for_an_operator() {
     let slot = slot.next(Step::Answer(Some(BatchReply { object: Bytes::from_static(b"\xff"), ..reply("7 1 2", 1) })));
     let Slot::Delivering(in_flight) = &slot else { panic!("{slot:?}") };
     let reason = in_flight.unfit().expect("not UTF-8");
-    assert_eq!(reason.to_string(), "quarantine: an object name is UTF-8, this one is not at byte 0");
+    assert_eq!(reason.to_string(), "quarantine: an object name is UTF-8, this one is invalid at byte 0");
     let Slot::Reported(pending) = slot.next(Step::Refuse(reason.clone())) else { panic!("no result") };
     let rest = Tag { first: 7, handouts: 1, attempts: 2, ..Tag::default() };
     assert_eq!(pending.report.then, BatchResult::Hold { rest, delay: None, reason });

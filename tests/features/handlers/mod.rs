@@ -199,7 +199,7 @@ async fn an_event_that_does_not_deserialize_is_unrecoverable() {
     worker.finish().await;
     let dead = console.dead().await;
     let error = String::from_utf8_lossy(&dead[0][4].1).into_owned();
-    assert!(error.starts_with("mail: the event is not what this handler takes: invalid type: integer `7`"), "{error}");
+    assert!(error.starts_with("mail: the event does not fit the type of this handler: invalid type: integer `7`"), "{error}");
     assert_eq!(journal.lines(), ["here"]);
 }
 
