@@ -1,12 +1,12 @@
-//! Measures what a crowded Redis costs emitters: the p99 of an emit at 500 per second, with and
+//! Measures how much a crowded Redis slows emitters: the p99 of an emit at 500 per second, with and
 //! without the crowd, in the same run.
 //!
 //!     cargo bench --bench crowd [-- --scale PERCENT]
 //!
 //! Two private Redis on loopback have two worker processes each, whose 512 slots are all busy. One
 //! of the two also has 100,000 departed names, 1,000,000 markers, 300,000 paused and 100,000 held
-//! objects, and 1,000 rules; `--scale` takes that percentage of each. Both get 500 emits per second
-//! in turn. Ends with 1 if the p99 with the crowd is more than twice that without.
+//! objects, and 1,000 rules; `--scale` sets a percentage of these numbers. Both get 500 emits per
+//! second in turn. The exit code is 1 if the p99 with the crowd is more than twice that without.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -27,17 +27,17 @@ use seriatim::worker::{Shutdown, Worker};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-/// Set for the children that this program starts of itself: the name of the worker to be.
+/// Environment variable for the children that this program starts of itself: the worker's name.
 const CHILD: &str = "SERIATIM_BENCH_WORKER";
 const WORKERS: usize = 2;
 const SLOTS: usize = 256;
-/// 500 emits per second, in turns of five seconds.
+/// Interval between emits: 500 per second, in turns of five seconds.
 const EVERY: Duration = Duration::from_millis(2);
 const EMITS: usize = 2_500;
 const TURNS: usize = 8;
-/// The p99 with the crowd is at most so many times that without.
+/// Maximum ratio of the p99 with the crowd to the p99 without.
 const RATIO_MAX: f64 = 2.0;
-/// Things seeded in one command.
+/// Number of seeded things per command.
 const CHUNK: u64 = 5_000;
 
 const DEPARTED: u64 = 100_000;
@@ -81,7 +81,7 @@ async fn measure(percent: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The median over the turns of a percentile of each, in ms.
+/// Returns the median over the turns of a percentile of each turn, in ms.
 fn of_turns(turns: &[Vec<f64>], percentile: usize) -> f64 {
     let mut of_each: Vec<f64> = turns.iter().map(|turn| turn[turn.len() * percentile / 100]).collect();
     of_each.sort_by(f64::total_cmp);
@@ -96,7 +96,7 @@ struct Place {
     emitter: Emitter,
 }
 
-/// A process of ours that ends with the value.
+/// A child process that is killed when the value is dropped.
 struct Process(Child);
 
 impl Drop for Process {
@@ -106,7 +106,7 @@ impl Drop for Process {
     }
 }
 
-/// A worker whose deliveries never end.
+/// Runs a worker whose deliveries never end.
 async fn busy_worker(name: &str) -> anyhow::Result<()> {
     let sink = sink::batches(|_: sink::Batch, _| pending::<sink::Delivered>());
     let worker = Worker::builder(std::env::var("SERIATIM_REDIS")?).name(name).concurrency(SLOTS).sink(sink);
@@ -149,7 +149,8 @@ impl Place {
         }
     }
 
-    /// One line of Lua for each thing of the chunk from `ARGV[1]` to `ARGV[2]`.
+    /// Runs the Lua text once for each number `n` up to `count`, a chunk per command. `ARGV[1]` and
+    /// `ARGV[2]` are the first and last number of the chunk.
     async fn seed(&self, count: u64, percent: u64, lua: &str) -> anyhow::Result<()> {
         let mut conn = self.conn.clone();
         let count = count * percent / 100;
@@ -184,8 +185,8 @@ impl Place {
         self.seed(MARKERS, percent, marked).await
     }
 
-    /// A turn of emits at an even pace, each timed from the moment at which it was due. Returns the
-    /// times in ms, sorted.
+    /// Emits for one turn at an even pace. Returns the time of each emit from its due time, in ms,
+    /// sorted.
     async fn emits(&self, turn: usize) -> anyhow::Result<Vec<f64>> {
         let mut every = interval(EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Burst);

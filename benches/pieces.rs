@@ -1,8 +1,9 @@
-//! Measures single pieces of the path, against a private Redis: for whoever changes one of them.
+//! Measures single pieces of the path against a private Redis, for developers who change one of
+//! them.
 //!
 //!     cargo bench --bench pieces [-- envelope|advance|emit]
 //!
-//! `seriatim bench` measures the whole.
+//! `seriatim bench` measures the whole path.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -40,8 +41,8 @@ fn envelope(c: &mut Criterion) {
     });
 }
 
-/// One call that commits a batch of every slot and takes the next one, with the queues filled again
-/// between calls.
+/// Measures one call that commits a batch of every slot and takes the next one. The queues are
+/// filled again between calls.
 fn advance(c: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let redis = support::Redis::own(&[]);
@@ -81,7 +82,7 @@ fn advance(c: &mut Criterion) {
     group.finish();
 }
 
-/// A process whose slots all have a batch of an object of their own.
+/// A process whose slots all have a batch, each of its own object.
 struct Slots {
     conn: MultiplexedConnection,
     keys: Keys,
@@ -112,7 +113,7 @@ impl Slots {
         slots
     }
 
-    /// A batch more for each object.
+    /// Emits one more batch for each object.
     async fn fill(&mut self) {
         let events = vec![payload(); self.batch];
         let mut pipe = redis::pipe();
@@ -129,7 +130,7 @@ impl Slots {
         mark.exec_async(&mut self.conn).await.expect("LPUSH");
     }
 
-    /// A call that neither brings nor wants anything: what every call costs.
+    /// Makes a call without results or free slots: the fixed cost of a call.
     async fn call_for_nothing(&mut self) {
         let bounds = Bounds {
             batch: 1,
@@ -145,7 +146,7 @@ impl Slots {
         assert!(matches!(&reply, Advanced::Ok { batches, .. } if batches.is_empty()), "{reply:?}");
     }
 
-    /// How long Redis has been in scripts, as it counts that itself.
+    /// Returns the time that Redis has spent in scripts, by its own count.
     async fn in_scripts(&mut self) -> Duration {
         let stats: redis::InfoDict =
             redis::cmd("INFO").arg("commandstats").query_async(&mut self.conn).await.expect("commandstats");
@@ -154,7 +155,7 @@ impl Slots {
         Duration::from_micros(usec.parse().expect("a number"))
     }
 
-    /// One call for all slots, put together and read as a worker does it.
+    /// Makes one call for all slots, built and read as by a worker.
     async fn call(&mut self) -> Duration {
         let slots = self.in_flight.len();
         let bounds = Bounds {

@@ -1,11 +1,12 @@
-//! Measures what the README promises, against a private Redis on loopback, and prints each figure
-//! beside its bound.
+//! Measures the figures that the README promises, against a private Redis on loopback. Prints each
+//! figure beside its bound.
 //!
 //!     cargo bench --bench promises [-- takeover|restart|idle|latency|drain] [--input FILE]
 //!
-//! `--input` names NDJSON, plain or gzip, to be drained ten times over; without it the demo's
-//! generated events are used. The figures are for orientation: a bound that is missed on a loaded
-//! machine says little, one that is kept says enough. Ends with 1 if a bound is missed.
+//! `--input` names an NDJSON file, plain or gzip, whose events are drained ten times. Without it
+//! the generated events of the demo are used. The figures are for orientation: a missed bound on a
+//! loaded machine proves little, a kept bound proves enough. The exit code is 1 if a bound is
+//! missed.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -20,9 +21,9 @@ use seriatim::keys::Keys;
 use seriatim::sink;
 use seriatim::worker::{Shutdown, Worker};
 
-/// Set for the children that this program starts of itself: the name of the worker to be.
+/// Environment variable for the children that this program starts of itself: the worker's name.
 const CHILD: &str = "SERIATIM_BENCH_WORKER";
-/// How long a child's sink takes for a batch, so that it always has something in hand.
+/// Time that a child's sink takes for a batch, so that a batch is always in flight.
 const SLOW: Duration = Duration::from_millis(100);
 const OBJECTS: usize = 64;
 
@@ -30,7 +31,7 @@ struct Figure {
     what: &'static str,
     measured: f64,
     unit: &'static str,
-    /// Positive: at most this; negative: at least its absolute value.
+    /// Positive: an upper bound. Negative: its absolute value is a lower bound.
     bound: f64,
 }
 
@@ -105,7 +106,7 @@ impl Loopback {
     }
 }
 
-/// A process of ours that ends with the value.
+/// A child process that is killed when the value is dropped.
 struct Process(Child);
 
 impl Drop for Process {
@@ -121,7 +122,7 @@ fn child(url: &str, name: &str) -> anyhow::Result<Process> {
     Ok(Process(command.spawn()?))
 }
 
-/// A worker with default settings whose sink takes its time and prints a line for every batch.
+/// Runs a worker with default settings, whose sink is slow and prints a line for each batch.
 async fn slow_worker(name: &str) -> anyhow::Result<()> {
     let sink = sink::batches(|batch: sink::Batch, _| async move {
         println!("{}", batch.object());
@@ -148,7 +149,7 @@ async fn latency() -> anyhow::Result<Vec<Figure>> {
         let began = Instant::now();
         redis.emit(&format!("o:{n}"), "{\"n\":1}").await?;
         let Some(arrived) = arrivals.recv().await else { anyhow::bail!("the worker ended") };
-        // The first hundred warm up.
+        // The first hundred events are a warm-up.
         if n >= 100 {
             took.push((arrived - began).as_secs_f64() * 1000.0);
         }
@@ -203,8 +204,7 @@ async fn drain_once(input: Option<&str>) -> anyhow::Result<f64> {
         }
         None => {
             for n in 0..256_540u64 {
-                // Skewed as the real thing: half of the events belong to a twentieth of the
-                // objects.
+                // Skewed like real events: half of them belong to a twentieth of the objects.
                 let object = if n % 2 == 0 { n * 7919 % 100 } else { n * 7919 % 2000 };
                 redis.emit(&format!("file:{object}"), &format!("{{\"n\":{n},\"filler\":\"{}\"}}", "x".repeat(120))).await?;
             }
@@ -242,7 +242,7 @@ async fn queued(conn: &mut MultiplexedConnection) -> anyhow::Result<u64> {
     Ok(all.events_queued)
 }
 
-/// Objects with enough events that a slow worker has all of them in hand for a while.
+/// Emits so many events that a slow worker has all objects in flight for a while.
 async fn fill(redis: &mut Loopback) -> anyhow::Result<()> {
     for n in 0..OBJECTS {
         let mut pipe = redis::pipe();
@@ -256,7 +256,7 @@ async fn fill(redis: &mut Loopback) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until `name` owns something.
+/// Waits until `name` owns an object.
 async fn owns(redis: &mut Loopback, name: &str) -> anyhow::Result<()> {
     let prefix = format!("{name}.");
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -278,7 +278,7 @@ async fn takeover() -> anyhow::Result<Vec<Figure>> {
         let mut victim = child(&redis.url, "a")?;
         owns(&mut redis, "a").await?;
         let _other = child(&redis.url, "b")?;
-        // Kills fall anywhere between two renewals.
+        // Varies the time of the kill between two renewals.
         tokio::time::sleep(Duration::from_millis(200 + 83 * round)).await;
         victim.0.kill()?;
         victim.0.wait()?;
@@ -298,8 +298,8 @@ async fn takeover() -> anyhow::Result<Vec<Figure>> {
     ])
 }
 
-/// Waits until nothing that the victim had is still its own, and the last of it is owned elsewhere
-/// or finished.
+/// Waits until the victim owns none of its objects, and the last of them is owned elsewhere or
+/// finished.
 async fn owns_again(redis: &mut Loopback) -> anyhow::Result<()> {
     let owned = |owner: &Option<String>| owner.as_ref().is_some_and(|owner| owner.starts_with("a."));
     let of_victim: Vec<_> = redis.owners().await?.iter().enumerate().filter(|(_, o)| owned(o)).map(|(n, _)| n).collect();

@@ -1,12 +1,12 @@
-//! A consumer: reads envelopes, one a line, from standard input, and applies each object's events
-//! in order, once each.
+//! A consumer: reads envelopes, one per line, from standard input. Applies each object's events in
+//! order, once each.
 //!
 //!     seriatim worker --name w --sink stdout | cargo run --example consume
 //!     cat a.ndjson b.ndjson | cargo run --example consume -- --first-seen
 //!
-//! Lines may come twice and, from several files, in any order: an event that is early is kept until
-//! its turn comes. "Applying" here means printing it. Exit code 1 if events are left whose
-//! predecessors never came.
+//! Lines may come twice and, from several files, in any order. An early event is kept until its
+//! predecessor is applied. "Applying" here means printing. The exit code is 1 if events are left
+//! whose predecessors never came.
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use seriatim::consume::{Envelope, Gate, Start, Verdict};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-/// An event that came before its turn.
+/// An event that came too early.
 struct Kept {
     id: u64,
     prev: u64,
@@ -44,8 +44,8 @@ async fn main() -> anyhow::Result<ExitCode> {
         let Some(line) = lines.next_line().await? else { break };
         let envelope = Envelope::parse(line.as_bytes()).with_context(|| format!("line {number}"))?;
         let object = envelope.object.as_ref();
-        // A consumer with a bound on its memory would refuse an early event here and have it sent
-        // again later.
+        // A consumer with bounded memory would refuse an early event here, so that it is sent again
+        // later.
         let kept = early.entry(object.to_owned()).or_default();
         kept.push(Kept { id: envelope.id, prev: envelope.prev, event: envelope.event.get().to_owned() });
         apply_all(&mut gate, object, kept, &mut counts).await.with_context(|| format!("line {number}"))?;
@@ -59,8 +59,8 @@ async fn main() -> anyhow::Result<ExitCode> {
     Ok(if left == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Applies what can be applied of an object's events: one that is applied may be what others have
-/// waited for.
+/// Applies the kept events of an object that are next. Each applied event may make another one
+/// next.
 async fn apply_all(gate: &mut Gate, object: &str, kept: &mut Vec<Kept>, counts: &mut Counts) -> anyhow::Result<()> {
     kept.sort_by_key(|event| event.id);
     let mut still_early = Vec::new();
@@ -68,8 +68,8 @@ async fn apply_all(gate: &mut Gate, object: &str, kept: &mut Vec<Kept>, counts: 
         match gate.check(object, event.id, event.prev).await? {
             Verdict::Apply => {
                 println!("{object} {} {}", event.id, event.event);
-                // After the effect, not before: a crash in between applies the event twice rather
-                // than never.
+                // Recorded after the effect, not before: after a crash in between, the event is
+                // applied twice rather than never.
                 gate.applied(object, event.id, event.prev).await?;
                 counts.applied += 1;
             }

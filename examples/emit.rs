@@ -1,7 +1,7 @@
 //! A producer: `cargo run --example emit [REDIS-URL]`.
 //!
-//! Then see what it did: `seriatim inspect work:1`, or let a worker take it: `seriatim worker
-//! --name w --sink stdout`.
+//! To see the result, run `seriatim inspect work:1`, or start a worker: `seriatim worker --name w
+//! --sink stdout`.
 
 use seriatim::{EmitError, Emitter, event::Json};
 
@@ -16,29 +16,29 @@ async fn main() -> anyhow::Result<()> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
     let emitter = Emitter::connect(url).await?;
 
-    // Anything that serializes, or JSON that is text already and travels byte for byte.
+    // Any serializable value, or text that is JSON already and is sent byte for byte.
     emitter.emit("work:1", &Renamed { r#type: "renamed", title: "Seriatim" }).await?;
     emitter.emit("work:1", Json::new(r#"{"type":"touched"}"#)).await?;
 
-    // A main event with subevents that directly follow it, and the object's new state, all in one
-    // step.
+    // A main event, subevents that directly follow it, and the object's new state, all in one step.
     let emit =
         emitter.event("work:1", Json::new(r#"{"type":"split"}"#)).sub(Json::new(r#"{"part":1}"#)).sub(Json::new(r#"{"part":2}"#));
     let emitted = emit.data(Json::new(r#"{"title":"Seriatim","parts":2}"#)).send().await?;
     println!("{} events emitted, {} are queued for work:1", emitted.events, emitted.queued);
 
-    // Many events, in few round trips. The order of each object's events is that of the iterator.
+    // Many events in few round trips. The events of each object keep the order of the iterator.
     let many = (0..1000).map(|n| (format!("page:{}", n % 10), Json::new(format!(r#"{{"n":{n}}}"#))));
     let emitted = emitter.emit_many(many).await?;
     println!("{} events emitted in {} transactions", emitted.events, emitted.chunks);
 
-    // Into a transaction of one's own, with one's own commands.
+    // An emit inside the caller's own transaction, beside other commands.
     let mut pipe = seriatim::redis::pipe();
     pipe.incr("orders", 1);
     emitter.event("work:1", Json::new(r#"{"type":"ordered"}"#)).append_to(&mut pipe)?;
     println!("the transaction has {} commands", pipe.len());
 
-    // Only an unknown outcome needs a decision: everything else was certainly not queued.
+    // Only an unknown outcome needs a decision. After any other error, the event was certainly not
+    // queued.
     match emitter.emit("work:1", Json::new("{}")).await {
         Ok(_) => println!("queued"),
         Err(error @ EmitError::Unknown { .. }) => println!("look before emitting again: {error}"),

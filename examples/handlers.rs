@@ -1,8 +1,8 @@
-//! Handlers of events, in the worker process: which run, what they can answer, and what runs again.
+//! Handlers of events in the worker process: the handlers that run, their results, and reruns.
 //!
 //!     cargo run --example handlers [REDIS-URL]
 //!
-//! It emits the events of one order, handles them, and ends.
+//! The example emits the events of one order, handles them, and ends.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl EventType for Shipped {
     const TYPE: &'static str = "shipped";
 }
 
-/// A handler with something of its own.
+/// A handler with its own state.
 struct Payment {
     limit_cents: u64,
 }
@@ -39,17 +39,17 @@ struct Payment {
 impl Handler<Placed> for Payment {
     async fn handle(&self, event: Placed, cx: HandlerContext) -> HandlerResult {
         if event.cents > self.limit_cents {
-            // Never: the event goes to the dead letters, and the object's next one follows.
+            // No retry: the event becomes a dead letter, and the object's next event follows.
             return Err(Failure::unrecoverable(format!("{} cents are too many", event.cents)));
         }
-        // Once, however often the handler runs.
+        // Runs once, even if the handler runs several times.
         cx.once("charge", || async {
             println!("{} charged {} cents", cx.id(), event.cents);
             Ok::<(), Failure>(())
         })
         .await?;
         if cx.attempt() < 2 {
-            // Later: only this handler runs again. Any error that `?` passes on means the same.
+            // Retry: only this handler runs again. Any error returned with `?` has the same effect.
             return Err(Failure::retry_after("the bank has not confirmed", Duration::from_millis(100)));
         }
         println!("{} confirmed at attempt {}", cx.id(), cx.attempt());
@@ -62,15 +62,15 @@ async fn notify(event: Shipped, cx: HandlerContext) -> HandlerResult {
     Ok(())
 }
 
-/// What follows from an event is pushed in the step that ends it: once, and not before.
+/// Emits a follow-up event. It is pushed in the step that ends this event: once, and not earlier.
 async fn close(_: serde_json::Value, cx: HandlerContext) -> HandlerResult {
     println!("{} follows {}: closed", cx.id(), cx.prev());
     cx.emit("archive:1", &serde_json::json!({"type": "archived", "order": cx.object().as_str()}))?;
     Ok(())
 }
 
-/// The set of handlers; `shutdown` is stopped when an order is archived. tests/features/testing.rs
-/// tests it.
+/// Returns the set of handlers; `shutdown` is stopped when an order is archived.
+/// tests/features/testing.rs tests it.
 pub fn handlers(shutdown: &Shutdown) -> Result<Handlers, HandlersError> {
     let stop = shutdown.clone();
     Handlers::builder()
@@ -90,7 +90,7 @@ pub fn handlers(shutdown: &Shutdown) -> Result<Handlers, HandlersError> {
         .build()
 }
 
-/// Emits and handles, under a namespace of its own.
+/// Emits and handles the events in its own namespace. Returns the number of deliveries.
 pub async fn run(url: &str, namespace: &str) -> anyhow::Result<u64> {
     let keys = Keys::with_namespace(namespace)?;
     let emitter = Emitter::builder(url).keys(keys.clone()).connect().await?;

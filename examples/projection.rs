@@ -1,11 +1,11 @@
-//! Two projections of the event log: how many events of each type there were each day, and the
-//! latest event of each object.
+//! Two projections of the event log: the number of events of each type per day, and the latest
+//! event of each object.
 //!
 //!     cargo run --example worker          # in one terminal; it writes the event log, as `seriatim worker --event-log` does
 //!     cargo run --example emit            # in another
 //!     cargo run --example projection
 //!
-//! Each goes on where it was, also after it was killed; `-- --rebuild` begins anew.
+//! Each projection continues at its saved position, even after a kill; `-- --rebuild` begins anew.
 //! `SERIATIM_REDIS` names another Redis than the one at 127.0.0.1.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use seriatim::keys::Keys;
 use seriatim::projection::{Gaps, Projection, RedisStore, Runner};
 use seriatim::redis;
 
-/// How many events of each type were finalized on each day since 1970, by what became of them.
+/// Number of finalized events of each type for each day since 1970, by status.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct PerDay(BTreeMap<u64, BTreeMap<String, u64>>);
 
@@ -31,7 +31,7 @@ impl Projection for PerDay {
     }
 }
 
-/// The latest event delivered of each object.
+/// The latest delivered event of each object.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Latest(BTreeMap<String, (u64, String)>);
 
@@ -43,7 +43,7 @@ impl Projection for Latest {
     }
 }
 
-/// Applies what is there by now, or all of it anew; answers the state.
+/// Applies all present rows, or rebuilds from the oldest. Returns the state.
 async fn caught_up<P: Projection>(name: &str, conn: &redis::aio::MultiplexedConnection, rebuild: bool) -> anyhow::Result<P> {
     let keys = Keys::new();
     let store = RedisStore::new(conn.clone(), keys.clone(), name)?;

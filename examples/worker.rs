@@ -1,9 +1,9 @@
-//! A worker with a handler of its own: prints events, and shows what a handler can answer.
+//! A worker with its own handler: prints events, and shows the possible results of a handler.
 //!
 //!     cargo run --example worker                            # in one terminal
 //!     cargo run --example emit                              # in another
 //!
-//! SIGTERM or Ctrl-C stops it gracefully, a second one at once. `SERIATIM_REDIS` names another
+//! SIGTERM or Ctrl-C stops it gracefully, a second signal at once. `SERIATIM_REDIS` names another
 //! Redis than the one at 127.0.0.1.
 
 use anyhow::Context as _;
@@ -14,9 +14,9 @@ use seriatim::worker::{EventLog, Shutdown, Worker};
 async fn handle(event: Event) -> Result<(), Stop> {
     let text = std::str::from_utf8(&event.payload).map_err(Stop::rejected)?;
     match text.trim() {
-        // Never: a dead letter, and the object's next event follows.
+        // No retry: the event becomes a dead letter, and the object's next event follows.
         "null" => Err(Stop::rejected("there is nothing in it")),
-        // Later: the object waits with backoff, all others go on.
+        // Retry: the object waits with a backoff, and all others go on.
         text if text.contains("\"later\"") => Err(Stop::transient("not today")),
         text => {
             println!("{:>6} after {:>6}  {}  {text}", event.id, event.prev, event.object);

@@ -1,4 +1,5 @@
-//! What `scripts/mutants` changes, and that its list of equivalent mutants is of today's scripts.
+//! Tests the changes that `scripts/mutants` makes, and that its list of equivalent mutants fits the
+//! present scripts.
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "../benches/mutants/equivalent.rs"]
@@ -11,7 +12,7 @@ use std::path::Path;
 
 use self::generate::{Mutant, mutants_of};
 
-/// What is done to the source, and what it is then.
+/// Returns the mutants of a source: the change, and the changed text.
 fn done_to(source: &str) -> Vec<(String, String)> {
     let mutants = mutants_of("lua/a.lua", source).expect("it is Lua");
     mutants.iter().map(|mutant| (mutant.what.clone(), mutant.applied(source))).collect()
@@ -61,7 +62,7 @@ fn operators_and_constants_are_shifted() {
     );
 }
 
-/// What a condition compares is negated once.
+/// A comparison that is a whole condition is negated only once.
 #[test]
 fn a_condition_is_negated() {
     let done = done_to("while a == b -- why\ndo f() end");

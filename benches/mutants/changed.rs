@@ -1,4 +1,4 @@
-//! Asks git which lines of scripts have changed, and for the commit of the tree.
+//! Reads from git the changed lines of scripts, and the commit of the tree.
 
 use std::collections::HashSet;
 use std::process::Command;
@@ -12,12 +12,12 @@ fn git(args: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The commit the tree is at.
+/// Returns the commit of the tree.
 pub(crate) fn commit() -> anyhow::Result<String> {
     Ok(git(&["rev-parse", "HEAD"])?.trim().to_owned())
 }
 
-/// All files that belong to the project.
+/// Returns all files of the project.
 pub(crate) fn files() -> anyhow::Result<Vec<String>> {
     Ok(git(&["ls-files", "-z", "--cached", "--others", "--exclude-standard"])?
         .split_terminator('\0')
@@ -25,9 +25,9 @@ pub(crate) fn files() -> anyhow::Result<Vec<String>> {
         .collect())
 }
 
-/// The lines of scripts that are not as they were at `since`.
+/// Returns the lines of scripts that differ from `since`.
 pub(crate) fn lines(since: &str) -> anyhow::Result<HashSet<(String, usize)>> {
-    // An option would be taken for one.
+    // Git would read a leading `-` as an option.
     ensure!(!since.starts_with('-'), "--changed needs a commit, not {since}");
     Ok(lines_of(&git(&["diff", "-U0", "--no-color", "--no-ext-diff", "--src-prefix=a/", "--dst-prefix=b/", since, "--", "lua"])?))
 }

@@ -4,8 +4,8 @@
 //!         > to >=
 //!         A page of exactly the limit is whole either way.
 //!
-//! The file and the text of the line, then what is done to it, then the reason. A blank line ends
-//! an entry, `#` begins a comment.
+//! An entry has the file and the text of the line, then the change, then the reason. A blank line
+//! ends an entry; `#` begins a comment.
 
 use std::collections::HashSet;
 
@@ -16,8 +16,8 @@ use super::generate::Mutant;
 /// The file of the list.
 pub(crate) const FILE: &str = "tests/mutants/equivalent.txt";
 
-/// The mutants of the list. An entry that no mutant matches is an error: the line has changed, and
-/// the reason is to be read again.
+/// Returns the mutants of the list. An entry that matches no mutant is an error: the line has
+/// changed, so the reason must be checked again.
 pub(crate) fn equivalents(list: &str, mutants: &[Mutant]) -> anyhow::Result<HashSet<(String, String, String)>> {
     let mut known = HashSet::new();
     let all: HashSet<_> = mutants.iter().map(Mutant::key).collect();

@@ -3,12 +3,12 @@
 //! | in the file | the mutant |
 //! |---|---|
 //! | a call, an assignment, an `if`, a loop, a block, a `break`, a bare `return` | goes |
-//! | `return x` | `return`; not where the value is a constant, and not at the end of the file |
-//! | `local x = f(y)` | `local x = nil`; not where the value is a constant, a table, a function or a plain name |
+//! | `return x` | `return`; not if the value is a constant, and not at the end of the file |
+//! | `local x = f(y)` | `local x = nil`; not if the value is a constant, a table, a function or a plain name |
 //! | the condition of `if`, `elseif`, `while`, `until` | `not (…)` |
 //! | `and`, `or` | the other one |
 //! | `<`, `<=`, `>`, `>=` | with the bound, or without it |
-//! | `==`, `~=` | the other one; not where it is all of a condition, which is negated already |
+//! | `==`, `~=` | the other one; not if it is a whole condition, which is negated already |
 //! | `+`, `-` | the other one |
 //! | a whole number | one more |
 //! | `true`, `false` | the other one |
@@ -29,23 +29,23 @@ use full_moon::visitors::Visitor;
 #[derive(Debug, Clone)]
 pub(crate) struct Mutant {
     pub(crate) file: String,
-    /// From 1.
+    /// Line number, from 1.
     pub(crate) line: usize,
-    /// The line as it is, without what it is indented by.
+    /// Text of the unchanged line, without indentation.
     pub(crate) text: String,
-    /// The change, e.g. `<= to <`. File, text of the line and change together name one mutant.
+    /// The change, e.g. `<= to <`. File, line text and change together identify one mutant.
     pub(crate) what: String,
     range: Range<usize>,
     with: String,
 }
 
 impl Mutant {
-    /// The file, changed.
+    /// Returns the text of the changed file.
     pub(crate) fn applied(&self, source: &str) -> String {
         [&source[..self.range.start], &self.with, &source[self.range.end..]].concat()
     }
 
-    /// What it is known by, also when lines before it come and go.
+    /// Returns the identity of the mutant, which does not depend on line numbers.
     pub(crate) fn key(&self) -> (&str, &str, &str) {
         (&self.file, &self.text, &self.what)
     }
@@ -62,10 +62,10 @@ impl std::fmt::Display for Mutant {
     }
 }
 
-/// The scripts: paths such as `lua/lib/hold.lua`, and what is there.
+/// The scripts: the text of each path such as `lua/lib/hold.lua`.
 pub(crate) type Sources = BTreeMap<String, String>;
 
-/// All scripts of the tree.
+/// Reads all scripts of the tree.
 pub(crate) fn sources(tree: &Path) -> anyhow::Result<Sources> {
     let mut sources = Sources::new();
     let mut folders = vec!["lua".to_owned()];
@@ -84,13 +84,13 @@ pub(crate) fn sources(tree: &Path) -> anyhow::Result<Sources> {
     Ok(sources)
 }
 
-/// All mutants of all scripts.
+/// Returns all mutants of all scripts.
 pub(crate) fn all(sources: &Sources) -> anyhow::Result<Vec<Mutant>> {
     let mutants: Vec<_> = sources.iter().map(|(file, source)| mutants_of(file, source)).collect::<Result<_, _>>()?;
     Ok(mutants.concat())
 }
 
-/// All mutants of a file that compile, in the order of the file.
+/// Returns all mutants of a file that compile, in the order of the file.
 pub(crate) fn mutants_of(file: &str, source: &str) -> anyhow::Result<Vec<Mutant>> {
     let ast = match full_moon::parse(source) {
         Ok(ast) => ast,
@@ -116,7 +116,7 @@ pub(crate) fn mutants_of(file: &str, source: &str) -> anyhow::Result<Vec<Mutant>
         let what = if *times == 1 { what } else { format!("{what}, no. {times}") };
         mutants.push(Mutant { file: file.to_owned(), line, text, what, range, with });
     }
-    // What does not compile would be caught by anything.
+    // A mutant that does not compile would be caught by any test.
     mutants.retain(|mutant| full_moon::parse(&mutant.applied(source)).is_ok());
     Ok(mutants)
 }
@@ -127,13 +127,13 @@ struct Change {
     what: String,
 }
 
-/// Walks through a file.
+/// The mutants found so far in a file.
 struct Found<'a> {
     source: &'a str,
     changes: Vec<Change>,
-    /// Where statements begin that stay as they are.
+    /// Positions of statements that must stay.
     stay: HashSet<usize>,
-    /// Where conditions begin and end.
+    /// Start and end positions of conditions.
     conditions: HashSet<(usize, usize)>,
 }
 
@@ -160,7 +160,7 @@ impl Found<'_> {
     fn condition(&mut self, condition: &Expression) {
         let Some(range) = range_of(condition) else { return };
         self.conditions.insert((range.start, range.end));
-        // What the parser leads to is looked at later.
+        // The positions given by the parser are checked later.
         let text = self.source.get(range).unwrap_or_default();
         self.change(condition, format!("not ({text})"), "negate the condition");
     }
@@ -188,7 +188,7 @@ fn is_constant(value: &Expression) -> bool {
     matches!(value, Expression::Number(_) | Expression::String(_) | Expression::Symbol(_))
 }
 
-/// A name as it is, or one out of tables that are named, e.g. `redis.call`.
+/// Returns whether the value is a plain name, or a path of names such as `redis.call`.
 fn is_plain_name(value: &Expression) -> bool {
     match value {
         Expression::Var(Var::Name(_)) => true,
@@ -201,7 +201,7 @@ fn is_plain_name(value: &Expression) -> bool {
 
 impl Visitor for Found<'_> {
     fn visit_function_body(&mut self, body: &ast::FunctionBody) {
-        // A bare `return` at the end of a function does nothing.
+        // A bare `return` at the end of a function has no effect.
         if let Some(LastStmt::Return(last)) = body.block().last_stmt()
             && last.returns().is_empty()
         {
@@ -218,7 +218,7 @@ impl Visitor for Found<'_> {
             Stmt::GenericFor(_) | Stmt::NumericFor(_) | Stmt::Repeat(_) | Stmt::While(_) => "remove the loop",
             _ => return,
         };
-        // Something must stand there, or two statements may become one.
+        // The replacement must not be empty, or two statements may become one.
         self.change(stmt, "do end", what);
     }
 
@@ -267,7 +267,7 @@ impl Visitor for Found<'_> {
         match expression {
             Expression::BinaryOperator { binop, .. } => self.operator(expression, binop),
             Expression::Number(number) => {
-                // A fraction has no next one.
+                // Only a whole number is increased, not a fraction.
                 if let Some(next) = number.token().to_string().parse::<u64>().ok().and_then(|number| number.checked_add(1)) {
                     self.token(number, &next.to_string());
                 }

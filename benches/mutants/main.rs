@@ -1,15 +1,15 @@
-//! Mutants: every script is changed in every small way that `generate` knows, one change at a time,
-//! and the tests are asked who notices.
+//! Mutants: changes the scripts in every small way that `generate` knows, one change at a time, and
+//! runs the tests to see which of them fails.
 //!
 //!     scripts/mutants [FILTER…] [--changed SINCE] [--draw N] [--seed N] [--minutes N] [--jobs N]
 //!     [--list]
 //!
-//! A mutant that nothing notices is printed as SURVIVED, and the exit code is 1: a test is missing,
-//! or the mutant is equivalent and belongs into `tests/mutants/equivalent.txt`, with the reason.
-//! Those that stand there are not tried. With `--changed` only survivors in changed lines give the
-//! exit code 1. A changed script needs no build: the tests read it from `SERIATIM_LUA_DIR`, which
-//! the feature `failpoints` makes possible. The guards of the slots' state machine are Rust, and
-//! listed by hand (`slots`).
+//! A mutant that no test catches is printed as SURVIVED, and the exit code is 1. Then a test is
+//! missing, or the mutant is equivalent and belongs into `tests/mutants/equivalent.txt`, with the
+//! reason. Listed mutants are not tried. With `--changed`, only survivors in changed lines give the
+//! exit code 1. A changed script needs no build: the feature `failpoints` lets the tests read it
+//! from `SERIATIM_LUA_DIR`. The guards of the slots' state machine are Rust and are listed by hand
+//! (`slots`).
 
 mod changed;
 mod equivalent;
@@ -31,20 +31,20 @@ use self::trials::{Limits, Outcome};
 
 const USAGE: &str = "scripts/mutants [FILTER…] [--changed SINCE] [--draw N] [--seed N] [--minutes N] [--jobs N] [--list]";
 
-/// Of a limited time, this many percent are for scripts: the slots take a build for each guard.
+/// Percentage of a limited time that is for scripts. The slots need a build for each guard.
 const FOR_SCRIPTS: u32 = 67;
 
-/// What the command line says.
+/// The arguments of the command line.
 #[derive(Debug)]
 struct Args {
-    /// A script or a folder of scripts, a script with a line (`hold.lua:12`), or part of the name
+    /// A script, a folder of scripts, a script with a line (`hold.lua:12`), or a part of the name
     /// of a guard of the slots.
     filters: Vec<String>,
-    /// Mutants of lines that are not as they were at this commit come first.
+    /// Commit to compare with. Mutants of lines changed since then come first.
     changed: Option<String>,
-    /// So many scripts' mutants, at random.
+    /// Number of script mutants to draw at random.
     draw: Option<usize>,
-    /// What they are drawn by; the commit if not given.
+    /// Seed of the draw; by default the commit.
     seed: Option<String>,
     minutes: Option<u32>,
     jobs: usize,
@@ -56,13 +56,13 @@ fn number<T: std::str::FromStr>(option: &str, value: &str) -> anyhow::Result<T> 
     value.parse().ok().with_context(|| format!("{option} needs a number, not {value}"))
 }
 
-/// A setting in the environment, for those who call a script that calls this.
+/// Reads a setting from the environment, for scripts that call a script that calls this program.
 fn setting<T: std::str::FromStr>(name: &str) -> anyhow::Result<Option<T>> {
     std::env::var(name).ok().filter(|value| !value.is_empty()).map(|value| number(name, &value)).transpose()
 }
 
 impl Args {
-    /// None if nothing is asked for, as by a plain `cargo bench`.
+    /// Returns the arguments; none without any, as in a plain `cargo bench`.
     fn read() -> anyhow::Result<Option<Self>> {
         let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
         match words.next() {
@@ -117,7 +117,7 @@ fn say(what: &str) {
     eprintln!("seriatim: {what}");
 }
 
-/// Answers whether every mutant was caught that should be.
+/// Returns whether every mutant that should be caught was caught.
 fn run(args: &Args) -> anyhow::Result<bool> {
     let begin = Instant::now();
     let sources = generate::sources(Path::new("."))?;
@@ -143,7 +143,7 @@ fn run(args: &Args) -> anyhow::Result<bool> {
         tried.sort_by_cached_key(|mutant| drawn(&seed, &mutant.key()));
         guards.sort_by_cached_key(|guard| drawn(&seed, &guard.name));
     }
-    // Survivors elsewhere are not the change's: they are told, and no more.
+    // Survivors in unchanged lines are reported but do not fail the run.
     let mut elsewhere = HashSet::new();
     if let Some(since) = &args.changed {
         let lines = changed::lines(since)?;
@@ -196,7 +196,7 @@ fn try_scripts(tried: &[&Mutant], sources: &generate::Sources, work: &Path, limi
     trials::try_all(tried, sources, &proofs, work, limits)
 }
 
-/// Whether the filter names the script, a folder that it is in, or the mutant's line.
+/// Returns whether the filter names the mutant's script, its folder, or its line.
 fn is_of(mutant: &Mutant, filter: &str) -> bool {
     let with_line = filter.rsplit_once(':').and_then(|(path, line)| Some((path, line.parse::<usize>().ok()?)));
     let (path, line) = with_line.map_or((filter, None), |(path, line)| (path, Some(line)));
@@ -207,7 +207,7 @@ fn is_of(mutant: &Mutant, filter: &str) -> bool {
     has_path && line.is_none_or(|line| line == mutant.line)
 }
 
-/// Where the seed puts something in an order that has no pattern.
+/// Returns a sort key that gives a random order for the seed.
 fn drawn(seed: &str, what: &impl std::hash::Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     (seed, what).hash(&mut hasher);

@@ -1,5 +1,5 @@
-//! The proofs: the test programs of this crate, each asked whether it notices a change of the
-//! scripts.
+//! The proofs: the test programs of this crate. Each is run to see whether it fails on a changed
+//! script.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Test programs that are not asked: they run no script.
+/// Test programs that are not run, because they run no script.
 const NOT_ASKED: [&str; 2] = ["model", "mutants"];
-/// Modules of the others that are not asked: they take long, and notice what others do.
+/// Slow modules of the other programs that are not run. Other tests catch the same mutants.
 const SKIPPED: [(&str, &[&str]); 3] = [
     ("cli", &["bench::", "examples::"]),
     ("proofs", &["failpoints::", "fuzz_inputs::", "fuzz_redis::"]),
     ("scale", &["rules_million::"]),
 ];
 
-/// By itself no test takes more than a few seconds.
+/// Time limit of a test run alone. No test takes more than a few seconds.
 const ALONE: Duration = Duration::from_secs(20);
 
 /// A test program.
@@ -28,43 +28,43 @@ const ALONE: Duration = Duration::from_secs(20);
 pub(crate) struct Proof {
     pub(crate) name: String,
     program: PathBuf,
-    /// How long all of it takes where nothing is changed.
+    /// Duration of the whole program with unchanged scripts.
     pub(crate) takes: Duration,
 }
 
-/// What became of a proof.
+/// The result of a proof.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Content,
-    /// A test failed, also when run once more by itself.
+    /// A test failed, and failed again when run alone.
     Failed(String),
-    /// A change may well make it wait for ever.
+    /// The program did not end, e.g. because the change makes it wait for ever.
     NoEnd(Duration),
-    /// The script was refused as a whole, which anything would notice.
+    /// Redis refused to compile the script, which any test would notice.
     NoScript,
 }
 
-/// Where a proof runs: with these scripts, and with room for what it writes.
+/// A directory for one run of a proof: a copy of the scripts, and room for its files.
 #[derive(Debug)]
 pub(crate) struct Place {
     dir: PathBuf,
 }
 
 impl Place {
-    /// With a copy of the scripts.
+    /// Creates the directory with a copy of the scripts.
     pub(crate) fn new(dir: PathBuf) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir.join("tmp"))?;
         copy_lua(Path::new("lua"), &dir.join("lua"))?;
         Ok(Self { dir })
     }
 
-    /// Puts something else in the place of a script, e.g. of `lua/renew.lua`.
+    /// Replaces the text of a script, e.g. of `lua/renew.lua`.
     pub(crate) fn write(&self, file: &str, text: &str) -> anyhow::Result<()> {
         std::fs::write(self.dir.join(file), text).with_context(|| file.to_owned())
     }
 
     pub(crate) fn remove(self) {
-        // What a test still writes there is cleared away with the rest.
+        // A test may still write into the directory. Its files are deleted with the rest later.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
@@ -83,8 +83,8 @@ fn copy_lua(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the test programs in `tree`, with a target directory of its own if it needs one: those
-/// named, or all that are asked.
+/// Builds the test programs in `tree`, with its own target directory if `target` is given. Builds
+/// the programs in `named`, or all except [`NOT_ASKED`].
 pub(crate) fn build(tree: &Path, target: Option<&Path>, work: &Path, named: &[&str]) -> anyhow::Result<Vec<Proof>> {
     let mut cargo = Command::new("cargo");
     cargo.envs(target.map(|target| ("CARGO_TARGET_DIR", target)));
@@ -111,7 +111,7 @@ pub(crate) fn build(tree: &Path, target: Option<&Path>, work: &Path, named: &[&s
         else {
             continue;
         };
-        // The tree can be built meanwhile: that puts another file in its place.
+        // Copied, because a later build of the tree replaces the file.
         let kept = programs.join(name);
         let _ = std::fs::remove_file(&kept);
         if std::fs::hard_link(program, &kept).is_err() {
@@ -129,7 +129,7 @@ pub(crate) fn build(tree: &Path, target: Option<&Path>, work: &Path, named: &[&s
     Ok(proofs)
 }
 
-/// A test program that was started, with all it starts.
+/// A running test program, with all processes that it started.
 struct Running(Child);
 
 impl Running {
@@ -139,7 +139,7 @@ impl Running {
         Ok(Self(child))
     }
 
-    /// Until `is_enough`, its end or the end of our patience. None if it goes on.
+    /// Waits until `is_enough`, its end, or the time limit. Returns none if it still runs.
     fn wait(&mut self, patience: Duration, is_enough: impl Fn() -> bool) -> anyhow::Result<Option<ExitStatus>> {
         let begin = Instant::now();
         loop {
@@ -155,7 +155,8 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// With everything the tests have started, also where they have ended.
+    /// Kills the process group: all processes that the tests have started, even if the program has
+    /// ended.
     fn drop(&mut self) {
         if let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process_group(group, Signal::KILL);
@@ -173,7 +174,7 @@ impl Proof {
     fn command(&self, place: &Place, tests: &[String]) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("--test-threads=8").env("TMPDIR", place.dir.join("tmp")).env("SERIATIM_LUA_DIR", place.dir.join("lua"));
-        // No random schedules: a mutant that they alone notice is noticed by chance.
+        // No random schedules: they would catch a mutant only by chance.
         for (name, value) in [("SERIATIM_CASES", "0"), ("SERIATIM_MACHINE_STEPS", "0")] {
             if std::env::var_os(name).is_none() {
                 command.env(name, value);
@@ -188,9 +189,9 @@ impl Proof {
         command
     }
 
-    /// Runs it, or only these tests of it, until the first failure. What fails must fail once more
-    /// by itself: on a busy machine, a test may fail for want of time. Where it does not, the
-    /// others are asked without it.
+    /// Runs the whole proof, or only these tests, until the first failure. A failed test must fail
+    /// again when run alone, because on a busy machine a test may just be too slow. If it then
+    /// passes, the other tests run without it.
     pub(crate) fn ask(&self, place: &Place, tests: &[String], patience: Duration) -> anyhow::Result<Verdict> {
         let out = place.dir.join("out");
         let mut without: Vec<String> = Vec::new();
@@ -206,7 +207,7 @@ impl Proof {
                 (Some(failed), _) => failed,
                 (None, None) => return Ok(Verdict::NoEnd(patience)),
                 (None, Some(status)) if status.success() => return Ok(Verdict::Content),
-                // It died, and said nothing of a test.
+                // The program died without naming a test.
                 (None, Some(status)) => return Ok(Verdict::Failed(status.to_string())),
             };
             let mut running = Running::start(&mut self.command(place, std::slice::from_ref(&failed)), &out)?;
@@ -221,8 +222,8 @@ impl Proof {
         }
     }
 
-    /// Where nothing is changed it must be content, or it would be content with nothing. Keeps how
-    /// long that took.
+    /// Runs the proof on unchanged scripts, and keeps the duration. It must pass; a proof that
+    /// always fails shows nothing.
     pub(crate) fn measure(&mut self, place: &Place, patience: Duration) -> anyhow::Result<()> {
         let begin = Instant::now();
         let verdict = self.ask(place, &[], patience)?;

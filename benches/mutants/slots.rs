@@ -1,7 +1,7 @@
-//! `tests/mutants/slots.txt`: the guards of the slots' state machine, each taken away in a copy of
-//! the tree with a target directory of its own.
+//! `tests/mutants/slots.txt`: the guards of the slots' state machine. Each is removed in a copy of
+//! the tree with its own target directory.
 //!
-//! They are written down: what can be changed in Rust is not generated here.
+//! The list is written by hand, because no Rust mutants are generated.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,13 +15,13 @@ use super::trials::{Limits, Outcome};
 
 const TABLE: &str = "tests/mutants/slots.txt";
 
-/// The proofs besides its own tests, asked only where those notice nothing.
+/// The proofs besides the library's own tests, run only if those catch nothing.
 const PROOFS: [&str; 1] = ["steps"];
 
-/// How long its own tests may take; they wait for nothing.
+/// Time limit of the library's own tests, which wait for nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A guard, and what is put in its place.
+/// A guard, and its replacement.
 #[derive(Debug, Default)]
 pub(crate) struct Guard {
     pub(crate) name: String,
@@ -48,7 +48,7 @@ fn add(text: &mut String, line: &str) {
     text.push_str(line);
 }
 
-/// All of the table, each guard where it should be.
+/// Reads all guards of the table, and checks that each is in its file.
 pub(crate) fn guards() -> anyhow::Result<Vec<Guard>> {
     let mut guards: Vec<Guard> = Vec::new();
     for line in std::fs::read_to_string(TABLE).context(TABLE)?.lines() {
@@ -85,7 +85,7 @@ impl Tree {
         for file in changed::files()? {
             let to = dir.join(&file);
             std::fs::create_dir_all(to.parent().unwrap_or(&dir))?;
-            // A file that git knows may be gone.
+            // A file known to git may have been deleted.
             if Path::new(&file).is_file() {
                 std::fs::copy(&file, to)?;
             }
@@ -94,7 +94,7 @@ impl Tree {
         Ok(Self { dir, target: std::path::absolute(target)?.join("mutants"), work: work.join("slots") })
     }
 
-    /// The test of the library itself that notices it; none if nothing does.
+    /// Returns the library's own test that catches the removal; none if no test does.
     fn own_tests(&self) -> anyhow::Result<Option<String>> {
         let mut cargo = Command::new("cargo");
         cargo.current_dir(&self.dir).env("CARGO_TARGET_DIR", &self.target).stdin(Stdio::null());
@@ -115,7 +115,7 @@ impl Tree {
         Ok(Some(failed.unwrap_or("its own tests did not end").to_owned()))
     }
 
-    /// What catches it; none if nothing does.
+    /// Returns the test that catches the removal; none if no test does.
     fn caught(&self, limits: Limits) -> anyhow::Result<Option<String>> {
         if let Some(test) = self.own_tests()? {
             return Ok(Some(test));
@@ -135,7 +135,7 @@ impl Tree {
     }
 }
 
-/// Takes them away one after the other, as far as there is time.
+/// Removes the guards one after the other, as far as there is time.
 pub(crate) fn try_all(guards: &[&Guard], work: &Path, limits: Limits) -> anyhow::Result<Outcome> {
     let mut outcome = Outcome::default();
     if guards.is_empty() || !limits.has_time() {

@@ -1,4 +1,4 @@
-//! Mutants are tried: each with the proofs that are likely to notice it first.
+//! Tries mutants: runs first the proofs that are likely to catch each.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use super::generate::{Mutant, Sources};
 use super::proofs::{Place, Proof, Verdict};
 
-/// So many tests that have caught something are asked one by one, before whole programs are.
+/// Maximum number of tests with earlier catches that are run alone before whole programs.
 const CATCHERS: usize = 8;
 
-/// How the mutants are tried.
+/// The limits of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) jobs: usize,
-    /// How long a proof is waited for at least. One that takes long by itself is given longer.
+    /// Minimum time limit of a proof. A slow proof gets more.
     pub(crate) patience: Duration,
-    /// No mutant is begun after it.
+    /// Time after which no further mutant is begun.
     pub(crate) until: Option<Instant>,
 }
 
@@ -31,7 +31,7 @@ impl Limits {
     }
 }
 
-/// What became of the mutants.
+/// The results of the mutants.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) caught: usize,
@@ -40,7 +40,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Says and counts what became of one.
+    /// Prints and counts the result of one mutant.
     pub(crate) fn note(&mut self, mutant: String, by: Option<String>) {
         match by {
             Some(by) => {
@@ -55,10 +55,10 @@ impl Outcome {
     }
 }
 
-/// A test, by the place of its program and its name; none where the program did not end.
+/// A test: the index of its program, and its name. None if the program did not end.
 type Catcher = (usize, Option<String>);
 
-/// Who caught how many, by file.
+/// Number of catches of each test, by file.
 #[derive(Default)]
 struct Catches(HashMap<String, HashMap<Catcher, usize>>);
 
@@ -67,7 +67,8 @@ impl Catches {
         *self.0.entry(file.to_owned()).or_default().entry(by).or_default() += 1;
     }
 
-    /// Those that caught most in the file, then those that caught most elsewhere.
+    /// Returns the tests with the most catches in the file, then those with the most catches
+    /// elsewhere.
     fn best(&self, file: &str) -> Vec<Catcher> {
         let mut elsewhere: HashMap<Catcher, usize> = HashMap::new();
         for (by, count) in self.0.values().flatten() {
@@ -87,7 +88,8 @@ fn sorted(catchers: &HashMap<Catcher, usize>) -> Vec<Catcher> {
     sorted.into_iter().map(|(by, _)| by.clone()).collect()
 }
 
-/// What is asked one after the other: a program, and tests of it; all of them where none is named.
+/// Returns the runs for a mutant, in order: a program, and its tests to run. An empty list of tests
+/// means all.
 fn plan(mutant: &Mutant, proofs: &[Proof], best: &[Catcher]) -> Vec<(usize, Vec<String>)> {
     let mut plan: Vec<(usize, Vec<String>)> = Vec::new();
     for (proof, test) in best {
@@ -108,14 +110,14 @@ fn plan(mutant: &Mutant, proofs: &[Proof], best: &[Catcher]) -> Vec<(usize, Vec<
     plan
 }
 
-/// What became of one.
+/// The result of one mutant.
 enum Fate {
     Caught(String),
     Survived,
     NoScript,
 }
 
-/// All that the trials share.
+/// The state shared by all trials.
 struct Trials<'a> {
     sources: &'a Sources,
     proofs: &'a [Proof],
@@ -126,7 +128,7 @@ struct Trials<'a> {
 }
 
 impl Trials<'_> {
-    /// Asks one proof after the other until one of them notices.
+    /// Runs one proof after the other until one fails.
     fn fate_of(&self, mutant: &Mutant, place: &Place) -> anyhow::Result<Fate> {
         place.write(&mutant.file, &mutant.applied(&self.sources[&mutant.file]))?;
         let best = lock(&self.catches).best(&mutant.file);
@@ -161,7 +163,7 @@ impl Trials<'_> {
     }
 }
 
-/// The work of several threads, each of which goes on until there is nothing more to do.
+/// Runs `work` in several threads, and waits for all of them.
 fn in_threads(jobs: usize, work: impl Fn(usize) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let work = &work;
@@ -170,7 +172,7 @@ fn in_threads(jobs: usize, work: impl Fn(usize) -> anyhow::Result<()> + Sync) ->
     })
 }
 
-/// Asks all proofs about the scripts as they are.
+/// Runs all proofs on unchanged scripts.
 pub(crate) fn measure_all(proofs: &mut [Proof], work: &Path, limits: Limits) -> anyhow::Result<()> {
     let queue = Mutex::new(proofs.iter_mut());
     in_threads(limits.jobs, |thread| {
@@ -182,12 +184,12 @@ pub(crate) fn measure_all(proofs: &mut [Proof], work: &Path, limits: Limits) -> 
     })
 }
 
-/// The lock is let go of at once.
+/// Takes the next item. The lock is released at once.
 fn next<T>(queue: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
     lock(queue).next()
 }
 
-/// Tries them in this order, several at the same time.
+/// Tries the mutants in this order, several at the same time.
 pub(crate) fn try_all(
     mutants: &[&Mutant],
     sources: &Sources,

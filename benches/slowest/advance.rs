@@ -24,7 +24,7 @@ fn report_all(call: &mut Advance, batches: &[BatchReply], more: fn(Load, usize, 
     }
 }
 
-/// All slots have a batch of one event, and their objects have more.
+/// Commits in all slots a batch of one event, while their objects have more events.
 async fn commit_singles(world: &mut World, settings: &Settings, with_log: bool) {
     world.attach(settings.slots()).await;
     world.emit(&names(settings.slots(), "work"), 12, EVENT_BYTES).await;

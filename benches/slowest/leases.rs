@@ -8,7 +8,7 @@ use seriatim::wire::{self, Attach, BatchReply, Emits, Finished, SlotBatch, Sweep
 use crate::support::control;
 use crate::world::{Case, NAME, TOKEN, World, case, event, names};
 
-/// Keeps what handlers of an event have emitted, as much as they may.
+/// Records as many emits of an event's handlers as are allowed.
 async fn keep(world: &mut World, measured: bool) -> (bytes::Bytes, wire::Tag) {
     let batch = world.fill(&crate::DEFAULT, 1, 200).await.remove(0);
     let mut emits = Emits::default();
@@ -24,8 +24,8 @@ async fn keep(world: &mut World, measured: bool) -> (bytes::Bytes, wire::Tag) {
     (batch.object, batch.tag)
 }
 
-/// Keeps as many subtasks of the first event of a batch as its handlers may name, with the longest
-/// names.
+/// Records as many subtasks of the first event of a batch as are allowed, with names of maximum
+/// length.
 pub(crate) async fn remember(world: &mut World, batch: &BatchReply) {
     let mut handled = redis::cmd("HSET");
     handled.arg(world.keys.event_handled(&String::from_utf8_lossy(&batch.object))).arg("id").arg(batch.tag.first);

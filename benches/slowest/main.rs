@@ -1,4 +1,4 @@
-//! Measures the slowest call of each script: how long Redis does nothing else.
+//! Measures the slowest call of each script: the time during which Redis does nothing else.
 //!
 //!     cargo bench --bench slowest [-- [--wide] [--default] [FILTER]]
 //!
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use world::{Case, DEFAULT, LARGEST, Settings, World};
 
-/// The bounds, ms, and the share of them that `--wide` allows.
+/// The bounds in ms, and the factor that `--wide` applies to them.
 const BOUND_DEFAULT_MS: f64 = 10.0;
 const BOUND_LARGEST_MS: f64 = 25.0;
 const WIDE: f64 = 5.0;

@@ -1,4 +1,4 @@
-//! A private Redis in its worst state, and the time that it spends in one call.
+//! A private Redis in its worst state, and the time of one call.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::support;
 
 pub(crate) const NAME: &str = "w";
 pub(crate) const TOKEN: &str = "token-1";
-/// Times a case is measured. The fastest counts: the state is the worst, and whatever else delays a
-/// call is the machine's.
+/// Number of measurements of a case. The fastest counts: the state is already the worst, and any
+/// further delay is from the machine.
 const SAMPLES: usize = 3;
 
-/// The settings of the process that calls.
+/// The settings of the calling process.
 pub(crate) struct Settings {
     pub(crate) is_largest: bool,
 }
@@ -50,12 +50,12 @@ impl Settings {
 
 pub(crate) type Run = for<'a> fn(&'a mut World, &'a Settings) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// A case: `run` builds the state, calls [`World::begin`], and makes the calls to be measured.
+/// A case: `run` builds the state, calls [`World::begin`], and makes the measured calls.
 pub(crate) struct Case {
     pub(crate) script: &'static str,
     pub(crate) state: &'static str,
-    /// Allowed above the bound, for one single event that is larger, with what its handlers have
-    /// emitted: 3 ms for each MiB.
+    /// Extra time above the bound, for one large event with the emits of its handlers: 3 ms for
+    /// each MiB.
     pub(crate) more_ms: f64,
     pub(crate) run: Run,
 }
@@ -96,13 +96,14 @@ impl World {
         pipe.exec_async(&mut self.conn).await.expect("replies");
     }
 
-    /// From here on calls are measured.
+    /// Begins the measurement.
     pub(crate) async fn begin(&mut self) {
         self.cmd(redis::cmd("CONFIG").arg("SET").arg("slowlog-log-slower-than").arg(0)).await;
         self.cmd(redis::cmd("SLOWLOG").arg("RESET")).await;
     }
 
-    /// The slowest command since [`begin`](Self::begin), by Redis' own clock.
+    /// Returns the duration of the slowest command since [`begin`](Self::begin), by the clock of
+    /// Redis.
     async fn slowest(&mut self) -> Duration {
         self.cmd(redis::cmd("CONFIG").arg("SET").arg("slowlog-log-slower-than").arg(-1)).await;
         let entries: Vec<Vec<Value>> =
@@ -130,7 +131,7 @@ impl World {
         wire::attach(&mut self.conn, &self.keys, &args).await.expect("attached");
     }
 
-    /// Pushes `events` of `bytes` for each of these objects, with a marker.
+    /// Pushes `events` events of `bytes` bytes for each of these objects, with a marker.
     pub(crate) async fn emit(&mut self, objects: &[String], events: usize, bytes: usize) {
         let event = event(bytes);
         for some in objects.chunks(64) {
@@ -161,7 +162,7 @@ impl World {
         }
     }
 
-    /// Fills all slots, each with a batch of an object of its own.
+    /// Fills all slots, each with a batch of its own object.
     pub(crate) async fn fill(&mut self, settings: &Settings, events: usize, bytes: usize) -> Vec<BatchReply> {
         let objects = names(settings.slots(), "work");
         self.attach(settings.slots()).await;
@@ -172,8 +173,7 @@ impl World {
             let mut call = Advance::new(&self.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
             (0..settings.slots()).filter(|slot| all.iter().all(|had| had.slot != *slot)).for_each(|slot| call.free(slot));
             let got = self.advance(&call).await;
-            // A call may find only markers of objects that are held: those are claimed by the next
-            // one.
+            // A call may find only markers of held objects. The next call claims these objects.
             in_vain = if got.is_empty() { in_vain + 1 } else { 0 };
             assert!(in_vain < IN_VAIN_MAX, "{} of {} slots have a batch", all.len(), settings.slots());
             all.extend(got);
@@ -182,7 +182,7 @@ impl World {
     }
 }
 
-/// Calls that bring nothing, one after the other, before a case has failed.
+/// Maximum number of consecutive calls without a batch, before a case fails.
 const IN_VAIN_MAX: usize = 100;
 
 pub(crate) fn done(batch: &BatchReply) -> Report {
@@ -200,8 +200,8 @@ pub(crate) fn names(count: usize, prefix: &str) -> Vec<String> {
     (0..count).map(|n| format!("{prefix}:{n}")).collect()
 }
 
-/// A legal name as long and with as many colons as a name can have. The prefixes at its first
-/// colons, which rules may have, are its own.
+/// Returns a valid name with maximum length and number of colons. No other name shares the prefixes
+/// at its first colons, so rules can select it alone.
 pub(crate) fn deep(n: usize) -> String {
     let prefix = format!("{n:04}{}", "x".repeat(50));
     format!("{prefix}{}{}", ":xxxxxxx".repeat(8), ":".repeat(512 - prefix.len() - 64))

@@ -1,7 +1,7 @@
-//! A worker process whose handler blocks its thread when the harness asks for it.
+//! A worker process whose handler blocks its thread when the harness requests it.
 //!
-//! The harness starts itself with the word `blocking-worker`. The request is a file that holds how
-//! long to block, in ms; the next delivery takes the file away and sleeps on its thread.
+//! The harness starts itself with the word `blocking-worker`. The request is a file with the
+//! duration in ms. The next delivery deletes the file and sleeps on its thread.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,9 +12,9 @@ use seriatim::worker::{EventLog, RetryPolicy, Shutdown, Worker};
 
 use crate::workers::{LEASE, LOG_KEEP, RETRY};
 
-/// The first word of the command line of such a process.
+/// First word of the command line of such a process.
 pub(crate) const WORD: &str = "blocking-worker";
-/// Some blocks are longer, and lose the lease.
+/// Limit for a standstill. Some requested blocks are longer, and the process loses its lease.
 const STALL_MAX: Duration = Duration::from_secs(2);
 
 struct Blocking {
@@ -34,12 +34,12 @@ impl Sink for Blocking {
 
 fn take_request(path: &Path) -> Option<Duration> {
     let ms = std::fs::read_to_string(path).ok()?.parse().ok()?;
-    // Only one of several deliveries at once.
+    // Only one of several concurrent deliveries takes the request.
     std::fs::remove_file(path).ok()?;
     Some(Duration::from_millis(ms))
 }
 
-/// Works until SIGTERM. Words: name, URL, output, slots, file of requests, whether to take over,
+/// Works until SIGTERM. Words: name, URL, output, slots, request file, whether to take over,
 /// whether one thread runs everything.
 pub(crate) fn main(words: &[String]) -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();

@@ -1,8 +1,8 @@
-//! The event log: taken out of Redis as it grows, and held against the history in the end.
+//! The event log: read from Redis as it grows, and compared with the history at the end.
 //!
-//! An event and its row leave together, in one step: whatever Redis loses, it loses both. So no
-//! event has two rows, in no run; each row follows the one before of its object; and what was
-//! acknowledged or received has a row, unless the emit itself is among what Redis may have lost.
+//! An event leaves and its row is written in one step, so Redis loses either both or none. The
+//! checks: no event has two rows; each row of an object follows the one before; and each
+//! acknowledged or received event has a row, unless Redis may have lost the emit.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fs::File;
@@ -20,18 +20,18 @@ use tokio::time::Instant;
 
 use crate::receiver::name_in;
 
-/// So many faults are told one by one.
+/// Maximum number of faults that are printed one by one.
 const TOLD: usize = 10;
 
 #[derive(Default)]
 pub(crate) struct EventLog {
     rows: Vec<Row>,
-    /// The last row that was taken out.
+    /// The last row read.
     read_to: Option<RowId>,
-    /// The newest row at some times of the last seconds. Ids of rows tell no age: Redis' clock may
-    /// step.
+    /// The newest row at several times in the last seconds. Row ids do not show an age, because
+    /// Redis' clock may step.
     newest: VecDeque<(Instant, String)>,
-    /// Redis was restarted empty after so many rows.
+    /// Numbers of rows at which Redis was restarted empty.
     emptied: Vec<usize>,
 }
 
@@ -57,15 +57,15 @@ impl Row {
 }
 
 impl EventLog {
-    /// Redis lost all rows, and every object begins a new chain.
+    /// Records that Redis lost all rows, so that every object begins a new chain.
     pub(crate) fn emptied(&mut self) {
         self.emptied.push(self.rows.len());
         self.read_to = None;
         self.newest.clear();
     }
 
-    /// Takes out all rows, or those that were there so long ago that Redis does not lose them any
-    /// more.
+    /// Reads and deletes all rows, or only rows that are older than `settled`, which Redis can no
+    /// longer lose.
     pub(crate) async fn read(&mut self, conn: &mut MultiplexedConnection, settled: Option<Duration>) -> anyhow::Result<()> {
         let end = match settled {
             None => None,
@@ -96,7 +96,7 @@ impl EventLog {
         Ok(())
     }
 
-    /// Notes the newest row, and returns the id up to which rows are older than `age`.
+    /// Records the newest row. Returns the id up to which rows are older than `age`.
     async fn settled_to(&mut self, conn: &mut MultiplexedConnection, age: Duration) -> anyhow::Result<Option<StreamId>> {
         let mut newest = redis::cmd("XREVRANGE");
         newest.arg("event.log").arg("+").arg("-").arg("COUNT").arg(1);
@@ -109,7 +109,7 @@ impl EventLog {
         Ok(end.map(|(_, id)| stream_id(&id)))
     }
 
-    /// Prints the verdict; answers whether it is clean.
+    /// Prints the verdict. Returns whether it is clean.
     pub(crate) fn judge(&self, history: &Path, lossy: bool) -> anyhow::Result<bool> {
         let (known, mut faults) = (Known::read(history)?, Vec::new());
         let (mut ids, mut events, mut last) = (HashSet::new(), HashSet::new(), HashMap::<&str, (u64, u64)>::new());
@@ -120,7 +120,7 @@ impl EventLog {
             if !ids.insert(row.id) || !events.insert(row.event.as_str()) {
                 faults.push(format!("logged twice: {row:?}"));
             }
-            // The last id of the object in the log, and the last one delivered.
+            // The last id of the object in the log, and the last delivered id.
             let (before, prev) = last.entry(&row.object).or_default();
             if row.id <= *before || row.prev != *prev {
                 faults.push(format!("behind {before} and the delivered {prev} there is {row:?}"));
@@ -145,7 +145,7 @@ impl EventLog {
             if events.contains(event.as_str()) || !(emit.acknowledged || received.is_some() || known.dead.contains_key(event)) {
                 continue;
             }
-            // An emit of unknown outcome may still have been under way after that was known.
+            // An emit with an unknown outcome may have taken effect later.
             let end = emit.end.max(received.filter(|_| !emit.acknowledged).unwrap_or_default());
             let in_window = known.windows.iter().any(|(from, to)| emit.begin <= *to && *from <= end);
             if lossy && in_window && !known.dead.contains_key(event) {
@@ -166,7 +166,7 @@ impl EventLog {
     }
 }
 
-/// A stream's id as numbers, which compare as the stream does.
+/// The id of a stream entry as numbers, in the order of the stream.
 type StreamId = (u64, u64);
 
 fn stream_id(text: &str) -> StreamId {
@@ -174,7 +174,7 @@ fn stream_id(text: &str) -> StreamId {
     (ms.parse().unwrap_or_default(), sequence.parse().unwrap_or_default())
 }
 
-/// An emit, as far as one of its events is concerned.
+/// The part of an emit that concerns one of its events.
 struct Emit {
     object: String,
     begin: u64,
@@ -183,14 +183,14 @@ struct Emit {
     failed: bool,
 }
 
-/// An object, an id, and the id before.
+/// An object, an id, and the id before it.
 type Came = (String, u64, u64);
 
-/// What the history tells, by event.
+/// The content of the history, by event.
 #[derive(Default)]
 struct Known {
     emits: HashMap<String, Emit>,
-    /// When it came first, and all that came.
+    /// Time of the first arrival, and all arrivals.
     received: HashMap<String, (u64, HashSet<Came>)>,
     dead: HashMap<String, Came>,
     windows: Vec<(u64, u64)>,

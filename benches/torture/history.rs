@@ -1,4 +1,4 @@
-//! The history that `seriatim verify --history` judges, written while it happens, with times of one
+//! Writes the history that `seriatim verify --history` judges, during the run, with times of one
 //! clock.
 
 use std::fs::File;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use seriatim::control::Control;
 use seriatim::control::dead::PER_CALL_MAX;
 
-/// One file, and the clock. No two times are the same.
+/// One file, and the clock. All times differ.
 pub(crate) struct History {
     began: Instant,
     last: AtomicU64,
@@ -27,7 +27,7 @@ impl History {
         Ok(Self { began: Instant::now(), last: AtomicU64::new(0), file })
     }
 
-    /// Nanoseconds since the beginning.
+    /// Returns the nanoseconds since the start.
     pub(crate) fn now(&self) -> u64 {
         let now = self.began.elapsed().as_nanos() as u64;
         let last = self.last.fetch_max(now, Ordering::SeqCst);
@@ -43,12 +43,13 @@ impl History {
         self.write(&json!({"op": "invoke", "t": self.now(), "emit": emit, "object": object, "events": events}));
     }
 
-    /// `op` is ok, failed or unknown. The time is that of the answer, not of the writing.
+    /// Records the result of an emit. `op` is ok, failed or unknown. The time is that of the reply,
+    /// not of the writing.
     pub(crate) fn done(&self, op: &str, emit: &str) {
         self.write(&json!({"op": op, "t": self.now(), "emit": emit}));
     }
 
-    /// `op` is receive or dead.
+    /// Records an arrival. `op` is receive or dead.
     pub(crate) fn came(&self, op: &str, object: &str, id: u64, prev: u64, event: &str) {
         let t = self.now();
         self.write(&json!({"op": op, "t": t, "object": object, "id": id, "prev": prev, "event": event}));
@@ -71,7 +72,7 @@ impl History {
         }
     }
 
-    /// Redis may have lost what was written from `before` before `t` until now.
+    /// Records that Redis may have lost its writes from `before` before `t` until now.
     pub(crate) fn redis_lost(&self, t: u64, before: Duration) {
         let from = t.saturating_sub(before.as_nanos() as u64);
         self.write(&json!({"op": "redis_lost", "from": from, "to": self.now()}));

@@ -1,13 +1,14 @@
-//! The fault harness: real worker processes, producers and a Redis, a schedule of faults over all
-//! of them, and the verdict.
+//! The fault harness: real worker processes, producers and a Redis, a schedule of faults, and a
+//! verdict.
 //!
 //!     scripts/torture [--minutes N] [--seed N] [--appendfsync everysec|always|mixed] [--keep DIR]
 //!
-//! The schedule is settled by the seed before anything starts (`plan`). Everything reaches Redis by
-//! a proxy that cuts connections (`proxy`). At the end all faults and rules are lifted, the queues
-//! must drain within a bound, `check` must be clean, the history of what was emitted, answered and
-//! received (`history`) is judged by `seriatim verify --history`, and the event log is held against
-//! it (`event_log`). Ends with 1 if anything is wrong; the evidence is kept then.
+//! The seed determines the schedule before anything starts (`plan`). All connections to Redis go
+//! through a proxy that cuts some of them (`proxy`). At the end all faults and rules are lifted.
+//! Then the queues must drain within a bound, and `check` must be clean. `seriatim verify
+//! --history` judges the history of emits, replies and arrivals (`history`), and the event log is
+//! compared with it (`event_log`). If anything is wrong, the exit code is 1 and the evidence is
+//! kept.
 
 mod blocking;
 #[allow(dead_code, unreachable_pub)]
@@ -36,7 +37,7 @@ use self::stage::Stage;
 
 const USAGE: &str = "torture --minutes N [--seed N] [--appendfsync everysec|always|mixed] [--workers N] [--keep DIR]";
 
-/// What the command line says.
+/// The arguments of the command line.
 struct Args {
     length: Duration,
     seed: u64,
@@ -56,7 +57,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    // A plain `cargo bench` comes here, too, and asks for nothing.
+    // A plain `cargo bench` starts this program without arguments.
     match Args::read().and_then(|args| args.map_or_else(usage, |args| run(&args))) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -72,7 +73,7 @@ fn usage() -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Runs, says how it ended and where the evidence is, and answers whether it passed.
+/// Runs the harness. Prints the result and the place of the evidence. Returns whether it passed.
 fn run(args: &Args) -> anyhow::Result<bool> {
     let dir = match &args.keep {
         Some(dir) => {

@@ -1,46 +1,46 @@
-//! The schedule of faults: all of it is settled by the seed before anything starts.
+//! The schedule of faults. The seed determines all of it before anything starts.
 
 use std::time::Duration;
 
 use crate::random::Random;
 use crate::rules::RuleSet;
 
-/// One fault. Workers are named by number.
+/// One fault. Workers are identified by number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fault {
-    /// SIGKILL, and started again after a while.
+    /// SIGKILL to a worker, which is started again after `down`.
     WorkerKilled { worker: usize, down: Duration },
-    /// SIGSTOP, for longer than the lease, then SIGCONT.
+    /// SIGSTOP to a worker for longer than its lease, then SIGCONT.
     WorkerPaused { worker: usize, time: Duration },
-    /// SIGTERM, and started again.
+    /// SIGTERM to a worker, which is started again.
     WorkerStopped { worker: usize },
-    /// SIGTERM to one worker after the other, each started again before the next.
+    /// SIGTERM to one worker after the other. Each is started again before the next.
     RollingRestart,
-    /// SIGKILL, and started again. With `everysec` the last part of its log, `cut` back from the
-    /// end, may be taken away, as a power loss does.
+    /// SIGKILL to Redis, which is started again. With `everysec`, the last part of its append-only
+    /// file, of duration `cut`, may be removed, as in a power loss.
     RedisKilled { down: Duration, cut: Option<Duration>, always: bool },
     /// SIGKILL to Redis and to all workers at once; with `cut` as above.
     PowerLost { down: Duration, cut: Option<Duration>, always: bool },
-    /// Another process takes the worker's name over; `paused`: while the worker is stopped by
-    /// SIGSTOP for that time.
+    /// Another process takes over the worker's name. `paused`: time for which the worker is stopped
+    /// by SIGSTOP meanwhile.
     WorkerDisplaced { worker: usize, paused: Option<Duration> },
-    /// DEBUG SLEEP: Redis does nothing at all.
+    /// DEBUG SLEEP: Redis stands still.
     RedisAsleep { time: Duration },
-    /// CLIENT PAUSE: Redis takes no commands, or no writes.
+    /// CLIENT PAUSE: Redis runs no commands, or no writes.
     ClientsPaused { time: Duration, all: bool },
     /// SCRIPT FLUSH.
     ScriptsFlushed,
-    /// maxmemory is reached, and lifted after a while.
+    /// `maxmemory` is reached, and raised again after `time`.
     OutOfMemory { time: Duration },
-    /// Some connection ends after so many further bytes of requests.
+    /// One connection ends after this many further bytes of requests.
     RequestCut { bytes: usize },
-    /// Some connection ends after so many further bytes of replies.
+    /// One connection ends after this many further bytes of replies.
     ReplyCut { bytes: usize },
-    /// Everything takes longer.
+    /// All traffic is delayed.
     Latency { delay: Duration, time: Duration },
-    /// Some connection stays open, and nothing gets through any more.
+    /// One connection stays open, but passes no more bytes.
     HalfOpen,
-    /// A pause or a block, lifted after a while, or by its own end.
+    /// A pause or a block, lifted after `time`, or by its own end.
     Ruled { rule: RuleSet, time: Duration, ends: bool },
     /// The next delivery of the worker with a handler blocks its thread.
     HandlerBlocked { time: Duration },
@@ -76,11 +76,11 @@ pub(crate) const KINDS: [&str; 20] = [
     "Redis' clock stepped by 1 h",
 ];
 
-/// How many of each kind in ten minutes.
+/// Number of faults of each kind in ten minutes.
 const PER_TEN_MINUTES: [u64; KINDS.len()] = [480, 60, 40, 5, 50, 20, 20, 60, 20, 200, 200, 60, 40, 15, 40, 120, 60, 30, 3, 12];
 
-/// The kind that loses data whatever Redis has synced. A run that must lose nothing goes without
-/// it.
+/// The kind that loses data even with `appendfsync always`. A run that must lose nothing leaves it
+/// out.
 const EMPTIED: usize = 18;
 
 impl Fault {
@@ -113,7 +113,8 @@ impl Fault {
         let worker = random.below(workers as u64) as usize;
         match kind {
             0 => {
-                // Half of them come back at once and go on; the others are taken over from.
+                // Half of the workers return at once and continue. The objects of the others are
+                // taken over.
                 let down = if random.chance(50) { Duration::ZERO } else { random.ms(200, 2500) };
                 Self::WorkerKilled { worker, down }
             }
@@ -142,7 +143,8 @@ impl Fault {
                 let rule = RuleSet::of(random);
                 Self::Ruled { rule, time: random.ms(200, if rule.is_for_all() { 1500 } else { 4000 }), ends: random.chance(30) }
             }
-            // The lease is 1 s and `stall_max` 2 s: some lose neither, some the lease.
+            // The lease is 1 s and `stall_max` 2 s. So some blocks keep the lease, and some lose
+            // it.
             16 => Self::HandlerBlocked { time: random.ms(200, 4000) },
             17 => Self::LinkSlow { time: random.ms(500, 4000) },
             18 => Self::RedisEmptied { down: random.ms(0, 400) },
@@ -151,37 +153,38 @@ impl Fault {
         }
     }
 
-    /// Mostly within one command, sometimes far into what follows.
+    /// Returns a number of bytes: mostly within one command, sometimes many commands later.
     fn some_bytes(random: &mut Random) -> usize {
         let limit = [1, 20, 200, 2_000, 20_000][random.below(5) as usize];
         random.below(limit) as usize
     }
 }
 
-/// When Redis makes its log durable.
+/// The setting of `appendfsync`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Appendfsync {
     Always,
     Everysec,
-    /// One or the other, anew after each kill.
+    /// One of the two, drawn again after each kill.
     Mixed,
 }
 
-/// All faults, each with the time at which it comes.
+/// Returns all faults, each with its time.
 pub(crate) fn schedule(seed: u64, length: Duration, appendfsync: Appendfsync, workers: usize) -> Vec<(Duration, Fault)> {
     let mut plan = Vec::new();
     for (kind, count) in PER_TEN_MINUTES.into_iter().enumerate() {
         if kind == EMPTIED && appendfsync == Appendfsync::Always {
             continue;
         }
-        // A sequence of its own per kind: another rate of one kind leaves the others as they are.
+        // Each kind has its own random sequence, so that a changed rate of one kind leaves the
+        // others unchanged.
         let mut random = Random::new(seed ^ (kind as u64 + 1).wrapping_mul(0xd134_2543_de82_ef95));
         let mean_ms = 600_000 / count;
         let mut at = random.ms(mean_ms / 10, mean_ms);
         while at < length {
             let fault = Fault::of(kind, &mut random, appendfsync, workers);
             plan.push((at, fault));
-            // Killed again before it is sure of what it wrote down about the first time.
+            // A second kill soon after the first, before Redis has synced.
             if matches!(fault, Fault::RedisKilled { .. } | Fault::PowerLost { .. }) && random.chance(30) {
                 plan.push((at + random.ms(300, 1500), Fault::of(kind, &mut random, appendfsync, workers)));
             }

@@ -1,5 +1,5 @@
-//! Frontends: each emits by the library, several at once over one connection, and logs what it
-//! called and what it was answered.
+//! Frontends: each emits with the library, several events at once over one connection, and records
+//! calls and replies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,10 +14,10 @@ use crate::history::History;
 use crate::random::Random;
 
 const PRODUCERS: usize = 3;
-/// Emits of one producer under way at once.
+/// Number of concurrent emits of one producer.
 const AT_ONCE: usize = 4;
 const OBJECTS: u64 = 150;
-/// What their names begin with.
+/// Number of name prefixes.
 const PREFIXES: u64 = 5;
 const TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -25,18 +25,18 @@ pub(crate) fn object(number: u64) -> String {
     format!("{}{number}", prefix(number))
 }
 
-/// With its colon.
+/// Returns a prefix with its colon.
 pub(crate) fn prefix(number: u64) -> String {
     format!("object-{}:", number % PREFIXES)
 }
 
-/// What all of them share.
+/// The state shared by all frontends.
 pub(crate) struct Frontends {
     pub(crate) url: String,
     pub(crate) history: Arc<History>,
     pub(crate) seed: u64,
     pub(crate) stop: AtomicBool,
-    /// So that no name is given twice.
+    /// Counter for unique names of emits.
     emits: AtomicU64,
 }
 
@@ -45,7 +45,7 @@ impl Frontends {
         Arc::new(Self { url, history, seed, stop: AtomicBool::new(false), emits: AtomicU64::new(0) })
     }
 
-    /// Emits until told to stop.
+    /// Emits until it is stopped.
     pub(crate) async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let mut tasks = JoinSet::new();
         for producer in 0..PRODUCERS {
@@ -62,7 +62,7 @@ impl Frontends {
         Ok(())
     }
 
-    /// An object: few have many events, many have few.
+    /// Draws an object: a few objects have many events, many have few.
     fn object(random: &mut Random) -> String {
         let limit = random.between(1, OBJECTS);
         object(random.below(limit))
@@ -76,7 +76,7 @@ impl Frontends {
 
     async fn lane(self: Arc<Self>, emitter: Emitter, mut random: Random) {
         while !self.stop.load(Ordering::Relaxed) {
-            // Mostly a steady trickle; now and then as fast as it goes, so that batches build up.
+            // Mostly a steady trickle; now and then a burst, so that batches build up.
             let burst = if random.chance(10) { 20 } else { 1 };
             let one = random.chance(50).then(|| Self::object(&mut random));
             for _ in 0..burst {
@@ -89,7 +89,7 @@ impl Frontends {
         }
     }
 
-    /// Emits once. Answers whether it went well.
+    /// Emits once. Returns whether the emit succeeded.
     async fn emit(&self, emitter: &Emitter, object: &str, random: &mut Random) -> bool {
         let (name, events) = self.names(if random.chance(20) { random.between(2, 4) } else { 1 });
         let mut payloads = events.iter().map(|event| {
@@ -105,7 +105,7 @@ impl Frontends {
             emit = emit.data(Json::new("{}"));
         }
         self.history.invoke(&name, object, &events);
-        // One in fifty is given up in the middle: the future is dropped.
+        // One emit in fifty is cancelled: its future is dropped.
         let patience = if random.chance(2) { random.ms(0, 3) } else { Duration::from_secs(60) };
         let answer = tokio::time::timeout(patience, emit.send()).await;
         let op = match &answer {
@@ -117,8 +117,8 @@ impl Frontends {
         op == "ok"
     }
 
-    /// A frontend without the library: a plain MULTI, and now and then something that is no JSON
-    /// and ends as a dead letter.
+    /// Runs a frontend without the library: a plain MULTI. Now and then it pushes text that is not
+    /// JSON, which becomes a dead letter.
     async fn any_language(self: Arc<Self>, mut random: Random) {
         let mut conn: Option<MultiplexedConnection> = None;
         while !self.stop.load(Ordering::Relaxed) {
@@ -134,7 +134,7 @@ impl Frontends {
             pipe.atomic().lpush(format!("{object}:events"), event).ignore().lpush("objects.with.events", &object).ignore();
             self.history.invoke(&name, &object, &events);
             let answer: Result<(), _> = pipe.query_async(open).await;
-            // What exactly went wrong is the library's business; here nobody looks.
+            // The exact error does not matter here.
             self.history.done(if answer.is_ok() { "ok" } else { "unknown" }, &name);
             if answer.is_err() {
                 conn = None;

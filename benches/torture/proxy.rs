@@ -1,5 +1,4 @@
-//! A TCP proxy before Redis that cuts connections at a chosen byte, delays them, or lets nothing
-//! through any more.
+//! A TCP proxy before Redis that cuts connections at a chosen byte, delays them, or blocks them.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,30 +10,30 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Request = 0,
     Reply = 1,
 }
 
-/// What is in force. A cut or a half-open waits here until the next bytes of that way come by;
-/// their connection takes it.
+/// The faults in force. A cut or a half-open waits for the next bytes in its direction, and applies
+/// to their connection.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     cuts: Mutex<[Vec<usize>; 2]>,
     half_open: AtomicI64,
     latency_ms: AtomicU64,
-    /// Bytes per second of the link that all connections share; 0: no limit. With the time, by way,
-    /// at which the link is free again.
+    /// Bytes per second of the link that all connections share; 0: no limit. With it the time, by
+    /// direction, at which the link is free again.
     rate: AtomicU64,
     busy_until: Mutex<[Option<Instant>; 2]>,
-    /// Nothing passes.
+    /// Whether no bytes pass.
     stopped: AtomicBool,
-    /// Connections cut and made half-open.
+    /// Number of connections cut, and of connections made half-open.
     pub(crate) cut: [AtomicU64; 2],
     pub(crate) half_opened: AtomicU64,
-    /// Half-open connections end here at last.
+    /// Ends the half-open connections.
     end: Notify,
 }
 
@@ -51,12 +50,12 @@ impl Faults {
         self.latency_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
     }
 
-    /// Limits the link to so many bytes per second in each direction; 0 lifts the limit.
+    /// Limits the link to this many bytes per second in each direction; 0 lifts the limit.
     pub(crate) fn rate(&self, bytes_per_second: u64) {
         self.rate.store(bytes_per_second, Ordering::SeqCst);
     }
 
-    /// Returns when the link has room for so many bytes.
+    /// Returns the time at which the link has room for this many bytes.
     fn link_free_at(&self, way: Way, bytes: usize) -> Option<Instant> {
         let rate = self.rate.load(Ordering::Relaxed);
         if rate == 0 {
@@ -70,12 +69,12 @@ impl Faults {
         Some(until)
     }
 
-    /// Lets nothing pass from now on, or everything that waited.
+    /// Blocks all bytes, or lets the waiting bytes pass.
     pub(crate) fn stop(&self, stopped: bool) {
         self.stopped.store(stopped, Ordering::SeqCst);
     }
 
-    /// No fault is in force any more.
+    /// Lifts all faults.
     pub(crate) fn lift(&self) {
         *self.cuts.lock().unwrap_or_else(PoisonError::into_inner) = Default::default();
         self.half_open.store(0, Ordering::SeqCst);
@@ -93,13 +92,13 @@ impl Faults {
     }
 }
 
-/// Listens on a port of its own and passes everything on to Redis. Answers the port.
+/// Listens on a free port and forwards everything to Redis. Returns the port.
 pub(crate) async fn start(redis_port: u16, faults: Arc<Faults>) -> anyhow::Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let port = listener.local_addr()?.port();
     tokio::spawn(async move {
         loop {
-            // Out of descriptors: whoever wanted in tries again.
+            // Out of file descriptors: the client will connect again.
             let Ok((client, _)) = listener.accept().await else { continue };
             tokio::spawn(serve(client, redis_port, Arc::clone(&faults)));
         }
@@ -107,7 +106,7 @@ pub(crate) async fn start(redis_port: u16, faults: Arc<Faults>) -> anyhow::Resul
     Ok(port)
 }
 
-/// One connection. Whatever ends one way ends both.
+/// Forwards one connection. If one direction ends, both end.
 async fn serve(client: TcpStream, redis_port: u16, faults: Arc<Faults>) {
     let Ok(redis) = TcpStream::connect(("127.0.0.1", redis_port)).await else { return };
     let _ = (client.set_nodelay(true), redis.set_nodelay(true));
@@ -126,7 +125,7 @@ async fn pump(way: Way, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, faults:
     loop {
         let read = tokio::select! {
             read = from.read(&mut bytes) => read,
-            // The other way is half-open: so is this one.
+            // The other direction is half-open, so this one becomes half-open, too.
             () = stuck.notified() => return faults.end.notified().await,
         };
         let Ok(read @ 1..) = read else { return };
@@ -156,7 +155,7 @@ async fn pump(way: Way, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, faults:
             *left -= pass;
             if pass < read || *left == 0 {
                 faults.cut[way as usize].fetch_add(1, Ordering::Relaxed);
-                // What was passed on shall arrive before the end does.
+                // The bytes already forwarded should arrive before the end does.
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 return;
             }

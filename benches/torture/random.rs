@@ -1,4 +1,4 @@
-//! Random numbers from a seed that can be printed and given again.
+//! Random numbers from a seed, so that a run can be repeated.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// 0 to `end`, without it.
+    /// Returns a number from 0 to below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }

@@ -1,4 +1,4 @@
-//! The receiver: reads what all workers write, as it is written, and logs it.
+//! The receiver: reads the outputs of all workers while they are written, and records the events.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,14 +10,14 @@ use seriatim::consume::Envelope;
 
 use crate::history::History;
 
-/// How far each output was read. Only whole lines count: a torn one may be cut off again.
+/// Position in each output. Only whole lines count: an incomplete line may be removed again.
 #[derive(Default)]
 pub(crate) struct Receiver {
     read: HashMap<PathBuf, u64>,
 }
 
 impl Receiver {
-    /// Logs what is new.
+    /// Records the new events.
     pub(crate) fn receive(&mut self, outputs: Vec<PathBuf>, history: &History) -> anyhow::Result<()> {
         outputs.into_iter().try_for_each(|path| self.output(path, history))
     }
@@ -41,7 +41,7 @@ impl Receiver {
     }
 }
 
-/// The name of an event that is JSON.
+/// Returns the name in an event that is JSON.
 pub(crate) fn name_in(event: &str) -> anyhow::Result<String> {
     let event: serde_json::Value = serde_json::from_str(event)?;
     let name = event["name"].as_str().map(str::to_owned);

@@ -1,4 +1,4 @@
-//! Pauses and blocks: set, and lifted after a while, over each other and beside all other faults.
+//! Pauses and blocks: set and lifted after a while, overlapping each other and all other faults.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::random::Random;
 use crate::server::Server;
 
 const BY: By<'_> = By { who: "torture", why: "" };
-/// Those that have many events.
+/// Number of objects that have many events.
 const OBJECTS: u64 = 20;
 
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +23,7 @@ enum Over {
     Object(u64),
 }
 
-/// Which rule.
+/// The kind and selector of a rule.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RuleSet {
     kind: Kind,
@@ -55,7 +55,7 @@ impl RuleSet {
     }
 }
 
-/// The rules that somebody wants just now.
+/// The rules that a fault wants in force now.
 #[derive(Default)]
 pub(crate) struct Rules {
     wanted: Mutex<Vec<(Kind, Selector)>>,
@@ -63,8 +63,8 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Sets the rule, and lifts it after this time, unless it `ends` by itself then. Answers
-    /// whether it was set; Redis may be away.
+    /// Sets the rule, and lifts it after this time, unless it `ends` by itself. Returns whether it
+    /// was set; Redis may be down.
     pub(crate) async fn hold(&self, server: &Server, rule: RuleSet, time: Duration, ends: bool) -> bool {
         let Ok(selector) = rule.selector() else { return false };
         let wanted = (rule.kind, selector);
@@ -76,7 +76,7 @@ impl Rules {
         tokio::time::sleep(time).await;
         let is_wanted = self.no_longer(&wanted);
         if !ends && !is_wanted {
-            // Where this fails, or gets lost, `lift_forgotten` does it.
+            // If this fails or is lost, `lift_forgotten` lifts the rule.
             if let Ok(conn) = server.connect(Duration::from_secs(6)).await {
                 let _ = Control::new(conn).lift_rule(BY, wanted.0, &wanted.1).await;
             }
@@ -84,7 +84,7 @@ impl Rules {
         set
     }
 
-    /// One less wants it. Answers whether another one does.
+    /// Removes one user of the rule. Returns whether another one is left.
     fn no_longer(&self, wanted: &(Kind, Selector)) -> bool {
         let mut all = self.wanted();
         let at = all.iter().position(|other| other == wanted);
@@ -92,7 +92,7 @@ impl Rules {
         all.contains(wanted)
     }
 
-    /// Lifts what is in force, has no end, and is wanted by nobody any more.
+    /// Lifts rules that are in force, have no end, and have no user left.
     pub(crate) async fn lift_forgotten(&self, conn: &MultiplexedConnection) -> anyhow::Result<()> {
         let control = Control::new(conn.clone());
         for rule in control.rules().await?.rules {
@@ -105,7 +105,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Lifts all rules that are in force; answers how many there still are.
+    /// Lifts all rules in force. Returns the number of rules still present.
     pub(crate) async fn lift_all(&self, conn: &MultiplexedConnection) -> anyhow::Result<u64> {
         let control = Control::new(conn.clone());
         let rules = control.rules().await?.rules;

@@ -1,4 +1,4 @@
-//! The Redis that is killed: a real server with an append-only file.
+//! The Redis that the faults kill: a real server with an append-only file.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -17,38 +17,38 @@ use crate::event_log::EventLog;
 use crate::history::History;
 use crate::proxy::Faults;
 
-/// With `everysec`, Redis may lose what it wrote in so much time before a kill.
+/// Time before a kill whose writes Redis may lose with `everysec`.
 const MAY_LOSE: Duration = Duration::from_secs(2);
-/// A Redis that restarts empty loses all events that wait. None waits longer than this, apart from
-/// those that an error of the workers left behind.
+/// Maximum wait of an event. A Redis that restarts empty loses all waiting events. Only events left
+/// behind by an error of the workers wait longer.
 const MAY_WAIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Server {
     dir: PathBuf,
     pub(crate) port: u16,
     child: tokio::sync::Mutex<Running>,
-    /// How long the log was, and when, over the last seconds.
+    /// Length of the append-only file at several times in the last seconds.
     noted: Mutex<Vec<(Instant, Log)>>,
     /// The clock that Redis reads.
     clock: Clock,
-    /// Kills and steps of the clock exclude each other: a counter that jumps while the clock is
-    /// ahead stays ahead for an hour, and then a loss of two jumps in a row can lead to ids below
-    /// those given, if no process remembers them.
+    /// Lock that separates kills from clock steps. A counter that jumps while the clock is ahead
+    /// stays ahead for an hour. If two jumps in a row are then lost, and no process remembers the
+    /// ids, new ids may be below earlier ones.
     clock_or_kill: tokio::sync::Mutex<()>,
 }
 
-/// A log, and how long it is.
+/// An append-only file and its length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Log {
     path: PathBuf,
     length: u64,
 }
 
-/// Redis has done everything that was sent to it so long ago.
+/// Time after which Redis has run every command sent before.
 const SETTLED: Duration = Duration::from_millis(100);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A longer log is written anew from what is there, or each start would take longer than the one
+/// Length at which Redis rewrites the file; otherwise each start would take longer than the one
 /// before.
 const LOG_BYTES_MAX: u64 = 2 * 1024 * 1024;
 
@@ -70,14 +70,14 @@ impl Server {
         Ok(server)
     }
 
-    /// A connection past the proxy.
+    /// Returns a connection that bypasses the proxy.
     pub(crate) async fn connect(&self, patience: Duration) -> anyhow::Result<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new().set_connection_timeout(Some(patience)).set_response_timeout(Some(patience));
         let client = Client::open(format!("redis://127.0.0.1:{}", self.port))?;
         Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
     }
 
-    /// One command past the proxy.
+    /// Runs one command, bypassing the proxy.
     pub(crate) async fn command(&self, words: &[&str]) -> anyhow::Result<()> {
         let mut conn = self.connect(Duration::from_secs(6)).await?;
         let mut command = redis::cmd(words[0]);
@@ -100,7 +100,7 @@ impl Server {
         }
     }
 
-    /// Writes down how long the log is; to be asked every few milliseconds.
+    /// Records the length of the append-only file. Called every few milliseconds.
     pub(crate) fn note_length(&self) {
         let Some(log) = log_of(&self.dir) else { return };
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,17 +109,17 @@ impl Server {
         noted.retain(|(at, _)| now - *at < Duration::from_secs(3));
     }
 
-    /// Lets Redis write its log anew where it has grown long.
+    /// Lets Redis rewrite its append-only file if it is long.
     pub(crate) async fn shorten_log(&self) {
         if log_of(&self.dir).is_some_and(|log| log.length > LOG_BYTES_MAX) {
-            // Refused while one is under way, and while Redis is down: the next time, then.
+            // Redis refuses during a rewrite or while it is down; the next call tries again.
             let _ = self.command(&["BGREWRITEAOF"]).await;
         }
     }
 
-    /// SIGKILL, and a new start. Where the log was only synced every second, what may be lost is
-    /// declared in the history; with `cut`, the log is cut to what it was that long before the
-    /// kill. Answers whether it was cut.
+    /// Kills Redis with SIGKILL and starts it again. If the file was synced only every second,
+    /// records the possible loss in the history. With `cut`, cuts the file to its length at that
+    /// time before the kill. Returns whether it was cut.
     pub(crate) async fn kill(
         &self,
         down: Duration,
@@ -146,9 +146,9 @@ impl Server {
         Ok(was_cut)
     }
 
-    /// SIGKILL, and a new start without data. Dead letters and rows of the log are read before;
-    /// meanwhile nothing passes the proxy. Returns whether they could be read: if another fault
-    /// prevents it, Redis keeps its data.
+    /// Kills Redis with SIGKILL and starts it again without data. Dead letters and log rows are
+    /// read before; meanwhile nothing passes the proxy. Returns whether they could be read: if
+    /// another fault prevents it, Redis keeps its data.
     pub(crate) async fn empty(
         &self,
         down: Duration,
@@ -163,7 +163,7 @@ impl Server {
         }
         let mut running = self.child.lock().await;
         proxied.stop(true);
-        // Calls sent before are over by then, or wait for a marker that nobody can push.
+        // Calls sent before have ended by now, or wait for a marker that nobody can push.
         tokio::time::sleep(SETTLED).await;
         let looked = match self.connect(Duration::from_secs(3)).await {
             Ok(mut conn) => match history.dead_letters(&conn).await {
@@ -191,9 +191,9 @@ impl Server {
         Ok(true)
     }
 
-    /// Whether a process has connected since the last kill, and the ids are not ahead of the clock.
-    /// Otherwise the counter may jump while the clock is wrong. It is then ahead, and stays so,
-    /// because each kill makes it jump further; ids after a loss of all data would be lower.
+    /// Returns whether a process has connected since the last kill, and the ids are not ahead of
+    /// the clock. Otherwise the counter may jump while the clock is wrong. It would stay ahead,
+    /// because each kill makes it jump further. Ids after a loss of all data would then be lower.
     async fn is_in_time(&self) -> anyhow::Result<bool> {
         let mut conn = self.connect(Duration::from_secs(3)).await?;
         let (info, noted, counter, (seconds, _)): (InfoDict, Option<String>, Option<u64>, (u64, u64)) = redis::pipe()
@@ -211,8 +211,8 @@ impl Server {
         Ok(noted.is_some() && noted == server && counter.is_some_and(|counter| counter / 1_000_000 <= seconds))
     }
 
-    /// The clock of Redis steps, and returns after a while. Returns whether it has stepped: not if
-    /// the last kill is not over for all.
+    /// Steps the clock of Redis, and steps it back after a while. Does nothing if not all processes
+    /// have recovered from the last kill. Returns whether the clock was stepped.
     pub(crate) async fn step_clock(&self, back: bool, time: Duration) -> bool {
         let _alone = self.clock_or_kill.lock().await;
         if !self.is_in_time().await.unwrap_or(false) {
@@ -228,7 +228,7 @@ impl Server {
         true
     }
 
-    /// The log as it was then, unless it was written anew since.
+    /// Returns the length of the file at that time; none if it was rewritten since.
     fn log_at(&self, at: Instant) -> Option<Log> {
         let present = log_of(&self.dir)?;
         let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -237,8 +237,8 @@ impl Server {
     }
 }
 
-/// The part of the append-only file that is being written, the one with the highest number, and how
-/// long it is.
+/// Returns the current part of the append-only file, the one with the highest number, and its
+/// length.
 fn log_of(dir: &Path) -> Option<Log> {
     let parts = std::fs::read_dir(dir.join("appendonlydir")).ok()?.flatten();
     let numbered = parts.filter_map(|part| {
@@ -269,7 +269,7 @@ fn spawn(dir: &Path, port: u16, always: bool, clock: &Clock) -> anyhow::Result<C
         .context("cannot start redis-server")
 }
 
-/// The server that `SERIATIM_REDIS_SERVER` names, or else the first on the PATH.
+/// Returns the server in `SERIATIM_REDIS_SERVER`, or else the first one on the PATH.
 fn program() -> anyhow::Result<String> {
     if let Some(named) = std::env::var("SERIATIM_REDIS_SERVER").ok().filter(|named| !named.is_empty()) {
         return Ok(named);

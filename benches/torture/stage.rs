@@ -1,4 +1,4 @@
-//! Everything that runs, from the start to the verdict.
+//! All processes of a run, from the start to the verdict.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,24 +22,24 @@ use crate::rules::Rules;
 use crate::server::Server;
 use crate::workers::Workers;
 
-/// After the last fault everything must be delivered within this time.
+/// Maximum time after the last fault until everything is delivered.
 const DRAIN: Duration = Duration::from_secs(90);
-/// What was logged so long ago no kill takes away.
+/// Age after which no kill can remove a log row.
 const SETTLED: Duration = Duration::from_secs(10);
-/// Names of departed processes, 256 slots each, from the start.
+/// Number of departed names at the start, 256 slots each.
 const DEPARTED: u64 = 2_000;
-/// The link while it is slow, in bytes per second.
+/// Speed of the slow link, bytes per second.
 const SLOW_LINK: u64 = 1_000_000;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_seriatim");
 
-/// What faults act on.
+/// The parts on which faults act.
 struct Scene {
     history: Arc<History>,
     server: Server,
     proxied: Arc<Faults>,
     workers: Arc<Workers>,
     rules: Rules,
-    /// By kind: how many took place, and how many found nothing to act on.
+    /// For each kind: the number of faults that took place, and of those without a target.
     done: [AtomicU64; KINDS.len()],
     missed: [AtomicU64; KINDS.len()],
     logs_cut: AtomicU64,
@@ -53,7 +53,7 @@ pub(crate) struct Stage {
     scene: Arc<Scene>,
     frontends: Arc<Frontends>,
     emitting: JoinHandle<anyhow::Result<()>>,
-    /// What runs beside until the end.
+    /// Background tasks that run until the end.
     beside: JoinSet<anyhow::Result<()>>,
     watching: JoinHandle<anyhow::Result<()>>,
     receiver: Arc<Mutex<Receiver>>,
@@ -67,7 +67,7 @@ impl Stage {
         let proxied = Arc::new(Faults::default());
         let port = proxy::start(server.port, Arc::clone(&proxied)).await?;
         let url = format!("redis://127.0.0.1:{port}");
-        // A build while this runs must not change what runs, and the evidence is complete with it.
+        // A copy, so that a build during the run does not change it, and the evidence is complete.
         let program = dir.join("seriatim");
         std::fs::copy(PROGRAM, &program).with_context(|| format!("cannot copy {PROGRAM}"))?;
         let harness = dir.join("torture");
@@ -111,7 +111,7 @@ impl Stage {
         })
     }
 
-    /// All faults, each at its time; waits until every one is over.
+    /// Runs all faults, each at its time. Waits until all are over.
     pub(crate) async fn play(&mut self, plan: &[(Duration, Fault)]) -> anyhow::Result<()> {
         let began = Instant::now();
         let mut under_way = JoinSet::new();
@@ -129,8 +129,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Lifts everything, stops the frontends, and waits until nothing is queued, owned, held or
-    /// paused, and no rule is there.
+    /// Lifts all faults, stops the frontends, and waits until nothing is queued, owned, held or
+    /// paused, and no rule is set.
     pub(crate) async fn drain(&mut self) -> anyhow::Result<()> {
         self.scene.proxied.lift();
         self.scene.server.command(&["CLIENT", "UNPAUSE"]).await?;
@@ -158,7 +158,7 @@ impl Stage {
         }
     }
 
-    /// Stops the workers and judges. Answers whether everything is clean.
+    /// Stops the workers and judges the run. Returns whether everything is clean.
     pub(crate) async fn end(&mut self) -> anyhow::Result<bool> {
         self.watching.abort();
         let _ = (&mut self.watching).await;
@@ -194,7 +194,7 @@ impl Stage {
         Ok(panics)
     }
 
-    /// The counts of faults by kind.
+    /// Prints the counts of faults by kind.
     pub(crate) fn print(&self) {
         let scene = &self.scene;
         println!("faults:");
@@ -246,7 +246,7 @@ impl Scene {
             Fault::OutOfMemory { time } => {
                 let done = self.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
                 sleep(time).await;
-                // A restart of Redis lifts it, too.
+                // A restart of Redis also lifts the limit.
                 self.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
                 done
             }
@@ -287,7 +287,7 @@ impl Scene {
         Ok(())
     }
 
-    /// A command that Redis may be unable to take just now.
+    /// Runs a command. Returns false if Redis cannot run it now.
     async fn command(&self, words: &[&str]) -> bool {
         self.server.command(words).await.is_ok()
     }
@@ -307,7 +307,7 @@ async fn shorten_log(scene: Arc<Scene>) -> anyhow::Result<()> {
     }
 }
 
-/// Does what an operator would: an object that waits for one after 5 crashes is released.
+/// Acts as an operator: releases objects that wait for one after 5 crashes.
 async fn release(scene: Arc<Scene>) -> anyhow::Result<()> {
     loop {
         sleep(Duration::from_millis(500)).await;
@@ -324,8 +324,7 @@ async fn release(scene: Arc<Scene>) -> anyhow::Result<()> {
     }
 }
 
-/// Does what an operator would: a rule that nobody wants any more, because Redis has lost its
-/// lifting, is lifted again.
+/// Acts as an operator: lifts a rule again that no fault wants, because Redis lost the lifting.
 async fn lift_forgotten(scene: Arc<Scene>) -> anyhow::Result<()> {
     loop {
         sleep(Duration::from_millis(500)).await;
@@ -335,23 +334,22 @@ async fn lift_forgotten(scene: Arc<Scene>) -> anyhow::Result<()> {
     }
 }
 
-/// Takes what is in the log and cannot be lost any more out of Redis, which would take longer and
-/// longer to start with it.
+/// Reads and deletes the log rows that Redis can no longer lose. Otherwise Redis would take longer
+/// and longer to start.
 async fn read_log(scene: Arc<Scene>) -> anyhow::Result<()> {
     loop {
         sleep(Duration::from_secs(1)).await;
-        // Locked before the connection is made: what is read belongs to the Redis that the log was
-        // emptied for, or not.
+        // Locked before the connection is made. So the rows read belong to the same Redis as the
+        // state of `event_log`, even if Redis is restarted empty.
         let mut event_log = scene.event_log.lock().await;
         if let Ok(mut conn) = scene.server.connect(Duration::from_secs(2)).await {
-            // Redis may be killed just now: the next time, then.
+            // If Redis was just killed, the next round tries again.
             let _ = event_log.read(&mut conn, Some(SETTLED)).await;
         }
     }
 }
 
-/// Registers names of processes that departed, as they stand in Redis after many restarts under
-/// random names.
+/// Registers names of departed processes, as in a Redis after many restarts under random names.
 async fn depart(server: &Server) -> anyhow::Result<()> {
     let mut conn = server.connect(Duration::from_secs(10)).await?;
     let (seconds, _): (u64, u64) = redis::cmd("TIME").query_async(&mut conn).await?;

@@ -1,4 +1,4 @@
-//! The worker processes, and who starts them again.
+//! The worker processes, and the task that starts them again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,20 +14,20 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use crate::blocking;
 
-/// Short, so that many faults fit into a minute.
+/// Lease of the workers; short, so that many faults fit into a minute.
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
-/// How failed events are tried again.
+/// Retry policy of failed events.
 pub(crate) const RETRY: &str = "exponential:20ms..1m";
-/// Rows of the event log that stay, unless the harness takes them out.
+/// Number of log rows that Redis keeps until the harness reads them.
 pub(crate) const LOG_KEEP: u64 = 1_000_000_000;
-/// The worker with a handler that blocks its thread on request: the first one. The others run the
-/// program.
+/// Number of the worker with a handler that blocks its thread on request: the first one. The others
+/// run the program.
 const BLOCKING: usize = 0;
-/// A stop that takes longer than its grace by so much counts as hung.
+/// Time of a stop after which the worker counts as hung; longer than its grace.
 const STOP_PATIENCE: Duration = Duration::from_secs(12);
 
-/// Slots of a worker, from start to start: the objects of slots that are no longer there must go
-/// on, too.
+/// Numbers of slots, in turn from start to start. Objects of slots that no longer exist must
+/// continue, too.
 const SLOTS: [&str; 5] = ["8", "3", "8", "1", "5"];
 
 pub(crate) struct Workers {
@@ -37,16 +37,16 @@ pub(crate) struct Workers {
     /// This program, for the worker with a handler.
     harness: PathBuf,
     children: Vec<Mutex<Child>>,
-    /// What the workers write to, by worker; the last one is the present one.
+    /// Outputs of each worker; the last one is in use.
     outputs: Vec<StdMutex<Vec<PathBuf>>>,
-    /// So that slot counts change from start to start.
+    /// Counter of starts, which selects the number of slots.
     starts: AtomicUsize,
-    /// How processes ended that nobody had told to: exit code or signal, and how often.
+    /// Unexpected ends of processes: exit code or signal, and their number.
     ended: StdMutex<BTreeMap<String, u64>>,
 }
 
 impl Workers {
-    /// Starts so many, and whoever watches over them.
+    /// Starts `count` workers.
     pub(crate) fn start(count: usize, dir: &Path, url: &str, program: &Path, harness: &Path) -> anyhow::Result<Arc<Self>> {
         let mut workers = Self {
             dir: dir.to_owned(),
@@ -68,7 +68,7 @@ impl Workers {
         dir.join(format!("worker-{worker}.{generation}.ndjson"))
     }
 
-    /// Everything that workers write to, or have written to.
+    /// Returns all outputs, current and former.
     pub(crate) fn outputs(&self) -> Vec<PathBuf> {
         self.outputs.iter().flat_map(|outputs| lock(outputs).clone()).collect()
     }
@@ -86,7 +86,7 @@ impl Workers {
         let mut command = if worker == BLOCKING {
             let mut command = Command::new(&self.harness);
             command.args([blocking::WORD, &name, &self.url]).arg(output).arg(slots).arg(self.request());
-            // Now one thread runs everything, now a thread blocks beside others.
+            // Alternates between one thread that runs everything and several threads.
             command.args([takeover, start.is_multiple_of(2)].map(|yes| yes.to_string()));
             command
         } else {
@@ -111,12 +111,12 @@ impl Workers {
             .with_context(|| format!("cannot start {}", self.program.display()))
     }
 
-    /// The file that asks the worker with a handler to block.
+    /// Returns the request file for the worker with a handler.
     fn request(&self) -> PathBuf {
         self.dir.join("block")
     }
 
-    /// The next delivery of the worker with a handler blocks its thread for so long. Returns
+    /// Lets the next delivery of the worker with a handler block its thread for `time`. Returns
     /// whether one did within that time and 5 s more.
     pub(crate) async fn block(&self, time: Duration) -> anyhow::Result<bool> {
         let request = self.request();
@@ -128,11 +128,11 @@ impl Workers {
         Ok(std::fs::remove_file(&request).is_err())
     }
 
-    /// Starts again, for ever, what ended by itself.
+    /// Restarts, for ever, workers that have ended by themselves.
     pub(crate) async fn watch(&self) -> anyhow::Result<()> {
         loop {
             for worker in 0..self.children.len() {
-                // One that is being seen to by a fault is left to it.
+                // A worker that a fault is handling is left to that fault.
                 let Ok(mut child) = self.children[worker].try_lock() else { continue };
                 if let Some(status) = child.try_wait()? {
                     self.note_end(status);
@@ -159,7 +159,7 @@ impl Workers {
         lock(&self.ended).clone()
     }
 
-    /// This worker, or the next one that no other fault has in hand.
+    /// Returns this worker, or the next one that no other fault is handling.
     fn idle(&self, worker: usize) -> Option<(usize, MutexGuard<'_, Child>)> {
         let count = self.children.len();
         (worker..worker + count).map(|at| at % count).find_map(|at| self.children[at].try_lock().ok().map(|child| (at, child)))
@@ -173,7 +173,7 @@ impl Workers {
         Ok(true)
     }
 
-    /// All that no other fault has in hand.
+    /// Kills all workers that no other fault is handling.
     pub(crate) async fn kill_all(&self, down: Duration) -> anyhow::Result<bool> {
         let mut killed = Vec::new();
         for (worker, child) in self.children.iter().enumerate() {
@@ -200,16 +200,16 @@ impl Workers {
         Ok(true)
     }
 
-    /// Another process takes the name, while the one that has it runs, or is paused until after
-    /// that. One of the two must stop; which one, Redis decides, should it go back to an earlier
-    /// state just now.
+    /// Starts another process under the worker's name, while the worker runs or is stopped for
+    /// `paused`. One of the two must stop. If Redis goes back to an earlier state just now, either
+    /// may be the one.
     pub(crate) async fn displace(&self, worker: usize, paused: Option<Duration>) -> anyhow::Result<bool> {
         let Some((worker, mut child)) = self.idle(worker) else { return Ok(false) };
         if paused.is_some() {
             signal(&child, Signal::STOP);
         }
         {
-            // The file belongs to the one that has it open.
+            // The file belongs to the process that has it open.
             let mut outputs = lock(&self.outputs[worker]);
             let generation = outputs.len();
             outputs.push(Self::output(&self.dir, worker, generation));
@@ -225,7 +225,7 @@ impl Workers {
                 status?.code().map_or("displaced, killed".to_owned(), |code| format!("displaced, exit code {code}"))
             }
             status = successor.wait() => {
-                // The watch starts it again with the output of the successor.
+                // The watch restarts it with the output of its successor.
                 child.kill().await?;
                 status?.code().map_or("displacing, killed".to_owned(), |code| format!("displacing, exit code {code}"))
             }
@@ -255,7 +255,7 @@ impl Workers {
         Ok(true)
     }
 
-    /// SIGTERM. One that hangs is noted and killed. Answers whether it ended well.
+    /// Sends SIGTERM. A hung worker is recorded and killed. Returns whether it ended well.
     async fn stop(&self, child: &mut Child) -> anyhow::Result<bool> {
         signal(child, Signal::TERM);
         match tokio::time::timeout(STOP_PATIENCE, child.wait()).await {
@@ -268,7 +268,8 @@ impl Workers {
         }
     }
 
-    /// At the end, when no fault is in force: SIGTERM to all. Answers whether all ended well.
+    /// Sends SIGTERM to all workers at the end, when no fault is in force. Returns whether all
+    /// ended well.
     pub(crate) async fn stop_all(&self) -> anyhow::Result<bool> {
         let mut well = true;
         for (worker, child) in self.children.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What operators did to dead letters, held objects and rules, about the last thousand actions.
+//! Actions of operators on dead letters, held objects and rules: about the last thousand.
 
 use redis::{RedisResult, Value};
 use serde::ser::SerializeMap as _;
@@ -7,41 +7,42 @@ use serde::{Serialize, Serializer};
 use super::{Control, ControlError, Cursor, RowId, reply};
 use crate::escape;
 
-/// How many actions one call reads at most; those of drops have their events.
+/// Maximum number of actions per call. It is small because a dropped event is part of its action.
 pub const PER_CALL_MAX: usize = 32;
 
 /// One action.
 ///
-/// It serializes as
+/// An action serializes as
 /// `{"action_id":"1700-0","at_ms":1700,"action":"drop","who":"ada@host","why":"…","object":"work:1","id":12,"dead_id":"1690-0","error":"…",
-/// "event":{…}}`, the event of a drop as that of a [dead letter](super::DeadLetter), and
-/// `"event":null` without one. `event_bytes` is there only if the event is cut.
+/// "event":{…}}`.
+/// The event of a drop has the form of a [dead letter](super::DeadLetter)'s event. Without an
+/// event, `"event"` is `null`. `event_bytes` is present only if the event is cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Action {
-    /// Its id.
+    /// Id of the action.
     pub action_id: RowId,
-    /// When it was done, ms since the epoch.
+    /// Time of the action, ms since the epoch.
     pub at_ms: u64,
     /// `retry`, `drop`, `release`, `skip`, `pause`, `resume`, `block` or `unblock`.
     pub action: String,
-    /// Who did it.
+    /// Operator who did it.
     pub who: String,
-    /// Why.
+    /// Reason given by the operator.
     pub why: String,
     /// The object, or the selector of the rule.
     pub object: String,
-    /// The same [escaped](crate::escape::name), if that differs.
+    /// [Escaped](crate::escape::name) form of `object`, if it differs.
     pub object_escaped: Option<String>,
-    /// The id of the event; nothing where no event was in hand.
+    /// Id of the event; none if no event was in flight.
     pub id: Option<u64>,
-    /// The dead letter that was retried or dropped, or that a skip made.
+    /// Id of the dead letter that was retried or dropped, or that a skip created.
     pub dead_id: Option<RowId>,
-    /// What the event had failed with.
+    /// Error with which the event had failed.
     pub error: Option<String>,
-    /// The event that was dropped, byte for byte; the first 8 KiB of a longer one.
+    /// The dropped event, byte for byte. Only the first 8 KiB of a longer event.
     pub event: Option<Vec<u8>>,
-    /// The length of the event, if only its beginning is kept.
+    /// Length of the whole event in bytes, if only its beginning is kept.
     pub event_bytes: Option<u64>,
 }
 
@@ -71,23 +72,23 @@ impl Serialize for Action {
     }
 }
 
-/// Some actions.
+/// One page of actions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ActionPage {
     /// The actions, newest first.
     pub actions: Vec<Action>,
-    /// The next page; none if there are no more.
+    /// Cursor of the next page; none if there are no more.
     pub next: Option<Cursor>,
 }
 
 impl Control {
-    /// Reads up to `count` actions (1 to [`PER_CALL_MAX`]), newest first, that come behind `after`
-    /// in this list; from the newest one without. Only reads; may be called again.
+    /// Reads up to `count` actions (1 to [`PER_CALL_MAX`]), newest first. Begins behind `after`, or
+    /// at the newest action without it. Only reads; may be called again.
     ///
     /// # Errors
-    /// [`ControlError::Cursor`] for a cursor of another list; others if Redis cannot be asked, also
-    /// if `operator.actions` is no stream.
+    /// [`ControlError::Cursor`] for a cursor of another list. Other errors if Redis cannot be
+    /// asked, or if `operator.actions` is not a stream.
     pub async fn actions(&self, after: Option<&Cursor>, count: usize) -> Result<ActionPage, ControlError> {
         const WHAT: &str = "operator.actions";
         let count = count.clamp(1, PER_CALL_MAX);

@@ -1,7 +1,7 @@
-//! The connection of a [`Control`](super::Control): one of its own, which is made anew when it is
-//! gone, or one of the caller's.
+//! The connection of a [`Control`](super::Control): its own, which reconnects after a loss, or one
+//! that the caller provides.
 //!
-//! No command is sent twice. If the process dies, a command that was sent may still take effect.
+//! No command is sent twice. If the process dies, a command already sent may still take effect.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use tokio::time::timeout;
 use super::ControlError;
 use crate::connection::url::{connection_info, tcp_settings};
 
-/// The longest wait for a connection, and for one reply.
+/// Maximum wait for a connection, and for one reply.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A connection that can be cloned behind a pointer.
+/// A connection that can be cloned as a trait object.
 trait Given: ConnectionLike + Send {
     fn another(&self) -> AnyConnection;
 }
@@ -35,7 +35,7 @@ impl AnyConnection {
         Self(Box::new(connection))
     }
 
-    /// A connection that shares what is behind this one.
+    /// Returns a clone that shares the underlying connection.
     pub(super) fn another(&self) -> Self {
         self.0.another()
     }
@@ -55,27 +55,26 @@ impl ConnectionLike for AnyConnection {
     }
 }
 
-/// A connection of our own, shared by its clones. The first command after it was lost connects
-/// again.
+/// The handle's own connection, shared by its clones. After a loss, the next command reconnects.
 #[derive(Clone)]
 pub(super) struct Own(Arc<Shared>);
 
 struct Shared {
     client: Client,
     live: Mutex<Option<Live>>,
-    /// Held while a connection is being made.
+    /// Lock of the one task that connects.
     connecting: tokio::sync::Mutex<()>,
 }
 
 #[derive(Clone)]
 struct Live {
     connection: MultiplexedConnection,
-    /// Tells one connection from the next.
+    /// Identity of this connection, to compare it with a later one.
     mark: Arc<()>,
 }
 
 impl Own {
-    /// Reads the URL, and connects.
+    /// Reads the URL and connects.
     pub(super) async fn connect(url: &str) -> Result<Self, ControlError> {
         const WHAT: &str = "the first connection";
         let info = connection_info(url).map_err(|error| ControlError::Url { reason: error.to_string() })?;
@@ -85,8 +84,8 @@ impl Own {
         Ok(own)
     }
 
-    /// The connection; a new one if there is none. A call waits for the attempts of others and for
-    /// its own [`PATIENCE`] in all.
+    /// Returns the connection, or makes one if there is none. A caller waits at most [`PATIENCE`],
+    /// including attempts of other callers.
     async fn live(&self) -> RedisResult<Live> {
         if let Some(live) = &*self.slot() {
             return Ok(live.clone());
@@ -103,8 +102,8 @@ impl Own {
         timeout(PATIENCE, attempt).await.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
     }
 
-    /// Lets go of a connection that this error has ended. A reply that takes too long ends it as
-    /// well: nobody knows whether its peer is still there.
+    /// Drops the connection if this error has ended it. A reply that takes too long also ends it,
+    /// because the peer may be gone.
     fn judge(&self, used: &Live, error: &RedisError) {
         if !(error.is_unrecoverable_error() || error.is_io_error() || error.is_timeout()) {
             return;
@@ -115,7 +114,8 @@ impl Own {
         }
     }
 
-    /// A panic while the lock is held leaves nothing half done behind it.
+    /// Locks the slot. A poisoned lock is used all the same: a panic leaves no half-done state
+    /// here.
     fn slot(&self) -> MutexGuard<'_, Option<Live>> {
         self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
     }

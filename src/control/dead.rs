@@ -1,5 +1,5 @@
-//! Dead letters: events that were given up, with the reason, in the order they were. They are read,
-//! retried as new events, or dropped.
+//! Dead letters: events that were given up, each with its reason, oldest first. An operator reads,
+//! retries or drops them.
 
 use redis::Value;
 use redis::aio::ConnectionLike;
@@ -12,40 +12,40 @@ use crate::keys::Keys;
 use crate::wire::operator;
 pub use crate::wire::operator::{By, Settle, Settled};
 
-/// How many dead letters one call reads at most; events may be large.
+/// Maximum number of dead letters that one call reads. Events may be large.
 pub const PER_CALL_MAX: usize = operator::DEAD_PER_CALL_MAX;
 
-/// One dead letter. A field that an entry lacks, because another program added it, is `None` or
-/// empty.
+/// One dead letter. A field that the entry lacks is `None` or empty; another program may have added
+/// the entry.
 ///
-/// It serializes as
+/// A dead letter serializes as
 /// `{"dead_id":"1700-0","id":12,"prev":7,"object":"work:1","event":{…},"error":"…","attempts":0}`.
-/// The event is as it was emitted, but for CR and LF, where JSON allows them only as white space:
-/// they become spaces, so that a line stays a line. An event that is not JSON stands in
-/// `event_text` instead, or in `event_hex` if it is not even UTF-8.
+/// The event is as it was emitted, with one change: CR and LF, which JSON allows only as white
+/// space, become spaces. So a dead letter stays on one line. An event that is not JSON is in
+/// `event_text` instead, or in `event_hex` if it is not UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadLetter {
-    /// Its id.
+    /// Id of the dead letter.
     pub dead_id: RowId,
-    /// The event's id.
+    /// Id of the event.
     pub id: Option<u64>,
-    /// The id of the last event of the object delivered before.
+    /// Id of the last event of the object that was delivered before.
     pub prev: Option<u64>,
     /// The object.
     pub object: String,
-    /// Its [escaped](crate::escape::name) name, if that differs.
+    /// [Escaped](crate::escape::name) form of `object`, if it differs.
     pub object_escaped: Option<String>,
     /// The event, byte for byte.
     pub event: Vec<u8>,
-    /// Why it was given up.
+    /// The reason why it was given up.
     pub error: String,
-    /// How often its delivery failed; a rejection is no failure.
+    /// Number of failed deliveries. A rejection does not count.
     pub attempts: Option<u64>,
 }
 
 impl DeadLetter {
-    /// The escaped name of its object.
+    /// Returns the escaped name of the object.
     fn shown(&self) -> &str {
         self.object_escaped.as_deref().unwrap_or(&self.object)
     }
@@ -68,41 +68,43 @@ impl Serialize for DeadLetter {
     }
 }
 
-/// How many dead letters one call of [`Control::dead_letters_of`] looks at.
+/// Maximum number of dead letters that one call of [`Control::dead_letters_of`] reads.
 pub const LOOKED_MAX: usize = 1000;
 
-/// Some dead letters.
+/// One page of dead letters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct DeadPage {
     /// The dead letters.
     pub letters: Vec<DeadLetter>,
-    /// The next page; none if there are no more.
+    /// Cursor of the next page; none if there are no more.
     pub next: Option<Cursor>,
 }
 
-/// The counts of a [`Control::settle_all`].
+/// The counts of [`Control::settle_all`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettledAll {
-    /// How many were retried or dropped.
+    /// Number of dead letters retried or dropped.
     pub done: u64,
-    /// How many stay, because they cannot be read or the queue of their object has a wrong type.
+    /// Number of dead letters that stay, because they cannot be read or the queue of their object
+    /// has a wrong type.
     pub left: u64,
 }
 
 impl Control {
-    /// Reads up to `count` dead letters (1 to [`PER_CALL_MAX`]), oldest first, that come behind
-    /// `after`; from the oldest one without. Only reads; may be called again.
+    /// Reads up to `count` dead letters (1 to [`PER_CALL_MAX`]), oldest first. Begins behind
+    /// `after`, or at the oldest one without it. Only reads; may be called again.
     ///
     /// # Errors
-    /// [`ControlError::DeadId`] for a cursor of another list; others if Redis cannot be asked, also
-    /// if `events.dead` is no stream.
+    /// [`ControlError::DeadId`] for a cursor of another list. Other errors if Redis cannot be
+    /// asked, or if `events.dead` is not a stream.
     pub async fn dead_letters(&self, after: Option<&Cursor>, count: usize) -> Result<DeadPage, ControlError> {
         self.dead_page(false, after, count).await
     }
 
-    /// The same newest first: those that are older than `after`; from the newest one without.
+    /// Reads dead letters newest first: those older than `after`, or from the newest one without
+    /// it.
     ///
     /// # Errors
     /// As [`Control::dead_letters`].
@@ -110,9 +112,9 @@ impl Control {
         self.dead_page(true, after, count).await
     }
 
-    /// Reads up to `count` dead letters of one object that come behind `after`, oldest first or
-    /// newest first. Each call looks at [`LOOKED_MAX`] dead letters at most, of whichever objects:
-    /// a page may have fewer than `count`, or none, and still a next one.
+    /// Reads up to `count` dead letters of one object behind `after`, oldest first or newest first.
+    /// Each call looks at [`LOOKED_MAX`] dead letters of any object at most. So a page may have
+    /// fewer than `count`, or none, and still a next page.
     ///
     /// Only reads; may be called again.
     ///
@@ -147,27 +149,26 @@ impl Control {
         Ok(found)
     }
 
-    /// Reads one dead letter; none if it is not there. Only reads; may be called again.
+    /// Reads one dead letter; none if it is absent. Only reads; may be called again.
     ///
     /// # Errors
-    /// [`ControlError::DeadId`] for an invalid id; others as [`Control::dead_letters`].
+    /// [`ControlError::DeadId`] for an invalid id; otherwise as [`Control::dead_letters`].
     pub async fn dead_letter(&self, dead_id: &RowId) -> Result<Option<DeadLetter>, ControlError> {
         let dead_id = checked(dead_id.as_str())?;
         Ok(read(&mut self.connection(), &self.keys, "XRANGE", [dead_id, dead_id], 1).await?.pop())
     }
 
     /// Retries or drops these dead letters. Returns the result of each, in order. A retried event
-    /// is pushed as a new one, at the end of its object's queue: it gets a new id. The
-    /// [actions](Control::actions) keep a record of each, of a drop with the first 8 KiB of the
-    /// event.
+    /// is pushed as a new event at the end of its object's queue, and gets a new id. Each is
+    /// recorded in the [actions](Control::actions), for a drop with the first 8 KiB of the event.
     ///
-    /// Each dead letter is settled in one atomic step, [`PER_CALL_MAX`] of them or 1 MiB of events
-    /// in one call. Calling again is safe, also after the future was dropped or a reply was lost:
-    /// a dead letter that is settled already is [`Settled::Gone`].
+    /// Each dead letter is settled in one atomic step. One call of Redis has at most
+    /// [`PER_CALL_MAX`] of them, or 1 MiB of events. Calling again is safe, even after the future
+    /// was dropped or a reply was lost: a dead letter settled before returns [`Settled::Gone`].
     ///
     /// # Errors
-    /// [`ControlError::DeadId`] for an invalid id, before anything is done; others if Redis cannot
-    /// be asked or does not allow it.
+    /// [`ControlError::DeadId`] for an invalid id, before anything is done. Other errors if Redis
+    /// cannot be asked or forbids it.
     pub async fn settle(&self, by: By<'_>, settle: Settle, dead_ids: &[RowId]) -> Result<Vec<Settled>, ControlError> {
         dead_ids.iter().try_for_each(|dead_id| checked(dead_id.as_str()).map(drop))?;
         let mut conn = self.connection();
@@ -178,15 +179,15 @@ impl Control {
         Ok(settled)
     }
 
-    /// Retries or drops all dead letters, or all of one object, that are there when it begins,
-    /// oldest first, in steps of [`PER_CALL_MAX`]. An event that is retried and given up again
-    /// meanwhile is not retried once more.
+    /// Retries or drops all present dead letters, or all of one object, oldest first, in steps of
+    /// [`PER_CALL_MAX`]. An event that is retried and given up again meanwhile is not retried once
+    /// more.
     ///
-    /// Calling again is safe, and goes on at the first one that is left. If the future is dropped,
-    /// any number of steps have been made.
+    /// Calling again is safe, and continues at the first dead letter left. If the future is
+    /// dropped, any number of steps may be done.
     ///
     /// # Errors
-    /// As [`Control::settle`]. The steps until then are done.
+    /// As [`Control::settle`]. Earlier steps stay done.
     pub async fn settle_all(&self, by: By<'_>, settle: Settle, object: Option<&[u8]>) -> Result<SettledAll, ControlError> {
         let wanted = object.map(escape::name);
         let mut all = SettledAll::default();
@@ -224,7 +225,7 @@ impl Control {
     }
 }
 
-/// An id of a dead letter.
+/// Returns the id if it is a valid id of a dead letter.
 fn checked(dead_id: &str) -> Result<&str, ControlError> {
     if reply::is_entry_id(dead_id) { Ok(dead_id) } else { Err(ControlError::DeadId(dead_id.to_owned())) }
 }
@@ -240,7 +241,7 @@ async fn read<C: ConnectionLike>(
     let unreadable = || ControlError::reply(WHAT, "an entry is not an id and its fields");
     let [from, to] = bounds;
     let (mut letters, mut from): (Vec<DeadLetter>, _) = (Vec::new(), from.to_owned());
-    // A page ends early where its events are large.
+    // If events are large, one reply has fewer entries than asked for.
     while letters.len() < count {
         let items = log::rows(conn, WHAT, keys.events_dead(), [command, &from, to], count - letters.len()).await?;
         let [_, _, _, entries, more] = <[Value; 5]>::try_from(items).map_err(|_| unreadable())?;

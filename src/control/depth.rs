@@ -1,4 +1,4 @@
-//! How many events are queued, by a walk over all queues.
+//! The number of queued events, by a walk over all queues.
 
 use std::collections::{BinaryHeap, HashMap};
 
@@ -9,22 +9,23 @@ use super::stats::{COMMANDS_PER_CALL, ask};
 use super::{Control, ControlError, reply};
 use crate::escape;
 
-/// How many prefixes [`Control::depth`] tells apart; the rest is counted under an empty one.
+/// Maximum number of prefixes that [`Control::depth`] lists. Further prefixes are counted under an
+/// empty one.
 pub const PREFIXES_MAX: usize = 10_000;
 
-/// How many objects with events [`Control::depth`] remembers, so that none counts twice while Redis
-/// moves its tables.
+/// Maximum number of objects that [`Control::depth`] remembers. So none counts twice while Redis
+/// resizes its tables.
 const SEEN_MAX: usize = 4 << 20;
 
-/// Objects of which the names begin alike.
+/// Objects whose names have the same prefix.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PrefixDepth {
-    /// The name up to its first colon; all of it if it has none.
+    /// The name up to its first colon, or the whole name if it has none.
     pub prefix: String,
     /// Objects with events.
     pub objects: u64,
-    /// Their queued events.
+    /// Queued events of these objects.
     pub events: u64,
 }
 
@@ -34,14 +35,14 @@ pub struct PrefixDepth {
 pub struct ObjectDepth {
     /// The object.
     pub object: String,
-    /// Its [escaped](crate::escape::name) name, if that differs.
+    /// [Escaped](crate::escape::name) form of `object`, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object_escaped: Option<String>,
-    /// Its queued events.
+    /// Number of queued events.
     pub events: u64,
 }
 
-/// The result of [`Control::depth`]: queued events, without those in flight or held.
+/// The result of [`Control::depth`]. Counts queued events, not events in flight or held.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Depth {
@@ -49,19 +50,20 @@ pub struct Depth {
     pub events_queued: u64,
     /// Objects with queued events.
     pub objects_with_events: u64,
-    /// The same by prefix, most events first.
+    /// The same counts by prefix, most events first.
     pub by_prefix: Vec<PrefixDepth>,
-    /// The objects with most events queued.
+    /// The objects with the most queued events.
     pub top: Vec<ObjectDepth>,
 }
 
 impl Control {
     /// Counts the queued events of every object, by prefix, and finds the `top` longest queues.
     ///
-    /// Cost: SCAN over all keys and one LLEN for each object with events, in bounded steps. Memory:
-    /// the prefixes (at most [`PREFIXES_MAX`]), `top` names, and 8 bytes for each object with
-    /// events up to 32 MiB. Exact in a system at rest; in a live one each queue is counted at some
-    /// moment of the walk. Only reads; may be called again, and dropped at any time.
+    /// Cost: SCAN over all keys, and one LLEN for each object with events, in bounded steps.
+    /// Memory: the prefixes (at most [`PREFIXES_MAX`]), `top` names, and 8 bytes for each object
+    /// with events, up to 32 MiB. In a system at rest the result is exact. In a live system each
+    /// queue is counted at some moment of the walk. Only reads; may be called again, and dropped at
+    /// any time.
     ///
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked.
@@ -82,7 +84,7 @@ impl Control {
                     pipe.cmd("LLEN").arg([keys.prefix().as_bytes(), key].concat());
                 }
                 for (key, answer) in some.iter().zip(ask(&mut conn, "the queues", &mut pipe).await?) {
-                    // Gone meanwhile, or another program's key that ends as ours do.
+                    // The key is gone, or belongs to another program.
                     let Some(events) = answer.as_ref().ok().and_then(reply::number).filter(|events| *events > 0) else {
                         continue;
                     };

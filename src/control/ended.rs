@@ -1,4 +1,4 @@
-//! What became of the last events of an object, as far as the event log and the dead letters tell.
+//! The results of an object's last events, as far as the event log and the dead letters have them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,71 +12,70 @@ use super::{Control, ControlError, RowId, reply};
 use crate::keys::Keys;
 use crate::wire;
 
-/// How many rows of the log, and how many dead letters, [`Control::ended`] looks at: the newest.
+/// Number of log rows, and of dead letters, that [`Control::ended`] reads: the newest ones.
 pub const ROWS_MAX: u64 = 1000;
-/// How many events [`Control::ended`] returns.
+/// Maximum number of events that [`Control::ended`] returns.
 pub const EVENTS_MAX: usize = 5;
 
-/// How many rows one call of the script looks at; events may be large.
+/// Maximum number of rows that one call of the script reads. Events may be large.
 const PER_CALL: u64 = 100;
 
-/// An event that is over.
+/// A finalized event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct EndedEvent {
-    /// Its id; nothing where the row lacks it.
+    /// Id of the event; none if the row lacks it.
     pub id: Option<u64>,
-    /// What became of it.
+    /// Result of the event.
     pub status: LogStatus,
-    /// How often it had failed.
+    /// Number of failed deliveries.
     pub attempts: Option<u64>,
-    /// Its last error; nothing where it was delivered.
+    /// Last error; none if the event was delivered.
     pub error: Option<String>,
-    /// The results of its handlers as the log has them, one JSON object; none without results, or
-    /// if they have more than 64 KiB.
+    /// Results of its handlers as in the log, one JSON object. None without results, or if they
+    /// exceed 64 KiB.
     #[serde(serialize_with = "reply::as_json", skip_serializing_if = "Option::is_none")]
     pub results: Option<String>,
-    /// When it ended, ms since the epoch by Redis' clock.
+    /// Time when it was finalized, ms since the epoch by Redis' clock.
     pub at_ms: u64,
-    /// The id of its dead letter, where that is still there.
+    /// Id of its dead letter, if that still exists.
     pub dead_id: Option<RowId>,
 }
 
 impl EndedEvent {
-    /// The results by the ids of the handlers: JSON text on one line each. Empty without results.
+    /// Returns the results by handler id, as JSON text on one line each. Empty without results.
     pub fn results(&self) -> BTreeMap<String, String> {
         self.results.as_deref().map(reply::members).unwrap_or_default()
     }
 }
 
-/// What [`Control::ended`] has found, and how far it has looked.
+/// The result of [`Control::ended`], and how many rows it read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Ended {
-    /// The object's last events that are over, those with the highest ids first; at most
-    /// [`EVENTS_MAX`].
+    /// The object's last finalized events, highest ids first; at most [`EVENTS_MAX`].
     pub events: Vec<EndedEvent>,
-    /// How many rows of the log were looked at, the newest.
+    /// Number of log rows read, from the newest.
     pub log_rows: u64,
-    /// How many dead letters were looked at, the newest.
+    /// Number of dead letters read, from the newest.
     pub dead_letters: u64,
-    /// Whether that was all there is of both; else older rows were not looked at.
+    /// Whether all rows and dead letters were read. Otherwise older ones were not.
     pub complete: bool,
-    /// Keys of a wrong type, which could not be looked at.
+    /// Keys of a wrong type, which could not be read.
     pub unreadable: Vec<String>,
 }
 
 impl Control {
     /// Looks for the object's last events in the newest [`ROWS_MAX`] rows of the event log and as
-    /// many dead letters, until [`EVENTS_MAX`] are found in each. If the log is off it has only
+    /// many dead letters, until [`EVENTS_MAX`] are found in each. If the log is off, it has only
     /// events completed with errors.
     ///
     /// Each step reads up to 100 rows or 1 MiB, and returns only the rows of the object. Only
     /// reads; may be called again.
     ///
     /// # Errors
-    /// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked.
-    /// A stream of a wrong type is no error: it is listed in `unreadable`.
+    /// [`ControlError::Name`] for an invalid object name. Other errors if Redis cannot be asked. A
+    /// stream of a wrong type is not an error: it is listed in `unreadable`.
     pub async fn ended(&self, object: impl AsRef<[u8]>) -> Result<Ended, ControlError> {
         let (mut conn, keys) = (self.connection(), &self.keys);
         let object = keys.found(&object)?;
@@ -101,7 +100,7 @@ impl Control {
     }
 }
 
-/// What a stream has of the object, newest first.
+/// Rows of the object in one stream, newest first.
 #[derive(Default)]
 struct Found {
     rows: Vec<(RowId, EndedEvent)>,

@@ -1,52 +1,52 @@
-//! Why an operation of a [`Control`](super::Control) failed.
+//! The error of an operation of a [`Control`](super::Control).
 
 use crate::event::NameError;
 use crate::wire::ScriptError;
 
-/// Why a look at the system, or an action of an operator, failed.
+/// The reason why a look at the system, or an action of an operator, failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// The URL cannot be read; nothing was sent.
+    /// The URL is invalid; nothing was sent.
     #[error("{reason}")]
     Url {
         /// The reason, without any part of the URL.
         reason: String,
     },
-    /// Redis could not be asked, or refused.
+    /// Redis could not be asked, or returned an error.
     #[error("Redis did not answer {what}: {source}")]
     Redis {
-        /// What was being read.
+        /// The part that was being read.
         what: &'static str,
         /// The error of the connection or of Redis.
         source: redis::RedisError,
     },
-    /// Redis answered in a form that this version does not know.
+    /// The reply has a form that this version does not know.
     #[error("unexpected answer to {what}: {answer}; is another version of seriatim at work on these keys?")]
     Reply {
-        /// What was being read.
+        /// The part that was being read.
         what: &'static str,
-        /// What is wrong with the answer.
+        /// The defect of the reply.
         answer: String,
     },
-    /// The name given is no object's name.
+    /// The given name is not a valid object name.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// There are as many rules as there may be; nothing was done.
+    /// The maximum number of rules is reached; nothing was done.
     #[error(
         "there are {0} pauses and blocks already: nothing was done; a prefix, as in work:*, is one rule for all of its objects"
     )]
     Rules(u64),
-    /// What was given is no id of a dead letter, and no cursor of their list.
+    /// The given text is neither an id of a dead letter nor a cursor of their list.
     #[error("{0:?} is no id of a dead letter; `seriatim dead list` shows them, they are like 1767225600000-0")]
     DeadId(String),
-    /// What was given is no id of a row of the log, and no cursor of the log.
+    /// The given text is neither an id of a row of the log nor a cursor of the log.
     #[error("{0:?} is no id of a row of the log; `seriatim log --json` shows them as \"log_id\", they are like 1767225600000-0")]
     LogId(String),
-    /// What was given is no cursor of this list.
+    /// The given text is not a cursor of this list.
     #[error("{0:?} is no cursor of this list; pass one that a page of the same list has")]
     Cursor(String),
-    /// The Redis user may not do what the action needs; nothing was done.
+    /// The Redis user lacks a right that the action needs; nothing was done.
     #[error(
         "the Redis user may not use {0} on these keys, nothing was done; docs/protocol.md, \"Permissions\", lists what an operator needs"
     )]
@@ -56,7 +56,7 @@ pub enum ControlError {
     WrongType {
         /// The key.
         key: String,
-        /// Its type.
+        /// The type found.
         found: String,
     },
 }

@@ -1,13 +1,14 @@
-//! Forgetting: what Redis keeps of an idle object, the id of its last event delivered, goes.
+//! Forgetting: deletes the id of the last delivered event of an idle object.
 //!
-//! An object whose events are all delivered leaves one key, so that its next event can say which
-//! one it follows on. If objects come and go for good, these keys pile up. [`Control::forget`]
-//! deletes them by name; the option `forget_after` of workers deletes them after a while.
+//! An object whose events are all delivered leaves one key: the id of the last event, which becomes
+//! the `prev` of the next one. If objects come and go for good, these keys pile up.
+//! [`Control::forget`] deletes them by name; the worker option `forget_after` deletes them after a
+//! time.
 //!
-//! The next event of a forgotten object has `prev` 0, as if it were the first one. Its id is above
-//! all ids before, so that a receiver which remembers the object applies it, by [the
-//! rule](crate::consume::judge) as it is; but it can no longer tell from `prev` whether it has
-//! missed an event before this one. A receiver that has forgotten the object, too, starts anew.
+//! The next event of a forgotten object has `prev` 0, like a first event. Its id is above all
+//! earlier ids. So a receiver that remembers the object applies the event by [the usual
+//! rule](crate::consume::judge). But the receiver cannot see from `prev` whether it missed an event
+//! before this one. A receiver that has also forgotten the object starts anew.
 
 use super::{Control, ControlError};
 pub use crate::wire::Forgot;
@@ -15,15 +16,15 @@ use crate::wire::{self, OBJECTS_MAX, ScriptError};
 
 impl Control {
     /// Forgets those of these objects that are idle: without events, without an owner, not held.
-    /// All others stay as they are. Returns the result of each, in the order of the names.
+    /// All others stay unchanged. Returns the result of each, in the order of the names.
     ///
-    /// Each object is looked at and forgotten in one atomic step; there is a step for every 250 of
-    /// them. If the future is dropped, or fails, any number of steps have been made. Calling again
+    /// Each object is checked and forgotten in one atomic step; a call of Redis has up to 250
+    /// objects. If the future is dropped or fails, any number of calls may be done. Calling again
     /// is safe.
     ///
     /// # Errors
-    /// [`ControlError::Name`] for a name that no object can have, before anything is forgotten;
-    /// others if Redis cannot be asked.
+    /// [`ControlError::Name`] for an invalid object name, before anything is forgotten. Other
+    /// errors if Redis cannot be asked.
     pub async fn forget(&self, objects: &[impl AsRef<[u8]>]) -> Result<Vec<Forgot>, ControlError> {
         const WHAT: &str = "lua/forget.lua";
         let (mut conn, keys) = (self.connection(), &self.keys);

@@ -1,4 +1,4 @@
-//! The handle that has all operations.
+//! The handle with all operations.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use super::ControlError;
 use super::connection::{AnyConnection, Own};
 use crate::keys::{Keys, NamespaceError};
 
-/// A handle to one namespace: looks at the live system, and does what an operator may do.
+/// A handle to one namespace: reads the live system, and performs the actions of an operator.
 ///
 /// Cheap to clone. All clones share one connection, and any number of operations may run at once.
 /// The command line, a dashboard and an HTTP API use the same methods.
@@ -51,29 +51,30 @@ use crate::keys::{Keys, NamespaceError};
 /// ```
 #[derive(Clone)]
 pub struct Control {
-    /// Cloned once per operation. The lock is held only for that.
+    /// Cloned once per operation. The lock is held only while cloning.
     connection: Arc<Mutex<AnyConnection>>,
     pub(super) keys: Keys,
 }
 
 impl Control {
     /// Connects to Redis at `host[:port]`, `redis://[user:password@]host[:port][/db]` or
-    /// `unix:///path`. A connection attempt and every reply may take 5 s each.
+    /// `unix:///path`. A connection attempt, and each reply, may take up to 5 s.
     ///
-    /// The next operation after the connection was lost makes a new one. No command is sent twice:
-    /// the operation that lost the connection fails.
+    /// After a loss, the next operation connects again. No command is sent twice: the operation
+    /// that lost the connection fails.
     ///
     /// # Errors
-    /// [`ControlError::Url`] and [`ControlError::Redis`]. The password is in neither.
+    /// [`ControlError::Url`] and [`ControlError::Redis`]. Neither contains the password.
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, ControlError> {
         Ok(Self::new(Own::connect(url.as_ref()).await?))
     }
 
-    /// Uses a connection of the caller's: a `MultiplexedConnection`, a `ConnectionManager`, or any
-    /// other whose clones share what is behind it. It is cloned once per operation.
+    /// Uses a connection that the caller provides: a `MultiplexedConnection`, a
+    /// `ConnectionManager`, or any other type whose clones share one connection. It is cloned once
+    /// per operation.
     ///
-    /// The caller sets its timeouts, and makes it anew. A `MultiplexedConnection` waits 500 ms for
-    /// a reply unless told otherwise; 5 s are enough for every operation.
+    /// The caller sets its timeouts and reconnects it. By default a `MultiplexedConnection` waits
+    /// 500 ms for a reply; 5 s are enough for every operation.
     pub fn new<C>(connection: C) -> Self
     where
         C: ConnectionLike + Clone + Send + 'static,
@@ -81,14 +82,14 @@ impl Control {
         Self { connection: Arc::new(Mutex::new(AnyConnection::new(connection))), keys: Keys::new() }
     }
 
-    /// Looks at these keys. Default: those without a namespace.
+    /// Selects these keys. Default: the keys without a namespace.
     #[must_use]
     pub fn with_keys(mut self, keys: Keys) -> Self {
         self.keys = keys;
         self
     }
 
-    /// Looks at the keys of a namespace: 1 to 64 of `A-Z a-z 0-9 _ . -`.
+    /// Selects the keys of a namespace: 1 to 64 of `A-Z a-z 0-9 _ . -`.
     ///
     /// # Errors
     /// [`NamespaceError`] for another name.
@@ -96,12 +97,12 @@ impl Control {
         Ok(self.with_keys(Keys::with_namespace(namespace)?))
     }
 
-    /// The keys it looks at.
+    /// Returns the selected keys.
     pub fn keys(&self) -> &Keys {
         &self.keys
     }
 
-    /// Redis's time, ms since the epoch.
+    /// Returns the time of Redis, ms since the epoch.
     ///
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked.
@@ -109,7 +110,7 @@ impl Control {
         super::reply::now_ms(&mut self.connection()).await
     }
 
-    /// A connection for one operation.
+    /// Returns a connection for one operation.
     pub(super) fn connection(&self) -> AnyConnection {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner).another()
     }
@@ -117,7 +118,7 @@ impl Control {
 
 impl fmt::Debug for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The connection may know a password.
+        // The connection is left out, because it may contain a password.
         f.debug_struct("Control").field("keys", &self.keys).finish_non_exhaustive()
     }
 }

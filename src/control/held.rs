@@ -1,5 +1,5 @@
-//! Held objects, paused ones among them: why each waits and until when; released at once, or rid of
-//! the event at their head.
+//! Held objects, including paused ones: reason and due time of each; releasing an object, or
+//! skipping its first event.
 
 use std::collections::BTreeMap;
 
@@ -11,28 +11,28 @@ use crate::escape;
 use crate::wire::operator::{self, HeldReply, RELEASE_PER_CALL_MAX, ReleasedOne};
 pub use crate::wire::operator::{By, Released};
 
-/// How many held objects one call reads at most.
+/// Maximum number of held objects that one call reads.
 pub const PER_CALL_MAX: usize = 250;
 
-/// What a held object waits for.
+/// The condition that ends a hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum WaitsFor {
-    /// Its event has failed, and is tried again later.
+    /// The first event has failed and is tried again later.
     Retry,
-    /// Its worker is gone: another one goes on with it.
+    /// The worker is gone; another worker continues.
     Takeover,
-    /// Other objects have a turn.
+    /// The object gave way to other objects.
     Yield,
-    /// Its worker was stopped, started again with fewer slots, or its sink was unavailable for
-    /// long: another one goes on with it.
+    /// The worker was stopped, started again with fewer slots, or had its sink unavailable for
+    /// long. Another worker continues.
     Stop,
-    /// An operator has released it, or skipped an event of it: any worker goes on with it.
+    /// An operator has released the object, or skipped an event of it. Any worker continues.
     Released,
-    /// Until an operator releases it.
+    /// The object waits until an operator releases it.
     Operator,
-    /// Until the rules over it are lifted.
+    /// The object waits until the rules that match it are lifted.
     Rule,
 }
 
@@ -40,97 +40,97 @@ pub enum WaitsFor {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct HeldObject {
-    /// Its name; bytes that are not UTF-8 are shown as U+FFFD.
+    /// Name of the object; bytes that are not UTF-8 are shown as U+FFFD.
     pub object: String,
-    /// Its [escaped](crate::escape::name) name, if that differs.
+    /// [Escaped](crate::escape::name) form of `object`, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object_escaped: Option<String>,
-    /// What it waits for.
+    /// The condition that ends the hold.
     pub waits_for: WaitsFor,
-    /// When it is due, ms since the epoch; nothing: until an operator or a rule releases it.
+    /// Due time, ms since the epoch; none if the object waits for an operator or a rule.
     pub due_ms: Option<u64>,
-    /// The id of the event at its head; nothing where no event of it is in hand.
+    /// Id of the first event of the held batch; none without a batch.
     pub id: Option<u64>,
-    /// How often that event has failed.
+    /// Number of failed deliveries of that event.
     pub attempts: u64,
-    /// How many workers died with it in hand.
+    /// Number of workers that died with that event in flight.
     pub crashes: u64,
-    /// How many events are in its batch; others may be queued behind them.
+    /// Number of events in the held batch. Others may be queued behind them.
     pub events: u64,
-    /// Why it is held, as it was noted: with the last error. Of a paused object, why it was held
-    /// before.
+    /// Recorded reason of the hold, with the last error. For a paused object, the reason before the
+    /// pause.
     pub why: String,
-    /// The rules that are over a paused object, blocks first, and those that are lifted but still
-    /// being woken. Empty for all others.
+    /// Rules that match a paused object, blocks first. Includes lifted rules whose objects are
+    /// still being woken. Empty for all other objects.
     pub rules: Vec<Rule>,
 }
 
-/// Some held objects.
+/// One page of held objects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct HeldPage {
-    /// Redis's time, ms since the epoch.
+    /// Time of Redis, ms since the epoch.
     pub now_ms: u64,
-    /// Of [`Control::held`] by due time, those that wait for an operator last; of
-    /// [`Control::paused`] by name.
+    /// The objects. From [`Control::held`] sorted by due time, with those that wait for an operator
+    /// last; from [`Control::paused`] sorted by name.
     pub objects: Vec<HeldObject>,
-    /// The next page; none if there are no more.
+    /// Cursor of the next page; none if there are no more.
     pub next: Option<Cursor>,
 }
 
 /// The result of [`Control::skip`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Skipped {
-    /// The event is a dead letter, and the object due at once.
+    /// The event is now a dead letter, and the object is due at once.
     Skipped {
-        /// The event's id.
+        /// Id of the event.
         id: u64,
-        /// The id of its dead letter.
+        /// Id of the new dead letter.
         dead_id: RowId,
-        /// How many events are left of the held batch.
+        /// Number of events left in the held batch.
         left: u64,
     },
-    /// It is not held. Its owner, empty if it has none.
+    /// The object is not held. The value is its owner, empty if it has none.
     NotHeld(String),
-    /// A rule holds it: it goes on when the rule is lifted.
+    /// A rule holds the object. It continues when the rule is lifted.
     Paused,
-    /// It is held, but no event of it has been in hand. Why it is held, empty for a yield.
+    /// The object is held but has no batch. The value is the reason of the hold, empty for a yield.
     NoBatch(String),
-    /// Its head is another event.
+    /// The first event has another id, which is the value.
     Other(u64),
 }
 
-/// Which held objects [`Control::release_all`] releases; by default all.
+/// Selects the held objects for [`Control::release_all`]; by default all.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Which<'a> {
-    /// Only those whose names begin so.
+    /// Only objects whose names begin with this text.
     pub prefix: &'a str,
-    /// Only those whose reason ([`HeldObject::why`]) contains this text.
+    /// Only objects whose reason ([`HeldObject::why`]) contains this text.
     pub why: &'a str,
-    /// Only those that wait for an operator.
+    /// Only objects that wait for an operator.
     pub until_released: bool,
 }
 
-/// The counts of a [`Control::release_all`].
+/// The counts of [`Control::release_all`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReleasedAll {
-    /// How many objects were released.
+    /// Number of released objects.
     pub released: u64,
-    /// How many were due already.
+    /// Number of objects that were already due.
     pub due: u64,
 }
 
 impl Control {
-    /// Reads up to `count` held objects (1 to [`PER_CALL_MAX`]) that come behind `after`; from the
-    /// beginning without. With `until_released`, only those that wait for an operator.
+    /// Reads up to `count` held objects (1 to [`PER_CALL_MAX`]). Begins behind `after`, or at the
+    /// beginning without it. With `until_released`, only objects that wait for an operator.
     ///
-    /// An object whose due time changes between two pages may be missed, or be in both; no other
-    /// is. Only reads; may be called again.
+    /// An object whose due time changes between two pages may be missed, or be in both. No other
+    /// object is. Only reads; may be called again.
     ///
     /// # Errors
-    /// [`ControlError::Cursor`] for a cursor of another list; others if Redis cannot be asked, also
-    /// if `objects.held` is no sorted set.
+    /// [`ControlError::Cursor`] for a cursor of another list. Other errors if Redis cannot be
+    /// asked, or if `objects.held` is not a sorted set.
     pub async fn held(&self, until_released: bool, after: Option<&Cursor>, count: usize) -> Result<HeldPage, ControlError> {
         let after = after.map(place).transpose()?;
         let count = count.clamp(1, PER_CALL_MAX);
@@ -140,14 +140,15 @@ impl Control {
         Ok(HeldPage { now_ms, objects: page.into_iter().map(HeldObject::of).collect(), next })
     }
 
-    /// Reads up to `count` paused objects (1 to [`PER_CALL_MAX`]), by the bytes of their names,
-    /// that come behind `after`; from the beginning without. Each comes with the rules over it.
+    /// Reads up to `count` paused objects (1 to [`PER_CALL_MAX`]), in the byte order of their
+    /// names, each with the rules that match it. Begins behind `after`, or at the beginning without
+    /// it.
     ///
     /// Only reads; may be called again.
     ///
     /// # Errors
-    /// [`ControlError::Cursor`] for a cursor of another list; others if Redis cannot be asked, also
-    /// if `objects.paused` is no sorted set.
+    /// [`ControlError::Cursor`] for a cursor of another list. Other errors if Redis cannot be
+    /// asked, or if `objects.paused` is not a sorted set.
     pub async fn paused(&self, after: Option<&Cursor>, count: usize) -> Result<HeldPage, ControlError> {
         let after = after.map(name).transpose()?;
         let count = count.clamp(1, PER_CALL_MAX);
@@ -164,34 +165,34 @@ impl Control {
         Ok(HeldPage { now_ms: page.now_ms, objects: page.objects.into_iter().map(paused).collect(), next })
     }
 
-    /// Makes a held object due at once, whatever it waits for, and wakes a worker. Its attempts and
-    /// crashes stay counted. The [actions](Control::actions) keep a record.
+    /// Makes a held object due at once, for whatever reason it is held, and wakes a worker.
+    /// Attempts and crashes stay counted. Recorded in the [actions](Control::actions).
     ///
-    /// One atomic step. Calling again is safe. After a lost reply it may release the object once
-    /// more, if it has failed again meanwhile.
+    /// One atomic step. Calling again is safe. After a lost reply, a second call may release the
+    /// object once more if it failed again meanwhile.
     ///
     /// # Errors
-    /// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked
-    /// or does not allow it.
+    /// [`ControlError::Name`] for an invalid object name. Other errors if Redis cannot be asked or
+    /// forbids it.
     pub async fn release(&self, by: By<'_>, object: impl AsRef<[u8]>) -> Result<Released, ControlError> {
         let object = self.keys.found(&object)?;
         Ok(operator::release(&mut self.connection(), &self.keys, by, object).await?)
     }
 
-    /// Releases all held objects, or some of them, that are held when it begins, in steps of 100:
-    /// each is made due at once as by [`Control::release`], with a record in the
+    /// Releases all objects that are held at the beginning, or the selected ones, in steps of 100.
+    /// Each is made due at once as by [`Control::release`], and recorded in the
     /// [actions](Control::actions). Objects that wait for a rule stay. `progress` is called after
     /// each step.
     ///
-    /// An object that becomes held meanwhile may be released or not, also one that was released and
-    /// has failed again.
+    /// An object that becomes held meanwhile may be released or not. The same holds for an object
+    /// that was released and failed again.
     ///
-    /// Calling again is safe, and goes on where the first call ended. If the future is dropped, any
-    /// number of steps have been made.
+    /// Calling again is safe and continues after the released objects. If the future is dropped,
+    /// any number of steps may be done.
     ///
     /// # Errors
-    /// As [`Control::release`]. The steps until then are done; `progress` has told how many objects
-    /// they released.
+    /// As [`Control::release`]. Earlier steps stay done; `progress` has received the number of
+    /// released objects.
     pub async fn release_all(
         &self,
         by: By<'_>,
@@ -203,8 +204,8 @@ impl Control {
         let mut all = ReleasedAll::default();
         let mut cursor = 0_u64;
         loop {
-            // Not by the time, which a release changes: an object that fails again and again would
-            // come again and again.
+            // Not in the order of due times, which a release changes: an object that keeps failing
+            // would appear again and again.
             let mut ask = redis::cmd("ZSCAN");
             ask.arg(keys.objects_held()).arg(cursor).arg("COUNT").arg(RELEASE_PER_CALL_MAX);
             let page = ask.query_async(&mut conn).await;
@@ -228,12 +229,13 @@ impl Control {
         }
     }
 
-    /// Sends the event at the head of a held object to the dead letters. The object is due at once
-    /// and goes on with the next event, `prev` being the last event delivered. With `id`, only if
-    /// that is the event's id: the event that an operator has looked at may be over meanwhile. The
-    /// [actions](Control::actions) keep a record.
+    /// Moves the first event of a held object to the dead letters. The object is due at once and
+    /// continues with the next event, whose `prev` is the last delivered event. If `id` is given,
+    /// skips only the event with this id: the event that the operator saw may be over. Recorded in
+    /// the [actions](Control::actions).
     ///
-    /// One atomic step. With an `id`, calling again is safe; without, it may skip the next event.
+    /// One atomic step. With an `id`, calling again is safe. Without one, a second call may skip
+    /// the next event.
     ///
     /// # Errors
     /// As [`Control::release`].
@@ -250,12 +252,12 @@ impl Control {
     }
 }
 
-/// The beginning of a cursor of the held objects; the due time, a blank and the name follow.
+/// Beginning of a cursor of the held objects. The due time, a blank and the name follow.
 const DUE: &str = "due ";
-/// The beginning of a cursor of the paused objects; the name follows.
+/// Beginning of a cursor of the paused objects. The name follows.
 const NAME: &str = "name ";
 
-/// The place behind a held object. Names are escaped, because a cursor is text.
+/// Returns the cursor behind a held object. Names are escaped, because a cursor is text.
 fn cursor(last: &HeldReply) -> Cursor {
     Cursor::from(format!("{DUE}{} {}", last.due, escape::name(&last.object)))
 }
@@ -297,7 +299,7 @@ impl HeldObject {
     }
 }
 
-/// What follows from the reason that was noted, which is what it was held for at first.
+/// Derives the condition that ends the hold from the recorded reason.
 fn waits_for(operator: bool, why: &str) -> WaitsFor {
     match why.split(':').next().unwrap_or_default() {
         _ if operator => WaitsFor::Operator,

@@ -1,7 +1,7 @@
-//! Opaque places: the cursor of a list, and the id of a row.
+//! Opaque text types: the cursor of a list, and the id of a row.
 //!
-//! Both are text of no stated form. Keep them, show them, send them to a client and take them back;
-//! do not read or build them. A later version may give them another form, e.g. for a namespace of
+//! Neither has a documented form. Store them, show them, send them to a client and accept them
+//! back; do not parse or build them. A later version may change the form, e.g. for a namespace of
 //! several partitions.
 
 use std::convert::Infallible;
@@ -18,7 +18,7 @@ macro_rules! opaque {
         pub struct $name(String);
 
         impl $name {
-            /// As text.
+            /// Returns the text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -54,7 +54,7 @@ macro_rules! opaque {
             }
         }
 
-        /// Takes any text. The operation that is given it tells if the text is invalid.
+        /// Accepts any text. The operation that uses it returns an error if the text is invalid.
         impl FromStr for $name {
             type Err = Infallible;
 
@@ -66,31 +66,31 @@ macro_rules! opaque {
 }
 
 opaque! {
-    /// A place in a list, from which the next page is read. The page before has it, or it is made
-    /// from a row by [`Cursor::from`] or from a time by [`Cursor::since`].
+    /// A position in a list, from which the next page is read. It comes from the page before, from
+    /// a row by [`Cursor::from`], or from a time by [`Cursor::since`].
     ///
-    /// Opaque text. It is of one list in one order: in another list it is refused or leads
-    /// elsewhere. It stays valid if rows come and go.
+    /// Opaque text, for one list in one order. In another list it is refused, or points to another
+    /// position. It stays valid when rows are added or removed.
     Cursor
 }
 
 opaque! {
     /// The id of a dead letter, of a row of the event log, or of an action.
     ///
-    /// Opaque text, of one kind of row. Ids of one kind are unique within a namespace.
+    /// Opaque text, for one kind of row. Ids of one kind are unique within a namespace.
     RowId
 }
 
 impl Cursor {
-    /// The place in the event log before all that was finalized at this time (ms since the epoch)
-    /// or later. None for 0, which means the beginning.
+    /// Returns the position in the event log before all events finalized at this time (ms since the
+    /// epoch) or later. None for 0: the beginning needs no cursor.
     pub fn since(ms: u64) -> Option<Self> {
         ms.checked_sub(1).map(|before| Self(format!("{before}-{}", u64::MAX)))
     }
 }
 
-/// The place behind a row in a list of dead letters, of the event log, or of actions, in the
-/// direction in which the list is read.
+/// The position behind a row in a list of dead letters, log rows or actions, in the direction in
+/// which the list is read.
 impl From<&RowId> for Cursor {
     fn from(row: &RowId) -> Self {
         Self(row.0.clone())

@@ -1,8 +1,8 @@
-//! The log of events: what became of each that is finalized, in the order in which that was.
-//! Workers write it where their event log is on.
+//! The event log: the result of each finalized event, in the order of finalizing. Workers write it
+//! if their event log is on.
 //!
-//! A row is written in the step that finalizes its event, exactly once. The ids of the rows give
-//! the order; the oldest rows are trimmed away.
+//! The step that finalizes an event writes its row, exactly once. Row ids give the order. The
+//! oldest rows are trimmed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,25 +17,25 @@ use super::{Control, ControlError, Cursor, RowId, reply};
 use crate::escape;
 use crate::wire;
 
-/// How many rows one call reads at most; events may be large.
+/// Maximum number of rows that one call reads. Events may be large.
 pub const PER_CALL_MAX: usize = 100;
 
-/// What became of an event.
+/// The result of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LogStatus {
-    /// It was delivered.
+    /// The event was delivered.
     Completed,
-    /// Its attempts were used up, and its retry policy says that it is over.
+    /// The attempts were used up, and the retry policy completes the event.
     CompletedWithErrors,
-    /// It went to the dead letters.
+    /// The event went to the dead letters.
     Dead,
-    /// Something that another version of this program wrote.
+    /// A word that this version does not know.
     Other(String),
 }
 
 impl LogStatus {
-    /// The word in the log.
+    /// Returns the word used in the log.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Completed => "completed",
@@ -69,46 +69,47 @@ impl fmt::Display for LogStatus {
 
 /// One row of the log. A field that a row lacks is `None` or empty.
 ///
-/// It serializes as
+/// A row serializes as
 /// `{"log_id":"1700-0","status":"completed","id":12,"prev":7,"object":"work:1","event":{…},"error":null,"attempts":0,"taken_ms":1690,
-/// "finalized_ms":1700}`, the event as that of a [dead letter](super::DeadLetter). Where handlers
-/// had results, `"results":{"mail":…}` follows.
+/// "finalized_ms":1700}`.
+/// The event has the form of a [dead letter](super::DeadLetter)'s event. If handlers had results,
+/// `"results":{"mail":…}` follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogEntry {
-    /// Its id.
+    /// Id of the row.
     pub log_id: RowId,
-    /// What became of the event.
+    /// Result of the event.
     pub status: LogStatus,
-    /// The event's id.
+    /// Id of the event.
     pub id: Option<u64>,
-    /// The id of the last event of the object delivered before.
+    /// Id of the last event of the object that was delivered before.
     pub prev: Option<u64>,
     /// The object.
     pub object: String,
-    /// Its [escaped](crate::escape::name) name, if that differs.
+    /// [Escaped](crate::escape::name) form of `object`, if it differs.
     pub object_escaped: Option<String>,
     /// The event, byte for byte.
     pub event: Vec<u8>,
-    /// Its last error; nothing where it was delivered.
+    /// Last error; none if the event was delivered.
     pub error: Option<String>,
-    /// How often its delivery failed before.
+    /// Number of failed deliveries.
     pub attempts: Option<u64>,
-    /// When the worker that finalized it was given it, ms since the epoch by Redis' clock; nothing
-    /// where an operator skipped it.
+    /// Time at which the finalizing worker took the event, ms since the epoch by Redis' clock; none
+    /// if an operator skipped it.
     pub taken_ms: Option<u64>,
-    /// The results of the handlers that have succeeded: the text of one JSON object, by the ids of
-    /// the handlers. None if no handler had a result.
+    /// Results of the successful handlers by handler id: the text of one JSON object. None if no
+    /// handler had a result.
     pub results: Option<String>,
-    /// When it was finalized, ms since the epoch by Redis' clock. Never less than in the row
-    /// before, also where that clock was put back.
+    /// Time at which the event was finalized, ms since the epoch by Redis' clock. Never less than
+    /// in the row before, even if that clock was set back.
     pub finalized_ms: u64,
 }
 
 impl LogEntry {
-    /// The JSON text, on one line, of a top-level member of the event, e.g. of its own time;
-    /// nothing where it has none or is no JSON object. Of a member that is there twice the last one
-    /// counts.
+    /// Returns the JSON text, on one line, of a top-level member of the event, e.g. its own time.
+    /// None if the member is absent or the event is not a JSON object. If the member occurs twice,
+    /// the last one counts.
     pub fn member(&self, name: &str) -> Option<String> {
         let members: BTreeMap<String, &RawValue> = serde_json::from_slice(&self.event).ok()?;
         members.get(name).map(|value| value.get().replace(['\r', '\n'], " "))
@@ -116,12 +117,12 @@ impl LogEntry {
 }
 
 impl LogEntry {
-    /// The results by the ids of the handlers: JSON text on one line each. Empty without results.
+    /// Returns the results by handler id, as JSON text on one line each. Empty without results.
     pub fn results(&self) -> BTreeMap<String, String> {
         self.results.as_deref().map(reply::members).unwrap_or_default()
     }
 
-    /// The result of a handler: JSON text on one line; none if it had no result.
+    /// Returns the result of a handler as JSON text on one line; none if it had no result.
     pub fn result(&self, handler: &str) -> Option<String> {
         self.results().remove(handler)
     }
@@ -150,26 +151,26 @@ impl Serialize for LogEntry {
     }
 }
 
-/// A page of the log, and the numbers of the whole log at the same moment.
+/// A page of the log, and counts of the whole log at the same moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LogPage {
     /// The rows.
     pub entries: Vec<LogEntry>,
-    /// How many rows were ever written.
+    /// Number of rows ever written.
     pub written: u64,
-    /// How many of them are there; the others, the oldest, were trimmed away.
+    /// Number of rows present. The others, the oldest, were trimmed.
     pub kept: u64,
-    /// The end of the log: behind it come the rows that are written later.
+    /// End of the log. Later rows come behind it.
     pub end: Cursor,
-    /// The next page; none if there are no more rows yet. To follow the log, go on behind the last
-    /// row that was read.
+    /// Cursor of the next page; none if there are no more rows yet. To follow the log, continue
+    /// behind the last row that was read.
     pub next: Option<Cursor>,
 }
 
 impl LogPage {
-    /// Whether the whole log ends before this place, so that the next rows may not be read from
-    /// there. Redis has then lost rows, or the place is in the future. False for text that is no
+    /// Returns whether the whole log ends before `cursor`. Then Redis has lost rows, or the cursor
+    /// is in the future, and the next rows may be missed from there. False for text that is not a
     /// cursor of a log.
     pub fn ends_before(&self, cursor: &Cursor) -> bool {
         let place = |id: &str| id.split_once('-').and_then(|(ms, n)| Some((ms.parse::<u64>().ok()?, n.parse::<u64>().ok()?)));
@@ -178,21 +179,21 @@ impl LogPage {
 }
 
 impl Control {
-    /// Reads up to `count` rows (1 to [`PER_CALL_MAX`]), oldest first, that come behind `after`,
-    /// whose row need not be there; from the oldest one without. A page has fewer rows if there are
-    /// no more yet, or if they have 1 MiB together; [`LogPage::next`] tells which.
+    /// Reads up to `count` rows (1 to [`PER_CALL_MAX`]), oldest first. Begins behind `after`, whose
+    /// row may be absent, or at the oldest row without it. A page has fewer rows if there are no
+    /// more yet, or if they exceed 1 MiB together; [`LogPage::next`] tells the two apart.
     ///
     /// Only reads; may be called again.
     ///
     /// # Errors
-    /// [`ControlError::LogId`] for a cursor of another list; others if Redis cannot be asked, also
-    /// if `event.log` is no stream.
+    /// [`ControlError::LogId`] for a cursor of another list. Other errors if Redis cannot be asked,
+    /// or if `event.log` is not a stream.
     pub async fn log(&self, after: Option<&Cursor>, count: usize) -> Result<LogPage, ControlError> {
         let from = behind(after)?.unwrap_or_else(|| "-".to_owned());
         self.log_page(["XRANGE", &from, "+"], count).await
     }
 
-    /// The same newest first: the rows before `after`; from the newest one without.
+    /// Reads rows newest first: those before `after`, or from the newest row without it.
     ///
     /// # Errors
     /// As [`Control::log`].
@@ -201,7 +202,7 @@ impl Control {
         self.log_page(["XREVRANGE", &from, "-"], count).await
     }
 
-    /// Whether the workers write all events that are finalized to the log, as noted by the worker
+    /// Returns whether workers write all finalized events to the log, as recorded by the worker
     /// that connected last. If not, the log has only events completed with errors.
     ///
     /// # Errors
@@ -227,8 +228,8 @@ fn behind(cursor: Option<&Cursor>) -> Result<Option<String>, ControlError> {
     cursor.map(behind).transpose()
 }
 
-/// A page of a stream, which ends behind the row with which it has 1 MiB, and the numbers of the
-/// stream: the reply of `lua/operator/log.lua`.
+/// Reads a page of a stream and the counts of the stream, with `lua/operator/log.lua`. The page
+/// ends with the row that brings it to 1 MiB.
 pub(super) async fn rows<C: ConnectionLike>(
     conn: &mut C,
     what: &'static str,

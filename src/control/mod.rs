@@ -1,32 +1,33 @@
-//! Looks at a live system, and does what an operator may do. [`Control`] is the handle: connect it,
-//! and call its methods.
+//! Reads a live system, and performs the actions of an operator. [`Control`] is the handle: connect
+//! it, then call its methods.
 //!
 //! - `handle`: [`Control`], which the command line, a dashboard and an HTTP API share
 //! - `connection` (private): its connection
-//! - `ids`: [`Cursor`] and [`RowId`], opaque places in lists
+//! - `ids`: [`Cursor`] and [`RowId`], opaque positions and row ids
 //! - `error`: [`ControlError`]
-//! - [`check`](mod@check): the invariants, read off by number
+//! - [`check`](mod@check): checks the invariants, by number
 //! - [`stats`](mod@stats): workers, markers, held objects, dead letters
-//! - [`depth`](mod@depth): the length of every queue, by a scan
-//! - [`inspect`](mod@inspect): one object: where its events are and why they wait
+//! - [`depth`](mod@depth): the length of each queue, by a scan
+//! - [`inspect`](mod@inspect): one object: the places of its events and why they wait
 //! - [`ended`](mod@ended): the results of an object's last events
 //! - [`dead`]: the dead letters: read, retried, dropped
-//! - [`held`](mod@held): the held objects: why they wait, released, rid of their head event
+//! - [`held`](mod@held): the held objects: why they wait; releasing them, skipping their first
+//!   event
 //! - [`rules`](mod@rules): pauses and blocks: set, lifted, listed
-//! - [`actions`](mod@actions): what operators did
-//! - [`log`](mod@log): the log of events, in the order in which they were finalized
-//! - [`forget`](mod@forget): deletes what is left of idle objects
+//! - [`actions`](mod@actions): records of the actions of operators
+//! - [`log`](mod@log): the log of events, in the order of finalizing
+//! - [`forget`](mod@forget): deletes the last ids of idle objects
 //! - `server` (private): settings of Redis that break the promise
-//! - `names`, `scan` and `reply` (private): walking the registered names and the key space, and
-//!   reading replies
+//! - `names`, `scan` and `reply` (private): walks over the registered names and the key space, and
+//!   parsers of replies
 //!
-//! Only retrying, dropping, releasing, skipping, forgetting, and setting and lifting rules write to
-//! Redis; they need the rights that `docs/protocol.md` lists for them. Each of these but forgetting
-//! is one atomic script, and is kept with who did it and why.
+//! Only these operations write to Redis: retry, drop, release, skip, forget, and setting or lifting
+//! rules. They need the rights in `docs/protocol.md`. Each but forgetting is one atomic script, and
+//! is recorded with the operator's name and reason.
 //!
-//! Everything works in bounded steps, so that a look never holds up the workers, and in bounded
-//! memory. The futures can be dropped at any time. Any Redis user who may read and run scripts can
-//! make the looks.
+//! Every operation works in bounded steps and bounded memory, so it never delays the workers for
+//! long. The futures can be dropped at any time. For the reading operations, a Redis user needs
+//! only the rights to read and to run scripts.
 
 pub mod actions;
 pub mod check;

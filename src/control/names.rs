@@ -1,8 +1,8 @@
-//! The registered names, in bounded steps: those that are watched, which are few, apart from those
-//! that have departed.
+//! Walks over the registered names in bounded steps. The few watched names are separate from the
+//! departed ones.
 //!
-//! The sets are complete after the pass of `lua/adopt.lua`. Before it, all names are taken for
-//! watched ones.
+//! The two sets are complete after the pass of `lua/adopt.lua`. Before it, all names count as
+//! watched.
 
 use redis::aio::ConnectionLike;
 use redis::{RedisResult, Value};
@@ -11,36 +11,36 @@ use super::{ControlError, reply};
 use crate::keys::Keys;
 use crate::wire;
 
-/// Slots that one call of the script looks at, about: some 100 microseconds for names that have
-/// nothing.
+/// Approximate number of slots that one call of the script reads: some 100 microseconds for names
+/// with empty slots.
 const SLOTS_PER_CALL: u32 = 1024;
-/// The most slots that the slots of a name are believed to have: more is a value that nobody wrote.
+/// Maximum number of slots of a name. A higher value in Redis is invalid.
 const SLOTS_MAX: u32 = 65_536;
 
-/// Which names a walk meets.
+/// The names that a walk returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// Names that are alive or have something.
+    /// Names with a lease or with something in their slots.
     Watched,
-    /// Names without a lease that had nothing when they were looked at last.
+    /// Names without a lease whose slots were empty at the last look.
     Departed,
 }
 
-/// A walk over names with their values in `event.workers`, a page at a time. A name may come twice;
-/// none that stays is missed.
+/// A walk over names with their values in `event.workers`, one page at a time. A name may come
+/// twice. No name that stays registered is missed.
 pub(crate) struct Walk {
-    /// The key that is walked, and the command; none where there is nothing to walk.
+    /// The key to walk, and the command; none if there is nothing to walk.
     source: Option<(String, &'static str)>,
     cursor: u64,
 }
 
 impl Walk {
-    /// Over all names.
+    /// Walks over all names.
     pub(super) fn all(keys: &Keys) -> Self {
         Self { source: Some((keys.event_workers(), "HSCAN")), cursor: 0 }
     }
 
-    /// Over those of one set.
+    /// Walks over the names of one set.
     pub(crate) async fn of<C: ConnectionLike>(conn: &mut C, keys: &Keys, which: Which) -> Result<Self, ControlError> {
         let source = match (is_indexed(conn, keys).await?, which) {
             (true, Which::Watched) => Some((keys.event_workers_watched(), "ZSCAN")),
@@ -51,8 +51,8 @@ impl Walk {
         Ok(Self { source, cursor: 0 })
     }
 
-    /// The next page, `None` behind the last one. A key of a wrong type has no names: `check` tells
-    /// of it.
+    /// Returns the next page, `None` behind the last one. A key of a wrong type counts as empty;
+    /// `check` reports it.
     pub(crate) async fn next<C: ConnectionLike>(
         &mut self,
         conn: &mut C,
@@ -78,7 +78,7 @@ impl Walk {
                 Err(error) if error.code() == Some("WRONGTYPE") => return Ok(None),
                 Err(error) => return Err(ControlError::redis(WHAT)(error)),
             };
-            // One that is not registered is left over, and will go.
+            // A name that is no longer registered is a leftover and is skipped.
             let known = page.into_iter().zip(values);
             page = known.filter_map(|((name, _), value)| Some((name, text(&value?)))).collect();
         }
@@ -90,7 +90,7 @@ impl Walk {
     }
 }
 
-/// Whether a pass has put every name into one of the sets.
+/// Returns whether a pass has put every name into one of the two sets.
 pub(super) async fn is_indexed<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<bool, ControlError> {
     let mut ask = redis::cmd("HMGET");
     ask.arg(keys.meta()).arg(&["names.indexed", "names.cursor"]);
@@ -101,16 +101,16 @@ pub(super) async fn is_indexed<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> 
     }
 }
 
-/// What the slots of some names have taken.
+/// The objects in the lists of some names' slots.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     /// Names with a lease.
     pub(super) alive: u64,
-    /// Workers, and the objects in their lists.
+    /// Worker ids, each with an object in the worker's list.
     pub(super) objects: Vec<(String, Vec<u8>)>,
 }
 
-/// What the slots of these names have taken: of one object, or of all.
+/// Reads the objects in the slots of these names: one object, or all.
 pub(super) async fn taken<C: ConnectionLike>(
     conn: &mut C,
     keys: &Keys,
@@ -163,7 +163,7 @@ async fn ask<C: ConnectionLike>(
     Ok(())
 }
 
-/// How many slots a value of `event.workers` names, if it is one.
+/// Parses the number of slots from a value of `event.workers`; none if invalid.
 pub(crate) fn slots_in(value: &str) -> Option<u32> {
     let (slots, _token) = value.split_once(' ')?;
     slots.parse().ok().filter(|slots| (1..=SLOTS_MAX).contains(slots))

@@ -1,5 +1,5 @@
-//! Reading what Redis answers, by hand: the types of `redis` for streams are a feature that nothing
-//! else here needs.
+//! Parses replies of Redis by hand. The stream types of the `redis` crate are an optional feature
+//! that nothing else here needs.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use serde_json::value::RawValue;
 
 use super::ControlError;
 
-/// Redis's time, ms since the epoch.
+/// Returns the time of Redis, ms since the epoch.
 pub(super) async fn now_ms<C: ConnectionLike>(conn: &mut C) -> Result<u64, ControlError> {
     let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(conn).await.map_err(ControlError::redis("TIME"))?;
     Ok(seconds * 1000 + micros / 1000)
 }
 
-/// The bytes of a string, whichever way Redis sent it.
+/// Returns the bytes of a string, in either encoding that Redis uses.
 pub(super) fn bytes(value: &Value) -> Option<Vec<u8>> {
     match value {
         Value::BulkString(bytes) => Some(bytes.clone()),
@@ -27,12 +27,13 @@ pub(super) fn bytes(value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// The same as text; bytes that are not UTF-8 become U+FFFD, for these texts are only shown.
+/// Returns the string as text. Bytes that are not UTF-8 become U+FFFD, because the text is only
+/// shown.
 pub(super) fn text(value: &Value) -> Option<String> {
     bytes(value).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A whole number that is not negative.
+/// Returns a whole number that is not negative.
 pub(super) fn number(value: &Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(*number).ok(),
@@ -40,7 +41,7 @@ pub(super) fn number(value: &Value) -> Option<u64> {
     }
 }
 
-/// The items of an array.
+/// Returns the items of an array.
 pub(super) fn array(value: Value) -> Option<Vec<Value>> {
     match value {
         Value::Array(items) | Value::Set(items) => Some(items),
@@ -51,7 +52,7 @@ pub(super) fn array(value: Value) -> Option<Vec<Value>> {
 /// An entry of a stream: its id and its fields.
 pub(super) type Entry = (String, Vec<(String, Value)>);
 
-/// The entries of a stream as `XRANGE` answers them.
+/// Parses the entries of a stream from the reply of `XRANGE`.
 pub(super) fn entries(value: Value) -> Option<Vec<Entry>> {
     let entry = |entry: Value| {
         let [id, flat] = <[Value; 2]>::try_from(array(entry)?).ok()?;
@@ -65,14 +66,14 @@ pub(super) fn entries(value: Value) -> Option<Vec<Entry>> {
     array(value)?.into_iter().map(entry).collect()
 }
 
-/// Whether this is the id of an entry of a stream, written in full.
+/// Returns whether the text is a complete id of a stream entry.
 pub(super) fn is_entry_id(id: &str) -> bool {
     let is_number = |part: &str| part.parse::<u64>().is_ok() && part.bytes().all(|byte| byte.is_ascii_digit());
     id.split_once('-').is_some_and(|(ms, n)| is_number(ms) && is_number(n))
 }
 
-/// Writes an event as the member `event` of a line; as `event_text` or `event_hex` where it is not
-/// JSON or not even UTF-8.
+/// Writes an event as the member `event` of a line; as `event_text` if it is not JSON, or as
+/// `event_hex` if it is not UTF-8.
 pub(super) fn serialize_event<M: SerializeMap>(line: &mut M, event: &[u8]) -> Result<(), M::Error> {
     let in_one_line: Vec<u8> = event.iter().map(|b| if matches!(b, b'\r' | b'\n') { b' ' } else { *b }).collect();
     if let Ok(event) = serde_json::from_slice::<&RawValue>(&in_one_line) {
@@ -85,7 +86,7 @@ pub(super) fn serialize_event<M: SerializeMap>(line: &mut M, event: &[u8]) -> Re
     }
 }
 
-/// JSON text that serializes as itself, on one line; as a string if it is not JSON.
+/// JSON text that serializes as itself, on one line. Text that is not JSON serializes as a string.
 pub(super) struct AsJson<'a>(pub(super) &'a str);
 
 impl Serialize for AsJson<'_> {
@@ -98,18 +99,19 @@ impl Serialize for AsJson<'_> {
     }
 }
 
-/// The same for a field of a struct.
+/// Serializes a field of a struct as [`AsJson`].
 pub(super) fn as_json<S: Serializer>(text: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
     text.as_deref().map(AsJson).serialize(serializer)
 }
 
-/// The members of a JSON object, each as text on one line; none if the text is no JSON object.
+/// Returns the members of a JSON object, each as text on one line; none if the text is not a JSON
+/// object.
 pub(crate) fn members(text: &str) -> BTreeMap<String, String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).unwrap_or_default();
     members.into_iter().map(|(name, value)| (name, value.get().replace(['\r', '\n'], " "))).collect()
 }
 
-/// The items of an array whose first is this word, without it.
+/// Returns the items of an array behind its first item, which must be the word `status`.
 pub(super) fn after(status: &str, value: Value) -> Result<Vec<Value>, String> {
     let mut items = array(value).ok_or("no array")?.into_iter();
     match items.next().as_ref().and_then(text) {

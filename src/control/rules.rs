@@ -1,10 +1,10 @@
-//! Pauses and blocks: rules under which nothing more of an object is claimed, for everything, for a
-//! prefix, or for one object.
+//! Pauses and blocks: rules under which no further event of an object is claimed. A rule is for all
+//! objects, for a prefix, or for one object.
 //!
-//! Events go on being emitted, and what is in flight finishes. A rule takes effect with the next
-//! step of any worker; where it is lifted, or past its end, workers wake what it has held, some
-//! objects in each step, and then it goes. A pause and a block differ only in who sets them, a user
-//! or an operator: both may be set for the same objects, and each is lifted by itself.
+//! Frontends can still emit, and events in flight finish. A rule takes effect with the next step of
+//! any worker. When the rule is lifted or past its end, workers wake its objects, some in each
+//! step, and then delete the rule. A pause and a block differ only in who sets them: a user or an
+//! operator. Both may be set for the same objects, and each is lifted separately.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,18 +18,17 @@ use crate::event::{NameError, ObjectName};
 use crate::wire::operator::{self, RuleStep};
 pub use crate::wire::operator::{By, Ruled};
 
-/// How many rules there may be at the same time. To pause more objects than that, give them a
-/// prefix.
+/// Maximum number of rules at the same time. To pause more objects, give them a common prefix.
 pub const RULES_MAX: u64 = 1000;
 
-/// How many colons the prefix of a rule may have: each is a lookup more for every object that a
-/// worker claims.
+/// Maximum number of colons in the prefix of a rule. Each costs one more lookup for every object
+/// that a worker claims.
 pub const COLONS_MAX: usize = 8;
 
 /// The longest time after which a rule lifts itself, about a hundred years.
 pub const FOR_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Who a rule is for. Blocks are shown before pauses.
+/// The kind of a rule. Blocks sort before pauses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -48,23 +47,23 @@ impl Kind {
     }
 }
 
-/// Which objects a rule is for: `*` for all, `PREFIX:*` for those of which the names begin with
-/// `PREFIX:`, or the name of one object. A prefix has at most [`COLONS_MAX`] colons.
+/// The objects of a rule: `*` for all, `PREFIX:*` for names that begin with `PREFIX:`, or the name
+/// of one object. A prefix has at most [`COLONS_MAX`] colons.
 ///
-/// Text with a star elsewhere, or with a blank at either end, is refused when it is parsed: it
-/// would pause only an object of exactly this name, which is rarely meant. [`Selector::exact`]
-/// takes such a name. An object whose own name is `*`, or ends with `:*`, cannot be meant alone.
+/// Parsing refuses text with a star elsewhere, or with a blank at either end. Such text would match
+/// only an object of exactly this name, which is rarely intended. [`Selector::exact`] accepts such
+/// a name. An object whose own name is `*`, or ends with `:*`, cannot be selected alone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Selector(String);
 
-/// What cannot be a selector.
+/// The reason why text is not a selector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    /// No object has such a name, or none begins so.
+    /// No object can have this name or a name with this beginning.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// A prefix with more colons than the workers look at.
+    /// A prefix with more than [`COLONS_MAX`] colons.
     #[error("{0:?} has too many colons: the prefix of a rule ends at one of the first {COLONS_MAX} colons of a name")]
     Colons(String),
     /// A star that is neither alone nor behind a colon at the end.
@@ -78,7 +77,7 @@ pub enum SelectorError {
         "{0:?} begins or ends with a blank; leave it out, or write --exact for an object of this very name (Selector::exact)"
     )]
     Blank(String),
-    /// It was to be the name of one object, and means many.
+    /// The text should name one object but selects many.
     #[error(
         "{0:?} is the selector of many objects: the object of this very name cannot be meant alone; leave --exact out (Selector::from_str)"
     )]
@@ -86,17 +85,17 @@ pub enum SelectorError {
 }
 
 impl Selector {
-    /// As text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Only the object of exactly this name, also if the name has a star or a blank that looks like
-    /// a slip.
+    /// Selects only the object of exactly this name, even if the name has a star or a blank that
+    /// looks like a mistake.
     ///
     /// # Errors
-    /// [`SelectorError::Name`] for a name that no object can have, [`SelectorError::Many`] for `*`
-    /// and names that end with `:*`.
+    /// [`SelectorError::Name`] for an invalid object name, [`SelectorError::Many`] for `*` and
+    /// names that end with `:*`.
     pub fn exact(name: &str) -> Result<Self, SelectorError> {
         if name == "*" || name.ends_with(":*") {
             return Err(SelectorError::Many(name.to_owned()));
@@ -105,11 +104,11 @@ impl Selector {
         Ok(Self(name.to_owned()))
     }
 
-    /// The selector of a rule that is there, to lift it: an older version has set rules that
-    /// [`FromStr`] refuses.
+    /// Returns the selector of an existing rule, to lift it. An older version may have set rules
+    /// that [`FromStr`] refuses.
     ///
     /// # Errors
-    /// [`SelectorError::Name`] if no rule can have it.
+    /// [`SelectorError::Name`] if no rule can have this selector.
     pub fn existing(text: &str) -> Result<Self, SelectorError> {
         match text.strip_suffix(":*") {
             _ if text == "*" => {}
@@ -148,25 +147,25 @@ impl fmt::Display for Selector {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[non_exhaustive]
 pub struct Rule {
-    /// Who it is for.
+    /// Kind of the rule.
     pub kind: Kind,
-    /// Which objects it is for.
+    /// Objects of the rule.
     pub selector: Selector,
-    /// Whether it holds objects; else it is lifted or past its end, and workers wake what it has
-    /// held.
+    /// Whether the rule holds objects. Otherwise it is lifted or past its end, and workers wake its
+    /// objects.
     pub in_force: bool,
-    /// Who set it.
+    /// User or operator who set it.
     pub actor: String,
-    /// Why.
+    /// Reason given for it.
     pub reason: String,
-    /// When it was set, ms since the epoch.
+    /// Time at which it was set, ms since the epoch.
     pub set_ms: u64,
-    /// When it lifts itself, ms since the epoch; nothing: it does not.
+    /// Time at which it ends by itself, ms since the epoch; none if it does not.
     pub end_ms: Option<u64>,
 }
 
 impl Rule {
-    /// A field and a value of `event.rules`; nothing where they are no rule.
+    /// Parses a field and a value of `event.rules`; none if they are invalid.
     pub(super) fn of(field: &[u8], value: &[u8], now_ms: u64) -> Option<Self> {
         let (kind, selector) = field.split_at_checked(b"pause ".len())?;
         let kind = match kind {
@@ -205,23 +204,23 @@ impl fmt::Display for Rule {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Rules {
-    /// Redis's time, ms since the epoch.
+    /// Time of Redis, ms since the epoch.
     pub now_ms: u64,
-    /// Blocks first, each kind by selector.
+    /// The rules: blocks first, each kind by selector.
     pub rules: Vec<Rule>,
 }
 
 impl Control {
-    /// Sets a rule, until it is lifted or `after` is over (1 ms to [`FOR_MAX`], longer is
-    /// shortened). It takes effect with the next step of any worker process, within a second.
-    /// Setting it twice is one rule, with the end, the actor and the reason of the later call. The
-    /// [actions](Control::actions) keep a record.
+    /// Sets a rule until it is lifted or `after` has passed (1 ms to [`FOR_MAX`]; a longer time is
+    /// shortened). The rule takes effect with the next step of any worker process, within a second.
+    /// If the rule exists, its end, actor and reason are replaced. Recorded in the
+    /// [actions](Control::actions).
     ///
-    /// One atomic step. Calling again is safe. Dropping the future takes nothing back.
+    /// One atomic step. Calling again is safe. Dropping the future does not undo the step.
     ///
     /// # Errors
-    /// [`ControlError::Rules`] if there are [`RULES_MAX`] already, and [`ControlError::Name`] for
-    /// an object that cannot be; others if Redis cannot be asked or does not allow it.
+    /// [`ControlError::Rules`] if there are [`RULES_MAX`] already. [`ControlError::Name`] for an
+    /// invalid object name. Other errors if Redis cannot be asked or forbids it.
     pub async fn set_rule(
         &self,
         by: By<'_>,
@@ -232,12 +231,11 @@ impl Control {
         self.rule_step(by, RuleStep::Set(after.map(|after| after.min(FOR_MAX))), kind, selector).await
     }
 
-    /// Lifts a rule. Only the lifting is recorded: workers wake the objects that the rule has held,
-    /// some in each step, also if one of the workers dies meanwhile. Objects under another rule
-    /// stay. [`Ruled::NotSet`] if there is no such rule. The [actions](Control::actions) keep a
-    /// record.
+    /// Lifts a rule. This only marks the rule: workers then wake its objects, some in each step,
+    /// even if one of the workers dies meanwhile. Objects under another rule stay. Returns
+    /// [`Ruled::NotSet`] if there is no such rule. Recorded in the [actions](Control::actions).
     ///
-    /// One atomic step. Calling again is safe. Dropping the future takes nothing back.
+    /// One atomic step. Calling again is safe. Dropping the future does not undo the step.
     ///
     /// # Errors
     /// As [`Control::set_rule`].
@@ -259,7 +257,7 @@ impl Control {
     /// Reads all rules; there are at most [`RULES_MAX`]. Only reads; may be called again.
     ///
     /// # Errors
-    /// [`ControlError`] if Redis cannot be asked, also if `event.rules` is no hash.
+    /// [`ControlError`] if Redis cannot be asked, or if `event.rules` is not a hash.
     pub async fn rules(&self) -> Result<Rules, ControlError> {
         const WHAT: &str = "event.rules";
         let mut conn = self.connection();
@@ -273,8 +271,8 @@ impl Control {
     }
 }
 
-/// A field of the reply of `lua/inspect.lua`: the length of the rule's field, a blank, the field,
-/// its value.
+/// Parses a rule from a reply field of `lua/inspect.lua`: the length of the rule's field, a blank,
+/// the field, its value.
 pub(super) fn told(value: &Value, now_ms: u64) -> Option<Rule> {
     let bytes = reply::bytes(value)?;
     let blank = bytes.iter().position(|byte| *byte == b' ')?;
@@ -295,7 +293,7 @@ mod tests {
         }
         assert!(format!("{}*", "a:".repeat(8)).parse::<Selector>().is_ok());
         assert!(matches!(format!("{}*", "a:".repeat(9)).parse::<Selector>(), Err(SelectorError::Colons(_))));
-        // The name of one object may have as many as it likes.
+        // The name of one object may have any number of colons.
         assert!("a:".repeat(100).parse::<Selector>().is_ok());
         for bad in ["", "a\nb"] {
             let refused = [bad.parse::<Selector>(), Selector::exact(bad), Selector::existing(bad)];
@@ -303,8 +301,8 @@ mod tests {
         }
     }
 
-    /// `pause '*:1'`, `pause 'k:*:x'` and `pause 'work:1 '` were once taken for names of objects:
-    /// they paused nothing, and said that they had.
+    /// Story: `pause '*:1'`, `pause 'k:*:x'` and `pause 'work:1 '` were once read as names of
+    /// objects. They paused nothing, but reported success.
     #[test]
     fn a_star_or_a_blank_that_looks_like_a_slip_is_refused_unless_the_name_is_meant() {
         for name in ["*:1", "k:*:x", "work*", "w**", "work*1", "k:*:*"] {

@@ -1,4 +1,4 @@
-//! Walking the key space in bounded steps: SCAN, and the sets that remember where we have been.
+//! Walks over the key space in bounded steps: SCAN, and a set that remembers the keys seen.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, Hash, RandomState};
@@ -8,11 +8,11 @@ use redis::aio::ConnectionLike;
 use super::ControlError;
 use crate::keys::Keys;
 
-/// How many keys Redis looks at in one step: some 100 microseconds.
+/// Number of keys that Redis reads in one step: some 100 microseconds.
 const KEYS_PER_STEP: usize = 1000;
 
-/// Walks over all keys of one namespace. Keys that are there from beginning to end are seen, some
-/// of them twice.
+/// A walk over all keys of one namespace. Each key that exists throughout the walk is returned,
+/// some twice.
 pub(super) struct Scan {
     pattern: String,
     prefix: Vec<u8>,
@@ -21,14 +21,14 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// Keys that end in `suffix`, or all for an empty one. No prefix and no suffix holds a
+    /// Selects keys that end in `suffix`, or all keys if it is empty. Prefixes and suffixes have no
     /// character that is special in a pattern.
     pub(super) fn new(keys: &Keys, suffix: &str) -> Self {
         let pattern = format!("{}*{suffix}", keys.prefix());
         Self { pattern, prefix: keys.prefix().as_bytes().to_vec(), cursor: 0, done: false }
     }
 
-    /// The next keys without their prefix, maybe none; nothing at the end.
+    /// Returns the next keys without their prefix, maybe an empty page; `None` at the end.
     pub(super) async fn next<C: ConnectionLike>(&mut self, conn: &mut C) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
         if self.done {
             return Ok(None);
@@ -43,8 +43,8 @@ impl Scan {
     }
 }
 
-/// Remembers what was seen, 8 bytes for each up to a limit. Beyond it, it forgets to remember:
-/// callers must be right all the same.
+/// A set of the items seen, 8 bytes each, up to a limit. Beyond the limit an item seen may be
+/// reported as new, so callers must be correct without it.
 pub(super) struct Seen {
     hashes: HashSet<u64>,
     hasher: RandomState,
@@ -56,7 +56,7 @@ impl Seen {
         Self { hashes: HashSet::new(), hasher: RandomState::new(), entries_max }
     }
 
-    /// Whether this is new; adds it.
+    /// Adds the item. Returns whether it is new.
     pub(super) fn insert(&mut self, item: impl Hash) -> bool {
         let hash = self.hasher.hash_one(item);
         if self.hashes.len() < self.entries_max { self.hashes.insert(hash) } else { !self.hashes.contains(&hash) }

@@ -1,23 +1,22 @@
-//! The server: settings of Redis that break the promise, and what to change. A look only; nothing
-//! is set.
+//! Warns of Redis settings that break the promise, and names the remedy. Only reads settings.
 
 use redis::RedisError;
 
 use super::{Control, ControlError};
 
-/// The oldest version that is supported.
+/// The oldest supported version.
 const VERSION_MIN: (u32, u32) = (7, 0);
-/// A Redis that has not saved for so long, with writes to save, has no save points.
+/// If Redis has had unsaved writes for this long, it has no save points.
 const UNSAVED_SECONDS: u64 = 2 * 60 * 60;
 
 impl Control {
-    /// Warnings about the server, one sentence each: an evicting `maxmemory-policy`, no
+    /// Returns warnings about the server, one sentence each: an evicting `maxmemory-policy`, no
     /// persistence, a version older than 7.0. Empty if the user may not use `INFO`, or the server
-    /// does not have it under this name.
+    /// has renamed it.
     ///
-    /// If the append-only file is off, the save points are asked for with `CONFIG GET save`; a user
-    /// who may not do that is warned only if the server has gone two hours without a snapshot. Only
-    /// reads; may be called again.
+    /// If the append-only file is off, reads the save points with `CONFIG GET save`. A user without
+    /// that right is warned only if the server has had no snapshot for two hours. Only reads; may
+    /// be called again.
     ///
     /// # Errors
     /// [`ControlError::Redis`] if the connection failed.
@@ -39,7 +38,7 @@ impl Control {
     }
 }
 
-/// The warnings for these fields; `saves`: the save points, if they may be read.
+/// Returns the warnings for these fields. `saves`: the save points, if they may be read.
 fn found(info: &str, saves: Option<&str>) -> Vec<String> {
     let mut warnings = Vec::new();
     let version = field(info, "redis_version").unwrap_or_default();
@@ -71,7 +70,7 @@ fn found(info: &str, saves: Option<&str>) -> Vec<String> {
     warnings
 }
 
-/// The value of a field of `INFO`.
+/// Returns the value of a field of `INFO`.
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }

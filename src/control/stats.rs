@@ -1,4 +1,4 @@
-//! How the system is doing, by a bounded number of cheap questions.
+//! The state of the system in counts, by a bounded number of cheap commands.
 
 use redis::aio::ConnectionLike;
 use redis::{Pipeline, RedisResult, Value};
@@ -9,38 +9,38 @@ use super::{Control, ControlError, reply};
 use crate::keys::Keys;
 use crate::wire::values::Position;
 
-/// How many names [`Control::stats`] shows; the others are counted.
+/// Maximum number of names that [`Control::stats`] lists. Further names are only counted.
 pub const NAMES_MAX: usize = 1000;
 
-/// How many workers [`Control::stats`] asks for their batches; the slots of names beyond are not
-/// asked.
+/// Maximum number of workers whose batches [`Control::stats`] counts. The slots of further names
+/// are not read.
 pub const WORKERS_MAX: u64 = 20_000;
 
-/// How many commands are sent at once.
+/// Number of commands sent at once.
 pub(super) const COMMANDS_PER_CALL: usize = 1000;
 
-/// One worker process, as Redis knows it.
+/// The state of one worker process in Redis.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NameStats {
-    /// Its NAME.
+    /// NAME of the process.
     pub name: String,
-    /// How many slots it is registered with.
+    /// Number of slots registered.
     pub slots: u32,
-    /// Whether its lease is there.
+    /// Whether the process has a lease.
     pub alive: bool,
-    /// How long the lease lasts if it is not renewed, ms.
+    /// Time until the lease ends if it is not renewed, ms.
     pub lease_ttl_ms: Option<u64>,
-    /// The host of the lease's process.
+    /// Host of the process, from the lease.
     pub host: Option<String>,
     /// The process id on that host.
     pub pid: Option<String>,
-    /// When the process started, as the lease says it.
+    /// Start time of the process, from the lease.
     pub process_start: Option<String>,
-    /// Its last sign of life (it attached, renewed its lease, was taken over from, or detached), ms
-    /// since the epoch; 0 if unknown.
+    /// Last time it attached, renewed its lease, detached or was taken over from, ms since the
+    /// epoch; 0 if unknown.
     pub last_seen_ms: u64,
-    /// Slots that have a batch.
+    /// Number of slots that have a batch.
     pub slots_busy: u64,
     /// Events in those batches.
     pub events_in_flight: u64,
@@ -50,82 +50,82 @@ pub struct NameStats {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ProjectionStats {
-    /// Its name.
+    /// Name of the projection.
     pub name: String,
-    /// The id of the last row it has applied; empty before the first.
+    /// Id of the last row applied; empty before the first.
     pub log_id: String,
-    /// How many rows it has yet to apply.
+    /// Number of rows not yet applied.
     pub lag: u64,
-    /// How many rows were trimmed away before it applied them, as far as it knows.
+    /// Number of rows that were trimmed before the projection applied them, as far as it knows.
     pub missed: u64,
     /// Whether a process runs it.
     pub running: bool,
 }
 
-/// Held objects, by what they wait for.
+/// Counts of held objects, by the condition that ends the hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct HeldStats {
-    /// All in `objects.held`.
+    /// All objects in `objects.held`.
     pub total: u64,
-    /// Due now: a free worker takes them.
+    /// Objects due now: a free worker takes them.
     pub due: u64,
-    /// Waiting for their time.
+    /// Objects that wait for their due time.
     pub waiting: u64,
-    /// Held until an operator releases them.
+    /// Objects that wait for an operator.
     pub until_released: u64,
 }
 
-/// Pauses and blocks, of which there are at most 1,000.
+/// Counts of pauses and blocks. There are at most 1,000.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RuleStats {
-    /// Set, and holding objects.
+    /// Rules that hold objects.
     pub in_force: u64,
-    /// Lifted or past their end: workers are waking what they have held.
+    /// Rules that are lifted or past their end, whose objects are being woken.
     pub lifting: u64,
 }
 
-/// What [`Control::stats`] answers.
+/// The result of [`Control::stats`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Redis's time, ms since the epoch.
+    /// Time of Redis, ms since the epoch.
     pub now_ms: u64,
     /// Worker processes, by NAME.
     pub workers: Vec<NameStats>,
-    /// Names beyond [`NAMES_MAX`].
+    /// Number of names beyond [`NAMES_MAX`].
     pub workers_not_shown: u64,
-    /// Markers: objects (some more than once) that wait for a free worker.
+    /// Number of markers. An object that waits for a worker may have several.
     pub markers: u64,
-    /// Events in the batches of the workers shown.
+    /// Events in the batches of the listed workers.
     pub events_in_flight: u64,
-    /// Objects in `objects.held`.
+    /// Counts of the objects in `objects.held`.
     pub held: HeldStats,
-    /// Objects in `objects.paused`.
+    /// Number of objects in `objects.paused`.
     pub paused: u64,
     /// Pauses and blocks.
     pub rules: RuleStats,
-    /// Dead letters.
+    /// Number of dead letters.
     pub dead_letters: u64,
     /// The last id given; 0 if none.
     pub last_id: u64,
-    /// Projections of the event log, by name; of more than about [`NAMES_MAX`], some.
+    /// Projections of the event log, by name. Beyond about [`NAMES_MAX`], only some are listed.
     pub projections: Vec<ProjectionStats>,
-    /// Shared keys of a wrong type, which could not be counted; `check` tells more.
+    /// Shared keys of a wrong type, which could not be counted. `check` gives details.
     pub unreadable: Vec<String>,
 }
 
 impl Control {
-    /// Reads the state of workers, markers, held objects, rules and dead letters. The counts are of
-    /// about the same moment, not of one.
+    /// Counts workers, markers, held objects, rules and dead letters. The counts belong to about
+    /// the same moment, not to exactly one.
     ///
-    /// Cost: a few commands, two for each name and one for each slot, pipelined; no SCAN of the
-    /// keys. Only reads; may be called again, and dropped at any time.
+    /// Cost: a few commands, two for each name and one for each slot, pipelined, without SCAN. Only
+    /// reads; may be called again, and dropped at any time.
     ///
     /// # Errors
-    /// [`ControlError`] if Redis cannot be asked. A shared key of a wrong type is no error: it is
-    /// listed in `unreadable`.
+    /// [`ControlError`] if Redis cannot be asked. A shared key of a wrong type is not an error: it
+    /// is listed in `unreadable`.
     pub async fn stats(&self) -> Result<Stats, ControlError> {
         let (mut conn, keys) = (self.connection(), &self.keys);
         let mut stats = Stats { now_ms: reply::now_ms(&mut conn).await?, ..Stats::default() };
@@ -141,7 +141,7 @@ impl Control {
     }
 }
 
-/// Names that are alive or have something come first, then others, up to [`NAMES_MAX`].
+/// Reads up to [`NAMES_MAX`] names: first the watched ones, then others.
 async fn registered_names<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
     for mut walk in [Walk::of(conn, keys, Which::Watched).await?, Walk::all(keys)] {
         while stats.workers.len() < NAMES_MAX
@@ -164,7 +164,7 @@ async fn registered_names<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &
     Ok(())
 }
 
-/// Many commands at once, each with its own answer.
+/// Sends many commands at once, and returns a reply for each.
 pub(super) async fn ask<C: ConnectionLike>(
     conn: &mut C,
     what: &'static str,
@@ -229,8 +229,8 @@ async fn rules(control: &Control, stats: &mut Stats) -> Result<(), ControlError>
     }
 }
 
-/// How far each projection is behind the log. Keys of a wrong type have no projections: `check`
-/// tells of them.
+/// Reads how far each projection is behind the log. A key of a wrong type counts as no projection;
+/// `check` reports it.
 async fn projections(control: &Control, stats: &mut Stats) -> Result<(), ControlError> {
     const WHAT: &str = "the projections";
     let (mut conn, keys) = (control.connection(), &control.keys);

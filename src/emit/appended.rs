@@ -1,8 +1,7 @@
-//! An emit inside a transaction of the caller's: which commands are its own, and their outcome.
+//! An emit inside a transaction of the caller: the positions of its commands, and its outcome.
 //!
-//! The caller sends the transaction over any connection. The reply that the client makes of it
-//! names failed commands by their index in the pipeline. So the indexes of the emit's commands are
-//! all that is kept here.
+//! The caller sends the transaction over any connection. The client's reply names failed commands
+//! by their index in the pipeline. So this module keeps only the indexes of the emit's commands.
 
 use std::sync::Arc;
 
@@ -11,8 +10,8 @@ use redis::RedisResult;
 use super::error::{EmitError, command_failed, failed, failures_of_commands};
 use crate::event::ObjectName;
 
-/// An emit that [`Emit::append_to`](super::Emit::append_to) has put into a pipeline of the
-/// caller's. It turns the reply of that pipeline into the outcome of the emit.
+/// An emit that [`Emit::append_to`](super::Emit::append_to) has put into a pipeline of the caller.
+/// Turns the reply of that pipeline into the outcome of the emit.
 ///
 /// # Example
 ///
@@ -39,36 +38,36 @@ use crate::event::ObjectName;
 #[derive(Debug, Clone)]
 pub struct Appended {
     pub(super) object: ObjectName,
-    /// The index of the emit's first command in the pipeline.
+    /// Index of the emit's first command in the pipeline.
     pub(super) first: usize,
-    /// The index of the LPUSH of the events.
+    /// Index of the LPUSH of the events.
     pub(super) push: usize,
     pub(super) events_key: String,
     pub(super) markers_key: Arc<str>,
 }
 
 impl Appended {
-    /// Returns the outcome of the emit, read off the reply of the pipeline: `query_async`,
+    /// Returns the outcome of the emit from the reply of the pipeline: of `query_async`,
     /// `exec_async`, or `query` and `exec` of a blocking connection.
     ///
-    /// - `Ok`: all events are queued. The reply may still be an error, if a command of the caller's
+    /// - `Ok`: all events are queued. The reply may still be an error if a command of the caller
     ///   failed: Redis does not roll back.
     /// - [`EmitError::OutOfMemory`], [`EmitError::Refused`], [`EmitError::Connect`]: no command of
-    ///   the transaction was applied, neither the emit's nor the caller's.
+    ///   the transaction was applied, neither of the emit nor of the caller.
     /// - [`EmitError::WrongType`]: a key of the emit is not a list. The other commands of the
     ///   transaction were applied.
-    /// - [`EmitError::Unknown`]: no reply came, or one that does not tell. A reply that does not
-    ///   fit `T` is one of these: the client drops it.
+    /// - [`EmitError::Unknown`]: there was no reply, or the reply does not show the outcome. This
+    ///   includes a reply that does not fit `T`: the client drops it.
     ///
-    /// Several emits may stand in one pipeline; each has an outcome of its own.
+    /// One pipeline may contain several emits. Each has its own outcome.
     ///
     /// # Limits
     ///
-    /// The client drops two things that would be needed here:
+    /// The client drops two pieces of information that this function needs:
     ///
     /// - Do not set `ignore_errors()` on the pipeline: errors of the emit's commands would be lost.
     /// - Under `WATCH` ask for an `Option`, e.g. `Option<(u64,)>`. `Ok(None)` means that a watched
-    ///   key has changed, so nothing was applied; look at that before the outcome.
+    ///   key has changed, so nothing was applied. Check for it before the outcome.
     pub fn outcome<T>(&self, reply: &RedisResult<T>) -> Result<(), EmitError> {
         let Err(error) = reply else { return Ok(()) };
         let mark = self.push + 1;

@@ -1,4 +1,4 @@
-//! An emit that is being put together, as commands.
+//! An emit under construction, as commands.
 
 use bytes::Bytes;
 use redis::{Cmd, Pipeline};
@@ -11,16 +11,16 @@ pub(super) struct Draft {
     pub(super) object: ObjectName,
     /// The command that queues the events.
     pub(super) push: Cmd,
-    /// The number of events.
+    /// Number of events.
     pub(super) events: usize,
-    /// Bytes of the events.
+    /// Total size of the events in bytes.
     pub(super) bytes: usize,
-    /// The key of the object's state, and the state.
+    /// Key of the object's state, and the state.
     pub(super) data: Option<(String, Bytes)>,
 }
 
 impl Draft {
-    /// Turns it into a transaction of its own.
+    /// Turns the emit into a transaction of its own.
     pub(super) fn into_pipeline(self, markers_key: &str) -> Pipeline {
         let mut pipe = Pipeline::with_capacity(3);
         pipe.atomic();
@@ -28,7 +28,7 @@ impl Draft {
         pipe
     }
 
-    /// Appends its commands to a pipeline.
+    /// Appends the commands of the emit to a pipeline.
     pub(super) fn append(self, markers_key: &str, pipe: &mut Pipeline) {
         if let Some((key, data)) = &self.data {
             pipe.cmd("SET").arg(key).arg(&data[..]).ignore();

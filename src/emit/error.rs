@@ -1,9 +1,9 @@
-//! What can go wrong with an emit, and what is known about its effect then.
+//! The errors of an emit, and whether its events were queued.
 //!
-//! One question decides every variant: *is it certain that nothing was applied?* Redis answers a
-//! transaction in three ways. An error in place of the results means that nothing ran. Results with
-//! an error among them mean that the other commands did run: Redis does not roll back. No answer
-//! means that nobody knows. [`read_answer`] tells them apart; for a transaction that the caller has
+//! Each variant answers one question: *is it certain that nothing was applied?* Redis has three
+//! kinds of replies to a transaction. An error in place of the results: no command ran. Results
+//! with an error among them: the other commands ran, because Redis does not roll back. No reply:
+//! the outcome is unknown. [`read_answer`] tells them apart; for a transaction that the caller has
 //! sent, [`failures_of_commands`] and [`failed`] do.
 
 use std::sync::Arc;
@@ -13,42 +13,42 @@ use redis::{ErrorKind, RedisError, RedisResult, ServerError, ServerErrorKind, Va
 use crate::connection::errors::told;
 use crate::event::{EventError, NameError, ObjectName};
 
-/// Why an emit failed, and what is known about its effect.
+/// The reason why an emit failed, and whether its events were queued.
 ///
-/// Only [`Unknown`](Self::Unknown) leaves open whether events were queued. All others but
-/// [`WrongType`](Self::WrongType) mean that nothing was applied, so that the same emit may be tried
-/// again.
+/// Only [`Unknown`](Self::Unknown) leaves open whether events were queued. After
+/// [`WrongType`](Self::WrongType) the emit has taken effect in part. After any other error nothing
+/// was applied, so the same emit may be tried again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EmitError {
-    /// The object's name is refused. Nothing was sent.
+    /// The object's name is invalid. Nothing was sent.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The event, a subevent or the data is refused. Nothing was sent.
+    /// The event, a subevent or the data is invalid. Nothing was sent.
     #[error(transparent)]
     Event(#[from] EventError),
-    /// What was given to connect to is not a Redis URL. The URL itself is not repeated, for it may
-    /// hold a password.
+    /// The given text is not a Redis URL. The message does not repeat the URL, because it may
+    /// contain a password.
     #[error(
         "this is not a Redis URL that works here: {reason}; it looks like host[:port], redis://[user:password@]host[:port][/db] or unix:///path"
     )]
     Url {
-        /// What is wrong with it.
+        /// Defect of the URL.
         reason: String,
     },
-    /// No connection could be made, so nothing was sent. The next call tries again.
+    /// No connection could be made, so nothing was sent. The next call tries to connect again.
     #[error("cannot connect to Redis at {redis}: {}; nothing was sent", told(.source))]
     Connect {
         /// The address, without user and password.
         redis: String,
-        /// What the attempt ended with.
+        /// Error of the attempt.
         source: RedisError,
     },
-    /// The emit was sent and no answer came that tells what became of it: all of it took effect, or
-    /// nothing, or it still will. (Where Redis answered a single command with an error that nobody
-    /// expects, the source says so, and a part took effect.) It is never sent a second time by
-    /// itself. Look at the object (`seriatim inspect OBJECT`) before emitting it again, or emit it
-    /// again where an event that comes twice does no harm.
+    /// The emit was sent, but no reply shows its outcome. All of it took effect, or nothing, or it
+    /// will take effect later. (If Redis returned an unexpected error for a single command, a part
+    /// took effect; the source says so.) The emitter never sends the emit again by itself. Look at
+    /// the object (`seriatim inspect OBJECT`) before emitting again, or emit again if a duplicate
+    /// event does no harm.
     #[error(
         "the outcome of an emit for {object} is unknown, it may or may not have taken effect: {}; look before emitting it again",
         told(.source)
@@ -56,7 +56,7 @@ pub enum EmitError {
     Unknown {
         /// The object.
         object: ObjectName,
-        /// What came in place of an answer.
+        /// Error in place of a reply.
         source: RedisError,
     },
     /// Redis is at its `maxmemory`. Nothing was applied.
@@ -67,58 +67,56 @@ pub enum EmitError {
         /// The object.
         object: ObjectName,
     },
-    /// A key holds something else than the list it should be. Redis ran the other commands of the
-    /// transaction all the same:
+    /// A key of the emit is not a list. Redis ran the other commands of the transaction:
     ///
     /// - If `key` is the object's list of events, no event was queued. The data, if any, is set,
-    ///   and a marker was pushed; a marker of an object without events does no harm.
+    ///   and a marker was pushed. A marker of an object without events does no harm.
     /// - If `key` is the list of markers (`objects.with.events`), the events *are* queued, but no
-    ///   worker is told: they wait until the key is repaired and the object's next marker comes,
-    ///   e.g. with its next event. Do not emit them again.
+    ///   worker is notified. They wait until the key is repaired and the object's next marker
+    ///   comes, e.g. with its next event. Do not emit them again.
     #[error(
         "{key} is not a list, so an emit for {object} took effect only in part; see what else writes that key, and remove it"
     )]
     WrongType {
         /// The object.
         object: ObjectName,
-        /// The key in the way.
+        /// The key of a wrong type.
         key: String,
     },
-    /// Redis answered that it does not do this: it is a replica, still loading, has lost its master
-    /// or its disk, wants another user or password, or keeps the keys on another node. Nothing was
-    /// applied.
+    /// Redis refused the emit: it is a replica, is loading, has lost its master or its disk, wants
+    /// another user or password, or keeps the keys on another node. Nothing was applied.
     #[error("Redis refused the emit for {object}, nothing was applied: {}", told(.source))]
     Refused {
         /// The object.
         object: ObjectName,
-        /// Redis's answer.
+        /// Error returned by Redis.
         source: RedisError,
     },
 }
 
 impl EmitError {
-    /// Whether it is open what became of the emit: it may have been applied, or may still be.
+    /// Returns whether the outcome is unknown: the emit may have been applied, or may be applied
+    /// later.
     pub fn is_unknown(&self) -> bool {
         matches!(self, Self::Unknown { .. })
     }
 }
 
-/// What became of a transaction that did not run to its end. It is about no object yet:
-/// [`Failed::about`] names one.
+/// The failure of a whole transaction. It names no object yet; [`Failed::about`] adds one.
 #[derive(Debug, Clone)]
 pub(super) enum Failed {
     /// Nothing was sent.
     Connect { redis: String, source: RedisError },
-    /// No answer, or one that leaves it open.
+    /// No reply, or a reply that does not show the outcome.
     Unknown(RedisError),
-    /// Certainly not applied: no memory.
+    /// Certainly not applied: Redis is out of memory.
     OutOfMemory,
     /// Certainly not applied, for another reason.
     Refused(RedisError),
 }
 
 impl Failed {
-    /// The same as the error of an emit for this object.
+    /// Turns the failure into the error of an emit for this object.
     pub(super) fn about(&self, object: &ObjectName) -> EmitError {
         let object = object.clone();
         match self.clone() {
@@ -129,9 +127,9 @@ impl Failed {
         }
     }
 
-    /// Whether the connection should be made anew before the next call: it is gone or may answer
-    /// late, or it leads to a server that no longer is the right one, or the server forgot who we
-    /// are.
+    /// Returns whether the next call should make a new connection. The connection is gone or may
+    /// deliver a late reply, the server has become the wrong one, or the server has forgotten the
+    /// login.
     pub(super) fn spoils_connection(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Unknown(_) => true,
@@ -141,13 +139,13 @@ impl Failed {
     }
 }
 
-/// Reads the answer to `MULTI`, `commands` commands and `EXEC`: the result of each command, or what
-/// became of the whole.
+/// Reads the reply to `MULTI`, `commands` commands and `EXEC`: the result of each command, or the
+/// failure of the whole transaction.
 pub(super) fn read_answer(answer: RedisResult<Vec<Value>>, commands: usize) -> Result<Vec<Value>, Failed> {
     match answer.map(|mut values| (values.pop(), values.is_empty())) {
         Ok((Some(Value::Array(results)), true)) if results.len() == commands => Ok(results),
-        // EXEC answers with nil where a key under WATCH changed: the connection is the caller's,
-        // and so was the WATCH.
+        // EXEC returns nil if a watched key has changed. Only a caller's own connection can have a
+        // WATCH.
         Ok((Some(Value::Nil), true)) => {
             Err(Failed::Refused(RedisError::from((ErrorKind::Client, "a key watched on this connection has changed"))))
         }
@@ -159,7 +157,7 @@ pub(super) fn read_answer(answer: RedisResult<Vec<Value>>, commands: usize) -> R
     }
 }
 
-/// The error of an emit for this object of which Redis ran the transaction, but not this command.
+/// Returns the error of an emit whose transaction ran, except for this command.
 pub(super) fn command_failed(object: &ObjectName, error: &ServerError, key: impl FnOnce() -> String) -> EmitError {
     match error.code() {
         "WRONGTYPE" => EmitError::WrongType { object: object.clone(), key: key() },
@@ -167,47 +165,48 @@ pub(super) fn command_failed(object: &ObjectName, error: &ServerError, key: impl
     }
 }
 
-/// The failed commands of a transaction that ran, by their index in its pipeline. None if the error
-/// is of another kind: the transaction was not run, or nobody knows.
+/// Returns the failed commands of a transaction that ran, by their index in its pipeline. None if
+/// the error is of another kind: the transaction did not run, or its outcome is unknown.
 pub(super) fn failures_of_commands(error: &RedisError) -> Option<Arc<[(usize, ServerError)]>> {
     let errors = error.clone().into_server_errors()?;
     let (_, first) = errors.first()?;
-    // The client has three kinds of errors with server errors in them: of a discarded transaction,
-    // of a reply that is an error as a whole, and this one.
+    // The client has three kinds of errors that contain server errors: a discarded transaction, a
+    // reply that is an error as a whole, and failed commands.
     let is_whole_reply = *error == RedisError::from(first.clone());
     (!was_discarded(error, first) && !is_whole_reply).then_some(errors)
 }
 
-/// The refused commands of a transaction of so many pushes and the markers, which Redis has
-/// discarded because of them. None if the markers or MULTI were refused, or the error is of another
-/// kind: then it concerns all.
+/// Returns the refused commands of a discarded transaction that has `pushes` pushes and one push of
+/// markers. None if the markers or MULTI were refused, or if the error is of another kind: then it
+/// concerns all emits.
 pub(super) fn refused_commands(error: &RedisError, pushes: usize) -> Option<Arc<[(usize, ServerError)]>> {
     let errors = error.clone().into_server_errors()?;
     let (_, first) = errors.first()?;
     (was_discarded(error, first) && errors.iter().all(|(at, _)| *at < pushes)).then_some(errors)
 }
 
-/// The failure of an emit whose command was refused while the transaction was being queued.
+/// Returns the failure of an emit whose command was refused while Redis queued the transaction.
 pub(super) fn refused(error: &ServerError) -> Failed {
     if out_of_memory(error) { Failed::OutOfMemory } else { Failed::Refused(error.clone().into()) }
 }
 
-/// Whether Redis has discarded the transaction. A script of the caller's may return an EXECABORT of
-/// its own; the client numbers commands and has no such error of a command that is only queued.
+/// Returns whether Redis has discarded the transaction. A script of the caller may return an
+/// EXECABORT of its own. But the client numbers commands, and for a command that is only queued
+/// there is no such error.
 fn was_discarded(error: &RedisError, first: &ServerError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort) && first.code() != "EXECABORT"
 }
 
-/// Reads the error that came in place of the results of a transaction of so many commands.
+/// Reads the error that came in place of the results of a transaction with `commands` commands.
 pub(super) fn failed(error: RedisError, commands: usize) -> Failed {
     match error.kind() {
-        // Only an attempt to connect ends with these, so nothing was sent. The address is known to
-        // the connection's owner.
+        // Only a connection attempt ends with these errors, so nothing was sent. The owner of the
+        // connection fills in the address.
         ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => {
             Failed::Connect { redis: "its address".to_owned(), source: error }
         }
         _ if error.is_connection_refusal() => Failed::Connect { redis: "its address".to_owned(), source: error },
-        // The client itself refused to send it.
+        // The client refused to send the transaction.
         ErrorKind::Client => Failed::Refused(error),
         _ => match error.clone().into_server_errors() {
             Some(errors) if multi_failed(&errors, commands) => Failed::Unknown(error),
@@ -215,8 +214,8 @@ pub(super) fn failed(error: RedisError, commands: usize) -> Failed {
                 let memory = errors.iter().any(|(_, error)| out_of_memory(error));
                 match errors.first() {
                     _ if memory => Failed::OutOfMemory,
-                    // A command was refused while the transaction was being queued, so EXEC
-                    // discarded it: whatever the code was.
+                    // Redis refused a command while queueing the transaction, so EXEC discarded it.
+                    // Its code does not matter.
                     Some((_, first)) if error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort) => refused(first),
                     Some((_, first)) => not_run(first.clone()),
                     None => Failed::Unknown(error),
@@ -227,15 +226,15 @@ pub(super) fn failed(error: RedisError, commands: usize) -> Failed {
     }
 }
 
-/// Whether MULTI was refused and a command after it was not: then that command ran at once and
-/// alone. The client numbers commands from 0 after MULTI, and MULTI itself with one less than 0.
+/// Returns whether MULTI was refused but a later command was not. That command then ran alone. The
+/// client numbers commands from 0 after MULTI; MULTI itself has the number before 0.
 fn multi_failed(errors: &[(usize, ServerError)], commands: usize) -> bool {
     let multi = errors.iter().any(|(at, _)| *at == usize::MAX);
     multi && (0..commands).any(|command| errors.iter().all(|(at, _)| *at != command))
 }
 
-/// An error in place of the results of EXEC: nothing ran, if it is one of those that Redis answers
-/// before it runs anything.
+/// Classifies an error in place of the results of EXEC. Nothing ran if Redis returns this error
+/// only before it runs a command.
 fn not_run(error: ServerError) -> Failed {
     if out_of_memory(&error) {
         return Failed::OutOfMemory;
@@ -302,8 +301,8 @@ mod tests {
         assert!(matches!(read_answer(Err(refused.into()), 2), Err(Failed::Connect { .. })));
     }
 
-    /// A user who may LPUSH but not MULTI: the commands ran without a transaction, so "not applied"
-    /// would be wrong.
+    /// A user may have the right to LPUSH but not to MULTI. The commands then ran without a
+    /// transaction, so "not applied" would be wrong.
     #[test]
     fn commands_that_ran_without_their_multi_are_unknown() {
         let denied = |at: usize| (at, server_error("NOPERM no"));

@@ -1,21 +1,21 @@
-//! Single emits of many tasks in few transactions.
+//! Sends single emits of many tasks in few transactions.
 //!
-//! An emit that finds no other one on its way is sent at once, by its own task. All others go
-//! through a queue. One task per connection takes whatever is queued and sends it as a group: one
+//! If no other emit is under way, a task sends its emit itself, at once. All other emits go through
+//! a queue. One task per connection takes all queued emits and sends them as a group: one
 //! transaction with one LPUSH per emit and one LPUSH of markers. No timer waits for a group to
-//! grow. The task only lets tasks that are ready run first, because they may be about to emit.
+//! grow. The task only yields to tasks that are ready, because they may be about to emit.
 //!
 //! - Order: the queue is first in, first out, and so are the commands of a group.
 //! - Errors: each emit gets the result of its own command. If Redis refuses commands and so
-//!   discards the transaction, the other emits are sent again; it is certain that they were not
+//!   discards the transaction, the task sends the other emits again. They were certainly not
 //!   applied.
-//! - Bounds: an emit with data, or with more than [`EMIT_BYTES_MAX`], goes alone. With the limits
-//!   below, the queue holds at most 1 MiB of events, and the groups on their way about 16 MiB.
-//! - Cancellation: the task sends, not the callers. An emit whose future is dropped while it is
-//!   queued is not sent.
+//! - Bounds: an emit with data, or with more than [`EMIT_BYTES_MAX`], is sent alone. With the
+//!   limits below, the queue holds at most 1 MiB of events, and the groups under way about 16 MiB.
+//! - Cancellation: the task sends, not the callers. If the future of a queued emit is dropped, the
+//!   emit is not sent.
 //!
-//! If the connection is lost, the outcome of each group on its way is unknown. What is still queued
-//! was not sent: it goes over the next connection.
+//! If the connection is lost, the outcome of each group under way is unknown. Emits still in the
+//! queue were not sent; they go over the next connection.
 
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -35,28 +35,28 @@ use super::draft::Draft;
 use super::error::{Failed, read_answer, refused, refused_commands};
 use crate::connection::PatientConnection;
 
-/// The most emits in a group.
+/// Maximum number of emits in a group.
 const EMITS_MAX: usize = 64;
-/// The most bytes of events of an emit that joins a group.
+/// Maximum size in bytes of the events of an emit that joins a group.
 const EMIT_BYTES_MAX: usize = 4 * 1024;
-/// The most emits that are queued. More callers wait, in their order.
+/// Maximum number of queued emits. Further callers wait in order.
 const QUEUE_MAX: usize = 256;
-/// With so many groups on their way none is added.
+/// Maximum number of groups under way.
 const GROUPS_MAX: usize = 64;
 
-/// The results of the commands of one emit: the LPUSH of its events, and that of the markers.
+/// The results of the commands of one emit: the LPUSH of its events, and the LPUSH of markers.
 type Answer = Result<Vec<Value>, Failed>;
 
-/// Whether an emit may share a transaction: its events are few bytes and its one command is a push.
+/// Returns whether an emit may share a transaction: it has few bytes and no data.
 pub(super) fn may_join(draft: &Draft) -> bool {
     draft.data.is_none() && draft.bytes <= EMIT_BYTES_MAX
 }
 
-/// The way of single emits to one connection.
+/// The entry for single emits to one connection.
 #[derive(Clone)]
 pub(super) struct Gate {
     queue: mpsc::Sender<Queued>,
-    /// Emits on their way, sent or not.
+    /// Number of emits under way, sent or queued.
     under_way: Arc<AtomicUsize>,
 }
 
@@ -69,7 +69,7 @@ struct Queued {
 
 enum Outcome {
     Sent(Answer),
-    /// The connection was lost before.
+    /// The connection was lost before the emit was sent.
     Unsent(Draft),
 }
 
@@ -83,33 +83,33 @@ impl Drop for UnderWay {
 }
 
 impl Gate {
-    /// Starts the task of a connection. It ends with the last clone of the gate.
+    /// Starts the task of a connection. The task ends with the last clone of the gate.
     pub(super) fn open(wire: PatientConnection, gone: Arc<AtomicBool>) -> Self {
         let (queue, queued) = mpsc::channel(QUEUE_MAX);
         tokio::spawn(send_groups(Connection { wire, gone }, queued));
         Self { queue, under_way: Arc::default() }
     }
 
-    /// Counts an emit, and returns whether no other one is under way.
+    /// Counts an emit, and returns whether it is the only one under way.
     pub(super) fn enter(&self) -> (UnderWay, bool) {
         let others = self.under_way.fetch_add(1, Ordering::Relaxed);
         (UnderWay(Arc::clone(&self.under_way)), others == 0)
     }
 
-    /// Sends an emit in a group, and returns the results of its commands. Returns the emit if it was
-    /// not sent because the connection was lost.
+    /// Sends an emit in a group, and returns the results of its commands. Returns the emit itself
+    /// if the connection was lost before it was sent.
     pub(super) async fn emit(&self, draft: Draft, markers_key: Arc<str>) -> Result<Answer, Draft> {
         let (outcome, told) = oneshot::channel();
         let queued = self.queue.send(Queued { draft, markers_key, outcome });
-        // Without this, the runtime would put off every call of a task after so many that were
-        // ready, and take the last one up first.
+        // Without `unconstrained`, the runtime would defer every call of a task after a number of
+        // ready calls, and could then reverse the order of two emits.
         if let Err(closed) = unconstrained(queued).await {
             return Err(closed.0.draft);
         }
         match told.await {
             Ok(Outcome::Sent(answer)) => Ok(answer),
             Ok(Outcome::Unsent(draft)) => Err(draft),
-            // The runtime of the connection ended.
+            // The runtime of the connection has ended.
             Err(_) => Ok(Err(Failed::Unknown(io::Error::from(io::ErrorKind::BrokenPipe).into()))),
         }
     }
@@ -124,7 +124,7 @@ struct Connection {
 async fn send_groups(connection: Connection, mut queue: mpsc::Receiver<Queued>) {
     let mut on_their_way = FuturesUnordered::new();
     loop {
-        // Drives what is sent until there is something to send, and room for it.
+        // Drives the groups under way until an emit is queued and there is room for another group.
         let first = poll_fn(|cx| {
             while let Poll::Ready(Some(())) = on_their_way.poll_next_unpin(cx) {}
             if on_their_way.len() >= GROUPS_MAX {
@@ -150,8 +150,8 @@ async fn send_groups(connection: Connection, mut queue: mpsc::Receiver<Queued>) 
     }
 }
 
-/// Sends a group, and again without the refused emits as long as Redis refuses some: in each round
-/// at least one less.
+/// Sends a group. As long as Redis refuses some emits, sends the group again without them; each
+/// round has at least one emit fewer.
 async fn send(mut connection: Connection, mut group: Vec<Queued>) {
     group.retain(|emit| !emit.outcome.is_closed());
     while let Some(first) = group.first() {
@@ -174,7 +174,8 @@ async fn send(mut connection: Connection, mut group: Vec<Queued>) {
         let Some(errors) = answer.as_ref().err().and_then(|error| refused_commands(error, group.len())) else {
             let answer = read_answer(answer, pipe.len());
             if let Err(Failed::Unknown(_)) = &answer {
-                // No reply, or a late one: nothing more is sent over this connection.
+                // There was no reply, or it may come late. Nothing more is sent over this
+                // connection.
                 connection.gone.store(true, Ordering::Release);
             }
             return tell_all(group, answer);
@@ -193,7 +194,7 @@ async fn send(mut connection: Connection, mut group: Vec<Queued>) {
     }
 }
 
-/// Tells each emit of a group the result of its command and of the markers.
+/// Sends each emit of a group the result of its command and of the markers.
 fn tell_all(group: Vec<Queued>, answer: Answer) {
     match answer {
         Ok(mut results) => {
@@ -207,6 +208,6 @@ fn tell_all(group: Vec<Queued>, answer: Answer) {
 }
 
 fn tell(caller: oneshot::Sender<Outcome>, outcome: Outcome) {
-    // A caller that is gone wants to know nothing.
+    // The caller may be gone; then the result is dropped.
     drop(caller.send(outcome));
 }

@@ -1,11 +1,11 @@
-//! The connection of an emitter: one of its own, made anew when it is gone, or one that the caller
-//! gave.
+//! The connection of an emitter: its own, which reconnects after a loss, or one that the caller
+//! provides.
 //!
-//! An own connection is shared by all calls: each clones it, so that any number of emits are in
-//! flight without waiting for one another. Single emits at the same time share transactions (see
-//! `group`). The connection is made anew only by a call that has not sent anything yet. Nothing
-//! here sends a command twice. A failed attempt is shared by all calls that waited for it, so that a
-//! Redis that is down costs each of them one connection timeout, not one after another.
+//! All calls share an own connection: each clones it, so any number of emits can be in flight at
+//! once. Single emits at the same time share transactions (see `group`). Only a call that has not
+//! sent anything yet reconnects. No command is sent twice. All calls that waited for a failed
+//! attempt share its error. So if Redis is down, each call costs one connection timeout, not one
+//! after another.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,17 +22,17 @@ use super::group::{self, Gate};
 use crate::connection::PatientConnection;
 use crate::connection::url::{connection_info, tcp_settings};
 
-/// So many bytes may gather before they are written to the socket: enough for many small emits, or
-/// a part of a chunk.
+/// Number of bytes that may collect before they are written to the socket: enough for many small
+/// emits, or a part of a chunk.
 const WRITE_BYTES: usize = 64 * 1024;
 
-/// Where transactions are sent.
+/// The target of transactions.
 pub(super) enum Link {
     Own(Box<Own>),
     Given(Mutex<Box<dyn Given>>),
 }
 
-/// A caller's connection: `Clone` made usable behind a pointer.
+/// A caller's connection, whose `Clone` works as a trait object.
 pub(super) trait Given: ConnectionLike + Send {
     fn another(&self) -> Box<dyn Given>;
 }
@@ -44,8 +44,8 @@ impl<C: ConnectionLike + Clone + Send + 'static> Given for C {
 }
 
 impl Link {
-    /// Sends one emit once and returns the result of each of its commands. Over an own connection
-    /// it may share a transaction with others.
+    /// Sends one emit once, and returns the result of each of its commands. Over an own connection
+    /// the emit may share a transaction with others.
     pub(super) async fn emit(&self, mut draft: Draft, markers_key: &Arc<str>) -> Result<Vec<Value>, Failed> {
         if let Self::Own(own) = self
             && group::may_join(&draft)
@@ -66,10 +66,10 @@ impl Link {
         self.transact(&draft.into_pipeline(markers_key)).await
     }
 
-    /// Sends an atomic pipeline once and answers the result of each of its commands.
+    /// Sends an atomic pipeline once, and returns the result of each of its commands.
     pub(super) async fn transact(&self, pipe: &Pipeline) -> Result<Vec<Value>, Failed> {
-        // What MULTI and the commands answer (OK, QUEUED) is skipped, what EXEC answers is wanted:
-        // offset and count say so.
+        // Offset and count skip the replies to MULTI and to the queued commands (OK, QUEUED) and
+        // select the reply to EXEC.
         let (offset, count) = (pipe.len() + 1, 1);
         match self {
             Self::Own(own) => {
@@ -100,9 +100,9 @@ pub(super) struct Own {
     connection_timeout: Duration,
     response_timeout: Duration,
     live: Mutex<Option<Live>>,
-    /// Held while a connection is being made; the error is that of the last attempt, if it failed.
+    /// Lock of the one task that connects, with the error of the last attempt if it failed.
     connecting: tokio::sync::Mutex<Option<RedisError>>,
-    /// How many attempts have ended.
+    /// Number of attempts that have ended.
     attempts: AtomicU64,
 }
 
@@ -110,18 +110,18 @@ pub(super) struct Own {
 struct Live {
     connection: PatientConnection,
     gate: Gate,
-    /// Set once the connection is known to be closed, also while nobody uses it.
+    /// Set when the connection is known to be closed, even while unused.
     gone: Arc<AtomicBool>,
 }
 
 impl Own {
-    /// Reads the URL; connects to nothing yet.
+    /// Reads the URL. Does not connect yet.
     pub(super) fn new(url: &str, connection_timeout: Duration, response_timeout: Duration) -> Result<Self, EmitError> {
         let info = connection_info(url).map_err(|error| EmitError::Url { reason: error.reason })?;
         let tcp = tcp_settings(response_timeout);
-        // Only with RESP3 does the client tell of a connection that closes while nobody uses it.
-        // Without that, the first emit after a restart of Redis would be written to a dead
-        // connection, and its outcome would be unknown.
+        // Only with RESP3 does the client report that an unused connection has closed. Otherwise
+        // the first emit after a restart of Redis would go to a dead connection, with an unknown
+        // outcome.
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         Ok(Self {
             info: info.set_redis_settings(settings).set_tcp_settings(tcp),
@@ -133,7 +133,7 @@ impl Own {
         })
     }
 
-    /// Makes the connection, if there is none.
+    /// Connects, if there is no connection.
     pub(super) async fn connect(&self) -> Result<(), EmitError> {
         match self.live().await {
             Ok(_) => Ok(()),
@@ -141,7 +141,7 @@ impl Own {
         }
     }
 
-    /// Where Redis is, without user and password.
+    /// Returns the address of Redis, without user and password.
     fn address(&self) -> String {
         self.info.addr().to_string()
     }
@@ -150,7 +150,7 @@ impl Own {
         lock(&self.live).as_ref().filter(|live| !live.gone.load(Ordering::Acquire)).cloned()
     }
 
-    /// The connection; a new one where there is none or the last one is gone.
+    /// Returns the connection, or makes a new one if there is none or the last one is gone.
     async fn live(&self) -> RedisResult<Live> {
         if let Some(live) = self.usable() {
             return Ok(live);
@@ -197,8 +197,8 @@ impl Own {
         Ok(Live { connection, gate, gone })
     }
 
-    /// Lets go of a connection if this answer says so. Calls that still wait on it keep their
-    /// clones until they have their answers.
+    /// Drops a connection if this reply shows that it is unusable. Calls that still wait on it keep
+    /// their clones until they have their replies.
     fn forget_if_spoilt(&self, spoilt: &Live, answer: &Result<Vec<Value>, Failed>) {
         if !answer.as_ref().is_err_and(Failed::spoils_connection) {
             return;
@@ -210,7 +210,7 @@ impl Own {
     }
 }
 
-/// A panic while one of these locks is held leaves nothing half done behind it.
+/// Locks. A poisoned lock is used all the same: a panic leaves no half-done state here.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -218,7 +218,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            // The Debug of the settings is not used: it knows the password.
+            // The settings are not printed with Debug, because they contain the password.
             Self::Own(own) => write!(f, "Own({})", own.address()),
             Self::Given(_) => f.write_str("Given"),
         }

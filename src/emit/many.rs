@@ -1,8 +1,8 @@
-//! Many events at once: a few large transactions in place of many small ones.
+//! Emits many events at once: a few large transactions in place of many small ones.
 //!
-//! Events are gathered into chunks, and a chunk is one transaction with one LPUSH per object and
-//! one LPUSH of markers, one marker per object. One chunk is in flight at a time, because what
-//! follows an event that failed must not be sent; the next one is gathered meanwhile. So memory is
+//! Events are collected in chunks. A chunk is one transaction with one LPUSH per object and one
+//! LPUSH of markers, one marker per object. Only one chunk is in flight at a time, because an event
+//! behind a failed one must not be sent. The next chunk is collected meanwhile. So memory is
 //! bounded by two chunks and the list of failed objects, however long the iterator is.
 
 use std::collections::HashMap;
@@ -17,53 +17,53 @@ use super::Emitter;
 use super::error::{EmitError, Failed};
 use crate::event::{IntoEvent, ObjectName};
 
-/// A chunk of [`Emitter::emit_many`] is sent once it holds this many events, unless set otherwise.
+/// Default number of events after which [`Emitter::emit_many`] sends a chunk.
 pub const CHUNK_EVENTS_MAX: usize = 1024;
-/// A chunk of [`Emitter::emit_many`] is sent once its names and events have this many bytes, unless
-/// set otherwise: 1 MiB.
+/// Default size of names and events, in bytes, after which [`Emitter::emit_many`] sends a chunk: 1
+/// MiB.
 pub const CHUNK_BYTES_MAX: usize = 1024 * 1024;
 
-/// All events were acknowledged.
+/// The result if all events were acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EmittedMany {
-    /// How many events were queued: all that the iterator had.
+    /// Number of queued events: all of the iterator.
     pub events: u64,
-    /// In how many transactions.
+    /// Number of transactions.
     pub chunks: u64,
 }
 
-/// Some events were not acknowledged. Positions count the iterator's items from 0.
+/// The error if some events were not acknowledged. Positions count the iterator's items from 0.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct EmitManyError {
-    /// How many events were acknowledged.
+    /// Number of acknowledged events.
     pub acknowledged: u64,
-    /// The objects that have events without acknowledgement, by position of the first such event.
-    /// All their events before that position are acknowledged, none after it was sent unless it was
-    /// in the same transaction. An object that is not listed has all its events acknowledged, up to
-    /// [`stopped`](Self::stopped).
+    /// The objects with unacknowledged events, by position of the first such event. All their
+    /// events before that position are acknowledged. Events after that position were not sent,
+    /// except in the same transaction. If an object is not listed, all its events up to
+    /// [`stopped`](Self::stopped) are acknowledged.
     pub failed: Vec<ObjectFailed>,
-    /// Where the whole came to an end early, because the error was not one of a single object:
-    /// nothing at this position or after it was sent. The iterator itself may have been read
-    /// further, by up to one chunk.
+    /// Position at which the whole call stopped, if the error concerned all objects. Nothing at
+    /// this position or after it was sent. The iterator itself may have been read up to one chunk
+    /// further.
     pub stopped: Option<u64>,
 }
 
-/// What became of an object's events in [`Emitter::emit_many`], where not all were acknowledged.
+/// The failure of one object in [`Emitter::emit_many`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ObjectFailed {
-    /// The object's name, as it was given.
+    /// Name of the object, as given.
     pub object: String,
-    /// The position of its first event without acknowledgement.
+    /// Position of its first unacknowledged event.
     pub first: u64,
-    /// What became of that event, and of all others of the object in the same transaction.
+    /// Error of that event, and of all other events of the object in the same transaction.
     pub error: EmitError,
 }
 
 impl EmitManyError {
-    /// Whether it is open for some event whether it was queued.
+    /// Returns whether the outcome is unknown for at least one event.
     pub fn is_unknown(&self) -> bool {
         self.failed.iter().any(|failed| failed.error.is_unknown())
     }
@@ -86,26 +86,25 @@ impl fmt::Display for EmitManyError {
 impl std::error::Error for EmitManyError {}
 
 impl Emitter {
-    /// Emits many events, each for the object it comes with, in transactions of up to [1024 events
-    /// or 1 MiB](Emitter::with_chunk).
+    /// Emits many events, each for its given object, in transactions of up to [1024 events or 1
+    /// MiB](Emitter::with_chunk).
     ///
-    /// The events of an object keep the iterator's order. Each transaction takes effect as a whole,
-    /// the entirety does not. An event that is refused, or a list of events that is none, fails its
-    /// object: its later events are not sent, all other objects go on. An error that concerns all
-    /// (the connection, memory, an unknown outcome) ends the whole.
+    /// The events of an object keep the iterator's order. Each transaction takes effect as a whole;
+    /// the entire call does not. A refused event, or an `OBJ:events` key that is not a list, stops
+    /// that object only: its later events are not sent. An error that concerns all objects (the
+    /// connection, memory, an unknown outcome) stops the call.
     ///
-    /// The iterator is read while a transaction is in flight, without awaiting anything: it should
-    /// not block for long.
+    /// The iterator is read while a transaction is in flight, so it should not block for long.
     ///
     /// # Errors
     ///
-    /// If any event is not acknowledged: [`EmitManyError`] says, per object, from which event on,
-    /// and why.
+    /// [`EmitManyError`] if any event is not acknowledged. It names each failed object, its first
+    /// unacknowledged event and the error.
     ///
     /// # Cancellation
     ///
-    /// If the future is dropped, the transaction in flight takes effect or not, all before it have,
-    /// nothing after it was sent.
+    /// If the future is dropped, the transaction in flight takes effect or not. All transactions
+    /// before it have taken effect. Nothing after it was sent.
     pub async fn emit_many<I, O, E>(&self, events: I) -> Result<EmittedMany, EmitManyError>
     where
         I: IntoIterator<Item = (O, E)>,
@@ -120,8 +119,8 @@ impl Emitter {
             progress.drop_failed(&mut chunk);
             let pipe = chunk.take_pipeline(self);
             let mut sending = pin!(async { if pipe.is_empty() { Ok(Vec::new()) } else { self.link.transact(&pipe).await } });
-            // Polled once, the transaction is on its way to the connection's task while the next
-            // chunk is gathered here.
+            // After one poll the transaction is with the connection's task. The next chunk is
+            // collected meanwhile.
             let early = poll_fn(|cx| match sending.as_mut().poll(cx) {
                 Poll::Ready(answers) => Poll::Ready(Some(answers)),
                 Poll::Pending => Poll::Ready(None),
@@ -141,13 +140,13 @@ impl Emitter {
     }
 }
 
-/// One transaction being gathered.
+/// One transaction under construction.
 struct Chunk {
     groups: Vec<Group>,
     by_object: HashMap<ObjectName, usize>,
-    /// The position just after its last event.
+    /// Position just after its last event.
     end: u64,
-    /// Whether the iterator ended with it.
+    /// Whether the iterator ended with this chunk.
     last: bool,
 }
 
@@ -160,7 +159,7 @@ struct Group {
 }
 
 impl Chunk {
-    /// The transaction, moved out of the groups; empty if there is nothing to send.
+    /// Moves the transaction out of the groups; empty if there is nothing to send.
     fn take_pipeline(&mut self, emitter: &Emitter) -> Pipeline {
         let mut pipe = Pipeline::with_capacity(self.groups.len() + 1);
         if self.groups.is_empty() {
@@ -177,7 +176,7 @@ impl Chunk {
     }
 }
 
-/// How far an [`Emitter::emit_many`] has come.
+/// The progress of one [`Emitter::emit_many`].
 struct Progress<'a> {
     emitter: &'a Emitter,
     position: u64,
@@ -188,8 +187,8 @@ struct Progress<'a> {
 }
 
 impl Progress<'_> {
-    /// Takes events from the iterator until a chunk is full. Refused ones count, so that one step
-    /// stays bounded.
+    /// Takes events from the iterator until a chunk is full. Refused events count too, so that one
+    /// step stays bounded.
     fn gather<O: AsRef<str>, E: IntoEvent>(&mut self, events: &mut impl Iterator<Item = (O, E)>) -> Chunk {
         let mut chunk = Chunk { groups: Vec::new(), by_object: HashMap::new(), end: self.position, last: false };
         let mut bytes = 0;
@@ -216,7 +215,7 @@ impl Progress<'_> {
         chunk
     }
 
-    /// Puts one event into the chunk and answers how many bytes that adds.
+    /// Adds one event to the chunk. Returns the number of bytes added.
     fn add(&self, chunk: &mut Chunk, at: u64, object: &str, event: impl IntoEvent) -> Result<usize, EmitError> {
         let known = chunk.by_object.get(object).copied();
         // The name is checked first, as in a single emit.
@@ -238,7 +237,7 @@ impl Progress<'_> {
         Ok(object.len() + event.len())
     }
 
-    /// Notes that an object failed; of two errors of an object the earlier one counts.
+    /// Records that an object failed. If it has two errors, the earlier one counts.
     fn fail(&mut self, object: &str, first: u64, error: EmitError) {
         match self.failed.get(object) {
             Some((earlier, _)) if *earlier <= first => {}
@@ -248,15 +247,15 @@ impl Progress<'_> {
         }
     }
 
-    /// Takes out of a chunk, gathered while another was in flight, the objects that failed there.
-    /// Events before a refused one of the same chunk stay.
+    /// Removes objects from a chunk if they failed in the chunk in flight before it. If a refused
+    /// event of the new chunk caused the failure, the object's events before it stay.
     fn drop_failed(&self, chunk: &mut Chunk) {
         if !self.failed.is_empty() {
             chunk.groups.retain(|group| self.failed.get(group.object.as_str()).is_none_or(|(first, _)| group.first < *first));
         }
     }
 
-    /// Notes what became of a chunk.
+    /// Records the outcome of a chunk.
     fn settle(&mut self, chunk: Chunk, answers: Result<Vec<Value>, Failed>) {
         if chunk.groups.is_empty() {
             return;
@@ -288,7 +287,8 @@ impl Progress<'_> {
         }
     }
 
-    /// Ends it all: what was refused in a chunk gathered ahead was never reached.
+    /// Stops at `end`. Refused events of a chunk collected ahead are behind the stop and do not
+    /// count.
     fn stop(&mut self, end: u64) {
         self.failed.retain(|_, (first, _)| *first < end);
         self.stopped = Some(end);

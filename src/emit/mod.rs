@@ -1,8 +1,8 @@
-//! Emit: the frontend's side of the path.
+//! Emit: the frontend's part of the path.
 //!
-//! An emit is one plain transaction, `MULTI; SET OBJ:data …; LPUSH OBJ:events main sub…; LPUSH
-//! objects.with.events OBJ; EXEC`, as a frontend in any language sends it. This module owns that
-//! transaction and what is known when it fails:
+//! An emit is one plain transaction: `MULTI; SET OBJ:data …; LPUSH OBJ:events main sub…; LPUSH
+//! objects.with.events OBJ; EXEC`. A frontend in any language sends the same. This module owns that
+//! transaction and the errors of an emit:
 //!
 //! - [`Emitter`]: one emit at a time, or into the caller's own transaction
 //! - `many`: many events at once, in few transactions ([`Emitter::emit_many`])
@@ -10,10 +10,10 @@
 //! - `group`: single emits of many tasks in few transactions
 //! - `draft`: the commands of one emit
 //! - `link`: the connection
-//! - `error`: what went wrong, and whether it took effect
+//! - `error`: the errors, and whether the emit took effect
 //!
-//! If the process dies between sending and the answer, the transaction has taken effect as a whole
-//! or not at all; nothing is left behind that a worker or a later emit would have to clean up.
+//! If the process dies before the reply comes, the transaction has taken effect as a whole or not
+//! at all. It leaves nothing that a worker or a later emit must clean up.
 
 mod appended;
 mod draft;
@@ -39,8 +39,7 @@ use error::command_failed;
 use link::{Link, Own};
 pub use many::{CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX, EmitManyError, EmittedMany, ObjectFailed};
 
-/// How long an [`Emitter`] of its own connection waits for a connection, and for an answer, unless
-/// told otherwise.
+/// Default time limit of an [`Emitter`] with its own connection, for connecting and for a reply.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Emits events for objects.
@@ -51,24 +50,22 @@ pub const TIMEOUT: Duration = Duration::from_secs(5);
 /// # Order
 ///
 /// An emit that returned `Ok` is ordered before every emit of the same object that begins later, in
-/// whatever process. Two emits of one object that are in flight at the same time come in either
-/// order: await the first where the order matters. An emit whose outcome is
-/// [unknown](EmitError::Unknown) may still take effect later, and then stands behind events emitted
-/// after it.
+/// any process. Two emits of one object that are in flight at the same time may come in either
+/// order: await the first if the order matters. An emit whose outcome is
+/// [unknown](EmitError::Unknown) may still take effect later, behind events emitted after it.
 ///
 /// # Many at once
 ///
-/// Over a connection of its own, an emitter sends emits together if they are queued at the same
-/// time: up to 64 share one transaction. No timer waits for more of them, and an emit that is alone
-/// is sent at once. Each emit has an outcome of its own: a refused one fails no other. If no reply
-/// comes, the outcome of all emits of that transaction is [unknown](EmitError::Unknown). An emit
-/// with data, or with more than 4 KiB of events, has a transaction of its own.
+/// Over its own connection, an emitter sends emits together if they are queued at the same time: up
+/// to 64 share one transaction. No timer waits for more emits, and a lone emit is sent at once.
+/// Each emit has its own outcome: a refused emit does not fail the others. If no reply comes, the
+/// outcome of all emits of that transaction is [unknown](EmitError::Unknown). An emit with data, or
+/// with more than 4 KiB of events, has its own transaction.
 ///
 /// # Cancellation
 ///
-/// Dropping the future of an emit does not take back what was written: its outcome is unknown, as
-/// with [`EmitError::Unknown`]. The connection stays usable, also for emits that are in flight
-/// beside it.
+/// Dropping the future of an emit does not undo a transaction already sent: its outcome is unknown,
+/// as with [`EmitError::Unknown`]. The connection stays usable, also for other emits in flight.
 ///
 /// # Example
 ///
@@ -84,7 +81,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Emitter {
     link: Arc<Link>,
     keys: Keys,
-    /// The key of the markers, spelled once.
+    /// Key of the markers, formatted once.
     markers: Arc<str>,
     event_bytes_max: usize,
     chunk_events_max: usize,
@@ -95,14 +92,15 @@ pub struct Emitter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Emitted {
-    /// How many events the emit queued: the main event and its subevents.
+    /// Number of events that the emit queued: the main event and its subevents.
     pub events: usize,
-    /// How many events were queued for the object just after, these included. Events that a worker
-    /// has already taken do not count. A producer that sees it grow is ahead of the workers.
+    /// Number of events queued for the object just after, including these. Events already taken by
+    /// a worker do not count. If this number keeps growing, the producer is faster than the
+    /// workers.
     pub queued: u64,
 }
 
-/// The settings of an [`Emitter`] with a connection of its own; made by [`Emitter::builder`].
+/// The settings of an [`Emitter`] with its own connection; made by [`Emitter::builder`].
 #[derive(Clone)]
 #[must_use = "nothing is connected before connect() is awaited"]
 pub struct EmitterBuilder {
@@ -113,22 +111,22 @@ pub struct EmitterBuilder {
 }
 
 impl EmitterBuilder {
-    /// How long one attempt to connect may take, name lookup and authentication included. Default:
-    /// 5 s.
+    /// Sets the time limit of one connection attempt, including name lookup and authentication.
+    /// Default: 5 s.
     pub fn connection_timeout(mut self, timeout: Duration) -> Self {
         self.connection_timeout = timeout;
         self
     }
 
-    /// How long an emit waits for its answer while no byte moves on the connection; after that its
-    /// outcome is [unknown](EmitError::Unknown). Default: 5 s. Any number of large emits on a slow
-    /// link take as long as they need.
+    /// Sets how long an emit waits for its reply while no byte moves on the connection. After that
+    /// its outcome is [unknown](EmitError::Unknown). Default: 5 s. Large emits on a slow link may
+    /// take longer, as long as bytes move.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.response_timeout = timeout;
         self
     }
 
-    /// Under which keys to emit. Default: those without a namespace.
+    /// Sets the keys to emit to. Default: the keys without a namespace.
     pub fn keys(mut self, keys: Keys) -> Self {
         self.keys = keys;
         self
@@ -138,7 +136,7 @@ impl EmitterBuilder {
     ///
     /// # Errors
     ///
-    /// [`EmitError::Url`] and [`EmitError::Connect`]. The password is in neither.
+    /// [`EmitError::Url`] and [`EmitError::Connect`]. Neither contains the password.
     pub async fn connect(self) -> Result<Emitter, EmitError> {
         let own = Own::new(&self.url, self.connection_timeout, self.response_timeout)?;
         own.connect().await?;
@@ -148,7 +146,7 @@ impl EmitterBuilder {
 
 impl fmt::Debug for EmitterBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The URL may hold a password.
+        // The URL is left out, because it may contain a password.
         f.debug_struct("EmitterBuilder").field("keys", &self.keys).finish_non_exhaustive()
     }
 }
@@ -157,26 +155,26 @@ impl Emitter {
     /// Connects to Redis at `host[:port]`, `redis://[user:password@]host[:port][/db]` or
     /// `unix:///path`, with the default timeouts of 5 s; [`builder`](Self::builder) sets others.
     ///
-    /// A connection that is lost is made anew by the next call, before that call sends anything. A
-    /// call that had sent its transaction when the connection was lost ends with
-    /// [`EmitError::Unknown`]; nothing that may have taken effect is ever sent again. The connection
-    /// speaks RESP3 and needs Redis 7 or Valkey.
+    /// After a loss, the next call reconnects before it sends anything. A call that had sent its
+    /// transaction when the connection was lost returns [`EmitError::Unknown`]. The emitter never
+    /// sends again what may have taken effect. The connection uses RESP3 and needs Redis 7 or
+    /// Valkey.
     pub async fn connect(url: impl Into<String>) -> Result<Self, EmitError> {
         Self::builder(url).connect().await
     }
 
-    /// The same with settings.
+    /// Returns a builder, to connect with other settings.
     pub fn builder(url: impl Into<String>) -> EmitterBuilder {
         EmitterBuilder { url: url.into(), keys: Keys::new(), connection_timeout: TIMEOUT, response_timeout: TIMEOUT }
     }
 
-    /// Emits over a connection of the caller's: a `MultiplexedConnection`, a `ConnectionManager`,
-    /// or any other that may be cloned and then shares what is behind it. It is cloned once per
-    /// call.
+    /// Emits over a connection that the caller provides: a `MultiplexedConnection`, a
+    /// `ConnectionManager`, or any other type whose clones share one connection. It is cloned once
+    /// per call.
     ///
-    /// Its timeouts are the caller's to set (a `MultiplexedConnection` waits 500 ms for an answer
-    /// unless told otherwise), and so is making it anew. A client that repeats commands by itself
-    /// (of a cluster: set its retries to 0) breaks the promise that no emit is sent twice.
+    /// The caller sets its timeouts and reconnects it. By default a `MultiplexedConnection` waits
+    /// 500 ms for a reply. A client that repeats commands by itself breaks the promise that no emit
+    /// is sent twice; for a cluster client, set its retries to 0.
     pub fn new<C>(connection: C) -> Self
     where
         C: ConnectionLike + Clone + Send + 'static,
@@ -196,7 +194,7 @@ impl Emitter {
         }
     }
 
-    /// Emits under these keys. Default: those without a namespace.
+    /// Emits to these keys. Default: the keys without a namespace.
     #[must_use]
     pub fn with_keys(mut self, keys: Keys) -> Self {
         self.markers = keys.objects_with_events().into();
@@ -204,7 +202,7 @@ impl Emitter {
         self
     }
 
-    /// Emits under the keys of a namespace: 1 to 64 of `A-Z a-z 0-9 _ . -`.
+    /// Emits to the keys of a namespace: 1 to 64 of `A-Z a-z 0-9 _ . -`.
     pub fn with_namespace(self, namespace: &str) -> Result<Self, NamespaceError> {
         Ok(self.with_keys(Keys::with_namespace(namespace)?))
     }
@@ -216,10 +214,9 @@ impl Emitter {
         self
     }
 
-    /// How much [`emit_many`](Self::emit_many) puts into one transaction: it is sent once it holds
-    /// `events_max` events (at least
-    /// 1) or `bytes_max` bytes of names and events. Default: 1024 events, 1 MiB. Redis runs nothing
-    ///    else meanwhile.
+    /// Sets how much [`emit_many`](Self::emit_many) puts into one transaction. It sends the
+    /// transaction when it has `events_max` events (minimum 1), or `bytes_max` bytes of names and
+    /// events. Default: 1024 events, 1 MiB. Redis runs no other command during a transaction.
     #[must_use]
     pub fn with_chunk(mut self, events_max: usize, bytes_max: usize) -> Self {
         self.chunk_events_max = events_max.max(1);
@@ -227,29 +224,28 @@ impl Emitter {
         self
     }
 
-    /// The keys it emits under.
+    /// Returns the keys to which it emits.
     pub fn keys(&self) -> &Keys {
         &self.keys
     }
 
-    /// Whether there is a connection, as far as is known: what a health check may ask. Over a
-    /// connection of the caller's always true.
+    /// Returns whether there is a connection, as far as is known. Useful for a health check. Always
+    /// true for a connection that the caller provides.
     pub fn is_connected(&self) -> bool {
         self.link.is_connected()
     }
 
-    /// Emits one event: `&T` of anything that serializes, or [`Json`](crate::event::Json) that is
-    /// text already.
+    /// Emits one event: `&T` of any serializable type, or [`Json`](crate::event::Json) for text
+    /// that is JSON already.
     ///
-    /// When it returns `Ok`, the event is queued and its place in the object's order is settled.
+    /// On `Ok` the event is queued, and its position in the object's order is fixed.
     pub async fn emit(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Result<Emitted, EmitError> {
         self.event(object, event).send().await
     }
 
-    /// Begins an emit that has subevents or data, or that goes into a transaction of the caller's.
+    /// Begins an emit that has subevents or data, or that goes into a transaction of the caller.
     ///
-    /// What is wrong with the name or an event is answered at the end, by [`Emit::send`] or
-    /// [`Emit::append_to`].
+    /// [`Emit::send`] or [`Emit::append_to`] returns the error of an invalid name or event.
     pub fn event(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Emit<'_> {
         let draft = self.draft(object.as_ref());
         Emit { emitter: self, draft }.sub(event)
@@ -260,21 +256,21 @@ impl Emitter {
         Ok(Draft { push: self.push(&object), object, events: 0, bytes: 0, data: None })
     }
 
-    /// The command that queues events of an object, still without events.
+    /// Returns the command that queues events of an object, without events yet.
     fn push(&self, object: &ObjectName) -> Cmd {
         let mut push = redis::cmd("LPUSH");
         push.arg(self.keys.events(object.as_str()));
         push
     }
 
-    /// The command that pushes markers, still without markers.
+    /// Returns the command that pushes markers, without markers yet.
     fn mark(&self) -> Cmd {
         let mut mark = redis::cmd("LPUSH");
         mark.arg(&*self.markers);
         mark
     }
 
-    /// Reads what one LPUSH answered: the length of the list, or why it failed.
+    /// Reads the reply to one LPUSH: the length of the list, or an error.
     fn pushed(&self, object: &ObjectName, answer: &Value, key: impl FnOnce() -> String) -> Result<u64, EmitError> {
         let error = match answer {
             Value::Int(length) => return Ok(u64::try_from(*length).unwrap_or(0)),
@@ -285,7 +281,7 @@ impl Emitter {
     }
 }
 
-/// One emit being put together: a main event, its subevents, and the object's data. Made by
+/// One emit under construction: a main event, its subevents, and the object's data. Made by
 /// [`Emitter::event`].
 #[derive(Debug)]
 #[must_use = "nothing is emitted before send() is awaited or append_to() called"]
@@ -295,8 +291,8 @@ pub struct Emit<'a> {
 }
 
 impl Emit<'_> {
-    /// Adds a subevent. It gets an id of its own and follows the main event and the subevents added
-    /// before; no event of another emit comes between them.
+    /// Adds a subevent. It gets its own id and follows the main event and earlier subevents. No
+    /// event of another emit comes between them.
     #[allow(clippy::should_implement_trait)] // It is the word for it, and nothing is subtracted.
     pub fn sub(mut self, event: impl IntoEvent) -> Self {
         if let Ok(draft) = &mut self.draft {
@@ -312,7 +308,7 @@ impl Emit<'_> {
         self
     }
 
-    /// Sets the object's state, kept at `OBJ:data`, in the same transaction. The last call counts.
+    /// Sets the object's state at `OBJ:data`, in the same transaction. The last call counts.
     pub fn data(mut self, data: impl IntoEvent) -> Self {
         if let Ok(draft) = &mut self.draft {
             match data.into_event(self.emitter.event_bytes_max) {
@@ -323,7 +319,7 @@ impl Emit<'_> {
         self
     }
 
-    /// Sends it.
+    /// Sends the emit.
     pub async fn send(self) -> Result<Emitted, EmitError> {
         let emitter = self.emitter;
         let draft = self.draft?;
@@ -339,15 +335,15 @@ impl Emit<'_> {
         Ok(Emitted { events, queued })
     }
 
-    /// Appends its commands to a pipeline of the caller's and makes that pipeline atomic, so that
-    /// they take effect together with the caller's own commands: `SET OBJ:data` if there is data,
-    /// `LPUSH OBJ:events main sub…`, `LPUSH objects.with.events OBJ`. Their results are ignored; an
-    /// error among them still fails the pipeline. The caller sends the pipeline;
+    /// Appends the commands of the emit to a pipeline of the caller, and makes that pipeline
+    /// atomic. So they take effect together with the caller's own commands: `SET OBJ:data` if there
+    /// is data, `LPUSH OBJ:events main sub…`, `LPUSH objects.with.events OBJ`. Their results are
+    /// ignored; an error among them still fails the pipeline. The caller sends the pipeline;
     /// [`Appended::outcome`] turns its reply into the outcome of the emit.
     ///
     /// # Errors
     ///
-    /// [`EmitError::Name`] and [`EmitError::Event`]; the pipeline is left as it was.
+    /// [`EmitError::Name`] and [`EmitError::Event`]; the pipeline stays unchanged.
     pub fn append_to(self, pipe: &mut Pipeline) -> Result<Appended, EmitError> {
         let draft = self.draft?;
         let first = pipe.len();

@@ -1,10 +1,10 @@
 //! Projections: named folds over the event log into a read model.
 //!
-//! A [`Runner`] reads the log a page at a time, applies each row to a [`Projection`], and saves its
-//! place and the state together, in one step that only the process that has the name can take. If
-//! it dies anywhere, what was not saved is applied again to what was: each row is in the state
-//! once, in the order in which events were finalized. A row that was trimmed away before it was
-//! applied is told, never passed over in silence.
+//! A [`Runner`] reads the log page by page and applies each row to a [`Projection`]. It saves
+//! position and state together, in one step that needs the lease of the name. If the process dies,
+//! unsaved rows are applied again to the saved state. So each row is in the state once, in the
+//! order of finalizing. Rows that were trimmed before they were applied are reported, never skipped
+//! silently.
 
 mod store;
 
@@ -18,35 +18,35 @@ pub use self::store::{NameError, Position, RedisStore, RedisStoreError, STATE_BY
 use crate::control::log::PER_CALL_MAX;
 use crate::control::{Control, ControlError, Cursor, LogEntry};
 
-/// The shortest lease.
+/// The minimum lease.
 const LEASE_MIN: Duration = Duration::from_secs(1);
 
-/// A fold over the log: a state, and what a row does to it. [`Default`] is the state before the
-/// first row; it is kept as JSON.
+/// A fold over the log: a state, and its change for each row. [`Default`] is the state before the
+/// first row. The state is stored as JSON.
 ///
-/// What it does must depend on nothing but the state and the row, for after a crash a row may be
-/// applied once more to the state before it.
+/// The change must depend only on the state and the row, because after a crash a row may be applied
+/// once more to the same earlier state.
 pub trait Projection: Default + Serialize + DeserializeOwned + Send {
-    /// Takes in the next row.
+    /// Applies the next row.
     fn apply(&mut self, entry: &LogEntry);
 }
 
-/// What follows where rows were trimmed away that had not been applied.
+/// The reaction to rows that were trimmed before they were applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Gaps {
-    /// [`ProjectionError::Gap`], until this is changed or [`Runner::rebuild`] is called with
-    /// [`Gaps::Count`].
+    /// Returns [`ProjectionError::Gap`], until this setting is changed or [`Runner::rebuild`] is
+    /// called with [`Gaps::Count`].
     #[default]
     Refuse,
-    /// They are counted in [`Position::missed`], and it goes on with what is there.
+    /// Counts the rows in [`Position::missed`], and continues with the existing rows.
     Count,
 }
 
-/// Why a projection cannot go on.
+/// The reason why a projection cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProjectionError {
-    /// Another process has it; at a later moment it may not.
+    /// Another process has the lease of the projection. It may be free later.
     #[error("another process runs this projection, or did since; what was not saved is dropped")]
     Lost,
     /// Rows were trimmed away before they were applied.
@@ -54,43 +54,43 @@ pub enum ProjectionError {
         "{missed} rows of the log were trimmed away before they were applied; go on without them (Gaps::Count), or keep more of the log"
     )]
     Gap {
-        /// How many.
+        /// Number of trimmed rows.
         missed: u64,
     },
-    /// The log is not the one that was read before: it was deleted, lost rows in a failover, or
-    /// rows were removed by hand.
+    /// The log is not the one read before: it was deleted, lost rows in a failover, or rows were
+    /// removed by hand.
     #[error(
         "the log has {written} rows where {expected} were expected: it was replaced or has lost some; rebuild the projection"
     )]
     OtherLog {
-        /// How many were ever written to it.
+        /// Number of rows ever written to the log.
         written: u64,
-        /// How many there must have been.
+        /// Minimum expected number.
         expected: u64,
     },
-    /// The state cannot be read or written as JSON: it is another version's.
+    /// The state cannot be read or written as JSON: it belongs to another version.
     #[error("the state of the projection is no JSON of its type: {0}; rebuild it")]
     State(#[from] serde_json::Error),
     /// The log could not be read.
     #[error(transparent)]
     Log(#[from] ControlError),
-    /// The store failed. Whether it saved is unknown; the next step asks it.
+    /// The store failed. It is unknown whether it saved; the next step reads it again.
     #[error("the store of the projection failed: {0}")]
     Store(Box<dyn Error + Send + Sync>),
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stepped {
-    /// How many rows were applied and saved.
+    /// Number of rows applied and saved.
     pub applied: usize,
-    /// How many were written behind them by then.
+    /// Number of rows in the log behind them.
     pub lag: u64,
 }
 
-/// Runs a projection. Only one process at a time runs the one of a name, as long as its lease
-/// lasts; each step renews it.
+/// Runs a projection. Only one process at a time runs a projection of one name, as long as its
+/// lease lasts. Each step renews the lease.
 pub struct Runner<P, S> {
     store: S,
     control: Control,
@@ -99,17 +99,17 @@ pub struct Runner<P, S> {
     gaps: Gaps,
     position: Position,
     projection: P,
-    /// What is here may be other than what is saved.
+    /// Whether the state in memory may differ from the saved one.
     stale: bool,
 }
 
 impl<P: Projection, S: Store> Runner<P, S> {
-    /// Opens the projection where it was left, or at the beginning. The log is read by `control`.
-    /// `lease` is how long the name is kept without a step, 1 s or more.
+    /// Opens the projection at its saved position, or at the beginning. `control` reads the log.
+    /// `lease` is the time after the last step for which the name stays taken, at least 1 s.
     ///
     /// # Errors
-    /// [`ProjectionError::Lost`] where another process has it, others if the store or its state
-    /// cannot be read.
+    /// [`ProjectionError::Lost`] if another process has the name. Other errors if the store or its
+    /// state cannot be read.
     pub async fn open(store: S, control: Control, lease: Duration, gaps: Gaps) -> Result<Self, ProjectionError> {
         let token = uuid::Uuid::new_v4().to_string();
         let lease = lease.max(LEASE_MIN);
@@ -119,7 +119,7 @@ impl<P: Projection, S: Store> Runner<P, S> {
         Ok(runner)
     }
 
-    /// The same, but begins anew whatever is saved, also what cannot be read: see
+    /// Opens the projection and begins anew, even if the saved state cannot be read: see
     /// [`Runner::rebuild`].
     ///
     /// # Errors
@@ -135,25 +135,25 @@ impl<P: Projection, S: Store> Runner<P, S> {
         Ok(runner)
     }
 
-    /// The saved state, which belongs to [`Runner::position`]. None after an error or a step that
-    /// was dropped, because the state may then be other than the saved one; the next
-    /// [`Runner::step`] loads the saved one again.
+    /// Returns the saved state, which belongs to [`Runner::position`]. None after an error or a
+    /// dropped step, because the state in memory may then differ. The next [`Runner::step`] loads
+    /// the saved state again.
     pub fn projection(&self) -> Option<&P> {
         (!self.stale).then_some(&self.projection)
     }
 
-    /// The saved position in the log, as far as this process knows.
+    /// Returns the saved position in the log, as far as this process knows.
     pub fn position(&self) -> &Position {
         &self.position
     }
 
-    /// Reads the next page, applies it, and saves: all of it or nothing. Nothing to do is no error.
+    /// Reads the next page, applies it, and saves, as a whole or not at all. An empty page is not
+    /// an error.
     ///
-    /// Dropping the future, or an error, loses nothing: the next step begins with what is saved.
+    /// Dropping the future, or an error, loses nothing: the next step begins with the saved state.
     ///
     /// # Errors
-    /// [`ProjectionError`]; [`Lost`](ProjectionError::Lost) where another process has the name by
-    /// now.
+    /// [`ProjectionError`]; [`Lost`](ProjectionError::Lost) if another process now has the name.
     pub async fn step(&mut self) -> Result<Stepped, ProjectionError> {
         if self.stale {
             self.load().await?;
@@ -179,13 +179,13 @@ impl<P: Projection, S: Store> Runner<P, S> {
         Ok(Stepped { applied: page.entries.len(), lag: page.written - rows })
     }
 
-    /// Steps until `stop` is ready, and then gives the name back; answers the state. Where there is
-    /// nothing to do it looks again after `idle`, which is less than the lease.
+    /// Runs steps until `stop` is ready, then releases the name. Returns the state. If there is no
+    /// new row, waits `idle`, which must be less than the lease.
     ///
-    /// Dropping the future is as a crash: the name is free when the lease is over.
+    /// Dropping the future acts like a crash: the name is free when the lease ends.
     ///
     /// # Errors
-    /// As [`Runner::step`]. It ends at the first error, also if a connection failed.
+    /// As [`Runner::step`]. It ends at the first error, including a failed connection.
     pub async fn run(mut self, idle: Duration, stop: impl Future<Output = ()>) -> Result<P, ProjectionError> {
         let idle = idle.min(self.lease / 3);
         tokio::pin!(stop);
@@ -209,8 +209,8 @@ impl<P: Projection, S: Store> Runner<P, S> {
         Ok(self.projection)
     }
 
-    /// Begins anew at the oldest row there is, with the state before the first. Where rows are gone
-    /// by now, [`Gaps`] says what follows.
+    /// Begins anew at the oldest existing row, with the initial state. If rows were trimmed,
+    /// [`Gaps`] decides.
     ///
     /// # Errors
     /// As [`Runner::step`].
@@ -220,7 +220,7 @@ impl<P: Projection, S: Store> Runner<P, S> {
         self.save(Position::default()).await
     }
 
-    /// Gives the name back, so that another process need not wait for the lease to end.
+    /// Releases the name, so that another process need not wait for the end of the lease.
     ///
     /// # Errors
     /// [`ProjectionError::Store`].
@@ -246,7 +246,7 @@ impl<P: Projection, S: Store> Runner<P, S> {
         Ok(())
     }
 
-    /// There is nothing to apply: the name is kept, and what is gone is written down.
+    /// Handles a page without rows: renews the lease, and saves the number of missed rows.
     async fn kept(&mut self, missed: u64) -> Result<(), ProjectionError> {
         if missed > 0 {
             let Position { log_id, rows, missed: before } = self.position.clone();

@@ -1,4 +1,4 @@
-//! Where a projection keeps its place in the log and its state.
+//! The storage of a projection's position in the log and its state.
 
 use std::error::Error;
 use std::time::Duration;
@@ -10,30 +10,30 @@ use crate::wire::ScriptError;
 use crate::wire::position::{PositionStep, position};
 pub use crate::wire::values::Position;
 
-/// What a store has of a projection.
+/// The stored data of a projection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Saved {
-    /// Its place, at the beginning where there is none.
+    /// Position in the log; the beginning if none is stored.
     pub position: Position,
-    /// Its state; nothing where there is none.
+    /// State; none if none is stored.
     pub state: Option<Vec<u8>>,
 }
 
-/// Keeps a projection's place and state together, for one process at a time.
+/// Stores a projection's position and state together, for one process at a time.
 ///
-/// In a database: a row for each name with the place, the state or whatever is made of it, a token
-/// and a time. `open` takes the row where its time is over or the token is the same; `save` is a
-/// transaction that changes the row `WHERE token = …`, and answers whether it changed one.
+/// In a database: one row per name, with the position, the state or a read model, a token and an
+/// expiry time. `open` takes the row if its time is over or the token is the same. `save` is a
+/// transaction that changes the row `WHERE token = …`, and returns whether it changed one.
 pub trait Store: Send {
-    /// How the store fails.
+    /// The error of the store.
     type Error: Error + Send + Sync + 'static;
 
-    /// Takes the projection for `token`, for as long as `lease`, and reads what there is; nothing
-    /// where another has it. May be repeated.
+    /// Takes the projection for `token` until `lease` ends, and reads the stored data. None if
+    /// another token has it. May be repeated.
     fn open(&mut self, token: &str, lease: Duration) -> impl Future<Output = Result<Option<Saved>, Self::Error>> + Send;
 
-    /// Writes both in one atomic step if `token` still has the projection, and keeps it for
-    /// `lease`. Answers whether it does.
+    /// Writes position and state in one atomic step if `token` still has the projection, and renews
+    /// `lease`. Returns whether it has.
     fn save(
         &mut self,
         token: &str,
@@ -42,36 +42,36 @@ pub trait Store: Send {
         state: &[u8],
     ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 
-    /// Keeps it for `lease`, if `token` has it. Answers whether it does.
+    /// Renews `lease` if `token` has the projection. Returns whether it has.
     fn keep(&mut self, token: &str, lease: Duration) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 
-    /// Gives it back, if `token` has it.
+    /// Releases the projection if `token` has it.
     fn close(&mut self, token: &str) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
-/// The largest state that a [`RedisStore`] keeps, in bytes: 4 MiB. Redis does nothing else while it
+/// Maximum size of a state in a [`RedisStore`], in bytes: 4 MiB. Redis runs nothing else while it
 /// reads or writes a state, 2 to 3 ms per MiB.
 pub const STATE_BYTES_MAX: usize = 4 << 20;
 
-/// Keeps them in Redis beside the log, a state of up to [`STATE_BYTES_MAX`] bytes. A larger one is
-/// not saved ([`RedisStoreError::TooLarge`]). Its futures may be dropped at any time: what was
-/// sent may have happened.
+/// Stores position and state in Redis beside the log; the state has up to [`STATE_BYTES_MAX`]
+/// bytes. A larger state is not saved ([`RedisStoreError::TooLarge`]). The futures may be dropped
+/// at any time; a command already sent may still take effect.
 pub struct RedisStore<C> {
     conn: C,
     keys: Keys,
     name: String,
 }
 
-/// Why a [`RedisStore`] failed.
+/// The reason why a [`RedisStore`] failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedisStoreError {
     /// The state is larger than [`STATE_BYTES_MAX`]; nothing was written.
     #[error("the state of the projection has {bytes} bytes, RedisStore keeps {max} at most; keep it in a Store of your own")]
     TooLarge {
-        /// Its length.
+        /// Size of the state in bytes.
         bytes: usize,
-        /// The limit.
+        /// The limit in bytes.
         max: usize,
     },
     /// The call to Redis failed.
@@ -79,16 +79,16 @@ pub enum RedisStoreError {
     Script(#[from] ScriptError),
 }
 
-/// What the name of a projection may not be.
+/// The error of an invalid projection name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no name of a projection: 1 to 64 of the characters A-Z a-z 0-9 _ -")]
 pub struct NameError(pub String);
 
 impl<C: ConnectionLike + Send> RedisStore<C> {
-    /// The store of the projection with this name, 1 to 64 of `A-Z a-z 0-9 _ -`.
+    /// Returns the store of the projection with this name, 1 to 64 of `A-Z a-z 0-9 _ -`.
     ///
     /// # Errors
-    /// [`NameError`] for another one.
+    /// [`NameError`] for an invalid name.
     pub fn new(conn: C, keys: Keys, name: impl Into<String>) -> Result<Self, NameError> {
         let name = name.into();
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');

@@ -15,50 +15,51 @@ use crate::control::names::{Walk, Which, slots_in};
 use crate::control::{Control, ControlError, Cursor, HeldObject};
 use crate::worker::{Shutdown, Worker, WorkerBuilder, WorkerError};
 
-/// The most held objects, and the most paused ones, that [`Drained`] lists.
+/// Maximum number of held objects, and of paused objects, that [`Drained`] lists.
 pub const LEFT_MAX: usize = 1000;
 
-/// How long to wait before looking again.
+/// Wait between two looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// The most keys in one command.
+/// Maximum number of keys in one command.
 const KEYS_MAX: usize = 1024;
 
-/// Why [`drain`] failed.
+/// The reason why [`drain`] failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DrainError {
-    /// The worker did not start, or did not go on.
+    /// The worker did not start, or failed later.
     #[error(transparent)]
     Worker(#[from] WorkerError),
-    /// Redis could not be asked what is left.
+    /// The remaining work could not be read from Redis.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// After this time something was still left to do.
+    /// The worker did not finish within the given time.
     #[error("after {patience:?} the worker is not done: {unfinished}")]
     Patience {
-        /// The time that was given.
+        /// The given time.
         patience: Duration,
-        /// What was left to do at the last look.
+        /// Remaining work at the last look.
         unfinished: Unfinished,
-        /// What has happened until then.
+        /// Results until then.
         drained: Box<Drained>,
     },
-    /// The worker ended by itself, which it does not do.
+    /// The worker ended before it was stopped. This should never happen.
     #[error("the worker ended before it was told to stop")]
     Ended,
 }
 
-/// What is left to do in a namespace, at one moment.
+/// The remaining work in a namespace, at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unfinished {
-    /// Markers of objects that wait for a worker.
+    /// Number of markers of objects that wait for a worker.
     pub markers: u64,
-    /// Workers (slots) of any process that have an object in hand.
+    /// Number of workers (slots), of any process, that have an object.
     pub busy: u64,
-    /// Held objects that are due, or will be in a moment: not those that wait for a retry.
+    /// Number of held objects that are due now or in a moment. Objects that wait for a retry do not
+    /// count.
     pub due: u64,
-    /// Whether objects are being woken of which a rule was lifted.
+    /// Whether objects of a lifted rule are being woken.
     pub waking: bool,
 }
 
@@ -76,33 +77,34 @@ impl fmt::Display for Unfinished {
     }
 }
 
-/// What happened while a worker ran, and what is left.
+/// The results of a worker's run, and the remaining objects.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Drained {
-    /// The events that were given to the sink, in the order in which they were given first, and new
-    /// dead letters that were not. At most [`EVENTS_MAX`].
+    /// Events in the order of their first delivery to the sink, and new dead letters that were
+    /// never delivered to it. At most [`EVENTS_MAX`].
     pub events: Vec<DrainedEvent>,
-    /// How often an event beyond [`EVENTS_MAX`] was seen.
+    /// Number of times that an event beyond [`EVENTS_MAX`] was seen.
     pub events_not_kept: u64,
-    /// Held objects that wait for their time, first, or for an operator; at most [`LEFT_MAX`].
+    /// Held objects: first those that wait for their time, then those that wait for an operator. At
+    /// most [`LEFT_MAX`].
     pub held: Vec<HeldObject>,
-    /// Objects that wait for a rule to be lifted; at most [`LEFT_MAX`].
+    /// Objects that wait until a rule is lifted; at most [`LEFT_MAX`].
     pub paused: Vec<HeldObject>,
 }
 
 impl Drained {
-    /// The events of an object, in order.
+    /// Returns the events of an object, in order.
     pub fn of(&self, object: &str) -> impl Iterator<Item = &DrainedEvent> {
         self.events.iter().filter(move |seen| seen.event.object.as_str() == object)
     }
 
-    /// How many events were delivered.
+    /// Returns the number of delivered events.
     pub fn delivered(&self) -> usize {
         self.events.iter().filter(|seen| seen.fate == Fate::Delivered).count()
     }
 
-    /// What handlers have emitted, event by event.
+    /// Returns the emits of handlers, event by event.
     pub fn emitted(&self) -> Vec<EmittedEvent> {
         self.events.iter().flat_map(DrainedEvent::emitted).collect()
     }
@@ -110,7 +112,7 @@ impl Drained {
     /// Asserts that every event was delivered, and that no object is held or paused.
     ///
     /// # Panics
-    /// An event was not, or an object is.
+    /// If an event was not delivered, or an object is held or paused.
     #[track_caller]
     pub fn assert_all_delivered(&self) -> &Self {
         let all = self.delivered() == self.events.len() && self.held.is_empty() && self.paused.is_empty();
@@ -118,11 +120,11 @@ impl Drained {
         self
     }
 
-    /// Asserts that a handler has emitted an event for this object that matches: see
-    /// [`EventPattern`]. Returns the first one.
+    /// Asserts that a handler has emitted a matching event for this object: see [`EventPattern`].
+    /// Returns the first match.
     ///
     /// # Panics
-    /// No event matches.
+    /// If no event matches.
     #[track_caller]
     pub fn assert_emitted(&self, object: &str, pattern: impl EventPattern) -> EmittedEvent {
         match emitted::find(&self.emitted(), object, &pattern) {
@@ -148,19 +150,18 @@ impl Drained {
     }
 }
 
-/// Runs a worker until nothing is left to do: no marker, no held object that is due, and nothing in
-/// the hands of any process. Then it stops the worker, and returns what happened. Events that
-/// handlers emit are handled, too.
+/// Runs a worker until no work is left: no marker, no due held object, and no object owned by any
+/// process. Then stops the worker and returns the results. Events emitted by handlers are handled,
+/// too.
 ///
-/// Objects that wait for a retry, for an operator or for a rule are not waited for: they are in
-/// [`Drained::held`] and [`Drained::paused`]. `patience` is the longest time until then, the stop
-/// not included. Other processes may work in the namespace at the same time; a process that died is
-/// waited for until its lease is over.
+/// It does not wait for objects that wait for a retry, an operator or a rule: these are in
+/// [`Drained::held`] and [`Drained::paused`]. `patience` is the time limit, without the stop. Other
+/// processes may work in the namespace at the same time. If one has died, its lease must end first.
 ///
-/// Every look asks Redis for one key of each slot of each name that is alive or has something. It
-/// is meant for tests.
+/// Each look reads one key for each slot of each name that has a lease or something in its slots.
+/// Use it in tests only.
 ///
-/// Dropping the future stops the worker at once, as a crash would.
+/// Dropping the future stops the worker at once, like a crash.
 ///
 /// ```no_run
 /// # async fn example(handlers: seriatim::handlers::Handlers) -> Result<(), Box<dyn std::error::Error>> {
@@ -179,8 +180,8 @@ impl Drained {
 /// ```
 ///
 /// # Errors
-/// [`DrainError::Patience`] if something is left after that time, with what has happened; others if
-/// the worker fails, or Redis cannot be asked.
+/// [`DrainError::Patience`] if work is left after that time, with the results so far. Other errors
+/// if the worker fails, or Redis cannot be asked.
 pub async fn drain(worker: WorkerBuilder, patience: Duration) -> Result<Drained, DrainError> {
     let mut worker = worker.build()?;
     let seen = Shared::default();
@@ -202,7 +203,7 @@ pub async fn drain(worker: WorkerBuilder, patience: Duration) -> Result<Drained,
     if is_done { Ok(drained) } else { Err(timed_out(unfinished, drained)) }
 }
 
-/// Whether it was done before the deadline.
+/// Runs the worker. Returns whether it was done before the deadline.
 async fn run_until_done(
     worker: Worker,
     conn: &mut PatientConnection,
@@ -236,8 +237,8 @@ async fn run_until_done(
     }
 }
 
-/// What is left to do. An object passes from a marker to a slot, or from a slot to the held
-/// objects, in one step: so all is read in one step.
+/// Reads the remaining work. An object moves from a marker to a slot, or from a slot to the held
+/// objects, in one step. So everything is read in one step.
 async fn look(conn: &mut PatientConnection, control: &Control) -> Result<Unfinished, ControlError> {
     const WHAT: &str = "what is left to do";
     let keys = control.keys();
@@ -269,7 +270,7 @@ async fn look(conn: &mut PatientConnection, control: &Control) -> Result<Unfinis
     Ok(left)
 }
 
-/// Whether the object waits for a retry, an operator or a rule, and not only for a free worker.
+/// Returns whether the object waits for a retry, an operator or a rule, not only for a free worker.
 fn is_for_later(object: &HeldObject) -> bool {
     matches!(object.waits_for, WaitsFor::Retry | WaitsFor::Operator | WaitsFor::Rule)
 }

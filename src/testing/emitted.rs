@@ -1,4 +1,4 @@
-//! EmittedEvent events, and the patterns that tests look for.
+//! Emitted events, and patterns that match them in tests.
 
 use bytes::Bytes;
 use serde_core::de::DeserializeOwned;
@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use crate::event::ObjectName;
 
-/// An event that a handler has emitted.
+/// An event emitted by a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EmittedEvent {
-    /// The object that the event is for.
+    /// Object of the event.
     pub object: ObjectName,
     /// The event: JSON, byte for byte as it will be pushed.
     pub payload: Bytes,
@@ -20,7 +20,7 @@ impl EmittedEvent {
     /// Deserializes the event.
     ///
     /// # Errors
-    /// The event is not a `T`.
+    /// If the event is not a `T`.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(&self.payload)
     }
@@ -28,13 +28,13 @@ impl EmittedEvent {
 
 /// A pattern for emitted events: a JSON value, or a predicate `Fn(&serde_json::Value) -> bool`.
 ///
-/// A JSON object matches if the event has all of its members; the event may have others. All other
-/// JSON values match if they are equal.
+/// A JSON object matches if the event has all of its members; the event may have more. Any other
+/// JSON value matches if it is equal.
 pub trait EventPattern {
-    /// Whether the event matches.
+    /// Returns whether the event matches.
     fn matches(&self, event: &Value) -> bool;
 
-    /// The pattern, for the message of a failed assertion.
+    /// Returns the pattern as text, for the message of a failed assertion.
     fn shown(&self) -> String {
         "an event of which the predicate is true".to_owned()
     }
@@ -65,13 +65,13 @@ fn has(event: &Value, wanted: &Value) -> bool {
     }
 }
 
-/// Whether one of these events is for the object and matches.
+/// Returns the first of these events that is for the object and matches.
 pub(super) fn find<'a>(emitted: &'a [EmittedEvent], object: &str, pattern: &impl EventPattern) -> Option<&'a EmittedEvent> {
     let matches = |event: &EmittedEvent| event.json::<Value>().is_ok_and(|event| pattern.matches(&event));
     emitted.iter().find(|event| event.object.as_str() == object && matches(event))
 }
 
-/// The events as lines, for the message of a failed assertion.
+/// Returns the events as lines, for the message of a failed assertion.
 pub(super) fn shown(emitted: &[EmittedEvent]) -> String {
     let line = |event: &EmittedEvent| format!("\n  {}  {}", event.object, String::from_utf8_lossy(&event.payload));
     if emitted.is_empty() { "\n  nothing".to_owned() } else { emitted.iter().map(line).collect() }

@@ -12,19 +12,19 @@ use crate::event::{EVENT_BYTES_MAX, Event, EventError, IntoEvent, NameError, Obj
 use crate::handlers::{Handler, HandlerOutcome, Handlers, HandlersError};
 use crate::sink::Context;
 
-/// Why an event of a test is refused, as an emitter refuses it.
+/// The reason why a test's event is invalid; the same checks as in an emitter.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TestEventError {
-    /// The object's name is refused.
+    /// The object's name is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The event is refused.
+    /// The event is invalid.
     #[error(transparent)]
     Event(#[from] EventError),
 }
 
-/// An event that a test gives to handlers, and what a worker tells them of it.
+/// An event for the handlers under test, with its id, `prev` and attempt.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct TestEvent {
@@ -36,47 +36,47 @@ pub struct TestEvent {
 }
 
 impl TestEvent {
-    /// An event for an object: `&T` of anything that serializes, or [`Json`](crate::event::Json)
-    /// that is text already, of at most 1 MiB. Its id is 1, its `prev` is 0, and it is the first
-    /// attempt.
+    /// Makes an event for an object: `&T` of any serializable type, or [`Json`](crate::event::Json)
+    /// for text that is JSON already, at most 1 MiB. Its id is 1, its `prev` is 0, and it is the
+    /// first attempt.
     ///
     /// # Errors
-    /// The object's name or the event is refused.
+    /// If the object's name or the event is invalid.
     pub fn new(object: impl AsRef<str>, event: impl IntoEvent) -> Result<Self, TestEventError> {
         let (object, payload) = (ObjectName::new(object)?, event.into_event(EVENT_BYTES_MAX)?);
         Ok(Self { object, payload, id: 1, prev: 0, attempt: 1 })
     }
 
-    /// The event's id. A worker gives 1 to 2^53 - 1. Default: 1.
+    /// Sets the event's id. A worker gives 1 to 2^53 - 1. Default: 1.
     pub fn id(mut self, id: u64) -> Self {
         self.id = id;
         self
     }
 
-    /// The id of the object's event before. A worker gives an id less than that of the event, or 0.
-    /// Default: 0.
+    /// Sets the id of the object's preceding event. A worker gives a lower id than the event's,
+    /// or 0. Default: 0.
     pub fn prev(mut self, prev: u64) -> Self {
         self.prev = prev;
         self
     }
 
-    /// The attempt, from 1; 0 counts as 1. Default: 1.
+    /// Sets the attempt, from 1; 0 counts as 1. Default: 1.
     pub fn attempt(mut self, attempt: u32) -> Self {
         self.attempt = attempt;
         self
     }
 }
 
-/// Runs handlers on events, without Redis: by the code that a worker process runs, with its ledger
-/// in memory.
+/// Runs handlers on events without Redis, by the same code as a worker process, with a ledger in
+/// memory.
 ///
-/// The ledger remembers what a worker keeps of an event: handlers that have succeeded, subtasks
-/// under [`once`](crate::handlers::HandlerContext::once), and what was emitted. An event is known by
-/// its object and its id. A second run of the same event is what a retry is, or a delivery after a
-/// crash: what is kept does not run again. As in a worker, the success of the last handler is kept
-/// only if it has emitted or has a result.
+/// The ledger records the same as in a worker: successful handlers, subtasks under
+/// [`once`](crate::handlers::HandlerContext::once), and emits. An event is identified by its object
+/// and its id. A second run of the same event acts like a retry, or a delivery after a crash:
+/// recorded handlers and subtasks do not run again. As in a worker, the success of the last handler
+/// is recorded only if it has emitted or has a result.
 ///
-/// Clones share the ledger, and runs of different events may overlap. Timeouts follow the clock of
+/// Clones share the ledger, and runs of different events may overlap. Timeouts use the clock of
 /// tokio: a test with a paused clock (`#[tokio::test(start_paused = true)]`, tokio's feature
 /// `test-util`) does not wait for them.
 #[derive(Debug, Clone)]
@@ -87,7 +87,7 @@ pub struct HandlerTest {
 }
 
 impl HandlerTest {
-    /// Tests a set of handlers. Only those that are registered for the type of an event run for it.
+    /// Tests a set of handlers. Only handlers registered for the type of an event run for it.
     pub fn new(handlers: Handlers) -> Self {
         Self { handlers, timeout: None, memory: Memory::default() }
     }
@@ -95,7 +95,7 @@ impl HandlerTest {
     /// Tests one handler, which runs for every event.
     ///
     /// # Errors
-    /// The id is no handler's id, or the handler's own timeout is out of its range.
+    /// If the id is invalid, or the handler's own timeout is out of range.
     pub fn one<T>(id: impl Into<String>, handler: impl Handler<T>) -> Result<Self, HandlersError>
     where
         T: DeserializeOwned + Send + 'static,
@@ -103,27 +103,28 @@ impl HandlerTest {
         Ok(Self::new(Handlers::builder().register_all::<T>(id, handler).build()?))
     }
 
-    /// Lets each handler run this long instead of its own timeout.
+    /// Sets one timeout for all handlers, in place of their own.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Forgets what is kept of all events: every handler and subtask runs again.
+    /// Deletes the records of all events: every handler and subtask runs again.
     pub fn forget(&self) {
         self.memory.forget();
     }
 
-    /// Runs the handlers of the event that have not succeeded before, and returns what they did.
+    /// Runs the handlers of the event that have not succeeded before. Returns their results.
     ///
-    /// Dropping the future drops those of the handlers; what was kept until then stays.
+    /// Dropping the future drops the futures of the handlers. Records made until then stay.
     pub async fn run(&self, event: TestEvent) -> Ran {
         self.run_until(event, std::future::pending()).await
     }
 
-    /// The same until `cancel` ends. Then the delivery is cancelled, as where a worker loses its
-    /// lease: `cx.cancelled()` fires, and the futures of the handlers that still run are dropped.
+    /// Does the same as `run` until `cancel` ends. Then the delivery is cancelled, as if a worker
+    /// loses its lease: `cx.cancelled()` fires, and the futures of the running handlers are
+    /// dropped.
     pub async fn run_until(&self, event: TestEvent, cancel: impl Future<Output = ()>) -> Ran {
         let TestEvent { object, payload, id, prev, attempt } = event;
         let event = Event { id, prev, object, payload };

@@ -1,4 +1,5 @@
-//! The ledger in memory: what a worker keeps in `OBJ:event.handled`, for each event of a test.
+//! The ledger in memory: for each event of a test, the records that a worker has in
+//! `OBJ:event.handled`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,26 +14,26 @@ use crate::keys::Keys;
 use crate::sink::{Ledger, LedgerError, Progress, With};
 use crate::wire::Emits;
 
-/// An event: its object and its id.
+/// The identity of an event: its object and its id.
 pub(super) type Place = (ObjectName, u64);
 
-/// What is kept of all events of a test.
+/// The records of all events of a test.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Memory(Arc<Mutex<HashMap<Place, Kept>>>);
 
-/// What is kept of one event.
+/// The records of one event.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Kept {
-    /// `handler:ID`, `once:SUBTASK`.
+    /// Finished handlers and subtasks: `handler:ID`, `once:SUBTASK`.
     pub(super) finished: BTreeSet<String>,
-    /// By the place of the handler and its field.
+    /// Emits, by the position of the handler and its field.
     emits: BTreeMap<(usize, String), Vec<EmittedEvent>>,
-    /// The members of a JSON object, by field.
+    /// Results, by field: the members of a JSON object.
     results: BTreeMap<String, Vec<u8>>,
 }
 
 impl Kept {
-    /// Keeps what a ledger is given.
+    /// Records the success of a handler or subtask.
     pub(super) fn keep(&mut self, field: &str, With { emits, result }: With<'_>) -> Result<(), LedgerError> {
         let unreadable = || LedgerError::Failed("what the handler has emitted cannot be read".to_owned());
         if let Some((emit_field, value)) = emits {
@@ -48,12 +49,12 @@ impl Kept {
         Ok(())
     }
 
-    /// What is pushed when the event ends, in that order.
+    /// Returns the events that are pushed when this event ends, in that order.
     pub(super) fn emitted(&self) -> Vec<EmittedEvent> {
         self.emits.values().flatten().cloned().collect()
     }
 
-    /// The results of the handlers that have one.
+    /// Returns the results of the handlers that have one.
     pub(super) fn results(&self) -> BTreeMap<String, Value> {
         let members: Vec<_> = self.results.values().map(Vec::as_slice).collect();
         serde_json::from_slice(&[b"{", &members.join(&b","[..])[..], b"}"].concat()).unwrap_or_default()
@@ -69,7 +70,7 @@ impl Memory {
         self.locked().clear();
     }
 
-    /// The ledger of an event.
+    /// Returns the ledger of an event.
     pub(super) fn ledger(&self, place: Place) -> Arc<dyn Ledger> {
         Arc::new(OfEvent { memory: self.clone(), place })
     }

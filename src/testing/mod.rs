@@ -1,9 +1,9 @@
-//! Tests of handlers, by the code that a worker process runs: without Redis, or with one.
+//! Tests of handlers, by the same code as a worker process: with or without Redis.
 //!
-//! - [`HandlerTest`]: runs the handlers of one event, and returns what each did and emitted
-//! - [`drain`]: runs a worker on a Redis until nothing is left to do, and returns what happened
-//! - `watch` (private): the sink and the ledger of [`drain`], which note what passes
-//! - `memory` (private): the ledger of these runs, which a worker has in Redis
+//! - [`HandlerTest`]: runs the handlers of one event, and returns the results and emits of each
+//! - [`drain`]: runs a worker on a Redis until no work is left, and returns the results
+//! - `watch` (private): the sink and the ledger of [`drain`], which record every delivery
+//! - `memory` (private): the ledger in memory, in place of the worker's ledger in Redis
 //!
 //! ```
 //! use seriatim::handlers::{Failure, HandlerContext, Handlers};
@@ -36,7 +36,7 @@
 //! # }
 //! ```
 //!
-//! The functions named `assert_…` panic, as `assert!` does. Nothing else here does.
+//! The functions named `assert_…` panic, like `assert!`. No other function here panics.
 
 mod drain;
 mod emitted;

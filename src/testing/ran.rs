@@ -1,4 +1,4 @@
-//! What became of one event in a test, with assertions.
+//! The result of one event in a test, with assertions.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,15 +11,15 @@ use crate::event::Event;
 use crate::handlers::HandlerOutcome;
 use crate::sink::Stop;
 
-/// What the handlers of one event did in one run.
+/// The results of the handlers of one event in one run.
 ///
-/// The functions named `assert_…` panic if it was something else, with all that happened. They
-/// return `self` or what they found.
+/// The functions named `assert_…` panic if the assertion fails, with all results in the message.
+/// They return `self` or the value found.
 #[derive(Debug, Clone)]
 pub struct Ran {
     event: Event,
     outcomes: Vec<(String, HandlerOutcome)>,
-    /// None where the delivery was cancelled.
+    /// Result of the delivery; none if it was cancelled.
     delivered: Option<Result<(), Stop>>,
     emitted: Vec<EmittedEvent>,
     results: BTreeMap<String, Value>,
@@ -35,43 +35,43 @@ impl Ran {
         Self { event, outcomes, delivered, emitted: kept.emitted(), results: kept.results() }
     }
 
-    /// How the handler with this id has ended; none if the set has no handler of this id for the
-    /// event.
+    /// Returns the outcome of the handler with this id; none if no such handler is registered for
+    /// the event.
     pub fn outcome(&self, handler: &str) -> Option<&HandlerOutcome> {
         self.outcomes().find(|(id, _)| *id == handler).map(|(_, outcome)| outcome)
     }
 
-    /// The ids and outcomes of all handlers of the event, in the order of registration.
+    /// Returns the ids and outcomes of all handlers of the event, in the order of registration.
     pub fn outcomes(&self) -> impl ExactSizeIterator<Item = (&str, &HandlerOutcome)> {
         self.outcomes.iter().map(|(id, outcome)| (id.as_str(), outcome))
     }
 
-    /// Whether all handlers have succeeded, in this run or before, so that the event counts as
-    /// delivered.
+    /// Returns whether all handlers have succeeded, in this run or before, so that the event counts
+    /// as delivered.
     pub fn is_delivered(&self) -> bool {
         matches!(self.delivered, Some(Ok(())))
     }
 
-    /// Whether the run was cancelled before all handlers had ended.
+    /// Returns whether the run was cancelled before all handlers had ended.
     pub fn is_cancelled(&self) -> bool {
         self.delivered.is_none()
     }
 
-    /// Why the event was not delivered, as the worker takes it: [`Stop::Transient`] is followed by
-    /// the retry policy, [`Stop::Rejected`] by a dead letter. None if the event was delivered, or
-    /// the run was cancelled.
+    /// Returns the reason why the event was not delivered. After [`Stop::Transient`] a worker
+    /// follows the retry policy; [`Stop::Rejected`] makes a dead letter. None if the event was
+    /// delivered or the run was cancelled.
     pub fn stop(&self) -> Option<&Stop> {
         self.delivered.as_ref()?.as_ref().err()
     }
 
-    /// What the handlers that have succeeded, in this run or before, have emitted for the event, in
-    /// the order in which it will be pushed when the event ends.
+    /// Returns the emits of the handlers that have succeeded, in this run or before, in the order
+    /// in which they are pushed when the event ends.
     pub fn emitted(&self) -> &[EmittedEvent] {
         &self.emitted
     }
 
-    /// The result of a handler that has succeeded, in this run or before; none if it has set no
-    /// result.
+    /// Returns the result of a handler that has succeeded, in this run or before; none if it has
+    /// set no result.
     pub fn result(&self, handler: &str) -> Option<&Value> {
         self.results.get(handler)
     }
@@ -79,7 +79,7 @@ impl Ran {
     /// Asserts that all handlers have succeeded, in this run or before.
     ///
     /// # Panics
-    /// The event is not delivered.
+    /// If the event is not delivered.
     #[track_caller]
     pub fn assert_delivered(&self) -> &Self {
         assert!(self.is_delivered(), "the event was not delivered{}", self.told());
@@ -89,7 +89,7 @@ impl Ran {
     /// Asserts that the handler has succeeded in this run.
     ///
     /// # Panics
-    /// It did not run, or did not succeed.
+    /// If it did not run, or did not succeed.
     #[track_caller]
     pub fn assert_succeeded(&self, handler: &str) -> &Self {
         let succeeded = matches!(self.outcome(handler), Some(HandlerOutcome::Succeeded));
@@ -97,11 +97,11 @@ impl Ran {
         self
     }
 
-    /// Asserts that the handler has failed, by an error, a panic or its timeout, and that the text
-    /// of its failure has this part.
+    /// Asserts that the handler has failed, by an error, a panic or its timeout, and that the error
+    /// text contains `error_part`.
     ///
     /// # Panics
-    /// It did not run, did not fail, or its error has no such part.
+    /// If it did not run, did not fail, or its error does not contain the text.
     #[track_caller]
     pub fn assert_failed(&self, handler: &str, error_part: &str) -> &Self {
         let failure = self.outcome(handler).and_then(HandlerOutcome::failure);
@@ -110,11 +110,11 @@ impl Ran {
         self
     }
 
-    /// Asserts that an event was emitted for this object that matches: see [`EventPattern`].
-    /// Returns the first one.
+    /// Asserts that a matching event was emitted for this object: see [`EventPattern`]. Returns the
+    /// first match.
     ///
     /// # Panics
-    /// No event matches.
+    /// If no event matches.
     #[track_caller]
     pub fn assert_emitted(&self, object: &str, pattern: impl EventPattern) -> &EmittedEvent {
         match emitted::find(&self.emitted, object, &pattern) {
@@ -123,10 +123,10 @@ impl Ran {
         }
     }
 
-    /// Asserts that no event that matches was emitted for this object.
+    /// Asserts that no matching event was emitted for this object.
     ///
     /// # Panics
-    /// An event matches.
+    /// If an event matches.
     #[track_caller]
     pub fn assert_not_emitted(&self, object: &str, pattern: impl EventPattern) -> &Self {
         let found = emitted::find(&self.emitted, object, &pattern);
@@ -134,17 +134,17 @@ impl Ran {
         self
     }
 
-    /// Asserts that nothing was emitted, for any object.
+    /// Asserts that no event was emitted, for any object.
     ///
     /// # Panics
-    /// Something was.
+    /// If an event was emitted.
     #[track_caller]
     pub fn assert_nothing_emitted(&self) -> &Self {
         assert!(self.emitted.is_empty(), "something was emitted{}", self.told());
         self
     }
 
-    /// All that happened, for the message of a failed assertion.
+    /// Returns all results as text, for the message of a failed assertion.
     fn told(&self) -> String {
         let Event { id, object, .. } = &self.event;
         let mut told = match &self.delivered {
@@ -155,7 +155,7 @@ impl Ran {
         };
         told += "\nhandlers:";
         for (handler, outcome) in self.outcomes() {
-            // Writing to a string cannot fail.
+            // Writing to a string never fails.
             let _ = write!(told, "\n  {handler}  {outcome:?}");
         }
         if self.outcomes.is_empty() {

@@ -1,4 +1,4 @@
-//! A sink around that of a worker, which notes what becomes of each event.
+//! A sink around the sink of a worker, which records the fate of each event.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,79 +14,79 @@ use crate::event::{Event, NameError, ObjectName};
 use crate::sink::{Batch, Context, Delivered, Ledger, LedgerError, Progress, Sink, Stop, With};
 use crate::worker::{UsedUp, WorkerConfig};
 
-/// The most events that are remembered.
+/// Maximum number of recorded events.
 pub const EVENTS_MAX: usize = 100_000;
 
-/// What has become of an event at last.
+/// The last known fate of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fate {
-    /// It was delivered.
+    /// The event was delivered.
     Delivered,
-    /// It failed, and is tried again later.
+    /// The event failed, and is tried again later.
     Retry {
-        /// Its error.
+        /// Error of the last delivery.
         error: String,
     },
-    /// It went to the dead letters.
+    /// The event went to the dead letters.
     DeadLetter {
-        /// Its error.
+        /// Error of the last delivery.
         error: String,
     },
-    /// Its attempts are used up, and its retry policy says that it is over.
+    /// The attempts are used up, and the retry policy completes the event.
     CompletedWithErrors {
-        /// Its error.
+        /// Error of the last delivery.
         error: String,
     },
-    /// Its attempts are used up, and it waits for an operator.
+    /// The attempts are used up, and the event waits for an operator.
     Held {
-        /// Its error.
+        /// Error of the last delivery.
         error: String,
     },
-    /// The sink was not available, or the delivery was cut off.
+    /// The sink was not available, or the delivery was interrupted.
     Undelivered,
 }
 
-/// An event that was given to the sink, or became a dead letter without that.
+/// An event that was delivered to the sink, or became a dead letter without a delivery.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DrainedEvent {
     /// The event, with its id and `prev`.
     pub event: Event,
-    /// How often it was given to the sink.
+    /// Number of deliveries to the sink.
     pub deliveries: u32,
-    /// How often its delivery has failed in that time.
+    /// Number of failed deliveries in this run.
     pub failures: u32,
-    /// What has become of it at last.
+    /// Last known fate of the event.
     pub fate: Fate,
     kept: Kept,
 }
 
 impl DrainedEvent {
-    /// What handlers have emitted for it in this time, in the order of the push.
+    /// Returns the emits of the event's handlers in this run, in the order of the push.
     pub fn emitted(&self) -> Vec<EmittedEvent> {
         self.kept.emitted()
     }
 
-    /// The result of a handler that has succeeded in this time; none if it has set no result, or if
-    /// nothing keeps results: the event log is off, and no other handler of the event had to run
-    /// after it.
+    /// Returns the result of a handler that has succeeded in this run. None if it has set no
+    /// result, or if no record needs results: the event log is off, and no other handler of the
+    /// event ran after it.
     pub fn result(&self, handler: &str) -> Option<Value> {
         self.kept.results().remove(handler)
     }
 
-    /// The event, deserialized; `null` if it is not JSON.
+    /// Returns the event as JSON; `null` if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.event.payload).unwrap_or_default()
     }
 }
 
-/// What was seen, in the order in which events were given to the sink first.
+/// The recorded events, in the order of their first delivery to the sink.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) events: Vec<DrainedEvent>,
     at: HashMap<Place, usize>,
-    /// Events beyond [`EVENTS_MAX`].
+    /// Number of events beyond [`EVENTS_MAX`].
     pub(super) not_kept: u64,
 }
 
@@ -107,7 +107,7 @@ impl Seen {
         self.events.get_mut(at)
     }
 
-    /// The event is a dead letter, whether the sink has seen it or not.
+    /// Records a dead letter, whether or not the sink has seen the event.
     pub(super) fn dead(&mut self, event: Event, error: String) {
         if let Some(seen) = self.of(&event) {
             seen.fate = Fate::DeadLetter { error };
@@ -115,14 +115,14 @@ impl Seen {
     }
 }
 
-/// Shared by the sink, the ledgers, and [`drain`](super::drain()).
+/// The records, shared by the sink, the ledgers, and [`drain`](super::drain()).
 pub(super) type Shared = Arc<Mutex<Seen>>;
 
 pub(super) fn locked(seen: &Shared) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A sink, watched.
+/// A sink whose deliveries are recorded.
 pub(super) struct Watched {
     pub(super) sink: Arc<dyn Sink>,
     pub(super) config: Arc<WorkerConfig>,
@@ -144,7 +144,7 @@ impl Watched {
         }
     }
 
-    /// What the worker makes of it, by the event's retry policy.
+    /// Returns the fate that the worker's retry policy gives the event.
     fn fate(&self, stop: &Stop, event: &Event, attempts: u32) -> Fate {
         let error = stop.error().to_owned();
         match stop {
@@ -174,7 +174,7 @@ impl Sink for Watched {
     }
 }
 
-/// A ledger, watched: what is kept of an event is noted.
+/// A ledger whose emits and results are recorded.
 struct WatchedLedger {
     ledger: Arc<dyn Ledger>,
     seen: Shared,
@@ -210,7 +210,7 @@ impl Ledger for WatchedLedger {
     }
 }
 
-/// An event as a dead letter has it.
+/// Makes an event from a dead letter.
 pub(super) fn event_of(object: &str, id: u64, prev: u64, payload: Vec<u8>) -> Event {
     Event { id, prev, object: ObjectName::found(object), payload: Bytes::from(payload) }
 }

@@ -1,19 +1,19 @@
-//! One object's events against the input's lines of that object: what is missing, what is too much,
-//! what moved.
+//! Compares one object's events with the input's lines of that object: missing, unexpected and
+//! moved events.
 //!
-//! The longest common subsequence stays where it is. What is left over on both sides is one event
-//! that moved; what is left over on one side only is lost, or unexpected.
+//! Events in the longest common subsequence are in order. An event left over on both sides was
+//! moved. An event left over on one side is lost, or unexpected.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::report::{Findings, Kind};
 use super::seen::{Dead, Expected, Place, Print, Sent};
 
-/// Up to so many differences per object the alignment is the shortest possible; beyond, it is a
-/// good one.
+/// Maximum number of differences per object for which the alignment is the shortest possible.
+/// Beyond, it is a good approximation.
 const EDITS_MAX: usize = 1000;
 
-/// An event that came out, or was given up.
+/// An event in the outputs or in the dead letters.
 struct Out {
     print: Print,
     place: Place,
@@ -21,7 +21,7 @@ struct Out {
     dead: bool,
 }
 
-/// Judges one object; answers how many of its events are lost.
+/// Judges one object. Returns the number of its lost events.
 pub(super) fn judge(
     name: &str,
     sent: &[Sent],
@@ -44,7 +44,7 @@ pub(super) fn judge(
     }
     for Out { print, place, id, dead } in out_left.into_iter().map(|at| &out[at]) {
         match absent.get_mut(print).and_then(VecDeque::pop_front) {
-            // A dead letter promises nothing about its place, and nothing about who pushed it.
+            // A dead letter has no fixed position and may come from another producer.
             _ if *dead => {}
             Some(at) => findings.add(Kind::Reordered, *place, || {
                 let Place { file, line } = expected[at].place;
@@ -63,8 +63,8 @@ pub(super) fn judge(
     lost.len()
 }
 
-/// The different events of an object by id, dead letters in their place unless they were delivered
-/// too.
+/// Returns the different events of an object by id. A dead letter is in its position, unless the
+/// event was also delivered.
 fn came_out(sent: &[Sent], dead: &[Dead]) -> Vec<Out> {
     let mut out: Vec<Out> = Vec::with_capacity(sent.len());
     for Sent { id, print, place, .. } in sent.iter().copied() {
@@ -79,17 +79,18 @@ fn came_out(sent: &[Sent], dead: &[Dead]) -> Vec<Out> {
     out
 }
 
-/// The positions in `a` and in `b` that no common subsequence takes, ascending.
+/// Returns the positions in `a` and in `b` outside a common subsequence, ascending.
 fn unmatched(a: &[Print], b: &[Print]) -> (Vec<usize>, Vec<usize>) {
     shortest(a, b, EDITS_MAX).unwrap_or_else(|| by_occurrence(a, b))
 }
 
-/// Myers' greedy algorithm: the fewest unmatched positions, if there are at most `edits_max`.
+/// Finds the fewest unmatched positions with Myers' greedy algorithm; none if there are more than
+/// `edits_max`.
 fn shortest(a: &[Print], b: &[Print], edits_max: usize) -> Option<(Vec<usize>, Vec<usize>)> {
     let edits_max = edits_max.min(a.len() + b.len());
     let zero = edits_max + 1;
-    // `reach[zero + k]`: how far in `a` the best path on diagonal k (position in a - position in b)
-    // has come.
+    // `reach[zero + k]`: position in `a` of the best path on diagonal k (position in a - position
+    // in b).
     let mut reach = vec![0usize; 2 * edits_max + 3];
     let mut rounds: Vec<Vec<usize>> = Vec::new();
     for edits in 0..=edits_max {
@@ -110,13 +111,13 @@ fn shortest(a: &[Print], b: &[Print], edits_max: usize) -> Option<(Vec<usize>, V
     None
 }
 
-/// Walks from the end to the start over the states that [`shortest`] kept before each of its
+/// Walks from the end to the start over the states that [`shortest`] saved before each of its
 /// rounds.
 fn walk_back(a_len: usize, b_len: usize, rounds: &[Vec<usize>]) -> (Vec<usize>, Vec<usize>) {
     let (mut x, mut y) = (a_len, b_len);
     let (mut a_left, mut b_left) = (Vec::new(), Vec::new());
     for (edits, reach) in rounds.iter().enumerate().skip(1).rev() {
-        // Diagonal k is at `k + edits` here.
+        // In this table, diagonal k is at `k + edits`.
         let k = x + edits - y;
         let from_b = k == 0 || (k != 2 * edits && reach[k - 1] < reach[k + 1]);
         if from_b {
@@ -134,8 +135,8 @@ fn walk_back(a_len: usize, b_len: usize, rounds: &[Vec<usize>]) -> (Vec<usize>, 
     (a_left, b_left)
 }
 
-/// Pairs the n-th occurrence of each print on both sides, and keeps the longest run of pairs that
-/// ascends on both.
+/// Pairs the n-th occurrences of each print on both sides. Keeps the longest run of pairs that
+/// ascends on both sides.
 fn by_occurrence(a: &[Print], b: &[Print]) -> (Vec<usize>, Vec<usize>) {
     let mut positions: HashMap<Print, VecDeque<usize>> = HashMap::new();
     for (at, print) in a.iter().enumerate() {
@@ -162,7 +163,7 @@ fn by_occurrence(a: &[Print], b: &[Print]) -> (Vec<usize>, Vec<usize>) {
     (a_left, b_left)
 }
 
-/// Marks the pairs of a longest run that ascends in its first numbers.
+/// Marks the pairs of a longest run with ascending first numbers.
 fn longest_ascent(pairs: &[(usize, usize)]) -> Vec<bool> {
     // `ends[n]`: the pair with the lowest first number that ends a run of n + 1 pairs.
     let mut ends: Vec<usize> = Vec::new();
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!((a.len(), b.len()), (1, 1));
     }
 
-    /// The length of the longest common subsequence, by the book.
+    /// Returns the length of the longest common subsequence, by the textbook algorithm.
     fn common(a: &[Print], b: &[Print]) -> usize {
         let mut row = vec![0; b.len() + 1];
         for x in a {

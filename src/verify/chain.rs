@@ -1,12 +1,12 @@
-//! One object's events across all files, by id: duplicates, late events, reused ids, forks, and
-//! gaps in the chain.
+//! Checks one object's events across all files, by id: duplicates, late events, reused ids, forks,
+//! and gaps in the chain.
 
 use std::sync::Arc;
 
 use super::report::{Findings, Kind, Totals};
 use super::seen::{Dead, Place, Sent};
 
-/// An event whose `prev` nobody delivered.
+/// An event whose `prev` is in no output.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Gap {
     pub(super) id: u64,
@@ -14,7 +14,7 @@ pub(super) struct Gap {
     pub(super) place: Place,
 }
 
-/// Finds ids that events of two objects bear.
+/// Finds ids that are used for events of two objects.
 pub(super) fn ids_of_two_objects(sent: &[Sent], dead: &[Dead], names: &[Arc<str>], findings: &mut Findings) {
     let sent = sent.iter().map(|sent| (sent.id, sent.object, sent.place));
     let mut ids: Vec<_> = sent.chain(dead.iter().map(|dead| (dead.id, dead.object, dead.place))).collect();
@@ -27,7 +27,7 @@ pub(super) fn ids_of_two_objects(sent: &[Sent], dead: &[Dead], names: &[Arc<str>
     }
 }
 
-/// Judges the sends of one object, sorted by id. Answers the gaps, one per id that is missing.
+/// Judges the sends of one object, sorted by id. Returns the gaps, one per missing id.
 pub(super) fn judge(
     name: &str,
     sent: &[Sent],
@@ -42,7 +42,7 @@ pub(super) fn judge(
     }
     totals.objects += 1;
     let is_dead = |id: u64| dead.binary_search_by_key(&id, |dead| dead.id).is_ok();
-    // The ids below the one at hand that were delivered, ascending.
+    // Delivered ids below the current one, ascending.
     let mut delivered: Vec<u64> = Vec::new();
     for sends in sent.chunk_by(|a, b| a.id == b.id) {
         one_id(name, sends, dead, totals, findings);
@@ -54,11 +54,12 @@ pub(super) fn judge(
             if prev != 0 && delivered.binary_search(&prev).is_err() && !is_dead(prev) {
                 gaps.push(Gap { id, prev, place });
             }
-            // Whatever was delivered between prev and id hangs beside the chain, unless it was
-            // given up as a dead letter.
+            // An event delivered between prev and id is on another branch, unless it was given up
+            // as a dead letter.
             let beside = &delivered[delivered.partition_point(|earlier| *earlier <= prev)..];
             let Some(other) = beside.iter().find(|other| !is_dead(**other)) else { continue };
-            // A forgotten object begins anew; the same event does not also follow on another one.
+            // A forgotten object begins a new chain. An event with two different `prev` is a fork
+            // in any case.
             if prev == 0 && has_one_prev && !never_forgotten {
                 totals.anew += 1;
             } else {
@@ -69,13 +70,13 @@ pub(super) fn judge(
         }
         delivered.push(id);
     }
-    // Many may name one that is missing.
+    // Several events may name the same missing one.
     gaps.sort_unstable_by_key(|gap| (gap.prev, gap.id));
     gaps.dedup_by_key(|gap| gap.prev);
     gaps
 }
 
-/// Judges the sends of one id: is it one event, and did it come in time anywhere?
+/// Judges the sends of one id: are all of them the same event, and did one come in time?
 fn one_id(name: &str, sends: &[Sent], dead: &[Dead], totals: &mut Totals, findings: &mut Findings) {
     let id = sends[0].id;
     let mut prints: Vec<_> = sends.iter().map(|sent| (sent.print, sent.place)).collect();

@@ -1,21 +1,21 @@
-//! Judges what came out of workers: the outputs of any number of them, and, where it is at hand,
-//! what went in.
+//! Judges the outputs of any number of workers and, if available, compares them with the input.
 //!
 //! Outputs are lines with one envelope each. Two views of them are judged:
 //!
-//! - *within one file*, in the order of its lines, as a receiver of that file alone sees it: ids of
-//!   an object grow, and what comes again is a duplicate, which the receiver's rule drops. An id
-//!   that comes late is only a duplicate if that event came in time elsewhere, in this file or in
-//!   another one; if not, the receiver has lost it, and it counts as reordered.
-//! - *across all files*, by id: the events of an object form one chain that starts at 0, in which
-//!   `prev` names the event before. Where an object was forgotten, its chain begins anew with
-//!   `prev` 0; that is counted, and no fault unless told so.
+//! - *within one file*, in the order of its lines, as a receiver of that file alone sees them. The
+//!   ids of an object grow; an event that comes again is a duplicate, which the receiver's rule
+//!   drops. A late id is a duplicate only if its event came in time elsewhere, in this file or in
+//!   another one. Otherwise the receiver has lost the event, and it counts as reordered.
+//! - *across all files*, by id. The events of an object form one chain that starts at 0, in which
+//!   `prev` is the id of the event before. If an object was forgotten, its chain begins anew with
+//!   `prev` 0. New chains are counted; they are faults only if the caller declares that no object
+//!   was forgotten.
 //!
-//! With the input beside them, the chain of each object must also be the input's lines of that
-//! object, one by one, byte for byte. Real input repeats itself, so sequences are compared, never
-//! sets. A dead letter excuses the absence of its event.
+//! With the input, the chain of each object must also equal the input's lines of that object, one
+//! by one, byte for byte. Real input repeats itself, so sequences are compared, not sets. A dead
+//! letter excuses the absence of its event.
 //!
-//! Payloads are not kept: an event costs about 50 bytes, so that millions of them fit.
+//! Payloads are not stored: an event costs about 50 bytes, so millions of events fit.
 
 mod align;
 mod chain;
@@ -39,7 +39,7 @@ use seen::{Dead, Expected, Sent, place, print};
 
 use crate::consume::{self, Envelope, EnvelopeError, Verdict};
 
-/// Why a line of dead letters cannot be used.
+/// The reason why a line of dead letters is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeadLineError {
@@ -56,7 +56,7 @@ pub enum DeadLineError {
 
 #[derive(Deserialize)]
 struct DeadLine<'a> {
-    /// `null` where another program added the entry.
+    /// `null` if another program added the entry.
     id: Option<u64>,
     #[serde(borrow)]
     object: Cow<'a, str>,
@@ -68,38 +68,39 @@ struct DeadLine<'a> {
     event_hex: Option<Cow<'a, str>>,
 }
 
-/// Gathers outputs, dead letters and the input, in any order, and judges them in [`Judge::finish`].
+/// Collects outputs, dead letters and the input, in any order, and judges them in
+/// [`Judge::finish`].
 #[derive(Debug, Default)]
 pub struct Judge {
     files: Vec<String>,
     objects: HashMap<Arc<str>, u32>,
     names: Vec<Arc<str>>,
-    /// The highest id so far of an object in one file.
+    /// Highest id so far of an object in one file.
     highest: HashMap<(FileId, u32), u64>,
     sent: Vec<Sent>,
     dead: Vec<Dead>,
-    /// `None` without an input to hold the outputs against.
+    /// The input; `None` if the outputs are judged without one.
     expected: Option<Vec<Expected>>,
     findings: Findings,
     never_forgotten: bool,
 }
 
 impl Judge {
-    /// A judge who has seen nothing.
+    /// Makes a judge without data.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Names a file whose lines follow; the name is only shown.
+    /// Adds a file whose lines follow. The name is only shown.
     pub fn file(&mut self, name: impl Into<String>) -> FileId {
         self.files.push(name.into());
         FileId(u32::try_from(self.files.len() - 1).unwrap_or(u32::MAX))
     }
 
-    /// Takes one line of an output, without its line break, and answers whether it is an envelope.
+    /// Adds one line of an output, without its line break. Returns whether the line is an envelope.
     /// Lines of one file come in their order; `line` counts from 1. `ended` is false for a last
-    /// line without a line break: a worker died while it wrote it, so if it is no whole envelope,
-    /// it is reported as torn and breaks nothing. Empty lines are skipped.
+    /// line without a line break: a worker died while writing it. If such a line is not a whole
+    /// envelope, it is reported as torn and is not a fault. Empty lines are skipped.
     pub fn output(&mut self, file: FileId, line: u64, text: &[u8], ended: bool) -> bool {
         let place = place(file, line);
         if text.trim_ascii().is_empty() {
@@ -112,26 +113,27 @@ impl Judge {
                 return false;
             }
             Err(error) => {
-                // The error counts lines from here; the file's own line stands beside it.
+                // The error has its own line number; the file's line is printed beside it.
                 self.findings.add(Kind::Malformed, place, || error.to_string().replace(" at line 1 ", " at "));
                 return false;
             }
         };
         let object = self.object(&object);
         let highest = self.highest.entry((file, object)).or_default();
-        // By the receiver's own rule: what it drops as a duplicate did not come in time here.
+        // Judged by the receiver's own rule: an event dropped as a duplicate did not come in time
+        // here.
         let in_time = consume::judge(*highest, id, prev) != Ok(Verdict::Duplicate);
         *highest = id.max(*highest);
         self.sent.push(Sent { id, prev, print: print(event.get().as_bytes()), object, place, in_time });
         true
     }
 
-    /// Takes one line of `seriatim dead list --json`: its event may be absent from the outputs. A
-    /// letter whose id is `null`, which another program has added, excuses nothing.
+    /// Adds one line of `seriatim dead list --json`: its event may be absent from the outputs. A
+    /// letter with the id `null`, which another program has added, excuses no absence.
     ///
     /// # Errors
     ///
-    /// If the line is not a dead letter; nothing is taken then.
+    /// If the line is not a dead letter. It is then ignored.
     pub fn dead(&mut self, file: FileId, line: u64, text: &[u8]) -> Result<(), DeadLineError> {
         let dead: DeadLine<'_> = serde_json::from_slice(text).map_err(DeadLineError::NotDead)?;
         let print = match (dead.event, &dead.event_text, &dead.event_hex) {
@@ -147,29 +149,29 @@ impl Judge {
         Ok(())
     }
 
-    /// No object was ever forgotten: an event with `prev` 0 after others of its object is no new
-    /// beginning, but a fork.
+    /// Declares that no object was ever forgotten. An event with `prev` 0 after others of its
+    /// object is then a fork, not a new chain.
     pub fn never_forgotten(&mut self) {
         self.never_forgotten = true;
     }
 
-    /// From now on the outputs are held against an input, even if it turns out to be empty.
+    /// Compares the outputs with an input, even if the input turns out to be empty.
     pub fn against_input(&mut self) {
         self.expected.get_or_insert_default();
     }
 
-    /// Takes one event of the input. Events of one object come in the order they were emitted.
+    /// Adds one event of the input. Events of one object come in the order of their emits.
     pub fn expect(&mut self, file: FileId, line: u64, object: &str, event: &[u8]) {
         let object = self.object(object);
         let expected = Expected { print: print(event), object, place: place(file, line) };
         self.expected.get_or_insert_default().push(expected);
     }
 
-    /// Judges everything that was taken.
+    /// Judges all lines.
     pub fn finish(mut self) -> Report {
         let objects = self.names.len();
         self.sent.sort_unstable_by_key(|sent| (sent.object, sent.id, sent.place));
-        // The last word on a dead letter that is listed twice is the same as the first.
+        // If a dead letter is listed twice, the first one counts.
         self.dead.sort_unstable_by_key(|dead| (dead.object, dead.id, dead.place));
         self.dead.dedup_by_key(|dead| (dead.object, dead.id));
         let mut expected = self.expected.take();
@@ -188,8 +190,8 @@ impl Judge {
                 let expected = run(expected, object, |expected| expected.object);
                 lost = align::judge(name, sent, dead, expected, &self.files, &mut self.findings);
             }
-            // An absent event shows in the chain, as a prev that nobody delivered, and against the
-            // input: it counts once.
+            // An absent event shows both in the chain, as a missing prev, and against the input. It
+            // counts once.
             for gap in missing.into_iter().skip(lost) {
                 self.findings.add(Kind::Lost, gap.place, || {
                     format!("{name}: id {} follows id {}, which is in no output", gap.id, gap.prev)
@@ -211,14 +213,14 @@ impl Judge {
     }
 }
 
-/// The part of a slice, sorted by object, that belongs to one object.
+/// Returns the part of a slice, sorted by object, that belongs to one object.
 fn run<T>(sorted: &[T], object: u32, of: impl Fn(&T) -> u32) -> &[T] {
     let from = sorted.partition_point(|item| of(item) < object);
     let to = from + sorted[from..].partition_point(|item| of(item) == object);
     &sorted[from..to]
 }
 
-/// The bytes that pairs of hex digits stand for.
+/// Returns the bytes of a text of hex digit pairs; none if invalid.
 fn unhex(text: &str) -> Option<Vec<u8>> {
     let digit = |digit: &u8| char::from(*digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let pairs = text.as_bytes().chunks(2);

@@ -1,4 +1,4 @@
-//! What the judge says: counts, and the first examples of each kind of fault.
+//! The report on outputs: counts, and the first examples of each kind of fault.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use super::seen::Place;
 
-/// So many examples of each kind are kept.
+/// Maximum number of examples of each kind.
 const EXAMPLES_MAX: usize = 5;
 
-/// What is counted and is no fault.
+/// Counts that are not faults.
 #[derive(Debug, Default)]
 pub(super) struct Totals {
     pub(super) events: u64,
@@ -23,30 +23,28 @@ pub(super) struct Totals {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Kind {
-    /// An event that no output has: the input has it, or a later event names it as its `prev`.
+    /// An event that is in no output, but in the input or named as the `prev` of a later event.
     Lost,
-    /// An event that came after a later one of its object, or whose id says so against the input.
+    /// An event that came after a later one of its object, or whose id is out of the input's order.
     Reordered,
-    /// A second event after the same `prev`, unless that is 0: the chain of an object has two
-    /// branches.
+    /// A second event after the same `prev`, unless that is 0: the object's chain has two branches.
     Forked,
-    /// An id that two different events bear.
+    /// An id with two different events.
     IdReused,
-    /// An event that the input does not have.
+    /// An event that is not in the input.
     Unexpected,
     /// A line that is not an envelope.
     Malformed,
-    /// A last line that was not written to its end. It breaks nothing: the event was never counted
-    /// as delivered.
+    /// An incomplete last line. Not a fault: the event was never counted as delivered.
     Torn,
 }
 
 impl Kind {
-    /// Every kind, the gravest first.
+    /// All kinds, the most serious first.
     pub const ALL: [Self; 7] =
         [Self::Lost, Self::Reordered, Self::Forked, Self::IdReused, Self::Unexpected, Self::Malformed, Self::Torn];
 
-    /// Whether it makes the outputs broken.
+    /// Returns whether this kind is a fault.
     pub fn breaks(self) -> bool {
         self != Self::Torn
     }
@@ -66,17 +64,17 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One fault, and where to see it.
+/// One fault, and its place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Example {
-    /// Its kind.
+    /// Kind of the fault.
     pub kind: Kind,
     /// The file: an output, the input, or the dead letters.
     pub file: String,
     /// The line, counted from 1.
     pub line: u32,
-    /// What is wrong there, in one line.
+    /// Description of the fault, in one line.
     pub what: String,
 }
 
@@ -90,8 +88,8 @@ pub struct Report {
     pub objects: u64,
     /// Sends beyond the first of each event. Resends are allowed: the receiver's rule drops them.
     pub duplicates: u64,
-    /// How often the chain of an object began anew, with `prev` 0, because the object had been
-    /// forgotten. No fault, where anybody forgets objects.
+    /// Number of times that an object's chain began anew, with `prev` 0, because the object was
+    /// forgotten. Not a fault if objects are forgotten.
     pub anew: u64,
     /// Dead letters.
     pub dead: u64,
@@ -114,7 +112,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// How many faults of a kind there are.
+    /// Returns the number of faults of a kind.
     pub fn count(&self, kind: Kind) -> u64 {
         match kind {
             Kind::Lost => self.lost,
@@ -127,14 +125,14 @@ impl Report {
         }
     }
 
-    /// Whether nothing is broken. Duplicates, a chain that begins anew and a torn last line break
-    /// nothing.
+    /// Returns whether there is no fault. Duplicates, new chains and a torn last line are not
+    /// faults.
     pub fn is_clean(&self) -> bool {
         Kind::ALL.into_iter().filter(|kind| kind.breaks()).all(|kind| self.count(kind) == 0)
     }
 }
 
-/// Faults as they are found.
+/// The faults found so far.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     counts: [u64; Kind::ALL.len()],

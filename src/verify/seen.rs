@@ -1,24 +1,24 @@
-//! What is kept of the lines that are judged.
+//! The stored data of the judged lines.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hasher as _};
 
-/// One of the files that are judged, as [`Judge::file`](super::Judge::file) names it.
+/// One of the judged files, returned by [`Judge::file`](super::Judge::file).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub(super) u32);
 
-/// Where something was read: a file and a line, counted from 1.
+/// The place of a line: a file and a line number, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub(super) file: FileId,
     pub(super) line: u32,
 }
 
-/// What is kept of an event instead of its bytes. 128 bits: two events that differ do not meet by
-/// accident.
+/// A hash of an event, stored instead of its bytes. With 128 bits, two different events do not
+/// collide by accident.
 pub(super) type Print = [u64; 2];
 
-/// One send of one event, as one line of an output shows it.
+/// One send of one event: one line of an output.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
     pub(super) id: u64,
@@ -51,8 +51,8 @@ pub(super) fn place(file: FileId, line: u64) -> Place {
     Place { file, line: u32::try_from(line).unwrap_or(u32::MAX) }
 }
 
-/// The print of an event, the same for the event as it was emitted and as it stands in an output,
-/// where line breaks are spaces.
+/// Returns the hash of an event. It is the same for the event as emitted and in an output, in which
+/// line breaks are spaces.
 pub(super) fn print(event: &[u8]) -> Print {
     let event = event.trim_ascii();
     let one_line: Cow<'_, [u8]> = if event.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {

@@ -1,5 +1,5 @@
-//! `seriatim bench`, the command: what it measures, that it leaves nothing behind, and what it says
-//! to bad options.
+//! `seriatim bench`, the command: the measured figures, the cleanup, and the errors for bad
+//! options.
 
 use std::process::{Command, Output, Stdio};
 
@@ -11,11 +11,11 @@ use crate::support::console::PATIENCE;
 use crate::support::{Redis, until};
 
 const SYSTEMS: [&str; 3] = ["seriatim", "streams", "raw"];
-/// Small enough for a test.
+/// Options of a bench small enough for a test.
 const TINY: [&str; 12] =
     ["--events", "2000", "--objects", "50", "--rate", "2000", "--repetitions", "1", "--warm-up", "0", "--producers", "8"];
 
-/// A Redis without any key, not even a counter.
+/// Returns a Redis without any key, not even a counter.
 fn empty() -> Redis {
     let redis = Redis::own(&[]);
     let () = redis::cmd("FLUSHALL").query(&mut connection(&redis)).expect("FLUSHALL");
@@ -40,14 +40,14 @@ fn connection(redis: &Redis) -> redis::Connection {
     redis::Client::open(redis.url()).and_then(|client| client.get_connection()).expect("Redis answers")
 }
 
-/// The keys there are; a Redis of the test's own.
+/// Returns all keys. The Redis must belong to the test alone.
 fn keys(connection: &mut redis::Connection) -> Vec<String> {
     let mut keys: Vec<String> = connection.keys("*").expect("KEYS");
     keys.sort();
     keys
 }
 
-/// The JSON on standard output.
+/// Returns the JSON on standard output.
 #[track_caller]
 fn json(output: &Output) -> Value {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -81,7 +81,7 @@ fn every_figure_is_measured_and_no_key_is_left() {
     assert_measured(&report, "memory_idle", &["seriatim"]);
     assert_measured(&report, "drain_bulk_redis_cpu", &SYSTEMS);
     let queued = report["figures"]["memory_queued"]["raw"]["median"].as_f64().expect("a number");
-    // Among so few events, what Redis does meanwhile with a few kilobytes of its own shows.
+    // With so few events, a few kilobytes of Redis' own memory change the figure.
     assert!((150.0..400.0).contains(&queued), "200 bytes need {queued}");
     assert_eq!((&report["settings"]["seed"], &report["settings"]["skew"]), (&7.into(), &"zipf:1.0".into()));
     assert_eq!((&report["objects_used"], &report["redis"]["private"]), (&50.into(), &false.into()));

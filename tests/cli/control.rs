@@ -110,7 +110,7 @@ async fn inspect_says_where_an_object_stands_and_why() {
     }
 }
 
-/// An object that a departed name has taken is found, among many names that have nothing.
+/// An object in the list of a departed name is found among many names without objects.
 #[tokio::test]
 async fn departed_names_are_looked_through() {
     let (redis, mut state) = clean().await;
@@ -151,8 +151,8 @@ async fn inspect_shows_the_next_event_and_its_tries() {
     assert_eq!((next.bytes, next.text.len()), (100_002, 4096));
 }
 
-/// A word for the event at the head, wherever it is and whatever keeps it there; what a rule keeps
-/// from a worker is paused or blocked before any worker has looked at it.
+/// `inspect` has a word for the state of the first event, in every place. An event that a rule
+/// keeps from workers is paused or blocked even before a worker has looked at it.
 #[tokio::test]
 async fn inspect_says_what_state_the_head_event_is_in() {
     use EventState::{Blocked, InFlight, Paused, Queued, Waiting};
@@ -166,8 +166,8 @@ async fn inspect_says_what_state_the_head_event_is_in() {
     none[..9].copy_from_slice(&[Queued, InFlight, Queued, InFlight, Waiting, Waiting, Waiting, Queued, Paused].map(Some));
     let under = |state: EventState| {
         let mut under = none;
-        // In flight it finishes; what is not due yet waits for its time first, and what waits for
-        // an operator for that.
+        // An event in flight finishes. An event that is not due yet, or waits for an operator,
+        // waits for that first.
         for at in [0, 2, 4, 7, 8] {
             under[at] = Some(state);
         }
@@ -186,15 +186,15 @@ async fn inspect_says_what_state_the_head_event_is_in() {
     }
 }
 
-/// A row of the log.
+/// Adds a row to the log.
 async fn logged(state: &mut State, row_id: &str, object: &str, fields: &[&str]) {
     let log = state.keys.event_log();
     let arguments = [&[log.as_str(), row_id, "object", object], fields].concat();
     state.run("XADD", &arguments).await;
 }
 
-/// The object's last events that are over, from the log and the dead letters, each once, those that
-/// ended last first.
+/// The object's last finalized events come from the log and the dead letters, each once, the latest
+/// first.
 #[tokio::test]
 async fn what_became_of_the_last_events_is_told() {
     let (redis, mut state) = clean().await;
@@ -228,8 +228,8 @@ async fn what_became_of_the_last_events_is_told() {
     let [dropped, _, dead, completed, _] = &seen.events[..] else { panic!("{seen:?}") };
     assert_eq!((dropped.dead_id.as_ref(), dead.dead_id.as_ref().map(RowId::as_str)), (None, Some("1600-0")));
     assert_eq!((dead.attempts, dead.error.as_deref(), completed.error.as_deref()), (Some(3), Some("no\nway"), None));
-    // Where the log is off, the dead letters tell; more than so many are not told, and the look
-    // ends with them.
+    // If the log is off, the events come from the dead letters. At most `EVENTS_MAX` are returned,
+    // and the search ends with them.
     state.run("DEL", &[&keys.event_log()]).await;
     for n in 1..=7 {
         state.dead_letter(&format!("2000-{n}"), "work:3", b"{}").await;
@@ -252,14 +252,13 @@ async fn what_became_of_the_last_events_is_told() {
     assert_eq!((&parsed["state"], &parsed["ended"]["dead_letters"]), (&json!("queued"), &json!(8)));
     let dead = json!({"id": 12, "status": "dead", "attempts": 3, "error": "no\nway", "at_ms": 1600, "dead_id": "1600-0"});
     assert_eq!(parsed["ended"]["events"], json!([dead]));
-    // A stream of a wrong type is told, and the rest is looked at.
+    // A stream of a wrong type is reported, and the other one is searched.
     state.run("SET", &[&keys.event_log(), "1"]).await;
     let seen = control(&state.conn, &keys).ended("work:1").await.expect("an answer");
     assert_eq!((seen.unreadable, seen.events.len()), (vec![keys.event_log()], 1));
 }
 
-/// The look is bounded: what lies further back is not found, and the answer says how far it has
-/// looked.
+/// The search is bounded: older events are not found, and the result says how far it has searched.
 #[tokio::test]
 async fn the_look_for_the_last_events_is_bounded() {
     let redis = Redis::start();
@@ -288,7 +287,7 @@ async fn inspect_goes_on_beside_wrong_types_and_takes_any_name() {
     state.run("LPUSH", &[&keys.last_event_id("x"), "1"]).await;
     let seen = control(&state.conn, &keys).inspect("x").await.expect("an inspection");
     assert_eq!(seen.wrong_types.len(), 2, "{seen:?}");
-    // Another program may have put an object with such a name there.
+    // Another program may have pushed events under such a name.
     let seen = control(&state.conn, &keys).inspect("a\nb").await.expect("an inspection");
     assert_eq!((seen.standing, seen.object_escaped.as_deref()), (Standing::Unknown, Some(r"a\nb")));
     let refused = control(&state.conn, &keys).inspect("").await.expect_err("no name");
@@ -305,7 +304,7 @@ async fn dead_letters_are_lossless_json_lines() {
     state.run("XADD", &[&state.keys.events_dead(), "1702-0", "foo", "bar"]).await;
     let output = text(&seriatim(&redis, &["dead", "list", "--json"]));
     let lines: Vec<&str> = output.lines().collect();
-    // The event is byte for byte as it was, but for the line break.
+    // The event is unchanged byte for byte, except for the line break.
     assert_eq!(
         lines[0],
         r#"{"dead_id":"1700-0","id":12,"prev":7,"object":"work:1","event":{"b" : 1.0,  "a":1e400},"error":"no\nway","attempts":3}"#
@@ -429,7 +428,7 @@ fn without_a_redis_each_command_ends_with_3_and_one_line() {
     }
 }
 
-/// `seriatim dead list | head -1` ends well.
+/// `seriatim dead list | head -1` ends without an error.
 #[tokio::test]
 async fn a_reader_that_leaves_is_no_error() {
     let redis = Redis::start();

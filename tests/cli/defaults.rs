@@ -1,20 +1,20 @@
-//! Each default that the documentation or the help of a setting states is the real one. rustdoc
-//! once said 64 slots for 256.
+//! Each default stated in the documentation or the help is the real one. Story: rustdoc once said
+//! 64 slots instead of 256.
 
 use std::collections::HashMap;
 use std::process::Command;
 
 use seriatim::worker::{EventLog, WorkerConfig};
 
-/// The fields of a value and their values, as `{:?}` shows them.
+/// Returns the fields of a value with their values, as printed by `{:?}`.
 fn fields(value: &impl std::fmt::Debug) -> HashMap<String, String> {
     let text = format!("{value:#?}");
     let own = text.lines().filter_map(|line| line.strip_prefix("    ").filter(|line| !line.starts_with(' ')));
     own.filter_map(|line| line.trim_end_matches(',').split_once(": ")).map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-/// A stated value as `{:?}` shows it: `5 s` is `5s`, `1 MiB` is `1048576`, `100,000` is `100000`.
-/// None for words.
+/// Converts a stated value to the form of `{:?}`: `5 s` to `5s`, `1 MiB` to `1048576`, `100,000` to
+/// `100000`. None for words.
 fn value_of(stated: &str) -> Option<String> {
     let mut words = stated.split([' ', '.', ';', ':']).filter(|word| !word.is_empty());
     let number = words.next()?.replace(',', "");
@@ -35,7 +35,8 @@ fn value_of(stated: &str) -> Option<String> {
     })
 }
 
-/// The settings of a source file whose documentation states a default: name and statement.
+/// Returns the settings of a source file whose documentation states a default: name and stated
+/// value.
 fn documented(source: &str) -> Vec<(String, String)> {
     let (mut all, mut doc) = (Vec::new(), String::new());
     for line in source.lines().map(str::trim) {
@@ -54,7 +55,7 @@ fn documented(source: &str) -> Vec<(String, String)> {
     all
 }
 
-/// Compares statements with the real defaults; returns how many could be compared.
+/// Compares stated with real defaults. Returns the number of comparisons.
 fn compare(place: &str, stated: &[(String, String)], real: &HashMap<String, String>) -> usize {
     let both = stated.iter().filter_map(|(name, stated)| Some((name, stated, value_of(stated)?, real.get(name)?)));
     both.map(|(name, stated, value, real)| assert_eq!(&value, real, "{place}: {name} states {stated:?}")).count()

@@ -1,5 +1,4 @@
-//! `seriatim emit`, the command: one event, files of them, and what it says when it stops in the
-//! middle.
+//! `seriatim emit`, the command: one event, files of events, and its messages when it stops early.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -37,7 +36,7 @@ impl Bench {
         self.command(args).output().expect("the program runs")
     }
 
-    /// The same with this on standard input.
+    /// Emits with this text on standard input.
     fn emit_from_input(&self, args: &[&str], input: &[u8]) -> Output {
         let mut child = self.command(args).stdin(Stdio::piped()).spawn().expect("the program runs");
         let mut stdin = child.stdin.take().expect("a pipe");
@@ -52,7 +51,7 @@ impl Bench {
         path
     }
 
-    /// An object's queue, oldest first.
+    /// Returns an object's queue, oldest event first.
     fn queue(&mut self, object: &str) -> Vec<String> {
         let mut events: Vec<String> = self.connection.lrange(self.redis.keys().events(object), 0, -1).expect("a list");
         events.reverse();
@@ -69,7 +68,7 @@ fn text(path: &std::path::Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
-/// The one line on standard error, after the exit code has been checked.
+/// Checks the exit code, and returns the one line on standard error.
 #[track_caller]
 fn stderr(output: &Output, exit: i32) -> String {
     let text = String::from_utf8(output.stderr.clone()).expect("UTF-8");
@@ -124,11 +123,11 @@ const EVENTS_OF_A: [&str; 2] = ["{\"n\":1,  \"big\": 90071992547409931234, \"a\"
 #[test]
 fn a_file_is_emitted_byte_for_byte_plain_and_gzip_and_from_standard_input() {
     let mut bench = Bench::new(Redis::start());
-    // Two gzip members one after another, split inside a line.
+    // Two gzip members one after the other, split inside a line.
     let (front, back) = LINES.as_bytes().split_at(40);
     let packed = [gzip(front), gzip(back)].concat();
     let plain = bench.file("plain.ndjson", LINES.as_bytes());
-    // Told by its content, not its name.
+    // Gzip is recognized by content, not by file name.
     let zipped = bench.file("zipped.ndjson", &packed);
     let outputs = [
         bench.emit(&["--from", text(&plain)]),
@@ -252,7 +251,8 @@ fn without_redis_it_says_where_it_looked_and_shows_no_password() {
     }
 }
 
-/// A line that arrives on standard input is emitted at once; Ctrl-C says how far it came.
+/// A line on standard input is emitted as soon as it arrives. After Ctrl-C the command prints how
+/// far it came.
 #[tokio::test]
 async fn lines_that_trickle_in_are_emitted_at_once_until_ctrl_c() {
     let bench = Bench::new(Redis::start());

@@ -1,5 +1,4 @@
-//! The examples do what they say: each runs as its first lines tell, against a Redis of its own,
-//! and what it prints is looked at.
+//! Each example runs as its header says, against a Redis of its own, and its output is checked.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, Command, Output, Stdio};
@@ -28,7 +27,7 @@ fn run(redis: &Redis, name: &str, arguments: &[&str]) -> String {
     printed(&example(redis, name, arguments).output().expect("it runs"))
 }
 
-/// Runs with this standard input.
+/// Runs the example with this standard input.
 fn run_with(redis: &Redis, name: &str, input: &str) -> Output {
     let mut child = example(redis, name, &[]).stdin(Stdio::piped()).spawn().expect("it runs");
     let mut stdin = child.stdin.take().expect("an input");
@@ -39,7 +38,7 @@ fn run_with(redis: &Redis, name: &str, input: &str) -> Output {
     output
 }
 
-/// What `emit` emits for `work:1`, in order.
+/// Events that `emit` emits for `work:1`, in order.
 const OF_WORK_1: [&str; 6] = [
     r#"{"type":"renamed","title":"Seriatim"}"#,
     r#"{"type":"touched"}"#,
@@ -49,7 +48,8 @@ const OF_WORK_1: [&str; 6] = [
     "{}",
 ];
 
-/// `emit` tells what it has queued, and `worker` prints all of it in order, and how it stopped.
+/// `emit` prints the number of queued events. `worker` prints all events in order, and the reason
+/// of its stop.
 #[tokio::test]
 async fn emit_and_worker() {
     let redis = Redis::own(&[]);
@@ -81,14 +81,14 @@ async fn emit_and_worker() {
     assert_eq!(of("page:7"), of_page_7);
 }
 
-/// `cargo run` becomes the program. The worker died of SIGTERM with its lease still live, so that a
-/// restart had to wait for that.
+/// Story: the worker died of SIGTERM while its lease was still valid, so a restart had to wait.
+/// `cargo run` replaces itself with the program, so SIGTERM reaches it.
 fn terminate(child: &Child) {
     kill_process(Pid::from_child(child), Signal::TERM).expect("the signal is sent");
 }
 
-/// `consume` applies each event once and in order, whatever comes twice or early, and says what is
-/// missing.
+/// `consume` applies each event once and in order, despite duplicates and early events, and prints
+/// the number of missing ones.
 #[tokio::test]
 async fn consume() {
     let redis = Redis::own(&[]);
@@ -104,8 +104,8 @@ async fn consume() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "0 applied, 0 duplicates, 1 still early\n");
 }
 
-/// `handlers` charges once although the handler runs twice, has one dead letter, over which the
-/// next event follows, emits with the success of a handler, and ends by itself.
+/// `handlers` charges once although the handler runs twice. It has one dead letter, after which the
+/// next event is delivered. It emits with the success of a handler, and ends by itself.
 #[tokio::test]
 async fn handlers() {
     let redis = Redis::own(&[]);
@@ -117,7 +117,7 @@ async fn handlers() {
         r#"5 of archive:1: "order:1" is archived"#,
         "4 events delivered",
     ];
-    // Ids begin with 1 where somebody has chosen that before.
+    // Ids begin with 1 if an earlier process has chosen that first id.
     let chosen = Seen { first_id: 1, ..Seen::default() };
     wire::connect(&mut redis.connect().await, &Keys::with_namespace("handlers-example").expect("a namespace"), "", chosen)
         .await
@@ -125,9 +125,9 @@ async fn handlers() {
     assert_eq!(run(&redis, "handlers", &[redis.url()]).lines().collect::<Vec<_>>(), expected);
 }
 
-/// The steps in the header of `projection`, as written. They once showed 0 rows, because the worker
-/// example wrote no event log. The example counts per type and day, shows the latest event of each
-/// object, goes on at its saved place, and shows the same after a rebuild.
+/// Runs the steps in the header of `projection` as written. Story: they once showed 0 rows, because
+/// the worker example wrote no event log. The example counts per type and day, shows the latest
+/// event of each object, continues at its saved position, and shows the same after a rebuild.
 #[tokio::test]
 async fn projection() {
     let redis = Redis::own(&[]);

@@ -1,5 +1,5 @@
-//! `seriatim verify --history` over recorded histories: a sound one, and the same with one fault
-//! planted, each found under its right name.
+//! `seriatim verify --history` on recorded histories: one without faults, and the same with one
+//! planted fault, found under its right name.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-/// A million beyond, as ids are after Redis went back.
+/// Distance of the id counter's jump, as after Redis went back.
 const JUMP: u64 = 1_000_000;
 
 fn invoke(t: u64, emit: &str, object: &str, events: &[&str]) -> Value {
@@ -27,8 +27,9 @@ fn redis_lost(from: u64, to: u64) -> Value {
     json!({"op": "redis_lost", "from": from, "to": to})
 }
 
-/// Of `a`: x1; x2 with the subevent x3; x4, which failed; x5 and x6, of which nobody knows, and x5
-/// came; x7; x8, never answered. Of `b`: y1; y2, a dead letter; y3.
+/// The recorded history. Object `a`: x1; x2 with the subevent x3; x4, which failed; x5 and x6 with
+/// unknown outcomes, of which x5 came; x7; x8 without a reply. Object `b`: y1; y2, a dead letter;
+/// y3.
 struct Recorded(Vec<Value>);
 
 impl Recorded {
@@ -63,7 +64,7 @@ impl Recorded {
             received(135, "b", "y3", 9, 5),
             invoke(140, "e10", "a", &["x8"]),
         ];
-        // In time or not: only the order within an emit, and the times, count.
+        // The order of lines does not matter, only the order within an emit and the times.
         lines.swap(3, 4);
         Self(lines)
     }
@@ -77,7 +78,7 @@ impl Recorded {
         self
     }
 
-    /// The id and the chain's place of one event go to the other, and the reverse.
+    /// Swaps the ids and the `prev` of two events.
     fn swap(mut self, one: &str, other: &str) -> Self {
         for line in &mut self.0 {
             let event = &line["event"];
@@ -115,7 +116,7 @@ impl Recorded {
         (verdict, output.status.code().expect("an exit code"))
     }
 
-    /// Asserts that exactly these counts of faults are not 0.
+    /// Asserts that exactly these fault counts are not 0.
     #[track_caller]
     fn finds(&self, faults: &[(&str, u64)], options: &[&str]) -> Value {
         let (verdict, code) = self.verdict(options);
@@ -147,13 +148,13 @@ fn a_sound_history_is_clean() {
 
 #[test]
 fn what_is_allowed_is_no_fault() {
-    // Early: it is kept back until what is missing comes.
+    // x1 is early: the receiver keeps it back until its predecessor comes.
     Recorded::sound().set("x1", "t", 300).finds(&[], &[]);
-    // Of two emits that nobody waited for, either may be first.
+    // Of two concurrent emits, either may be first.
     Recorded::sound().swap("x5", "x6").set("x6", "t", 91).finds(&[], &[]);
-    // An answer that never came may take effect late.
+    // An emit without a reply may take effect late.
     Recorded::sound().with(received(999, "a", "x8", 12, 7)).finds(&[], &[]);
-    // Delivered by a worker that died before it could say so, then rejected: the chain goes on
+    // y2 was delivered by a worker that died before its commit, then rejected. The chain continues
     // before it.
     Recorded::sound().with(received(117, "b", "y2", 8, 5)).finds(&[], &[]);
 }
@@ -196,13 +197,13 @@ fn what_is_allowed_is_no_fault() {
 #[case::answered_and_never_invoked(Recorded::sound().with(done("ok", 200, "e11")), &[("malformed", 1)])]
 fn a_planted_fault_is_found(#[case] recorded: Recorded, #[case] faults: &[(&str, u64)]) {
     recorded.finds(faults, &["--never-forgotten"]);
-    // Without a window, being lossy excuses nothing; and a window far away does not either.
+    // Without a window, `--lossy` excuses nothing. A window at another time does not either.
     recorded.finds(faults, &["--lossy", "--never-forgotten"]);
     recorded.with(redis_lost(5000, 6000)).finds(faults, &["--lossy", "--never-forgotten"]);
 }
 
-/// Where objects are forgotten, a chain may begin anew. What follows on an event from before that
-/// is forked all the same.
+/// If objects are forgotten, a chain may begin anew. A later event that follows on the old chain is
+/// still a fork.
 #[test]
 fn a_chain_begins_anew_where_its_object_was_forgotten() {
     let verdict = Recorded::sound().set("x5", "prev", 0).finds(&[], &[]);
@@ -217,7 +218,7 @@ fn what_redis_lost_is_counted_apart() {
     recorded.finds(&[("lost", 1)], &[]);
     let verdict = recorded.finds(&[], &["--lossy"]);
     assert_eq!(verdict["lost_by_redis"], 1);
-    // Acknowledged before the window: Redis still had it.
+    // Acknowledged before the window, so Redis still had it.
     Recorded::sound().without("x7").with(redis_lost(111, 115)).finds(&[("lost", 1)], &["--lossy"]);
 }
 
@@ -227,9 +228,9 @@ fn what_comes_again_after_redis_went_back_is_counted_apart() {
     again(JUMP + 7).finds(&[("doubled", 1), ("forked", 1)], &[]);
     let verdict = again(JUMP + 7).finds(&[], &["--lossy"]);
     assert_eq!(verdict["redelivered"], 1);
-    // Without the jump it is no consequence of what Redis lost.
+    // Without the jump of the ids, it is no consequence of a loss by Redis.
     again(10).finds(&[("doubled", 1), ("forked", 1)], &["--lossy"]);
-    // Nor if it came before Redis was back.
+    // The same if it came before Redis was back.
     let too_soon = Recorded::sound().with(redis_lost(84, 113)).with(received(112, "a", "x7", JUMP, 6));
     too_soon.finds(&[("doubled", 1), ("forked", 1)], &["--lossy"]);
 }
@@ -238,7 +239,7 @@ fn what_comes_again_after_redis_went_back_is_counted_apart() {
 fn an_id_is_never_reused_and_nothing_older_is_applied_whatever_redis_lost() {
     let lost = || Recorded::sound().with(redis_lost(1, 2000));
     lost().with(received(200, "a", "x8", 7, 6)).finds(&[("id_reused", 1)], &["--lossy"]);
-    // x2 had been acknowledged before x7 was emitted, and is applied for the first time after it.
+    // x2 was acknowledged before x7 was emitted, but is first applied after it.
     let older =
         lost().without("x2").without("x3").with(received(200, "a", "x2", JUMP, 7)).with(received(201, "a", "x3", JUMP + 1, JUMP));
     older.finds(&[("reordered", 2), ("gap", 1)], &["--lossy"]);
@@ -258,7 +259,7 @@ fn several_files_gzip_and_a_torn_last_line_are_read() {
     let output = run(&paths, &[]);
     let shown = String::from_utf8(output.stdout).expect("text");
     assert!(output.status.success() && shown.ends_with("clean\n"), "{shown}");
-    // The same torn line in the middle is no history.
+    // The same torn line in the middle of a file is an error.
     std::fs::write(&paths[1], "{\"op\":\"invo\n").expect("written");
     let output = run(&paths, &[]);
     let message = String::from_utf8(output.stderr).expect("text");

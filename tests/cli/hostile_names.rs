@@ -1,5 +1,5 @@
-//! Names that another program put there: in log lines, in outputs, on the command line, and beside
-//! a namespace.
+//! Object names from other programs: in log lines, in outputs, on the command line, and beside a
+//! namespace.
 
 use std::process::{Command, Output};
 
@@ -10,8 +10,8 @@ use crate::support::console::PATIENCE;
 use crate::support::process::{Process, sent_to};
 use crate::support::{Redis, until};
 
-/// Names that no library emits for: their objects are held, and only an operator gets at their
-/// events.
+/// Names that the library never emits. Their objects are held, and only an operator can handle
+/// their events.
 const UNFIT: [(&[u8], &str); 5] = [
     (b"work:1\n", r"work:1\n"),
     (b"a\n2026-01-01T00:00:00Z ERROR seriatim: forged", r"a\n2026-01-01T00:00:00Z ERROR seriatim: forged"),
@@ -19,7 +19,7 @@ const UNFIT: [(&[u8], &str); 5] = [
     (b"bad\xff", r"bad\xff"),
     ("next\u{85}line".as_bytes(), r"next\u{85}line"),
 ];
-/// Names that are allowed, but must not reach a terminal as they are, or are shown with an escape.
+/// Valid names that are shown escaped, or contain a character that an escape also uses.
 const ODD: [(&str, &str); 3] = [
     ("a\u{2028}b\u{2029}c", r"a\u{2028}b\u{2029}c"),
     ("user\u{202e}gpj.exe\u{2066}", r"user\u{202e}gpj.exe\u{2066}"),
@@ -53,16 +53,16 @@ fn shows_nothing_raw(text: &str) {
     assert!(!text.contains(raw), "{text:?}");
 }
 
-/// The objects that `held list` names, each at the begin of its lines.
+/// Returns the objects that `held list` prints at the beginning of lines.
 fn held(redis: &Redis) -> Vec<String> {
     let listed = stdout(seriatim(redis, &["held", "list"]));
     let names = listed.lines().filter(|line| !line.starts_with("  "));
     names.map(|line| line.rsplit_once("  operator,").expect("until released").0.to_owned()).collect()
 }
 
-/// A worker took an object whose name ended with a line break of a shell, and delivered its events;
-/// no command could name that object, and `check` said "clean". Names and errors went raw into the
-/// log: a name forged log lines, and sent escape sequences to the terminal.
+/// Story: a worker delivered the events of an object whose name ended with a line break from a
+/// shell. No command could name that object, and `check` said "clean". Names and errors went
+/// unescaped into the log: a name could forge log lines and send escape sequences to the terminal.
 #[tokio::test]
 async fn names_that_no_output_can_show_are_held_and_escaped() {
     let redis = Redis::own(&[]);
@@ -106,13 +106,13 @@ async fn names_that_no_output_can_show_are_held_and_escaped() {
         assert!(log.contains(escaped), "{escaped}: {log}");
         assert!(checked.contains(&format!("object {}", &escaped[..escaped.len().min(100)])), "{escaped}: {checked}");
         assert!(listed.iter().any(|shown| shown == escaped), "{escaped}: {listed:?}");
-        // Nothing of its queue is lost.
+        // No event of its queue is lost.
         let left: u64 = redis::cmd("LLEN").arg([&name[..], b":events.held"].concat()).query_async(&mut conn).await.expect("LLEN");
         assert!(left > 0);
     }
     as_json(&redis);
 
-    // What is printed leads back to the object, until nothing is left.
+    // The printed name selects the object again, until no object is left.
     while !listed.is_empty() {
         for name in &listed {
             let seen = stdout(seriatim(&redis, &["inspect", name]));
@@ -140,7 +140,7 @@ async fn names_that_no_output_can_show_are_held_and_escaped() {
     assert_eq!(seriatim(&redis, &["check"]).status.code(), Some(0));
 }
 
-/// The held objects once each of them waits for an operator.
+/// Returns the held objects when each of them waits for an operator.
 async fn held_settled(redis: &Redis, conn: &mut MultiplexedConnection) -> Option<Vec<String>> {
     let owned: Vec<String> = redis::cmd("KEYS")
         .arg("*:event.worker")
@@ -153,7 +153,7 @@ async fn held_settled(redis: &Redis, conn: &mut MultiplexedConnection) -> Option
     (waiting == owned.len()).then(|| held(redis))
 }
 
-/// JSON has the name, what of it is UTF-8, and beside it the escaped name.
+/// JSON has the name, with invalid UTF-8 replaced, and beside it the escaped name.
 fn as_json(redis: &Redis) {
     let lines = stdout(seriatim(redis, &["held", "list", "--json"]));
     let held: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -164,8 +164,8 @@ fn as_json(redis: &Redis) {
     assert!(held.iter().any(|object| object.get("object_escaped").is_none()), "the long name is plain");
 }
 
-/// A worker without a namespace drained the queue of namespace `shop`, because a raw producer had
-/// pushed a marker with the whole key of its object.
+/// Story: a worker without a namespace drained the queue of namespace `shop`, because a raw
+/// producer had pushed a marker with the whole key of its object.
 #[tokio::test]
 async fn a_worker_without_a_namespace_leaves_those_of_others_alone() {
     let redis = Redis::own(&[]);

@@ -1,5 +1,5 @@
-//! The lists of the program: an empty one says that it is empty, and why; `log --follow` outlives
-//! Redis.
+//! The lists of the program: an empty list prints a message with the reason, and `log --follow`
+//! survives a restart of Redis.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Output, Stdio};
@@ -14,7 +14,7 @@ fn program(url: &str, arguments: &[&str]) -> Command {
     program
 }
 
-/// An empty list once printed nothing at all: with the log off, `log` looked as if nothing had
+/// Story: an empty list once printed nothing. With the log off, `log` looked as if nothing had
 /// happened.
 #[tokio::test]
 async fn an_empty_list_says_so_on_standard_error() {
@@ -41,19 +41,19 @@ async fn an_empty_list_says_so_on_standard_error() {
         (&["held", "list", "--paused"], "seriatim: no object is paused or blocked\n".to_owned()),
         (&["held", "list", "--until-released", "--json"], "seriatim: no object waits for an operator\n".to_owned()),
         (&["actions"], "seriatim: there are no actions of operators yet\n".to_owned()),
-        // Nothing was asked for.
+        // No rows were requested, so there is no message.
         (&["dead", "list", "--limit", "0"], String::new()),
     ] {
         assert_eq!(told(arguments), expected, "{arguments:?}");
     }
     state.run("HSET", &["seriatim.meta", "event.log", "on"]).await;
     assert_eq!(told(&["log"]), "seriatim: the event log has no row\n");
-    // With JSON logs it is a JSON line, too.
+    // With JSON logs the message is a JSON line, too.
     let line: serde_json::Value = serde_json::from_str(&told(&["held", "list", "--log-format", "json"])).expect("JSON");
     assert_eq!((&line["level"], &line["fields"]["message"]), (&"INFO".into(), &"no object is held, paused or blocked".into()));
 }
 
-/// A `log --follow` and its lines.
+/// A running `log --follow` and its lines.
 struct Follow {
     child: std::process::Child,
     rows: BufReader<std::process::ChildStdout>,
@@ -62,8 +62,7 @@ struct Follow {
 
 impl Follow {
     fn start(url: &str) -> Self {
-        // Redis knows the script from here on: the first call of the follower is one that was
-        // answered.
+        // Loads the script into Redis, so that the first call of the follower already succeeds.
         let warmed = program(url, &["log"]).output().expect("the program runs");
         assert!(warmed.status.success(), "{warmed:?}");
         let mut child = program(url, &["log", "--follow", "--json"]);
@@ -72,7 +71,7 @@ impl Follow {
         Self { child, rows: BufReader::new(rows), messages: BufReader::new(messages) }
     }
 
-    /// The id of the event of the next row; waits for it.
+    /// Waits for the next row, and returns the id of its event.
     fn row(&mut self) -> u64 {
         let mut line = String::new();
         self.rows.read_line(&mut line).expect("UTF-8");
@@ -80,7 +79,7 @@ impl Follow {
         row["id"].as_u64().expect("an id")
     }
 
-    /// The next message; waits for it.
+    /// Waits for the next message, and returns it.
     fn message(&mut self) -> String {
         let mut line = String::new();
         self.messages.read_line(&mut line).expect("UTF-8");
@@ -103,9 +102,9 @@ async fn row(redis: &Redis, id: u64) {
         .await;
 }
 
-/// `log --follow` once ended when Redis was restarted. Now it waits, says so once, and goes on
-/// behind the last row that it has shown: where Redis has kept its rows, none is missing and none
-/// comes twice, also of those that were written before it was back.
+/// Story: `log --follow` once ended when Redis was restarted. Now it waits, reports that once, and
+/// continues behind the last row shown. If Redis has kept its rows, none is missing and none comes
+/// twice, including rows written before it reconnected.
 #[tokio::test]
 async fn following_the_log_outlives_a_restart() {
     let mut redis = Redis::own(&["--appendonly", "yes", "--appendfsync", "always"]);
@@ -126,7 +125,7 @@ async fn following_the_log_outlives_a_restart() {
     assert_eq!(follow.row(), 5);
 }
 
-/// A Redis that comes back empty: it says that rows are gone, and shows those that are new.
+/// Redis comes back empty: the command reports lost rows, and shows the new ones.
 #[tokio::test]
 async fn following_the_log_goes_on_in_an_emptied_redis() {
     let mut redis = Redis::own(&[]);
@@ -142,7 +141,7 @@ async fn following_the_log_goes_on_in_an_emptied_redis() {
     assert!(message.starts_with(told) && message.ends_with("; continuing with the existing rows\n"), "{message}");
     row(&redis, 7).await;
     assert_eq!(follow.row(), 7);
-    // A log that begins anew with a clock that is behind.
+    // The log begins anew with a clock that is behind.
     let console = redis.console().await;
     console.run::<u64>(&["DEL", "event.log"]).await;
     assert!(follow.message().contains("1 rows had been written to it, now 0;"), "it says so again");
@@ -150,7 +149,7 @@ async fn following_the_log_goes_on_in_an_emptied_redis() {
     assert_eq!(follow.row(), 8);
 }
 
-/// Waits until it has looked for the end of the log, so that the next row is shown.
+/// Waits until the command has read the end of the log, so that the next row is shown.
 async fn following(redis: &Redis, follow: &mut Follow) {
     crate::support::until("it follows", PATIENCE, async || {
         let clients: String = redis.console().await.run(&["CLIENT", "LIST"]).await;

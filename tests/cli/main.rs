@@ -1,4 +1,4 @@
-//! The command line program: what it is told, what it prints, and how it ends.
+//! The command line program: arguments, output and exit codes.
 #![cfg(feature = "cli")]
 
 #[path = "../support/state.rs"]

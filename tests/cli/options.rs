@@ -1,5 +1,5 @@
-//! What all commands share: the options, the environment, and what they say when Redis does not let
-//! them in.
+//! The parts that all commands share: the options, the environment, and the errors if Redis refuses
+//! them.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -37,7 +37,7 @@ fn run(url: &str, args: &[&str]) -> Output {
     program(&["--redis", url, "--log", "off"]).args(args).output().expect("the program runs")
 }
 
-/// The one line on standard error, after the exit code has been checked.
+/// Checks the exit code, and returns the one line on standard error.
 #[track_caller]
 fn stderr(output: &Output, exit: i32) -> String {
     let text = String::from_utf8(output.stderr.clone()).expect("UTF-8");
@@ -116,11 +116,11 @@ fn a_retry_policy_that_is_none_is_refused_with_the_reason() {
     }
 }
 
-/// `SERIATIM_EVENT_LOG=1` was once refused: only `true` and `false` were understood.
+/// Story: `SERIATIM_EVENT_LOG=1` was once refused; only `true` and `false` were accepted.
 #[test]
 fn a_flag_in_the_environment_takes_the_usual_words_for_true_and_false() {
     let worker = |value: &str| {
-        // The sink cannot be opened, which is told after the options are read.
+        // The sink cannot be opened. This error comes after the options are parsed.
         let mut program = program(&["worker", "--sink", "file:/no/such/directory/out", "--redis", "redis://127.0.0.1:1"]);
         stderr(&program.env("SERIATIM_EVENT_LOG", value).output().expect("the program runs"), 2)
     };
@@ -133,7 +133,7 @@ fn a_flag_in_the_environment_takes_the_usual_words_for_true_and_false() {
     assert!(refused.status.code() == Some(2) && message.contains("'perhaps' for '--event-log'"), "{refused:?}");
 }
 
-/// The words have their meaning: the worker announces its event log, or does not.
+/// The words have their meaning: the worker records that its event log is on, or not.
 #[tokio::test]
 async fn a_flag_in_the_environment_means_what_it_says() {
     let redis = Redis::own(&[]);
@@ -163,14 +163,14 @@ async fn a_flag_in_the_environment_means_what_it_says() {
     }
 }
 
-/// With `--log-format json` the last line, which says why the program ended, was once plain text:
-/// whoever collected JSON lines lost it.
+/// Story: with `--log-format json` the last line, with the reason of the end, was once plain text.
+/// Collectors of JSON lines lost it.
 #[test]
 fn with_json_logs_the_fatal_error_is_a_json_line() {
     for (arguments, exit, why) in [
         (&["stats", "--redis", "redis://127.0.0.1:1", "--log-format", "json"][..], 3, "cannot connect to Redis"),
         (&["worker", "--sink", "null", "--turn-max", "0", "--log-format=json"], 2, "--turn-max is 0"),
-        // The command line itself cannot be read.
+        // The command line itself is invalid.
         (&["worker", "--sink", "null", "--lease", "soon", "--log-format=json"], 2, "'soon' for '--lease <TIME>'"),
     ] {
         let line = stderr(&program(arguments).output().expect("the program runs"), exit);
@@ -191,7 +191,7 @@ fn an_empty_variable_counts_as_unset() {
         program(&["worker", "--sink", "file:/no/such/directory/out"]).env("SERIATIM_REDIS", "").env("SERIATIM_NAME", "").output();
     let message = stderr(&worker.expect("the program runs"), 2);
     assert!(message.contains("/no/such/directory"), "{message}");
-    // What is written on the command line is meant.
+    // An empty value on the command line is an error, unlike an empty variable.
     stderr(&run(redis.url(), &["stats", "--namespace", ""]), 2);
 }
 
@@ -204,7 +204,8 @@ fn a_log_filter_that_is_none_is_refused() {
     }
 }
 
-/// The lines of docs/protocol.md, "Permissions", for this namespace: the words after `ACL SETUSER`.
+/// Returns the lines of docs/protocol.md, "Permissions", for this namespace: the words after `ACL
+/// SETUSER`.
 fn permissions(prefix: &str) -> Vec<Vec<String>> {
     let lines = include_str!("../../docs/protocol.md").lines();
     let rules = lines.filter_map(|line| line.strip_prefix("    ACL SETUSER "));
@@ -220,7 +221,7 @@ fn the_permissions_in_the_document_name_every_command_of_the_scripts() {
         [lua.clone(), lua.join("lib"), lua.join("advance")].into_iter().flat_map(|dir| std::fs::read_dir(dir).expect("scripts"));
     let mut commands = 0;
     for path in files.map(|file| file.expect("a script").path()) {
-        // These two are an operator's, who may run all commands that read.
+        // These two scripts are for operators, who may run all reading commands.
         if path.extension().is_none_or(|end| end != "lua") || path.ends_with("check.lua") || path.ends_with("inspect.lua") {
             continue;
         }
@@ -233,7 +234,7 @@ fn the_permissions_in_the_document_name_every_command_of_the_scripts() {
     }
     assert!(commands > 50, "only {commands} were found");
     let operator = rules.iter().find(|rules| rules[0] == "operator").expect("a line for the operator");
-    // `+@read` has these.
+    // The category `+@read` contains these commands.
     let reads = "exists hget hgetall hlen hmget lindex llen mget type xinfo xrange xrevrange zcount zrange zrank zscore";
     let reads: Vec<&str> = reads.split(' ').collect();
     for file in std::fs::read_dir(lua.join("operator")).expect("scripts") {
@@ -259,8 +260,8 @@ async fn the_permissions_in_the_document_are_enough() {
     let namespace = ["--namespace", redis.namespace()];
     let emit = run(&url("frontend"), &[&namespace[..], &["emit", "x", "1", "2", "--data", "{}"]].concat());
     assert_eq!(emit.status.code(), Some(0), "{emit:?}");
-    // It writes the keys of an emit, and no others: with SET on `objects.held` it could hold up
-    // every worker.
+    // The frontend may write the keys of an emit, and no others: with SET on `objects.held` it
+    // could stop every worker.
     let frontend = redis::Client::open(url("frontend")).expect("a URL");
     let mut frontend = frontend.get_multiplexed_async_connection().await.expect("it may connect");
     let keys = redis.keys();

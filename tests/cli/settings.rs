@@ -1,4 +1,4 @@
-//! A Redis that is set up in another way than a user thinks: the program says what to do about it.
+//! Redis settings that differ from the user's expectation: the program prints the remedy.
 
 use std::net::TcpListener;
 use std::process::{Command, Output};
@@ -13,7 +13,7 @@ fn run(url: &str, arguments: &[&str]) -> Output {
     program.args(arguments).output().expect("the program runs")
 }
 
-/// What the command wrote on standard error, which is one line; it ended with 3.
+/// Checks for exit code 3, and returns the one line on standard error.
 #[track_caller]
 fn refused(url: &str, arguments: &[&str]) -> String {
     let output = run(url, arguments);
@@ -28,7 +28,7 @@ fn free_port() -> u16 {
 
 const WORKER: [&str; 5] = ["worker", "--sink", "null", "--connect-timeout", "0s"];
 
-/// `--redis localhost` and `--redis 127.0.0.1:7100` ended in "invalid client config".
+/// Story: `--redis localhost` and `--redis 127.0.0.1:7100` failed with "invalid client config".
 #[test]
 fn a_host_and_a_port_are_enough() {
     let port = free_port().to_string();
@@ -54,8 +54,8 @@ async fn a_wrong_password_is_told_in_words() {
     }
 }
 
-/// Of a cluster without a namespace the commands told raw errors of scripts. With a namespace all
-/// is well.
+/// Story: on a cluster without a namespace the commands printed raw errors of scripts. With a
+/// namespace they work.
 #[tokio::test]
 async fn a_cluster_needs_a_namespace() {
     let (port, bus) = (free_port().to_string(), free_port().to_string());
@@ -88,7 +88,7 @@ async fn a_cluster_needs_a_namespace() {
     worker.wait().expect("it can be reaped");
 }
 
-/// Managed services rename commands, and so do cautious operators.
+/// Managed services, and cautious operators, rename commands.
 #[tokio::test]
 async fn a_renamed_command_is_told_in_words() {
     for command in ["EVALSHA", "XTRIM"] {
@@ -101,7 +101,7 @@ async fn a_renamed_command_is_told_in_words() {
     assert!(told.contains("LPUSH") && told.contains("renamed or disabled"), "{told}");
 }
 
-/// A worker does without `INFO`, as it does where a user may not use it.
+/// A worker works without `INFO`, as for a user without that right.
 #[tokio::test]
 async fn a_worker_does_without_info() {
     let redis = Redis::own(&["--rename-command", "INFO", "HIDDEN"]);
@@ -126,8 +126,8 @@ async fn warned(redis: &Redis, console: &Console) -> Vec<String> {
     warnings
 }
 
-/// Users lost events to a policy that evicts, and to a Redis that saved nothing; nobody had told
-/// them.
+/// Story: users lost events to an evicting policy and to a Redis without persistence, without any
+/// warning.
 #[tokio::test]
 async fn settings_that_break_the_promise_are_told() {
     let redis = Redis::own(&["--maxmemory-policy", "allkeys-lru"]);

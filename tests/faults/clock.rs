@@ -1,5 +1,6 @@
-//! Redis' clock is set back, or ahead, by an hour. What was due at once was stored with its time:
-//! it waited for an hour, and so did a takeover, because Redis keeps the end of a lease, too.
+//! Redis' clock is set back, or ahead, by an hour. Story: the due time of an object due at once was
+//! stored, so the object waited for an hour after a step back. So did a takeover, because Redis
+//! stores the end of a lease.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use crate::support::{Redis, control, until};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// So soon everything goes on.
+/// Time within which everything must continue.
 const SOON: Duration = Duration::from_secs(8);
 
 fn with_clock() -> (Clock, Redis) {
@@ -31,7 +32,7 @@ fn with_clock() -> (Clock, Redis) {
     (clock, redis)
 }
 
-/// Sets the clock back by an hour. Valkey gives scripts a time that it keeps for a moment.
+/// Sets the clock back by an hour. Valkey caches the time of scripts for a moment.
 async fn step_back(clock: &Clock, console: &Console) {
     let before = now_ms(console).await;
     clock.step_back(HOUR);
@@ -46,7 +47,7 @@ async fn adopt(conn: &mut MultiplexedConnection, keys: &Keys, since: Option<Dura
     adopt_in(conn, keys, since, LOOK).await
 }
 
-/// The same by a process that notices within this time that its lease has ended.
+/// Adopts for a process that notices within `notice` that its lease has ended.
 async fn adopt_in(conn: &mut MultiplexedConnection, keys: &Keys, since: Option<Duration>, notice: Duration) -> Adopted {
     let sweep = Sweep { own: "sweeper", crashes_max: 5, look: LOOK, forget: DAY, since, notice };
     wire::adopt(conn, keys, &sweep).await.expect("a sweep")
@@ -57,8 +58,7 @@ async fn now_ms(console: &Console) -> u64 {
     seconds * 1000 + micros / 1000
 }
 
-/// Objects that were held, due at once, and one to be tried again in 3 s, when the clock was set
-/// back by an hour.
+/// Held objects, due at once, and one with a retry in 3 s, when the clock is set back by an hour.
 #[tokio::test]
 async fn what_was_due_is_due_after_a_step_back() {
     let (clock, redis) = with_clock();
@@ -88,8 +88,8 @@ async fn what_was_due_is_due_after_a_step_back() {
     worker.finish().await;
 }
 
-/// The clock is set back while workers run: one holds an object for its next attempt, one dies. Its
-/// lease would have ended an hour late.
+/// The clock is set back while workers run: one holds an object for its next attempt, one dies.
+/// Without the correction, the dead worker's lease would end an hour late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_process_is_taken_over_in_time_after_a_step_back() {
     let (clock, redis) = with_clock();
@@ -117,8 +117,8 @@ async fn a_dead_process_is_taken_over_in_time_after_a_step_back() {
     console.until_at_rest().await;
 }
 
-/// A process that starts again under its name waits for the lease of the one before; that would
-/// have ended an hour late.
+/// A process that restarts under its name waits for the former lease. Without the correction, that
+/// lease would end an hour late.
 #[tokio::test]
 async fn a_lease_is_cut_to_its_length_by_the_next_of_its_name() {
     let (clock, redis) = with_clock();
@@ -146,7 +146,7 @@ async fn a_lease_is_cut_to_its_length_by_the_next_of_its_name() {
     }
 }
 
-/// A pause of three seconds would have lasted an hour longer.
+/// Without the correction, a pause of three seconds would last an hour longer.
 #[tokio::test]
 async fn a_rule_ends_in_time_after_a_step_back() {
     let (clock, redis) = with_clock();
@@ -176,7 +176,7 @@ async fn a_rule_ends_in_time_after_a_step_back() {
     worker.stop().await;
 }
 
-/// However many objects are held, they move in bounded steps, and stay in their order.
+/// Any number of held objects move in bounded steps, and keep their order.
 #[tokio::test]
 async fn many_held_objects_move_in_bounded_steps() {
     const HELD: u64 = 4_500;
@@ -186,7 +186,7 @@ async fn many_held_objects_move_in_bounded_steps() {
     let now = now_ms(&console).await;
     let mut pipe = redis::pipe();
     for n in 0..HELD {
-        // Some have one time together.
+        // Some objects share the same due time.
         pipe.cmd("ZADD").arg(keys.objects_held()).arg(now + 60_000 + n / 3000 * 5).arg(format!("{n:05}")).ignore();
     }
     for n in 0..1_200 {
@@ -220,8 +220,8 @@ async fn many_held_objects_move_in_bounded_steps() {
     assert_eq!(adopt(&mut conn, &keys, None).await.moved, 0);
 }
 
-/// A name that was to be looked at in a moment, and a lease of a process that lives, are right
-/// again with the first sweep.
+/// A name that was due for a look, and the lease of a living process, are correct again after the
+/// first sweep.
 #[tokio::test]
 async fn watched_names_are_looked_at_after_a_step_back() {
     let (clock, redis) = with_clock();
@@ -239,7 +239,8 @@ async fn watched_names_are_looked_at_after_a_step_back() {
     assert!(next <= now_ms(&console).await as f64 + LOOK.as_millis() as f64);
 }
 
-/// A departed name of which the last sign of life seems to lie ahead: its looks start again.
+/// A departed name whose last sign of life seems to be in the future: its series of looks starts
+/// again.
 #[tokio::test]
 async fn a_departed_name_is_looked_at_soon_after_a_step_back() {
     let (clock, redis) = with_clock();
@@ -261,8 +262,8 @@ async fn a_departed_name_is_looked_at_soon_after_a_step_back() {
     .await;
 }
 
-/// All leases end at once where the clock is set ahead. The processes live: nothing is taken over
-/// from them, and no crash is counted.
+/// All leases end at once if the clock is set ahead. The processes live: nothing is taken over from
+/// them, and no crash is counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_ahead_counts_no_crash() {
     let (clock, redis) = with_clock();
@@ -283,7 +284,7 @@ async fn a_step_ahead_counts_no_crash() {
     for name in ["a", "b"] {
         console.until_lease(name).await;
     }
-    // Both have made a sweep, and know when.
+    // Both processes have made a sweep and remember its time.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let before: Vec<String> = console.run(&["HVALS", &console.keys.event_workers()]).await;
     clock.step_ahead(HOUR);
@@ -302,7 +303,7 @@ async fn a_step_ahead_counts_no_crash() {
     console.until_at_rest().await;
 }
 
-/// Emits, and has delivered, one event after the other.
+/// Emits one event after the other, each after the former was delivered.
 async fn keep_busy(console: &Console) -> Infallible {
     loop {
         console.emit("busy:1", "1").await;
@@ -310,10 +311,11 @@ async fn keep_busy(console: &Console) -> Infallible {
     }
 }
 
-/// Behind a step ahead, a process that commits all the time meets its lapse at once. It attached
-/// again, and its first sweep did not say how long ago the process had swept: it took everything
-/// from a process that was in a long handler, and counted a crash for each event. In the other case
-/// the pause of takeovers, 5 s, was over before a process with a long lease made its next renewal.
+/// Story: after a step ahead, a process that commits all the time notices its lapse at once. It
+/// attached again, but its first sweep did not say how long ago the process had swept before. So it
+/// took everything from a process in a long handler, and counted a crash for each event. In the
+/// other case the pause of takeovers, 5 s, ended before a process with a long lease made its next
+/// renewal.
 #[rstest]
 #[case::first_sweep(Duration::from_secs(5), Duration::from_secs(60))]
 #[case::long_lease(Duration::from_secs(60), Duration::from_secs(1))]
@@ -340,7 +342,7 @@ async fn a_step_ahead_takes_nothing_from_a_long_handler(#[case] lease: Duration,
     let before = token().await;
     let attached_again = async {
         quick.until_sent(100).await;
-        // The busy process has made a sweep that wrote the time down.
+        // The busy process has made a sweep that recorded the time.
         until("a sweep has noted the time", PATIENCE, async || {
             console.run::<Option<String>>(&["HGET", &console.keys.meta(), "clock"]).await
         })
@@ -366,7 +368,7 @@ async fn a_step_ahead_takes_nothing_from_a_long_handler(#[case] lease: Duration,
     console.check().await;
 }
 
-/// For a moment after a step ahead nothing is taken over; then a process that has really died is.
+/// For a moment after a step ahead nothing is taken over. Then a really dead process is.
 #[tokio::test]
 async fn a_takeover_waits_for_a_moment_after_a_step_ahead() {
     let redis = Redis::start();
@@ -374,10 +376,10 @@ async fn a_takeover_waits_for_a_moment_after_a_step_ahead() {
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let _: u64 = console.run(&["HSET", &keys.event_workers(), "dead", "1 token 1"]).await;
     let second = Some(Duration::from_secs(1));
-    // So long ago by Redis' clock the last sweep was, the caller's own clock has gone on by a
-    // second, so long ago a step was seen, and so soon a process notices that its lease has ended,
-    // in s. The pause was 5 s for all: a process with a lease of 60 s that was busy in handlers
-    // noticed after 20 s.
+    // The columns, in s: time since the last sweep by Redis' clock, while the caller's own clock
+    // went on by a second; time since a step was found; time until a process notices the end of its
+    // lease. Story: the pause was 5 s for all, but a process with a lease of 60 s that was busy in
+    // handlers noticed after 20 s.
     for (noted, ahead, notice, found) in [
         (10_000, None, 1, 0),
         (1_000, Some(2_000), 1, 0),
@@ -400,7 +402,7 @@ async fn a_takeover_waits_for_a_moment_after_a_step_ahead() {
     }
 }
 
-/// The lease of a projection whose process is gone would have ended an hour late.
+/// Without the correction, the lease of a dead projection process would end an hour late.
 #[tokio::test]
 async fn a_projection_is_free_in_time_after_a_step_back() {
     let (clock, redis) = with_clock();

@@ -1,5 +1,5 @@
-//! Redis itself loses writes: a failover, a restart, an emptied server. No id is ever given to a
-//! second event.
+//! Redis itself loses writes: a failover, a restart, an emptied server. No id is given to a second
+//! event.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -11,13 +11,13 @@ use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, until};
 
-/// The time to which the counter jumps.
+/// Returns the time to which the counter jumps.
 fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
 }
 
-/// As after a failover: another server, in an earlier state that these commands make, and every
-/// connection is new. All in one step.
+/// Simulates a failover in one step: another server, an earlier state made by these commands, and
+/// new connections.
 async fn fail_over(redis: &Redis, earlier: &[&[&str]]) -> Console {
     let mut pipe = redis::pipe();
     pipe.atomic().cmd("DEBUG").arg("CHANGE-REPL-ID");
@@ -50,8 +50,8 @@ async fn another_replication_id_makes_the_counter_jump_once() {
         worker.finish().await;
     }
     sink.applied();
-    // What was taken before the connections ended has a small id; the jump is one, however many saw
-    // the change.
+    // Batches taken before the connections ended have small ids. The counter jumps once, however
+    // many processes saw the change.
     let counter = console.number(&console.keys.next_event_id()).await;
     assert!((before..now_us()).contains(&counter), "{counter}");
     console.until_at_rest().await;
@@ -66,7 +66,7 @@ async fn a_counter_that_went_back_jumps_above_every_id_seen() {
     console.emit_all("work:1", (0..50).map(|n| n.to_string())).await;
     sink.until_sent(50).await;
     console.until_at_rest().await;
-    // The last writes are lost: the counter's, and the object's last id.
+    // The last writes are lost: those of the counter and of the object's last id.
     let (counter, last) = (console.keys.next_event_id(), console.keys.last_event_id("work:1"));
     let console = fail_over(&redis, &[&["SET", &counter, "10"], &["SET", &last, "10"]]).await;
     console.emit("work:1", "50").await;
@@ -77,9 +77,9 @@ async fn a_counter_that_went_back_jumps_above_every_id_seen() {
     assert_eq!(sink.applied_of("work:1").last().map(String::as_str), Some("50"), "a receiver takes it");
 }
 
-/// The first process that came to an emptied Redis made the counter jump, but took the loss of its
-/// own name for a deletion and stopped; the others found a counter and a replication id that were
-/// right again, and stopped as well.
+/// Story: the first process to reach an emptied Redis made the counter jump, but took the loss of
+/// its own name for a deletion and stopped. The others found a correct counter and replication id,
+/// and stopped as well.
 #[tokio::test]
 async fn an_emptied_redis_is_worked_on_after_one_lease() {
     let mut redis = Redis::own(&[]);
@@ -107,7 +107,7 @@ async fn an_emptied_redis_is_worked_on_after_one_lease() {
     }
     let ids: Vec<_> = sink.sent().into_iter().map(|offer| (offer.text(), offer.id, offer.prev)).collect();
     assert_eq!(ids[..2], [("1".to_owned(), 1, 0), ("2".to_owned(), 2, 1)]);
-    // The event that was in hand is gone with the rest; its id is not given again.
+    // The event in flight is lost with the rest; its id is not given again.
     let (last, prev) = (ids[2].1, ids[2].2);
     assert!(last > 1 && prev == 0, "{ids:?}");
     assert!(last > 2, "the id {last} was given before");
@@ -143,8 +143,8 @@ async fn a_revived_token_is_waited_out() {
     assert!(last.id > 1_000_000 && last.prev == 1, "{last:?}");
 }
 
-/// While the connections live, nothing tells a deleted key from an emptied server: the process
-/// stops and asks.
+/// While the connections live, a process cannot tell a deleted key from an emptied server. So it
+/// stops, and an operator must decide.
 #[tokio::test]
 async fn flushall_under_a_running_process_stops_it() {
     let redis = Redis::own(&[]);
@@ -155,14 +155,13 @@ async fn flushall_under_a_running_process_stops_it() {
     let error = worker.ended().await.expect_err("its registration is gone");
     assert!(matches!(error, WorkerError::Fenced { .. }), "{error:?}");
     assert!(error.to_string().contains("was its data deleted?"), "{error}");
-    // A sweep that came before the end of the lease was noticed has written the time down, and
-    // nothing else.
+    // A sweep before the lapse was noticed has recorded the time, and nothing else.
     assert!(console.left().await.iter().all(|key| key == "seriatim.meta"), "{:?}", console.left().await);
     let schema: Option<String> = console.run(&["HGET", &console.keys.meta(), "schema"]).await;
     assert_eq!(schema, None, "whoever connects next takes it for a new namespace");
 }
 
-/// Where no process is left that remembers, an operator says where the ids go on.
+/// If no process is left that remembers the ids, an operator sets the next id.
 #[tokio::test]
 async fn the_first_id_can_be_given() {
     let redis = Redis::start();
@@ -185,16 +184,16 @@ async fn a_stop_does_not_wait_for_a_redis_that_is_away() {
     let worker = start(&redis, "w", &sink, |_| {});
     console.emit("work:1", "1").await;
     console.until_at_rest_after(1).await;
-    // It has the answer to its commit, for it waits for markers again.
+    // The process has the reply to its commit, because it waits for markers again.
     console.until_idle(1).await;
     redis.server().kill();
     let stopped = worker.stop().await;
     assert_eq!((stopped.reason, stopped.delivered), (StopReason::Unreachable, 1));
 }
 
-/// Power went twice within a second. The second time, Redis lost the first jump of the counter, and
-/// nobody was left who remembered it. The next jump was as random as the first, and shorter: new
-/// events got ids below those that receivers had, which dropped them as duplicates.
+/// Story: power failed twice within a second. The second time, Redis lost the first jump of the
+/// counter, and no process was left that remembered it. The next jump was random like the first,
+/// and shorter. New events got ids below those of the receivers, which dropped them as duplicates.
 #[tokio::test]
 async fn a_jump_that_nobody_remembers_is_followed_by_one_that_goes_further() {
     let redis = Redis::start();
@@ -206,7 +205,7 @@ async fn a_jump_that_nobody_remembers_is_followed_by_one_that_goes_further() {
         let connected = wire::connect(&mut conn, keys, &format!("replication-{restart}"), nobody).await.expect("an answer");
         assert!(connected.changed && connected.counter > highest, "{connected:?} after {highest}");
         highest = connected.counter + 1;
-        // An id is given, and then all of it is lost.
+        // An id is given, and then everything is lost.
         let () = redis::pipe().set(keys.next_event_id(), 7).ignore().query_async(&mut conn).await.expect("set");
         let () = redis::cmd("HSET")
             .arg(keys.meta())
@@ -218,8 +217,8 @@ async fn a_jump_that_nobody_remembers_is_followed_by_one_that_goes_further() {
     }
 }
 
-/// Where the first id was chosen beyond the time, the jump is a distance: at random, because a
-/// second one may take the first one back.
+/// If the chosen first id is ahead of the time, the jump is a distance. It is random, because a
+/// second loss may undo the first jump.
 #[tokio::test]
 async fn a_counter_that_is_ahead_of_the_time_jumps_too() {
     let redis = Redis::start();

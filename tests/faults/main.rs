@@ -1,5 +1,5 @@
-//! What goes wrong around a worker: Redis, its clock and memory, the link to it, the process, the
-//! sink. And what becomes of the events.
+//! Faults around a worker: Redis, its clock and memory, the link to it, the process, the sink. And
+//! their effect on the events.
 #![cfg(feature = "worker")]
 
 #[path = "../support/state.rs"]

@@ -1,5 +1,5 @@
-//! Redis is away, or loading, when a worker starts and while it works: it waits, and says so in few
-//! lines.
+//! Redis is away, or loading, when a worker starts and while it works. The worker waits, and logs
+//! few lines.
 #![cfg(feature = "cli")]
 
 use std::process::Command;
@@ -9,11 +9,12 @@ use crate::support::console::PATIENCE;
 use crate::support::process::Process;
 use crate::support::{Redis, until};
 
-/// An outage begins, or goes on for a minute; each try is seen at the level debug.
+/// Log target of an outage: its beginning, and each minute of it. Single attempts are logged at the
+/// level debug.
 const TOLD: &str = "WARN seriatim::worker::outage";
 const TRIED: &str = "DEBUG seriatim::worker::outage";
 
-/// Lines of the log with this text.
+/// Returns the number of log lines with this text.
 fn lines(worker: &Process, text: &str) -> usize {
     worker.log().lines().filter(|line| line.contains(text)).count()
 }
@@ -27,8 +28,8 @@ async fn delivers(redis: &Redis, worker: &mut Process) {
     assert!(worker.ended().await.success(), "{}", worker.log());
 }
 
-/// A worker that was started together with its Redis ended at once, because Redis did not listen
-/// yet.
+/// Story: a worker that was started together with its Redis ended at once, because Redis did not
+/// listen yet.
 #[tokio::test]
 async fn a_start_waits_for_a_redis_that_is_not_there_yet() {
     let mut redis = Redis::own(&[]);
@@ -41,7 +42,7 @@ async fn a_start_waits_for_a_redis_that_is_not_there_yet() {
     assert_eq!(lines(&worker, TOLD), 1, "{}", worker.log());
 }
 
-/// The same for a Redis that loads its data: it answers every script with `-LOADING`.
+/// The same for a Redis that loads its data: it returns `-LOADING` for every script.
 #[tokio::test]
 async fn a_start_waits_for_a_redis_that_is_loading() {
     let slow = ["--key-load-delay", "100000", "--loading-process-events-interval-bytes", "1024", "--rdbcompression", "no"];
@@ -64,8 +65,8 @@ async fn a_start_waits_for_a_redis_that_is_loading() {
     delivers(&redis, &mut worker).await;
 }
 
-/// Time does not mend a wrong password: the worker ends at once, and says what is wrong. Nor is a
-/// Redis waited for longer than was asked for.
+/// Time does not repair a wrong password: the worker ends at once with the reason. It also waits no
+/// longer than `connect_timeout`.
 #[tokio::test]
 async fn a_start_waits_for_nothing_else_and_not_for_ever() {
     let mut redis = Redis::own(&[]);
@@ -88,7 +89,7 @@ async fn a_start_waits_for_nothing_else_and_not_for_ever() {
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
 }
 
-/// Each of the worker's connections logged a line at every try: up to fifty a second.
+/// Story: each of the worker's connections logged a line at every attempt, up to fifty a second.
 #[tokio::test]
 async fn an_outage_is_told_when_it_begins_and_when_it_ends() {
     let mut redis = Redis::own(&["--appendonly", "yes", "--appendfsync", "always"]);

@@ -1,4 +1,4 @@
-//! A sink that was unavailable, while one of its deliveries stands still.
+//! A sink becomes unavailable while one of its deliveries stands still.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,9 +9,9 @@ use crate::support::Redis;
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
 
-/// The story: the sink stood still with the events of one object, and said of those of another that
-/// it was unavailable. A probe was only made while no delivery was under way, so none was ever
-/// made, and no object went on. The fail point `deliver.after=unavailable` found it.
+/// Story: the sink stood still with the events of one object, and was unavailable for another. The
+/// worker tried the sink again only while no delivery was under way, so it never did, and no object
+/// continued. The fail point `deliver.after=unavailable` found it.
 #[tokio::test]
 async fn a_delivery_that_stands_still_keeps_no_probe_away() {
     let redis = Redis::start();
@@ -29,7 +29,7 @@ async fn a_delivery_that_stands_still_keeps_no_probe_away() {
     for n in 0..6 {
         console.emit_all(&format!("work:{n}"), ["1", "2"]).await;
     }
-    // The delivery that stands still, one answer of another slot, and probes.
+    // The delivery that stands still, one result of another slot, and the probes.
     sink.until_offered(1 + 3).await;
     up.store(true, Ordering::SeqCst);
     sink.until_sent(12).await;
@@ -38,8 +38,7 @@ async fn a_delivery_that_stands_still_keeps_no_probe_away() {
     console.until_at_rest().await;
 }
 
-/// The probe itself may be the delivery that stands still: then the next one is made with another
-/// slot.
+/// The probe itself may stand still. Then the next one is made with another slot.
 #[tokio::test]
 async fn a_probe_that_stands_still_is_followed_by_another() {
     let redis = Redis::start();
@@ -47,7 +46,7 @@ async fn a_probe_that_stands_still_is_followed_by_another() {
     let (gate, up) = (Gate::closed(), Arc::new(AtomicBool::new(false)));
     let (held_up, answers) = (gate.clone(), Arc::clone(&up));
     let sink = Recorder::with(move |offer| match offer.object.as_str() {
-        // Everything is refused once; then the first one to be tried again stands still.
+        // Every first delivery is refused; then the first probe stands still.
         _ if offer.before == 0 => Act::Stop(Stop::unavailable("down")),
         _ if !answers.swap(true, Ordering::SeqCst) => Act::Wait(held_up.clone()),
         _ => Act::Send,

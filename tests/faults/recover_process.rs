@@ -1,4 +1,4 @@
-//! Recover, with real processes: killed with SIGKILL, paused with SIGSTOP.
+//! Recovery with real processes: killed with SIGKILL, paused with SIGSTOP.
 #![cfg(feature = "cli")]
 
 use std::io::Read as _;
@@ -11,8 +11,8 @@ use crate::support::recorder::Recorder;
 use crate::support::running::start;
 use crate::support::{Redis, until};
 
-/// An event that does not fit into a pipe: a process that writes it to a standard output nobody
-/// reads has it in hand.
+/// Returns an event that does not fit into a pipe. A process that writes it to an unread standard
+/// output has it in flight.
 fn large() -> String {
     format!("{:?}", "x".repeat(200_000))
 }
@@ -26,11 +26,11 @@ async fn until_owned(console: &Console, object: &str) -> String {
 async fn a_killed_process_started_again_under_its_name_goes_on_at_once() {
     let redis = Redis::start();
     let console = redis.console().await;
-    // The lease is longer than the test waits for anything.
+    // The lease is longer than any wait of the test.
     let lease = ["--lease", "10m"];
     let mut process = Process::start(&redis, "w", "stdout", &lease);
     console.emit_all("work:1", [large(), "2".to_owned()]).await;
-    // It has sent a part of the first event.
+    // The process has written a part of the first event.
     let mut part = [0; 1000];
     let mut out = process.stdout();
     out.read_exact(&mut part).expect("it writes");
@@ -82,8 +82,8 @@ async fn a_process_that_was_taken_over_ends_and_says_so() {
     console.until_at_rest().await;
 }
 
-/// It stands still for longer than its lease, its object goes on elsewhere, and what it still sends
-/// when it wakes is a duplicate.
+/// A process stands still for longer than its lease, and its object continues elsewhere. Whatever
+/// it still sends after it wakes is a duplicate.
 #[tokio::test]
 async fn a_process_paused_for_longer_than_its_lease_goes_on() {
     let redis = Redis::start();
@@ -102,7 +102,7 @@ async fn a_process_paused_for_longer_than_its_lease_goes_on() {
     for n in 3..20 {
         console.emit("work:1", n.to_string()).await;
     }
-    // Its blocked pop may have moved the marker: the sweep finds it.
+    // Its blocked pop may have moved the marker; the sweep finds the marker.
     until("the other goes on", PATIENCE, async || (sink.sent().len() == 17).then_some(())).await;
     other.finish().await;
     paused.go_on();
@@ -115,7 +115,7 @@ async fn a_process_paused_for_longer_than_its_lease_goes_on() {
     console.until_at_rest().await;
 }
 
-/// Three processes; one is killed and replaced, one is killed and never returns. Every event is in
+/// Three processes: one is killed and replaced, one is killed and never returns. Every event is in
 /// some file, in order.
 #[tokio::test]
 async fn killed_processes_lose_and_reorder_nothing() {
@@ -197,7 +197,7 @@ async fn a_second_signal_stops_at_once() {
     process.until_logged("finishing what is in hand").await;
     process.terminate();
     assert_eq!(process.ended().await.code(), Some(0));
-    // The grace is 25 s.
+    // The stop must not take the whole grace of 25 s.
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert_eq!(console.held_id("work:1").await.as_deref(), Some("1 0 0 0 stop"));
 }

@@ -1,4 +1,4 @@
-//! Redis goes away under load and comes back with what it had acknowledged: workers reconnect by
+//! Redis goes away under load and comes back with all acknowledged writes. Workers reconnect by
 //! themselves, and nothing is lost.
 
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::support::{Redis, until};
 
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
-/// Emits until Redis has acknowledged everything. Where an answer was lost, it looks whether the
-/// event is there.
+/// Emits until Redis has acknowledged everything. After a lost reply it looks whether the event is
+/// there.
 struct Frontend {
     url: String,
     keys: seriatim::keys::Keys,
@@ -31,8 +31,8 @@ impl Frontend {
             *conn = Some(client.get_multiplexed_async_connection().await?);
         }
         let open = conn.as_mut().expect("a connection");
-        // Each object's last event stands in its data, so that a repeated call does nothing: the
-        // frontend's own business.
+        // Each object's last event is in its data, so that a repeated call does nothing. The
+        // frontend owns this key.
         let script = "if tonumber(redis.call('GET', KEYS[1]) or -1) < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) \
                       redis.call('LPUSH', KEYS[2], ARGV[1]) redis.call('LPUSH', KEYS[3], ARGV[2]) end";
         let mut eval = redis::cmd("EVAL");
@@ -91,7 +91,7 @@ async fn redis_killed_and_restarted_under_load_loses_nothing() {
     assert!(counter > 3_000_000, "every restart made the ids jump: {counter}");
 }
 
-/// A batch that is in the sink's hands while Redis restarts is committed afterwards, and sent once.
+/// A batch that is in delivery while Redis restarts is committed afterwards, and delivered once.
 #[tokio::test]
 async fn a_delivery_outlives_a_restart_of_redis() {
     let mut redis = Redis::own(&DURABLE);
@@ -116,8 +116,8 @@ async fn a_delivery_outlives_a_restart_of_redis() {
     assert!(third.id > 1_000_000);
 }
 
-/// Redis stands still for longer than the lease and than any answer may take: nothing is decided by
-/// a clock of ours.
+/// Redis stands still for longer than the lease and the response timeout. No decision depends on
+/// the worker's own clock.
 #[tokio::test]
 async fn a_redis_that_is_paused_for_longer_than_the_lease_changes_nothing() {
     let mut redis = Redis::own(&[]);
@@ -136,7 +136,7 @@ async fn a_redis_that_is_paused_for_longer_than_the_lease_changes_nothing() {
     sink.until_sent(50).await;
     let server = Pid::from_raw(i32::try_from(redis.server().pid()).expect("a pid")).expect("a pid");
     kill_process(server, Signal::STOP).expect("paused");
-    // It is time that this is about: longer than the lease, longer than three answers may take.
+    // Time is the subject of this test: longer than the lease and than three response timeouts.
     tokio::time::sleep(Duration::from_millis(1000)).await;
     kill_process(server, Signal::CONT).expect("it goes on");
     until("everything is delivered", PATIENCE, async || {

@@ -1,4 +1,4 @@
-//! What a worker does when Redis has gone back to an earlier state.
+//! The reaction of a worker when Redis has gone back to an earlier state.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use crate::support::{Redis, until};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A worker with a short lease; the ids of what it delivers.
+/// Returns a worker with a short lease, and the ids that it delivers.
 fn worker(redis: &Redis) -> (WorkerBuilder, mpsc::UnboundedReceiver<u64>) {
     let (tell, ids) = mpsc::unbounded_channel();
     let sink = sink::each(move |event| {
@@ -22,7 +22,7 @@ fn worker(redis: &Redis) -> (WorkerBuilder, mpsc::UnboundedReceiver<u64>) {
     (builder.sink(sink), ids)
 }
 
-/// Lets Redis be another server from now on. Answers its replication id.
+/// Makes Redis look like another server. Returns its replication id.
 async fn becomes_another(conn: &mut MultiplexedConnection) -> String {
     let () = redis::cmd("DEBUG").arg("CHANGE-REPL-ID").query_async(conn).await.expect("changed");
     let info: String = redis::cmd("INFO").arg("replication").query_async(conn).await.expect("answered");
@@ -33,11 +33,11 @@ fn kill_others(pipe: &mut redis::Pipeline) {
     pipe.cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes").ignore();
 }
 
-/// Redis was killed, lost its last second, and with it the registration of a process that had
-/// attached in that second. Another process was the first to connect and wrote the new replication
-/// id down. The first one then found nothing changed, took itself for displaced, and stopped with
-/// "fenced: the name is no longer registered". It has to notice by itself that the server is
-/// another one, and attach again.
+/// Story: Redis was killed and lost its last second, and with it the registration of a process that
+/// had attached in that second. Another process connected first and recorded the new replication
+/// id. The first process then found nothing changed, considered itself displaced, and stopped with
+/// "fenced: the name is no longer registered". It must notice by itself that the server is another
+/// one, and attach again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_whose_registration_was_lost_attaches_again_even_if_another_one_noticed_first() {
     let redis = Redis::own(&[]);
@@ -53,8 +53,8 @@ async fn a_worker_whose_registration_was_lost_attaches_again_even_if_another_one
     };
     let first = until("it has attached", PATIENCE, async || token(&mut conn.clone()).await).await;
 
-    // Went back: another token, no lease, another replication id, which somebody has written down
-    // already.
+    // Redis went back: another token, no lease, another replication id, which another process has
+    // already recorded.
     let id = becomes_another(&mut conn).await;
     let mut back = redis::pipe();
     back.atomic();
@@ -75,11 +75,11 @@ async fn a_worker_whose_registration_was_lost_attaches_again_even_if_another_one
     assert!(stopped.is_ok(), "{stopped:?}");
 }
 
-/// Redis was killed and lost nothing; the id counter jumped by a million because nobody can know
-/// that. Another process gave ids from there on, and died. Within the same second Redis was killed
-/// again, and lost the jump and those ids. The process that was left had been idle: it remembered
-/// no id of its own, jumped by a million from the old counter, and gave the same ids again. Now all
-/// jump to the time.
+/// Story: Redis was killed and lost nothing; the id counter jumped by a million, because no process
+/// could know that. Another process gave ids from there on, and died. Within the same second Redis
+/// was killed again, and lost the jump and those ids. The remaining process had been idle and
+/// remembered no id. It jumped by a million from the old counter, and gave the same ids again. Now
+/// all jumps lead to the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_jump_that_was_lost_is_not_made_to_the_same_place_again() {
     let redis = Redis::own(&[]);

@@ -1,4 +1,4 @@
-//! Signals: SIGTERM and SIGINT stop a worker, SIGHUP opens its file anew.
+//! Signals: SIGTERM and SIGINT stop a worker, SIGHUP reopens its file.
 #![cfg(feature = "cli")]
 
 use std::fs;
@@ -7,9 +7,9 @@ use crate::support::console::PATIENCE;
 use crate::support::process::{Process, sent_to};
 use crate::support::{Redis, until};
 
-/// SIGHUP killed a worker like a crash, and with it everything in hand had to wait for the lease.
-/// Log rotation sends it after a rename: the worker must stop writing into the renamed file at
-/// once, not only with its next delivery.
+/// Story: SIGHUP killed a worker like a crash, and all its batches had to wait for the lease. Log
+/// rotation sends SIGHUP after a rename. The worker must leave the renamed file at once, not only
+/// with its next delivery.
 #[tokio::test]
 async fn a_hangup_opens_the_file_anew() {
     let redis = Redis::start();
@@ -31,7 +31,7 @@ async fn a_hangup_opens_the_file_anew() {
     console.until_at_rest().await;
 }
 
-/// A sink without anything to open anew ignores SIGHUP, and says so.
+/// A sink without a file ignores SIGHUP, and logs that.
 #[tokio::test]
 async fn a_hangup_is_ignored_by_other_sinks() {
     let redis = Redis::start();

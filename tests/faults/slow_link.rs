@@ -1,5 +1,5 @@
-//! Links that are slow, and links that stand still: a worker gives up a connection if nothing moves
-//! on it, never because a reply is large.
+//! Slow links and dead links: a worker gives up a connection if no byte moves on it, never because
+//! a reply is large.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use crate::support::proxy::Proxy;
 use crate::support::recorder::Recorder;
 use crate::support::running::start_at;
 
-/// A link of 10 Mbit/s.
+/// Speed of the link in bytes per second: 10 Mbit/s.
 const SLOW: usize = 1_250_000;
 
-/// Events of some KiB for several objects; returns how many there are.
+/// Emits events of some KiB for several objects. Returns their number.
 async fn fill(console: &Console, objects: usize, events: usize, kib: usize) -> usize {
     for object in 0..objects {
         let events = (0..events).map(|n| format!("\"{n} {}\"", "x".repeat(kib * 1024)));
@@ -32,9 +32,9 @@ fn assert_in_order(sink: &Recorder, objects: usize, events: usize) {
     }
 }
 
-/// A reply of 8 MiB at 1.25 MB/s took 6.7 s, more than the 5 s that a reply might take in all. The
-/// worker reconnected, was given the same batches, and went on like that for ever: it delivered
-/// nothing, and kept its lease. Now only a link on which nothing moves is given up.
+/// Story: a reply of 8 MiB at 1.25 MB/s took 6.7 s, more than the 5 s allowed for a whole reply.
+/// The worker reconnected, got the same batches, and repeated that for ever: it delivered nothing,
+/// and kept its lease. Now only a link without progress is given up.
 #[tokio::test]
 async fn a_reply_takes_as_long_as_a_slow_link_needs() {
     let redis = Redis::own(&[]);
@@ -54,9 +54,9 @@ async fn a_reply_takes_as_long_as_a_slow_link_needs() {
     console.until_at_rest().await;
 }
 
-/// What stands between the worker and Redis passes on so many bytes of a reply, and then nothing:
-/// the connection is given up after the timeout, and the next replies are smaller until they fit. A
-/// batch that was taken before, and an event that is larger than that, still come.
+/// The link passes a number of bytes of a reply, and then nothing. The connection is given up after
+/// the timeout, and the next replies are smaller until they fit. A batch taken before, and an event
+/// larger than the limit, still arrive.
 #[tokio::test]
 async fn after_a_timeout_the_worker_asks_for_less() {
     let redis = Redis::own(&[]);
@@ -77,8 +77,8 @@ async fn after_a_timeout_the_worker_asks_for_less() {
     console.until_at_rest().await;
 }
 
-/// Nothing comes at all over the connections there are; new ones are as before. Each is given up
-/// after the timeout.
+/// The existing connections pass nothing; new ones work. Each dead connection is given up after the
+/// timeout.
 #[tokio::test]
 async fn a_link_that_stands_still_is_given_up() {
     let redis = Redis::own(&[]);
@@ -101,8 +101,8 @@ async fn a_link_that_stands_still_is_given_up() {
     worker.finish().await;
 }
 
-/// The same for a producer: many large emits at once wait for one another on the link, and all but
-/// the first ended as unknown.
+/// The same for a producer. Story: many large emits at once wait for one another on the link, and
+/// all but the first ended as unknown.
 #[tokio::test]
 async fn large_emits_take_as_long_as_a_slow_link_needs() {
     let redis = Redis::own(&[]);
@@ -122,8 +122,8 @@ async fn large_emits_take_as_long_as_a_slow_link_needs() {
     }
 }
 
-/// A producer whose link stands still hears so after the timeout, however much it goes on sending:
-/// bytes that only fill the socket are no progress.
+/// A producer on a dead link gets an error after the timeout, however much it still sends. Bytes
+/// that only fill the socket are not progress.
 #[tokio::test]
 async fn an_emit_over_a_link_that_stands_still_is_unknown() {
     let redis = Redis::own(&[]);

@@ -1,5 +1,5 @@
-//! Handlers that block their thread: the lease holds, others go on, and one that blocks for ever is
-//! counted.
+//! Handlers that block their thread: the lease holds, other objects continue, and a handler that
+//! blocks for ever is counted.
 #![cfg(feature = "cli")]
 
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use crate::support::{Redis, until};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// Blocks the thread of whoever passes it while it is closed.
+/// A gate that blocks the calling thread while it is closed.
 #[derive(Clone, Default)]
 struct Block(Arc<(Mutex<bool>, Condvar)>);
 
@@ -39,7 +39,7 @@ impl Block {
     }
 }
 
-/// Blocks its thread for the objects `block:…`, and tells what it was given.
+/// A sink that blocks its thread for the objects `block:…`, and records its deliveries.
 #[derive(Clone, Default)]
 struct Blocks {
     block: Block,
@@ -71,7 +71,7 @@ impl Sink for Blocks {
     }
 }
 
-/// A worker in a runtime of its own, which its sink can block.
+/// Starts a worker in its own runtime, which its sink can block.
 fn apart(config: WorkerConfig, redis: &Redis, sink: impl Sink, threads: usize) -> (Shutdown, Ended) {
     let (url, shutdown) = (redis.url().to_owned(), Shutdown::new());
     let told = shutdown.clone();
@@ -94,7 +94,7 @@ async fn until_ended(thread: Ended) -> Stopped {
     thread.join().expect("no panic").expect("a graceful stop")
 }
 
-/// Waits until the lease was renewed so often. It is there all the time.
+/// Waits until the lease was renewed this many times. The lease must exist throughout.
 async fn until_renewed(console: &Console, name: &str, times: usize) {
     let key = console.keys.worker_lease(name);
     let (mut renewals, mut left) = (0, i64::MAX);
@@ -109,9 +109,9 @@ async fn until_renewed(console: &Console, name: &str, times: usize) {
     }
 }
 
-/// A handler that slept for 6 s on its thread lost the lease of 5 s: the event ran again, for ever,
-/// each time as its first attempt, and every other event in hand with it. A thread of its own
-/// renews the lease now.
+/// Story: a handler that slept for 6 s on its thread lost the lease of 5 s. The event ran again,
+/// for ever, each time as its first attempt, and so did every other event in flight. Now a separate
+/// thread renews the lease.
 #[rstest]
 #[case::current_thread(1)]
 #[case::multi_thread(2)]
@@ -149,8 +149,8 @@ async fn a_handler_that_blocks_its_thread_keeps_the_lease(#[case] threads: usize
     assert!(other.sent().iter().all(|offer| offer.object == "work:2"), "nobody took it over");
 }
 
-/// Once the loop has stood still for `stall_max`, the lease is let go, and that counts as a crash
-/// of what was in hand. A lapse counted nothing.
+/// If the loop stands still for `stall_max`, the process gives up its lease, and its batches count
+/// a crash. Story: a lapse once counted nothing.
 #[tokio::test]
 async fn a_lease_that_was_let_go_counts_a_crash() {
     let redis = Redis::start();
@@ -172,7 +172,7 @@ async fn a_lease_that_was_let_go_counts_a_crash() {
     assert_eq!(sink.given(), [given(0), given(1)]);
 }
 
-/// A process that is paused for longer than `stall_max` did not let its lease go: nothing is
+/// A process that is paused for longer than `stall_max` did not give up its lease, so nothing is
 /// counted.
 #[tokio::test]
 async fn a_paused_process_counts_no_crash() {
@@ -182,7 +182,7 @@ async fn a_paused_process_counts_no_crash() {
     console.emit("work:1", format!("{:?}", "x".repeat(200_000))).await;
     until("it has the event", PATIENCE, async || console.text(&console.keys.event_worker("work:1")).await).await;
     process.pause();
-    // What it is about is time: longer than `stall_max` and the lease.
+    // Time is the subject of this test: longer than `stall_max` and the lease.
     tokio::time::sleep(MS(2500)).await;
     process.go_on();
     process.until_logged("attaching again").await;
@@ -192,10 +192,10 @@ async fn a_paused_process_counts_no_crash() {
     assert_eq!(tag.split(' ').nth(3), None, "{tag}");
 }
 
-/// Where a test process that was started by a test finds its Redis.
+/// Environment variable with the Redis for a child test process.
 const CHILD: &str = "SERIATIM_TEST_STALL";
 
-/// A worker whose handler blocks for ever, as a program would run it.
+/// Runs a worker whose handler blocks for ever, like a user's program.
 #[test]
 fn child() {
     let Ok(told) = std::env::var(CHILD) else { return };
@@ -222,9 +222,9 @@ fn start_child(redis: &Redis) -> Command {
     command
 }
 
-/// A handler that blocked for ever blocked its process for ever, and was never counted. It ends the
-/// process now, which names the event, and that is a crash: after `crashes_max` of them the event
-/// is put aside, and its neighbour is delivered.
+/// Story: a handler that blocked for ever blocked its process for ever, and was never counted. Now
+/// the process ends itself and names the event, which counts a crash. After `crashes_max` crashes
+/// the event is held, and its neighbour is delivered.
 #[tokio::test]
 async fn a_handler_that_blocks_for_ever_is_put_aside() {
     let redis = Redis::start();
@@ -248,15 +248,15 @@ async fn a_handler_that_blocks_for_ever_is_put_aside() {
     last.wait().expect("it can be reaped");
 }
 
-/// Threads of this process that keep a lease.
+/// Returns the number of lease threads of this process.
 fn keepers() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("threads");
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
     names.filter(|name| name.trim_end() == "seriatim-lease").count()
 }
 
-/// Whether this is a process of this test alone. Otherwise the test passes in one, which is started
-/// here.
+/// Returns whether this process runs only this test. Otherwise runs the test in such a process,
+/// which must pass.
 fn is_alone(test: &str) -> bool {
     const ALONE: &str = "SERIATIM_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -270,8 +270,9 @@ fn is_alone(test: &str) -> bool {
     false
 }
 
-/// The thread ends with its session: if the worker stops, if its lease lapses, and if its future is
-/// dropped. Other tests have such threads, too: only a process of this test alone can count them.
+/// The lease thread ends with its session: if the worker stops, if its lease lapses, and if its
+/// future is dropped. Other tests have such threads, too, so only a process of this test alone can
+/// count them.
 #[tokio::test]
 async fn no_thread_is_left() {
     if !is_alone("stall::no_thread_is_left") {

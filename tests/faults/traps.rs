@@ -1,5 +1,5 @@
-//! The hard-won facts of the design, each by name. Those about memory and about lost writes are in
-//! files of their own.
+//! Hard-won facts of the design, each by name. Facts about memory and lost writes have their own
+//! files.
 
 use std::time::Duration;
 
@@ -11,8 +11,7 @@ use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::{start, start_at};
 use crate::support::{Redis, until};
 
-/// A reply to a blocking pop is lost on its way: the marker is in the slot's list, and nobody was
-/// told.
+/// The reply of a blocking pop is lost: the marker is in the slot's list, and no process knows.
 #[tokio::test]
 async fn a_lost_reply_of_a_pop_leaves_no_object_behind() {
     let redis = Redis::own(&[]);
@@ -25,7 +24,7 @@ async fn a_lost_reply_of_a_pop_leaves_no_object_behind() {
     });
     for n in 1..=5 {
         console.until_idle(1).await;
-        // The pop under way is the last one that is heard of.
+        // After the pop under way, no further pop is seen.
         proxy.lose_next(&["BLMOVE"], Lose::Reply, false);
         console.emit("work:1", n.to_string()).await;
         sink.until_sent(2 * n - 1).await;
@@ -39,7 +38,7 @@ async fn a_lost_reply_of_a_pop_leaves_no_object_behind() {
     console.until_at_rest().await;
 }
 
-/// After lost replies a slot's list may hold several names: each is removed by value, and none is
+/// After lost replies a slot's list may hold several names. Each is removed by value, and none is
 /// served by two slots.
 #[tokio::test]
 async fn two_names_in_the_list_of_one_slot() {
@@ -48,8 +47,7 @@ async fn two_names_in_the_list_of_one_slot() {
     let first = start(&redis, "w", &Recorder::new(), |config| config.concurrency = 1);
     console.until_lease("w").await;
     first.finish().await;
-    // As pops of the process would have left them: three names, one of them twice, and an empty
-    // one.
+    // The list after several pops: three names, one of them twice, and an empty one.
     let keys = &console.keys;
     for object in ["work:1", "work:2", "", "work:2", "work:3"] {
         if !object.is_empty() {
@@ -66,7 +64,8 @@ async fn two_names_in_the_list_of_one_slot() {
     console.until_at_rest().await;
 }
 
-/// A pop may answer after its slot was given something else: the name must not wait behind that.
+/// A pop may end after its slot was given another object. Its name must not wait behind that
+/// object.
 #[tokio::test]
 async fn a_name_that_arrives_at_a_busy_slot_goes_back_to_the_markers() {
     let redis = Redis::start();
@@ -85,7 +84,7 @@ async fn a_name_that_arrives_at_a_busy_slot_goes_back_to_the_markers() {
         let _: u64 = console.run(&["LPUSH", &console.keys.events(object), "1"]).await;
         let _: u64 = console.run(&["LPUSH", &console.keys.worker_object(&slot), object]).await;
     }
-    // The next renewal returns them, and the other slot takes them.
+    // The next renewal returns the names, and the other slot takes them.
     sink.until_sent(2).await;
     assert_eq!(console.list(&console.keys.worker_object(&slot)).await, ["slow"]);
     gate.open();
@@ -109,7 +108,7 @@ async fn a_ghost_pop_of_a_departed_process_is_found() {
             console.end_lease(departed).await;
         }
     }
-    // Their own pops are over: the ones below are the only ones that wait.
+    // The pops of the processes are over. Only the pops below wait now.
     console.until_idle(0).await;
     for departed in ["left", "died"] {
         let mut ghost = redis.connect().await;
@@ -131,7 +130,7 @@ async fn a_ghost_pop_of_a_departed_process_is_found() {
     console.until_at_rest().await;
 }
 
-/// A name stays registered after its process has left, and is forgotten a day after its last
+/// A name stays registered after its process has left. It is forgotten a day after its last
 /// takeover.
 #[tokio::test]
 async fn a_departed_name_is_forgotten_after_a_day() {
@@ -157,7 +156,7 @@ async fn a_departed_name_is_forgotten_after_a_day() {
     worker.finish().await;
 }
 
-/// Beyond 1e14 Lua prints numbers as 1e+14, and beyond 2^53 they are not exact any more.
+/// Lua prints numbers from 1e14 as 1e+14, and numbers above 2^53 are not exact.
 #[tokio::test]
 async fn ids_above_1e14_are_exact() {
     let redis = Redis::start();
@@ -196,8 +195,7 @@ async fn a_counter_at_its_end_or_without_a_number_stops_the_worker() {
     }
 }
 
-/// Payloads are never decoded or encoded: what is pushed is what the sink gets, and what a dead
-/// letter holds.
+/// Payloads are never decoded or encoded: the sink and a dead letter get the pushed bytes.
 #[tokio::test]
 async fn payloads_are_bytes() {
     let redis = Redis::start();
@@ -221,7 +219,7 @@ async fn payloads_are_bytes() {
     console.until_at_rest().await;
 }
 
-/// Redis forgets its scripts at any time: each is sent again.
+/// Redis may forget its scripts at any time; each is sent again.
 #[tokio::test]
 async fn scripts_are_loaded_again_after_a_flush() {
     let redis = Redis::own(&[]);
@@ -242,7 +240,7 @@ async fn scripts_are_loaded_again_after_a_flush() {
     console.until_at_rest().await;
 }
 
-/// The wait for a marker may last longer than any other command may take to answer.
+/// The wait for a marker may last longer than the response timeout of other commands.
 #[tokio::test]
 async fn a_pop_may_last_longer_than_the_response_timeout() {
     let redis = Redis::own(&[]);
@@ -275,8 +273,8 @@ async fn a_pop_may_last_longer_than_the_response_timeout() {
     worker.finish().await;
 }
 
-/// A user whose rights do not suffice, or another version's data: the reason is told, once, and
-/// nothing is touched.
+/// The user's rights are insufficient, or the data has another version. The reason is reported
+/// once, and nothing is changed.
 #[tokio::test]
 async fn data_of_another_version_is_refused() {
     let redis = Redis::start().empty();
@@ -288,9 +286,9 @@ async fn data_of_another_version_is_refused() {
     assert_eq!(console.left().await, ["seriatim.meta"]);
 }
 
-/// A pop for slot 0 answered after advance had given the slot something else. What it had moved
-/// waited for the next renewal, a third of a lease, although another slot of the same process was
-/// free.
+/// Story: a pop for slot 0 ended after advance had given the slot another object. The name it had
+/// moved waited for the next renewal, a third of a lease, although another slot of the same process
+/// was free.
 #[tokio::test]
 async fn a_name_that_came_late_to_a_busy_slot_goes_to_a_free_one_at_once() {
     use seriatim::wire::{Advance, Advanced, Attach, Bounds, ClaimFirst, Suspects, advance, attach};

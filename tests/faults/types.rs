@@ -1,6 +1,6 @@
-//! Lua does not roll back: a key of a wrong type is found before the first write. One of an object
-//! quarantines that object and stops nothing else; one that all share holds work up until an
-//! operator has moved it away, and workers say which it is.
+//! Lua does not roll back, so a key of a wrong type is found before the first write. A wrong key of
+//! an object quarantines that object only. A wrong shared key stops all work until an operator has
+//! moved it away, and workers log which key it is.
 #![cfg(feature = "cli")]
 
 use seriatim::sink::Stop;
@@ -33,7 +33,7 @@ async fn a_queue_of_a_wrong_type_quarantines_its_object() {
     assert_eq!(console.due("bad").await, Some(f64::INFINITY));
     others_are_served(&console, &sink).await;
 
-    // The operator puts it right.
+    // The operator repairs the key.
     let _: () = console.run(&["DEL", &keys.events("bad")]).await;
     console.emit("bad", "1").await;
     console.release("bad").await;
@@ -109,7 +109,7 @@ async fn a_held_batch_of_a_wrong_type_quarantines_its_object() {
     worker.finish().await;
 }
 
-/// An owner of a wrong type is no owner, and numbers of a wrong type are none.
+/// An owner key of a wrong type means no owner, and numbers of a wrong type mean no numbers.
 #[tokio::test]
 async fn an_owner_or_numbers_of_a_wrong_type_stop_nothing() {
     let redis = Redis::start();
@@ -129,7 +129,7 @@ async fn an_owner_or_numbers_of_a_wrong_type_stop_nothing() {
     console.until_at_rest().await;
 }
 
-/// An event that nobody can write down as dead must not be lost.
+/// An event that cannot be written as a dead letter must not be lost.
 #[tokio::test]
 async fn dead_letters_of_a_wrong_type_hold_the_event() {
     let redis = Redis::start();
@@ -154,14 +154,14 @@ async fn dead_letters_of_a_wrong_type_hold_the_event() {
     assert_eq!(sink.applied_of("bad"), ["1", "3"]);
 }
 
-/// The log of a worker that met a key of a wrong type says which, and what to do.
+/// Waits until the log of a worker names the key of a wrong type, and the remedy.
 async fn until_named(worker: &Process, key: &str, found: &str, expected: &str) {
     worker.until_logged(&format!("the key {key} is a {found}, not a {expected}; move it away, and workers go on")).await;
 }
 
-/// With the rights of the documented user, a frontend could stop every worker: `SET objects.held x`
-/// ended each with an error. Now they name the key, wait, and go on when an operator has moved it
-/// away.
+/// Story: with the documented rights, a frontend could stop every worker: `SET objects.held x`
+/// ended each with an error. Now they name the key, wait, and continue when an operator has moved
+/// it away.
 #[tokio::test]
 async fn a_shared_key_of_a_wrong_type_is_waited_for() {
     for at in 0..5 {
@@ -190,8 +190,8 @@ async fn a_shared_key_of_a_wrong_type_is_waited_for() {
     }
 }
 
-/// The same, where it happens while the worker has work: what was acknowledged is delivered after
-/// the repair, once and in order.
+/// The same while the worker has work: acknowledged events are delivered after the repair, once and
+/// in order.
 #[tokio::test]
 async fn a_shared_key_that_becomes_a_wrong_type_holds_work_up_until_it_is_repaired() {
     for at in 0..2 {
@@ -233,8 +233,8 @@ async fn a_worker_that_waits_for_a_repair_can_be_stopped() {
     assert!(worker.ended().await.success(), "{}", worker.log());
 }
 
-/// The first script on a connection failed on such a key, and the worker took that for a Redis that
-/// cannot be reached, or ended with a bare WRONGTYPE.
+/// Story: the first script on a connection failed on such a key. The worker treated that as an
+/// unreachable Redis, or ended with a bare WRONGTYPE.
 #[tokio::test]
 async fn a_counter_or_meta_of_a_wrong_type_is_named() {
     for at in 0..2 {
@@ -252,8 +252,7 @@ async fn a_counter_or_meta_of_a_wrong_type_is_named() {
         let mut pipe = redis::pipe();
         pipe.atomic().cmd("DEL").arg(&key).cmd("LPUSH").arg(&key).arg("wrong");
         let () = pipe.query_async(&mut redis.connect().await).await.expect("set");
-        // One finds it in the middle of its work, where the counter is the key; the other at its
-        // start.
+        // One worker finds it during its work, if the counter is the key; the other at its start.
         let second = Process::start(&redis, "second", "null", &[]);
         until_named(&second, &key, "list", expected).await;
         if at == 0 {
@@ -264,8 +263,8 @@ async fn a_counter_or_meta_of_a_wrong_type_is_named() {
     }
 }
 
-/// Under a Redis user who might use LMOVE but not RPOP, events were moved into a batch that nobody
-/// knew of; without LMOVE, healthy objects were quarantined as if their type were wrong.
+/// Story: under a Redis user with LMOVE but without RPOP, events were moved into a batch that no
+/// process knew of. Without LMOVE, healthy objects were quarantined as if their type were wrong.
 #[tokio::test]
 async fn a_user_without_a_right_that_the_scripts_need_is_refused_at_the_start() {
     let redis = Redis::own(&[]);

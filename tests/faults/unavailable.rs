@@ -8,9 +8,9 @@ use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, until};
 
-/// The disk of one node was full: its worker kept all of its batches while healthy workers had
-/// nothing to do. They are held for others after a while, with no attempt more, and from then on
-/// the worker has one batch at most, to try its sink with.
+/// Story: the disk of one node was full. Its worker kept all of its batches while healthy workers
+/// were idle. Now they are held for other workers after a while, without counting an attempt. From
+/// then on the worker has at most one batch, to try its sink.
 #[tokio::test]
 async fn what_an_unavailable_sink_keeps_goes_to_others() {
     let redis = Redis::start();
@@ -30,7 +30,7 @@ async fn what_an_unavailable_sink_keeps_goes_to_others() {
     assert!(sink.sent().iter().all(|offer| (offer.attempts, offer.crashes) == (0, 0)), "nothing is counted");
     console.until_at_rest().await;
     healthy.finish().await;
-    // Alone it claims its batch again only to try the sink, and does not turn in circles.
+    // Without other workers, it claims its batch again only to try the sink, and does not loop.
     console.emit("work:5", "1").await;
     let offered = || broken.offered().iter().filter(|offer| offer.object == "work:5").count();
     until("it is tried", crate::support::console::PATIENCE, async || (offered() >= 3).then_some(())).await;

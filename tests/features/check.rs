@@ -1,5 +1,5 @@
-//! `control::check`: clean states are clean, each broken invariant is found by its number, and what
-//! only moves is no violation.
+//! `control::check`: clean states are clean, each broken invariant is found by its number, and
+//! movement is no violation.
 #![cfg(feature = "worker")]
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ async fn report(state: &mut State) -> CheckReport {
     control(&state.conn, &keys).check().await.expect("a report")
 }
 
-/// The numbers and subjects found.
+/// Returns the invariants and subjects of the violations.
 fn found(report: &CheckReport) -> Vec<(Invariant, String)> {
     assert_eq!(report.violations_total, report.violations.len() as u64);
     report.violations.iter().map(|violation| (violation.invariant, violation.subject.to_string())).collect()
@@ -50,7 +50,7 @@ async fn a_system_as_it_should_be_is_clean() {
 }
 
 #[rstest]
-// I1: queued, and nothing that leads a worker there.
+// I1: the object has events, but nothing leads a worker to it.
 #[case::no_marker(Invariant::I1, "object x")]
 #[case::in_the_list_of_an_unregistered_worker(Invariant::I1, "object x")]
 #[case::list_lacks_owned(Invariant::I2, "object x")]
@@ -126,7 +126,7 @@ async fn break_it(state: &mut State, case: &str) {
         "paused_without_rule" => {
             state.run("SET", &[&keys.event_worker("x"), "held"]).await;
             state.run("ZADD", &[&keys.objects_paused(), "0", "x"]).await;
-            // Neither of these is over it.
+            // Neither of these rules matches the object.
             state.rule("pause x:*", "1 0 0 3 0 ada", "never").await;
             state.rule("block y", "1 0 0 3 0 ada", "never").await;
         }
@@ -167,7 +167,7 @@ async fn break_it(state: &mut State, case: &str) {
         "held_numbers_are_none" => state.run("SET", &[&keys.events_held_id("work:6"), "16 stop"]).await,
         "name_without_slots" => state.run("HSET", &[&keys.event_workers(), "b", "many token 0"]).await,
         "name_in_no_set" | "name_in_both_sets" => {
-            // The pass over all names is over.
+            // The pass over all names is done.
             state.run("HSET", &[&keys.meta(), "names.indexed", "1"]).await;
             state.run("ZADD", &[&keys.event_workers_watched(), "1", "a"]).await;
             if case == "name_in_both_sets" {
@@ -179,8 +179,8 @@ async fn break_it(state: &mut State, case: &str) {
     }
 }
 
-/// An object that is queued and lost by its owner breaks two: nothing covers it, and the two sides
-/// disagree.
+/// An object with events that lost its owner key breaks two invariants: nothing covers it, and
+/// owner and list disagree.
 #[tokio::test]
 async fn a_lost_owner_with_events_breaks_i1_and_i2() {
     let (_redis, mut state) = fresh().await;
@@ -192,11 +192,11 @@ async fn a_lost_owner_with_events_breaks_i1_and_i2() {
     assert_eq!(report.violations[0].subject, Subject::Object("x".to_owned()));
 }
 
-/// Every key that belongs to an object, a worker or all, as every wrong type: findings, never an
-/// error.
+/// Every key of an object, a worker or all workers, with every wrong type, is a finding and never
+/// an error.
 #[tokio::test]
 async fn a_wrong_type_is_a_finding() {
-    // A server of our own, for it is flushed.
+    // A server of the test's own, because it is flushed.
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let keys = state.keys.clone();
@@ -249,12 +249,12 @@ async fn without_a_namespace_other_keys_are_left_alone() {
     state.run("ZADD", &["calendar:events", "1", "party"]).await;
     state.run("HSET", &["their:data", "a", "b"]).await;
     state.run("SET", &["plain", "1"]).await;
-    // A namespace of the same Redis, broken, is not ours to judge.
+    // Broken keys of another namespace on the same Redis are not reported.
     state.run("LPUSH", &["{other:0}:x:events", "{}"]).await;
     let first = report(&mut state).await;
     assert!(first.is_clean(), "{first:#?}");
     assert_eq!(first.looked_at.foreign, 1);
-    // Once somebody emits for it, it is ours.
+    // A marker makes the object part of this system.
     state.run("LPUSH", &[&state.keys.objects_with_events(), "calendar"]).await;
     assert_eq!(found(&report(&mut state).await), [(Invariant::Layout, "object calendar".to_owned())]);
 
@@ -292,7 +292,7 @@ async fn report_of(state: &mut State, keys: &Keys, violations_max: usize) -> Che
     control(&state.conn, keys).check_up_to(violations_max).await.expect("a report")
 }
 
-/// The scripts only read, so they run where every write is refused.
+/// The scripts only read, so they run even if every write is refused.
 #[tokio::test]
 async fn it_runs_at_maxmemory() {
     let redis = Redis::own(&[]);
@@ -306,8 +306,8 @@ async fn it_runs_at_maxmemory() {
     assert_eq!(found(&report(&mut state).await), [(Invariant::I1, "object x".to_owned())]);
 }
 
-/// Moves one object one step along the path, atomically: emitted, taken, owned, held, owned again,
-/// delivered.
+/// Lua that moves one object one step along the path, atomically: emitted, taken, owned, held,
+/// owned again, delivered.
 const MOVE: &str = r"
 local queue, owner, last, held, held_id, markers, list, batch, tag, due, counter = unpack(KEYS)
 local object, worker = ARGV[1], ARGV[2]
@@ -350,8 +350,8 @@ else
 end
 ";
 
-/// Story: between the walk over the keys and the second look, everything may have moved on. What
-/// heals is no violation.
+/// Story: between the walk over the keys and the second look, everything may have moved. A repaired
+/// violation is not reported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_only_moves_is_no_violation() {
     let (redis, mut state) = fresh().await;
@@ -396,8 +396,8 @@ async fn what_only_moves_is_no_violation() {
     assert!(report(&mut state).await.is_clean());
 }
 
-/// A producer pushes events of an object all the time, and never a marker. Its queue is longer at
-/// each look, so that no look confirms the one before.
+/// A producer pushes events of an object all the time, but never a marker. Its queue is longer at
+/// each look, so no look confirms the one before.
 #[tokio::test]
 async fn an_object_that_is_fed_without_markers_is_found() {
     let (redis, mut state) = fresh().await;

@@ -1,4 +1,5 @@
-//! Claim by hand: a program that owns its loop asks for the next event, and answers when it likes.
+//! Claims by hand: a program with its own loop asks for the next event, and gives the result at any
+//! time.
 #![cfg(feature = "worker")]
 
 use std::time::Duration;
@@ -21,8 +22,7 @@ async fn next(claims: &Claims) -> Claimed {
     tokio::time::timeout(PATIENCE, claims.next()).await.expect("there is one").expect("claimed")
 }
 
-/// Nothing is left but what a last look takes away: markers that lead nowhere stay until somebody
-/// asks.
+/// Waits until nothing is left. A last claim removes markers that lead to no event.
 async fn at_rest(claims: &Claims, console: &Console) {
     until("nothing more is there", PATIENCE, async || claims.try_next().await.expect("asked").is_none().then_some(())).await;
     console.until_at_rest().await;
@@ -37,8 +37,8 @@ fn event(object: &str, text: &str, id: u64, prev: u64) -> (String, String, u64, 
     (object.to_owned(), text.to_owned(), id, prev)
 }
 
-/// The events of an object come one at a time and in order; those of others meanwhile; and where
-/// there is nothing, nothing is waited for.
+/// The events of an object come one at a time and in order, with events of other objects between
+/// them. If there is no event, `try_next` does not wait.
 #[tokio::test]
 async fn events_are_claimed_one_by_one_and_in_order() {
     let redis = Redis::start();
@@ -63,7 +63,7 @@ async fn events_are_claimed_one_by_one_and_in_order() {
     assert_eq!(console.text(&console.keys.worker_lease("w")).await, None);
 }
 
-/// Who waits is woken by the event; one who does not come back for more keeps nobody waiting.
+/// An event wakes a waiting caller. A caller that does not ask again keeps no other caller waiting.
 #[tokio::test]
 async fn what_is_not_asked_for_is_not_taken() {
     let redis = Redis::start();
@@ -84,7 +84,7 @@ async fn what_is_not_asked_for_is_not_taken() {
     console.until_at_rest().await;
 }
 
-/// One answer counts, the first; repeating it, or giving another one, changes nothing.
+/// Only the first result of an event counts. Repeating it, or giving another one, changes nothing.
 #[tokio::test]
 async fn the_first_answer_counts() {
     let redis = Redis::start();
@@ -106,7 +106,7 @@ async fn the_first_answer_counts() {
     console.release("work:1").await;
     let mut again = next(&worker).await;
     assert_eq!((told(&again), again.attempt()), (event("work:1", "2", 2, 1), 2));
-    // The one that was answered before says nothing about this hand-out.
+    // The first hand-out already has a result, which does not apply to this hand-out.
     second.commit().await.expect("nothing is done");
     again.reject("no such thing").await.expect("rejected");
     again.reject("no such thing").await.expect("nothing is done");
@@ -118,7 +118,7 @@ async fn the_first_answer_counts() {
     worker.close().await;
 }
 
-/// A retry policy that ends decides, as with any worker.
+/// The retry policy ends the attempts, as in any worker.
 #[tokio::test]
 async fn attempts_end_as_the_policy_says() {
     let redis = Redis::start();
@@ -136,8 +136,8 @@ async fn attempts_end_as_the_policy_says() {
     worker.close().await;
 }
 
-/// Dropped without an answer, the event has failed for a time; claimed for one who waits no more,
-/// it has not.
+/// An event dropped without a result counts as a failure. An event claimed for a caller that waits
+/// no more does not.
 #[tokio::test]
 async fn what_is_dropped_comes_again() {
     let redis = Redis::start();
@@ -159,7 +159,7 @@ async fn what_is_dropped_comes_again() {
     worker.close().await;
 }
 
-/// As many as there are slots; the next one who asks waits for a slot.
+/// There are as many claims as slots; the next caller waits for a slot.
 #[tokio::test]
 async fn slots_bound_what_is_claimed() {
     let redis = Redis::start();
@@ -177,8 +177,8 @@ async fn slots_bound_what_is_claimed() {
     worker.close().await;
 }
 
-/// The rest of a batch that another worker had taken goes on with its ids, after the first event of
-/// it.
+/// The rest of a batch that another worker had taken continues with its ids, behind its first
+/// event.
 #[tokio::test]
 async fn a_batch_of_another_worker_comes_one_by_one() {
     let redis = Redis::start();
@@ -201,8 +201,8 @@ async fn a_batch_of_another_worker_comes_one_by_one() {
     other.close().await;
 }
 
-/// A close gives back what is not answered, without an attempt more; so does a program that just
-/// ends its claims.
+/// `close` gives back the events without a result, without counting an attempt. So does a program
+/// that just ends its claims.
 #[tokio::test]
 async fn a_close_gives_everything_back() {
     let redis = Redis::start();
@@ -231,8 +231,8 @@ async fn a_close_gives_everything_back() {
     worker.close().await;
 }
 
-/// A lease that lapses takes what was claimed along; the name is taken again, and the event comes
-/// again with the same id.
+/// If the lease lapses, the claimed events are lost to the program. The name is attached again, and
+/// the event comes again with the same id.
 #[tokio::test]
 async fn after_a_lapse_the_event_comes_again() {
     let redis = Redis::start();
@@ -249,7 +249,8 @@ async fn after_a_lapse_the_event_comes_again() {
     worker.close().await;
 }
 
-/// Another process takes the name: whoever asks is told, and what was claimed is the other's.
+/// Another process takes over the name: callers get an error, and the claimed events belong to the
+/// other process.
 #[tokio::test]
 async fn a_name_taken_over_ends_the_claims() {
     let redis = Redis::start();
@@ -269,7 +270,7 @@ async fn a_name_taken_over_ends_the_claims() {
     other.close().await;
 }
 
-/// Redis closes every connection, at any time: what was claimed is committed over a new one.
+/// Redis may close every connection at any time: claimed events are committed over a new one.
 #[tokio::test]
 async fn claims_go_on_over_new_connections() {
     let redis = Redis::start();
@@ -292,7 +293,7 @@ async fn claims_go_on_over_new_connections() {
     worker.close().await;
 }
 
-/// An object with many events leaves room: another one's event is claimed before its third.
+/// An object with many events gives way: an event of another object is claimed before its third.
 #[tokio::test]
 async fn an_object_with_many_events_leaves_room() {
     let redis = Redis::start();
@@ -313,7 +314,7 @@ async fn an_object_with_many_events_leaves_room() {
     worker.close().await;
 }
 
-/// With the event log on, whatever is answered has its row, as from any other worker.
+/// With the event log on, each result has its row, as in any other worker.
 #[tokio::test]
 async fn what_is_answered_is_logged() {
     let redis = Redis::start();
@@ -337,7 +338,7 @@ async fn what_is_answered_is_logged() {
     worker.close().await;
 }
 
-/// Who does not wait finds what is there, however many markers before it lead nowhere.
+/// A caller that does not wait finds an event behind any number of markers that lead to none.
 #[tokio::test]
 async fn what_is_behind_many_markers_is_found() {
     let redis = Redis::start();
@@ -354,9 +355,10 @@ async fn what_is_behind_many_markers_is_found() {
     worker.close().await;
 }
 
-/// An event that was claimed for `next()` counted as seen before the future had returned it. If the
-/// future was dropped in between (a `select!`), the event counted as "dropped without an answer":
-/// with one attempt and dead letters, ten of ten events became dead letters that nobody had seen.
+/// Story: an event that was claimed for `next()` counted as seen before the future had returned it.
+/// If the future was dropped in between (a `select!`), the event counted as "dropped without an
+/// answer". With one attempt and dead letters, ten of ten events became dead letters that no caller
+/// had seen.
 #[tokio::test]
 async fn an_event_that_next_never_returned_is_given_back() {
     let redis = Redis::start();
@@ -367,7 +369,7 @@ async fn an_event_that_next_never_returned_is_given_back() {
         {
             let waiting = worker.next();
             tokio::pin!(waiting);
-            // Polled once, and dropped without a look at what it has.
+            // The future is polled once, and dropped without reading its result.
             tokio::select! {
                 biased;
                 claimed = &mut waiting => panic!("nothing is there: {claimed:?}"),
@@ -376,7 +378,7 @@ async fn an_event_that_next_never_returned_is_given_back() {
             console.emit("work:1", n.to_string()).await;
             let owner = console.keys.event_worker("work:1");
             until("it is claimed", PATIENCE, async || console.text(&owner).await).await;
-            // One round trip more: the claim's reply was before this one.
+            // One more round trip: the reply of the claim came before this one.
             console.run::<String>(&["PING"]).await;
         }
         let mut claimed = next(&worker).await;
@@ -388,7 +390,7 @@ async fn an_event_that_next_never_returned_is_given_back() {
     worker.close().await;
 }
 
-/// A number of `INFO`, e.g. `total_connections_received`.
+/// Returns a number of `INFO`, e.g. `total_connections_received`.
 async fn figure(console: &Console, section: &str, name: &str) -> u64 {
     let info: String = console.run(&["INFO", section]).await;
     let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or("0").trim();
@@ -396,8 +398,8 @@ async fn figure(console: &Console, section: &str, name: &str) -> u64 {
     value.split(',').next().and_then(|value| value.parse().ok()).expect("a number")
 }
 
-/// Each waiting `next()` opened a connection of its own every second: 64 waiters 63 per second,
-/// 1,024 waiters 810. Now one wait serves all of them, and wakes as many as there are events.
+/// Story: each waiting `next()` opened its own connection every second: 64 waiters 63 per second,
+/// 1,024 waiters 810. Now one wait serves all callers, and wakes as many as there are events.
 #[tokio::test]
 async fn any_number_of_waiters_shares_one_wait() {
     let redis = Redis::own(&[]);
@@ -443,8 +445,8 @@ async fn any_number_of_waiters_shares_one_wait() {
     }
 }
 
-/// A caller waits, and another one's answer makes an event due in a moment. The wait used to go on
-/// until its block time was over, a second each time.
+/// Story: a caller waits, and the result of another caller makes an event due soon. The wait once
+/// continued until its block time was over, up to a second each time.
 #[tokio::test]
 async fn an_object_that_becomes_due_during_the_wait_is_claimed() {
     let redis = Redis::start();

@@ -1,5 +1,5 @@
-//! Dead letters in an operator's hands: read, retried as new events, dropped; and what is kept of
-//! it.
+//! Dead letters and operators: reading, retrying as new events, dropping, and the records of these
+//! actions.
 #![cfg(feature = "cli")]
 
 use std::process::{Command, Output};
@@ -34,7 +34,7 @@ fn done(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("UTF-8")
 }
 
-/// The ids of the dead letters that are there, oldest first.
+/// Returns the ids of the existing dead letters, oldest first.
 async fn dead_ids(state: &mut State) -> Vec<RowId> {
     let keys = state.keys.clone();
     let (mut all, mut after): (Vec<RowId>, _) = (Vec::new(), None);
@@ -53,8 +53,8 @@ async fn all_actions(state: &mut State) -> Vec<Action> {
     control(&state.conn, &keys).actions(None, 32).await.expect("the actions").actions
 }
 
-/// A retried event is a new one: it has a new id, comes behind what is queued already, and a worker
-/// finds it without being told.
+/// A retried event is a new event: it has a new id, is behind all queued events, and a worker finds
+/// it by its marker.
 #[tokio::test]
 async fn a_retried_dead_letter_is_a_new_event_at_the_end_of_the_queue() {
     let (redis, mut state) = empty().await;
@@ -82,7 +82,7 @@ async fn a_retried_dead_letter_is_a_new_event_at_the_end_of_the_queue() {
     console.until_at_rest().await;
 }
 
-/// A retry whose reply was lost is made again, and pushes nothing more.
+/// A retry whose reply was lost is repeated, and pushes nothing more.
 #[tokio::test]
 async fn a_retry_made_twice_pushes_once() {
     let (redis, mut state) = empty().await;
@@ -97,7 +97,7 @@ async fn a_retry_made_twice_pushes_once() {
     assert_eq!(all_actions(&mut state).await.len(), 1);
 }
 
-/// Many are retried in the order they are named, whatever the size of a call.
+/// Retries keep the given order, for any number per call.
 #[tokio::test]
 async fn retries_keep_the_order_they_are_named_in() {
     let (redis, mut state) = empty().await;
@@ -111,7 +111,7 @@ async fn retries_keep_the_order_they_are_named_in() {
     assert_eq!(redis.console().await.list(&redis.keys().events("work:1")).await, expected);
 }
 
-/// A drop is kept with who did it, why, and the event.
+/// A drop is recorded with the actor, the reason, and the event.
 #[tokio::test]
 async fn a_drop_is_logged_with_who_and_why_and_the_event() {
     let (redis, mut state) = empty().await;
@@ -134,7 +134,7 @@ async fn a_drop_is_logged_with_who_and_why_and_the_event() {
     assert_eq!(redis.console().await.list(&redis.keys().objects_with_events()).await, Vec::<String>::new());
 }
 
-/// Nothing is done where something stands in the way, and the dead letter stays.
+/// If a retry is impossible, nothing is done and the dead letter stays.
 #[tokio::test]
 async fn what_cannot_be_retried_stays() {
     let (redis, mut state) = empty().await;
@@ -161,13 +161,13 @@ async fn what_cannot_be_retried_stays() {
         control(&state.conn, &keys).settle(ADA, Settle::Drop, &["1700-0".into(), "1700".into()]).await.expect_err("no id");
     assert!(matches!(&refused, ControlError::DeadId(id) if id == "1700"), "{refused}");
     assert_eq!(dead_ids(&mut state).await.len(), 4);
-    // What cannot be retried can be dropped.
+    // A dead letter that cannot be retried can be dropped.
     let settled = control(&state.conn, &keys).settle(ADA, Settle::Drop, &ids).await.expect("an answer");
     assert_eq!(settled, [Settled::Dropped; 4]);
 }
 
-/// A right that is missing is noticed before anything is done: half a retry would have the event
-/// twice, or not at all.
+/// A missing right is found before anything is done: half a retry would duplicate or lose the
+/// event.
 #[tokio::test]
 async fn a_right_that_is_missing_leaves_everything_as_it_is() {
     let redis = Redis::own(&[]);
@@ -184,8 +184,8 @@ async fn a_right_that_is_missing_leaves_everything_as_it_is() {
     assert_eq!(redis.console().await.list(&redis.keys().events("work:1")).await, Vec::<String>::new());
 }
 
-/// All of one object, or all there are, in bounded steps; what becomes a dead letter meanwhile is
-/// not retried once more.
+/// All dead letters, or all of one object, are retried in bounded steps. A new dead letter that
+/// comes meanwhile is not retried.
 #[tokio::test]
 async fn all_of_an_object_or_all_there_are_are_retried() {
     let (redis, mut state) = empty().await;
@@ -204,7 +204,7 @@ async fn all_of_an_object_or_all_there_are_are_retried() {
     assert_eq!((none.done, none.left), (0, 0));
 }
 
-/// When memory has run out, dropping is what makes room, and a retry takes no more than it gives.
+/// At `maxmemory`, a drop frees memory, and a retry takes no more than it frees.
 #[tokio::test]
 async fn an_operator_can_act_when_memory_has_run_out() {
     let redis = Redis::own(&[]);
@@ -225,7 +225,7 @@ async fn an_operator_can_act_when_memory_has_run_out() {
     assert!(matches!(skipped, seriatim::control::held::Skipped::Skipped { left: 1, .. }), "{skipped:?}");
 }
 
-/// What an operator says is kept up to a thousand bytes, and about a thousand actions are.
+/// The reason of an action is cut at a thousand bytes, and about a thousand actions are kept.
 #[tokio::test]
 async fn what_is_kept_of_actions_is_bounded() {
     let (redis, mut state) = empty().await;
@@ -246,7 +246,8 @@ async fn what_is_kept_of_actions_is_bounded() {
     assert_eq!(before[0].dead_id.as_ref().map(RowId::as_str), Some("1700-1499"));
 }
 
-/// The list goes both ways, in pages that hold on to an entry, and one letter is found by its id.
+/// The list can be read in both directions, in pages with a cursor, and one letter is found by its
+/// id.
 #[tokio::test]
 async fn the_list_goes_both_ways() {
     let (redis, mut state) = empty().await;
@@ -269,7 +270,7 @@ async fn the_list_goes_both_ways() {
     assert_eq!(ids(&["dead", "list", "--json", "--after", "1700-2"]), ["1700-3", "1700-4"]);
 }
 
-/// The commands: what they print, and how they end.
+/// The commands: output and exit codes.
 #[tokio::test]
 async fn the_commands_show_retry_and_drop() {
     let (redis, mut state) = empty().await;
@@ -313,7 +314,8 @@ async fn the_commands_show_retry_and_drop() {
         done(&seriatim(&redis, &["actions", "--json"])).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let words: Vec<_> = kept.iter().map(|action| action["action"].as_str().expect("a word")).collect();
     assert_eq!(words, ["retry", "retry", "drop", "retry"]);
-    // The event of a drop was once a string here, though `dead list --json` shows it as JSON.
+    // Story: the event of a drop was once a string here, though `dead list --json` shows it as
+    // JSON.
     assert_eq!((&kept[1]["event"], &kept[2]["event"]), (&Value::Null, &Value::from(1)));
     assert!(kept[3]["who"].as_str().expect("a name").contains('@'), "the user and the host: {}", kept[3]);
     assert_eq!(done(&seriatim(&redis, &["actions", "--limit", "1"])).lines().filter(|line| !line.starts_with(' ')).count(), 1);

@@ -1,4 +1,4 @@
-//! Forgetting idle objects: by name, and by themselves after a while.
+//! Forgetting idle objects: by name, and automatically after a time.
 #![cfg(feature = "cli")]
 
 use std::io::Write as _;
@@ -14,7 +14,7 @@ use crate::support::recorder::{Act, Gate as Barrier, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, control, until};
 
-/// Runs `seriatim forget` against this Redis, with this on standard input.
+/// Runs `seriatim forget` against this Redis, with this text on standard input.
 fn seriatim(redis: &Redis, arguments: &[&str], input: &[u8]) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
     program.args(["--redis", redis.url(), "--namespace", redis.namespace(), "forget"]).args(arguments);
@@ -30,7 +30,7 @@ fn lines(output: &Output) -> Vec<String> {
     String::from_utf8(output.stdout.clone()).expect("UTF-8").lines().map(str::to_owned).collect()
 }
 
-/// The command forgets what is idle, keeps the rest, says why, and says so with its exit code.
+/// The command forgets idle objects and keeps the others with a reason. Its exit code shows which.
 #[tokio::test]
 async fn the_command_forgets_what_is_idle_and_keeps_the_rest() {
     let redis = Redis::start();
@@ -56,7 +56,7 @@ async fn the_command_forgets_what_is_idle_and_keeps_the_rest() {
     redis.console().await.check().await;
 }
 
-/// A name that was misspelt once ended with 0, as if the object had been forgotten.
+/// Story: a misspelt name once ended with exit code 0, as if the object had been forgotten.
 #[tokio::test]
 async fn a_name_of_which_nothing_is_known_is_told() {
     let redis = Redis::start();
@@ -73,8 +73,8 @@ async fn a_name_of_which_nothing_is_known_is_told() {
     assert_eq!(lines(&output), ["work:l  unknown", "work:2  forgotten, its last id was 4"]);
 }
 
-/// Names come from standard input too, one a line, in any number; a bad one is told with its line,
-/// after all before it.
+/// Standard input has one name per line, in any number. An invalid name is reported with its line
+/// number, after all names before it.
 #[tokio::test]
 async fn names_come_from_standard_input() {
     let redis = Redis::start();
@@ -101,7 +101,7 @@ async fn names_come_from_standard_input() {
     }
 }
 
-/// The library does the same; a bad name is refused before anything is forgotten.
+/// The library does the same. An invalid name is refused before anything is forgotten.
 #[tokio::test]
 async fn the_library_forgets_in_the_order_of_the_names() {
     let redis = Redis::start();
@@ -116,7 +116,7 @@ async fn the_library_forgets_in_the_order_of_the_names() {
     assert_eq!(control(&state.conn, &keys).forget(&[""; 0]).await.expect("an answer"), []);
 }
 
-/// What is written in docs/protocol.md is enough for an operator who forgets.
+/// The rights listed in docs/protocol.md are enough for an operator who forgets.
 #[tokio::test]
 async fn an_operator_needs_one_right_more() {
     let redis = Redis::own(&[]);
@@ -138,8 +138,8 @@ async fn fades(console: &Console, object: &str) -> i64 {
     console.run(&["PTTL", &console.keys.last_event_id(object)]).await
 }
 
-/// A worker forgets an object some time after its last event, and not while it has one in hand. The
-/// next event begins anew, and a receiver that remembers the object applies it.
+/// A worker forgets an object some time after its last event, but not while it has one in flight.
+/// The next event begins a new chain, and a receiver that remembers the object applies it.
 #[tokio::test]
 async fn a_worker_forgets_after_a_while() {
     let redis = Redis::start();
@@ -150,7 +150,7 @@ async fn a_worker_forgets_after_a_while() {
     let worker = start(&redis, "w", &sink, |config| config.forget_after = Some(Duration::from_secs(1)));
     console.emit("work:1", "1").await;
     until("its time begins", PATIENCE, async || (fades(&console, "work:1").await > 0).then_some(())).await;
-    // Emitted again before it is over.
+    // An event comes before the time is over.
     console.emit("work:1", "2").await;
     barrier.until_reached(1).await;
     assert_eq!(fades(&console, "work:1").await, -1, "it does not fade under a batch");
@@ -173,7 +173,7 @@ async fn a_worker_forgets_after_a_while() {
     console.until_at_rest().await;
 }
 
-/// Without the setting nothing fades.
+/// Without the setting, no last id expires.
 #[tokio::test]
 async fn a_worker_forgets_nothing_unless_told_to() {
     let redis = Redis::start();

@@ -1,18 +1,19 @@
-//! What the receiver's rule lets through, over random histories of sends: I5.
+//! The receiver's rule over random histories of sends: I5.
 
 use futures_util::FutureExt as _;
 use proptest::prelude::*;
 use seriatim::consume::{Gate, GateError, GateStore, Memory, NumbersError, Start, Verdict};
 
-/// The history of one object: its events in the order they were pushed.
+/// The history of one object: its events in the order of the push.
 #[derive(Debug, Clone)]
 struct Pushed {
     id: u64,
-    /// Sent perhaps, but dead-lettered in the end: the chain goes on without it.
+    /// Whether the event ended as a dead letter, perhaps after a send. The chain continues without
+    /// it.
     dead: bool,
 }
 
-/// One send: which event, and which one (or none) it names as its predecessor.
+/// One send: the index of the event, and of its named predecessor, if any.
 #[derive(Debug, Clone, Copy)]
 struct Send {
     event: usize,
@@ -31,9 +32,9 @@ fn pushed() -> impl Strategy<Value = Vec<Pushed>> {
     })
 }
 
-/// The sends of a history as workers make them: batches that begin anywhere at or before what is
-/// delivered so far, so that they come twice in part or in whole; a batch may be sent before one of
-/// its events is found dead, then its followers name that event.
+/// Returns the sends of a history as workers make them. Batches begin at or before the delivered
+/// position, so events may come twice. If an event of a batch becomes a dead letter later, the
+/// events behind it name it as predecessor.
 fn sends(pushed: &[Pushed], batches: &[(usize, usize, bool)]) -> Vec<Send> {
     let alive_before = |at: usize| (0..at).rev().find(|&j| !pushed[j].dead);
     let mut sends = Vec::new();
@@ -51,13 +52,13 @@ fn sends(pushed: &[Pushed], batches: &[(usize, usize, bool)]) -> Vec<Send> {
         send(from, to, with_dead);
         delivered = delivered.max(to);
     }
-    // In the end everything was sent without the dead letters.
+    // At the end everything is sent without the dead letters.
     send(0, pushed.len(), false);
     sends
 }
 
-/// Moves sends about, each by at most `reach` places; the keys come from the test case, so a seed
-/// repeats it.
+/// Moves each send by at most `reach` places. The keys come from the test case, so a seed repeats
+/// the order.
 fn reorder(sends: &mut Vec<Send>, keys: &[usize], reach: usize) {
     let mut keyed: Vec<_> =
         sends.iter().enumerate().map(|(at, send)| (at + keys[at % keys.len()] % (reach + 1), *send)).collect();
@@ -69,7 +70,7 @@ fn numbers(pushed: &[Pushed], send: Send) -> (u64, u64) {
     (pushed[send.event].id, send.prev.map_or(0, |at| pushed[at].id))
 }
 
-/// Asks the gate and, where it says so, records.
+/// Asks the gate, and records the event if the gate passes it.
 fn offer(gate: &mut Gate, (id, prev): (u64, u64)) -> Verdict {
     let verdict = gate.check("o", id, prev).now_or_never().expect("memory never waits").expect("sound numbers");
     if verdict == Verdict::Apply {
@@ -78,7 +79,7 @@ fn offer(gate: &mut Gate, (id, prev): (u64, u64)) -> Verdict {
     verdict
 }
 
-/// Whether `next` may follow `last` by I5: later, and nothing is skipped but dead letters.
+/// Returns whether `next` may follow `last` by I5: later, and only dead letters are skipped.
 fn follows(pushed: &[Pushed], last: Option<usize>, next: usize) -> bool {
     let from = last.map_or(0, |at| at + 1);
     from <= next && pushed[from..next].iter().all(|skipped| skipped.dead)
@@ -87,9 +88,9 @@ fn follows(pushed: &[Pushed], last: Option<usize>, next: usize) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever comes, in whatever order: what passes is in order and skips nothing but dead
-    /// letters; what is early is needed and could not pass; and offering again what was early lets
-    /// everything through in the end.
+    /// In any order of arrivals: passed events are in order and skip only dead letters. Early
+    /// events are needed and could not pass. Offering the early events again passes everything in
+    /// the end.
     #[test]
     fn what_passes_is_the_chain(
         pushed in pushed(),
@@ -150,7 +151,7 @@ proptest! {
                 Verdict::Early => prop_assert!(last < send.prev),
             }
         }
-        // The last batch of a history is everything: sent in order, it leaves nothing out.
+        // The last batch of a history is complete: sent in order, it skips nothing.
         prop_assert!(first + 1 == all.len() || follows(&pushed, last, pushed.len()));
     }
 }
@@ -159,7 +160,7 @@ proptest! {
 async fn the_first_seen_counts_even_if_it_was_not_applied() {
     let mut gate = Gate::new(Start::FirstSeen);
     assert_eq!(gate.check("o", 12, 7).await.expect("sound"), Verdict::Apply);
-    // Its effect failed, so nothing was recorded. The next one must not slip through instead.
+    // The effect failed, so nothing was recorded. The next event must not pass instead.
     assert_eq!(gate.check("o", 13, 12).await.expect("sound"), Verdict::Early);
     assert_eq!(gate.check("o", 12, 7).await.expect("sound"), Verdict::Apply);
     assert_eq!(gate.check("another", 3, 0).await.expect("sound"), Verdict::Apply);

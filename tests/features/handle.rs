@@ -1,4 +1,4 @@
-//! The handle of an operator: it connects, its clones share a connection, and it connects again.
+//! The handle of an operator: it connects, its clones share a connection, and it reconnects.
 #![cfg(feature = "worker")]
 
 use seriatim::control::held::Which;
@@ -13,8 +13,7 @@ async fn killed(redis: &Redis) {
     assert!(killed > 0, "no connection was there");
 }
 
-/// The operation that loses the connection may fail. The next one makes a new connection, also that
-/// of a clone.
+/// The operation that loses the connection may fail. The next one reconnects, even on a clone.
 #[tokio::test]
 async fn the_next_operation_after_a_lost_connection_connects_again() {
     let redis = Redis::own(&[]);
@@ -34,7 +33,7 @@ async fn the_next_operation_after_a_lost_connection_connects_again() {
     assert_eq!(connections.lines().count(), 2, "the handle and this console: {connections}");
 }
 
-/// A URL that cannot be read, or a server that is not there, is told without the password.
+/// An invalid URL or an absent server is reported without the password.
 #[tokio::test]
 async fn a_url_that_leads_nowhere_is_told_without_its_password() {
     let refused = Control::connect("redis://u:hush#hush@host").await.expect_err("no URL");
@@ -63,7 +62,7 @@ async fn a_cursor_of_another_list_is_refused() {
     assert!(matches!(refused, Err(ControlError::LogId(_))), "{refused:?}");
 }
 
-/// A server shares the handle between its requests, each a task of its own.
+/// A server shares the handle among its requests, each in its own task.
 #[allow(dead_code)]
 fn every_operation_can_be_a_task_of_its_own(control: &'static Control) {
     fn task<T>(_: impl Future<Output = T> + Send + 'static) {}

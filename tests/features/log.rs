@@ -1,5 +1,5 @@
-//! The event log: what is finalized has one row, written in the step that finalizes it; and reading
-//! it.
+//! The event log: each finalized event has one row, written in the step that finalizes it. And
+//! reading the log.
 #![cfg(feature = "cli")]
 
 use std::process::{Command, Output};
@@ -31,7 +31,7 @@ const BOUNDS: Bounds = Bounds {
 };
 const ADA: By<'static> = By { who: "ada@host", why: "enough" };
 
-/// A process `w` with two slots.
+/// Attaches a process `w` with two slots.
 async fn attached(redis: &Redis) -> State {
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let lease = Duration::from_secs(600);
@@ -60,7 +60,7 @@ fn report(object: &'static str, first: u64, count: usize, then: BatchResult) -> 
     Report { object: object.into(), tag: tag(first), count, last, then }
 }
 
-/// Reports for slot 0; answers the objects that are quarantined.
+/// Reports for slot 0. Returns the quarantined objects.
 async fn tell(state: &mut State, keep: Option<EventLog>, report: &Report) -> Vec<(String, String)> {
     let mut call = Advance::new(&state.keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
     if let Some(keep) = keep {
@@ -82,7 +82,7 @@ async fn rows(state: &mut State) -> Vec<LogEntry> {
     control(&state.conn, &keys).log(None, PER_CALL_MAX).await.expect("the log").entries
 }
 
-/// A row in short: status, id, prev, object, event, error, attempts.
+/// Formats a row in short: status, id, prev, object, event, error, attempts.
 fn short(row: &LogEntry) -> String {
     let LogEntry { status, id, prev, object, event, error, attempts, .. } = row;
     let number = |number: &Option<u64>| number.map_or("?".to_owned(), |number| number.to_string());
@@ -101,7 +101,7 @@ fn logging(config: &mut WorkerConfig) {
     config.retry_types.insert("soft".to_owned(), "fixed:1ms,attempts=2,then=complete-with-errors".parse().expect("a policy"));
 }
 
-/// Sends everything but what says how it fails.
+/// Returns a sink that fails an event if its text says so, and delivers the others.
 fn sink() -> Recorder {
     Recorder::with(|offer| match offer.text() {
         text if text.contains("reject") => Act::Stop(Stop::rejected("never")),
@@ -110,7 +110,7 @@ fn sink() -> Recorder {
     })
 }
 
-/// Whatever becomes of events, each has one row, in the order in which they were finalized.
+/// Each event has one row for any result, in the order of finalizing.
 #[tokio::test]
 async fn every_event_that_is_finalized_has_one_row() {
     let redis = Redis::start();
@@ -136,8 +136,7 @@ async fn every_event_that_is_finalized_has_one_row() {
     console.check().await;
 }
 
-/// A call is repeated after its reply was lost, and once more when much has happened since: the log
-/// has each event once.
+/// A call is repeated after its reply was lost, and again much later: the log has each event once.
 #[tokio::test]
 async fn finalizing_twice_leaves_one_row() {
     let redis = Redis::start();
@@ -155,8 +154,8 @@ async fn finalizing_twice_leaves_one_row() {
     assert_eq!(redis.console().await.dead().await.len(), 1);
 }
 
-/// A row says when the worker was given the event, by the clock of Redis, and which attempts failed
-/// before: those of the first of the batch.
+/// A row has the time at which the worker took the event, by the clock of Redis. It also has the
+/// failed attempts, which belong to the first event of the batch.
 #[tokio::test]
 async fn a_row_says_when_the_event_was_taken_and_how_often_it_failed() {
     let redis = Redis::start();
@@ -173,7 +172,7 @@ async fn a_row_says_when_the_event_was_taken_and_how_often_it_failed() {
     }
 }
 
-/// What waits, is held or let go of is not finalized.
+/// An event that waits, is held or is given back is not finalized.
 #[tokio::test]
 async fn what_is_not_finalized_has_no_row() {
     let redis = Redis::start();
@@ -191,8 +190,8 @@ async fn what_is_not_finalized_has_no_row() {
     assert_eq!(shorts(&rows(&mut state).await), ["completed 7 0 work:2 7 - 0"]);
 }
 
-/// Where the log has another type, no event leaves its batch: it is held, as it is, until an
-/// operator has put that right. Then it comes again, under the same id.
+/// If the log has another type, no event leaves its batch. The batch is held unchanged until an
+/// operator has repaired the key. Then it comes again, with the same ids.
 #[tokio::test]
 async fn what_the_log_cannot_take_is_held() {
     let redis = Redis::start();
@@ -218,7 +217,7 @@ async fn what_the_log_cannot_take_is_held() {
         assert_eq!(console.due(object).await, Some(f64::INFINITY));
         assert_eq!(console.list(&state.keys.events_held(object)).await, ["1"]);
     }
-    // What is only tried again later needs no log.
+    // A retry needs no log.
     state.own("w.0", "e", 5, &["1"]).await;
     let (rest, delay) = (Tag { attempts: 1, ..tag(5) }, Some(Duration::from_secs(600)));
     tell(&mut state, on(), &report("e", 5, 0, BatchResult::Hold { rest, delay, reason: "retry: no".into() })).await;
@@ -246,8 +245,8 @@ async fn rows_error(state: &mut State) -> Option<ControlError> {
     control(&state.conn, &keys).log(None, 1).await.err()
 }
 
-/// An event that could not become a dead letter stays, and has no row; those delivered before it
-/// have.
+/// An event that could not become a dead letter stays and has no row. The events delivered before
+/// it have rows.
 #[tokio::test]
 async fn an_event_that_cannot_be_a_dead_letter_has_no_row() {
     let redis = Redis::start();
@@ -261,8 +260,7 @@ async fn an_event_that_cannot_be_a_dead_letter_has_no_row() {
     assert!(held.starts_with("6 0 0 0 quarantine: events.dead: WRONGTYPE "), "{held}");
 }
 
-/// Without it, the log has nothing of what was delivered or went to the dead letters, and no
-/// command is run for it.
+/// With the log off, delivered and dead events have no row, and no command is run for the log.
 #[tokio::test]
 async fn a_log_that_is_off_costs_nothing() {
     let redis = Redis::own(&[]);
@@ -293,7 +291,7 @@ async fn filled(state: &mut State, rows: usize, from_ms: u64) {
     fill.query_async::<()>(&mut state.conn).await.expect("filled");
 }
 
-/// The log is trimmed by count, and by age where that is asked for; a little more is kept.
+/// The log is trimmed by count, and by age if configured. It keeps slightly more.
 #[tokio::test]
 async fn the_log_is_trimmed_by_count_and_by_age() {
     let redis = Redis::start();
@@ -316,7 +314,7 @@ async fn the_log_is_trimmed_by_count_and_by_age() {
     assert!((1..100).contains(&kept[1].0) && kept[1].1 == 1001, "{kept:?}");
 }
 
-/// However much is too much, a call trims a bounded part of it.
+/// A call trims a bounded number of rows.
 #[tokio::test]
 async fn a_call_trims_a_bounded_number_of_rows() {
     let redis = Redis::start();
@@ -340,8 +338,8 @@ async fn connect(state: &mut State, event_log: bool) {
     wire::connect(&mut state.conn, &keys, "", Seen { event_log, ..Seen::default() }).await.expect("connected");
 }
 
-/// An operator finalizes, too: a skipped event is dead in the log where the worker that came last
-/// logs, and only there.
+/// An operator finalizes, too: a skipped event has a row only if the worker that connected last has
+/// its log on.
 #[tokio::test]
 async fn a_skipped_event_is_dead_in_the_log_where_it_is_on() {
     let redis = Redis::start();
@@ -370,7 +368,7 @@ async fn a_skipped_event_is_dead_in_the_log_where_it_is_on() {
     }
 }
 
-/// A worker that may not trim the log is told so before it does anything.
+/// A worker without the right to trim the log is refused before it does anything.
 #[tokio::test]
 async fn the_right_to_trim_is_asked_for() {
     let redis = Redis::own(&[]);
@@ -380,7 +378,7 @@ async fn the_right_to_trim_is_asked_for() {
     assert!(matches!(&connected, Err(ScriptError::Denied(command)) if command == "XTRIM"), "{connected:?}");
 }
 
-/// The log goes on when Redis is out of memory: what is delivered must leave.
+/// The log continues when Redis is out of memory: delivered events must leave.
 #[tokio::test]
 async fn events_are_finalized_and_logged_when_memory_has_run_out() {
     let redis = Redis::own(&[]);
@@ -392,8 +390,8 @@ async fn events_are_finalized_and_logged_when_memory_has_run_out() {
     assert_eq!(shorts(&rows(&mut state).await), ["completed 1 0 work:1 1 - 0"]);
 }
 
-/// Pages go both ways, begin at a row or a time, and are bounded; what is no id of a row is
-/// refused.
+/// Pages are read in both directions, begin at a row or a time, and are bounded. An invalid id of a
+/// row is refused.
 #[tokio::test]
 async fn the_log_is_read_in_pages() {
     let redis = Redis::start();
@@ -431,7 +429,7 @@ fn done(output: &Output) -> String {
 }
 
 /// The command shows the rows of all objects or of one, for people or as JSON lines, with the
-/// event's own time where it is told its member.
+/// event's own time if its member is given.
 #[tokio::test]
 async fn the_command_shows_the_log() {
     let redis = Redis::start();
@@ -458,14 +456,14 @@ async fn the_command_shows_the_log() {
     assert_eq!(seriatim(&redis, &["log", "--since", "yesterday"]).status.code(), Some(2));
 }
 
-/// With --follow it shows what is finalized from then on, until it has enough.
+/// With --follow it shows events finalized from then on, until its limit.
 #[tokio::test]
 async fn the_command_follows_the_log() {
     let redis = Redis::start();
     let mut state = attached(&redis).await;
     state.own("w.0", "work:1", 1, &["1"]).await;
     tell(&mut state, on(), &report("work:1", 1, 1, BatchResult::Done)).await;
-    // Redis knows the script from here on: one call is all it takes.
+    // Loads the script into Redis, so that the command needs only one call.
     assert_eq!(rows(&mut state).await.len(), 1);
     let mut follow = Command::new(env!("CARGO_BIN_EXE_seriatim"));
     follow.args(["--redis", redis.url(), "--namespace", redis.namespace(), "log", "--follow", "--limit", "2", "--json"]);

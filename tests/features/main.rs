@@ -1,5 +1,4 @@
-//! The features, each in a module of its own: what a program can set, call or switch on, from
-//! handlers to the event log.
+//! The features, each in its own module, from handlers to the event log.
 
 #[cfg(feature = "worker")]
 #[path = "../../examples/handlers.rs"]

@@ -1,4 +1,4 @@
-//! Retry policies: what follows when an event fails, and what its attempts survive.
+//! Retry policies: the effect of failures, and the events that attempts survive.
 #![cfg(feature = "worker")]
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
 use crate::support::until;
 
-/// A sink that fails for a time whatever mentions `bad`, and sends the rest.
+/// Returns a sink that fails transiently if the event mentions `bad`, and delivers the others.
 fn failing() -> Recorder {
     Recorder::with(|offer| match offer.text() {
         text if text.contains("bad") => Act::Stop(Stop::transient(format!("no {}", offer.before + 1))),
@@ -27,7 +27,7 @@ fn retry(policy: &str) -> impl FnOnce(&mut WorkerConfig) {
     move |config| config.retry = policy
 }
 
-/// Waits until the object is held with so many failed attempts, and answers how long it will wait,
+/// Waits until the object is held with this many failed attempts. Returns the time until it is due,
 /// in seconds.
 async fn wait_after(console: &Console, object: &str, attempts: usize) -> f64 {
     until(&format!("{object} has failed {attempts} times"), PATIENCE, async || {
@@ -43,7 +43,7 @@ fn is_about(wait: f64, most: f64) -> bool {
     wait > most - 40.0 && wait < most + 2.0
 }
 
-/// A stream, its entries as field and value.
+/// Returns the entries of a stream as fields and values.
 async fn entries(console: &Console, key: &str) -> Vec<Vec<(String, String)>> {
     let entries: Vec<(String, Vec<(String, String)>)> = console.run(&["XRANGE", key, "-", "+"]).await;
     entries.into_iter().map(|(_, fields)| fields).collect()
@@ -53,8 +53,8 @@ fn fields<const N: usize>(fields: [(&str, &str); N]) -> Vec<(String, String)> {
     fields.into_iter().map(|(field, value)| (field.to_owned(), value.to_owned())).collect()
 }
 
-/// Two retries, five minutes apart; then the dead letters have it with its error, and the chain
-/// goes on over it.
+/// Two retries, five minutes apart. Then the event is a dead letter with its error, and the chain
+/// continues without it.
 #[tokio::test]
 async fn three_failures_under_fixed_5m_2_leave_it_in_the_dead_letters_and_the_next_event_runs_with_the_right_prev() {
     let redis = Redis::start();
@@ -78,8 +78,8 @@ async fn three_failures_under_fixed_5m_2_leave_it_in_the_dead_letters_and_the_ne
     console.check().await;
 }
 
-/// The event is over: the log says so, with the error, and the chain goes on over it. No receiver
-/// knows its id.
+/// The event is completed with errors: the log has it with its error, and the chain continues
+/// without it. No receiver knows its id.
 #[tokio::test]
 async fn attempts_used_up_complete_with_errors_and_the_log_says_so() {
     let redis = Redis::start();
@@ -107,7 +107,7 @@ async fn attempts_used_up_complete_with_errors_and_the_log_says_so() {
     console.check().await;
 }
 
-/// The object waits for an operator with the error; each release is one attempt more.
+/// The object waits for an operator, with the error. Each release gives one more attempt.
 #[tokio::test]
 async fn attempts_used_up_hold_the_object_until_an_operator_releases_it() {
     let redis = Redis::start();
@@ -133,7 +133,7 @@ async fn attempts_used_up_hold_the_object_until_an_operator_releases_it() {
     console.until_at_rest().await;
 }
 
-/// One process, several policies: that of the event's type, and for all others its own.
+/// One process with several policies: one for the event's type, and one for all others.
 #[tokio::test]
 async fn a_type_has_a_policy_of_its_own() {
     let redis = Redis::start();
@@ -159,7 +159,7 @@ async fn a_type_has_a_policy_of_its_own() {
     worker.stop().await;
 }
 
-/// A sink that names its own wait changes the wait, and no more than that.
+/// A sink that requests its own wait changes only the wait.
 #[tokio::test]
 async fn a_wait_that_the_sink_names_is_no_attempt_more() {
     let redis = Redis::start();
@@ -179,9 +179,8 @@ async fn a_wait_that_the_sink_names_is_no_attempt_more() {
     assert_eq!((sink.sent()[0].id, sink.sent()[0].prev), (2, 0));
 }
 
-/// However the event comes back, its failures are not forgotten: by a restart under the same name,
-/// by others who take over, after a graceful stop, and where its process was paused beyond its
-/// lease.
+/// The attempts stay counted however the event comes back: after a restart under the same name, a
+/// takeover, a graceful stop, or a pause of its process beyond the lease.
 #[tokio::test]
 async fn attempts_survive_restarts_takeovers_stops_and_pauses() {
     let redis = Redis::start();
@@ -198,7 +197,7 @@ async fn attempts_survive_restarts_takeovers_stops_and_pauses() {
     wait_after(&console, "work:1", 1).await;
     console.release("work:1").await;
     wait_after(&console, "work:1", 2).await;
-    // From now on deliveries stand still: what is counted are deaths, not failures.
+    // From now on deliveries stand still, so deaths are counted, not failures.
     failing_now.store(false, Ordering::SeqCst);
     console.release("work:1").await;
     gate.until_reached(1).await;
@@ -215,13 +214,13 @@ async fn attempts_survive_restarts_takeovers_stops_and_pauses() {
     first.crash().await;
     console.end_lease("first").await;
     gate.until_reached(4).await;
-    // Stopped while the delivery stands still: no grace, so that it is given back.
+    // Stopped without grace while the delivery stands still, so the event is given back.
     second.shutdown.stop_at_once();
     second.ended().await.expect("a stop");
     let third = start(&redis, "third", &sink, retry(hour));
     gate.until_reached(5).await;
     let seen: Vec<_> = sink.offered().iter().map(|offer| (offer.id, offer.attempts, offer.crashes)).collect();
-    // At first it came with the other event behind it. Only deaths count crashes.
+    // At first the batch also had the other event. Only deaths count as crashes.
     assert_eq!(seen, [(1, 0, 0), (1, 1, 0), (1, 2, 0), (1, 2, 1), (1, 2, 1), (1, 2, 2), (1, 2, 2)]);
     failing_now.store(true, Ordering::SeqCst);
     gate.open();
@@ -230,8 +229,8 @@ async fn attempts_survive_restarts_takeovers_stops_and_pauses() {
     assert_eq!(sink.applied_of("work:1")[0], "1");
 }
 
-/// Deaths are counted apart. The event that has killed five workers is held with that error,
-/// however few attempts its policy allows.
+/// Deaths are counted separately. An event that has killed five workers is held with that error,
+/// even if its policy allows fewer attempts.
 #[tokio::test]
 async fn five_deaths_hold_the_event_and_are_no_attempts() {
     let redis = Redis::start();
@@ -255,8 +254,8 @@ async fn five_deaths_hold_the_event_and_are_no_attempts() {
     other.stop().await;
 }
 
-/// A graceful stop, a pause of the process and an unavailable sink are no failures of an event: one
-/// attempt is all it has here, and it is delivered.
+/// A graceful stop, a pause of the process and an unavailable sink are not failures of an event.
+/// The event has only one attempt here, and is delivered.
 #[tokio::test]
 async fn a_stop_a_pause_and_an_unavailable_sink_count_nothing() {
     let redis = Redis::start();
@@ -272,7 +271,7 @@ async fn a_stop_a_pause_and_an_unavailable_sink_count_nothing() {
     console.emit("work:1", "1").await;
     let worker = start(&redis, "w", &sink, once());
     sink.until_offered(3).await;
-    // The sink is unavailable when it stops: the batch is held for others.
+    // The sink is unavailable at the stop: the batch is held for other workers.
     worker.stop().await;
     down.store(false, Ordering::SeqCst);
     let worker = start(&redis, "w", &sink, once());
@@ -287,8 +286,8 @@ async fn a_stop_a_pause_and_an_unavailable_sink_count_nothing() {
     console.until_at_rest().await;
 }
 
-/// An object that waits has no worker. With one slot, more objects wait than there are slots, and
-/// all others go on.
+/// A waiting object has no worker. With one slot, more objects wait than there are slots, and all
+/// others continue.
 #[tokio::test]
 async fn waiting_occupies_no_slot() {
     let redis = Redis::start();
@@ -313,7 +312,7 @@ async fn waiting_occupies_no_slot() {
     worker.finish().await;
 }
 
-/// Where the log cannot be written, the event is held rather than lost with its error.
+/// If the log cannot be written, the event is held, not lost with its error.
 #[tokio::test]
 async fn an_event_that_the_log_cannot_take_is_held() {
     let redis = Redis::start();

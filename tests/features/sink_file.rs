@@ -1,5 +1,5 @@
-//! The sink `file:PATH` on real files: what it writes, what it cuts, whom it refuses, and what it
-//! does when the disk is full.
+//! The sink `file:PATH` on real files: its lines, the removal of torn lines, refused files, and a
+//! full disk.
 #![cfg(feature = "worker")]
 
 use std::fs;
@@ -16,7 +16,7 @@ use seriatim::consume::{Envelope, Gate, Start, Verdict};
 use seriatim::event::ObjectName;
 use seriatim::sink::{Batch, Context, Delivered, File, Sink, SinkError, Spec, Stop};
 
-/// Where a test process that was started by a test finds its file.
+/// Environment variable with the file of a child test process.
 const CHILD_FILE: &str = "SERIATIM_TEST_SINK_FILE";
 
 fn batch(object: &str, first: u64, prev: u64, payloads: &[&str]) -> Batch {
@@ -36,7 +36,7 @@ fn line(id: u64) -> String {
     format!("{{\"id\":{id},\"prev\":0,\"object\":\"o\",\"event\":{{}}}}\n")
 }
 
-/// Runs one test of this file in a process of its own; `shell` is run before it.
+/// Runs one test of this file in its own process; the shell text runs first.
 fn child(test: &str, shell: &str, file: &Path) -> Output {
     Command::new("sh")
         .arg("-c")
@@ -60,7 +60,7 @@ async fn each_event_is_one_line_exactly() {
     let path = dir.path().join("out.ndjson");
     let sink = File::open(&path).expect("opens");
     assert_eq!(deliver(&sink, &batch("work:\"1\"", 12, 7, &["{\"a\":\r\n 1}", "[ 2 ]"])).await, Delivered::all());
-    // Nothing is closed or dropped yet: delivered means that it is there.
+    // Nothing is closed or dropped yet: a delivered event is already in the file.
     let expected = "{\"id\":12,\"prev\":7,\"object\":\"work:\\\"1\\\"\",\"event\":{\"a\":   1}}\n\
                     {\"id\":13,\"prev\":12,\"object\":\"work:\\\"1\\\"\",\"event\":[ 2 ]}\n";
     assert_eq!(read(&path), expected);
@@ -137,7 +137,7 @@ fn a_second_sink_is_refused_and_the_file_is_free_again_after_the_first() {
     drop(File::open(&path).expect("free again"));
 }
 
-/// Run by the test above in another process; on its own it has nothing to do.
+/// Run by the test above in another process. Alone it does nothing.
 #[test]
 fn child_is_refused() {
     let Some(path) = std::env::var_os(CHILD_FILE) else { return };
@@ -145,16 +145,15 @@ fn child_is_refused() {
     assert!(matches!(error, SinkError::Locked { .. }), "{error}");
 }
 
-/// The limit on a file's size stands for the full disk: like it, it lets a part of a write through
-/// and then fails.
+/// The limit on a file's size simulates a full disk: a part of a write succeeds, the rest fails.
 #[test]
 fn a_full_disk_makes_the_sink_unavailable_and_cuts_the_partial_write() {
     let dir = tempfile::tempdir().expect("a directory");
-    // The signal that comes with the limit would end the process.
+    // Ignores the signal of the limit, which would end the process.
     passed(&child("child_with_a_full_disk", "trap '' XFSZ;", &dir.path().join("out.ndjson")));
 }
 
-/// Run by the test above in another process, because the limit holds for all of it.
+/// Run by the test above in another process, because the limit applies to the whole process.
 #[tokio::test]
 async fn child_with_a_full_disk() {
     let Some(path) = std::env::var_os(CHILD_FILE) else { return };
@@ -173,7 +172,7 @@ async fn child_with_a_full_disk() {
         assert!(error.starts_with(&expected), "{error}");
         assert_eq!(read(path), line(1));
     }
-    // What still fits goes on.
+    // Smaller events that still fit are delivered.
     assert_eq!(deliver(&sink, &batch("o", 4, 0, &["{}"])).await, Delivered::all());
     setrlimit(Resource::Fsize, before).expect("the old limit");
     assert_eq!(deliver(&sink, &batch("large", 2, 0, &["1", &large])).await, Delivered::all());
@@ -257,7 +256,7 @@ async fn a_dropped_delivery_leaves_whole_lines_and_a_working_sink() {
     for id in 1..=100 {
         let dropped = batch("dropped", id, id - 1, &["{}"]);
         let mut delivery = std::pin::pin!(deliver(&sink, &dropped));
-        // Polled once, so it is on its way, and dropped.
+        // Polled once, so that the delivery has begun, then dropped.
         let _ = futures_util::poll!(&mut delivery);
     }
     assert_eq!(deliver(&sink, &batch("o", 1, 0, &["{}"])).await, Delivered::all());
@@ -273,7 +272,7 @@ async fn a_dropped_delivery_leaves_whole_lines_and_a_working_sink() {
     }
 }
 
-/// The lock of a process that was just killed may outlive it for a moment: opening waits for it.
+/// The lock of a killed process may outlive it for a moment. Opening waits for it.
 #[test]
 fn a_killed_process_leaves_a_file_that_opens() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -300,6 +299,6 @@ async fn child_holds_the_file() {
     let Some(path) = std::env::var_os(CHILD_FILE) else { return };
     let sink = File::open(path).expect("opens");
     assert_eq!(deliver(&sink, &batch("o", 1, 0, &["{}"])).await, Delivered::all());
-    // The test kills this process; the bound is only for a test that died before it could.
+    // The test kills this process. The time limit is only for a test that died before.
     tokio::time::sleep(Duration::from_secs(60)).await;
 }

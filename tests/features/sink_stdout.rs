@@ -1,4 +1,4 @@
-//! The sink `stdout` over a real pipe: a reader that is slow, and one that goes away.
+//! The sink `stdout` with a real pipe: a slow reader, and a reader that goes away.
 #![cfg(feature = "worker")]
 
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -8,7 +8,7 @@ use seriatim::consume::Envelope;
 use seriatim::event::ObjectName;
 use seriatim::sink::{self, Batch, Context, Delivered, Sink as _, Stop};
 
-/// Set in the processes that these tests start; tells how many events to write.
+/// Environment variable of the child processes: the number of events to write.
 const CHILD: &str = "SERIATIM_TEST_SINK_STDOUT";
 
 fn start(events: u64) -> Child {
@@ -49,7 +49,7 @@ fn lines_reach_the_reader_whole_and_in_order() {
     let mut child = start(2000);
     let out = child.stdout.take().expect("a pipe");
     let mut next = 1;
-    // What the test program itself prints stands between the lines of the sink, never inside one.
+    // The test program's own output is between the lines of the sink, never inside one.
     for line in BufReader::new(out).lines().map(|line| line.expect("text")) {
         let Some(at) = line.find("{\"id\"") else { continue };
         let envelope = Envelope::parse(&line.as_bytes()[at..]).expect("a whole line");

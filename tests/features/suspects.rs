@@ -1,5 +1,5 @@
-//! Events that may have killed their worker: few of them are in hand at a time, so that a death
-//! puts nothing else aside.
+//! Events that may have killed their worker: few of them are in flight at a time, so that a death
+//! holds no other event.
 #![cfg(feature = "worker")]
 
 use std::collections::BTreeSet;
@@ -18,13 +18,13 @@ use crate::support::recorder::{Act, Gate, Offer, Recorder};
 use crate::support::running::{Running, config, start};
 use crate::support::{Redis, until};
 
-/// Drops the worker in the middle of its work; its lease ends.
+/// Drops the worker during its work, and ends its lease.
 async fn kill(console: &Console, worker: Running) {
     worker.crash().await;
     console.end_lease("w").await;
 }
 
-/// The crashes of all batches in hand.
+/// Returns the crashes of all batches in flight.
 async fn crashes_in_hand(console: &Console) -> Vec<u32> {
     let pattern = format!("{}event.worker:*:event.id", console.keys.prefix());
     let keys: Vec<String> = console.run(&["KEYS", &pattern]).await;
@@ -36,9 +36,9 @@ async fn crashes_in_hand(console: &Console) -> Vec<u32> {
     crashes
 }
 
-/// A sink stood still, and five deaths of its process put 256 healthy objects aside for an
-/// operator, with the one that was the cause. From two crashes on, few such events are in hand at a
-/// time, and the last one is alone.
+/// Story: a sink stood still, and five deaths of its process held 256 healthy objects for an
+/// operator, together with the one that was the cause. Now, from two crashes on, few such events
+/// are in flight at a time, and the last one is alone.
 #[tokio::test]
 async fn five_deaths_put_only_the_killer_aside() {
     const OBJECTS: usize = 300;
@@ -56,7 +56,7 @@ async fn five_deaths_put_only_the_killer_aside() {
     for n in 1..OBJECTS {
         console.emit(&format!("work:{n}"), "1").await;
     }
-    // All that are in hand count two crashes.
+    // All events in flight count two crashes.
     for deaths in 0..2 {
         let worker = run();
         let full = |crashes: &Vec<u32>| crashes.iter().filter(|crashes| **crashes == deaths).count() == 256;
@@ -82,7 +82,7 @@ async fn five_deaths_put_only_the_killer_aside() {
     console.check().await;
 }
 
-/// A program that claims by hand, with a runtime of its own, so that it can die.
+/// A program that claims by hand, with its own runtime, so that it can die.
 struct Program {
     runtime: Runtime,
     claims: Arc<Claims>,
@@ -98,22 +98,22 @@ impl Program {
         Self { runtime, claims }
     }
 
-    /// In the program's runtime.
+    /// Calls `try_next` in the program's runtime.
     async fn try_next(&self) -> Option<Claimed> {
         let claims = Arc::clone(&self.claims);
         self.runtime.spawn(async move { claims.try_next().await }).await.expect("no panic").expect("asked")
     }
 
-    /// The same, and waits for one.
+    /// Calls `next` in the program's runtime.
     async fn next(&self) -> Claimed {
         let claims = Arc::clone(&self.claims);
         let next = self.runtime.spawn(async move { claims.next().await });
         tokio::time::timeout(PATIENCE, next).await.expect("one is due").expect("no panic").expect("claimed")
     }
 
-    /// Ends in the middle of whatever it does; its lease ends.
+    /// Ends the program at any point, and ends its lease.
     async fn kill(self, console: &Console, in_hand: Vec<Claimed>) {
-        // Nothing is given back: whatever would do that ends with the runtime.
+        // Nothing is given back: the tasks for that end with the runtime.
         let over = tokio::task::spawn_blocking(move || self.runtime.shutdown_timeout(PATIENCE));
         over.await.expect("no panic");
         drop((in_hand, self.claims));
@@ -121,8 +121,8 @@ impl Program {
     }
 }
 
-/// Claims whatever there is room for, until that has the killer in it. If nothing more comes, what
-/// is in hand is committed.
+/// Claims events as long as there is room, until the killer is among them. If no more events come,
+/// commits those in flight.
 async fn claim_the_killer(program: &Program) -> Vec<Claimed> {
     loop {
         let in_hand = claim_all(program).await;
@@ -144,8 +144,8 @@ async fn claim_all(program: &Program) -> Vec<Claimed> {
     in_hand
 }
 
-/// The same for claims by hand: a program that claimed all there was, and died five times, put
-/// everything aside that it had in hand.
+/// The same for claims by hand. Story: a program claimed all events and died five times, and all of
+/// them were held.
 #[tokio::test]
 async fn five_deaths_of_a_program_put_only_the_killer_aside() {
     const OBJECTS: usize = 40;
@@ -156,7 +156,7 @@ async fn five_deaths_of_a_program_put_only_the_killer_aside() {
     for n in 1..OBJECTS {
         console.emit(&format!("work:{n}"), "1").await;
     }
-    // All are in hand, and count two crashes.
+    // All events are in flight, and count two crashes.
     for deaths in 0..2 {
         let program = run().await;
         let in_hand = claim_all(&program).await;
@@ -188,8 +188,8 @@ async fn five_deaths_of_a_program_put_only_the_killer_aside() {
     program.kill(&console, Vec::new()).await;
 }
 
-/// A program with one slot waits for events: the call behind the wait has room for the suspect that
-/// falls due meanwhile.
+/// A program with one slot waits for events. The call behind the wait has room for the suspect that
+/// becomes due meanwhile.
 #[tokio::test]
 async fn who_waits_gets_a_suspect() {
     let redis = Redis::start();
@@ -207,8 +207,9 @@ async fn who_waits_gets_a_suspect() {
     }
 }
 
-/// The call behind the wait for a marker had no room for suspects and put off the one that was due
-/// at its end. A worker with one free slot makes no other call: the event was never delivered.
+/// Story: the call behind the wait for a marker had no room for suspects, and put off the one that
+/// was due at its end. A worker with one free slot makes no other call, so the event was never
+/// delivered.
 #[tokio::test]
 async fn a_worker_with_one_slot_gets_a_suspect() {
     let redis = Redis::start();
@@ -223,8 +224,8 @@ async fn a_worker_with_one_slot_gets_a_suspect() {
     console.until_at_rest().await;
 }
 
-/// An event that has killed too many workers may end as attempts do. Nothing else delivers it
-/// again, and its object goes on.
+/// An event that has killed too many workers may end like used-up attempts. It is not delivered
+/// again, and its object continues.
 #[rstest]
 #[case::dead_letter(UsedUp::DeadLetter)]
 #[case::complete(UsedUp::CompleteWithErrors)]

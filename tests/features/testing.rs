@@ -1,4 +1,4 @@
-//! The test kit without Redis: it runs handlers as a worker does, and says what they did. The
+//! The test kit without Redis: it runs handlers as a worker does, and returns their results. The
 //! handlers of the example are tested with it.
 #![cfg(feature = "worker")]
 
@@ -24,14 +24,14 @@ fn moved() -> TestEvent {
     event(&json!({"type": "moved"}))
 }
 
-/// What `assert_…` says where it panics.
+/// Returns the panic message of an `assert_…` function.
 fn refused<T>(assertion: impl FnOnce() -> T) -> String {
     let panic = catch_unwind(AssertUnwindSafe(assertion)).map(drop).expect_err("the assertion fails");
     panic.downcast_ref::<String>().expect("a text").clone()
 }
 
-/// The handlers of the example: paid at the second attempt, charged once, too much is a dead
-/// letter, and what is closed is archived.
+/// The handlers of the example: paid at the second attempt, charged once, a dead letter for too
+/// large an amount, and a closed order is archived.
 #[tokio::test]
 async fn the_example_is_tested_with_the_kit() {
     let test = HandlerTest::new(crate::example::handlers(&Shutdown::new()).expect("a set"));
@@ -51,8 +51,8 @@ async fn the_example_is_tested_with_the_kit() {
     test.run(archived).await.assert_delivered().assert_succeeded("stop");
 }
 
-/// A second run of an event is a retry: what has succeeded, a handler or a subtask, does not run
-/// again. Another event, and a test that has forgotten, begin anew.
+/// A second run of an event is a retry: successful handlers and subtasks do not run again. For
+/// another event, or after `forget`, all of them run.
 #[tokio::test]
 async fn a_second_run_does_what_a_retry_does() {
     let (mail, charged) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
@@ -109,8 +109,7 @@ async fn a_second_run_does_what_a_retry_does() {
     assert_eq!(counts(), (3, 3));
 }
 
-/// Each handler has an outcome of its own, and the event becomes what the worker makes of all of
-/// them.
+/// Each handler has its own outcome, and the event gets the same result as in a worker.
 #[tokio::test]
 async fn every_way_to_end_is_told() {
     let handlers = Handlers::builder()
@@ -144,8 +143,8 @@ async fn every_way_to_end_is_told() {
     assert_eq!(ran.outcome("slow"), Some(&HandlerOutcome::TimedOut(Duration::from_millis(5))));
 }
 
-/// What a handler is told is what the test chose; an event that it does not take, and one for which
-/// there is no handler, are dead letters.
+/// A handler's context has the values chosen by the test. An event that it cannot deserialize, and
+/// an event without a handler, become dead letters.
 #[tokio::test]
 async fn a_handler_is_told_what_the_test_chose() {
     let seen = Arc::new(Mutex::new(String::new()));
@@ -172,8 +171,8 @@ async fn a_handler_is_told_what_the_test_chose() {
     assert!(HandlerTest::one("", |_: Value, _| async { Ok(()) }).is_err());
 }
 
-/// A cancelled delivery drops the futures of the handlers and fires their token; what has ended
-/// before is kept.
+/// A cancelled delivery drops the futures of the handlers and fires their token. Earlier successes
+/// are kept.
 #[tokio::test]
 async fn a_run_can_be_cancelled() {
     let (waiting, token) = (Arc::new(Notify::new()), Arc::new(Mutex::new(CancellationToken::new())));
@@ -202,7 +201,7 @@ async fn a_run_can_be_cancelled() {
     assert_eq!(again.outcome("quick"), Some(&HandlerOutcome::SucceededBefore));
 }
 
-/// The limits of what a handler emits are those of a worker.
+/// The limits of emits are those of a worker.
 #[tokio::test]
 async fn what_a_worker_refuses_is_refused() {
     let test = HandlerTest::one("emits", |_: Value, cx: HandlerContext| async move {
@@ -217,7 +216,7 @@ async fn what_a_worker_refuses_is_refused() {
     assert_eq!(ran.assert_delivered().emitted().len(), seriatim::handlers::EMITS_MAX);
 }
 
-/// The limit of subtasks is that of a worker: it counts those of earlier runs, and one more is
+/// The limit of subtasks is that of a worker: subtasks of earlier runs count, and one more is
 /// refused without running.
 #[tokio::test]
 async fn one_subtask_too_many_is_refused() {
@@ -243,7 +242,7 @@ async fn one_subtask_too_many_is_refused() {
     assert_eq!(runs.load(Relaxed), 1000);
 }
 
-/// A failed assertion tells all that happened.
+/// A failed assertion shows all results.
 #[tokio::test]
 async fn a_failed_assertion_tells_what_happened() {
     let handlers = Handlers::builder()

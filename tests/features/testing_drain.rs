@@ -1,4 +1,4 @@
-//! `testing::drain`: a worker runs until nothing is left to do, and what happened is returned.
+//! `testing::drain`: runs a worker until no work is left, and returns the results.
 #![cfg(feature = "worker")]
 
 use std::time::Duration;
@@ -19,8 +19,8 @@ fn worker(redis: &Redis, handlers: &Handlers) -> WorkerBuilder {
     Worker::builder(redis.url()).config(config(redis, "w")).sink(handlers.clone())
 }
 
-/// Everything that can be handled is, what handlers emit too; and what waits is told, not waited
-/// for.
+/// Every event that can be handled is handled, including emitted ones. Waiting objects are
+/// returned, not waited for.
 #[tokio::test]
 async fn what_happened_and_what_is_left_is_returned() {
     let redis = Redis::start();
@@ -78,7 +78,7 @@ async fn what_happened_and_what_is_left_is_returned() {
     assert_eq!(first.result("pay"), Some(json!({"attempt": 1})));
     console.check().await;
 
-    // A second drain finds nothing; one after the retry is due goes on.
+    // A second drain finds no work; a drain after the due time of the retry continues.
     let again = drain(self::worker(&redis, &handlers), PATIENCE).await.expect("drained");
     assert_eq!((again.events.len(), again.held.len(), again.paused.len()), (0, 2, 1));
     console.emit("order:7", event("soon")).await;
@@ -87,7 +87,7 @@ async fn what_happened_and_what_is_left_is_returned() {
     assert!(seen.failures == 1 && matches!(seen.fate, Fate::Retry { .. } | Fate::Delivered), "{seen:?}");
 }
 
-/// What a dead process had in hand is taken over, and then handled.
+/// The batches of a dead process are taken over and handled.
 #[tokio::test]
 async fn what_a_dead_process_had_in_hand_is_handled() {
     let redis = Redis::start();
@@ -105,7 +105,7 @@ async fn what_a_dead_process_had_in_hand_is_handled() {
     assert_eq!(drained.of("order:1").count(), 2);
 }
 
-/// Where it does not come to an end, a typed error says what is left, and what has happened.
+/// If the work does not end, a typed error has the remaining work and the results so far.
 #[tokio::test]
 async fn patience_comes_to_an_end() {
     let redis = Redis::start();

@@ -1,11 +1,11 @@
-//! What `check` tells of a state that is broken in one place, word for word, and what it says
-//! nothing of.
+//! The exact findings of `check` for a state that is broken in one place, and states without
+//! findings.
 
 use super::state::State;
 use super::support::Redis;
 use crate::support::control;
 
-/// What is told, without the namespace.
+/// Returns the findings, without the namespace.
 async fn told(state: &mut State) -> Vec<String> {
     let keys = state.keys.clone();
     let report = control(&state.conn, &keys).check().await.expect("a report");
@@ -13,7 +13,7 @@ async fn told(state: &mut State) -> Vec<String> {
     report.violations.iter().map(|found| format!("{} {}: {}", found.invariant, found.subject, text(&found.what))).collect()
 }
 
-/// A clean state after these commands, with `@` for the namespace and `~` for a blank.
+/// Makes a clean state, then runs these commands, with `@` for the namespace and `~` for a blank.
 async fn broken_by(state: &mut State, commands: &str) {
     state.run("FLUSHDB", &[]).await;
     state.clean().await;
@@ -26,7 +26,7 @@ async fn broken_by(state: &mut State, commands: &str) {
 }
 
 async fn each(cases: &[(&str, &str)]) {
-    // A server of our own, for it is flushed.
+    // A server of the test's own, because it is flushed.
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     for (commands, expected) in cases {
@@ -186,7 +186,7 @@ async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
     .await;
 }
 
-/// Neither an owner that is none nor a holder that nothing leads to covers what is queued.
+/// Neither an invalid owner, nor a worker whose list lacks the object, covers queued events.
 #[tokio::test]
 async fn what_nobody_has_is_told_with_what_is_queued() {
     const QUEUED: &str = "I1 object x: has 1 events queued, but no marker, no worker that has it, and is not held";
@@ -202,7 +202,7 @@ async fn what_nobody_has_is_told_with_what_is_queued() {
     }
 }
 
-/// The last that is right, before what is wrong.
+/// Values at the very edge of validity give no finding.
 #[tokio::test]
 async fn what_is_just_right_is_not_told() {
     let redis = Redis::own(&[]);

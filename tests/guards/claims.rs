@@ -1,4 +1,4 @@
-//! `advance`: which names a slot claims, and what becomes of the others.
+//! `advance`: the names that a slot claims, and the treatment of the others.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use crate::state::State;
 use crate::support::Redis;
 use crate::{BOUNDS, ask, attach, attached, objects, pop};
 
-/// A call failed after it had taken a batch away, and no event has come since: the slot owns an
-/// object that has nothing. It lets go of it, or whatever is pushed later would wait behind an
-/// owner that does nothing.
+/// A call failed after it had removed a batch, and no event has come since: the slot owns an object
+/// without events. The next call releases it; otherwise later events would wait behind an idle
+/// owner.
 #[tokio::test]
 async fn an_owned_object_without_events_is_let_go_of() {
     let redis = Redis::start();
@@ -27,8 +27,8 @@ async fn an_owned_object_without_events_is_let_go_of() {
     console.check().await;
 }
 
-/// A reply was lost, and a pop has moved another name into the slot's list since: the batch is of
-/// the object that the slot owns.
+/// A reply was lost, and a pop has moved another name into the slot's list since. The repeated
+/// batch is of the object that the slot owns.
 #[tokio::test]
 async fn a_lost_batch_is_of_the_object_the_slot_owns() {
     let redis = Redis::start();
@@ -43,8 +43,8 @@ async fn a_lost_batch_is_of_the_object_the_slot_owns() {
     assert_eq!(objects(&answer), ["work:1"]);
 }
 
-/// The empty name only wakes: even where somebody has pushed events without a name, it is no
-/// object.
+/// The empty name only wakes a worker. It is not an object, even if a program has pushed events
+/// under it.
 #[tokio::test]
 async fn the_empty_name_is_no_object() {
     let redis = Redis::start();
@@ -60,8 +60,7 @@ async fn the_empty_name_is_no_object() {
     assert_eq!(console.list(&state.keys.events("")).await, ["1", "2"]);
 }
 
-/// Two pops have filled one slot's list: the slot takes one object, and the other one is there for
-/// others.
+/// Two pops have filled one slot's list. The slot takes one object, and the other becomes a marker.
 #[tokio::test]
 async fn a_slot_takes_one_of_two_names() {
     let redis = Redis::start();
@@ -78,7 +77,7 @@ async fn a_slot_takes_one_of_two_names() {
     console.check().await;
 }
 
-/// Two pops have moved the same name, for two slots: one of them gets the object.
+/// Two pops have moved the same name, for two slots. One slot gets the object.
 #[tokio::test]
 async fn of_two_slots_with_one_name_the_first_gets_the_object() {
     let redis = Redis::start();
@@ -95,8 +94,8 @@ async fn of_two_slots_with_one_name_the_first_gets_the_object() {
     console.check().await;
 }
 
-/// A pop has moved a marker, and by now its slot may claim nothing: the marker goes back, or its
-/// events would wait for a renewal.
+/// A pop has moved a marker, but its slot may claim nothing now. The marker goes back; otherwise
+/// its events would wait for a renewal.
 #[tokio::test]
 async fn a_name_that_may_not_be_claimed_becomes_a_marker_again() {
     let redis = Redis::start();
@@ -114,7 +113,7 @@ async fn a_name_that_may_not_be_claimed_becomes_a_marker_again() {
     assert_eq!(console.list(&keys.worker_object("w.0")).await, Vec::<String>::new());
 }
 
-/// The reply is full before the second slot's turn: the name in its list is there for others.
+/// The reply is full before the second slot's turn. The name in its list becomes a marker.
 #[tokio::test]
 async fn a_name_for_which_the_reply_has_no_room_becomes_a_marker_again() {
     let redis = Redis::start();
@@ -130,9 +129,9 @@ async fn a_name_for_which_the_reply_has_no_room_becomes_a_marker_again() {
     console.check().await;
 }
 
-/// A call failed after it had taken a batch away: its slot owns an object without a batch. Where it
-/// may claim nothing, the object is held for others; as a marker of an object that has an owner it
-/// would be dropped.
+/// A call failed after it had removed a batch: its slot owns an object without a batch. If the slot
+/// may claim nothing, the object is held. A marker would be dropped, because the object has an
+/// owner.
 #[tokio::test]
 async fn an_owned_object_that_may_not_be_claimed_is_held() {
     let redis = Redis::start();
@@ -147,8 +146,8 @@ async fn an_owned_object_that_may_not_be_claimed_is_held() {
     console.check().await;
 }
 
-/// A name in `objects.held` whose object is not held, left by hand or by another program: it would
-/// be due for ever.
+/// A name in `objects.held` whose object is not held, left by hand or by another program, is
+/// dropped. Otherwise it would be due for ever.
 #[tokio::test]
 async fn a_due_name_that_is_not_held_is_dropped() {
     let redis = Redis::start();
@@ -166,8 +165,8 @@ async fn a_due_name_that_is_not_held_is_dropped() {
     assert_eq!(console.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.0"));
 }
 
-/// The owner's key of a held object was evicted. What had come later was delivered before the
-/// batch, with higher ids, and the batch was never delivered.
+/// Story: the owner key of a held object was evicted. Later events were delivered before the batch,
+/// with higher ids, and the batch was never delivered.
 #[tokio::test]
 async fn a_held_batch_whose_owner_was_evicted_comes_first() {
     let redis = Redis::start();
@@ -184,8 +183,8 @@ async fn a_held_batch_whose_owner_was_evicted_comes_first() {
     assert_eq!(redis.console().await.text(&keys.event_worker("work:1")).await.as_deref(), Some("w.1"));
 }
 
-/// A due held object is put aside, for nobody can tell its owner. The marker of it that the call
-/// has read leads nowhere from then on.
+/// A due held object is quarantined, because its owner cannot be read. The marker of it in the same
+/// call then leads to no event.
 #[tokio::test]
 async fn what_was_put_aside_is_told_once() {
     let redis = Redis::start();
@@ -202,9 +201,9 @@ async fn what_was_put_aside_is_told_once() {
     assert_eq!(quarantined.len(), 1, "{quarantined:?}");
 }
 
-/// A call takes 4,096 events at most, of which the first of each batch counts as four: the calls in
-/// which each object has one event would take longest otherwise. What is behind the first events
-/// comes with later batches.
+/// A call takes at most 4,096 events; the first event of each batch counts as four. Otherwise calls
+/// with one event per object would take longest. Events behind the first ones come with later
+/// batches.
 #[tokio::test]
 async fn the_first_event_of_a_batch_counts_as_four() {
     const OBJECTS: usize = 100;
@@ -223,12 +222,13 @@ async fn the_first_event_of_a_batch_counts_as_four() {
     let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
     let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
     let counts: Vec<usize> = batches.iter().map(|batch| batch.events.len()).collect();
-    // 100 first ones count as 400, and 13 times 299 more reach the limit.
+    // 100 first events count as 400, and 13 times 299 more reach the limit.
     assert_eq!(counts, [vec![300; 13], vec![1; OBJECTS - 13]].concat());
 }
 
-/// Thousands of objects are due, and none of them can be claimed: their owners' keys were evicted,
-/// or their batches are gone. One call let all of them go, and Redis did nothing else for as long.
+/// Story: thousands of objects were due, but none could be claimed: their owner keys were evicted,
+/// or their batches were absent. One call released all of them, and Redis did nothing else
+/// meanwhile.
 #[tokio::test]
 async fn a_call_lets_so_many_due_objects_go_and_no_more() {
     for (why, most) in [("evicted", 256), ("batch gone", 64)] {

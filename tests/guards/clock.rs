@@ -1,4 +1,4 @@
-//! `adopt`: what it makes of a clock that has stepped, and what is not its to move.
+//! `adopt`: the correction of a clock that has stepped, and times that must not move.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ async fn due_ms(state: &mut State, object: &str) -> u64 {
     score as u64
 }
 
-/// The clock stepped ahead by an hour, and back again. A pause that was set before lifted itself an
-/// hour early, and a retry came an hour early: all times moved by the whole step, also those that
+/// Story: the clock stepped ahead by an hour, and back again. A pause set before then ended an hour
+/// early, and a retry came an hour early: all times moved by the whole step, including those that
 /// were right again.
 #[tokio::test]
 async fn what_was_written_before_a_step_ahead_stays_when_the_clock_steps_back() {
@@ -59,9 +59,9 @@ async fn what_was_written_before_a_step_ahead_stays_when_the_clock_steps_back() 
     assert!(ends_since.abs_diff(now + HOUR_MS) < MINUTE_MS, "{since}");
 }
 
-/// Rules had become a string when the clock stepped back. The call that was to move them failed
-/// behind its first write: the step was forgotten, and held objects waited for an hour, also when
-/// the key was repaired.
+/// Story: the rules key had become a string when the clock stepped back. The call that moves the
+/// times failed behind its first write. The step was forgotten, and held objects waited for an
+/// hour, even after the repair.
 #[tokio::test]
 async fn rules_of_a_wrong_type_do_not_keep_held_objects_from_moving() {
     let redis = Redis::start();
@@ -78,8 +78,8 @@ async fn rules_of_a_wrong_type_do_not_keep_held_objects_from_moving() {
     assert!(due.abs_diff(now + MINUTE_MS) < MINUTE_MS, "due in {} ms", due - now);
 }
 
-/// While a step ahead is fresh, nothing is taken over. The name waits as one does that is alive: it
-/// is not the first of each sweep.
+/// Shortly after a step ahead, nothing is taken over. The name gets a later look, like a living
+/// one, so it is not the first of each sweep.
 #[tokio::test]
 async fn a_name_is_looked_at_later_after_a_step_ahead() {
     let redis = Redis::start();
@@ -98,8 +98,8 @@ async fn a_name_is_looked_at_later_after_a_step_ahead() {
     assert!(next > now as f64, "{next}");
 }
 
-/// How far a step back may go beyond the step ahead before it, so that what was written before the
-/// two stays: 5 s, and no more.
+/// A step back may be up to 5 s longer than the step ahead before it, and times written before both
+/// still stay.
 #[tokio::test]
 async fn a_step_back_undoes_a_step_ahead_of_its_length() {
     let redis = Redis::start();

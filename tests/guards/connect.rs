@@ -12,8 +12,8 @@ fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
 }
 
-/// Nobody knows which ids were given before a namespace was emptied: it begins at the time, and
-/// only then.
+/// The ids given before a namespace was emptied are unknown. So a new namespace begins at the time,
+/// and only a new one.
 #[tokio::test]
 async fn a_new_namespace_begins_at_the_time() {
     let redis = Redis::start();
@@ -29,7 +29,7 @@ async fn a_new_namespace_begins_at_the_time() {
     }
 }
 
-/// Its own data went, but not the counter: ids go on behind it.
+/// The namespace's meta key was lost, but not the counter: ids continue behind it.
 #[tokio::test]
 async fn a_new_namespace_does_not_begin_below_the_counter() {
     let redis = Redis::start();
@@ -41,8 +41,8 @@ async fn a_new_namespace_does_not_begin_below_the_counter() {
     assert!(connected.counter > counter, "{connected:?}");
 }
 
-/// The counter is always there from the first connection on, so that one that is absent was
-/// evicted: it jumps, whatever the first id.
+/// The counter exists from the first connection on. So an absent counter was evicted, and it jumps,
+/// even if a first id is chosen.
 #[tokio::test]
 async fn an_absent_counter_was_evicted() {
     let redis = Redis::start();
@@ -58,18 +58,18 @@ async fn an_absent_counter_was_evicted() {
     assert!(connected.changed && connected.counter >= began, "{connected:?}");
 }
 
-/// A Redis that was emptied knows nothing; the process has seen more ids than any jump is long.
+/// Redis was emptied, and the process has seen an id beyond any jump.
 #[tokio::test]
 async fn the_counter_jumps_beyond_every_id_seen() {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys());
-    // Ahead of the time.
+    // An id ahead of the time.
     let seen = Seen { highest: 5_000_000_000_000_000, ..Seen::default() };
     let connected = wire::connect(&mut conn, keys, "replication-1", seen).await.expect("an answer");
     assert!(connected.changed && connected.counter > seen.highest, "{connected:?}");
 }
 
-/// Whoever comes first says which version the data has.
+/// The first process to connect records the version of the data.
 #[tokio::test]
 async fn the_version_is_written_down() {
     let redis = Redis::start();
@@ -79,7 +79,7 @@ async fn the_version_is_written_down() {
     assert_eq!(version, "2");
 }
 
-/// An unknown replication id is no other one: the counter stays where it is.
+/// An unknown replication id does not count as a different one: the counter stays.
 #[tokio::test]
 async fn an_unknown_replication_id_changes_nothing() {
     let redis = Redis::start();

@@ -1,4 +1,4 @@
-//! `dead`: where a call ends.
+//! `dead`: the limit of one call.
 
 use seriatim::control::By;
 use seriatim::control::dead::{Settle, Settled};
@@ -9,7 +9,7 @@ use crate::support::Redis;
 
 const MIB: usize = 1 << 20;
 
-/// A call ends behind the event with which it has settled 1 MiB, and not one byte before.
+/// A call ends with the event that brings it to 1 MiB, and not one byte earlier.
 #[tokio::test]
 async fn a_call_settles_a_mebibyte_and_no_more() {
     let redis = Redis::start();

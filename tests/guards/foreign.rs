@@ -1,5 +1,5 @@
-//! Names that may be objects of a namespace: a process without one drops them, reports them, and
-//! touches none of their keys.
+//! Names that may be objects of a namespace. A process without a namespace drops and reports them,
+//! and changes none of their keys.
 
 use seriatim::control::By;
 use seriatim::keys::Keys;
@@ -12,10 +12,10 @@ use crate::{BOUNDS, LEASE, ask, attach, attached, objects, pop};
 
 const FOREIGN: &str = "{shop:0}:work:1";
 
-/// What namespace `shop` has of its object: worker `w` of that namespace owns it, as the same
-/// worker id would say without a namespace.
+/// Namespace `shop` with an object that its worker `w` owns. The same worker id exists without a
+/// namespace.
 struct Scene {
-    /// Without a namespace.
+    /// The state without a namespace.
     state: State,
     shop: State,
 }
@@ -32,7 +32,7 @@ impl Scene {
         Self { state: State::new(conn, Keys::new()), shop }
     }
 
-    /// Everything that begins as the keys of `shop` do, as Redis stores it.
+    /// Returns all keys of `shop` with their stored values.
     async fn of_shop(&mut self) -> Vec<(String, Vec<u8>)> {
         let mut keys: Vec<String> = redis::cmd("KEYS").arg("{shop:0}:*").query_async(&mut self.shop.conn).await.expect("KEYS");
         keys.sort_unstable();
@@ -49,7 +49,7 @@ impl Scene {
         redis::cmd("LRANGE").arg(key).arg(0).arg(-1).query_async(&mut self.state.conn).await.expect("a list")
     }
 
-    /// The next call drops the name, reports it, and gives nothing of it.
+    /// Asserts that the next call drops and reports the name, and returns no event of it.
     async fn dropped(&mut self, times: usize) {
         let answer = ask(&mut self.state, BOUNDS).await.expect("an answer");
         assert_eq!(objects(&answer), Vec::<&str>::new());
@@ -62,9 +62,9 @@ impl Scene {
     }
 }
 
-/// A raw producer pushed `{shop:0}:work:1` as a marker, outside of any namespace. A worker without
-/// a namespace claimed it, and drained the real queue of namespace `shop`. However the name reaches
-/// a script, it is dropped.
+/// Story: a raw producer pushed `{shop:0}:work:1` as a marker, outside of any namespace. A worker
+/// without a namespace claimed it, and drained the real queue of namespace `shop`. Now the name is
+/// dropped, on every way into a script.
 #[tokio::test]
 async fn an_object_of_a_namespace_is_not_claimed_without_it() {
     let redis = Redis::own(&[]);
@@ -82,8 +82,8 @@ async fn an_object_of_a_namespace_is_not_claimed_without_it() {
     assert_eq!(scene.of_shop().await, before);
 }
 
-/// A pop has moved the name to a slot that is busy: it goes back to the markers, and the next call
-/// drops it.
+/// A pop has moved the name to a busy slot. It goes back to the markers, and the next call drops
+/// it.
 #[tokio::test]
 async fn a_stray_of_a_namespace_is_dropped() {
     let redis = Redis::own(&[]);
@@ -106,8 +106,8 @@ async fn a_stray_of_a_namespace_is_dropped() {
     assert_eq!(scene.of_shop().await, before);
 }
 
-/// A slot lost the reply that gave it a batch; its list has a name of another namespace too, whose
-/// owner has the same worker id there.
+/// A slot lost the reply with its batch. Its list also has a name of another namespace, whose owner
+/// has the same worker id there.
 #[tokio::test]
 async fn a_lost_batch_is_of_no_object_of_a_namespace() {
     let redis = Redis::own(&[]);
@@ -120,7 +120,7 @@ async fn a_lost_batch_is_of_no_object_of_a_namespace() {
     assert_eq!(scene.of_shop().await, before);
 }
 
-/// A dead letter that names such an object stays: a retry would push its event into the queue of
+/// A dead letter that names such an object stays. A retry would push its event into the queue of
 /// the other namespace.
 #[tokio::test]
 async fn a_dead_letter_of_a_namespace_is_not_retried_without_it() {
@@ -135,7 +135,7 @@ async fn a_dead_letter_of_a_namespace_is_not_retried_without_it() {
     assert_eq!(scene.of_shop().await, before);
 }
 
-/// With a namespace a brace says nothing: the object is claimed like any other.
+/// With a namespace a brace has no meaning: the object is claimed like any other.
 #[tokio::test]
 async fn with_a_namespace_a_name_may_begin_with_a_brace() {
     let redis = Redis::start();

@@ -1,4 +1,4 @@
-//! The end of last ids: where `advance` lets them fade, and what `forget` leaves.
+//! The expiry of last ids: `advance` sets it, and `forget` keeps some.
 
 use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Forgot, Report, Tag};
 
@@ -6,7 +6,7 @@ use crate::state::State;
 use crate::support::Redis;
 use crate::{BOUNDS, LEASE, ask, attached, objects, pop};
 
-/// The time to live of the last id of `work:1`, in ms; -1: for ever.
+/// Returns the time to live of the last id of `work:1`, in ms; -1: no expiry.
 async fn fades(state: &State) -> i64 {
     let key = state.keys.last_event_id("work:1");
     redis::cmd("PTTL").arg(key).query_async(&mut state.conn.clone()).await.expect("PTTL")
@@ -14,7 +14,7 @@ async fn fades(state: &State) -> i64 {
 
 const FORGET: Bounds = Bounds { forget_after: Some(LEASE), ..BOUNDS };
 
-/// The largest number of objects that one call claims.
+/// Maximum number of objects that one call claims.
 const CLAIMS_MAX: usize = 512;
 
 /// Reports the batch of `work:1` in slot 0, ids `first` to `last`, as delivered.
@@ -28,8 +28,8 @@ async fn reported(state: &mut State, bounds: Bounds, first: u64, count: usize) -
     wire::advance(&mut state.conn, &call).await.expect("an answer")
 }
 
-/// The last id of a released object is forgotten after a while, one that is in hand is not: neither
-/// where the object goes on, nor where it is claimed again before the time is over.
+/// The last id of a released object expires. The last id of an owned object does not: neither if
+/// the slot goes on, nor if the object is claimed again in time.
 #[tokio::test]
 async fn only_what_is_released_is_forgotten() {
     let redis = Redis::start();
@@ -49,7 +49,7 @@ async fn only_what_is_released_is_forgotten() {
     assert_eq!(fades(&state).await, -1, "claimed by a marker");
     assert!(objects(&reported(&mut state, one, 3, 1).await).is_empty());
     assert!(fades(&state).await > 0, "released while another call goes on with nothing");
-    // By a pop, too.
+    // Claimed by a pop, too.
     state.emit("work:1", "4").await;
     pop(&mut state, "w.0").await;
     assert_eq!(objects(&ask(&mut state, one).await.expect("an answer")), ["work:1"]);
@@ -59,7 +59,7 @@ async fn only_what_is_released_is_forgotten() {
     assert_eq!(fades(&state).await, -1, "nobody forgets");
 }
 
-/// Where another slot of the same call goes on, the object that is released is forgotten all the
+/// An object is released while another slot of the same call goes on: its last id expires all the
 /// same.
 #[tokio::test]
 async fn what_is_released_beside_another_object_is_forgotten() {
@@ -83,8 +83,8 @@ async fn what_is_released_beside_another_object_is_forgotten() {
     assert_eq!(other, -1);
 }
 
-/// A held object whose queue is empty is let go of when it is due, and forgotten from then on; so
-/// is an owned one that has nothing.
+/// A held object whose queue is empty is released when it is due, and its last id then expires. The
+/// same holds for an owned object without events.
 #[tokio::test]
 async fn what_is_let_go_of_without_events_is_forgotten() {
     let redis = Redis::start();
@@ -101,8 +101,8 @@ async fn what_is_let_go_of_without_events_is_forgotten() {
     assert!(fades(&state).await > 0, "owned");
 }
 
-/// As many slots as there can be claim in one call, each with an id to keep: one command writes all
-/// of that down.
+/// The maximum number of slots claim in one call, each with a last id to keep. One command writes
+/// all of them.
 #[tokio::test]
 async fn a_call_of_all_slots_keeps_all_last_ids() {
     let redis = Redis::start();
@@ -118,8 +118,8 @@ async fn a_call_of_all_slots_keeps_all_last_ids() {
     assert_eq!(objects(&wire::advance(&mut state.conn, &call).await.expect("an answer")).len(), CLAIMS_MAX);
 }
 
-/// The same beside as many objects as a call pauses: no command is longer than Redis lets a script
-/// make it.
+/// The same with the maximum number of paused objects. No command exceeds the limit of arguments in
+/// a script.
 #[tokio::test]
 async fn a_call_of_all_slots_pauses_others_too() {
     let redis = Redis::start();
@@ -132,7 +132,7 @@ async fn a_call_of_all_slots_pauses_others_too() {
         state.hold(&format!("held:{n}"), "1", &[], "0 0 0 0 yield").await;
         state.run("DEL", &[&state.keys.events_held_id(&format!("held:{n}"))]).await;
     }
-    // Markers of what is held lead nowhere.
+    // Markers of held objects lead to no event.
     state.run("LTRIM", &[&state.keys.objects_with_events(), "1", "0"]).await;
     for n in 0..255 {
         state.run("LPUSH", &[&state.keys.objects_with_events(), &format!("b:{n}")]).await;
@@ -147,8 +147,8 @@ async fn a_call_of_all_slots_pauses_others_too() {
     assert_eq!((objects(&answer).len(), paused), (CLAIMS_MAX, 255));
 }
 
-/// Whatever there is of an object but its last id keeps it, each by itself, and the last id too; a
-/// marker does not.
+/// Each other key of an object prevents forgetting, and then the last id stays, too. A marker does
+/// not prevent it.
 #[tokio::test]
 async fn only_an_idle_object_is_forgotten() {
     let redis = Redis::start();
@@ -188,7 +188,7 @@ async fn only_an_idle_object_is_forgotten() {
     state.run("HSET", &[&keys.event_handled("work:1"), "id", "6"]).await;
     let forgot = wire::forget(&mut state.conn, &keys, &["other", "work:1", "work:1"]).await.expect("an answer");
     assert_eq!(forgot, [Forgot::Unknown, Forgot::Forgotten { last_event_id: "7".into() }, Forgot::Unknown]);
-    // What handlers had finished of an event that is in nobody's hands goes with it.
+    // The record of finished handlers, of an event that is in no batch, is deleted as well.
     let left: u64 = redis::cmd("EXISTS").arg(keys.event_handled("work:1")).query_async(&mut state.conn).await.expect("EXISTS");
     assert_eq!(left, 0);
 }

@@ -1,4 +1,4 @@
-//! `advance`: the counter jumps before an id could be given again.
+//! `advance`: the counter jumps before an id could be given twice.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,15 +9,15 @@ use crate::state::State;
 use crate::support::Redis;
 use crate::{BOUNDS, attached, done};
 
-/// No test gives so many ids that it comes here.
+/// Lower bound of ids that come from the time. No test gives so many ids.
 const TIME_US: u64 = 1_000_000_000_000_000;
 
 fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
 }
 
-/// A call of a process that has seen this id: slot 0 has delivered `work:1` up to this id, if any;
-/// slot 1 is free.
+/// Makes a call of a process that has seen this id. Slot 0 has delivered `work:1` up to the id
+/// `delivered`, if any; slot 1 is free.
 async fn call(state: &mut State, highest: u64, delivered: Option<u64>) -> Result<Vec<BatchReply>, ScriptError> {
     let keys = state.keys.clone();
     let mut call = Advance::beyond(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers, highest);
@@ -45,8 +45,8 @@ async fn set_counter(state: &mut State, counter: Option<u64>) {
     }
 }
 
-/// The counter was evicted, or Redis went back, while the connections lived: a call that gives no
-/// id mends it, too.
+/// The counter was evicted, or Redis went back, while the connections lived. Even a call that gives
+/// no id repairs it.
 #[rstest]
 #[case::absent(None, 0)]
 #[case::absent_and_known(None, 40)]
@@ -65,7 +65,7 @@ async fn a_lost_counter_jumps_to_the_time(#[case] left: Option<u64>, #[case] hig
     assert_eq!(batches[0].tag.first, jumped + 1, "it jumps once");
 }
 
-/// Two losses in a row: the second jump leads beyond the first one, which nobody remembers.
+/// Two losses in a row: the second jump leads beyond the first one, which no process remembers.
 #[tokio::test]
 async fn a_counter_ahead_of_the_time_jumps_by_a_distance_that_grows() {
     let redis = Redis::start();
@@ -78,7 +78,7 @@ async fn a_counter_ahead_of_the_time_jumps_by_a_distance_that_grows() {
         jumps.push(counter(&mut state).await - ahead);
     }
     assert!(jumps.iter().all(|jump| *jump >= 1_000_000), "{jumps:?}");
-    // The distance begins anew every 18 minutes.
+    // The distance wraps around every 18 minutes.
     assert!(jumps.is_sorted_by(|a, b| a < b) || jumps.iter().any(|jump| *jump < 100_000_000), "{jumps:?}");
 }
 
@@ -91,8 +91,8 @@ async fn what_was_seen_may_not_be_so_high_that_no_id_is_left() {
     assert_eq!(counter(&mut state).await, 0);
 }
 
-/// An object that is claimed has an id above the counter. Another slot went on in the same call:
-/// its ids are given already, and stay.
+/// A claimed object has an id above the counter. Another slot went on in the same call: its ids are
+/// already given, and stay.
 #[tokio::test]
 async fn a_counter_below_an_objects_last_id_jumps_before_ids_are_given() {
     let redis = Redis::start();
@@ -110,7 +110,7 @@ async fn a_counter_below_an_objects_last_id_jumps_before_ids_are_given() {
     assert_eq!(counter(&mut state).await, batches[1].tag.first);
 }
 
-/// The last id of an object may be the last one that was given to anybody.
+/// The last id of an object may be the last one ever given.
 #[tokio::test]
 async fn a_counter_that_is_an_objects_last_id_goes_on() {
     let redis = Redis::start();
@@ -121,8 +121,8 @@ async fn a_counter_that_is_an_objects_last_id_goes_on() {
     assert_eq!((batches[0].tag.first, batches[0].prev), (31, 30));
 }
 
-/// A last id after which no id is left, or a held batch with such ids, fails its object and nothing
-/// else.
+/// A last id without a following valid id, or a held batch with such ids, quarantines its object
+/// only.
 #[tokio::test]
 async fn ids_at_the_end_put_their_object_aside() {
     let redis = Redis::start();
@@ -141,7 +141,7 @@ async fn ids_at_the_end_put_their_object_aside() {
     console.until_held("work:2", "quarantine: work:2:events.held.id").await;
 }
 
-/// A slot is given the batch it has, after a lost reply; others that claim in this call must not
+/// After a lost reply, a slot gets the batch it has. Other slots that claim in this call must not
 /// get its ids.
 #[tokio::test]
 async fn a_batch_that_is_given_again_lifts_the_counter() {

@@ -1,4 +1,4 @@
-//! `attach`, `renew`, `detach` and `adopt`: what they leave alone.
+//! `attach`, `renew`, `detach` and `adopt`: the keys that they must not change.
 
 use seriatim::wire::{self, Attached, Detached, Renewed};
 
@@ -7,8 +7,8 @@ use crate::support::Redis;
 use crate::support::sweep::sweep;
 use crate::{LEASE, attach, attached};
 
-/// The name was taken over, and then its new owner's lease ended too: that is not a lapse of the
-/// first one.
+/// The name was taken over, and then its new owner's lease ended too. For the first process that is
+/// not a lapse.
 #[tokio::test]
 async fn a_process_that_was_taken_over_is_fenced_even_when_its_successor_is_gone() {
     let redis = Redis::start();
@@ -23,7 +23,7 @@ async fn a_process_that_was_taken_over_is_fenced_even_when_its_successor_is_gone
     assert_eq!(second, Renewed::Lapsed);
 }
 
-/// Only the lease that was read is displaced: meanwhile another process may have attached.
+/// Only the lease that was read is displaced, because another process may have attached meanwhile.
 #[tokio::test]
 async fn a_lease_that_was_not_seen_is_not_displaced() {
     let redis = Redis::start();
@@ -33,7 +33,7 @@ async fn a_lease_that_was_not_seen_is_not_displaced() {
     assert!(matches!(&third, Attached::InUse { lease, .. } if lease == "token-1 host 1 1"), "{third:?}");
 }
 
-/// A process that was taken over and stops gives back nothing that is not its own.
+/// A process that was taken over gives back nothing at its stop.
 #[tokio::test]
 async fn a_fenced_process_gives_back_nothing() {
     let redis = Redis::start();
@@ -46,8 +46,8 @@ async fn a_fenced_process_gives_back_nothing() {
     assert_eq!(redis.console().await.text(&keys.worker_lease("w")).await, Some(lease));
 }
 
-/// A key of a wrong type under an owner's name says that nobody owns the object: its name is a
-/// stray, and renewal goes on.
+/// An owner key of a wrong type reads as no owner. The object's name is a stray, and renewal
+/// continues.
 #[tokio::test]
 async fn a_name_whose_owner_has_a_wrong_type_is_a_stray() {
     let redis = Redis::start();
@@ -61,8 +61,8 @@ async fn a_name_whose_owner_has_a_wrong_type_is_a_stray() {
     assert_eq!(redis.console().await.list(&keys.objects_with_events()).await, ["work:1"]);
 }
 
-/// A key of a wrong type is found before anything is given back: half a detach would leave objects
-/// held by a process that still delivers them.
+/// A key of a wrong type is found before anything is given back. Half a detach would hold objects
+/// that the process still delivers.
 #[tokio::test]
 async fn a_detach_that_meets_a_wrong_type_changes_nothing() {
     let redis = Redis::start();
@@ -79,8 +79,8 @@ async fn a_detach_that_meets_a_wrong_type_changes_nothing() {
     assert!(console.text(&keys.worker_lease("w")).await.is_some());
 }
 
-/// What a process gives back is due at once, but the others wait for markers: the empty name wakes
-/// one of them.
+/// Objects given back are due at once, but idle workers wait for markers. The empty name wakes one
+/// of them.
 #[tokio::test]
 async fn a_detach_that_gives_something_back_wakes_a_worker() {
     let redis = Redis::start();
@@ -98,8 +98,8 @@ async fn a_detach_that_gives_something_back_wakes_a_worker() {
     }
 }
 
-/// A name whose slots were taken over lives for a day from then on: a pop of its process may still
-/// move a marker.
+/// A name whose slots were taken over stays registered for a day from then on. A pop of its process
+/// may still move a marker.
 #[tokio::test]
 async fn a_takeover_is_a_sign_of_life() {
     let redis = Redis::start();
@@ -114,8 +114,8 @@ async fn a_takeover_is_a_sign_of_life() {
     assert!(at_ms > 7, "{registered}");
 }
 
-/// A process whose lease has ended sweeps before it has noticed: what it has itself is not what a
-/// dead one has left.
+/// A process whose lease has ended sweeps before it has noticed. Its own objects do not count as
+/// left by a dead process.
 #[tokio::test]
 async fn a_sweep_leaves_the_own_name_alone() {
     let redis = Redis::start();

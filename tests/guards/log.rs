@@ -1,4 +1,4 @@
-//! `advance`: what completes with errors is in the log, which is bounded.
+//! `advance`: events completed with errors are in the log, which is bounded.
 
 use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, EventLog, Report, Seen, Tag};
 
@@ -6,9 +6,9 @@ use crate::state::State;
 use crate::support::Redis;
 use crate::{BOUNDS, attached};
 
-/// An event is completed with errors: the log has it and the dead letters have not, and the next
-/// one follows on what was delivered before. Where the log cannot be written, it is held with its
-/// numbers.
+/// An event is completed with errors. It is in the log and not in the dead letters, and the next
+/// event has the last delivered id as `prev`. If the log cannot be written, the event is held with
+/// its numbers.
 #[tokio::test]
 async fn what_completes_with_errors_is_in_the_log() {
     let redis = Redis::start();
@@ -41,7 +41,7 @@ async fn what_completes_with_errors_is_in_the_log() {
     assert!(held.starts_with("7 3 2 2 quarantine: event.log: WRONGTYPE "), "{held}");
 }
 
-/// Adds rows to the log, completes an event with errors in a worker without the log, and returns
+/// Adds rows to the log, then completes an event with errors in a worker whose log is off. Returns
 /// the number of rows.
 async fn rows_after_completion(state: &mut State, rows: usize) -> usize {
     let keys = state.keys.clone();
@@ -58,23 +58,23 @@ async fn rows_after_completion(state: &mut State, rows: usize) -> usize {
     redis::cmd("XLEN").arg(keys.event_log()).query_async(&mut state.conn).await.expect("XLEN")
 }
 
-/// However many events complete with errors, the log keeps about a thousand.
+/// After any number of events completed with errors, the log keeps about a thousand rows.
 #[tokio::test]
 async fn the_log_is_bounded() {
     let redis = Redis::start();
     let mut state = attached(&redis).await;
     let kept = rows_after_completion(&mut state, 1500).await;
     assert!((1000..1200).contains(&kept), "{kept}");
-    // A number of rows that cannot be read is none.
+    // An unreadable number of rows counts as absent.
     let keys = state.keys.clone();
     state.run("HSET", &[&keys.meta(), "event.log.keep", "many"]).await;
     let kept = rows_after_completion(&mut state, 500).await;
     assert!((1000..1200).contains(&kept), "{kept}");
 }
 
-/// During a rolling change to the event log, a worker without it completed an event with errors,
-/// and trimmed the rows that the others had written to 1,000. It keeps as many as they do, also if
-/// it was the last one to connect.
+/// Story: during a rolling change to the event log, a worker without it completed an event with
+/// errors. It trimmed the rows of the others to 1,000. Now it keeps as many rows as they do, even
+/// if it connected last.
 #[tokio::test]
 async fn a_worker_without_the_log_keeps_the_rows_of_those_with_it() {
     let redis = Redis::start();
@@ -86,7 +86,7 @@ async fn a_worker_without_the_log_keeps_the_rows_of_those_with_it() {
         wire::connect(&mut state.conn, &keys, "", Seen { event_log, ..Seen::default() }).await.expect("connected");
     }
     assert_eq!(rows_after_completion(&mut state, 1500).await, 1501);
-    // It trims what is more than that.
+    // It trims rows above that number.
     let kept = rows_after_completion(&mut state, 1000).await;
     assert!((2000..2200).contains(&kept), "{kept}");
 }

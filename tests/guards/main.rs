@@ -1,5 +1,5 @@
-//! Guards of the scripts that no schedule of real processes needs, because others stand before
-//! them: each is asked directly.
+//! Guards of the scripts that real processes never reach, because other guards come first. Each is
+//! tested directly.
 #![cfg(feature = "worker")]
 
 mod check;
@@ -55,14 +55,14 @@ async fn attach(conn: &mut MultiplexedConnection, keys: &Keys, token: &str, disp
     wire::attach(conn, keys, &args).await.expect("an answer")
 }
 
-/// An attached process with two slots, and what is to be done to Redis before it calls.
+/// Attaches a process with two slots, and makes these changes to Redis before its call.
 async fn attached(redis: &Redis) -> State {
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     attach(&mut conn, keys, "token-1", "").await;
     State::new(conn, keys.clone())
 }
 
-/// A call for free slots 0 and 1 within these bounds.
+/// Makes a call for the free slots 0 and 1 within these bounds.
 async fn ask(state: &mut State, bounds: Bounds) -> Result<Advanced, wire::ScriptError> {
     let keys = state.keys.clone();
     let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
@@ -71,13 +71,13 @@ async fn ask(state: &mut State, bounds: Bounds) -> Result<Advanced, wire::Script
     wire::advance(&mut state.conn, &call).await
 }
 
-/// A batch of one event of which all is delivered.
+/// Returns the report of a batch of one delivered event.
 fn done(object: &'static str, id: u64) -> Report {
     let tag = Tag { first: id, ..Tag::default() };
     Report { object: object.into(), tag, count: 1, last: Some(id), then: BatchResult::Done }
 }
 
-/// The objects of the batches that a call gave.
+/// Returns the objects of the batches that a call gave.
 fn objects(answer: &Advanced) -> Vec<&str> {
     let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
     batches.iter().map(|batch| std::str::from_utf8(&batch.object).expect("a name")).collect()

@@ -1,4 +1,4 @@
-//! `advance`: what a slot reports, and the object it leaves.
+//! `advance`: the results of a slot, and the object that it leaves.
 
 use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Report, Tag};
 
@@ -6,9 +6,9 @@ use crate::state::State;
 use crate::support::{Redis, control};
 use crate::{BOUNDS, LEASE, ask, attach, attached, done, objects, pop};
 
-/// A worker that owns `work:1`, behind which its list has a name that it does not own. New names
-/// come before the others, so this takes a hand at the keys; the one that is let go of is the one
-/// that was meant all the same.
+/// Makes a worker that owns `work:1`, with another name behind it in its list that it does not own.
+/// Usually new names come first in a list, so the keys are set by hand. The slot must release the
+/// object of the report all the same.
 async fn with_a_name_behind(redis: &Redis) -> (State, Report) {
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     attach(&mut conn, keys, "token-1", "").await;
@@ -19,7 +19,7 @@ async fn with_a_name_behind(redis: &Redis) -> (State, Report) {
     (state, done("work:1", 1))
 }
 
-/// Reports for slot 0, and answers the objects and their owners.
+/// Reports for slot 0. Returns the owners of the two objects.
 async fn told(state: &mut State, report: &Report) -> [Option<String>; 2] {
     let keys = state.keys.clone();
     let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
@@ -42,8 +42,8 @@ async fn an_object_is_released_by_its_name() {
     assert_eq!(objects(&ask(&mut state, BOUNDS).await.expect("an answer")), ["work:2"]);
 }
 
-/// Its next object takes its place at the end of the list that was pushed first. What a pop has
-/// moved there meanwhile stays before that, for the next look.
+/// The next object takes the former one's place at the end of the list. Names moved there by a pop
+/// stay before it, for the next look.
 #[tokio::test]
 async fn the_next_object_takes_the_place_of_the_one_that_was_left() {
     let redis = Redis::start();
@@ -67,8 +67,8 @@ async fn the_next_object_takes_the_place_of_the_one_that_was_left() {
     console.check().await;
 }
 
-/// A slot reports while a pop for it is over: what the pop moved is a marker again, what the slot
-/// has just left is not.
+/// A slot reports after a pop for it has ended. The popped name becomes a marker again; the object
+/// just left does not.
 #[tokio::test]
 async fn a_look_at_a_slot_that_reports_returns_only_what_was_popped() {
     let redis = Redis::start();
@@ -86,7 +86,7 @@ async fn a_look_at_a_slot_that_reports_returns_only_what_was_popped() {
     console.check().await;
 }
 
-/// The same where another slot of the call goes on with more of its object.
+/// The same while another slot of the call goes on with its object.
 #[tokio::test]
 async fn an_object_is_released_by_its_name_while_another_one_goes_on() {
     let redis = Redis::start();
@@ -115,8 +115,8 @@ async fn an_object_is_held_by_its_name() {
     assert_eq!(told(&mut state, &report).await, [Some("held".to_owned()), Some("w.0".to_owned())]);
 }
 
-/// A result of an earlier hand-out, late: the batch begins with the same id, and is not the one
-/// that was delivered.
+/// A late result of an earlier hand-out: the batch begins with the same id, but is not the
+/// delivered one.
 #[tokio::test]
 async fn a_result_of_an_earlier_hand_out_is_ignored() {
     let redis = Redis::start();
@@ -129,8 +129,8 @@ async fn a_result_of_an_earlier_hand_out_is_ignored() {
     assert_eq!(console.text(&keys.last_event_id("work:1")).await, None);
 }
 
-/// The slot's list has a wrong type: the call fails, and the object that was to take the place of
-/// the one before is as it was.
+/// The slot's list has a wrong type. The call fails, and the object that should follow stays
+/// unchanged.
 #[tokio::test]
 async fn what_cannot_be_listed_is_as_it_was() {
     for held in [false, true] {
@@ -159,8 +159,8 @@ async fn what_cannot_be_listed_is_as_it_was() {
     }
 }
 
-/// The second slot's batch key has a wrong type: the call fails, and what it had given the first
-/// slot until then was given.
+/// The second slot's batch key has a wrong type. The call fails, but the batch that it had given to
+/// the first slot stays given.
 #[tokio::test]
 async fn a_call_that_fails_half_way_writes_down_what_it_did() {
     let redis = Redis::start();
@@ -180,7 +180,7 @@ async fn a_call_that_fails_half_way_writes_down_what_it_did() {
 }
 
 /// The last event of a batch becomes a dead letter, and then the call fails on a key of another
-/// slot: nothing is in flight, and no tag tells of it.
+/// slot. Nothing is in flight, and there is no tag.
 #[tokio::test]
 async fn a_call_that_fails_behind_a_dead_letter_leaves_no_tag() {
     let redis = Redis::start();

@@ -1,4 +1,4 @@
-//! The rooms of `src`: none imports from one above it, so that there is no circle of rooms.
+//! The folders of `src` (rooms): none imports from a higher one, so that there is no circle.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ fn place_of(room: &str) -> usize {
     ROOMS.iter().position(|known| *known == room).unwrap_or_else(|| panic!("the list has no room {room}"))
 }
 
-/// The rooms that a text names by `crate::`, outside of comments.
+/// Returns the rooms that a text names with `crate::`, outside of comments.
 fn named(text: &str) -> impl Iterator<Item = &str> {
     let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     code.flat_map(|line| line.split("crate::").skip(1)).map(|rest| {

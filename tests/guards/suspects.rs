@@ -9,7 +9,7 @@ use crate::support::Redis;
 use crate::support::sweep::sweep;
 use crate::{BOUNDS, LEASE, ask, attached, objects};
 
-/// Held batches with so many crashes, due in this order.
+/// Adds held batches with these crashes, due in this order.
 async fn held(state: &mut State, crashes: &[u32]) {
     for (n, crashes) in crashes.iter().enumerate() {
         let id = n + 1;
@@ -21,8 +21,7 @@ fn with(suspects: Suspects) -> Bounds {
     Bounds { suspects, ..BOUNDS }
 }
 
-/// A suspect for which there is no room waits for a moment, and keeps nobody from what is due
-/// behind it.
+/// A suspect without room waits for a moment, and does not delay due objects behind it.
 #[tokio::test]
 async fn a_suspect_without_room_is_put_off() {
     let redis = Redis::start();
@@ -53,7 +52,7 @@ async fn what_is_taken_leaves_less_room() {
     assert_eq!(objects(&answer), ["work:1"], "given again, and nothing else");
 }
 
-/// What is taken with many crashes leaves no room for one with few.
+/// A batch with many crashes leaves no room for one with few.
 #[tokio::test]
 async fn one_with_many_crashes_is_alone() {
     let redis = Redis::start();
@@ -62,7 +61,7 @@ async fn one_with_many_crashes_is_alone() {
     assert_eq!(objects(&ask(&mut state, with(Suspects::of(5, false))).await.expect("an answer")), ["work:1"]);
 }
 
-/// A reply was lost: the batch that the process does not know of takes its room.
+/// A reply was lost: the batch unknown to the process uses up its room.
 #[tokio::test]
 async fn a_batch_given_again_takes_room() {
     let redis = Redis::start();
@@ -75,7 +74,7 @@ async fn a_batch_given_again_takes_room() {
     assert_eq!(objects(&ask(&mut state, room).await.expect("an answer")), ["work:1"]);
 }
 
-/// What is settled without a delivery is no suspect.
+/// A batch that is settled without a delivery is not a suspect.
 #[tokio::test]
 async fn what_is_settled_needs_no_room() {
     let redis = Redis::start();
@@ -85,7 +84,7 @@ async fn what_is_settled_needs_no_room() {
     assert_eq!(objects(&answer), ["work:1", "work:2"]);
 }
 
-/// However many suspects there are, a call puts off so many, and the next one goes on.
+/// A call puts off a limited number of suspects, and the next one continues.
 #[tokio::test]
 async fn a_call_puts_off_so_many() {
     let redis = Redis::start();
@@ -131,7 +130,7 @@ async fn attach_keeps_few_suspects() {
     console.check().await;
 }
 
-/// Without a limit of crashes no takeover puts an event aside: the worker that gets it next settles
+/// Without a crash limit for the takeover, no event waits for an operator: the next worker settles
 /// it.
 #[tokio::test]
 async fn without_a_limit_a_takeover_makes_it_due() {

@@ -1,4 +1,4 @@
-//! The values that Redis stores as one text: Rust and Lua read and print them alike.
+//! Values that Redis stores as one text: Rust and Lua parse and format them alike.
 
 use seriatim::wire::values::{Emits, HeldId, Holder, Lease, Registration, RuleValue};
 use seriatim::wire::{Attached, Tag};

@@ -1,17 +1,17 @@
-//! Runs the checker, and says what it found.
+//! Runs the checker, and reports its findings.
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-/// What an exploration found.
+/// The findings of an exploration.
 #[derive(Debug)]
 pub struct Verdict {
     pub generated: usize,
     pub unique: usize,
     pub depth: usize,
-    /// Property and shortest trace, one step a line.
+    /// Broken properties, each with its shortest trace, one step per line.
     pub broken: Vec<(&'static str, Vec<String>)>,
 }
 
@@ -20,7 +20,7 @@ impl Verdict {
         self.broken.iter().any(|(name, _)| *name == property)
     }
 
-    /// In one piece: tests run side by side.
+    /// Prints everything with one write, because tests run in parallel.
     fn print(&self, title: &str, begin: Instant) {
         let Self { generated, unique, depth, broken } = self;
         let seconds = begin.elapsed().as_secs_f64();
@@ -35,15 +35,15 @@ impl Verdict {
     }
 }
 
-/// A model whose properties can be looked at one at a time, and whose steps can be told.
+/// A model whose properties can be checked one at a time, and whose steps have descriptions.
 pub trait Properties: Model + Clone + Send + Sync + 'static {
     fn only(self, property: &'static str) -> Self;
 
-    /// A step in words, for traces.
+    /// Returns a description of a step, for traces.
     fn words(&self, before: &Self::State, action: &Self::Action) -> String;
 }
 
-/// Explores breadth first, until a property breaks or there is nothing left.
+/// Explores breadth first, until a property breaks or no state is left.
 pub fn explore<M>(title: &str, model: M, threads: usize) -> Verdict
 where
     M: Properties,
@@ -60,8 +60,8 @@ where
     verdict
 }
 
-/// The shortest trace that breaks a property; empty if there is none. The checker keeps the latest
-/// trace it comes across, and stops at once only where it looks at one property, on one thread.
+/// Returns the shortest trace that breaks a property; empty if there is none. The checker keeps the
+/// latest trace found. It stops at once only with one property and one thread.
 pub fn shortest<M>(model: M, property: &'static str) -> Vec<String>
 where
     M: Properties,

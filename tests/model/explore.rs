@@ -1,11 +1,11 @@
-//! Complete explorations of the protocol with all its guards: a small one with every run of the
-//! tests, a large one on demand.
+//! Complete explorations of the protocol with all guards: a small one in every run of the tests, a
+//! large one on demand.
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::check::{Verdict, explore};
 use crate::protocol::{Bounds, FAULTS, Fault, HANDLERS, OPERATOR, Protocol, RULES, SPECIALS, Special};
 
-/// Two processes of one name, with 2 and 1 slots, of which the first is attached.
+/// Returns bounds with two processes of one name, with 2 and 1 slots. The first is attached.
 fn same_name(bounds: Bounds) -> Bounds {
     Bounds { processes: vec![(0, 2), (0, 1)], attached: 1, ..bounds }
 }
@@ -18,12 +18,12 @@ fn with_failover(bounds: Bounds) -> Bounds {
     Bounds { fault_kinds: &[Fault::Crash, Fault::LostReply, Fault::LateSend, Fault::Rollback], ..bounds }
 }
 
-/// The first process has handlers, the others have another sink.
+/// Gives the first process handlers; the others have another sink.
 fn with_handlers(bounds: Bounds) -> Bounds {
     Bounds { handlers: &[0], outcome_kinds: HANDLERS, ..bounds }
 }
 
-/// Explores each to its end and asserts that nothing breaks. Prints what was explored.
+/// Explores each to its end, asserts that no property breaks, and prints the sizes.
 fn holds(explorations: Vec<(&str, Bounds)>, threads: usize) {
     let (mut generated, mut unique) = (0, 0);
     for (title, bounds) in explorations {
@@ -47,7 +47,7 @@ fn holds(explorations: Vec<(&str, Bounds)>, threads: usize) {
     println!("in all: {generated} states generated, {unique} unique, nothing broken{}", memory());
 }
 
-/// The most memory this process has had, where the system tells.
+/// Returns the peak memory of this process, if the system provides it.
 fn memory() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -98,7 +98,7 @@ fn small() {
     );
 }
 
-/// The same for handlers.
+/// The small exploration with handlers.
 #[test]
 fn small_handlers() {
     let one = with_handlers(Bounds { faults: 1, outcomes: 2, ..Bounds::default() });
@@ -114,7 +114,7 @@ fn small_handlers() {
     );
 }
 
-/// The same for handlers, in more bounds.
+/// The large exploration with handlers.
 #[test]
 fn large_handlers() {
     if std::env::var("SERIATIM_MODEL").as_deref() != Ok("large") {
@@ -133,8 +133,8 @@ fn large_handlers() {
             ("two names, two objects, handlers", Bounds { objects: 2, events: 1, faults: 1, ..all.clone() }),
             ("one name, a successor with another sink", same_name(all.clone())),
             ("two names, a successor, handlers", with_successor(Bounds { faults: 1, ..all.clone() })),
-            // What is emitted once more after a failover is an event more, for which there must be
-            // a number.
+            // After a failover an emit may be repeated. The repeated event needs a number of its
+            // own.
             ("two names, handlers, a failover", with_failover(Bounds { faults: 1, outcomes: 1, ..all.clone() })),
             ("two names, handlers, failovers", with_failover(Bounds { events: 1, outcomes: 1, ..all })),
         ],
@@ -142,7 +142,7 @@ fn large_handlers() {
     );
 }
 
-/// The same for what leads to an operator, and what he does.
+/// The large exploration of operators: events that wait for one, and the actions.
 #[test]
 fn large_operator() {
     if std::env::var("SERIATIM_MODEL").as_deref() != Ok("large") {
@@ -163,7 +163,7 @@ fn large_operator() {
     );
 }
 
-/// The largest bounds that fit two hours and 8 GB, and at least ten million states.
+/// The largest bounds that fit in two hours and 8 GB, with at least ten million states. Runs with
 /// `SERIATIM_MODEL=large`, in a release build.
 #[test]
 fn large() {
@@ -174,7 +174,7 @@ fn large() {
     let all = Bounds { faults: 2, outcomes: 1, fault_kinds: FAULTS, outcome_kinds: SPECIALS, ..Bounds::default() };
     let two = Bounds { objects: 2, ..all.clone() };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    // One special outcome at most, so that an exploration per kind covers all of them, in less
+    // At most one special outcome. So one exploration per kind covers all of them, with less
     // memory.
     let by_kind =
         |at| ("two names, two objects, one kind of outcome", Bounds { outcome_kinds: &SPECIALS[at..=at], ..two.clone() });

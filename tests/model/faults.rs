@@ -1,5 +1,4 @@
-//! What can go wrong. Every fault takes one from the budget, except what only time does to the
-//! dead.
+//! The faults of the model. Each uses one of the budget, except effects of time on dead processes.
 use crate::process::next_envelope;
 use crate::protocol::{Action, Fault, Protocol};
 use crate::state::*;
@@ -46,7 +45,7 @@ impl Protocol {
     pub fn fault(&self, s: &mut State, action: Action) {
         match action {
             Action::Crash { process } => {
-                // With it goes what it knew: the highest id it has seen, too.
+                // The process also loses its memory, including the highest id seen.
                 s.processes[process] = Process::default();
                 s.spend_fault(true);
                 s.ghost.deaths += 1;
@@ -63,7 +62,7 @@ impl Protocol {
                 s.spend_fault(true);
             }
             Action::Late { markers_first } => {
-                // Nobody reads the reply.
+                // No process reads the reply.
                 match s.late.take() {
                     Some(Late::Advance(call)) => drop(self.advance(s, &call, true, markers_first)),
                     Some(Late::Handled(call)) => drop(self.handled(s, &call)),
@@ -107,8 +106,8 @@ impl Protocol {
         s.spend_fault(true);
     }
 
-    /// A failover, or a restart. What Redis itself lost is noted: events of which there is no trace
-    /// any more, and dead letters that are no longer dead.
+    /// Simulates a failover, or a restart. Records the losses of Redis: events without any trace,
+    /// and dead letters that are no longer dead.
     fn roll_back(&self, s: &mut State, snapshot: Redis) {
         for event in s.events().collect::<Vec<_>>() {
             let applied = s.received[object_of(event)].applied & bit(event) != 0;
@@ -125,7 +124,7 @@ impl Protocol {
         s.time += 1;
         s.late = None;
         s.spend_fault(true);
-        // Every process loses its connections, and with them its lease; a stop may be undone, too.
+        // Every process loses its connections, and with them its lease. A stop may be undone, too.
         s.ghost.deaths += self.bounds.processes.len() as u8;
         for name in 0..NAMES {
             s.ghost.newest[name] = s.redis.names[name].last_token;

@@ -1,9 +1,9 @@
-//! Every guard matters: without it the checker finds a violation, with it, within the same bounds,
-//! none.
+//! Every guard is needed: without it the checker finds a violation; with it, within the same
+//! bounds, none.
 use crate::check::{explore, shortest};
 use crate::protocol::{Bounds, EmitsAre, Fault, Guards, Jump, Protocol, Special};
 
-/// Explores with and without a guard, and asserts that only its absence breaks this property.
+/// Explores with and without a guard. Asserts that this property breaks only without it.
 fn matters(guard: &str, bounds: Bounds, without: Guards, property: &str) {
     let with = explore(&format!("with {guard}"), Protocol { bounds: bounds.clone(), ..Protocol::default() }, 1);
     assert!(with.broken.is_empty(), "{:?}", with.broken);
@@ -11,7 +11,7 @@ fn matters(guard: &str, bounds: Bounds, without: Guards, property: &str) {
     assert!(found.breaks(property), "without {guard}, `{property}` should break: {:?}", found.broken);
 }
 
-/// With equal slot counts the batch check alone keeps the receiver safe; the fence shows with two
+/// With equal slot counts the batch check alone protects the receiver. So this test has two
 /// processes of one NAME, with 2 and 1 slots.
 #[test]
 fn fence() {
@@ -20,19 +20,19 @@ fn fence() {
     matters("fence", bounds, Guards { fence: false, ..Guards::default() }, "I6 accepted calls come from the newest token");
 }
 
-/// A second copy of "delivered", arriving late, drops events that were never sent.
+/// A second copy of "delivered", arriving late, removes events that were never sent.
 #[test]
 fn batch_check() {
     let bounds = Bounds { batch_max: 1, faults: 1, fault_kinds: &[Fault::RepeatedCall], ..Bounds::default() };
     let without = Guards { batch_first: false, ..Guards::default() };
     matters("the check of the first id", bounds.clone(), without.clone(), "a result counts once");
-    // What follows from it: an event that nobody delivered.
+    // Consequence: an event that is never delivered.
     let trace = shortest(Protocol { bounds, guards: without, ..Protocol::default() }, "I7 nothing is lost");
     assert!(!trace.is_empty(), "the second copy should lose an event");
 }
 
-/// A second copy of "hold", arriving after the object was handed out anew with the same first id,
-/// holds it again.
+/// A second copy of "hold" arrives after the object was handed out again with the same first id.
+/// Without the guard, it holds the object again.
 #[test]
 fn hand_outs_of_a_batch() {
     let bounds = Bounds {
@@ -49,8 +49,8 @@ fn hand_outs_of_a_batch() {
     matters("a hand-out more per claim", held_only, Guards { handouts: false, ..Guards::default() }, "a result counts once");
 }
 
-/// Two names in one `event.worker:W:object`, after a pop whose reply was lost: a blind pop removes
-/// the wrong one.
+/// Two names are in one `event.worker:W:object`, after a pop whose reply was lost. A blind pop
+/// removes the wrong one.
 #[test]
 fn remove_by_value() {
     let bounds = Bounds {
@@ -66,19 +66,18 @@ fn remove_by_value() {
     matters("removal by value", bounds, without, "I2 owners and held objects are where they belong");
 }
 
-/// A pop that answers after its slot was given something else must not make its object wait behind
-/// that.
+/// A pop ends after its slot was given another object. Its object must not wait behind that one.
 #[test]
 fn return_of_strays() {
     let bounds = Bounds { objects: 2, events: 1, faults: 1, fault_kinds: &[Fault::GhostPop], stall: true, ..Bounds::default() };
     let without = Guards { strays: false, ..Guards::default() };
     matters("the return of strays", bounds.clone(), without.clone(), "L2 a slow object holds up only itself");
-    // And for a name nobody runs any more it is for ever.
+    // Without a process that runs the name, it would wait for ever.
     let bounds = Bounds { stall: false, outcomes: 1, outcome_kinds: &[Special::Detach], ..bounds };
     matters("the return of strays", bounds, without, "L1 nothing waits for ever");
 }
 
-/// The pop of a process that is gone moves a marker after the takeover.
+/// The pop of a dead process moves a marker after the takeover.
 #[test]
 fn sweep_again() {
     let bounds = Bounds { events: 1, faults: 2, fault_kinds: &[Fault::Crash, Fault::GhostPop], ..Bounds::default() };
@@ -88,14 +87,14 @@ fn sweep_again() {
     matters("takeover", bounds, Guards { takeover: false, ..Guards::default() }, "L1 nothing waits for ever");
 }
 
-/// An event pushed between the look at the empty queue and the release.
+/// An event is pushed between the read of the empty queue and the release.
 #[test]
 fn atomic_release() {
     let without = Guards { atomic_release: false, ..Guards::default() };
     matters("the atomic release", Bounds::default(), without, "I1 every queued event is covered");
 }
 
-/// A process that remembers rules claims what is paused, and pauses what is free.
+/// A process with a copy of the rules claims paused objects, and pauses free ones.
 #[test]
 fn rules_read_by_the_script() {
     let bounds = Bounds { events: 1, outcomes: 1, outcome_kinds: &[Special::Rule], ..Bounds::default() };
@@ -103,9 +102,8 @@ fn rules_read_by_the_script() {
     matters("rules read by the script", bounds, without, "a paused object is not claimed");
 }
 
-/// A rule over all objects is woken in steps. Where it is set again meanwhile, what is paused
-/// behind the cursor must be woken too; and where it goes before its end, what it has held waits
-/// for ever.
+/// A rule over all objects is woken in steps. If it is set again meanwhile, paused objects behind
+/// the cursor must be woken, too. If it is deleted too early, its remaining objects wait for ever.
 #[test]
 fn waking() {
     let bounds = Bounds {
@@ -124,7 +122,7 @@ fn waking() {
     matters("waking to the end", bounds, without, "L1 nothing waits for ever");
 }
 
-/// After a failover the old counter would give ids again that are already under way.
+/// After a failover the old counter would repeat ids that are already in use.
 #[test]
 fn counter_jump() {
     let bounds = Bounds { objects: 2, events: 1, faults: 1, fault_kinds: &[Fault::Rollback], ..Bounds::default() };
@@ -132,11 +130,12 @@ fn counter_jump() {
     matters("the jump of the counter", bounds, without, "I5 no two events share an id");
 }
 
-/// A second failover may take back the first one's jump: a shorter jump then leads to ids below
-/// those that receivers have.
+/// A second failover may undo the first one's jump. A shorter jump then leads to ids below those of
+/// the receivers.
 #[test]
 fn jump_to_the_time() {
-    // Whoever connects first must not have seen the ids: a second process of the name is enough.
+    // The process that connects first must not have seen the ids, so a second process of the name
+    // is enough.
     let processes = vec![(0, 1), (0, 1)];
     let bounds =
         Bounds { objects: 2, events: 1, faults: 2, fault_kinds: &[Fault::Rollback], processes, attached: 1, ..Bounds::default() };
@@ -146,8 +145,8 @@ fn jump_to_the_time() {
     matters("a jump to the time", Bounds { objects: 1, events: 2, ..bounds }, random, "L1 nothing waits for ever");
 }
 
-/// Redis came back empty, and nobody was left who remembered an id: the new ones began where the
-/// old ones had.
+/// Redis came back empty, and no process was left that remembered an id. The new ids began like the
+/// old ones.
 #[test]
 fn emptied() {
     let processes = vec![(0, 1), (0, 1)];
@@ -165,24 +164,25 @@ fn counter_lost() {
     let without = Guards { lost_counter_jumps: false, ..Guards::default() };
     let two = Bounds { objects: 2, events: 1, ..bounds.clone() };
     matters("the jump of a lost counter, before anything is claimed", two, without, "I5 no two events share an id");
-    // A process that has seen less than what is lost looks at the object it claims.
+    // A process that has not seen the lost ids checks the last id of the object it claims.
     let set_back = Bounds { fault_kinds: &[Fault::SetBack], events: 3, ..bounds };
     let without = Guards { last_id_lifts_the_counter: false, ..Guards::default() };
     matters("the last id of the object", set_back, without, "I5 no two events share an id");
 }
 
-/// A receiver never gets a dead letter: a chain through it would make every later event early.
+/// A receiver never gets a dead letter. If the chain led through it, every later event would be
+/// early.
 #[test]
 fn dead_letter_leaves_last_event_id() {
     let bounds = Bounds { outcomes: 1, outcome_kinds: &[Special::Reject], ..Bounds::default() };
     let without = Guards { dead_letter_leaves_last: false, ..Guards::default() };
     matters("`a dead letter leaves last.event.id`", bounds.clone(), without.clone(), "I5 a receiver is never early");
-    // The same where an operator makes it one.
+    // The same if an operator makes the dead letter.
     let skipped = Bounds { outcomes: 2, outcome_kinds: &[Special::Wait, Special::Skip], ..bounds };
     matters("`a skipped event leaves last.event.id`", skipped, without, "I5 a receiver is never early");
 }
 
-/// A dead letter that is retried is an emit like any other.
+/// A retried dead letter is a normal emit.
 #[test]
 fn retry_of_a_dead_letter() {
     let bounds =
@@ -199,7 +199,7 @@ fn owner_check() {
     matters("the look at the owner", Bounds::default(), without, "I3 who owns nothing has an empty batch");
 }
 
-/// A process whose lease ended must not come back over its successor.
+/// A process whose lease ended must not take it back from its successor.
 #[test]
 fn renewal_never_creates_a_lease() {
     let bounds = Bounds {
@@ -214,8 +214,8 @@ fn renewal_never_creates_a_lease() {
     matters("`renewal never creates a lease`", bounds, without, "I6 accepted calls come from the newest token");
 }
 
-/// A pop of the process before, for a slot that this one does not run: no sweep comes, because the
-/// name has a lease.
+/// A pop of the former process, for a slot that the new one does not run. No sweep finds it,
+/// because the name has a lease.
 #[test]
 fn renewal_looks_at_every_registered_slot() {
     let bounds = Bounds {
@@ -230,7 +230,7 @@ fn renewal_looks_at_every_registered_slot() {
     matters("renewal of every registered slot", bounds, without, "L1 nothing waits for ever");
 }
 
-/// A late pop of a second marker: the name of an owned object is twice in the list, and its batch
+/// After a late pop of a second marker, the name of an owned object is twice in the list. Its batch
 /// would count two crashes for one death.
 #[test]
 fn owned_object_is_dealt_with_once() {
@@ -246,8 +246,8 @@ fn owned_object_is_dealt_with_once() {
     matters("`an owned object is dealt with once`", bounds, without, "a death counts as one crash");
 }
 
-/// Two pops of one idle slot, the first of which answers nobody, move two markers of one object:
-/// the second name is no reason to let go of what the first one brought.
+/// Two pops of one idle slot, the first without a reply, move two markers of one object. The second
+/// name must not release the batch that the first one brought.
 #[test]
 fn claimed_object_is_claimed_once() {
     let bounds = Bounds { faults: 1, fault_kinds: &[Fault::GhostPop], ..Bounds::default() };
@@ -255,13 +255,12 @@ fn claimed_object_is_claimed_once() {
     matters("`a claimed object is claimed once`", bounds, without, "I3 who owns nothing has an empty batch");
 }
 
-/// One process with handlers, which may emit, and one with another sink.
+/// Gives one process handlers, which may emit, and the other another sink.
 fn with_handlers(bounds: Bounds) -> Bounds {
     Bounds { handlers: &[0], ..bounds }
 }
 
-/// A row is written for a result that counts; one written for whatever a call says, for a late one,
-/// too.
+/// A row is written only for a result that counts. Otherwise a late result would write one, too.
 #[test]
 fn rows_of_the_event_log() {
     let bounds = Bounds { batch_max: 1, faults: 1, fault_kinds: &[Fault::RepeatedCall], ..Bounds::default() };
@@ -272,8 +271,8 @@ fn rows_of_the_event_log() {
     matters("the row of a skip", skipped, without, "an event that is over has one row in the log");
 }
 
-/// A second copy of what a handler has finished, arriving when its event is over, would be told of
-/// an event that is over, or push again what that has emitted.
+/// A second copy of a handler's success arrives after its event is over. Without the guard, it
+/// would be stored for a finished event, or its emits would be pushed again.
 #[test]
 fn tag_of_what_handlers_have_finished() {
     let bounds = with_handlers(Bounds {
@@ -286,8 +285,8 @@ fn tag_of_what_handlers_have_finished() {
     });
     let without = Guards { handled_looks_at_the_tag: false, ..Guards::default() };
     matters("the tag of what is finished", bounds.clone(), without.clone(), "nothing is kept of an event that is over");
-    // What follows from it: where the next event is held once, and so may have something to end,
-    // what was emitted is pushed again.
+    // Consequence: if the next event is held once, and so may end a record, the emits are pushed
+    // again.
     let bounds = Bounds { outcomes: 2, outcome_kinds: &[Special::Emit, Special::Hold], ..bounds };
     let trace = shortest(
         Protocol { bounds, guards: without, ..Protocol::default() },
@@ -296,8 +295,8 @@ fn tag_of_what_handlers_have_finished() {
     assert!(!trace.is_empty(), "the second copy should push twice");
 }
 
-/// The same process may have its name, and its batch under the same tag, again after a lapse: a
-/// copy of a call from before is refused by its token.
+/// After a lapse the same process may have its name, and its batch under the same tag, again. The
+/// token refuses a copy of an earlier call.
 #[test]
 fn fence_of_what_handlers_have_finished() {
     let bounds = with_handlers(Bounds {
@@ -312,8 +311,7 @@ fn fence_of_what_handlers_have_finished() {
     matters("the fence of what is finished", bounds, without, "I6 accepted calls come from the newest token");
 }
 
-/// A second copy of what a handler has finished may arrive when the next event of the batch is
-/// under way.
+/// A second copy of a handler's success may arrive when the next event of the batch is under way.
 #[test]
 fn later_events_of_the_batch_stay() {
     let bounds = with_handlers(Bounds {
@@ -325,14 +323,14 @@ fn later_events_of_the_batch_stay() {
     });
     let without = Guards { later_stays: false, ..Guards::default() };
     matters("what is kept of a later event stays", bounds.clone(), without.clone(), "nothing is kept of an event that is over");
-    // What follows from it: what the later one has finished is forgotten.
+    // Consequence: the successes of the later event are lost.
     let protocol = Protocol { bounds, guards: without, ..Protocol::default() };
     let trace = shortest(protocol, "what is written down as finished does not run again");
     assert!(!trace.is_empty(), "a handler of the later event should run again");
 }
 
-/// What an event has emitted is pushed in the step that ends it: not before, not after, and not
-/// never, because the next event of the batch has written over it.
+/// An event's emits are pushed in the step that ends it: not before, not after. They must not be
+/// lost because the next event of the batch overwrites them.
 #[test]
 fn emits_with_the_commit() {
     const PUSHED: &str = "what is emitted is pushed once, when its event ends";
@@ -362,7 +360,7 @@ fn emits_of_a_skipped_event() {
     matters("a skip pushes what was emitted", bounds, without, "what is emitted is pushed once, when its event ends");
 }
 
-/// After a crash, a process with another sink ends the event, and knows nothing of handlers.
+/// After a crash, a process with another sink ends the event, without knowledge of handlers.
 #[test]
 fn another_sink_ends_the_event() {
     let bounds = with_handlers(Bounds {
@@ -374,7 +372,7 @@ fn another_sink_ends_the_event() {
     });
     let without = Guards { word_of_what_comes_again: false, ..Guards::default() };
     matters("the word of what comes again", bounds.clone(), without, "nothing is kept of an event that is over");
-    // It may end an event before that of which something is kept.
+    // It may end an event before the one with the record.
     let without = Guards { only_what_ends: false, ..Guards::default() };
     let part = "what is emitted is pushed once, when its event ends";
     matters("only what ends goes", bounds.clone(), without.clone(), part);
@@ -382,9 +380,8 @@ fn another_sink_ends_the_event() {
     matters("only what ends goes", finish, without, "what is written down as finished does not run again");
 }
 
-/// A process with another sink, started under the same name, rejects an event before that of which
-/// something is kept: what is left of the batch still comes again, although it is not handed out
-/// anew.
+/// A process with another sink, started under the same name, rejects an event before the one with
+/// the record. The rest of the batch still comes again, although it is not handed out again.
 #[test]
 fn rest_behind_a_rejected_event() {
     let bounds = with_handlers(Bounds {
@@ -401,8 +398,8 @@ fn rest_behind_a_rejected_event() {
     matters("crashes after a rejection", bounds, without, "what is emitted is pushed once, when its event ends");
 }
 
-/// What is written down is read by whoever has the event next: always where the batch was in other
-/// hands, and where the process has lapsed.
+/// The next process with the event reads the record: always if the batch was in other hands, or if
+/// the process has lapsed.
 #[test]
 fn what_is_finished_is_read() {
     const RAN: &str = "what is written down as finished does not run again";

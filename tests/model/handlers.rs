@@ -1,9 +1,9 @@
-//! Handlers: what they have finished of an event and emitted, in Redis (`lua/handled.lua`, and what
-//! commit and skip do with it) and in the process.
+//! Handlers: their record of successes and emits in Redis (`lua/handled.lua`, and its use in commit
+//! and skip), and in the process.
 //!
-//! Where a process has handlers, an event has two. What the receiver gets is the work of the first;
-//! the second may emit an event. Both may run in one go, which is `Send`; or one of them alone, and
-//! that it has finished is written down, which is `Finish`.
+//! If a process has handlers, an event has two. The first one sends to the receiver; the second may
+//! emit an event. `Send` runs both at once. `Finish` runs one of them alone, and records its
+//! success.
 use crate::process::next_envelope;
 use crate::properties::{EMITTED_TWICE, RAN_AGAIN, STALE_TOKEN};
 use crate::protocol::{Action, EmitsAre, Fate, Fault, Protocol, Special};
@@ -15,7 +15,7 @@ impl Protocol {
         self.bounds.handlers.contains(&process)
     }
 
-    /// The script handled. Answers whether it has written it down.
+    /// The script `handled`. Returns whether it has recorded the success.
     pub fn handled(&self, s: &mut State, call: &Keep) -> Result<bool, Refused> {
         if let Some(refused) = self.fence(s, call.name as usize, call.token)
             && self.guards.handled_is_fenced
@@ -51,8 +51,8 @@ impl Protocol {
         Ok(true)
     }
 
-    /// What commit and skip do where an event ends: what it has emitted is pushed, and what is kept
-    /// of it goes. `behind` = the first id still to come.
+    /// The part of commit and skip that ends an event: pushes its emits, and deletes its record.
+    /// `behind` = the first id still to come.
     pub fn end_handled(&self, s: &mut State, at: usize, behind: u8) {
         let kept = s.redis.objects[at].handled;
         if kept.id >= behind && self.guards.only_what_ends {
@@ -66,7 +66,7 @@ impl Protocol {
         }
     }
 
-    /// An emit like any other: an event and a marker.
+    /// Pushes an event and a marker, like any emit.
     fn push_emitted(&self, s: &mut State, kept: Handled) {
         let Some(object) = (kept.emitted as usize).checked_sub(1) else { return };
         if s.redis.past.pushed & wide_bit(kept.event) != 0 {
@@ -77,8 +77,8 @@ impl Protocol {
         self.apply(s, Action::Push { object });
     }
 
-    /// A batch as the sink is given it: handlers are told what is kept of it, unless it cannot have
-    /// been in other hands.
+    /// Returns a batch as the sink gets it. Handlers get the record, unless the batch was never in
+    /// other hands.
     pub fn take_in(&self, s: &State, process: usize, hand: Hand) -> Hand {
         let mut hand = hand;
         let Tag { first, handouts, attempts, crashes } = hand.tag;
@@ -102,7 +102,7 @@ impl Protocol {
         hand
     }
 
-    /// Whether a result ends the event of which something is kept, as far as the process knows.
+    /// Returns whether a result ends the event with the record, as far as the process knows.
     pub fn ends_handled(&self, hand: &Hand, outcome: Outcome) -> bool {
         let behind = match outcome {
             Outcome::Done(_) | Outcome::Yield(_) => u8::MAX,
@@ -112,8 +112,8 @@ impl Protocol {
         hand.handled != 0 && hand.handled < behind
     }
 
-    /// Where one of the two alone finishes, and that is written down: because the other has not, or
-    /// because it emits.
+    /// Adds the steps in which one of the two handlers finishes alone and is recorded: because the
+    /// other has not finished, or because it emits.
     pub fn finish_actions(&self, s: &State, process: usize, slot: usize, actions: &mut Vec<Action>) {
         let hand = s.processes[process].hand[slot];
         if !self.has_handlers(process) || hand.sent >= hand.batch.len() {
@@ -135,7 +135,7 @@ impl Protocol {
         }
     }
 
-    /// Whether there is a number for one event more of an object.
+    /// Returns whether there is a number for one more event of an object.
     fn has_room(&self, s: &State, object: usize) -> bool {
         let pending = s.redis.objects.iter().filter(|other| other.handled.emitted == object as u8 + 1).count() as u8;
         s.pushed[object].max(self.bounds.events) + pending < EVENTS_MAX
@@ -155,7 +155,7 @@ impl Protocol {
         }
         match self.handled(s, &call) {
             Err(refused) => self.refused(s, process, refused),
-            // It does not count as finished.
+            // The handler does not count as finished.
             Ok(false) => {}
             Ok(true) => {
                 let hand = &mut s.processes[process].hand[slot];
@@ -165,7 +165,7 @@ impl Protocol {
         }
     }
 
-    /// The handlers of the next event run that have not finished, and succeed.
+    /// Runs the unfinished handlers of the next event. They succeed.
     pub fn run_all(&self, s: &mut State, process: usize, slot: usize) {
         let finished = s.processes[process].hand[slot].finished;
         [SENDS, EMITS]
@@ -181,7 +181,7 @@ impl Protocol {
         let Process { token, hand, .. } = s.processes[process];
         let envelope = next_envelope(&hand[slot]);
         let name = s.redis.names[self.bounds.processes[process].0];
-        // What a process does that has lost its lease, nobody can prevent.
+        // A process that has lost its lease may do anything here.
         let in_hand = name.lease == token && s.redis.slots[self.worker(process, slot)].tag == hand[slot].tag;
         if in_hand && s.redis.past.finished[usize::from(handler == EMITS)] & wide_bit(envelope.event) != 0 {
             s.ghost.broken |= RAN_AGAIN;
@@ -198,7 +198,7 @@ fn go_behind_what_is_finished(hand: &mut Hand) {
     }
 }
 
-/// What is kept is of an event that is still in the hands of a slot, or held.
+/// A record belongs to an event that is in a slot's batch, or held.
 pub fn nothing_stays_behind(redis: &Redis) -> bool {
     redis.objects.iter().all(|object| {
         let (batch, tag) = match object.owner {
@@ -210,7 +210,7 @@ pub fn nothing_stays_behind(redis: &Redis) -> bool {
     })
 }
 
-/// What an event has emitted is pushed when the event is over, and not before.
+/// An event's emits are pushed when the event is over, and not before.
 pub fn emitted_with_the_end(s: &State) -> bool {
     let over: u16 = s.events().filter(|&event| s.redis.is_over(event)).map(wide_bit).sum();
     s.redis.past.pushed == s.redis.past.emitters & over

@@ -1,19 +1,19 @@
-//! The scripts about leases as atomic steps, under the names of the Lua files: attach, adopt,
-//! detach, renew.
+//! The scripts about leases as atomic steps, named after the Lua files: attach, adopt, detach,
+//! renew.
 use crate::protocol::Protocol;
 use crate::state::*;
 use crate::steps::Refused;
 
 impl Protocol {
-    /// Calls `owned` for every object that a slot of a name owns, and returns every other name its
-    /// slots have taken to the markers.
+    /// Calls `owned` for every object that a slot of a name owns. Returns all other names in its
+    /// slots to the markers.
     fn each_slot(&self, s: &mut State, name: usize, slots: u8, mut owned: impl FnMut(&mut State, usize, usize)) {
         for w in name * SLOTS_EACH..name * SLOTS_EACH + slots as usize {
             let mut seen = Short::default();
             for taken in s.redis.slots[w].objects.iter() {
                 if s.redis.objects[taken as usize - 1].owner == w as u8 + 1 {
-                    // A list may hold the name of an owned object twice: a late pop of a second
-                    // marker of it.
+                    // A list may contain the name of an owned object twice, after a late pop of its
+                    // second marker.
                     if !self.guards.owned_once || !seen.contains(taken) {
                         owned(s, w, taken as usize - 1);
                     }
@@ -25,8 +25,7 @@ impl Protocol {
         }
     }
 
-    /// Holds what a slot owns, due now, and counts one crash more where `died` and a batch is in
-    /// flight.
+    /// Holds a slot's object, due now. Counts one more crash if `died` and a batch is in flight.
     fn hold_owned(&self, s: &mut State, w: usize, at: usize, died: bool) {
         let mut due = Due::Now;
         let slot = &mut s.redis.slots[w];
@@ -39,8 +38,8 @@ impl Protocol {
         self.hold(s, w, at, due);
     }
 
-    /// Answers false where the name is in use. `displace` = the lease that the caller found, and
-    /// knows to be dead or wants to take over.
+    /// Returns false if the name is in use. `displace` = the lease that the caller read, and knows
+    /// to be dead or wants to take over.
     pub fn attach(&self, s: &mut State, name: usize, slots: u8, token: u8, before: u8, displace: u8) -> bool {
         let found = s.redis.names[name];
         let repeated = found.lease == token;
@@ -63,7 +62,7 @@ impl Protocol {
         true
     }
 
-    /// Takes over what a name without a lease has.
+    /// Takes over the objects of a name without a lease.
     pub fn adopt(&self, s: &mut State, own: usize, name: usize) {
         let found = s.redis.names[name];
         if name == own || found.lease != 0 || found.last_token == 0 || (found.swept && !self.guards.resweep) {
@@ -83,7 +82,7 @@ impl Protocol {
         Ok(())
     }
 
-    /// `slots` = those the process runs.
+    /// `slots` = the slots that the process runs.
     pub fn renew(&self, s: &mut State, name: usize, token: u8, slots: u8) -> Result<(), Refused> {
         if !self.guards.renew_never_creates && s.redis.names[name].lease == 0 {
             s.redis.names[name].lease = token;

@@ -1,6 +1,6 @@
-//! The protocol as a model, checked exhaustively. `docs/model.md` says what is modelled, what is
-//! not, and within which bounds.
-// These modules are a program of their own: what they share is public among them only.
+//! The protocol as a model, checked exhaustively. `docs/model.md` describes its scope and its
+//! bounds.
+// These modules are one program: their public items are shared only among them.
 #![allow(unreachable_pub)]
 
 mod faults;

@@ -1,9 +1,9 @@
-//! The plain algorithm, as published, one Redis command a step. It fails: the checker finds each of
-//! its known flaws.
+//! The plain algorithm, as published, one Redis command per step. It fails: the checker finds each
+//! of its known flaws.
 //!
-//! Workers block on `BRPOPLPUSH objects.with.events event.worker:W:object`, then `SETNX
-//! OBJ:event.worker W`, then take one event at a time by a script, send it, and commit; at the end
-//! `RPOP event.worker:W:object`. A restarted worker looks at what it had.
+//! Workers block on `BRPOPLPUSH objects.with.events event.worker:W:object`, then call `SETNX
+//! OBJ:event.worker W`. Then a script takes one event at a time, and the worker sends and commits
+//! it. At the end: `RPOP event.worker:W:object`. A restarted worker first reads its own list.
 use stateright::{Model, Property};
 
 use crate::check::{Properties, explore, shortest};
@@ -27,7 +27,7 @@ struct Worker {
     id: u8,
 }
 
-/// Where a process is in the published program.
+/// The position of a process in the published program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 enum At {
     #[default]
@@ -82,7 +82,7 @@ enum Action {
 struct Plain {
     objects: usize,
     events: u8,
-    /// The worker of every process.
+    /// Worker of each process.
     processes: Vec<usize>,
     started: usize,
     fault: Option<Fault>,
@@ -143,7 +143,7 @@ impl Plain {
         };
     }
 
-    /// The take script.
+    /// The script that takes an event.
     fn take(&self, s: &mut State, w: usize, object: u8) -> Option<u8> {
         let found = &mut s.objects[object as usize];
         let event = found.queue.pop();
@@ -176,7 +176,7 @@ impl Plain {
         }
     }
 
-    /// A run without faults of all that live, to its end: does everything arrive?
+    /// Runs all living processes without faults to the end. Returns whether everything arrives.
     fn comes_to_rest(&self, s: &State) -> bool {
         let mut s = s.clone();
         if self.fault == Some(Fault::Restart) {
@@ -198,7 +198,7 @@ fn events(s: &State) -> Vec<u8> {
     (0..OBJECTS).flat_map(|object| (0..s.pushed[object]).map(move |index| event(object, index))).collect()
 }
 
-/// The receiver's rule.
+/// Applies the receiver's rule.
 fn receive(s: &mut State, envelope: Envelope) {
     let Envelope { id, prev, object, event } = envelope;
     let found = &mut s.received[object as usize];
@@ -342,14 +342,14 @@ impl Model for Plain {
     }
 }
 
-/// The checker finds the flaw; its shortest trace is printed.
+/// Asserts that the checker finds the flaw, and prints the shortest trace.
 fn fails(flaw: &str, plain: Plain, property: &'static str) {
     let trace = shortest(plain, property);
     println!("the plain algorithm, {flaw}, breaks `{property}`:\n  {}\n", trace.join("\n  "));
     assert!(!trace.is_empty(), "{flaw}: `{property}` should break");
 }
 
-/// Where nothing goes wrong but crashes of workers that come back, it does what it promises.
+/// With only crashes of workers that come back, the algorithm keeps its promise.
 #[test]
 fn holds_without_its_flaws() {
     let sound = Plain { objects: 2, ..Plain::default() };
@@ -358,15 +358,15 @@ fn holds_without_its_flaws() {
     assert!(explore("the plain algorithm with a restart", restarts, 1).broken.is_empty());
 }
 
-/// Coverage is what holds, not the published count.
+/// Coverage holds, not the published count.
 #[test]
 fn counts_too_much() {
     let plain = Plain { events: 3, counting: true, ..Plain::default() };
     fails("without any fault", plain, "I1 in its counting form");
 }
 
-/// `RPOP event.worker:W:object` takes the oldest name, which after a lost reply is not the one that
-/// was dealt with.
+/// `RPOP event.worker:W:object` takes the oldest name. After a lost reply this is not the finished
+/// one.
 #[test]
 fn pops_its_object_blindly() {
     let plain = Plain { objects: 2, events: 1, fault: Some(Fault::PopReplyLost), ..Plain::default() };
@@ -374,8 +374,8 @@ fn pops_its_object_blindly() {
     fails("popping blindly after a lost reply", plain, "L1 nothing waits for ever");
 }
 
-/// `DEL OBJ:event.worker` at the end of the queue frees an object that by now belongs to somebody
-/// else.
+/// `DEL OBJ:event.worker` at the end of the queue releases an object that now belongs to another
+/// worker.
 #[test]
 fn releases_what_it_does_not_own() {
     let plain = Plain { events: 3, processes: vec![0, 1, 0], fault: Some(Fault::Twice), ..Plain::default() };
@@ -384,7 +384,7 @@ fn releases_what_it_does_not_own() {
     fails("releasing without a fence", plain, "I5 none is skipped");
 }
 
-/// A take whose reply was lost is made again, and the first event is never sent.
+/// A take whose reply was lost is repeated, and the first event is never sent.
 #[test]
 fn takes_twice() {
     let plain = Plain { fault: Some(Fault::TakeReplyLost), ..Plain::default() };

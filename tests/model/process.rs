@@ -1,10 +1,10 @@
-//! What a worker process does: which calls it may make, and what it makes of their replies.
+//! The behaviour of a worker process: its possible calls, and its reaction to their replies.
 use crate::protocol::{Action, Fate, Fault, Protocol, Report, Special};
 use crate::state::*;
 use crate::steps::Refused;
 
 impl Protocol {
-    /// The worker that a slot of a process is.
+    /// Returns the worker of a process's slot.
     pub fn worker(&self, process: usize, slot: usize) -> usize {
         self.bounds.processes[process].0 * SLOTS_EACH + slot
     }
@@ -97,8 +97,8 @@ impl Protocol {
         }
     }
 
-    /// The calls of advance that a process may make: one slot alone in every way, all slots at once
-    /// in the plain ways.
+    /// Adds the possible calls of advance: one slot alone in every way, and all slots at once in
+    /// the plain ways.
     fn advance_actions(&self, s: &State, process: usize, actions: &mut Vec<Action>) {
         let slots = self.bounds.processes[process].1 as usize;
         let mut call = |reports: [Option<Report>; SLOTS_EACH]| {
@@ -125,7 +125,7 @@ impl Protocol {
         }
     }
 
-    /// A free slot, or a batch that has been delivered.
+    /// Returns the plain report of a slot: free, or a fully delivered batch.
     fn plain_report(&self, s: &State, process: usize, slot: usize) -> Option<Report> {
         let hand = s.processes[process].hand[slot];
         match hand.batch.len() {
@@ -140,10 +140,11 @@ impl Protocol {
         if len == 0 {
             return;
         }
-        // Of an event of which a handler has finished, all before it are delivered; of any other,
-        // the worker may believe that it has failed, and it has arrived.
+        // If a handler has finished the event, all events before it are delivered. Any other event
+        // may have arrived although the worker sees a failure.
         let least = if finished == 0 { sent.saturating_sub(1) } else { sent };
-        // Of a batch that has suffered, or to push what was emitted; and only between two events.
+        // A part is reported of a batch with crashes or attempts, or to push emits; and only
+        // between two events.
         let wants_part = match finished {
             0 => tag.attempts + tag.crashes > 0 || (handled != 0 && handled < tag.first + sent),
             _ => !self.guards.part_between_events,
@@ -178,7 +179,7 @@ impl Protocol {
         }
     }
 
-    /// The process that holds the lease of a name, if it lives and knows Redis.
+    /// Returns the living process that holds the lease of a name and is connected.
     fn holder(&self, s: &State, name: usize) -> Option<usize> {
         let holds = |&process: &usize| {
             let found = &s.processes[process];
@@ -190,7 +191,7 @@ impl Protocol {
         (0..self.bounds.processes.len()).find(holds)
     }
 
-    /// Whether the end of this lease would be a fault: its holder lives.
+    /// Returns whether the end of this lease would be a fault, because its holder lives.
     pub fn is_kept(&self, s: &State, name: usize) -> bool {
         s.redis.names[name].lease != 0 && self.holder(s, name).is_some()
     }
@@ -200,15 +201,15 @@ impl Protocol {
         let found = &s.processes[process];
         match found.mode {
             Mode::Attaching => true,
-            // A process that lapsed waits until there is no lease; a start also takes what a dead
-            // process left.
+            // A lapsed process waits until there is no lease. A start also takes the lease of a
+            // dead process.
             Mode::Lapsed => s.redis.names[name].lease == 0,
             Mode::Off => !self.is_kept(s, name) || self.may(s, Fault::Takeover),
             Mode::Running | Mode::Stopped => false,
         }
     }
 
-    /// Attach, from the side of the process.
+    /// Attach, on the side of the process.
     pub fn start(&self, s: &mut State, process: usize, fate: Fate) {
         let (name, slots) = self.bounds.processes[process];
         let mut found = s.processes[process];
@@ -233,8 +234,8 @@ impl Protocol {
         } else if attached {
             found = Process { mode: Mode::Running, before: 0, displace: 0, ..found };
         } else {
-            // In use: somebody took the name over while the first call was repeated. It waits, and
-            // begins anew.
+            // The name is in use: another process took it over while the first call was repeated.
+            // The process waits, and begins again.
             found = Process { mode: Mode::Off, token: 0, before: 0, displace: 0, ..found };
         }
         s.processes[process] = found;
@@ -269,8 +270,8 @@ impl Protocol {
         let reply = self.advance(s, &call, false, markers_first);
         if fate == Fate::ReplyLost {
             if reply.is_ok() {
-                // It has reported, and only repeats itself until it gets a reply: it sends no more
-                // of this.
+                // The process has reported, and only repeats its report until it gets a reply. It
+                // sends no further event of this batch.
                 let named = (0..SLOTS_EACH).filter(|&slot| reports[slot].is_some());
                 named.for_each(|slot| {
                     s.processes[process].hand[slot] = Hand { sent: hand[slot].batch.len(), finished: 0, ..hand[slot] };
@@ -293,7 +294,7 @@ impl Protocol {
         }
     }
 
-    /// A lapsed process drops what it has in hand and attaches again; a fenced one stops.
+    /// A lapsed process drops its batches and attaches again; a fenced one stops.
     pub fn refused(&self, s: &mut State, process: usize, refused: Refused) {
         let found = &mut s.processes[process];
         found.hand = Default::default();
@@ -303,7 +304,7 @@ impl Protocol {
         };
     }
 
-    /// Renew, from the side of the process.
+    /// Renew, on the side of the process.
     pub fn keep(&self, s: &mut State, process: usize) {
         let (name, slots) = self.bounds.processes[process];
         if let Err(refused) = self.renew(s, name, s.processes[process].token, slots) {
@@ -311,7 +312,7 @@ impl Protocol {
         }
     }
 
-    /// Detach, from the side of the process. A repeated detach that finds the lease gone is done.
+    /// Detach, on the side of the process. A repeated detach that finds no lease is done.
     pub fn stop(&self, s: &mut State, process: usize, fate: Fate) {
         s.spend_outcome(true);
         let token = s.processes[process].token;
@@ -329,7 +330,7 @@ impl Protocol {
         }
     }
 
-    /// Sends the next event in hand.
+    /// Sends the next event of the batch.
     pub fn send(&self, s: &mut State, process: usize, slot: usize) {
         if self.has_handlers(process) {
             return self.run_all(s, process, slot);
@@ -341,7 +342,7 @@ impl Protocol {
     }
 }
 
-/// The next event in hand, as a receiver will see it.
+/// Returns the next event of the batch, as the receiver gets it.
 pub fn next_envelope(hand: &Hand) -> Envelope {
     let id = hand.tag.first + hand.sent;
     let prev = if hand.sent == 0 { hand.prev } else { id - 1 };

@@ -1,12 +1,12 @@
-//! What must hold: the invariants by number, the receiver's rule, what a rollback leaves, and that
-//! nothing waits for ever.
+//! The properties: the invariants by number, the receiver's rule, the limits after a rollback, and
+//! that no event waits for ever.
 use stateright::Property;
 
 use crate::handlers::{emitted_with_the_end, nothing_stays_behind};
 use crate::protocol::{Action, Fate, Protocol, Report};
 use crate::state::*;
 
-// Properties of steps rather than states: once broken, broken for good.
+// Properties of steps, not of states: once broken, they stay broken.
 pub const STALE_TOKEN: u16 = 1;
 pub const RESULT_TWICE: u16 = 2;
 pub const CLAIMED_PAUSED: u16 = 4;
@@ -58,8 +58,8 @@ impl Protocol {
         properties
     }
 
-    /// The receiver's rule: apply if `prev <= last < id`, duplicate if `id <= last`, early if
-    /// `prev > last`.
+    /// Applies the receiver's rule: apply if `prev <= last < id`, duplicate if `id <= last`, early
+    /// if `prev > last`.
     pub fn receive(&self, s: &mut State, envelope: Envelope) {
         let Envelope { id, prev, object, event } = envelope;
         let found = s.received[object as usize];
@@ -72,14 +72,14 @@ impl Protocol {
         if object_of(event) != object as usize {
             broken |= WRONG_OBJECT;
         } else if id <= found.last {
-            // After a rollback, an event dropped here may come again under a new id: I7 tells
-            // whether it does.
+            // After a rollback, an event dropped here may come again under a new id. I7 checks
+            // that.
             broken |= if settled(event) || with_losses { 0 } else { DROPPED_AS_DUPLICATE };
         } else if prev > found.last {
             broken |= EARLY;
         } else {
-            // An event that Redis forgot to have been delivered comes again, with all that follow
-            // it, in a new epoch.
+            // If Redis forgot the delivery of an event, it comes again with all later events, in a
+            // new epoch.
             let epoch = s.ghost.given.as_ref().map_or(0, |given| given[id as usize] >> 4);
             let order = (epoch, event).cmp(&(found.epoch, found.newest));
             broken |= if order.is_lt() { OLDER_AFTER_NEWER } else { 0 };
@@ -92,12 +92,13 @@ impl Protocol {
         s.ghost.broken |= broken;
     }
 
-    /// Whether everything that is due arrives if nothing more goes wrong: a fair run of the living,
-    /// to its end. Implies that no state at rest has uncovered or overdue events. With `stalled`,
-    /// deliveries of that object never end, and nothing else may wait for it while a slot is free.
+    /// Returns whether all due events arrive without further faults, in a fair run of the living
+    /// processes. This implies that a state at rest has no uncovered or overdue events. With
+    /// `stalled`, deliveries of that object never end, and no other object may wait for it while a
+    /// slot is free.
     pub fn comes_to_rest(&self, s: &State, stalled: Option<usize>) -> bool {
         if s.ghost.broken != 0 {
-            // Reported already, by its own property.
+            // Its own property reports this.
             return true;
         }
         let mut s = s.clone();
@@ -156,7 +157,7 @@ impl Protocol {
         }
     }
 
-    /// One turn of a process that has nothing to fear.
+    /// One turn of a process without faults.
     fn work(&self, s: &mut State, process: usize, markers_first: bool, stalled: Option<usize>) {
         let (name, slots) = self.bounds.processes[process];
         self.apply(s, Action::ReadRules { process });

@@ -1,5 +1,5 @@
-//! Named scenarios: paths that once were, or could have been, the end of a design. Every property
-//! is checked after every step.
+//! Named scenarios: paths that broke, or could have broken, a design. Every property is checked
+//! after every step.
 use crate::protocol::{Action, Bounds, Fate, Fault, Guards, Jump, OPERATOR, RULES, Report};
 use crate::state::*;
 use crate::walk::{Walk, advance};
@@ -17,8 +17,8 @@ fn bounds(processes: &[(usize, u8)], attached: usize) -> Bounds {
     }
 }
 
-/// A process claims, and never learns it: the reply is lost. It believes its slot free, so its next
-/// call names the slot, and gets the batch.
+/// A process claims, but the reply is lost. It considers its slot free, so its next call names the
+/// slot, and gets the batch.
 #[test]
 fn idle_process_after_a_lost_reply() {
     let mut walk = Walk::begin(bounds(&[(0, 1)], 1));
@@ -31,8 +31,8 @@ fn idle_process_after_a_lost_reply() {
     assert!(walk.is_applied(0, 0));
 }
 
-/// A pop answers after its slot was given something else. Its object goes back to the markers with
-/// the next renewal, or the next call.
+/// A pop ends after its slot was given another object. Its object goes back to the markers with the
+/// next renewal, or the next call.
 #[test]
 fn stray_behind_a_busy_slot() {
     let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));
@@ -47,8 +47,8 @@ fn stray_behind_a_busy_slot() {
     assert!(walk.is_applied(1, 0) && walk.in_hand(0, 0) == Some(0), "object 0 is still under way");
 }
 
-/// A process dies between its pop and its call: the name it had taken is nobody's, and goes back to
-/// the markers.
+/// A process dies between its pop and its call. The popped name has no owner, and goes back to the
+/// markers.
 #[test]
 fn adopt_of_a_name_taken_but_not_owned() {
     let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));
@@ -60,8 +60,8 @@ fn adopt_of_a_name_taken_but_not_owned() {
     walk.claim(1, 0).send(1, 0).report(1, 0, Outcome::Done(1));
 }
 
-/// A pop is still outstanding when its process detaches, and moves a marker after. The name is
-/// swept again.
+/// A pop is still under way when its process detaches, and moves a marker later. The name is swept
+/// again.
 #[test]
 fn pop_outstanding_at_detach() {
     let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));
@@ -73,8 +73,8 @@ fn pop_outstanding_at_detach() {
     assert!(walk.is_applied(0, 0));
 }
 
-/// A start with fewer slots holds, due now, what the other slots had in flight: same ids, same
-/// prev, one crash more.
+/// A start with fewer slots holds the batches of the other slots, due now: same ids, same prev, one
+/// more crash.
 #[test]
 fn restart_with_fewer_slots() {
     let mut walk = Walk::begin(bounds(&[(0, 2), (0, 1)], 1));
@@ -90,23 +90,24 @@ fn restart_with_fewer_slots() {
     assert_eq!(walk.state.received[1].last, tag.first, "under the id it had");
 }
 
-/// The head of a batch is dead-lettered: the rest comes with a new first id, and chains to what was
-/// delivered last.
+/// The first event of a batch becomes a dead letter. The rest comes with a new first id, and its
+/// prev is the last delivered event.
 #[test]
 fn dead_lettered_head() {
     let mut walk = Walk::begin(bounds(&[(0, 1)], 1));
     walk.push(0).push(0).claim(0, 0).report(0, 0, Outcome::Reject(0));
     let hand = walk.state.processes[0].hand[0];
     assert_eq!((hand.tag.first, hand.prev, hand.batch), (2, 0, walk.state.redis.slots[0].batch));
-    // A call about the old batch says nothing about the rest.
+    // A call about the old batch does not apply to the rest.
     walk.send(0, 0).report(0, 0, Outcome::Done(1));
     assert_eq!((walk.state.received[0].last, walk.state.redis.objects[0].last), (2, 2));
     assert_eq!(walk.state.redis.places(event(0, 0)), 1, "among the dead letters");
 }
 
-/// An event has failed for the last time, but had arrived. An operator skips it: the rest of the
-/// batch keeps its ids, chains to what was delivered before, and a receiver that has the event
-/// takes the next one all the same. A second copy of the call that held it says nothing.
+/// An event has failed for the last time, but had arrived. An operator skips it. The rest of the
+/// batch keeps its ids, and its prev is the last event delivered before. A receiver that has the
+/// skipped event applies the next one, too. A second copy of the call that held the event has no
+/// effect.
 #[test]
 fn skipped_head_of_a_held_batch() {
     let mut walk = Walk::begin(Bounds { outcome_kinds: OPERATOR, ..bounds(&[(0, 1), (1, 1)], 2) });
@@ -126,7 +127,7 @@ fn skipped_head_of_a_held_batch() {
     assert!(walk.is_applied(0, 2), "as a new event");
 }
 
-/// A second copy of "hold" arrives after the object was released and handed out anew, to the same
+/// A second copy of "hold" arrives after the object was released and handed out again, to the same
 /// slot, under the same first id.
 #[test]
 fn late_duplicate_of_a_hold() {
@@ -139,8 +140,8 @@ fn late_duplicate_of_a_hold() {
     walk.send(0, 0).report(0, 0, Outcome::Done(1));
 }
 
-/// Whenever the claim comes, before, between or after the steps of lifting, its object is claimed
-/// or woken.
+/// The claim comes before, between or after the steps of lifting. In each case its object is
+/// claimed or woken.
 #[test]
 fn pause_lifted_while_a_claim_is_under_way() {
     for claim_at in 0..3 {
@@ -158,7 +159,7 @@ fn pause_lifted_while_a_claim_is_under_way() {
         walk.send(0, 0).report(0, 0, Outcome::Done(1));
         assert!(walk.is_applied(0, 0), "claim at {claim_at}");
     }
-    // A call that brings its rules along pauses what nobody will ever wake.
+    // A call with its own copy of the rules pauses an object that nobody will ever wake.
     let mut walk = Walk::begin_with(bounds(&[(0, 1)], 1), Guards { rules_in_script: false, ..Guards::default() });
     walk.push(0).go(Action::Pause { object: 0 }).go(Action::ReadRules { process: 0 });
     walk.go(Action::Lift { object: 0 }).go(Action::Wake { object: 0 });
@@ -166,9 +167,9 @@ fn pause_lifted_while_a_claim_is_under_way() {
     assert!(broken.contains(&"L1 nothing waits for ever"), "{broken:?}");
 }
 
-/// The rule over all objects is lifted and woken in steps, the process that claims crashes
-/// meanwhile, and the rule of one object is over it all the time: that one stays, and goes on when
-/// its own rule is lifted.
+/// The rule over all objects is lifted and woken in steps, and the claiming process crashes
+/// meanwhile. One object is also under its own rule: it stays, and continues when that rule is
+/// lifted.
 #[test]
 fn one_of_two_rules_is_lifted_in_steps() {
     let mut walk = Walk::begin(Bounds { outcome_kinds: RULES, objects: 2, outcomes: 2, ..bounds(&[(0, 1), (1, 1)], 2) });
@@ -185,8 +186,8 @@ fn one_of_two_rules_is_lifted_in_steps() {
     assert!(walk.is_applied(0, 0));
 }
 
-/// A paused process loses its lease, a successor takes its name: the first one may still send, and
-/// its calls are refused.
+/// A paused process loses its lease, and a successor takes its name. The first process may still
+/// send, but its calls are refused.
 #[test]
 fn lapsed_process_against_its_successor() {
     let mut walk = Walk::begin(bounds(&[(0, 1), (0, 1)], 1));
@@ -198,8 +199,8 @@ fn lapsed_process_against_its_successor() {
     assert_eq!((walk.state.processes[0].mode, walk.state.redis), (Mode::Stopped, before), "fenced, not lapsed");
     walk.report(1, 0, Outcome::Done(1));
 
-    // Without a successor it is lapsed, gets its batch again under the same numbers, and nobody
-    // counts a crash.
+    // Without a successor it lapses and gets its batch again under the same numbers. No crash is
+    // counted.
     let mut walk = Walk::begin(bounds(&[(0, 1)], 1));
     walk.push(0).claim(0, 0).go(Action::Expire { name: 0 }).report_refused(0);
     walk.attach(0).claim(0, 0);
@@ -208,7 +209,7 @@ fn lapsed_process_against_its_successor() {
 }
 
 impl Walk {
-    /// A renewal finds the lease gone.
+    /// A renewal finds no lease.
     fn report_refused(&mut self, process: usize) -> &mut Self {
         self.go(Action::Renew { process });
         assert_eq!(self.state.processes[process].mode, Mode::Lapsed);
@@ -216,9 +217,9 @@ impl Walk {
     }
 }
 
-/// Found by this model. A pop of the process before moves a marker to a slot that its successor
-/// does not run. No sweep comes, because the name has a lease: renewal must look at every slot that
-/// `event.workers` registers for the name, not at those the process runs.
+/// Found by this model. A pop of the former process moves a marker to a slot that its successor
+/// does not run. No sweep comes, because the name has a lease. So renewal must look at every slot
+/// registered in `event.workers` for the name, not only at those of the process.
 #[test]
 fn pop_for_a_slot_that_the_successor_does_not_run() {
     let path = [Action::Crash { process: 0 }, Action::Attach { process: 1, fate: Fate::Answered }, Action::Push { object: 0 }];
@@ -237,9 +238,9 @@ fn pop_for_a_slot_that_the_successor_does_not_run() {
     assert!(walk.try_go(Action::GhostPop { w: 1 }).contains(&"L1 nothing waits for ever"));
 }
 
-/// Found by this model. A late pop of a second marker puts the name of an owned object into the
-/// list of its owner twice. A death is one crash all the same: a script that looks at every name of
-/// the list must deal with an owned object once.
+/// Found by this model. A late pop of a second marker puts the name of an owned object into its
+/// owner's list twice. A death still counts one crash: a script that walks over the list must
+/// handle an owned object once.
 #[test]
 fn owned_name_twice_in_the_list() {
     let until_crash = |guards: Guards| {
@@ -255,10 +256,10 @@ fn owned_name_twice_in_the_list() {
     assert!(broken.contains(&"a death counts as one crash"), "{broken:?}");
 }
 
-/// Found by this model. Two markers of one object in the list of a free slot: the pop of a
-/// connection that was given up moves the first, the next pop the second. The call claims the
-/// object by the first name. A script that then takes the second for an object without events, and
-/// holds it, leaves the batch behind: another worker claims the object and overtakes it.
+/// Found by this model. Two markers of one object are in the list of a free slot: the pop of an
+/// abandoned connection moved the first, the next pop the second. The call claims the object by the
+/// first name. If a script then holds the second as an object without events, the batch is left
+/// behind: another worker claims the object and overtakes it.
 #[test]
 fn two_markers_of_one_object_in_one_slot() {
     let popped = |guards: Guards| {
@@ -283,7 +284,7 @@ fn two_markers_of_one_object_in_one_slot() {
 }
 
 /// Found by this model. A second failover undoes the jump of the first, and the process that
-/// connects first has not seen the ids given in between: a jump of the same length gives them
+/// connects first has not seen the ids given in between. A jump of the same length gives them
 /// again.
 #[test]
 fn two_failovers_that_jump_equally_far() {
@@ -300,8 +301,8 @@ fn two_failovers_that_jump_equally_far() {
     assert!(broken.contains(&"I5 no two events share an id"), "{broken:?}");
 }
 
-/// A forgotten object begins anew, with `prev` 0: the receiver that remembers it applies its next
-/// event, and drops what was sent before and comes late.
+/// A forgotten object begins a new chain, with `prev` 0. A receiver that remembers it applies its
+/// next event, and drops older events that come late.
 #[test]
 fn forgotten_and_emitted_again() {
     let mut walk = Walk::begin(bounds(&[(0, 1), (1, 1)], 2));

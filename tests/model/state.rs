@@ -1,9 +1,9 @@
-//! What there is: Redis, worker processes, the receiver. Small numbers throughout, because the
-//! number of states decides how far the checker gets.
+//! The state of the model: Redis, worker processes, the receiver. All numbers are small, because
+//! the number of states limits the checker.
 //!
 //! Objects, names, processes and slots are indices. Slot `w` belongs to name `w / SLOTS_EACH`. An
-//! event is a number that is unique over all objects, so that order, loss, duplication and a mix-up
-//! of objects are visible wherever it turns up.
+//! event is a number that is unique over all objects. So order, loss, duplicates and mixed-up
+//! objects are visible everywhere.
 use std::fmt;
 
 pub const OBJECTS: usize = 2;
@@ -11,24 +11,23 @@ pub const NAMES: usize = 2;
 pub const SLOTS_EACH: usize = 2;
 pub const SLOTS: usize = NAMES * SLOTS_EACH;
 pub const PROCESSES: usize = 3;
-/// Room for events of one object in the numbering of events.
+/// Maximum number of events of one object.
 pub const EVENTS_MAX: u8 = 4;
-/// Ids that the ghost table of given ids has room for (used with rollback only).
+/// Number of ids in the ghost table of given ids (used with rollback only).
 pub const IDS: usize = 128;
 
-/// There is no `seriatim.meta`: nobody has connected yet.
+/// `seriatim.meta` is absent: no process has connected yet.
 pub const EMPTY: u8 = 15;
 
 /// The owner of a held object.
 pub const HELD: u8 = 15;
 
-/// The two handlers of an event, as bits: what the receiver gets is the work of the first, and the
-/// second may emit.
+/// The two handlers of an event, as bits. The first one sends to the receiver, the second may emit.
 pub const SENDS: u8 = 1;
 pub const EMITS: u8 = 2;
 pub const BOTH: u8 = SENDS | EMITS;
 
-/// The number of the `index`th event (from 0) of an object.
+/// Returns the number of the `index`th event (from 0) of an object.
 pub fn event(object: usize, index: u8) -> u8 {
     object as u8 * EVENTS_MAX + index + 1
 }
@@ -37,12 +36,12 @@ pub fn object_of(event: u8) -> usize {
     ((event - 1) / EVENTS_MAX) as usize
 }
 
-/// The bit of an event in a set of events of its own object.
+/// Returns the bit of an event in a set of events of its own object.
 pub fn bit(event: u8) -> u8 {
     1 << ((event - 1) % EVENTS_MAX)
 }
 
-/// The bit of an event in a set of all events.
+/// Returns the bit of an event in a set of all events.
 pub fn wide_bit(event: u8) -> u16 {
     1 << event
 }
@@ -64,27 +63,27 @@ impl Short {
         (self.0 >> (4 * at) & 15) as u8
     }
 
-    /// LPUSH: at the head, as the newest.
+    /// LPUSH: adds the value at the head, as the newest.
     pub fn push(&mut self, value: u8) {
         let len = self.len();
         assert!(value > 0 && value < 16 && len < 8, "a list of the model is full: {self:?}");
         self.0 |= u32::from(value) << (4 * len);
     }
 
-    /// RPUSH: at the tail, taken next.
+    /// RPUSH: adds the value at the tail, to be taken next.
     pub fn push_oldest(&mut self, value: u8) {
         assert!(value > 0 && value < 16 && self.len() < 8, "a list of the model is full: {self:?}");
         self.0 = self.0 << 4 | u32::from(value);
     }
 
-    /// RPOP: from the tail, the oldest.
+    /// RPOP: takes the value at the tail, the oldest.
     pub fn pop(&mut self) -> Option<u8> {
         let value = (self.0 & 15) as u8;
         self.0 >>= 4;
         (value > 0).then_some(value)
     }
 
-    /// LREM 1: the newest occurrence.
+    /// LREM 1: removes the newest occurrence.
     pub fn remove(&mut self, value: u8) {
         if let Some(at) = (0..self.len()).rev().find(|&at| self.get(at) == value) {
             let below = self.0 & ((1 << (4 * at)) - 1);
@@ -115,7 +114,7 @@ impl fmt::Debug for Short {
     }
 }
 
-/// What names a batch: compared whole with what a result names.
+/// The identity of a batch, compared as a whole with the tag of a result.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Tag {
     pub first: u8,
@@ -124,15 +123,15 @@ pub struct Tag {
     pub crashes: u8,
 }
 
-/// When an object in `objects.held` is due.
+/// The due time of an object in `objects.held`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum Due {
-    /// Not in `objects.held`.
+    /// The object is not in `objects.held`.
     #[default]
     Absent,
     Now,
     Later,
-    /// Until an operator releases it.
+    /// The object waits until an operator releases it.
     Never,
 }
 
@@ -141,20 +140,20 @@ pub enum Rule {
     #[default]
     Absent,
     Paused,
-    /// Being lifted: claims ignore it, its objects are not all woken yet.
+    /// Being lifted: claims ignore the rule, but not all its objects are woken yet.
     Lifted,
 }
 
-/// `OBJ:event.handled`: what handlers have finished of one event.
+/// `OBJ:event.handled`: finished handlers of one event.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Handled {
-    /// 0 = nothing is kept.
+    /// Id of the event; 0 = no record.
     pub id: u8,
-    /// The event that has this id: for properties only.
+    /// The event with this id, for properties only.
     pub event: u8,
-    /// Handlers, as bits.
+    /// Finished handlers, as bits.
     pub finished: u8,
-    /// The object (index + 1) for which an event was emitted; 0 = none.
+    /// Object (index + 1) for which an event was emitted; 0 = none.
     pub emitted: u8,
 }
 
@@ -162,15 +161,15 @@ pub struct Handled {
 pub struct Object {
     pub queue: Short,
     pub last: u8,
-    /// 0 nobody, w + 1, or HELD.
+    /// Owner: 0 none, w + 1, or HELD.
     pub owner: u8,
     pub held: Short,
     pub held_tag: Tag,
     pub due: Due,
-    /// In `objects.paused`.
+    /// Whether the object is in `objects.paused`.
     pub paused: bool,
     pub dead: u8,
-    /// What was among the dead letters until an operator dropped it, or made a new event of it.
+    /// Dead letters that an operator has dropped, or retried as a new event.
     pub gone: u8,
     pub rule: Rule,
     pub handled: Handled,
@@ -187,12 +186,12 @@ pub struct Slot {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Name {
-    /// The token in the lease; 0 = no lease.
+    /// Token in the lease; 0 = no lease.
     pub lease: u8,
-    /// In `event.workers`: the last token (0 = not registered) and the slots.
+    /// Value in `event.workers`: the last token (0 = not registered) and the slots.
     pub last_token: u8,
     pub slots: u8,
-    /// Only with the guard `resweep` off: swept since its lease went.
+    /// Used only with the guard `resweep` off: whether it was swept since its lease ended.
     pub swept: bool,
 }
 
@@ -204,31 +203,31 @@ pub struct Redis {
     /// `objects.with.events`, objects as index + 1.
     pub markers: Short,
     pub next_id: u8,
-    /// The counter is absent: it was evicted.
+    /// Whether the counter is absent because it was evicted.
     pub evicted: bool,
     /// `replication.id` of `seriatim.meta`, or EMPTY.
     pub meta: u8,
-    /// A rule that is over all objects, and how many of these its waking has passed.
+    /// A rule over all objects, and the number of objects that its waking has passed.
     pub all: Rule,
     pub cursor: u8,
-    /// `event.log`: events that have a row.
+    /// `event.log`: the events that have a row.
     pub log: u16,
     pub past: Past,
 }
 
-/// What only the properties look at, and a failover takes back: sets of events.
+/// Sets of events that only the properties read, and a failover sets back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Past {
-    /// One of whose handlers was written down as finished: the first, the second.
+    /// Events whose first handler, or second, was recorded as finished.
     pub finished: [u16; 2],
-    /// That have emitted, which was written down …
+    /// Events with a recorded emit …
     pub emitters: u16,
-    /// … and what they have emitted was pushed.
+    /// … and with a pushed emit.
     pub pushed: u16,
 }
 
 impl Redis {
-    /// Whether a rule in force is over the object: its own one, or that over all.
+    /// Returns whether a rule in force is over the object: its own one, or the one over all.
     pub fn is_ruled(&self, at: usize) -> bool {
         self.objects[at].rule == Rule::Paused || self.all == Rule::Paused
     }
@@ -236,31 +235,31 @@ impl Redis {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum Mode {
-    /// Not started yet, or crashed: may be started.
+    /// Not started yet, or crashed: the process may be started.
     #[default]
     Off,
-    /// Has sent an attach, and got no reply yet.
+    /// The process has sent an attach, and has no reply yet.
     Attaching,
     Running,
-    /// Knows that its lease is gone; attaches again.
+    /// The process knows that its lease has ended, and attaches again.
     Lapsed,
-    /// Fenced or detached: never acts again.
+    /// Fenced or detached: the process never acts again.
     Stopped,
 }
 
-/// What a process has in hand for one slot: the batch as a reply of advance gave it.
+/// The batch of a process for one slot, as a reply of advance gave it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Hand {
-    /// Index + 1; 0 = the slot is free.
+    /// Object index + 1; 0 = the slot is free.
     pub object: u8,
     pub batch: Short,
     pub tag: Tag,
     pub prev: u8,
-    /// How many events, from the front, have been sent.
+    /// Number of events sent, from the front.
     pub sent: u8,
-    /// Handlers that have finished the event behind these, as bits.
+    /// Handlers that have finished the next event, as bits.
     pub finished: u8,
-    /// The id of which something is kept, as far as the process knows; 0 = none.
+    /// Id of the event with a record, as far as the process knows; 0 = none.
     pub handled: u8,
 }
 
@@ -268,30 +267,31 @@ pub struct Hand {
 pub struct Process {
     pub mode: Mode,
     pub token: u8,
-    /// The token it had before it lapsed; 0 = none.
+    /// Token before the lapse; 0 = none.
     pub before: u8,
-    /// While it attaches: the lease it displaces.
+    /// While attaching: the lease to displace.
     pub displace: u8,
     pub hand: [Hand; SLOTS_EACH],
-    /// The replication id of its connections (with losses only).
+    /// Replication id of its connections (with losses only).
     pub replication: u8,
-    /// The highest id it has seen (with losses only).
+    /// Highest id that the process has seen (with losses only).
     pub highest: u8,
-    /// Only with the guard `rules_in_script` off: the objects it believes to be paused.
+    /// Used only with the guard `rules_in_script` off: the objects that the process considers
+    /// paused.
     pub rules: u8,
-    /// Only where there are handlers: it had the name before it lapsed, so that batches may come
-    /// again under the tags they had.
+    /// Used only with handlers: whether the process had the name before it lapsed. Batches may then
+    /// come again under their old tags.
     pub again: bool,
 }
 
-/// What a receiver knows about one object, and what it has been through.
+/// The knowledge of a receiver about one object, and its history.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Received {
     /// Highest id applied.
     pub last: u8,
     /// Events ever applied.
     pub applied: u8,
-    /// The event applied last, and the epoch its id was given in.
+    /// Event applied last, and the epoch of its id.
     pub newest: u8,
     pub epoch: u8,
 }
@@ -304,8 +304,8 @@ pub struct Envelope {
     pub event: u8,
 }
 
-/// What became of a batch, as a worker reports it. The number is how many events, from the front,
-/// were delivered.
+/// The result of a batch, as a worker reports it. The number is the number of delivered events,
+/// from the front.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
     Done(u8),
@@ -314,12 +314,12 @@ pub enum Outcome {
     Reject(u8),
     Part(u8),
     Hold(u8),
-    /// It has failed for the last time: an operator is waited for.
+    /// The event has failed for the last time, and waits for an operator.
     Wait(u8),
 }
 
 impl Outcome {
-    /// How many events, from the front, were delivered.
+    /// Returns the number of delivered events, from the front.
     pub fn delivered(self) -> u8 {
         match self {
             Self::Done(k) | Self::Yield(k) | Self::Retry(k) | Self::Reject(k) | Self::Part(k) | Self::Hold(k) | Self::Wait(k) => {
@@ -329,7 +329,7 @@ impl Outcome {
     }
 }
 
-/// How a call of advance names one slot.
+/// The entry of one slot in a call of advance.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum Named {
     #[default]
@@ -338,23 +338,23 @@ pub enum Named {
     Result {
         tag: Tag,
         outcome: Outcome,
-        /// The word that it ends an event of which something is kept.
+        /// Whether the caller states that the result may end the event with a record.
         handled: bool,
     },
 }
 
-/// A call of advance, as it travels.
+/// A call of advance, on its way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Call {
     pub name: u8,
     pub token: u8,
     pub rules: u8,
-    /// The highest id the process has seen (with losses only).
+    /// Highest id that the process has seen (with losses only).
     pub highest: u8,
     pub slots: [Named; SLOTS_EACH],
 }
 
-/// A call of handled that writes something down, as it travels.
+/// A call of `handled` that records a success, on its way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Keep {
     pub name: u8,
@@ -365,7 +365,7 @@ pub struct Keep {
     pub what: Handled,
 }
 
-/// A call that has been made, and may arrive once more.
+/// A call that was made, and may arrive once more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Late {
     Advance(Call),
@@ -377,36 +377,36 @@ pub struct State {
     pub redis: Redis,
     pub processes: [Process; PROCESSES],
     pub received: [Received; OBJECTS],
-    /// Events pushed so far.
+    /// Number of events pushed so far.
     pub pushed: [u8; OBJECTS],
-    /// Faults and special outcomes that may still happen.
+    /// Number of faults and special outcomes that may still happen.
     pub faults: u8,
     pub outcomes: u8,
-    /// A second copy of a call that has been made: it may still arrive.
+    /// Second copy of a call, which may still arrive.
     pub late: Option<Late>,
-    /// An envelope on its way that its sender has given up on.
+    /// Envelope on its way that its sender has given up.
     pub wire: Option<Envelope>,
-    /// The replication id of the server: 0 until a failover.
+    /// Replication id of the server: 0 until a failover.
     pub replication: u8,
-    /// How often Redis has lost something: time has passed, more than ids were given.
+    /// Number of losses of Redis. More time has passed than ids were given.
     pub time: u8,
-    /// What Redis will be rolled back to.
+    /// State to which Redis may be rolled back.
     pub snapshot: Option<Box<Redis>>,
     pub ghost: Ghost,
 }
 
-/// What only the properties look at.
+/// State that only the properties read.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Ghost {
-    /// The token of the last attach of each name.
+    /// Token of the last attach of each name.
     pub newest: [u8; NAMES],
-    /// Crashes, lost leases and takeovers so far.
+    /// Number of crashes, lost leases and takeovers so far.
     pub deaths: u8,
     /// Events that Redis itself lost.
     pub excused: u16,
     /// Properties broken for good, as bits.
     pub broken: u16,
-    /// With losses only: event and epoch (upper bits) of every id given.
+    /// Event and epoch (upper bits) of every id given (with losses only).
     pub given: Option<Box<[u8; IDS]>>,
 }
 
@@ -428,8 +428,8 @@ impl State {
         self.outcomes = self.outcomes.checked_sub(u8::from(spend)).expect("an action takes more outcomes than there are");
     }
 
-    /// A token that occurs nowhere: tokens are compared for equality only, so a forgotten one is as
-    /// good as a fresh one.
+    /// Returns a token that occurs nowhere. Tokens are only compared for equality, so a forgotten
+    /// one can be reused.
     pub fn fresh_token(&self) -> u8 {
         let used = |token: u8| {
             let names = |redis: &Redis| redis.names.iter().any(|name| name.lease == token || name.last_token == token);
@@ -446,29 +446,29 @@ impl State {
         matches!(self.processes[process].mode, Mode::Running | Mode::Lapsed | Mode::Attaching)
     }
 
-    /// Whether the connections of a process lead to the Redis of today.
+    /// Returns whether the connections of a process lead to the present Redis.
     pub fn is_connected(&self, process: usize) -> bool {
         self.processes[process].replication == self.replication
     }
 
-    /// Every pushed event.
+    /// Returns every pushed event.
     pub fn events(&self) -> impl Iterator<Item = u8> + '_ {
         (0..OBJECTS).flat_map(|object| (0..self.pushed[object]).map(move |index| event(object, index)))
     }
 }
 
 impl Redis {
-    /// The object that worker `w` owns.
+    /// Returns the object that worker `w` owns.
     pub fn owned(&self, w: usize) -> Option<usize> {
         self.objects.iter().position(|object| object.owner == w as u8 + 1)
     }
 
-    /// Whether an event that was pushed is over: it has left its batch.
+    /// Returns whether a pushed event is over: it has left its batch.
     pub fn is_over(&self, event: u8) -> bool {
         self.places(event) <= usize::from(self.objects[object_of(event)].dead & bit(event) != 0)
     }
 
-    /// In how many places an event is.
+    /// Returns the number of places that have the event.
     pub fn places(&self, event: u8) -> usize {
         let occurrences = |list: Short| list.iter().filter(|&other| other == event).count();
         let object = &self.objects[object_of(event)];

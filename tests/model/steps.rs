@@ -1,5 +1,5 @@
-//! The scripts as atomic steps, under the names of the Lua files: advance, connect, and those
-//! of operators. `leases` has the scripts about leases.
+//! The scripts as atomic steps, named after the Lua files: advance, connect, and those of
+//! operators. `leases` has the scripts about leases.
 use crate::properties::{CLAIMED_PAUSED, ID_REUSED, LOGGED_TWICE, RESULT_TWICE, STALE_TOKEN};
 use crate::protocol::{Jump, Protocol};
 use crate::state::*;
@@ -7,7 +7,7 @@ use crate::state::*;
 /// More ids than are given between two failovers.
 const JUMP: u8 = 16;
 
-/// What a fenced script answers.
+/// The result of a fenced script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
     Lapsed,
@@ -27,9 +27,9 @@ impl Protocol {
         None
     }
 
-    /// Commit and claim for the slots that the call names. Answers, per slot, the batch in flight
-    /// (object 0 = the slot is free). `again` = a second copy of the call; `markers_first` = whose
-    /// turn it is, markers or held objects.
+    /// Commits and claims for the slots of the call. Returns, per slot, the batch in flight (object
+    /// 0 = the slot is free). `again` = a second copy of the call. `markers_first` = whether
+    /// markers, not held objects, have the first turn.
     pub fn advance(&self, s: &mut State, call: &Call, again: bool, markers_first: bool) -> Result<[Hand; SLOTS_EACH], Refused> {
         let name = call.name as usize;
         if let Some(refused) = self.fence(s, name, call.token) {
@@ -81,7 +81,7 @@ impl Protocol {
         Ok(reply)
     }
 
-    /// Whether a result that names `named` is about the batch `present`.
+    /// Returns whether a result with the tag `named` is about the batch `present`.
     fn is_meant(&self, present: Tag, named: Tag) -> bool {
         if !self.guards.batch_first {
             return true;
@@ -89,7 +89,7 @@ impl Protocol {
         present.first == named.first && (!self.guards.batch_handouts || present == named)
     }
 
-    /// `handled`: the caller says that it ends an event of which something is kept.
+    /// `handled`: the caller states that the result may end the event with a record.
     fn commit(&self, s: &mut State, w: usize, outcome: Outcome, handled: bool) {
         let Some(at) = s.redis.owned(w) else { return };
         let k = outcome.delivered().min(s.redis.slots[w].batch.len());
@@ -133,7 +133,7 @@ impl Protocol {
         }
     }
 
-    /// The head event of a held object goes to the dead letters; the rest is due now.
+    /// Moves the first event of a held object to the dead letters. The rest is due now.
     pub fn skip(&self, s: &mut State, at: usize) {
         s.spend_outcome(true);
         let object = &mut s.redis.objects[at];
@@ -154,13 +154,12 @@ impl Protocol {
         }
     }
 
-    /// A row for each of the first events of a batch.
+    /// Writes a row for each of the first events of a batch.
     fn log_delivered(&self, s: &mut State, w: usize, k: u8) {
         s.redis.slots[w].batch.iter().take(k.into()).for_each(|event| self.log(s, event));
     }
 
-    /// A row of the event log. With losses it is left out: it would tell apart states that nothing
-    /// else does.
+    /// Writes a row of the event log. Not with losses: the rows would only multiply the states.
     fn log(&self, s: &mut State, event: u8) {
         if self.may_lose() {
             return;
@@ -171,7 +170,7 @@ impl Protocol {
         s.redis.log |= wide_bit(event);
     }
 
-    /// The first dead letter of an object is a new event, behind all others.
+    /// Retries the first dead letter of an object as a new event behind all others.
     pub fn again(&self, s: &mut State, at: usize) {
         self.drop_dead(s, at);
         let new = event(at, s.pushed[at]);
@@ -187,7 +186,7 @@ impl Protocol {
         }
     }
 
-    /// The first dead letter of an object goes.
+    /// Drops the first dead letter of an object.
     pub fn drop_dead(&self, s: &mut State, at: usize) {
         s.spend_outcome(true);
         let object = &mut s.redis.objects[at];
@@ -196,8 +195,8 @@ impl Protocol {
         object.gone |= first;
     }
 
-    /// Holds what is left of a batch; where nothing is left, neither in the batch nor in the queue,
-    /// go on releases.
+    /// Holds the rest of a batch. If neither the batch nor the queue has events, go on releases the
+    /// object.
     fn hold_rest(&self, s: &mut State, w: usize, object: usize, due: Due) {
         if !s.redis.slots[w].batch.is_empty() {
             self.hold(s, w, object, due);
@@ -222,15 +221,15 @@ impl Protocol {
         }
     }
 
-    /// A free slot looks at the names it has taken already, then at due held objects and markers in
-    /// turn, until it owns one.
+    /// A free slot reads the names in its list, then due held objects and markers in turn, until it
+    /// owns an object.
     fn claim(&self, s: &mut State, w: usize, call: &Call, markers_turn: &mut bool) {
         for name in s.redis.slots[w].objects.iter() {
             if s.redis.owned(w).is_none() {
                 self.claim_name(s, w, name, call);
             } else if !self.guards.claimed_once && s.redis.owned(w) == Some(name as usize - 1) {
-                // Without the guard: taken for an object whose queue was empty, and held without
-                // its batch.
+                // Without the guard: the object is read as one with an empty queue, and held
+                // without its batch.
                 let batch = std::mem::take(&mut s.redis.slots[w].batch);
                 self.hold(s, w, name as usize - 1, Due::Now);
                 s.redis.slots[w].batch = batch;
@@ -359,7 +358,7 @@ impl Protocol {
         s.redis.objects[at].paused = true;
     }
 
-    /// What a rule has held is due, unless another one is over it.
+    /// Makes an object due that a rule has held, unless another rule is over it.
     pub fn wake(&self, s: &mut State, at: usize) {
         if s.redis.objects[at].paused && !s.redis.is_ruled(at) {
             (s.redis.objects[at].paused, s.redis.objects[at].due) = (false, Due::Now);
@@ -380,8 +379,8 @@ impl Protocol {
         }
     }
 
-    /// A name that a worker has taken but does not own goes back to the markers, at the end that is
-    /// taken next.
+    /// Returns a name that a worker has in its list but does not own to the markers, to be taken
+    /// next.
     pub fn stray(&self, s: &mut State, w: usize, name: u8) {
         self.forget(s, w, name as usize - 1);
         s.redis.markers.push_oldest(name);
@@ -397,7 +396,7 @@ impl Protocol {
         s.redis.meta = s.replication;
     }
 
-    /// The counter goes beyond every id that was given.
+    /// Moves the counter beyond every id given.
     fn jump(&self, s: &mut State, highest: u8) {
         let known = s.redis.next_id.max(highest);
         s.redis.evicted = false;
@@ -409,7 +408,7 @@ impl Protocol {
         };
     }
 
-    /// A counter below an id that was given before jumps.
+    /// Lets the counter jump if it is below an id given before.
     fn rise_above(&self, s: &mut State, id: u8) {
         if self.guards.last_id_lifts_the_counter && s.redis.next_id < id {
             self.jump(s, id);

@@ -1,4 +1,4 @@
-//! A walk through the model along a path that a scenario names, every property checked after every
+//! A walk through the model along the path of a scenario. Every property is checked after every
 //! step.
 use stateright::Model;
 
@@ -12,7 +12,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Begins with what the bounds have attached.
+    /// Begins with the processes attached by the bounds.
     pub fn begin(bounds: Bounds) -> Self {
         Self::begin_with(bounds, Guards::default())
     }
@@ -22,14 +22,14 @@ impl Walk {
         Self { state: protocol.initial(), protocol, steps: Vec::new() }
     }
 
-    /// Makes a step, which must be possible, and asserts that nothing breaks.
+    /// Makes a step, which must be possible, and asserts that no property breaks.
     pub fn go(&mut self, action: Action) -> &mut Self {
         let broken = self.try_go(action);
         assert!(broken.is_empty(), "broken: {broken:?} after\n{}", self.steps.join("\n"));
         self
     }
 
-    /// Makes a step, which must be possible, and answers what it breaks.
+    /// Makes a step, which must be possible. Returns the properties that it breaks.
     pub fn try_go(&mut self, action: Action) -> Vec<&'static str> {
         let mut possible = Vec::new();
         self.protocol.actions(&self.state, &mut possible);
@@ -49,12 +49,12 @@ impl Walk {
         self.go(Action::Send { process, slot })
     }
 
-    /// Advance of one slot that is free.
+    /// Calls advance for one free slot.
     pub fn claim(&mut self, process: usize, slot: usize) -> &mut Self {
         self.call(process, slot, Report::Free, Fate::Answered)
     }
 
-    /// Advance of one slot with a result.
+    /// Calls advance for one slot with a result.
     pub fn report(&mut self, process: usize, slot: usize, outcome: Outcome) -> &mut Self {
         self.call(process, slot, Report::Is(outcome), Fate::Answered)
     }
@@ -67,12 +67,12 @@ impl Walk {
         self.go(Action::Attach { process, fate: Fate::Answered })
     }
 
-    /// The object (index) that a process has in hand for a slot.
+    /// Returns the object (index) of a slot's batch, as the process knows it.
     pub fn in_hand(&self, process: usize, slot: usize) -> Option<usize> {
         (self.state.processes[process].hand[slot].object as usize).checked_sub(1)
     }
 
-    /// Whether the receiver has applied an event, counted from 0 within its object.
+    /// Returns whether the receiver has applied an event, counted from 0 within its object.
     pub fn is_applied(&self, object: usize, index: u8) -> bool {
         self.state.received[object].applied & bit(event(object, index)) != 0
     }

@@ -1,4 +1,4 @@
-//! Steps in words, for traces.
+//! Descriptions of steps, for traces.
 use crate::protocol::{Action, Fate, Protocol, Report};
 use crate::state::{Outcome, SENDS, SLOTS_EACH};
 

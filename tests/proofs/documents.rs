@@ -44,7 +44,7 @@ fn tests_named_in(document: &str) -> usize {
     named
 }
 
-/// The file itself, or all files of a folder and of the folders in it.
+/// Returns the file itself, or all files of a folder and its subfolders.
 fn files_of(path: PathBuf) -> Vec<PathBuf> {
     if !path.is_dir() {
         return vec![path];

@@ -1,6 +1,6 @@
-//! Bytes from outside, of every kind, against what reads them: names, payloads, envelopes, replies
-//! of scripts. Nothing panics, and what is taken keeps its promise. A failure prints the shortest
-//! input found. The same properties run without an end under `fuzz/`.
+//! Random bytes for every parser of outside data: names, payloads, envelopes, replies of scripts.
+//! No parser panics, and accepted values keep their promises. A failure prints the shortest input
+//! found. The same properties run endlessly under `fuzz/`.
 #![allow(unreachable_pub)]
 
 #[path = "../support/replies.rs"]
@@ -14,7 +14,7 @@ use seriatim::consume::Envelope;
 use seriatim::event::{EVENT_BYTES_MAX, Event, EventError, IntoEvent, Json, NAME_BYTES_MAX, ObjectName};
 use seriatim::keys::Keys;
 
-/// Pieces that names and keys are made of, and bytes that no name has.
+/// Generates pieces of names and keys, and bytes that no name has.
 fn name_bytes() -> impl Strategy<Value = Vec<u8>> {
     let pieces: Vec<&[u8]> =
         vec![b"a", b":", b"{", b"}", b"\0", b"\xff", b"events", b"event.worker:", b"\n", "é".as_bytes(), b"held", b" ", b"\x7f"];
@@ -26,7 +26,7 @@ fn name_bytes() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Text that is nearly JSON, or is.
+/// Generates text that is JSON, or nearly.
 fn payload_bytes() -> impl Strategy<Value = Vec<u8>> {
     let pieces: Vec<&[u8]> = vec![
         b"{",
@@ -117,7 +117,7 @@ fn an_event_may_have_as_many_bytes_as_the_limit() {
     assert!(matches!(refused, Err(EventError::TooLarge { .. })), "{refused:?}");
 }
 
-/// Words and numbers that replies are made of, and what they are not made of.
+/// Generates words and numbers of replies, and invalid pieces.
 fn piece() -> impl Strategy<Value = Value> {
     let words = vec![
         "ok",
@@ -167,7 +167,7 @@ fn tree() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Any tree, or a reply that is right but for some pieces.
+/// Generates any tree, or a valid reply with some pieces replaced.
 fn reply() -> impl Strategy<Value = Value> {
     let text = |text: &str| Value::BulkString(text.into());
     let entry = vec![text("0"), text("a"), text("12 1"), text("7"), text("{}")];
@@ -192,7 +192,7 @@ fn reply() -> impl Strategy<Value = Value> {
             .prop_map(|(word, rest)| Value::Array([vec![Value::BulkString(word.into())], rest].concat()))
     };
     let words = ["ok", "attached", "in_use", "renewed", "detached", "swept", "fenced", "lapsed", "counter", "schema", "kept"];
-    // Numbers of what was emitted, and what is nearly one.
+    // Numbers of emits, and invalid ones.
     let number = || select(vec!["0", "7", "18446744073709551615", "18446744073709551616", "-1", "", "a"]);
     let emitted = (number(), number()).prop_map(|(events, bytes)| Value::BulkString(format!("{events} {bytes}").into()));
     let field = select(vec!["id", "handler:a", "once:a", "emit:a", "emit:b", "emit:", ""]);

@@ -1,5 +1,5 @@
-//! A real worker over names, payloads and keys that no frontend of ours would leave in Redis: no
-//! panic, no effect on other objects, nothing lost.
+//! A real worker with names, payloads and keys that the library never leaves in Redis: no panic, no
+//! effect on other objects, no lost event.
 #![allow(unreachable_pub)]
 
 use std::collections::BTreeMap;
@@ -19,13 +19,13 @@ use tokio::task::JoinHandle;
 use crate::support::{Redis, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A worker has met a key of a wrong type by then, and waits.
+/// Time after which a worker has met a key of a wrong type, and waits.
 const MEETS: Duration = Duration::from_millis(500);
 
-/// Id, prev, payload.
+/// Id, prev and payload of a delivered event.
 type Seen = (u64, u64, Vec<u8>);
 
-/// Everything delivered, by object.
+/// All delivered events, by object.
 #[derive(Clone, Default)]
 struct Record(Arc<Mutex<BTreeMap<String, Vec<Seen>>>>);
 
@@ -79,7 +79,7 @@ async fn run(conn: &mut MultiplexedConnection, command: &str, args: &[&[u8]]) ->
     for arg in args {
         cmd.arg(*arg);
     }
-    // A wrong type is what these tests are about.
+    // An error is fine: these tests are about wrong types.
     cmd.query_async(conn).await.unwrap_or(Value::Nil)
 }
 
@@ -92,14 +92,14 @@ async fn push(conn: &mut MultiplexedConnection, keys: &Keys, object: &[u8], even
     run(conn, "LPUSH", &[keys.objects_with_events().as_bytes(), object]).await;
 }
 
-/// What is in the dead letters, oldest first: object, event.
+/// Returns the dead letters, oldest first: object and event.
 async fn dead(conn: &mut MultiplexedConnection, keys: &Keys) -> Vec<(Vec<u8>, Vec<u8>)> {
     let entries: Vec<(String, Vec<Vec<u8>>)> =
         cmd("XRANGE").arg(keys.events_dead()).arg("-").arg("+").query_async(conn).await.expect("a stream");
     entries.into_iter().map(|(_, fields)| (fields[5].clone(), fields[7].clone())).collect()
 }
 
-/// A small generator; its seed is printed.
+/// A small random generator; its seed is printed.
 struct Rng(u64);
 
 impl Rng {
@@ -142,13 +142,13 @@ async fn every_name_gets_its_events() {
     names.sort();
     names.dedup();
     for keys in [redis.keys().clone(), Keys::new()] {
-        // Without a namespace, names that begin with a brace are nobody's.
+        // Without a namespace, names that begin with a brace are dropped.
         let names: Vec<&Vec<u8>> = names.iter().filter(|name| !keys.prefix().is_empty() || name[0] != b'{').collect();
         for n in 0..3 {
             for name in &names {
                 push(&mut conn, &keys, name, n.to_string().as_bytes()).await;
             }
-            // An empty name only wakes a worker; what is pushed for it stays where it is.
+            // An empty name only wakes a worker. Events pushed for it stay.
             push(&mut conn, &keys, b"", b"{}").await;
         }
         let sink = Record::default();
@@ -172,7 +172,7 @@ async fn every_name_gets_its_events() {
                 Value::Int(0)
             );
         }
-        // No sink takes a name that no library emits for: its events wait, all of them.
+        // The library never emits for these names, so no sink gets their events: all of them wait.
         for name in &odd {
             let Value::Int(held) = run(&mut conn, "LLEN", &[&key(&keys, name, ":events.held")]).await else { panic!("a list") };
             let Value::Int(queued) = run(&mut conn, "LLEN", &[&key(&keys, name, ":events")]).await else { panic!("a list") };
@@ -230,7 +230,7 @@ async fn every_payload_is_delivered_or_dead_as_it_was_pushed() {
     for (object, pushed) in &pushed {
         let delivered = sink.of(object);
         let dead: Vec<&Vec<u8>> = dead.iter().filter(|(name, _)| name == object.as_bytes()).map(|(_, event)| event).collect();
-        // Each list is what was pushed, in order, without what is in the other.
+        // The delivered list and the dead letters together are the pushed events, each in order.
         let (mut next, mut next_dead) = (delivered.iter().peekable(), dead.into_iter().peekable());
         for payload in pushed {
             let is_json = next.peek() == Some(&payload);
@@ -255,7 +255,7 @@ async fn an_event_beyond_the_limit_leaves_nothing_behind() {
     emitter.event("a", text(EVENT_BYTES_MAX)).send().await.expect("at the limit");
 }
 
-/// Puts a key of this type there, whatever was there before.
+/// Replaces a key by one of this type.
 async fn plant(conn: &mut MultiplexedConnection, kind: &str, key: &[u8]) {
     run(conn, "DEL", &[key]).await;
     match kind {
@@ -270,7 +270,7 @@ async fn plant(conn: &mut MultiplexedConnection, kind: &str, key: &[u8]) {
 
 const TYPES: [&str; 6] = ["string", "list", "hash", "set", "zset", "stream"];
 
-/// The type of a kind of key.
+/// Returns the type that design.md, section 3, gives to a kind of key.
 fn right_type(kind: &str) -> &'static str {
     type_of(kind).expect("a kind of key")
 }
@@ -283,7 +283,7 @@ async fn a_wrong_type_under_an_object_stops_no_other_object() {
     for (kind, suffix) in OBJECT_KINDS {
         for wrong in TYPES.iter().filter(|wrong| **wrong != right_type(kind)) {
             let victim = format!("{kind}:{wrong}");
-            // Overwriting a queue loses what is in it: there the wrong key comes first.
+            // Overwriting a queue loses its events, so here the wrong key comes first.
             plant(&mut conn, wrong, &key(&keys, victim.as_bytes(), suffix)).await;
             push(&mut conn, &keys, victim.as_bytes(), b"1").await;
             push(&mut conn, &keys, format!("beside {victim}").as_bytes(), b"1").await;
@@ -297,7 +297,7 @@ async fn a_wrong_type_under_an_object_stops_no_other_object() {
         planted.iter().all(|(victim, ..)| sink.of(&format!("beside {victim}")).len() == 1).then_some(())
     })
     .await;
-    // What an operator does: the key away, the object released. Nothing of the victims is lost
+    // Acts as an operator: deletes the key, releases the object. No event of the victims is lost
     // either.
     for (victim, kind, key, wrong) in &planted {
         let Value::SimpleString(found) = run(&mut conn, "TYPE", &[key]).await else { panic!("a type") };
@@ -337,13 +337,13 @@ async fn a_wrong_type_of_a_shared_or_a_workers_key_loses_nothing() {
         let sink = Record::default();
         let worker = Running::start(&redis, &keys, "w", &sink);
         let done = || sink.of("a").len() == 1 && sink.of("b").len() == 1;
-        // It delivers, or waits for the key, or says why it does neither.
+        // The worker delivers, or waits for the key, or reports the reason.
         let since = Instant::now();
         until("the worker has met the key", PATIENCE, async || {
             (worker.task.is_finished() || done() || since.elapsed() > MEETS).then_some(())
         })
         .await;
-        // In one step: a worker that waits would make the key anew.
+        // In one step; otherwise a waiting worker would create the key again.
         match run(&mut conn, "EXISTS", &[aside]).await {
             Value::Int(1) => run(&mut conn, "RENAME", &[aside, key.as_bytes()]).await,
             _ => run(&mut conn, "DEL", &[key.as_bytes()]).await,

@@ -1,5 +1,5 @@
 //! Proofs over many schedules: the scripts against a reference, the invariants after every step,
-//! bytes of every kind, a fault at every command.
+//! random bytes, a fault at every command.
 #![cfg(feature = "worker")]
 
 #[path = "../support/mod.rs"]

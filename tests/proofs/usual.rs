@@ -1,9 +1,9 @@
-//! A call of `advance` does the same whether its modules know the state of the call from the start or
-//! only when one is needed: both take one call on the same random state, and both leave the same reply
+//! A call of `advance` has the same effect whether its modules read the state of the call at the
+//! start or only when needed. Both ways run on the same random state, and must leave the same reply
 //! and keys.
 //!
-//! A call that also looks at a slot without batch opens the state at once, and does nothing more.
-//! `SERIATIM_SEED=… cargo test --test proofs usual` runs one state again.
+//! A call that also looks at a slot without a batch reads the state at once, and does nothing else.
+//! `SERIATIM_SEED=… cargo test --test proofs usual` repeats one state.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,19 +17,19 @@ use crate::support::Redis;
 
 const CASES: u64 = 400;
 const SLOTS: usize = 3;
-/// A slot that has nothing.
+/// A slot without anything.
 const ELSEWHERE: usize = 900;
 /// The last id given.
 const COUNTER: u64 = 2_000;
 
-/// A state, as the commands that make it, and a call.
+/// A state, as the commands that build it, and a call.
 struct Case {
     commands: Vec<Vec<String>>,
     slots: Vec<(usize, Option<Report>)>,
     bounds: Bounds,
     from: ClaimFirst,
     highest: u64,
-    /// Half of the states have few things in them that are not usual.
+    /// Whether unusual things are rare in this state. Half of the states are like this.
     is_tame: bool,
 }
 
@@ -38,7 +38,8 @@ impl Case {
         self.commands.push(words.iter().map(|word| (*word).to_owned()).collect());
     }
 
-    /// Whether something that is not usual is so here: one time in `chance`, or seldom.
+    /// Returns whether an unusual thing is present: one time in `chance`, or rarely in a tame
+    /// state.
     fn has(&self, rng: &mut Rng, chance: u64) -> bool {
         rng.below(if self.is_tame { 20 * chance } else { chance }) == 0
     }
@@ -93,7 +94,7 @@ impl Case {
         case
     }
 
-    /// A free slot, into whose list a pop has moved an object.
+    /// Adds a free slot into whose list a pop has moved an object.
     fn popped(&mut self, keys: &Keys, rng: &mut Rng, slot: usize) {
         let (worker, mut object) = (format!("w.{slot}"), "work:3");
         if self.has(rng, 1) {
@@ -123,7 +124,7 @@ impl Case {
         self.slots.push((slot, None));
     }
 
-    /// A slot with a batch, and what the caller says of it.
+    /// Adds a slot with a batch, and its report.
     fn in_flight(&mut self, keys: &Keys, rng: &mut Rng, slot: usize) {
         let (worker, object, count) = (format!("w.{slot}"), format!("busy:{slot}"), 1 + rng.at(2));
         let first = 1_000 + 10 * slot as u64;
@@ -144,11 +145,11 @@ impl Case {
         self.slots.push((slot, (!self.has(rng, 8)).then_some(report)));
     }
 
-    /// Makes the state and the call. Returns the reply and all keys.
+    /// Builds the state and makes the call. Returns the reply and all keys.
     async fn call(&self, conn: &mut MultiplexedConnection, keys: &Keys, opened: bool) -> (String, BTreeMap<String, String>) {
         run::<()>(conn, &["FLUSHALL"]).await;
         for command in &self.commands {
-            // An object may come twice: what does not fit to what it has is left out.
+            // An object may come twice. A command that does not fit its state fails and is ignored.
             let _ = try_run::<redis::Value>(conn, command).await;
         }
         let mut call = Advance::beyond(keys, "w", "token", self.bounds, self.from, self.highest);
@@ -187,7 +188,7 @@ async fn run<T: redis::FromRedisValue>(conn: &mut MultiplexedConnection, words: 
     try_run(conn, words).await.expect("an answer")
 }
 
-/// Ids and times that come from the clock differ from call to call.
+/// Masks ids and times that come from the clock, because they differ from call to call.
 fn masked(text: &str) -> String {
     let mut masked = String::new();
     for piece in text.split_inclusive(|c: char| !c.is_ascii_digit()) {
@@ -198,7 +199,7 @@ fn masked(text: &str) -> String {
     masked
 }
 
-/// Every key with what it holds.
+/// Returns every key with its value.
 async fn keyspace(conn: &mut MultiplexedConnection) -> BTreeMap<String, String> {
     let names: Vec<String> = run(conn, &["KEYS", "*"]).await;
     let mut all = BTreeMap::new();

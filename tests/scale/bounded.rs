@@ -1,5 +1,4 @@
-//! What operators read and drop is bounded in each call: letters looked at, bytes of rows, markers
-//! searched.
+//! The bounds of each call of an operator: dead letters read, bytes of rows, markers searched.
 #![cfg(feature = "cli")]
 
 use std::process::Command;
@@ -11,8 +10,8 @@ use seriatim::wire;
 
 use crate::support::{Redis, control};
 
-/// `dead list --object` read 20,000 dead letters in one request to show 20. A request looks at
-/// 1,000 now, and says how to go on.
+/// Story: `dead list --object` read 20,000 dead letters in one request to show 20. Now a request
+/// reads 1,000, and says how to continue.
 #[tokio::test]
 async fn a_list_of_one_object_looks_at_so_many_and_says_how_to_go_on() {
     let redis = Redis::start();
@@ -34,13 +33,14 @@ async fn a_list_of_one_object_looks_at_so_many_and_says_how_to_go_on() {
     assert_eq!(after, "1024-0", "the page in which 1,000 were reached");
     let rest = control(&conn, &keys).dead_letters_of("rare", false, Some(&after), 10).await.expect("a page");
     assert_eq!((ids(&rest), &rest.next), (vec!["1201-0".into()], &None));
-    // So many as were asked for end the page behind the last of them.
+    // A page ends behind its last requested entry.
     let one = control(&conn, &keys).dead_letters_of("rare", true, None, 1).await.expect("a page");
     assert_eq!(ids(&one), ["1201-0"]);
 }
 
-/// Drops kept whole events: the last thousand actions had up to a gigabyte, so that `dead drop`
-/// freed no memory. An action keeps 8 KiB of an event, and one call settles about 1 MiB of events.
+/// Story: drops stored whole events. The last thousand actions had up to a gigabyte, so `dead drop`
+/// freed no memory. Now an action stores 8 KiB of an event, and one call settles about 1 MiB of
+/// events.
 #[tokio::test]
 async fn a_drop_frees_the_memory_of_large_events() {
     let redis = Redis::start();
@@ -52,7 +52,7 @@ async fn a_drop_frees_the_memory_of_large_events() {
         add.arg(keys.events_dead()).arg(&["*", "id", "7", "object", "work:1", "error", "no", "event", event]);
         dead_ids.push(add.query_async::<String>(&mut conn).await.expect("added").into());
     }
-    // One call ends behind the second event; the whole goes on.
+    // One call ends behind the second event; `settle` makes further calls.
     let by = By { who: "ada", why: "large" };
     let some = wire::operator::dead(&mut conn, &keys, by, Settle::Drop, &dead_ids).await.expect("settled");
     assert_eq!(some, [Settled::Dropped, Settled::Dropped]);
@@ -68,7 +68,7 @@ async fn a_drop_frees_the_memory_of_large_events() {
     assert_eq!(kept.len(), 4);
 }
 
-/// The program says how to go on, too: in words, and as a last line of JSON.
+/// The program also says how to continue: in words, and as a last line of JSON.
 #[tokio::test]
 async fn the_program_says_how_to_go_on() {
     let redis = Redis::start();
@@ -99,8 +99,8 @@ async fn the_program_says_how_to_go_on() {
     }
 }
 
-/// A page of 100 rows of 1 MB took 250 ms in one call. A page ends behind the row with which it has
-/// 1 MiB, and says that there are more.
+/// Story: a page of 100 rows of 1 MB took 250 ms in one call. Now a page ends with the row that
+/// brings it to 1 MiB, and says that there are more.
 #[tokio::test]
 async fn a_page_of_large_rows_ends_early() {
     let redis = Redis::start();
@@ -125,16 +125,16 @@ async fn a_page_of_large_rows_ends_early() {
         }
     }
     assert_eq!(ids, ["7-0", "6-0", "5-0", "4-0", "3-0", "2-0", "1-0"]);
-    // A page that has as many rows as asked for is whole, whatever their bytes.
+    // A page with the requested number of rows is complete, whatever their bytes.
     assert_eq!(control(&conn, &keys).log(None, 3).await.expect("a page").entries.len(), 3);
-    // What reads pages until it has enough goes on by itself.
+    // A reader that needs a number of entries reads further pages by itself.
     assert_eq!(control(&conn, &keys).dead_letters(None, 32).await.expect("letters").letters.len(), 7);
     let found = control(&conn, &keys).ended("work:2").await.expect("looked");
     assert_eq!((found.log_rows, found.dead_letters, found.complete), (7, 7, true));
 }
 
-/// `inspect` searched all markers of an object that had none: a million took 31 ms. It searches the
-/// 10,000 that are taken next, and says so.
+/// Story: `inspect` searched all markers for an object that had none: a million took 31 ms. Now it
+/// searches the 10,000 that are taken next, and says so.
 #[tokio::test]
 async fn inspect_searches_so_many_markers_and_says_so() {
     let redis = Redis::start();

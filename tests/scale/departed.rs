@@ -1,6 +1,6 @@
-//! Names whose processes have left: a pop under way may still move a marker to one of their slots,
-//! so somebody has to look. Every process looked at 2 keys for each slot of each such name, every
-//! second: with 3,000 of them Redis did little else, and an emit took a third of a second.
+//! Names whose processes have left. A pop under way may still move a marker to one of their slots,
+//! so a process must look. Story: every process read 2 keys for each slot of each such name, every
+//! second. With 3,000 names Redis did little else, and an emit took a third of a second.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,8 @@ use crate::support::{Redis, control, until};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const DEPARTED: u64 = 100_000;
-/// Keys of slots that one round looks at, and names with so many slots that need them all.
+/// Maximum number of keys of slots in one round. A name of the tests has so many slots that it
+/// needs a whole round.
 const ROUND_KEYS: u64 = 6144;
 const SLOTS: u64 = 256;
 
@@ -34,7 +35,7 @@ async fn adopt(conn: &mut MultiplexedConnection, keys: &Keys) -> Adopted {
     wire::adopt(conn, keys, &sweep).await.expect("a sweep")
 }
 
-/// So many departed names; all have fallen due at this time.
+/// Registers this many departed names, all due at this time.
 async fn departed(conn: &mut MultiplexedConnection, keys: &Keys, count: u64, slots: u64, due: &str) {
     for from in (0..count).step_by(10_000) {
         let mut fill = redis::cmd("EVAL");
@@ -48,7 +49,7 @@ async fn now_ms(console: &Console) -> u64 {
     seconds * 1000 + micros / 1000
 }
 
-/// A name whose last sign of life was so long ago, due to be looked at as a departed one.
+/// Registers a departed name with a last sign of life of this age, due for a look.
 async fn left(console: &Console, name: &str, age: Duration) {
     let at_ms = now_ms(console).await - age.as_millis() as u64;
     let _: u64 = console.run(&["HSET", &console.keys.event_workers(), name, &format!("4 token {at_ms}")]).await;
@@ -73,15 +74,15 @@ async fn cpu(conn: &mut MultiplexedConnection) -> f64 {
     of("used_cpu_sys_main_thread:") + of("used_cpu_user_main_thread:")
 }
 
-/// 100,000 departed names, all due in the same moment, and many processes that sweep: Redis' time,
-/// and what a round looks at.
+/// 100,000 departed names are all due at the same moment, and many processes sweep. Checks the time
+/// of Redis, and the number of keys per round.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_departed_names_cost_little_for_any_number_of_processes() {
     let redis = Redis::own(&[]);
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let console = redis.console().await;
     departed(&mut conn, &keys, DEPARTED, SLOTS, "1").await;
-    // The pass is over, so that the rounds alone are measured.
+    // The pass is over, so that only the rounds are measured.
     let now = now_ms(&console).await.to_string();
     let _: u64 = console.run(&["HSET", &keys.meta(), "names.indexed", &now]).await;
     let mut others = Vec::new();
@@ -99,14 +100,14 @@ async fn many_departed_names_cost_little_for_any_number_of_processes() {
     }
     let spent = (cpu(&mut conn).await - before) / began.elapsed().as_secs_f64();
     println!("{calls} calls, {:.2} % of Redis", spent * 100.0);
-    // It takes about 0.3 % on a quiet machine.
+    // The usual value is about 0.3 % on a quiet machine.
     assert!(spent < 0.02, "{:.2} % of Redis for departed names", spent * 100.0);
     let looked: u64 = console.run(&["ZCOUNT", &keys.event_workers_departed(), "(1", "inf"]).await;
     let rounds = began.elapsed().as_secs() + 2;
     assert!(looked > 0 && looked <= rounds * (ROUND_KEYS / SLOTS + 2), "{looked} names were looked at in {rounds} rounds");
 }
 
-/// A round is for all processes together, and what falls due first and last is in it.
+/// A round serves all processes together. It has the names that were due first and last.
 #[tokio::test]
 async fn one_round_in_a_second_looks_at_so_many_keys() {
     let redis = Redis::start();
@@ -129,7 +130,7 @@ async fn one_round_in_a_second_looks_at_so_many_keys() {
     }
 }
 
-/// The time of the next round, of a clock that was an hour ahead, stops nothing.
+/// The time of the next round is an hour ahead, from a wrong clock. It delays nothing.
 #[tokio::test]
 async fn a_round_that_lies_far_ahead_is_not_awaited() {
     let redis = Redis::start();
@@ -161,7 +162,7 @@ async fn a_takeover_does_not_wait_behind_departed_names() {
     worker.finish().await;
 }
 
-/// What is taken over in one call is bounded; the calls that follow take the rest.
+/// A call takes over a bounded number of objects; later calls take the rest.
 #[tokio::test]
 async fn a_large_takeover_goes_on_in_the_next_call() {
     let redis = Redis::start();
@@ -186,8 +187,8 @@ async fn a_large_takeover_goes_on_in_the_next_call() {
     assert_eq!((strays.iter().sum::<u64>(), strays.iter().max()), (600, Some(&256)), "{strays:?}");
 }
 
-/// A pop of a paused process answered five minutes after its end: the marker is found at the next
-/// look, and the looks start again.
+/// A pop of a paused process ended five minutes after the process's end. The next look finds the
+/// marker, and the series of looks starts again.
 #[tokio::test]
 async fn a_late_pop_to_a_departed_name_is_found() {
     let redis = Redis::start();
@@ -233,7 +234,7 @@ async fn a_departed_name_is_looked_at_ever_more_rarely(#[case] age_s: u64, #[cas
     assert!((next - at - next_s as f64 * 1000.0).abs() <= 1.0, "{} ms", next - at);
 }
 
-/// A last look, and the name is gone; one that has a marker then is taken over, and stays.
+/// After a last look the name is removed. If it has a marker then, it is taken over and stays.
 #[tokio::test]
 async fn a_departed_name_is_looked_at_a_last_time_when_it_is_forgotten() {
     let redis = Redis::start();
@@ -250,8 +251,8 @@ async fn a_departed_name_is_looked_at_a_last_time_when_it_is_forgotten() {
     assert_eq!(score(&console, &keys.event_workers_departed(), "empty").await, None);
 }
 
-/// A batch without an object in the slot's list is nothing that could be taken over, and must not
-/// be lost with its name: `check` reports it.
+/// A batch without an object in the slot's list cannot be taken over, but must not be lost with its
+/// name: `check` reports it.
 #[tokio::test]
 async fn a_name_that_has_only_a_batch_is_never_forgotten() {
     let redis = Redis::start();
@@ -265,8 +266,8 @@ async fn a_name_that_has_only_a_batch_is_never_forgotten() {
     assert!(score(&console, &keys.event_workers_watched(), "gone").await.is_some());
 }
 
-/// Names that an older version registered stand in no set: nobody looked at them, and what a dead
-/// process of that version had was lost.
+/// Story: names registered by an older version are in neither set. No process looked at them, and
+/// the objects of a dead process of that version were lost.
 #[tokio::test]
 async fn names_of_an_older_version_are_found_by_a_pass() {
     let redis = Redis::start();
@@ -301,14 +302,14 @@ async fn names_of_an_older_version_are_found_by_a_pass() {
             adopt(&mut conn, &keys).await;
         }
         let names: Vec<String> = console.run(&["HKEYS", &keys.event_workers()]).await;
-        // Its last sign of life was in 1970: it is forgotten where it is found.
+        // Its last sign of life was in 1970: the pass forgets it.
         assert_eq!(!names.contains(&"strange".to_owned()), is_found, "{hours} hours after the last pass");
     }
 }
 
-/// `inspect` and `check` looked at all slots of all names in one call: at 10,000 names Redis stood
-/// still for more than a second. Departed names are looked through in steps now, and only for an
-/// object that nothing else covers.
+/// Story: `inspect` and `check` read all slots of all names in one call. At 10,000 names Redis
+/// stood still for more than a second. Now departed names are read in steps, and only for an object
+/// that seems uncovered.
 #[tokio::test]
 async fn looking_at_the_system_among_many_departed_names_takes_short_calls() {
     let redis = Redis::own(&[]);
@@ -335,8 +336,8 @@ async fn looking_at_the_system_among_many_departed_names_takes_short_calls() {
     assert_eq!(slow, redis::Value::Array(Vec::new()), "calls of more than half a second");
 }
 
-/// Redis was restarted in the middle of a pass. Its hash function has a new seed then, so the
-/// cursor led past a quarter of the names: they stood in neither set, though the pass was over.
+/// Story: Redis was restarted during a pass. Its hash function then has a new seed, so the cursor
+/// skipped a quarter of the names. They were in neither set, although the pass was over.
 #[tokio::test]
 async fn the_pass_begins_anew_on_another_server() {
     let redis = Redis::start();
@@ -359,7 +360,7 @@ async fn the_pass_begins_anew_on_another_server() {
     }
 }
 
-/// A process that comes back, and one that goes: the sets follow.
+/// A process returns, and another one leaves: the sets are updated.
 #[tokio::test]
 async fn a_name_is_watched_while_its_process_lives() {
     let redis = Redis::start();
@@ -383,8 +384,8 @@ async fn a_name_is_watched_while_its_process_lives() {
     assert_eq!(score(&console, &watched, "dead").await, None);
 }
 
-/// A pass took a watched name for one that stood in no set. A name whose lease has just ended, seen
-/// by its own process, then stood in both.
+/// Story: a pass treated a watched name as one in neither set. A name whose lease had just ended,
+/// seen by its own process, was then in both.
 #[tokio::test]
 async fn a_pass_leaves_watched_names_alone() {
     let redis = Redis::start();

@@ -1,4 +1,4 @@
-//! Fairness: objects that always have events leave room for one that seldom has any.
+//! Fairness: objects that always have events give way to an object that rarely has any.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,25 +12,25 @@ use crate::support::running::start;
 use crate::support::{Redis, until};
 
 const HOT: usize = 63;
-/// Events queued of each hot object before the worker starts, each with a marker of its own.
+/// Number of events queued for each hot object before the worker starts, each with its own marker.
 const QUEUED: usize = 1000;
 const BATCH: usize = 5;
 const TURN_MAX: usize = 10;
-/// How often the seldom object has an event.
+/// Number of events of the rare object.
 const ROUNDS: usize = 10;
-/// Turns a hot object may begin between the answer to the emit and the delivery.
+/// Maximum number of turns of a hot object between the reply to the emit and the delivery.
 const TURNS_MAX: usize = 3;
 
-/// Counts turns: a hot object never runs out of events, so each of its turns has exactly `TURN_MAX`
+/// Counts turns. A hot object never runs out of events, so each of its turns has exactly `TURN_MAX`
 /// of them.
 #[derive(Clone, Default)]
 struct Turns(Arc<Mutex<Log>>);
 
 #[derive(Default)]
 struct Log {
-    /// Events given to the sink, by object.
+    /// Number of events delivered to the sink, by object.
     given: HashMap<String, usize>,
-    /// The turns begun by each object when an event of the seldom one came.
+    /// Turns begun by each object when an event of the rare object came.
     at_seldom: Vec<HashMap<String, usize>>,
 }
 
@@ -65,7 +65,7 @@ impl Sink for Turns {
     }
 }
 
-/// Emits the next event of every hot object, with a marker for each.
+/// Emits the next events of every hot object, with a marker for each.
 async fn feed(redis: &Redis, console: &Console, from: usize, count: usize) {
     let mut pipe = redis::pipe();
     for n in from..from + count {
@@ -82,9 +82,9 @@ async fn feed(redis: &Redis, console: &Console, from: usize, count: usize) {
     let () = pipe.query_async(&mut redis.connect().await).await.expect("emitted");
 }
 
-/// 63 hot objects with 1,000 events queued each and still fed, 4 slots: an event of a 64th object
-/// is delivered before any hot object has had more than three further turns, also behind tens of
-/// thousands of markers that the hot objects have left.
+/// 63 hot objects have 1,000 queued events each, with more to come, and there are 4 slots. An event
+/// of a 64th object is delivered before any hot object has more than three further turns. This
+/// holds even behind tens of thousands of markers of the hot objects.
 #[tokio::test]
 async fn hot_objects_have_at_most_three_turns_before_another_one_has_its_own() {
     let redis = Arc::new(Redis::start());

@@ -1,5 +1,5 @@
-//! Large numbers: of objects, of names, of letters and rows. No call takes longer for them, and
-//! nobody waits for them.
+//! Large numbers of objects, names, dead letters and rows. No call takes longer because of them,
+//! and no worker waits for them.
 #![cfg(feature = "worker")]
 
 #[path = "../support/mod.rs"]

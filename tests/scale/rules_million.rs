@@ -1,4 +1,4 @@
-//! A rule that has held a million objects is lifted, and all of them go on.
+//! A rule that has held a million objects is lifted, and all of them continue.
 #![cfg(feature = "cli")]
 
 use seriatim::control::By;
@@ -9,11 +9,11 @@ use crate::support::process::{Process, merged};
 use crate::support::{Redis, control, until};
 
 const OBJECTS: usize = 1_000_000;
-/// Of so many objects, one has an event.
+/// One in this many objects has an event.
 const EVENT_EVERY: usize = 500;
 
-/// A million objects, paused as a worker leaves them: `held`, in `objects.paused`, some with an
-/// event queued.
+/// Lua that makes a million objects, paused as a worker leaves them: `held`, in `objects.paused`,
+/// some with a queued event.
 const PREPARE: &str = r"
 local P, from, to, every = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 for first = from, to - 1, 1000 do
@@ -30,8 +30,8 @@ for first = from, to - 1, 1000 do
   redis.call('MSET', unpack(owners))
 end";
 
-/// A million paused objects go on after the pause is lifted, all of them, although the worker
-/// process that wakes them is killed in the middle of it.
+/// A million paused objects continue after the pause is lifted, although the worker process that
+/// wakes them is killed meanwhile.
 #[tokio::test]
 async fn a_million_objects_resume_although_the_resumer_is_killed() {
     let redis = Redis::own(&[]);
@@ -48,7 +48,7 @@ async fn a_million_objects_resume_although_the_resumer_is_killed() {
     assert_eq!(paused().await, OBJECTS);
     let lifted = control(&conn, &keys).lift_rule(by, Kind::Pause, &selector).await.expect("lifted");
     assert_eq!(lifted, Ruled::Lifted);
-    // Lifting is no more than that: workers wake the objects.
+    // Lifting only marks the rule; workers wake the objects.
     assert_eq!(paused().await, OBJECTS);
     let dir = tempfile::tempdir().expect("a temporary directory");
     let files = ["a", "b"].map(|name| dir.path().join(name));

@@ -1,4 +1,4 @@
-//! Claim: how objects come to slots.
+//! Claim: the ways from objects to slots.
 #![cfg(feature = "worker")]
 
 use std::time::{Duration, Instant};
@@ -91,8 +91,8 @@ async fn markers_that_lead_nowhere_are_dropped() {
     let redis = Redis::start();
     let console = redis.console().await;
     let keys = &console.keys;
-    // More than one call looks at: empty ones, ones of objects without events, and many of one
-    // object.
+    // More markers than one call reads: empty ones, markers of objects without events, and many of
+    // one object.
     let mut pipe = redis::pipe();
     for n in 0..1500 {
         pipe.cmd("LPUSH").arg(keys.objects_with_events()).arg(["", "nothing", "busy"][n % 3]).ignore();
@@ -105,8 +105,7 @@ async fn markers_that_lead_nowhere_are_dropped() {
     console.emit("last", "1").await;
     let worker = start(&redis, "w", &sink, |_| {});
     until("the last marker is found", PATIENCE, async || (sink.sent_of("last").len() == 1).then_some(())).await;
-    // Markers of an object that has an owner are dropped, too, and its later events are delivered
-    // all the same.
+    // Markers of an owned object are dropped, too, and its later events are delivered all the same.
     gate.until_reached(1).await;
     console.emit_all("busy", ["2", "3"]).await;
     until("the markers are gone", PATIENCE, async || (console.list(&keys.objects_with_events()).await.is_empty()).then_some(()))
@@ -158,7 +157,7 @@ async fn a_busy_object_yields_and_its_markers_buy_it_no_turns() {
     worker.finish().await;
     let order: Vec<_> = sink.sent().into_iter().map(|offer| offer.object).collect();
     let turns: Vec<(&str, usize)> = order.chunk_by(|a, b| a == b).map(|turn| (turn[0].as_str(), turn.len())).collect();
-    // Its first turn came from a marker, so its second, as a held object due now, follows at once;
+    // Its first turn came from a marker. So its second one, as a due held object, follows at once;
     // then markers have their turn.
     assert_eq!(turns, [("busy", 16), ("second", 1), ("busy", 8), ("third", 1), ("busy", 16)]);
     assert_eq!(sink.applied_of("busy").len(), 40);

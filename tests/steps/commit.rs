@@ -1,4 +1,4 @@
-//! Commit: results reach Redis once, in groups, and nothing that is emitted meanwhile is lost.
+//! Commit: results reach Redis once, in groups, and no event emitted meanwhile is lost.
 #![cfg(feature = "worker")]
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ async fn many_slots_commit_in_one_call() {
     let gate = Gate::closed();
     let held_up = gate.clone();
     let sink = Recorder::with(move |_| Act::Wait(held_up.clone()));
-    // Nothing but commits calls scripts meanwhile, or seldom.
+    // Almost only commits call scripts meanwhile.
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = 64;
         config.block = Duration::from_secs(1);
@@ -73,9 +73,9 @@ async fn a_commit_moves_the_last_id_and_releases_the_object_in_one_step() {
     worker.finish().await;
 }
 
-/// The gap the plain algorithm closes with an extra look: a frontend pushes just when the worker
-/// has found the queue empty and lets go. Every round emits to an object at the moment its last
-/// event is delivered.
+/// The gap that the plain algorithm closes with an extra read: a frontend pushes just when the
+/// worker has found the queue empty and releases the object. Every round emits to an object when
+/// its last event is delivered.
 #[tokio::test]
 async fn an_event_pushed_during_the_last_empty_take_is_not_lost() {
     const OBJECTS: usize = 8;
@@ -90,7 +90,7 @@ async fn an_event_pushed_during_the_last_empty_take_is_not_lost() {
         let mut last = 0;
         for round in 0..ROUNDS {
             console.emit(&object, round.to_string()).await;
-            // Some rounds push right behind the delivery, some as soon as its commit can be seen,
+            // Some rounds push right behind the delivery, some as soon as its commit is visible,
             // some without any wait.
             match round % 3 {
                 0 => until("it is committed", PATIENCE, async || (console.number(&key).await > last).then_some(())).await,
@@ -116,8 +116,7 @@ async fn an_event_pushed_during_the_last_empty_take_is_not_lost() {
     console.until_at_rest().await;
 }
 
-/// Calls are lost on their way, and so are answers; every call is repeated, and no repetition
-/// changes anything.
+/// Calls and replies are lost. Every call is repeated, and no repetition changes anything.
 #[tokio::test]
 async fn lost_requests_and_replies_change_nothing() {
     let redis = Redis::own(&[]);
@@ -150,7 +149,7 @@ async fn lost_requests_and_replies_change_nothing() {
     assert!(proxy.lost() >= 10, "only {} calls were disturbed", proxy.lost());
     proxy.lose(|_| None);
     worker.finish().await;
-    // A lost call delays a commit, but hands no batch to the sink twice.
+    // A lost call delays a commit, but delivers no batch twice.
     assert_eq!((sink.sent().len() + console.dead().await.len(), sink.overlaps().len()), (401, 0));
     let dead: Vec<_> =
         console.dead().await.into_iter().map(|fields| String::from_utf8(fields[3].1.clone()).expect("text")).collect();
@@ -162,7 +161,7 @@ async fn lost_requests_and_replies_change_nothing() {
 }
 
 /// A late duplicate of a call must not hold an object again after it was released and handed out
-/// anew.
+/// again.
 #[tokio::test]
 async fn a_repeated_result_of_an_earlier_hand_out_is_ignored() {
     let redis = Redis::own(&[]);
@@ -177,7 +176,7 @@ async fn a_repeated_result_of_an_earlier_hand_out_is_ignored() {
     });
     console.emit("warm:up", "0").await;
     console.until_held("warm:up", "retry").await;
-    // The hold is done, but its answer is lost, and the process cannot repeat the call for a while.
+    // The hold is done, but its reply is lost, and the process cannot repeat the call for a while.
     proxy.lose_next(&["hold"], Lose::Reply, true);
     console.emit("work:1", "1").await;
     console.until_held("work:1", "retry").await;
@@ -185,8 +184,8 @@ async fn a_repeated_result_of_an_earlier_hand_out_is_ignored() {
     let here = start(&redis, "here", &second, |_| {});
     console.release("work:1").await;
     gate.until_reached(1).await;
-    // At most two calls are under way at once, so that the third behind the repeated one tells that
-    // it was answered.
+    // At most two calls are under way at once. So the third call behind the repeated one shows that
+    // it had its reply.
     let behind = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&behind);
     proxy.lose(move |request| {

@@ -1,4 +1,4 @@
-//! Deliver, with sinks made of closures, as a program that uses the library writes them.
+//! Deliver, with closures as sinks, as in a user's program.
 #![cfg(feature = "worker")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -54,7 +54,7 @@ async fn a_closure_per_batch_answers_for_all_of_it() {
         let sees = Arc::clone(&sees);
         async move {
             sees.lock().expect("no panic").push(batch.len());
-            // Half of what is left, and all of the last one.
+            // Half of the rest, or all of the last event.
             if batch.len() > 1 { Delivered::stopped(batch.len() / 2, Stop::unavailable("full")) } else { Delivered::all() }
         }
     });

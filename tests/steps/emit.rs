@@ -1,5 +1,4 @@
-//! Emit, the library: what is in Redis after each form, and what is known after each kind of
-//! failure.
+//! Emit, the library: the keys after each form of emit, and the error after each kind of failure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,14 +20,14 @@ pub(crate) async fn emitter(redis: &Redis) -> Emitter {
     Emitter::builder(redis.url()).keys(redis.keys().clone()).connect().await.expect("Redis answers")
 }
 
-/// An object's queue, oldest first.
+/// Returns an object's queue, oldest event first.
 pub(crate) async fn queue(keys: &Keys, connection: &mut MultiplexedConnection, object: &str) -> Vec<String> {
     let mut events: Vec<String> = connection.lrange(keys.events(object), 0, -1).await.expect("a list");
     events.reverse();
     events
 }
 
-/// The markers, oldest first.
+/// Returns the markers, oldest first.
 pub(crate) async fn markers(keys: &Keys, connection: &mut MultiplexedConnection) -> Vec<String> {
     let mut markers: Vec<String> = connection.lrange(keys.objects_with_events(), 0, -1).await.expect("a list");
     markers.reverse();
@@ -90,7 +89,7 @@ async fn an_emit_joins_the_callers_transaction() {
     assert_eq!(markers(keys, &mut con).await, ["work:1", "work:2"]);
     assert_eq!(con.get::<_, String>(keys.data("work:1")).await.expect("GET"), "{}");
 
-    // A command of the caller's that Redis refuses takes the emit with it.
+    // If Redis refuses a command of the caller, the emit is not applied either.
     let mut pipe = redis::pipe();
     pipe.cmd("NO-SUCH-COMMAND");
     em.event("work:1", Json::new("3")).append_to(&mut pipe).expect("valid");
@@ -154,8 +153,8 @@ async fn many_are_chunked_in_order_with_one_marker_per_object_and_chunk() {
 
     let nothing = em.emit_many(events(0)).await.expect("nothing to do");
     assert_eq!((nothing.events, nothing.chunks), (0, 0));
-    // One less than a chunk, a chunk, one more, by events and by bytes (a name of 1 and an event of
-    // 1).
+    // One less than a chunk, a chunk, one more, by events and by bytes (a name of 1 byte and an
+    // event of 1).
     for (count, chunks) in [(3, 1), (4, 1), (5, 2), (8, 2), (9, 3)] {
         for em in [em.clone().with_chunk(4, usize::MAX), em.clone().with_chunk(1024, 8)] {
             let emitted = em.emit_many(events(count)).await.expect("emitted");
@@ -199,8 +198,8 @@ async fn many_fail_per_object_and_the_others_go_on() {
     assert_eq!(queue(keys, &mut con, "b").await, ["2", "5", "9"]);
 }
 
-/// Random events, some refused, in random chunks: every queue holds what came before the object's
-/// first refused event.
+/// Random events, some refused, in random chunks. Every queue has the events before the object's
+/// first refused one.
 #[tokio::test]
 async fn random_many_keep_every_objects_order() {
     let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
@@ -330,14 +329,13 @@ async fn an_emit_without_an_answer_is_unknown_and_is_not_sent_again() {
 
     redis::cmd("CLIENT").arg("UNPAUSE").exec_async(&mut con).await.expect("CLIENT UNPAUSE");
     em.emit("c", Json::new("3")).await.expect("emitted over a new connection");
-    // What a closed connection had sent is run or dropped by now: each at most once.
+    // Commands sent over a closed connection have run or are dropped by now: each at most once.
     let queued = [queue(keys, &mut con, "a").await, queue(keys, &mut con, "b").await];
     assert!(queued.iter().all(|queue| queue.len() <= 1), "{queued:?}");
     assert_eq!(queue(keys, &mut con, "c").await, ["3"]);
 }
 
-/// Redis behind a TCP address that can lose replies: the request arrives, then the connection
-/// breaks.
+/// A TCP proxy that can lose replies: the request arrives, then the connection breaks.
 struct Proxy {
     url: String,
     lose_replies: Arc<AtomicBool>,
@@ -398,7 +396,7 @@ async fn a_restarted_redis_is_connected_to_by_the_next_emit() {
     em.emit("a", Json::new("1")).await.expect("emitted");
 
     redis.server().kill();
-    // Once the broken connection is noticed, an emit is not sent at all, and says so.
+    // When the broken connection is noticed, an emit is not sent at all, and its error says so.
     until("nothing is sent any more", Duration::from_secs(5), || async {
         matches!(em.emit("a", Json::new("2")).await, Err(EmitError::Connect { .. })).then_some(())
     })
@@ -421,7 +419,7 @@ async fn a_restarted_redis_is_connected_to_by_the_next_emit() {
     assert_eq!(queue(redis.keys(), &mut redis.connect().await, "a").await, ["3"]);
 }
 
-/// A connection that closes while nobody uses it must not cost the next emit its outcome.
+/// The next emit must not be lost if an unused connection has closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_closed_while_idle_is_replaced_before_anything_is_sent() {
     let redis = Redis::own(&[]);

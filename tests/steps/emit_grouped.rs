@@ -1,7 +1,7 @@
 //! Single emits that share transactions: their order, their errors, and their bounds.
 //!
-//! Tests run on one thread, so that it is certain which emits are queued together: the first one
-//! finds no other on its way and goes alone, the others follow in groups.
+//! Tests run on one thread, so it is certain which emits are queued together. The first one finds
+//! no other under way and is sent alone; the others follow in groups.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use tokio::task::{JoinHandle, yield_now};
 use crate::emit::{config, emitter, markers, queue};
 use crate::support::Redis;
 
-/// How many transactions Redis has run.
+/// Returns the number of transactions that Redis has run.
 async fn transactions(con: &mut MultiplexedConnection) -> usize {
     let stats: String = redis::cmd("INFO").arg("commandstats").query_async(con).await.expect("INFO");
     let exec = stats.lines().find_map(|line| line.strip_prefix("cmdstat_exec:calls="));
     exec.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-/// Emits at once: an event for each object, the number of its place.
+/// Emits concurrently: one event per object, with its position as a number.
 async fn emit_all<O: AsRef<str>>(em: &Emitter, objects: impl IntoIterator<Item = O>) -> Vec<Result<Emitted, EmitError>> {
     join_all(objects.into_iter().enumerate().map(|(at, object)| async move { em.emit(object, &at).await })).await
 }
@@ -32,7 +32,7 @@ fn spawn(em: &Emitter, object: &str, event: usize) -> JoinHandle<Result<Emitted,
     tokio::spawn(async move { em.emit(object, &event).await })
 }
 
-/// Lets all tasks run until what they have to send is sent.
+/// Lets all tasks run until they have sent everything.
 async fn settle() {
     for _ in 0..10 {
         yield_now().await;
@@ -47,7 +47,7 @@ fn numbers(range: impl Iterator<Item = usize>) -> Vec<String> {
 async fn emits_at_once_share_transactions_and_keep_their_order() {
     let redis = Redis::own(&[]);
     let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
-    // The first goes alone, each group has 64 emits: one less than two groups, two, one more.
+    // The first is sent alone, each group has 64 emits: one less than two groups, two, one more.
     for (count, expected) in [(1, 1), (2, 2), (128, 3), (129, 3), (130, 4), (1000, 17)] {
         let before = transactions(&mut con).await;
         for (at, emitted) in emit_all(&em, vec!["a"; count]).await.into_iter().enumerate() {
@@ -55,7 +55,7 @@ async fn emits_at_once_share_transactions_and_keep_their_order() {
             assert_eq!((emitted.events, emitted.queued), (1, at as u64 + 1));
         }
         let used = transactions(&mut con).await - before;
-        // More than the queue holds: a group may be sent before it is full.
+        // More than the queue can hold: a group may be sent before it is full.
         assert!(used == expected || count > 256 && used < count / 4, "{count} emits in {used}");
         assert_eq!(queue(keys, &mut con, "a").await, numbers(0..count));
         assert_eq!(markers(keys, &mut con).await.len(), used, "one marker per object and transaction");
@@ -158,8 +158,7 @@ async fn without_memory_no_emit_is_applied() {
     assert_eq!(queue(keys, &mut con, "a").await, ["0", "1"]);
 }
 
-/// Emits that were sent have an unknown outcome. Those that were still queued go over the next
-/// connection.
+/// Emits already sent have an unknown outcome. Queued emits go over the next connection.
 #[tokio::test]
 async fn a_lost_connection_is_unknown_to_those_sent_only() {
     let redis = Redis::own(&[]);
@@ -168,7 +167,7 @@ async fn a_lost_connection_is_unknown_to_those_sent_only() {
         redis::cmd("CLIENT").arg("PAUSE").arg(60_000).arg("WRITE").exec_async(con).await.expect("CLIENT PAUSE");
     };
     pause(&mut con).await;
-    // One alone, then groups of one, as many as may be on their way; then what stays queued.
+    // One alone, then groups of one up to the maximum under way; the rest stays queued.
     let mut sent = Vec::new();
     for event in 0..65 {
         sent.push(spawn(&em, "sent", event));
@@ -208,8 +207,8 @@ async fn emits_without_a_reply_are_unknown_and_are_not_sent_again() {
     assert!(queued.is_sorted_by(|before, after| before < after), "each at most once");
 }
 
-/// A dropped emit may have happened or not. It harms no other one of its group, whether it was
-/// queued or sent.
+/// A dropped emit may have happened or not. It affects no other emit of its group, whether queued
+/// or sent.
 #[tokio::test]
 async fn a_dropped_emit_harms_no_other() {
     let redis = Redis::own(&[]);
@@ -235,7 +234,7 @@ async fn a_dropped_emit_harms_no_other() {
     }
 }
 
-/// On many threads: each task keeps its order, and every event is there once.
+/// On many threads each task keeps its order, and every event is queued once.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_task_keeps_its_order_on_many_threads() {
     let redis = Redis::start();

@@ -1,5 +1,5 @@
-//! The errors of the last attempts of the event at an object's head: what writes them, what keeps
-//! them, with what they go.
+//! The errors of the last attempts of an object's first event: when they are written, kept and
+//! deleted.
 #![cfg(feature = "cli")]
 
 use std::process::Command;
@@ -30,7 +30,7 @@ const BOUNDS: Bounds = Bounds {
 };
 const ADA: By<'static> = By { who: "ada@host", why: "known" };
 
-/// A worker that owns nothing.
+/// Attaches a worker without an object.
 async fn attached(redis: &Redis) -> (State, Console) {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let lease = Duration::from_secs(600);
@@ -49,14 +49,14 @@ async fn attached(redis: &Redis) -> (State, Console) {
     (state, redis.console().await)
 }
 
-/// A worker `w.0` that owns `work:1`, with the events 5, 6 and 7 of it in hand.
+/// Makes a worker `w.0` that owns `work:1`, with its events 5, 6 and 7 in flight.
 async fn in_hand(redis: &Redis) -> (State, Console) {
     let (mut state, console) = attached(redis).await;
     state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
     (state, console)
 }
 
-/// The same after two attempts of event 5 have failed.
+/// Does the same, after two failed attempts of event 5.
 async fn failed_twice(redis: &Redis) -> (State, Console) {
     let (mut state, console) = in_hand(redis).await;
     let keys = state.keys.clone();
@@ -77,7 +77,7 @@ fn hold(rest: Tag, why: &str) -> BatchResult {
     BatchResult::Hold { rest, delay: None, reason: why.into() }
 }
 
-/// Reports for slot 0, and answers what it gets, where it may claim.
+/// Reports for slot 0. Returns the batch that it gets, if it may claim.
 async fn told(state: &mut State, report: &Report, claims: usize) -> Option<BatchReply> {
     let mut call = Advance::new(&state.keys, "w", "t", Bounds { claims, ..BOUNDS }, ClaimFirst::Held);
     call.report(0, report);
@@ -86,15 +86,15 @@ async fn told(state: &mut State, report: &Report, claims: usize) -> Option<Batch
     batches.into_iter().next()
 }
 
-/// What is kept, the newest first, without the times.
+/// Returns the stored errors, newest first, without the times.
 async fn kept(console: &Console) -> Vec<String> {
     let mut all = console.list(&console.keys.event_errors("work:1")).await;
     all.reverse();
     all.iter().map(|entry| entry.split_once(' ').expect("a time").1.to_owned()).collect()
 }
 
-/// Each failed attempt leaves its time, its number and its error, of the last 20 of them; a call
-/// that is made twice leaves nothing twice.
+/// Each failed attempt leaves its time, its number and its error, for the last 20 attempts. A
+/// repeated call stores nothing twice.
 #[tokio::test]
 async fn the_errors_of_the_last_20_attempts_are_kept() {
     let redis = Redis::start();
@@ -107,7 +107,7 @@ async fn the_errors_of_the_last_20_attempts_are_kept() {
         let failed = report(tag, 0, then);
         let batch = told(&mut state, &failed, 1).await.expect("the batch again");
         assert_eq!((batch.tag.attempts, batch.events.len()), (attempt, 3));
-        // Made again, it speaks of another batch than the one in flight.
+        // Repeated, the result names another batch than the one in flight.
         told(&mut state, &failed, 0).await;
         tag = batch.tag;
         assert_eq!(kept(&console).await.len(), attempt.min(20) as usize);
@@ -125,8 +125,8 @@ async fn the_errors_of_the_last_20_attempts_are_kept() {
     assert_eq!(kept(&console).await, Vec::<String>::new());
 }
 
-/// Where attempts are used up and the object waits for an operator, the last error is kept as all
-/// others; and each release is one attempt more.
+/// If attempts are used up and the object waits for an operator, the last error is stored like all
+/// others. Each release gives one more attempt.
 #[tokio::test]
 async fn attempts_used_up_are_kept_too() {
     let redis = Redis::start();
@@ -150,7 +150,8 @@ async fn attempts_used_up_are_kept_too() {
     console.until_at_rest().await;
 }
 
-/// They go in the step that ends the event, whatever ends it, and stay in any other.
+/// The errors are deleted in the step that finalizes the event, for any reason. In any other step
+/// they stay.
 #[tokio::test]
 async fn they_go_with_the_event() {
     let next = Tag { first: 6, handouts: 2, ..Tag::default() };
@@ -159,25 +160,25 @@ async fn they_go_with_the_event() {
     let second = || BatchResult::Reject { next: Some(Tag { first: 7, ..next }), id: 6, error: "bad".to_owned(), attempts: 1 };
     let both = ["2 no 2", "1 no 1"];
     let third = |error: &'static str| vec![error, "2 no 2", "1 no 1"];
-    // The result, which keys have a wrong type, and what is left.
+    // The result, the keys with a wrong type, and the remaining errors.
     let cases = [
         (report(FAILED, 3, BatchResult::Done), false, vec![]),
         (report(FAILED, 3, BatchResult::Yield), false, vec![]),
         (report(FAILED, 1, BatchResult::Part { next }), false, vec![]),
         (report(FAILED, 0, reject(2)), false, vec![]),
         (report(FAILED, 0, complete(3)), false, vec![]),
-        // The next one has failed, or is held for another reason.
+        // The next event has failed, or is held for another reason.
         (report(FAILED, 1, hold(next.failed(), "retry: other")), false, vec!["1 other"]),
         (report(FAILED, 1, hold(next, "stop")), false, vec![]),
-        // The same one again, or held for another reason.
+        // The same event again, or held for another reason.
         (report(FAILED, 0, hold(FAILED.failed(), "retry: retry: it")), false, third("3 retry: it")),
         (report(FAILED, 0, hold(FAILED.failed(), "down")), false, third("3 down")),
         (report(FAILED, 0, hold(FAILED, "stop")), false, both.to_vec()),
         (report(FAILED, 0, BatchResult::Part { next: FAILED }), false, both.to_vec()),
-        // Late.
+        // A late result.
         (report(Tag { handouts: 1, ..FAILED }, 3, BatchResult::Done), false, both.to_vec()),
-        // What cannot be buried stays where it is: a rejection is no attempt, the end of attempts
-        // is one.
+        // An event that cannot become a dead letter stays where it is. A rejection is not an
+        // attempt; the end of attempts is one.
         (report(FAILED, 0, reject(2)), true, both.to_vec()),
         (report(FAILED, 0, complete(3)), true, third("3 bad")),
         (report(FAILED, 1, second()), true, vec!["1 bad"]),
@@ -195,8 +196,8 @@ async fn they_go_with_the_event() {
     }
 }
 
-/// An event that has not failed has none, and nothing is done about any: what was left behind
-/// stays, for `check` to find.
+/// An event that has not failed has no errors, and no command runs for any. Leftovers stay, for
+/// `check` to find.
 #[tokio::test]
 async fn what_has_not_failed_costs_nothing() {
     for tag in [Tag { first: 5, ..Tag::default() }, Tag { first: 5, handouts: 10, crashes: 10, ..Tag::default() }] {
@@ -214,7 +215,7 @@ async fn what_has_not_failed_costs_nothing() {
     }
 }
 
-/// However the event comes to other hands, its errors stay: after a death, a stop, a release.
+/// An event keeps its errors when another process takes it: after a death, a stop, a release.
 #[tokio::test]
 async fn they_survive_deaths_stops_and_releases() {
     let redis = Redis::start();
@@ -233,7 +234,7 @@ async fn they_survive_deaths_stops_and_releases() {
     failing_now.store(false, Ordering::SeqCst);
     console.release("work:1").await;
     gate.until_reached(1).await;
-    // Killed, and taken over: a death is no attempt.
+    // Killed, and taken over: a death is not an attempt.
     let second = start(&redis, "second", &sink, hour);
     first.crash().await;
     console.end_lease("first").await;
@@ -252,8 +253,8 @@ async fn they_survive_deaths_stops_and_releases() {
     console.until_at_rest().await;
 }
 
-/// Errors are cut between two letters, so that an object that fails for long takes no more than
-/// some 10 KB more.
+/// Errors are cut between two characters. So an object that fails for a long time takes only some
+/// 10 KB more.
 #[tokio::test]
 async fn a_long_error_is_cut() {
     for (error, expected) in [
@@ -273,7 +274,7 @@ async fn a_long_error_is_cut() {
     }
 }
 
-/// A list of a wrong type holds up nothing, and is written over by nobody; it goes with the event.
+/// A list of a wrong type delays nothing, and is not overwritten. It is deleted with the event.
 #[tokio::test]
 async fn a_wrong_type_holds_up_nothing() {
     let redis = Redis::start();
@@ -291,8 +292,8 @@ async fn a_wrong_type_holds_up_nothing() {
     console.check().await;
 }
 
-/// They go with the longest batch there is, too, whose last id has three more digits than its
-/// first.
+/// The errors are deleted with the longest possible batch, too, whose last id has three more digits
+/// than its first.
 #[tokio::test]
 async fn they_go_with_the_longest_batch() {
     let redis = Redis::start();
@@ -309,8 +310,7 @@ async fn they_go_with_the_longest_batch() {
     assert_eq!(kept(&console).await, Vec::<String>::new());
 }
 
-/// A skipped event takes its errors along; so does an idle object that is forgotten, where
-/// something was left behind.
+/// A skip deletes the errors of its event. Forgetting an idle object deletes leftover errors.
 #[tokio::test]
 async fn a_skip_and_a_forgetting_take_them_along() {
     let redis = Redis::start();
@@ -328,8 +328,8 @@ async fn a_skip_and_a_forgetting_take_them_along() {
     assert!(!console.left().await.iter().any(|key| key.ends_with(":event.errors")));
 }
 
-/// What is left behind of another event, in hand or held, is a finding, and is not shown as that of
-/// the event at the head.
+/// Leftover errors of another event, in flight or held, are a finding, and are not shown for the
+/// first event.
 #[tokio::test]
 async fn what_is_left_behind_is_found() {
     for (at, tag) in [("idle", ""), ("hand", "5"), ("hand", "5 1 0 1"), ("held", "5 3 0 1 stop"), ("held", "0 0 0 0 yield")] {
@@ -355,7 +355,7 @@ async fn what_is_left_behind_is_found() {
     }
 }
 
-/// `inspect` shows them, the newest first, in lines that fit, and with `--json` as they are.
+/// `inspect` shows the errors, newest first, in lines that fit, and with `--json` unchanged.
 #[tokio::test]
 async fn the_command_shows_them() {
     let redis = Redis::start();

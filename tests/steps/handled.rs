@@ -1,5 +1,5 @@
-//! What handlers have finished of an event: who may write it, and with what it goes. The script is
-//! asked directly.
+//! The record of finished handlers of an event: the right to write it, and its deletion. The script
+//! is called directly.
 #![cfg(feature = "worker")]
 
 use std::time::Duration;
@@ -24,7 +24,7 @@ const BOUNDS: Bounds = Bounds {
     suspects: Suspects::NONE,
 };
 
-/// A worker `w.0` that owns `work:1`, with the events 5, 6 and 7 of it in hand.
+/// Makes a worker `w.0` that owns `work:1`, with its events 5, 6 and 7 in flight.
 async fn in_hand(redis: &Redis) -> (State, Console) {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let lease = Duration::from_secs(600);
@@ -69,7 +69,7 @@ async fn is_kept(state: &mut State) -> bool {
     redis::cmd("EXISTS").arg(key).query_async(&mut state.conn).await.expect("an answer")
 }
 
-/// What is finished is told to whoever has the batch; the next event's takes its place.
+/// The owner of the batch can read the record. The next event's record replaces it.
 #[tokio::test]
 async fn what_is_finished_is_told_until_the_next_event() {
     let redis = Redis::start();
@@ -81,8 +81,7 @@ async fn what_is_finished_is_told_until_the_next_event() {
     assert_eq!(told(&mut state, batch(), None).await, kept(5, &["handler:a", "once:b"]));
     assert_eq!(told(&mut state, batch(), Some((7, "handler:c"))).await, kept(0, &[]));
     assert_eq!(told(&mut state, batch(), None).await, kept(7, &["handler:c"]));
-    // What comes late of an event before it in the batch is refused; what was left behind is
-    // written over.
+    // A late record of an earlier event of the batch is refused. A leftover record is overwritten.
     assert_eq!(told(&mut state, batch(), Some((6, "handler:a"))).await, Handled::Other);
     assert_eq!(told(&mut state, batch(), None).await, kept(7, &["handler:c"]));
     for left_behind in ["4", "8", "1000", "nan"] {
@@ -93,7 +92,7 @@ async fn what_is_finished_is_told_until_the_next_event() {
     console.check().await;
 }
 
-/// Only who has the event in hand may write of it, or is told.
+/// Only the owner of the batch may write or read the record.
 #[tokio::test]
 async fn only_the_owner_of_the_batch_is_heard() {
     let redis = Redis::start();
@@ -119,7 +118,7 @@ async fn only_the_owner_of_the_batch_is_heard() {
     assert!(!console.left().await.contains(&"work:2:event.handled".to_owned()));
     console.end_lease("w").await;
     assert_eq!(told(&mut state, batch(), Some((5, "handler:b"))).await, Handled::Lapsed);
-    // A key of a wrong type stays what it is.
+    // A key of a wrong type stays unchanged.
     let key = state.keys.event_handled("work:1");
     let _: u64 = console.run(&["DEL", &key]).await;
     let _: String = console.run(&["SET", &key, "wrong"]).await;
@@ -131,8 +130,8 @@ async fn only_the_owner_of_the_batch_is_heard() {
     assert_eq!(console.text(&key).await.as_deref(), Some("wrong"));
 }
 
-/// The result that ends the event takes along what was finished of it, in the same step; any other
-/// result, and one that is not taken in, leaves it.
+/// The result that finalizes the event deletes its record in the same step. Any other result, and
+/// an ignored one, leaves the record.
 #[tokio::test]
 async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
     let all = |then| Report { object: "work:1".into(), tag: tag(5), count: 3, last: Some(7), then };
@@ -142,8 +141,8 @@ async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
     let hold = BatchResult::Hold { rest: tag(5).failed(), delay: None, reason: "retry: no".into() };
     let part = Report { count: 1, last: Some(5), ..none(BatchResult::Part { next: tag(6) }) };
     let late = Report { tag: tag(6), ..all(BatchResult::Done) };
-    // The result, whether it says that the event is over, whether the place for dead letters is
-    // none, and what is left.
+    // The result; whether it states that the event may be over; whether `events.dead` has a wrong
+    // type; and the remaining record.
     let cases = [
         (all(BatchResult::Done), true, false, false),
         (all(BatchResult::Yield), true, false, false),
@@ -153,7 +152,7 @@ async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
         (all(BatchResult::Done), false, false, true),
         (none(hold), false, false, true),
         (late, true, false, true),
-        // The event stays where it is, held, and so does what is finished of it.
+        // The event stays where it is, held, with its record.
         (none(reject), true, true, true),
     ];
     for (report, over, broken, left) in cases {
@@ -169,7 +168,7 @@ async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
             call.handled(0);
         }
         call.report(0, &report);
-        // Of another slot nothing is said.
+        // The other slot has no such statement.
         call.free(1);
         let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
         assert!(matches!(answer, Advanced::Ok { .. }), "{answer:?}");
@@ -177,7 +176,7 @@ async fn what_is_finished_goes_with_the_result_that_ends_the_event() {
     }
 }
 
-/// Where two slots report, what is said of one is not said of the other.
+/// If two slots report, the statement of one does not apply to the other.
 #[tokio::test]
 async fn what_one_slot_says_is_not_said_of_another() {
     let redis = Redis::start();
@@ -195,8 +194,8 @@ async fn what_one_slot_says_is_not_said_of_another() {
     assert_eq!(left, ["work:1:event.handled"]);
 }
 
-/// A skipped event takes along what was finished of it, but not what was finished of a later one:
-/// of that, all before it are finished.
+/// A skip deletes the record of the skipped event, but not of a later one. Such a record shows that
+/// all events before it are finished.
 #[tokio::test]
 async fn a_skip_takes_along_what_is_finished_of_the_event() {
     let by = By { who: "ada", why: "because" };
@@ -212,7 +211,7 @@ async fn a_skip_takes_along_what_is_finished_of_the_event() {
     }
 }
 
-/// What is left behind of an object that nobody has is found.
+/// A leftover record of an object without owner is found.
 #[tokio::test]
 async fn what_is_left_behind_is_found() {
     let redis = Redis::start();
@@ -225,7 +224,7 @@ async fn what_is_left_behind_is_found() {
     assert!(found.len() == 1 && found[0].contains("tells what handlers have finished"), "{found:?}");
 }
 
-/// However much of an event is finished, all of it is told.
+/// A record of any size is returned completely.
 #[tokio::test]
 async fn much_that_is_finished_is_told() {
     let redis = Redis::start();

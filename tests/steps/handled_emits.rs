@@ -1,5 +1,5 @@
-//! What handlers have emitted: kept with what they have finished, and pushed in the step that ends
-//! their event. The scripts are asked directly.
+//! Emits of handlers: stored in the record of finished handlers, and pushed in the step that
+//! finalizes their event. The scripts are called directly.
 #![cfg(feature = "worker")]
 
 use std::time::Duration;
@@ -24,10 +24,10 @@ const BOUNDS: Bounds = Bounds {
     forget_after: None,
     suspects: Suspects::NONE,
 };
-/// A name and an event that try to be taken for something else.
+/// A name and an event that look like other parts of the format.
 const ODD: (&[u8], &[u8]) = (b"3 4 a\0\r\n:\xff", b"1 1 \0\xff{}\n");
 
-/// A worker `w.0` that owns `work:1`, with the events 5, 6 and 7 of it in hand.
+/// Makes a worker `w.0` that owns `work:1`, with its events 5, 6 and 7 in flight.
 async fn in_hand(redis: &Redis) -> (State, Console) {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let lease = Duration::from_secs(600);
@@ -51,7 +51,7 @@ fn tag(first: u64) -> Tag {
     Tag { first, ..Tag::default() }
 }
 
-/// What a handler has emitted, as it is kept: its place, and for each event the object and the
+/// Formats the emits of a handler as stored: its position, and for each event the object and the
 /// event.
 fn emits(place: usize, events: &[(&str, &str)]) -> Vec<u8> {
     let mut emits = Emits::default();
@@ -68,8 +68,8 @@ fn nothing_told() -> Handled {
     Handled::Kept { id: 0, finished: [].into(), emitted: (0, 0), results: 0 }
 }
 
-/// The handlers `a` and `b` of an event have finished and emitted, `a` first; but `b` is registered
-/// before it.
+/// Records that the handlers `a` and `b` of an event have finished and emitted, `a` first. But `b`
+/// is registered before `a`.
 async fn finish(state: &mut State, id: u64, by_a: &[(&str, &str)], by_b: &[(&str, &str)]) {
     for (field, emit, value) in [("handler:a", "emit:a", emits(11, by_a)), ("handler:b", "emit:b", emits(2, by_b))] {
         let done = asked(state, Some(Finished { id, field, emits: Some((emit, &value)), result: None })).await;
@@ -108,8 +108,8 @@ fn hold(count: usize) -> BatchResult {
     BatchResult::Hold { rest: tag(5).after(count, 1).failed(), delay: None, reason: "retry: no".into() }
 }
 
-/// Reports for slot 0, which may end the event of which something is kept; slot 1 is free. Answers
-/// the batches and what is quarantined.
+/// Reports for slot 0, which may end the event with the record; slot 1 is free. Returns the batches
+/// and the quarantined objects.
 async fn advance(state: &mut State, report: &Report, bounds: Bounds, log: bool) -> (Vec<BatchReply>, Vec<(String, String)>) {
     let keys = state.keys.clone();
     let mut call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Held);
@@ -125,8 +125,8 @@ async fn advance(state: &mut State, report: &Report, bounds: Bounds, log: bool) 
     }
 }
 
-/// One call keeps that a handler has finished and what it has emitted; repeating it changes
-/// nothing. Who asks is told how much that is.
+/// One call records that a handler has finished, with its emits. Repeating it changes nothing. A
+/// reader of the record gets the number and bytes of the emits.
 #[tokio::test]
 async fn what_is_emitted_is_kept_with_what_is_finished() {
     let redis = Redis::start();
@@ -142,8 +142,8 @@ async fn what_is_emitted_is_kept_with_what_is_finished() {
     console.check().await;
 }
 
-/// Of another event nothing can be kept while something is still to be pushed, whichever that was:
-/// it would be lost.
+/// While emits are not yet pushed, no record of another event can be written. Otherwise the emits
+/// would be lost.
 #[tokio::test]
 async fn what_is_still_to_be_pushed_is_not_written_over() {
     let redis = Redis::start();
@@ -155,18 +155,18 @@ async fn what_is_still_to_be_pushed_is_not_written_over() {
         assert_eq!(asked(&mut state, Some(next)).await, Handled::Unpushed { id: id.to_owned() });
         assert_eq!(hash(&console).await, ["emit:a", "emit:b", "handler:a", "handler:b", "id"]);
     }
-    // A later event under way comes first.
+    // A later event of the batch is recorded first.
     let _: u64 = console.run(&["HSET", &console.keys.event_handled("work:1"), "id", "7"]).await;
     assert_eq!(asked(&mut state, Some(next)).await, Handled::Other);
 }
 
-/// However the event ends, what was emitted is pushed: handlers in the order in which they are
-/// registered, each object with one marker.
+/// However the event ends, its emits are pushed: in the order of registration, with one marker per
+/// object.
 #[tokio::test]
 async fn what_is_emitted_is_pushed_with_the_result_that_ends_the_event() {
     let by_a = [("work:2", "a1"), ("work:3", "a2"), ("work:2", "a3")];
     let by_b = [("work:3", "b1"), ("work:2", "b2")];
-    // The event of which something is kept, what is reported, and whether that ends the event.
+    // The event with the record, the report, and whether the report ends the event.
     let cases = [
         (5, report(3, BatchResult::Done), true),
         (7, report(3, BatchResult::Done), true),
@@ -195,15 +195,14 @@ async fn what_is_emitted_is_pushed_with_the_result_that_ends_the_event() {
             let pushed = (of(&["b2", "a1", "a3"]), of(&["b1", "a2"]), of(&["work:3", "work:2"]));
             assert_eq!(found, if is_over { pushed } else { Default::default() }, "{id} {report:?} {log}");
             assert_eq!(hash(&console).await.is_empty(), is_over, "{id} {report:?} {log}");
-            // Once: the call is repeated because its reply was lost.
+            // Pushed once: the call is repeated because its reply was lost.
             advance(&mut state, &report, BOUNDS, log).await;
             assert_eq!(queued(&console, "work:2").await.len(), if is_over { 3 } else { 0 });
         }
     }
 }
 
-/// A result that is not believed, or of which nobody says that it may end the event, pushes
-/// nothing.
+/// An ignored result, or one without the statement that it may end the event, pushes nothing.
 #[tokio::test]
 async fn nothing_is_pushed_for_a_result_that_is_not_taken_in() {
     let redis = Redis::start();
@@ -219,8 +218,8 @@ async fn nothing_is_pushed_for_a_result_that_is_not_taken_in() {
     assert!(markers(&console).await.is_empty());
 }
 
-/// An event that cannot be buried stays where it is, and with it what was emitted of it; not so of
-/// an event before it, which is over.
+/// If an event cannot become a dead letter, it stays with its emits. The emits of an event before
+/// it, which is over, do not stay.
 #[tokio::test]
 async fn what_is_emitted_stays_with_an_event_that_cannot_be_buried() {
     for (id, count, rejected, pushed) in [(5, 0, 5, 0), (6, 1, 6, 0), (5, 1, 6, 2)] {
@@ -234,7 +233,7 @@ async fn what_is_emitted_stays_with_an_event_that_cannot_be_buried() {
     }
 }
 
-/// Any bytes are pushed as they were kept.
+/// Emits of any bytes are pushed unchanged.
 #[tokio::test]
 async fn any_bytes_are_pushed_as_they_are() {
     let redis = Redis::start();
@@ -255,8 +254,8 @@ async fn any_bytes_are_pushed_as_they_are() {
     assert!(hash(&console).await.is_empty());
 }
 
-/// For the object itself: the slot goes on with it, in order and with the right ids; where it
-/// yields, the object waits for its next turn.
+/// Emits for the object itself: the slot goes on with them, in order and with the right ids. After
+/// a yield, the object waits for its next turn.
 #[tokio::test]
 async fn the_object_itself_goes_on_with_what_is_emitted_for_it() {
     for (then, log) in [(BatchResult::Done, false), (BatchResult::Done, true), (BatchResult::Yield, false)] {
@@ -275,7 +274,7 @@ async fn the_object_itself_goes_on_with_what_is_emitted_for_it() {
     }
 }
 
-/// What is pushed can be claimed in the same call, by the marker it was pushed with.
+/// A pushed event can be claimed in the same call, by its marker.
 #[tokio::test]
 async fn what_is_pushed_is_claimed_in_the_same_call() {
     let redis = Redis::start();
@@ -287,8 +286,8 @@ async fn what_is_pushed_is_claimed_in_the_same_call() {
     console.check().await;
 }
 
-/// Where a queue is none nothing is pushed, nor is the event over: its batch waits for an operator,
-/// and is taken in once that is put right.
+/// If a target queue is not a list, nothing is pushed, and the event is not finalized. Its batch
+/// waits for an operator, and is committed after the repair.
 #[tokio::test]
 async fn a_target_of_a_wrong_type_holds_the_batch() {
     for (then, log) in
@@ -324,7 +323,7 @@ async fn a_target_of_a_wrong_type_holds_the_batch() {
     }
 }
 
-/// What cannot be read is no reason to lose it.
+/// An unreadable record is not lost.
 #[tokio::test]
 async fn what_cannot_be_read_holds_the_batch() {
     let right = String::from_utf8(emits(0, &[("work:2", "{}")])).expect("text");
@@ -356,7 +355,7 @@ async fn what_cannot_be_read_holds_the_batch() {
     }
 }
 
-/// A key of a wrong type in the place of what is kept tells nothing, and stops nothing.
+/// A record key of a wrong type counts as no record, and stops nothing.
 #[tokio::test]
 async fn a_hash_that_is_none_goes_with_the_event() {
     let redis = Redis::start();
@@ -367,8 +366,8 @@ async fn a_hash_that_is_none_goes_with_the_event() {
     assert!(!console.left().await.contains(&"work:1:event.handled".to_owned()));
 }
 
-/// A skip ends the event, too; it refuses where something of it cannot be pushed. What was emitted
-/// of a later event stays.
+/// A skip finalizes the event, too. It is refused if the emits cannot be pushed. Emits of a later
+/// event stay.
 #[tokio::test]
 async fn a_skip_pushes_what_is_emitted_of_the_event() {
     let by = By { who: "ada", why: "because" };
@@ -395,7 +394,7 @@ async fn a_skip_pushes_what_is_emitted_of_the_event() {
     }
 }
 
-/// Should something be left behind all the same, the object is not forgotten with it.
+/// An object with leftover emits is not forgotten.
 #[tokio::test]
 async fn an_object_is_not_forgotten_with_what_is_still_to_be_pushed() {
     let redis = Redis::start();
@@ -408,8 +407,8 @@ async fn an_object_is_not_forgotten_with_what_is_still_to_be_pushed() {
     assert_eq!((hash(&console).await.len(), console.number(&console.keys.last_event_id("work:1")).await), (2, 7));
 }
 
-/// At `maxmemory` nothing more is kept that was emitted, as an emitter is refused; what is kept
-/// already is pushed, and what is finished is kept.
+/// At `maxmemory` no further emit is stored, just as an emitter is refused. Stored emits are
+/// pushed, and successes are recorded.
 #[tokio::test]
 async fn at_maxmemory_nothing_is_emitted_but_what_was_is_pushed() {
     let redis = Redis::own(&[]);

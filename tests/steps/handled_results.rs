@@ -1,5 +1,5 @@
-//! Results of handlers: kept with their success, written into the row of the event log in the step
-//! that ends the event, and shown.
+//! Results of handlers: stored with their success, written into the event's log row in the step
+//! that finalizes it, and shown.
 #![cfg(feature = "cli")]
 
 use std::process::Command;
@@ -32,7 +32,7 @@ const BOUNDS: Bounds = Bounds {
 };
 const ADA: By<'static> = By { who: "ada@host", why: "enough" };
 
-/// A worker `w.0` that owns `work:1`, with the events 5, 6 and 7 of it in hand.
+/// Makes a worker `w.0` that owns `work:1`, with its events 5, 6 and 7 in flight.
 async fn in_hand(redis: &Redis) -> (State, Console) {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let lease = Duration::from_secs(600);
@@ -61,7 +61,7 @@ async fn asked(state: &mut State, finished: Option<Finished<'_>>) -> Handled {
     wire::handled(&mut state.conn, &state.keys, &batch, finished).await.expect("an answer")
 }
 
-/// The handlers `b` and `a` of an event have finished, each with a result.
+/// Records that the handlers `b` and `a` of an event have finished, each with a result.
 async fn finish(state: &mut State, id: u64) {
     for (field, result, value) in [("handler:b", "result:b", r#""b":[2]"#), ("handler:a", "result:a", r#""a":1"#)] {
         let result = Some((result, value.as_bytes()));
@@ -69,7 +69,7 @@ async fn finish(state: &mut State, id: u64) {
     }
 }
 
-/// Reports for slot 0, which may end the event of which something is kept.
+/// Reports for slot 0, which may end the event with the record.
 async fn advance(state: &mut State, count: usize, then: BatchResult, is_on: bool) {
     let keys = state.keys.clone();
     let mut call = Advance::new(&keys, "w", "t", BOUNDS, ClaimFirst::Held);
@@ -89,7 +89,7 @@ async fn rows(redis: &Redis) -> Vec<LogEntry> {
     control(&redis.connect().await, redis.keys()).log(None, 100).await.expect("the log").entries
 }
 
-/// The status, id and results of each row.
+/// Returns the status, id and results of each row.
 async fn shorts(redis: &Redis) -> Vec<String> {
     let short = |row: LogEntry| format!("{} {} {}", row.status, row.id.unwrap_or(0), row.results.as_deref().unwrap_or("-"));
     rows(redis).await.into_iter().map(short).collect()
@@ -105,8 +105,8 @@ fn complete(id: u64) -> BatchResult {
 
 const BOTH: &str = r#"{"a":1,"b":[2]}"#;
 
-/// Results are kept with what is finished, told by their bytes, and written into the row of their
-/// event alone, however it ends.
+/// Results are stored with the success, and returned unchanged. They are written only into the row
+/// of their event, however it ends.
 #[tokio::test]
 async fn results_are_written_into_the_row_of_their_event() {
     let hold = BatchResult::Hold { rest: tag(5).after(2, 1).failed(), delay: None, reason: "retry: no".into() };
@@ -131,8 +131,7 @@ async fn results_are_written_into_the_row_of_their_event() {
     }
 }
 
-/// Without the log, results go with their event, also where its errors are logged: nothing reads
-/// them.
+/// With the log off, results are deleted with their event, even if its errors are logged.
 #[tokio::test]
 async fn without_the_log_results_go_with_their_event() {
     let redis = Redis::start();
@@ -144,8 +143,8 @@ async fn without_the_log_results_go_with_their_event() {
     assert!(!is_left);
 }
 
-/// The row of an event that an operator skips has the results of the handlers that had succeeded;
-/// those of a later event stay.
+/// The row of an event that an operator skips has the results of its successful handlers. Results
+/// of a later event stay.
 #[tokio::test]
 async fn a_skipped_event_has_its_results() {
     for (id, results) in [(5, BOTH), (6, "-")] {
@@ -168,9 +167,9 @@ fn logging(config: &mut WorkerConfig) {
     config.retry = "fixed:1h".parse().expect("a policy");
 }
 
-/// A result of a handler that has succeeded outlives the failure of another one and the end of the
-/// process; a worker with another sink logs it. Until the event is over it is shown by `inspect`. A
-/// handler that fails has no result.
+/// The result of a successful handler survives the failure of another handler and the end of the
+/// process. A worker with another sink logs it. Until the event is finalized, `inspect` shows it. A
+/// failed handler has no result.
 #[tokio::test]
 async fn a_result_outlives_a_retry_and_the_process() {
     let redis = Redis::start();
@@ -276,7 +275,7 @@ fn seriatim(redis: &Redis, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// A result has at most 64 KiB of JSON; what is refused leaves what was set before.
+/// A result has at most 64 KiB of JSON. A refused result leaves the earlier one unchanged.
 #[tokio::test]
 async fn a_result_that_is_too_large_is_refused() {
     let redis = Redis::start();
@@ -298,7 +297,7 @@ async fn a_result_that_is_too_large_is_refused() {
     worker.finish().await;
     let result = rows(&redis).await[0].result("large").expect("a result");
     assert_eq!(result.len(), RESULT_BYTES_MAX);
-    // What an object's last events are shown with is bounded.
+    // The results shown for an object's last events are bounded.
     let event = control(&redis.connect().await, redis.keys()).ended("work:1").await.expect("an answer").events.remove(0);
     assert_eq!(event.results, None);
 }

@@ -1,4 +1,4 @@
-//! The lease: who may run a name, and how a process finds out that it no longer does.
+//! The lease: the right to run a name, and how a process notices that it has lost it.
 #![cfg(feature = "worker")]
 
 use std::sync::{Arc, Mutex};
@@ -36,7 +36,7 @@ async fn a_name_in_use_is_refused_soon_and_clearly() {
     owner.finish().await;
 }
 
-/// A process of another host cannot be seen to be gone, but its lease is not renewed any more.
+/// A dead process of another host cannot be recognized, but its lease is not renewed any more.
 #[tokio::test]
 async fn a_lease_that_nobody_renews_is_awaited() {
     let redis = Redis::start();
@@ -54,7 +54,7 @@ async fn a_lease_that_nobody_renews_is_awaited() {
     worker.finish().await;
 }
 
-/// The lease of a process of this host, which does not run any more, is taken at once.
+/// The lease of a process of this host that no longer runs is taken at once.
 #[tokio::test]
 async fn a_lease_of_a_process_that_is_gone_is_not_awaited() {
     let redis = Redis::start();
@@ -63,7 +63,7 @@ async fn a_lease_of_a_process_that_is_gone_is_not_awaited() {
     child.wait().expect("it ends");
     let this = Holder::current().to_string();
     let host = this.split(' ').next().expect("a host");
-    // The lease is longer than the test waits for anything.
+    // The lease is longer than any wait of the test.
     let lease = format!("dead {host} {} 5", child.id());
     let _: () = console.run(&["SET", &console.keys.worker_lease("w"), &lease, "PX", "600000"]).await;
     let sink = Recorder::new();
@@ -85,7 +85,7 @@ async fn a_process_may_be_told_to_stop_while_it_waits_for_its_name() {
     assert!(lease.starts_with("other "), "{lease}");
 }
 
-/// A sink that is slow does not cost the lease.
+/// A slow sink does not lose the lease.
 #[tokio::test]
 async fn the_lease_is_renewed_while_the_sink_is_busy() {
     let redis = Redis::start();
@@ -138,7 +138,7 @@ async fn a_lapsed_process_drops_what_it_has_and_goes_on() {
     assert!(second.starts_with(&sink.sent()[1].token));
 }
 
-/// What it had was adopted while it was away.
+/// Its objects were adopted while it was away.
 #[tokio::test]
 async fn a_lapsed_process_goes_on_without_what_others_took() {
     let redis = Redis::own(&[]);
@@ -176,8 +176,7 @@ async fn a_process_that_was_taken_over_stops_and_commits_nothing() {
     let second = start(&redis, "w", &taken, |config| config.takeover = true);
     taken.until_sent(1).await;
     assert_eq!((taken.sent()[0].id, taken.sent()[0].prev, taken.sent()[0].crashes), (1, 0, 1));
-    // The first one has nothing to do but to renew its lease, and that is a minute long; another
-    // event tells it earlier.
+    // The first process only renews its lease, once a minute. Another event lets it notice earlier.
     for n in 0.. {
         if first.is_over() {
             break;
@@ -194,8 +193,7 @@ async fn a_process_that_was_taken_over_stops_and_commits_nothing() {
     console.until_at_rest().await;
 }
 
-/// Its result comes late: the object was delivered by another process meanwhile, and two events
-/// further.
+/// A result comes late: meanwhile another process delivered the object, and two more events.
 #[tokio::test]
 async fn a_late_result_of_a_fenced_process_changes_nothing() {
     let redis = Redis::own(&[]);
@@ -228,7 +226,7 @@ async fn a_process_whose_registration_is_gone_stops_and_says_why() {
     let console = redis.console().await;
     let worker = start(&redis, "w", &Recorder::new(), |_| {});
     console.until_lease("w").await;
-    // In one step: between the two, the process would only have lapsed.
+    // In one step; otherwise the process would only have lapsed in between.
     let mut pipe = redis::pipe();
     pipe.atomic().cmd("DEL").arg(console.keys.worker_lease("w")).cmd("DEL").arg(console.keys.event_workers());
     let () = pipe.query_async(&mut redis.connect().await).await.expect("deleted");
@@ -236,7 +234,7 @@ async fn a_process_whose_registration_is_gone_stops_and_says_why() {
     assert_eq!(error, "fenced: the name \"w\" is no longer registered in Redis; was its data deleted?");
 }
 
-/// The answer to an attach is lost, and the call repeated: the lease already holds its token, so no
+/// The reply to an attach is lost, and the call repeated. The lease already has its token, so no
 /// death is counted.
 #[tokio::test]
 async fn a_repeated_attach_counts_no_crash() {
@@ -247,7 +245,7 @@ async fn a_repeated_attach_counts_no_crash() {
     let worker = start_at(&proxy.url(), &redis, "w", &sink, |_| {});
     console.emit("work:1", "1").await;
     sink.until_offered(1).await;
-    // Behind the holder stands the length of the lease.
+    // The length of the lease follows the holder.
     proxy.lose_next(&[&format!("{} 60000ms", Holder::current())], Lose::Reply, false);
     console.end_lease("w").await;
     sink.until_sent(1).await;
@@ -255,8 +253,8 @@ async fn a_repeated_attach_counts_no_crash() {
     worker.finish().await;
 }
 
-/// The answer to a detach is lost, and the call repeated: there is no lease any more, so there is
-/// nothing to do.
+/// The reply to a detach is lost, and the call repeated. The lease is already gone, so nothing is
+/// done.
 #[tokio::test]
 async fn a_repeated_detach_is_done() {
     let redis = Redis::own(&[]);
@@ -267,7 +265,7 @@ async fn a_repeated_detach_is_done() {
     console.emit("work:1", "1").await;
     sink.until_offered(1).await;
     let token = sink.offered()[0].token.clone();
-    // Of the scripts that name the token, only detach has nothing behind it.
+    // Of the scripts with the token as an argument, only in detach is it the last one.
     let end = format!("${}\r\n{token}\r\n", token.len());
     proxy.lose(move |request| request.ends_with(end.as_bytes()).then_some(Lose::Reply));
     worker.shutdown.stop();
@@ -279,7 +277,7 @@ async fn a_repeated_detach_is_done() {
     assert_eq!(console.text(&console.keys.worker_lease("w")).await, None);
 }
 
-/// Keeps the context of the one delivery it is asked for.
+/// Keeps the context of its single delivery.
 #[derive(Clone, Default)]
 struct Keeps(Arc<Mutex<Option<Context>>>);
 
@@ -305,8 +303,7 @@ async fn a_sink_is_told_when_the_lease_is_lost() {
     worker.crash().await;
 }
 
-/// Holds the whole runtime of its process up, longer than the lease lasts, as a sink that blocks
-/// does.
+/// Blocks the whole runtime of its process for longer than the lease, as a blocking sink does.
 #[derive(Clone)]
 struct Blocks(Recorder);
 

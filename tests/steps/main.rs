@@ -1,5 +1,5 @@
-//! The steps of the protocol, each in a module of its own: emit, claim, deliver, commit, recover,
-//! and the lease that all of them need.
+//! The steps of the protocol, each in its own module: emit, claim, deliver, commit, recover, and
+//! the lease that all of them need.
 
 #[path = "../support/state.rs"]
 mod state;

@@ -1,5 +1,4 @@
-//! A frontend needs nothing but Redis: here it is a person who types a plain `MULTI` into
-//! `redis-cli`.
+//! A frontend needs nothing but Redis: here a person types a plain `MULTI` into `redis-cli`.
 #![cfg(feature = "worker")]
 
 use std::io::Write as _;
@@ -9,7 +8,7 @@ use crate::support::Redis;
 use crate::support::recorder::Recorder;
 use crate::support::running::start;
 
-/// Types these lines into `redis-cli` and answers what it prints.
+/// Types these lines into `redis-cli`. Returns its output.
 fn redis_cli(redis: &Redis, lines: &str) -> String {
     let socket = redis.url().strip_prefix("unix://").expect("a server of this test's own");
     let program = ["redis-cli", "valkey-cli"]

@@ -1,4 +1,4 @@
-//! The path from end to end, and how a worker process stops.
+//! The path from end to end, and the stop of a worker process.
 #![cfg(feature = "worker")]
 
 use std::collections::HashMap;
@@ -74,7 +74,7 @@ async fn a_graceful_stop_finishes_what_is_in_hand_and_takes_nothing_more() {
     let worker = start(&redis, "w", &sink, |config| config.batch = 2);
     console.emit_all("work:1", ["1", "2", "3"]).await;
     gate.until_reached(1).await;
-    // A pop that is under way takes what comes until the worker has given it up.
+    // A pop under way takes the next marker until the worker has given it up.
     console.until_idle(1).await;
     worker.shutdown.stop();
     console.until_idle(0).await;
@@ -85,7 +85,7 @@ async fn a_graceful_stop_finishes_what_is_in_hand_and_takes_nothing_more() {
     assert_eq!(sink.sent_of("work:2"), Vec::<String>::new());
     assert_eq!(console.text(&console.keys.worker_lease("w")).await, None);
 
-    // What is left goes on elsewhere at once, although the object's markers were used up.
+    // The rest continues in another process at once, although the object's markers were used up.
     let other = Recorder::new();
     let worker = start(&redis, "other", &other, |_| {});
     other.until_sent(4 - stopped.delivered as usize).await;

@@ -1,5 +1,5 @@
-//! A clock for a Redis of a test's own, which the test can set: a small library that `cc` makes is
-//! preloaded into the server.
+//! A clock for a Redis of the test's own, which the test can set: a small library, built with `cc`,
+//! is preloaded into the server.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// How far the clock of one server differs from the machine's.
+/// The clock of one server, with its difference from the machine's.
 pub struct Clock {
     dir: tempfile::TempDir,
     offset: File,
 }
 
 impl Clock {
-    /// Makes the library, and a clock that is right.
+    /// Builds the library, and a clock without a difference.
     pub fn new() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let source = dir.path().join("clock.c");
@@ -29,18 +29,18 @@ impl Clock {
         clock
     }
 
-    /// What the server needs in its environment.
+    /// Returns the environment variables for the server.
     pub fn environment(&self) -> Vec<(String, PathBuf)> {
         let file = |name: &str| self.dir.path().join(name);
         vec![("LD_PRELOAD".to_owned(), file("clock.so")), ("CLOCK_OFFSET_FILE".to_owned(), file("offset"))]
     }
 
-    /// Steps back to so long before the machine's time.
+    /// Sets the clock back by this much, relative to the machine's time.
     pub fn step_back(&self, by: Duration) {
         self.set(-i64::try_from(by.as_micros()).expect("not so far"));
     }
 
-    /// Steps to so long after the machine's time.
+    /// Sets the clock ahead by this much, relative to the machine's time.
     pub fn step_ahead(&self, by: Duration) {
         self.set(i64::try_from(by.as_micros()).expect("not so far"));
     }

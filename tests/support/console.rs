@@ -1,5 +1,4 @@
-//! A person at `redis-cli`: emits with a plain `MULTI`, looks at keys, and does what an operator
-//! may do.
+//! A person at `redis-cli`: emits with a plain `MULTI`, reads keys, and acts as an operator.
 
 use std::time::Duration;
 
@@ -9,10 +8,10 @@ use seriatim::keys::Keys;
 
 use super::{Redis, until};
 
-/// As long as a test waits for a state; far more than it takes.
+/// Maximum wait of a test for a state; far more than needed.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 
-/// A connection and the keys of one test.
+/// A connection, and the keys of one test.
 #[derive(Clone)]
 pub struct Console {
     conn: MultiplexedConnection,
@@ -32,24 +31,24 @@ impl Console {
         self.try_run(words).await.unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// The same, where an error is an answer.
+    /// Runs one command. Returns an error instead of failing.
     pub async fn try_run<T: FromRedisValue>(&self, words: &[&str]) -> Result<T, redis::RedisError> {
         let mut cmd = redis::cmd(words[0]);
         cmd.arg(&words[1..]);
         cmd.query_async(&mut self.conn.clone()).await
     }
 
-    /// `MULTI; LPUSH OBJ:events event; LPUSH objects.with.events OBJ; EXEC`.
+    /// Runs `MULTI; LPUSH OBJ:events event; LPUSH objects.with.events OBJ; EXEC`.
     pub async fn emit(&self, object: &str, event: impl AsRef<[u8]>) {
         self.emit_all(object, [event]).await;
     }
 
-    /// The same for each event, in one round trip.
+    /// Emits each of these events, in one round trip.
     pub async fn emit_all(&self, object: &str, events: impl IntoIterator<Item = impl AsRef<[u8]>>) {
         self.try_emit_all(object, events).await.expect("emitted");
     }
 
-    /// The same, where an error is an answer.
+    /// Emits these events. Returns an error instead of failing.
     pub async fn try_emit_all(
         &self,
         object: &str,
@@ -65,29 +64,29 @@ impl Console {
         pipe.query_async(&mut self.conn.clone()).await
     }
 
-    /// The whole number at a key; 0 where it is absent.
+    /// Returns the whole number at a key; 0 if it is absent.
     pub async fn number(&self, key: &str) -> u64 {
         self.run::<Option<u64>>(&["GET", key]).await.unwrap_or(0)
     }
 
-    /// The text at a key.
+    /// Returns the text at a key.
     pub async fn text(&self, key: &str) -> Option<String> {
         self.run(&["GET", key]).await
     }
 
-    /// The list at a key, oldest first.
+    /// Returns the list at a key, oldest first.
     pub async fn list(&self, key: &str) -> Vec<String> {
         let mut list: Vec<String> = self.run(&["LRANGE", key, "0", "-1"]).await;
         list.reverse();
         list
     }
 
-    /// The numbers and the reason of a held object.
+    /// Returns the numbers and the reason of a held object.
     pub async fn held_id(&self, object: &str) -> Option<String> {
         self.text(&self.keys.events_held_id(object)).await
     }
 
-    /// Waits until an object is held for a reason that begins so, and answers the whole value.
+    /// Waits until an object is held for a reason with this beginning. Returns the whole value.
     pub async fn until_held(&self, object: &str, why: &str) -> String {
         until(&format!("{object} is held: {why}"), PATIENCE, async || {
             let held = self.held_id(object).await?;
@@ -96,12 +95,12 @@ impl Console {
         .await
     }
 
-    /// The due time of a held object.
+    /// Returns the due time of a held object.
     pub async fn due(&self, object: &str) -> Option<f64> {
         self.run(&["ZSCORE", &self.keys.objects_held(), object]).await
     }
 
-    /// What an operator does: the held object is due now.
+    /// Makes the held object due now, as an operator does.
     pub async fn release(&self, object: &str) {
         let changed: u64 = self.run(&["ZADD", &self.keys.objects_held(), "XX", "CH", "0", object]).await;
         assert_eq!(changed, 1, "{object} is held");
@@ -112,12 +111,12 @@ impl Console {
         let _: u64 = self.run(&["DEL", &self.keys.worker_lease(name)]).await;
     }
 
-    /// Waits until the name has a lease, and answers it.
+    /// Waits until the name has a lease. Returns the lease.
     pub async fn until_lease(&self, name: &str) -> String {
         until("the name has a lease", PATIENCE, async || self.text(&self.keys.worker_lease(name)).await).await
     }
 
-    /// Waits until so many clients are blocked in a pop: that many processes are idle.
+    /// Waits until this many clients are blocked in a pop: that many processes are idle.
     pub async fn until_idle(&self, processes: usize) {
         until("the processes wait for markers", PATIENCE, async || {
             let clients: String = self.run(&["CLIENT", "LIST"]).await;
@@ -127,36 +126,36 @@ impl Console {
         .await;
     }
 
-    /// The dead letters, each as field and value.
+    /// Returns the dead letters, each as fields and values.
     pub async fn dead(&self) -> Vec<Vec<(String, Vec<u8>)>> {
         type Entry = (String, Vec<(String, Vec<u8>)>);
         let dead: Vec<Entry> = self.run(&["XRANGE", &self.keys.events_dead(), "-", "+"]).await;
         dead.into_iter().map(|(_, fields)| fields).collect()
     }
 
-    /// The keys of the test that are there, without the prefix.
+    /// Returns the present keys of the test, without the prefix.
     pub async fn left(&self) -> Vec<String> {
         let prefix = self.keys.prefix();
         let keys: Vec<String> = self.run(&["KEYS", &format!("{prefix}*")]).await;
         keys.iter().filter_map(|key| key.strip_prefix(prefix)).map(str::to_owned).collect()
     }
 
-    /// Fails where an invariant is broken.
+    /// Fails if an invariant is broken.
     #[cfg(feature = "worker")]
     pub async fn check(&self) {
         let report = super::control(&self.conn, &self.keys).check().await.expect("checked");
         assert!(report.is_clean(), "{:#?}", report.violations);
     }
 
-    /// Waits until so many ids were given, and nothing is under way.
+    /// Waits until this many ids were given, and no work is under way.
     pub async fn until_at_rest_after(&self, ids: u64) {
         let key = self.keys.next_event_id();
         until(&format!("{ids} ids are given"), PATIENCE, async || (self.number(&key).await >= ids).then_some(())).await;
         self.until_at_rest().await;
     }
 
-    /// Waits until nothing is under way: no event is queued, in flight or held, no object has an
-    /// owner, no marker is left.
+    /// Waits until no work is under way: no event is queued, in flight or held, no object has an
+    /// owner, and no marker is left.
     pub async fn until_at_rest(&self) {
         let mut busy = Vec::new();
         let lasting = |key: &String| {

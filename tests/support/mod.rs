@@ -1,4 +1,4 @@
-//! What the tests share: a private Redis per test, or another one that `SERIATIM_TEST_REDIS` names.
+//! Shared parts of the tests: a private Redis per test, or the one in `SERIATIM_TEST_REDIS`.
 #![allow(dead_code, unreachable_pub, clippy::zombie_processes)]
 
 pub mod clock;
@@ -22,8 +22,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client};
 use seriatim::keys::Keys;
 
-/// A Redis for one test. Its keys live in a namespace of their own, so that tests can share a
-/// server.
+/// A Redis for one test. Its keys have their own namespace, so that tests can share a server.
 pub struct Redis {
     url: String,
     server: Option<Server>,
@@ -31,8 +30,8 @@ pub struct Redis {
     namespace: String,
 }
 
-/// A `redis-server` (or `valkey-server`) of our own, on a socket in a temporary directory. It ends
-/// with the value.
+/// A private `redis-server` (or `valkey-server`), on a socket in a temporary directory. It ends
+/// when the value is dropped.
 pub struct Server {
     child: Child,
     dir: tempfile::TempDir,
@@ -42,7 +41,7 @@ pub struct Server {
 
 static TESTS: AtomicU32 = AtomicU32::new(0);
 
-/// The server that `SERIATIM_REDIS_SERVER` names, or else the first on the PATH.
+/// Returns the server in `SERIATIM_REDIS_SERVER`, or else the first one on the PATH.
 fn program() -> String {
     let is_there =
         |name: &String| Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
@@ -56,12 +55,12 @@ fn program() -> String {
 
 impl Server {
     /// Starts a server with these further options, e.g. `["--maxmemory", "10mb"]`, and waits until
-    /// it answers.
+    /// it replies.
     pub fn start(options: &[&str]) -> Self {
         Self::start_with(options, Vec::new())
     }
 
-    /// The same, with this in its environment.
+    /// Starts a server with these options and environment variables.
     pub fn start_with(options: &[&str], environment: Vec<(String, PathBuf)>) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let options = options.iter().map(|o| (*o).to_owned()).collect();
@@ -96,23 +95,23 @@ impl Server {
         }
     }
 
-    /// The URL of its socket.
+    /// Returns the URL of its socket.
     pub fn url(&self) -> String {
         format!("unix://{}", self.dir.path().join("redis.sock").display())
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// SIGKILL.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Starts it again with the same options and the same directory.
+    /// Restarts it with the same options and the same directory.
     pub fn restart(&mut self) {
         self.kill();
         self.child = Self::spawn(self.dir.path().to_path_buf(), &self.options, &self.environment);
@@ -126,7 +125,7 @@ impl Drop for Server {
 }
 
 impl Redis {
-    /// The Redis that `SERIATIM_TEST_REDIS` names, or else a server of this test's own.
+    /// Returns the Redis in `SERIATIM_TEST_REDIS`, or else a private server.
     pub fn start() -> Self {
         match std::env::var("SERIATIM_TEST_REDIS") {
             Ok(url) => Self::over(url, None),
@@ -134,13 +133,13 @@ impl Redis {
         }
     }
 
-    /// Always a server of this test's own: for tests that kill or configure it.
+    /// Starts a private server in any case: for tests that kill or configure it.
     pub fn own(options: &[&str]) -> Self {
         let server = Server::start(options);
         Self::over(server.url(), Some(server))
     }
 
-    /// The same, with this in the environment of the server.
+    /// Starts a private server with these environment variables.
     pub fn with(options: &[&str], environment: Vec<(String, PathBuf)>) -> Self {
         let server = Server::start_with(options, environment);
         Self::over(server.url(), Some(server))
@@ -154,15 +153,15 @@ impl Redis {
         redis
     }
 
-    /// Without that, for tests of what leaves nothing behind.
+    /// Deletes the id counter, for tests that check that no key is left.
     pub fn empty(self) -> Self {
         let mut conn = Client::open(self.url.as_str()).and_then(|client| client.get_connection()).expect("Redis answers");
         redis::cmd("DEL").arg(self.keys.next_event_id()).exec(&mut conn).expect("deleted");
         self
     }
 
-    /// Ids begin with 1 in the tests that call scripts without `connect`. Workers of tests begin
-    /// there by `first_id`.
+    /// Lets ids begin with 1, for tests that call scripts without `connect`. Workers of tests use
+    /// `first_id` for this.
     pub fn begin_ids(&self, keys: &Keys) {
         let client = Client::open(self.url.as_str()).expect("a Redis URL");
         let mut conn = client.get_connection().expect("Redis answers");
@@ -181,12 +180,12 @@ impl Redis {
         &self.namespace
     }
 
-    /// The server, where it is our own.
+    /// Returns the server, if it is private.
     pub fn server(&mut self) -> &mut Server {
         self.server.as_mut().expect("a server of this test's own: Redis::own")
     }
 
-    /// A connection that waits up to ten seconds for an answer.
+    /// Returns a connection that waits up to ten seconds for a reply.
     pub async fn connect(&self) -> MultiplexedConnection {
         let patience = Some(Duration::from_secs(10));
         let config = AsyncConnectionConfig::new().set_connection_timeout(patience).set_response_timeout(patience);
@@ -195,14 +194,14 @@ impl Redis {
     }
 }
 
-/// The handle of an operator over this connection.
+/// Returns the handle of an operator over this connection.
 #[cfg(feature = "worker")]
 pub fn control(conn: &MultiplexedConnection, keys: &Keys) -> seriatim::control::Control {
     seriatim::control::Control::new(conn.clone()).with_keys(keys.clone())
 }
 
-/// Waits for a state: asks again every few milliseconds until `ready` answers something, and fails
-/// after `patience`.
+/// Waits for a state: calls `ready` every few milliseconds until it returns a value. Fails after
+/// `patience`.
 pub async fn until<T, F>(what: &str, patience: Duration, mut ready: impl FnMut() -> F) -> T
 where
     F: Future<Output = Option<T>>,

@@ -17,7 +17,7 @@ pub struct Process {
     dir: tempfile::TempDir,
 }
 
-/// An event as a worker process wrote it.
+/// An event in the output of a worker process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {
     pub object: String,
@@ -32,7 +32,7 @@ impl Process {
         Self::start_in(redis, Some(redis.namespace()), name, sink, options)
     }
 
-    /// The same under another namespace, or without one.
+    /// Starts a worker process in another namespace, or without one.
     pub fn start_in(redis: &Redis, namespace: Option<&str>, name: &str, sink: &str, options: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let child = Command::new(env!("CARGO_BIN_EXE_seriatim"))
@@ -51,34 +51,34 @@ impl Process {
         Self { child, dir }
     }
 
-    /// The reading end of its standard output: as long as nobody reads it, a sink `stdout` stands
-    /// still in an event that is larger than the pipe (64 KiB).
+    /// Returns the reading end of its standard output. As long as nobody reads it, a sink `stdout`
+    /// stands still in an event larger than the pipe (64 KiB).
     pub fn stdout(&mut self) -> ChildStdout {
         self.child.stdout.take().expect("not taken before")
     }
 
-    /// SIGKILL.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it can be reaped");
     }
 
-    /// SIGSTOP: it stands still, and does not know.
+    /// Pauses it with SIGSTOP. The process does not notice.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// SIGCONT.
+    /// Continues it with SIGCONT.
     pub fn go_on(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// SIGHUP.
+    /// Sends SIGHUP.
     pub fn hang_up(&self) {
         self.signal(Signal::HUP);
     }
@@ -99,12 +99,12 @@ impl Process {
         status.expect("it ended")
     }
 
-    /// What it logged so far.
+    /// Returns its log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).expect("a log")
     }
 
-    /// Waits until it logs this.
+    /// Waits until its log has this text.
     pub async fn until_logged(&self, text: &str) {
         until(&format!("{text:?} is logged"), PATIENCE, async || self.log().contains(text).then_some(())).await;
     }
@@ -117,7 +117,7 @@ impl Drop for Process {
     }
 }
 
-/// What a file sink wrote; a last line without its end does not count.
+/// Reads the output of a file sink. An incomplete last line does not count.
 pub fn sent_to(file: &Path) -> Vec<Sent> {
     let bytes = std::fs::read(file).unwrap_or_default();
     let ended = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
@@ -135,9 +135,11 @@ pub fn sent_to(file: &Path) -> Vec<Sent> {
         .collect()
 }
 
-/// What several files hold together, by object in the order of the ids. Fails where an id was given
-/// to two events, where a file goes back behind what it held of an object, other than to repeat it,
-/// and where an event does not name the one before it.
+/// Merges several outputs, by object, in the order of the ids. Fails in these cases:
+///
+/// - an id was given to two events;
+/// - a file goes back behind earlier ids of an object, other than to repeat them;
+/// - an event's prev is not the event before it.
 pub fn merged(files: &[PathBuf]) -> HashMap<String, Vec<Sent>> {
     let mut merged: HashMap<String, HashMap<u64, Sent>> = HashMap::new();
     for file in files {
@@ -154,7 +156,7 @@ pub fn merged(files: &[PathBuf]) -> HashMap<String, Vec<Sent>> {
     let in_order = |events: HashMap<u64, Sent>| {
         let mut events: Vec<_> = events.into_values().collect();
         events.sort_by_key(|sent| sent.id);
-        // Every event names the one before it.
+        // Every event's prev is the event before it.
         events.iter().fold(0, |last, sent| {
             assert_eq!(sent.prev, last, "{sent:?}");
             sent.id

@@ -1,4 +1,4 @@
-//! A way to Redis that loses requests and replies, is slow, or stands still, when told to.
+//! A proxy before Redis that loses requests and replies, is slow, or stands still, on request.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,37 +15,37 @@ use super::Redis;
 use super::console::PATIENCE;
 use super::until;
 
-/// What gets lost.
+/// The part of a call that is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lose {
-    /// Redis never sees the request.
+    /// Redis never receives the request.
     Request,
-    /// Redis does what it is asked; the caller never hears of it.
+    /// Redis runs the command, but the caller never gets the reply.
     Reply,
 }
 
 type Rule = Box<dyn FnMut(&[u8]) -> Option<Lose> + Send>;
 
-/// Bytes that pass at once over a slow way.
+/// Number of bytes that pass at once if the link is slow.
 const SLICE: usize = 8 * 1024;
 
 struct Shared {
     rule: Mutex<Rule>,
-    /// Bytes per second, of all connections and both directions together; 0: as many as there are.
+    /// Bytes per second, of all connections and both directions together; 0: no limit.
     rate: AtomicUsize,
-    /// When the slow way is free for the next bytes.
+    /// Time at which the slow link is free for the next bytes.
     free_at: Mutex<Instant>,
-    /// A connection stands still for ever once a reply has brought more bytes than this.
+    /// Size of a reply after which its connection stands still for ever.
     reply_max: AtomicUsize,
-    /// How often that happened.
+    /// Number of connections that stand still.
     stuck: AtomicUsize,
     lost: AtomicUsize,
     closed: AtomicBool,
     closing: Notify,
 }
 
-/// Listens on a socket of its own and passes everything on to the server, until its rule says
-/// otherwise; then the connection ends.
+/// Listens on its own socket and forwards everything to the server, until its rule loses a request
+/// or a reply. Then the connection ends.
 pub struct Proxy {
     dir: tempfile::TempDir,
     shared: Arc<Shared>,
@@ -53,7 +53,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Stands before a server of this test's own.
+    /// Makes a proxy before a private server.
     pub fn before(redis: &Redis) -> Self {
         let server = PathBuf::from(redis.url().strip_prefix("unix://").expect("a server of this test's own"));
         let dir = tempfile::tempdir().expect("a temporary directory");
@@ -83,13 +83,13 @@ impl Proxy {
         format!("unix://{}", self.dir.path().join("proxy.sock").display())
     }
 
-    /// From now on, the rule sees every request and says what gets lost.
+    /// Sets a rule, which sees every request and decides the loss.
     pub fn lose(&self, rule: impl FnMut(&[u8]) -> Option<Lose> + Send + 'static) {
         *self.shared.rule.lock().expect("no panic") = Box::new(rule);
     }
 
-    /// Loses the next request that has these words beside each other, or its reply; after that the
-    /// way is closed if `then_closed`.
+    /// Loses the next request that contains these words next to each other, or its reply. Then
+    /// closes the proxy if `then_closed`.
     pub fn lose_next(&self, words: &[&str], lose: Lose, then_closed: bool) {
         let needle: Vec<u8> = words.iter().flat_map(|word| format!("${}\r\n{word}\r\n", word.len()).into_bytes()).collect();
         let shared = Arc::downgrade(&self.shared);
@@ -104,39 +104,39 @@ impl Proxy {
         });
     }
 
-    /// From now on, so many bytes pass each second, over all connections together.
+    /// Limits the link to this many bytes per second, over all connections together.
     pub fn slow_down(&self, bytes_per_second: usize) {
         self.shared.rate.store(bytes_per_second, Ordering::SeqCst);
     }
 
-    /// From now on, a connection stands still for ever once a reply has more bytes than this:
-    /// nothing moves, and nothing ends.
+    /// Lets a connection stand still for ever when a reply exceeds this many bytes: no byte moves,
+    /// and the connection does not end.
     pub fn get_stuck_after(&self, reply_bytes: usize) {
         self.shared.reply_max.store(reply_bytes, Ordering::SeqCst);
     }
 
-    /// How many connections stand still.
+    /// Returns the number of connections that stand still.
     pub fn stuck(&self) -> usize {
         self.shared.stuck.load(Ordering::SeqCst)
     }
 
-    /// Ends all connections and takes no more.
+    /// Ends all connections and accepts no more.
     pub fn close(&self) {
         self.shared.closed.store(true, Ordering::SeqCst);
         self.shared.closing.notify_waiters();
     }
 
-    /// Takes connections again.
+    /// Accepts connections again.
     pub fn open(&self) {
         self.shared.closed.store(false, Ordering::SeqCst);
     }
 
-    /// How many requests or replies were lost.
+    /// Returns the number of lost requests and replies.
     pub fn lost(&self) -> usize {
         self.shared.lost.load(Ordering::SeqCst)
     }
 
-    /// Waits until so many were lost.
+    /// Waits until this many were lost.
     pub async fn until_lost(&self, count: usize) {
         until(&format!("{count} requests or replies are lost"), PATIENCE, async || (self.lost() >= count).then_some(())).await;
     }
@@ -150,7 +150,7 @@ impl Drop for Proxy {
 }
 
 impl Shared {
-    /// Waits until these bytes may pass over a slow way.
+    /// Waits until these bytes may pass the slow link.
     async fn turn(&self, bytes: usize) {
         let rate = self.rate.load(Ordering::SeqCst);
         if rate > 0 {
@@ -177,8 +177,8 @@ async fn pass_on(mut client: UnixStream, server: impl AsRef<Path>, shared: Arc<S
     let (mut request, mut reply) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     let mut reply_bytes = 0;
     loop {
-        // Listening begins before the look at the flag: a close that comes in between, or in the
-        // middle of a write, is not missed.
+        // Begins to listen for the close before it reads the flag. So a close in between, or during
+        // a write, is not missed.
         let closing = shared.closing.notified();
         tokio::pin!(closing);
         closing.as_mut().enable();

@@ -1,4 +1,4 @@
-//! A sink that writes down all it is offered, and does with each event what the test says.
+//! A sink that records all deliveries, and treats each event as the test says.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use super::console::PATIENCE;
 use super::until;
 
-/// One event as the sink was offered it.
+/// One event in a delivery to the sink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
     pub worker: String,
@@ -20,13 +20,13 @@ pub struct Offer {
     pub id: u64,
     pub prev: u64,
     pub payload: Vec<u8>,
-    /// What the context says of the first event of the batch.
+    /// Attempts of the first event of the batch, from the context.
     pub attempts: u32,
     pub crashes: u32,
-    /// How many events came together, and which of them this is.
+    /// Number of events in the batch, and the position of this event.
     pub batch: usize,
     pub at: usize,
-    /// How often the recorder was offered this id before.
+    /// Number of earlier deliveries of this id.
     pub before: usize,
 }
 
@@ -36,21 +36,21 @@ impl Offer {
     }
 }
 
-/// What the sink does with an event.
+/// The sink's treatment of an event.
 pub enum Act {
-    /// It is sent.
+    /// The event is sent.
     Send,
     /// The sink stops here.
     Stop(Stop),
     /// The sink panics here.
     Panic,
-    /// Nothing happens until the gate is open; then it is sent.
+    /// The delivery waits until the gate is open; then the event is sent.
     Wait(Gate),
-    /// It is sent, but the sink does not say so until the gate is open.
+    /// The event is sent, but the delivery waits until the gate is open.
     SendThenWait(Gate),
 }
 
-/// Holds up deliveries until it is opened, once and for all.
+/// A gate that stops deliveries until it is opened; it stays open.
 #[derive(Clone)]
 pub struct Gate(Arc<(Semaphore, AtomicUsize)>);
 
@@ -63,7 +63,7 @@ impl Gate {
         self.0.0.close();
     }
 
-    /// Waits until so many deliveries stand before the gate, or have passed it.
+    /// Waits until this many deliveries have reached the gate.
     pub async fn until_reached(&self, deliveries: usize) {
         until(&format!("{deliveries} deliveries stand at the gate"), PATIENCE, async || {
             (self.0.1.load(Ordering::SeqCst) >= deliveries).then_some(())
@@ -74,14 +74,14 @@ impl Gate {
     /// Waits until the gate is open.
     pub async fn pass(&self) {
         self.0.1.fetch_add(1, Ordering::SeqCst);
-        // An error says that the gate is open.
+        // An error means that the gate is open.
         let _ = self.0.0.acquire().await;
     }
 }
 
 type Rule = Box<dyn Fn(&Offer) -> Act + Send + Sync>;
 
-/// The sink. Clones share what they recorded.
+/// A recording sink. Clones share their records.
 #[derive(Clone)]
 pub struct Recorder(Arc<(Rule, Mutex<Log>)>);
 
@@ -94,7 +94,7 @@ struct Log {
     overlaps: Vec<String>,
 }
 
-/// A delivery under way; ends also when it is dropped.
+/// A delivery under way; also ends when it is dropped.
 struct Busy<'a>(&'a Recorder, String);
 
 impl Drop for Busy<'_> {
@@ -104,50 +104,49 @@ impl Drop for Busy<'_> {
 }
 
 impl Recorder {
-    /// Sends everything.
+    /// Returns a sink that sends everything.
     pub fn new() -> Self {
         Self::with(|_| Act::Send)
     }
 
-    /// Does what the rule says for each event.
+    /// Returns a sink that treats each event by this rule.
     pub fn with(rule: impl Fn(&Offer) -> Act + Send + Sync + 'static) -> Self {
         Self(Arc::new((Box::new(rule), Mutex::default())))
     }
 
-    /// Everything that was offered, in the order it was.
+    /// Returns all deliveries, in order.
     pub fn offered(&self) -> Vec<Offer> {
         self.log().offered.clone()
     }
 
-    /// Everything that was sent.
+    /// Returns all sent events.
     pub fn sent(&self) -> Vec<Offer> {
         self.log().sent.clone()
     }
 
-    /// What was sent of one object, as text.
+    /// Returns the sent events of one object, as text.
     pub fn sent_of(&self, object: &str) -> Vec<String> {
         self.log().sent.iter().filter(|offer| offer.object == object).map(Offer::text).collect()
     }
 
-    /// Waits until so many events were sent.
+    /// Waits until this many events were sent.
     pub async fn until_sent(&self, events: usize) {
         until(&format!("{events} events are sent"), PATIENCE, async || (self.log().sent.len() >= events).then_some(())).await;
     }
 
-    /// Waits until so many events were offered.
+    /// Waits until this many events were delivered to the sink.
     pub async fn until_offered(&self, events: usize) {
         until(&format!("{events} events are offered"), PATIENCE, async || (self.log().offered.len() >= events).then_some(()))
             .await;
     }
 
-    /// Objects that were in two deliveries at the same time.
+    /// Returns the objects that were in two deliveries at the same time.
     pub fn overlaps(&self) -> Vec<String> {
         self.log().overlaps.clone()
     }
 
-    /// Applies the receiver's rule to what was sent, and answers what each object's receiver
-    /// applied: (id, event). Fails where an event is early, or where one id was given to two
-    /// events.
+    /// Applies the receiver's rule to the sent events. Returns the applied events of each object:
+    /// (id, event). Fails if an event is early, or if one id was given to two events.
     pub fn applied(&self) -> HashMap<String, Vec<(u64, String)>> {
         let mut applied: HashMap<String, Vec<(u64, String)>> = HashMap::new();
         let mut ids: HashMap<u64, (String, String)> = HashMap::new();
@@ -166,7 +165,7 @@ impl Recorder {
         applied
     }
 
-    /// What the receiver of one object applied, without the ids.
+    /// Returns the applied events of one object, without the ids.
     pub fn applied_of(&self, object: &str) -> Vec<String> {
         self.applied().remove(object).unwrap_or_default().into_iter().map(|(_, event)| event).collect()
     }

@@ -1,5 +1,4 @@
-//! A Redis that answers every call with one value, whatever that is: for the tests, and for
-//! `fuzz/`.
+//! A Redis that returns one fixed value for every call; for the tests, and for `fuzz/`.
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use seriatim::wire::{
     self, Advance, Advanced, Attach, Bounds, ClaimFirst, Finished, Handled, Seen, SlotBatch, Suspects, Sweep, Tag,
 };
 
-/// Answers everything with the same value.
+/// A connection that returns the same value for everything.
 #[derive(Clone)]
 struct Same(Value);
 
@@ -33,8 +32,8 @@ impl ConnectionLike for Same {
     }
 }
 
-/// Calls every script over such a connection: whatever the reply, nothing panics, and what is taken
-/// can be worked with.
+/// Calls every script over such a connection. For any reply, no call panics, and accepted values
+/// are usable.
 pub async fn every_call(reply: Value) {
     let (mut conn, keys, lease) = (Same(reply), Keys::new(), Duration::from_secs(1));
     let bounds =
@@ -44,7 +43,7 @@ pub async fn every_call(reply: Value) {
     if let Ok(Advanced::Ok { batches, .. }) = wire::advance(&mut conn, &call).await {
         for batch in batches {
             assert!(!batch.events.is_empty());
-            // What a process computes from it stays a number that is an id.
+            // The ids computed from the reply stay valid.
             let rest = batch.tag.after(batch.events.len(), 1).failed();
             assert!(rest.first > batch.tag.first);
             let _: Bytes = batch.object;
@@ -69,7 +68,7 @@ pub async fn every_call(reply: Value) {
     let _ = wire::connect(&mut conn, &keys, "id", Seen::default()).await;
     let batch = SlotBatch { name: "w", token: "t", slot: 0, object: b"o", tag: Tag { first: 1, ..Tag::default() } };
     if let Ok(Handled::Kept { finished, .. }) = wire::handled(&mut conn, &keys, &batch, None).await {
-        // It is not taken for a handler that has finished, nor for the id.
+        // The field `id` and the `emit:` fields are not read as finished handlers.
         assert!(finished.iter().all(|field| field != "id" && !field.starts_with("emit:")));
     }
     let finished = Finished { id: 1, field: "handler:a", emits: Some(("emit:a", b"0 1 3 1 2 o{}")), result: None };

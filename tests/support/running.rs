@@ -8,15 +8,15 @@ use tokio::task::JoinHandle;
 
 use super::Redis;
 
-/// A worker process of its own name in this test's runtime.
+/// A worker process with its own name, in this test's runtime.
 pub struct Running {
     pub shutdown: Shutdown,
     task: JoinHandle<Result<Stopped, WorkerError>>,
 }
 
-/// Settings for tests: everything is short but the lease, so that no busy machine makes one lapse.
-/// A test ends a lease itself (`Console::end_lease`), or sets a short one where time is what it is
-/// about.
+/// Returns settings for tests. All times are short except the lease, so that no lease lapses on a
+/// busy machine. A test ends a lease itself (`Console::end_lease`), or sets a short one if time is
+/// its subject.
 pub fn config(redis: &Redis, name: &str) -> WorkerConfig {
     let ms = Duration::from_millis;
     let mut config = WorkerConfig::default();
@@ -33,12 +33,12 @@ pub fn config(redis: &Redis, name: &str) -> WorkerConfig {
     config
 }
 
-/// Starts a worker process with these settings changed.
+/// Starts a worker process with the settings changed by `change`.
 pub fn start(redis: &Redis, name: &str, sink: &(impl Sink + Clone), change: impl FnOnce(&mut WorkerConfig)) -> Running {
     start_at(redis.url(), redis, name, sink, change)
 }
 
-/// The same, with Redis reached by another way.
+/// Starts a worker process with another URL for Redis.
 pub fn start_at(
     url: &str,
     redis: &Redis,
@@ -46,7 +46,7 @@ pub fn start_at(
     sink: &(impl Sink + Clone),
     change: impl FnOnce(&mut WorkerConfig),
 ) -> Running {
-    // Shown for a test that fails.
+    // The log is shown for a failed test.
     let _ = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_test_writer().try_init();
     let mut config = config(redis, name);
     change(&mut config);
@@ -63,7 +63,7 @@ impl Running {
         self.ended().await.expect("a graceful stop")
     }
 
-    /// Stops it gracefully, and nothing was left to hold.
+    /// Stops it gracefully, and asserts that nothing was left to hold.
     pub async fn finish(self) {
         assert_eq!(self.stop().await.reason, StopReason::Graceful { held: 0 });
     }
@@ -73,12 +73,12 @@ impl Running {
         tokio::time::timeout(super::console::PATIENCE, self.task).await.expect("it ends").expect("no panic")
     }
 
-    /// Whether it has ended.
+    /// Returns whether it has ended.
     pub fn is_over(&self) -> bool {
         self.task.is_finished()
     }
 
-    /// Ends it in the middle of whatever it does, as SIGKILL would; its lease stays.
+    /// Ends it at any point, like SIGKILL; its lease stays.
     pub async fn crash(self) {
         self.task.abort();
         let _ = self.task.await;

@@ -1,11 +1,10 @@
-//! States of the protocol, built by plain Redis commands: what frontends and workers leave in
-//! Redis.
+//! States of the protocol, built with plain Redis commands, as frontends and workers leave them.
 #![allow(dead_code, unreachable_pub)]
 
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
 
-/// Builds states under some keys.
+/// Builds states under the given keys.
 pub struct State {
     pub conn: MultiplexedConnection,
     pub keys: Keys,
@@ -16,13 +15,13 @@ impl State {
         Self { conn, keys }
     }
 
-    /// One command; its answer is not looked at.
+    /// Runs one command and ignores its reply.
     pub async fn run(&mut self, command: &str, arguments: &[&str]) {
         let answer = redis::cmd(command).arg(arguments).query_async::<redis::Value>(&mut self.conn).await;
         answer.unwrap_or_else(|error| panic!("{command} {arguments:?}: {error}"));
     }
 
-    /// What a frontend does for one event.
+    /// Emits one event as a frontend.
     pub async fn emit(&mut self, object: &str, event: &str) {
         let (queue, markers) = (self.keys.events(object), self.keys.objects_with_events());
         let mut multi = redis::pipe();
@@ -30,19 +29,19 @@ impl State {
         multi.query_async::<()>(&mut self.conn).await.expect("an emit");
     }
 
-    /// A registered name without a lease.
+    /// Registers a name without a lease.
     pub async fn register(&mut self, name: &str, slots: u32) {
         let value = format!("{slots} token-of-{name} 0");
         self.run("HSET", &[&self.keys.event_workers(), name, &value]).await;
     }
 
-    /// Its lease.
+    /// Gives the name a lease.
     pub async fn lease(&mut self, name: &str) {
         let value = format!("token-of-{name} host-1 4711 99");
         self.run("SET", &[&self.keys.worker_lease(name), &value, "PX", "600000"]).await;
     }
 
-    /// A worker that owns an object and has these events in flight, from this id on.
+    /// Makes a worker that owns an object and has these events in flight, with ids from `first` on.
     pub async fn own(&mut self, worker: &str, object: &str, first: u64, batch: &[&str]) {
         self.run("SET", &[&self.keys.event_worker(object), worker]).await;
         self.run("LPUSH", &[&self.keys.worker_object(worker), object]).await;
@@ -56,7 +55,7 @@ impl State {
         self.given(first + batch.len() as u64 - 1).await;
     }
 
-    /// A held object with this batch (may be empty), due at this score.
+    /// Makes a held object with this batch (may be empty), due at this score.
     pub async fn hold(&mut self, object: &str, score: &str, batch: &[&str], numbers_and_why: &str) {
         self.run("SET", &[&self.keys.event_worker(object), "held"]).await;
         self.run("ZADD", &[&self.keys.objects_held(), score, object]).await;
@@ -69,7 +68,7 @@ impl State {
         self.given((first + batch.len() as u64).saturating_sub(1)).await;
     }
 
-    /// Raises the last id given to at least this.
+    /// Raises the last id given to at least this id.
     pub async fn given(&mut self, id: u64) {
         let key = self.keys.next_event_id();
         let now: Option<u64> = redis::cmd("GET").arg(&key).query_async(&mut self.conn).await.expect("GET");
@@ -83,7 +82,7 @@ impl State {
         self.given(id).await;
     }
 
-    /// A rule, and when the first one is to be woken.
+    /// Adds a rule, and the time of the next waking.
     pub async fn rule(&mut self, field: &str, value: &str, next: &str) {
         self.run("HSET", &[&self.keys.event_rules(), field, value, "next", next]).await;
     }
@@ -95,7 +94,7 @@ impl State {
         add.query_async::<String>(&mut self.conn).await.expect("XADD");
     }
 
-    /// A bit of everything, as it should be: queued, taken, owned, held in every way, delivered,
+    /// Builds a valid state with one of each: queued, taken, owned, held in every way, delivered,
     /// and a stray.
     pub async fn clean(&mut self) {
         self.register("a", 3).await;
@@ -107,7 +106,7 @@ impl State {
         self.own("a.0", "work:2", 12, &["{\"n\":3}", "{\"n\":4}"]).await;
         self.delivered("work:2", 11).await;
         self.run("LPUSH", &[&self.keys.events("work:2"), "{}"]).await;
-        // A pop that answered late: a.0 has a second name, which it does not own.
+        // A late pop: a.0 has a second name, which it does not own.
         self.run("LPUSH", &[&self.keys.events("work:3"), "{}"]).await;
         self.run("LPUSH", &[&self.keys.worker_object("a.0"), "work:3"]).await;
         self.own("gone.0", "work:4", 14, &["{}"]).await;

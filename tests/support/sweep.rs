@@ -1,4 +1,4 @@
-//! A sweep over all names, whatever the time of the next look at each is.
+//! A sweep over all names, even if their next looks are not due.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
 use seriatim::wire::{self, Adopted, ScriptError, Sweep};
 
-/// Makes every registered name a watched one that is due; only leaves a registry of a wrong type
-/// alone.
+/// Lua that makes every registered name a watched, due one. Does nothing if the registry has a
+/// wrong type.
 const ALL_DUE: &str = r"
 local names = redis.pcall('HKEYS', KEYS[1])
 if names.err then return end
@@ -16,7 +16,7 @@ for _, name in ipairs(names) do
   redis.call('ZADD', KEYS[2], 0, name)
 end";
 
-/// The time from a look at a watched name to the next one.
+/// Time between two looks at a watched name.
 pub const LOOK: Duration = Duration::from_secs(1);
 
 /// Looks at every registered name, in the order of the names.

@@ -1,6 +1,6 @@
 //! `seriatim`: events of many producers, one at a time and in order per object, through Redis.
 #![forbid(unsafe_code)]
-// `println!` panics where nobody reads any more, `eprintln!` where standard error is closed:
+// `println!` panics if nobody reads standard output, `eprintln!` if standard error is closed.
 // `shown` does neither.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         }
         Err(usage) => usage.exit(),
     };
-    // A worker that is measured says nothing of its coming and going.
+    // The workers of a bench do not log their start and stop.
     cli.global.init_logs(if matches!(cli.command, Command::Bench(_)) { "warn" } else { "info" });
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -60,8 +60,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reads the command line. A variable of the environment that is empty counts as unset; that of a
-/// flag is one of the usual words for true and false.
+/// Parses the command line. An empty environment variable counts as unset. The variable of a flag
+/// is one of the usual words for true and false.
 fn parse() -> Result<Cli, clap::Error> {
     let is_empty = |arg: &Arg| arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
     let from_env = |arg: Arg| match arg.get_env() {
@@ -75,14 +75,14 @@ fn parse() -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
-/// Whether the command line, though it cannot be read, asks for JSON lines.
+/// Returns whether an invalid command line asks for JSON lines.
 fn asks_for_json() -> bool {
     let words: Vec<_> = std::env::args_os().collect();
     let two = words.windows(2).any(|pair| pair[0] == "--log-format" && pair[1] == "json");
     two || words.iter().any(|word| word == "--log-format=json")
 }
 
-/// The error of the command line, without the usage that follows it.
+/// Returns the error of the command line, without the usage text.
 fn bad_usage(error: &clap::Error) -> anyhow::Error {
     let text = error.to_string();
     let what = text.split("\n\nUsage:").next().unwrap_or_default();

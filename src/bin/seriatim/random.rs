@@ -1,8 +1,8 @@
-//! Numbers that look random and come again with their seed.
+//! Random-looking numbers that a seed reproduces.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A seed that is not the last one.
+/// Returns a new seed.
 pub(crate) fn fresh_seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Random::new(now.as_nanos() as u64).next() % 1_000_000
@@ -24,7 +24,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From 0 to below 1.
+    /// Returns a number from 0 to below 1.
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }

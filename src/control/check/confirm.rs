@@ -1,5 +1,5 @@
-//! The second look at each suspicion, alone, and the search for objects that nothing seems to
-//! cover.
+//! The second look at each suspicion, and the search for objects without a marker or a worker that
+//! covers them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,18 +12,18 @@ use super::report::Invariant;
 use super::script::{self, Finding, Kind, uncovered};
 use super::state::{MARKERS_PER_CALL, SEEN_MAX, Walk};
 
-/// How many objects that nothing seems to cover are searched for at once.
+/// Maximum number of possibly uncovered objects that are searched for at once.
 const UNCOVERED_MAX: usize = 4096;
 
-/// How often an object is searched for whose events come and go meanwhile.
+/// Maximum number of searches for an object whose events change during the search.
 const SEARCHES_MAX: usize = 3;
 
-/// How many pages more than there were at the beginning a search reads. Behind them it gives up:
-/// the markers grow faster than they can be read.
+/// Maximum number of extra pages that a search reads beyond the initial number of pages. After them
+/// the search gives up, because markers grow faster than they can be read.
 const PAGES_MORE_MAX: usize = 1000;
 
 impl<C: ConnectionLike> Walk<'_, C> {
-    /// Looks at what is pending, then at each suspicion again, alone.
+    /// Looks at the pending subjects, then looks again at each suspicion alone.
     pub(super) async fn flush(&mut self) -> Result<(), ControlError> {
         let pending = std::mem::take(&mut self.pending);
         if pending.is_empty() {
@@ -45,8 +45,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
         Ok(())
     }
 
-    /// One call of the script. From then on, objects in the lists of registered workers count as
-    /// covered.
+    /// Calls the script once. Objects in the lists of registered workers then count as covered.
     async fn look(&mut self, subjects: &[(Kind, Vec<u8>)], hint: Option<&str>) -> Result<Vec<Finding>, ControlError> {
         let covered = &self.covered;
         let hinted = subjects.iter().map(|(kind, name)| {
@@ -72,8 +71,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
         if self.uncovered.len() >= UNCOVERED_MAX { self.settle().await } else { Ok(()) }
     }
 
-    /// Searches all markers and lists for the objects that nothing seems to cover, then looks at
-    /// each again.
+    /// Searches all markers and lists for the possibly uncovered objects, then looks at each object
+    /// again.
     pub(super) async fn settle(&mut self) -> Result<(), ControlError> {
         let mut texts = std::mem::take(&mut self.uncovered);
         let mut searches_left = SEARCHES_MAX;
@@ -86,9 +85,9 @@ impl<C: ConnectionLike> Walk<'_, C> {
                 let hint = if found.contains(&suspect.1) { "covered" } else { "searched" };
                 let findings = self.look(std::slice::from_ref(&suspect), Some(hint)).await?;
                 match uncovered(&findings) {
-                    // Events came or went, and maybe what covers it came with them. The last search
-                    // counts, or nothing would be known of an object whose events change all the
-                    // time.
+                    // The events changed during the search, and a marker may have come with them.
+                    // Search again. The last search counts in any case; otherwise an object whose
+                    // events always change would never be reported.
                     Some(now) if now != text && searches_left > 0 => drop(changed.insert(suspect.1, now)),
                     _ => self.report(&suspect, findings)?,
                 }
@@ -120,9 +119,9 @@ impl<C: ConnectionLike> Walk<'_, C> {
         Ok(())
     }
 
-    /// Which of these objects have a marker, or are in the list of a registered worker. Markers
-    /// first: from there they move to lists. All of them if the markers grow faster than they can
-    /// be read: then nothing can be told.
+    /// Returns those of `objects` that have a marker or are in the list of a registered worker.
+    /// Markers are read first, because objects move from markers to lists. If markers grow faster
+    /// than they can be read, returns all objects: the search is then inconclusive.
     async fn search(&mut self, objects: &HashMap<Vec<u8>, String>) -> Result<HashSet<Vec<u8>>, ControlError> {
         let mut found = HashSet::new();
         let pages_max = self.count_markers().await? / MARKERS_PER_CALL + PAGES_MORE_MAX;

@@ -1,17 +1,16 @@
-//! What `check` reports: invariants by number, what breaks them, how much was looked at.
+//! The report of `check`: invariants by number, their violations, and counts.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What may be broken.
+/// An invariant, or the layout of the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[non_exhaustive]
 pub enum Invariant {
-    /// Every queued event is covered: a marker, a worker that has the object, or the object is
-    /// held.
+    /// Every queued event is covered: its object has a marker, is in a worker's list, or is held.
     I1,
-    /// Owner and worker agree, and `held` and the sets of held objects.
+    /// The owner key agrees with the worker's list, and `held` with the sets of held objects.
     I2,
     /// A worker that does not own its object has an empty batch.
     I3,
@@ -21,9 +20,9 @@ pub enum Invariant {
     I5,
     /// At most one worker that passes the fence owns an object.
     I6,
-    /// Nothing acknowledged is lost while Redis keeps its writes.
+    /// No acknowledged event is lost while Redis keeps its writes.
     I7,
-    /// None of the seven: a key has another type or form than `docs/protocol.md` gives it.
+    /// Not one of the seven: a key has another type or form than in `docs/protocol.md`.
     #[serde(rename = "layout")]
     Layout,
 }
@@ -37,7 +36,7 @@ impl fmt::Display for Invariant {
     }
 }
 
-/// What a violation is about.
+/// The subject of a violation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -48,7 +47,7 @@ pub enum Subject {
     Worker(String),
     /// A worker process, by NAME.
     Name(String),
-    /// A key that belongs to all.
+    /// A key shared by all workers.
     Shared,
 }
 
@@ -67,16 +66,16 @@ impl fmt::Display for Subject {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Violation {
-    /// Which one.
+    /// The broken invariant.
     pub invariant: Invariant,
-    /// Where.
+    /// The subject that breaks it.
     pub subject: Subject,
-    /// What was seen there, in one line.
+    /// Description of the violation, in one line.
     pub what: String,
 }
 
-/// How much was looked at. Redis may show a key twice while its tables grow or shrink; then it
-/// counts twice.
+/// Counts of the check. Redis may return a key twice while it resizes its tables; such a key is
+/// counted twice.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LookedAt {
@@ -84,11 +83,11 @@ pub struct LookedAt {
     pub keys: u64,
     /// Objects with events queued.
     pub objects_with_events: u64,
-    /// Objects with an owner, held ones included.
+    /// Objects with an owner, including held ones.
     pub objects_owned: u64,
     /// Members of `objects.held` and `objects.paused`.
     pub objects_held: u64,
-    /// Objects of which an event was delivered.
+    /// Objects with a last id: at least one event was delivered.
     pub objects_delivered: u64,
     /// Markers.
     pub markers: u64,
@@ -96,23 +95,24 @@ pub struct LookedAt {
     pub names: u64,
     /// Workers, registered or with keys.
     pub workers: u64,
-    /// Subjects looked at a second time, alone.
+    /// Subjects that the check looked at a second time, alone.
     pub suspicions: u64,
-    /// Keys of other programs whose names end as ours do; only without a namespace.
+    /// Keys of other programs whose names end like seriatim's. Counted only without a namespace.
     pub foreign: u64,
 }
 
-/// An invariant that Redis alone cannot show, and what of it was checked.
+/// An invariant that Redis alone cannot show, and the part of it that was checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NotReadable {
-    /// Which one.
+    /// The invariant.
     pub invariant: Invariant,
-    /// Why, and what was checked of it.
+    /// The reason, and the part that was checked.
     pub why: &'static str,
 }
 
-/// What [`Control::check`](crate::control::Control::check) cannot read off Redis.
+/// The invariants that [`Control::check`](crate::control::Control::check) cannot fully read from
+/// Redis.
 pub const NOT_READABLE: &[NotReadable] = &[
     NotReadable {
         invariant: Invariant::I4,
@@ -133,22 +133,22 @@ pub const NOT_READABLE: &[NotReadable] = &[
     },
 ];
 
-/// What [`Control::check`](crate::control::Control::check) found.
+/// The result of [`Control::check`](crate::control::Control::check).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CheckReport {
-    /// How much was looked at.
+    /// Counts of the check.
     pub looked_at: LookedAt,
-    /// How many violations there are.
+    /// Number of violations, including those not listed.
     pub violations_total: u64,
-    /// The first of them.
+    /// The first violations.
     pub violations: Vec<Violation>,
-    /// What Redis cannot show.
+    /// Invariants that Redis cannot show.
     pub not_readable: &'static [NotReadable],
 }
 
 impl CheckReport {
-    /// Whether everything that can be read holds.
+    /// Returns whether the check found no violation.
     pub fn is_clean(&self) -> bool {
         self.violations_total == 0
     }

@@ -1,4 +1,4 @@
-//! The call of `lua/check.lua`: subjects go in, findings come back.
+//! The call of `lua/check.lua`: sends subjects, returns findings.
 
 use redis::aio::ConnectionLike;
 use redis::{RedisResult, Value};
@@ -38,7 +38,7 @@ impl Kind {
     }
 }
 
-/// What the script says of one subject.
+/// A finding of the script about one subject.
 pub(super) struct Finding {
     pub(super) position: usize,
     pub(super) word: String,
@@ -46,24 +46,24 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    /// Whether it says that nothing covers the object, which only a search can confirm.
+    /// Returns whether the finding is "nothing covers the object", which only a search can confirm.
     fn is_of_cover(&self) -> bool {
         matches!(self.word.as_str(), "I1" | "foreign")
     }
 }
 
-/// The text of the finding that nothing covers the object; none if there is no such finding.
+/// Returns the text of the finding that nothing covers the object; none without such a finding.
 pub(super) fn uncovered(findings: &[Finding]) -> Option<String> {
     findings.iter().find(|finding| finding.is_of_cover()).map(|finding| finding.what.clone())
 }
 
-/// The reply of the script: its findings, and the objects in the lists of the workers it looked at.
+/// The reply of the script: its findings, and the objects in the lists of the workers it read.
 pub(super) struct Reply {
     pub(super) findings: Vec<Finding>,
     pub(super) in_lists: Vec<Vec<u8>>,
 }
 
-/// One call of the script. Each subject has a hint: `covered`, `searched` or `unknown`.
+/// Calls the script once. Each subject has a hint: `covered`, `searched` or `unknown`.
 pub(super) async fn look<'s>(
     conn: &mut impl ConnectionLike,
     keys: &Keys,

@@ -1,4 +1,4 @@
-//! The state of a walk: subjects and names met so far, and the report.
+//! The state of a walk: the subjects and names seen so far, and the report.
 
 use std::collections::HashMap;
 
@@ -11,38 +11,37 @@ use super::script::Kind;
 use crate::event::{NameError, ObjectName};
 use crate::keys::Keys;
 
-/// How many markers one call reads.
+/// Number of markers that one call reads.
 pub(super) const MARKERS_PER_CALL: usize = 1000;
 
-/// How much is remembered of what was seen, in entries of 8 bytes.
+/// Maximum number of remembered entries, 8 bytes each.
 pub(super) const SEEN_MAX: usize = 4 << 20;
 
 /// A registered name.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Name {
     pub(super) slots: u32,
-    /// Its slots are looked at one by one. Of a name without a lease, those that have something are
-    /// met in the walk over the keys.
+    /// Whether the name has a lease. Its slots are then looked at one by one. Without a lease, only
+    /// slots with keys are looked at, when the walk over the keys meets them.
     pub(super) is_alive: bool,
 }
 
-/// One walk over everything.
+/// One walk over all keys.
 pub(super) struct Walk<'a, C> {
     pub(super) keys: &'a Keys,
     pub(super) conn: &'a mut C,
     violations_max: usize,
-    /// Objects that had a marker or were in a registered worker's list a moment ago.
+    /// Objects that recently had a marker or were in a registered worker's list.
     pub(super) covered: Seen,
-    /// Subjects with a violation, so that none counts twice.
+    /// Subjects with a violation, so that each counts once.
     pub(super) broken: Seen,
-    /// Objects that were reported for their names.
+    /// Objects that were reported for an invalid name.
     named: Seen,
     /// Registered names.
     pub(super) names: HashMap<String, Name>,
-    /// Objects in the lists of all registered workers, as they were when the first object seemed to
-    /// be covered by nothing.
+    /// Objects in the lists of all registered workers, read when the first object seemed uncovered.
     pub(super) taken: Option<Seen>,
-    /// Objects that nothing seems to cover, each with the texts of the findings that say so.
+    /// Possibly uncovered objects, each with the texts of the findings that say so.
     pub(super) uncovered: HashMap<Vec<u8>, String>,
     /// Subjects that the next call of the script looks at.
     pub(super) pending: Vec<(Kind, Vec<u8>)>,
@@ -78,8 +77,8 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
         }
     }
 
-    /// The markers from this place on; none behind the last one. Producers push before the first
-    /// place, so what stays is not missed.
+    /// Returns the markers from index `from` on; none behind the last one. Producers push at the
+    /// front, so no marker that stays is missed.
     pub(super) async fn page_of_markers(&mut self, from: usize) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
         let mut ask = redis::cmd("LRANGE");
         ask.arg(self.keys.objects_with_events()).arg(from).arg(from + MARKERS_PER_CALL - 1);
@@ -90,7 +89,7 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
         }
     }
 
-    /// The registered name whose worker this is.
+    /// Returns the registered name to which the worker belongs.
     fn name_of(&self, worker: &[u8]) -> Option<Name> {
         let (name, slot) = std::str::from_utf8(worker).ok()?.rsplit_once('.')?;
         let slot: u32 = slot.parse().ok()?;
@@ -105,7 +104,8 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
         self.name_of(worker).is_some_and(|name| name.is_alive)
     }
 
-    /// A name that no worker works on is a violation, once. An empty marker only wakes.
+    /// Reports an object name that no worker accepts, once per name. An empty marker only wakes a
+    /// worker and is valid.
     pub(super) fn look_at_name(&mut self, name: &[u8], has_keys: bool) {
         let what = match (self.keys.found(name), ObjectName::from_bytes(name)) {
             (Err(NameError::Brace(_)), _) => {

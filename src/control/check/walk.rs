@@ -1,4 +1,4 @@
-//! The walk over markers, workers, objects and held objects, which gathers the subjects to look at.
+//! The walk over markers, workers, objects and held objects, which collects the subjects.
 
 use redis::Value;
 use redis::aio::ConnectionLike;
@@ -12,16 +12,14 @@ use super::state::{Name, SEEN_MAX, Walk};
 use crate::event::NameError;
 use crate::keys;
 
-/// How many subjects one call of the script looks at: some 10 microseconds each, in which Redis
-/// does nothing else.
+/// Number of subjects per call of the script. Each blocks Redis for about 10 microseconds.
 const SUBJECTS_PER_CALL: usize = 32;
 
 impl<C: ConnectionLike> Walk<'_, C> {
-    /// Walks over everything.
+    /// Walks over all keys and returns the report.
     pub(super) async fn run(mut self) -> Result<CheckReport, ControlError> {
         self.look_at(Kind::Shared, Vec::new()).await?;
-        // Events move from markers to workers' lists: read in this order, few objects are missed in
-        // both.
+        // Events move from markers to workers' lists. In this order few objects are missed in both.
         self.markers().await?;
         self.workers().await?;
         self.objects().await?;
@@ -34,7 +32,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
 
     async fn markers(&mut self) -> Result<(), ControlError> {
         let (total, mut from) = (self.count_markers().await?, 0);
-        // A marker that moves out of sight meanwhile only makes a suspicion more.
+        // A marker that moves out of the page meanwhile only adds a suspicion.
         while from < total
             && let Some(page) = self.page_of_markers(from).await?
         {
@@ -68,7 +66,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
         self.flush().await
     }
 
-    /// Which of these names have a lease.
+    /// Returns for each name of the page whether it has a lease.
     async fn alive(&mut self, page: &[(String, String)]) -> Result<Vec<bool>, ControlError> {
         if page.is_empty() {
             return Ok(Vec::new());
@@ -120,7 +118,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
         }
     }
 
-    /// Most objects have nothing but a last id: those are read many at once.
+    /// Checks objects that have only a last id, as most objects. Reads many of them at once.
     async fn delivered(&mut self, objects: &[(&[u8], &[u8])]) -> Result<(), ControlError> {
         const WHAT: &str = "the last ids";
         if objects.is_empty() {
@@ -134,7 +132,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
         let ids: Vec<Value> = ask.query_async(self.conn).await.map_err(ControlError::redis(WHAT))?;
         let given = ids.last().and_then(reply::number).unwrap_or(0);
         for ((object, _), id) in objects.iter().zip(&ids) {
-            // A wrong type reads as no value here; the script tells the two apart.
+            // A key of a wrong type reads as no value here. The script can tell the difference.
             if reply::number(id).is_none_or(|id| id > given) {
                 self.look_at(Kind::Object, object.to_vec()).await?;
             }
@@ -167,7 +165,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
         if kind == Kind::Object {
             self.look_at_name(&name, true);
             if matches!(self.keys.found(&name), Err(NameError::Brace(_))) {
-                // Its keys are not ours.
+                // The keys belong to another program.
                 return Ok(());
             }
         }
@@ -176,7 +174,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
     }
 }
 
-/// What a key belongs to.
+/// The owner of a key.
 enum Found<'a> {
     Object { name: &'a [u8], kind: &'static str },
     Worker { id: &'a [u8] },

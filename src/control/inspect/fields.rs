@@ -78,7 +78,7 @@ impl Fields {
         self.text(field)?.parse().ok()
     }
 
-    /// When a held object is due, ms; infinity until an operator releases it.
+    /// Returns the due time of a held object, ms; infinity if it waits for an operator.
     pub(super) fn due(&self) -> Option<f64> {
         self.text("due_ms")?.parse().ok()
     }
@@ -94,7 +94,7 @@ impl Fields {
         })
     }
 
-    /// The first id in a batch's numbers.
+    /// Returns the first id of a batch, from the field with the batch's numbers.
     fn first(&self, field: &str) -> Option<u64> {
         self.text(field)?.split(' ').next()?.parse().ok().filter(|first| *first > 0)
     }
@@ -111,14 +111,14 @@ impl Fields {
         Some(Tries { handouts: next(), attempts: next(), crashes: next() })
     }
 
-    /// What follows the four numbers of a held batch.
+    /// Returns the reason text, which follows the four numbers of a held batch.
     pub(super) fn held_why(&self) -> Option<String> {
         let why = self.text("held_id")?.splitn(5, ' ').nth(4)?;
         (!why.is_empty()).then(|| why.to_owned())
     }
 }
 
-/// An entry of `OBJ:event.errors`: `MS ATTEMPT ERROR`.
+/// Parses an entry of `OBJ:event.errors`: `MS ATTEMPT ERROR`.
 fn failed_attempt(kept: &str) -> Option<FailedAttempt> {
     let mut parts = kept.splitn(3, ' ');
     let (at_ms, attempt) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);

@@ -1,4 +1,4 @@
-//! The result of a look at one object.
+//! The result of `inspect` for one object.
 
 use std::collections::BTreeMap;
 
@@ -7,78 +7,76 @@ use serde::Serialize;
 use super::super::reply;
 use super::super::rules::Rule;
 
-/// How much of an event is read, in bytes.
+/// Maximum number of bytes that are read of an event.
 pub const TEXT_BYTES_MAX: usize = 4096;
 
-/// Where an object stands.
+/// The state of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Standing {
-    /// There is no key of it.
+    /// The object has no key.
     Unknown,
-    /// Nothing is queued, in flight or held.
+    /// No event of the object is queued, in flight or held.
     Idle,
-    /// A worker whose process lives owns it.
+    /// The owner is a worker whose process has a lease.
     Owned,
-    /// A worker whose process has no lease owns it.
+    /// The owner is a worker whose process has no lease.
     OwnerGone,
-    /// It is held.
+    /// The object is held.
     Held,
-    /// A rule holds it, and no block is over it.
+    /// A rule holds the object. No block matches it.
     Paused,
-    /// A rule holds it, and a block is over it.
+    /// A rule holds the object, and a block matches it.
     Blocked,
-    /// A worker has taken its marker and is about to claim it.
+    /// A worker has taken the object's marker and will claim the object.
     Taken,
-    /// It has a marker and waits for a free worker.
+    /// The object has a marker and waits for a free worker.
     Marked,
-    /// It has events and nothing covers them: I1 is broken.
+    /// The object has events but no marker, no worker and no hold: I1 is broken.
     Uncovered,
 }
 
-/// What is the matter with the event at an object's head: the one in hand, or else the oldest that
-/// is queued.
+/// The state of an object's first event: the one in flight or held, or else the oldest queued one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EventState {
-    /// It waits for a worker.
+    /// The event waits for a worker.
     Queued,
-    /// A worker has it in hand, or had it when its process went away.
+    /// A worker has the event in flight, or had it when its process ended.
     InFlight,
-    /// It was in hand and comes again: at the time that `due_ms` tells, or where an operator
-    /// releases it.
+    /// The event was in flight and is delivered again, at the time `due_ms` or when an operator
+    /// releases the object.
     Waiting,
-    /// A rule holds it, or will before anything more of the object is claimed, and no block is over
-    /// it.
+    /// A rule holds the object now, or will hold it before the next claim. No block matches it.
     Paused,
-    /// The same where a block is over it.
+    /// As `Paused`, and a block matches the object.
     Blocked,
 }
 
-/// An attempt of an event that has failed.
+/// A failed delivery of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct FailedAttempt {
-    /// Which attempt it was, counted from 1.
+    /// Number of the attempt, counted from 1.
     pub attempt: u64,
-    /// When it failed, ms since the epoch by Redis' clock.
+    /// Time of the failure, ms since the epoch by Redis' clock.
     pub at_ms: u64,
-    /// How: the first 500 bytes of its error.
+    /// First 500 bytes of the error.
     pub error: String,
 }
 
-/// Where events are.
+/// The place of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Place {
-    /// In the batch of the owner.
+    /// The batch of the owner.
     Batch,
-    /// In the held batch.
+    /// The held batch.
     HeldBatch,
-    /// In the queue.
+    /// The queue.
     Queue,
 }
 
@@ -86,63 +84,62 @@ pub enum Place {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NextEvent {
-    /// Where it is.
+    /// Place of the event.
     pub place: Place,
-    /// Its id; none while it is queued.
+    /// Id of the event; none while it is queued.
     pub id: Option<u64>,
-    /// Its size in bytes.
+    /// Size of the event in bytes.
     pub bytes: u64,
-    /// It, or its first [`TEXT_BYTES_MAX`] bytes.
+    /// The event, or its first [`TEXT_BYTES_MAX`] bytes.
     pub text: String,
 }
 
-/// How often a batch was tried.
+/// Delivery counts of a batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Tries {
-    /// How often it was handed out before.
+    /// Number of earlier hand-outs.
     pub handouts: u64,
-    /// How often its delivery failed.
+    /// Number of failed deliveries.
     pub attempts: u64,
-    /// How often its process died with it.
+    /// Number of processes that died with the batch in flight.
     pub crashes: u64,
 }
 
-/// Results of handlers that have succeeded, of an event that is not over.
+/// Results of successful handlers of an event that is not yet finalized.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct KeptResults {
-    /// The event's id.
+    /// Id of the event.
     pub id: Option<u64>,
-    /// The results by the ids of the handlers: the text of one JSON object. As many as have
-    /// together at most 64 KiB.
+    /// Results by handler id: the text of one JSON object. Only as many results as fit in 64 KiB.
     #[serde(serialize_with = "reply::as_json")]
     pub results: Option<String>,
 }
 
 impl KeptResults {
-    /// The results by the ids of the handlers: JSON text on one line each.
+    /// Returns the results by handler id, as JSON text on one line each.
     pub fn results(&self) -> BTreeMap<String, String> {
         self.results.as_deref().map(reply::members).unwrap_or_default()
     }
 }
 
-/// What Redis has of one object at one moment.
+/// The state of one object at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// Its name; bytes that are not UTF-8 are shown as U+FFFD.
+    /// Name of the object; bytes that are not UTF-8 are shown as U+FFFD.
     pub object: String,
-    /// Its [escaped](crate::escape::name) name, if that differs.
+    /// [Escaped](crate::escape::name) form of `object`, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object_escaped: Option<String>,
-    /// Redis's time, ms since the epoch.
+    /// Time of Redis, ms since the epoch.
     pub now_ms: u64,
-    /// Where it stands.
+    /// State of the object.
     pub standing: Standing,
-    /// What is the matter with its head event; none without one.
+    /// State of its first event; none without an event.
     pub state: Option<EventState>,
-    /// The same as a sentence, with what will happen next or what to do.
+    /// Explanation of the state in one sentence, with the next step of the system or advice.
     pub why: String,
     /// Events in its queue.
     pub events_queued: u64,
@@ -150,37 +147,37 @@ pub struct Inspection {
     pub events_in_flight: u64,
     /// Events in its held batch.
     pub events_held: u64,
-    /// Its owner: a worker id, or `held`.
+    /// Owner: a worker id, or `held`.
     pub owner: Option<String>,
-    /// Id of the last event delivered.
+    /// Id of the last delivered event.
     pub last_event_id: Option<u64>,
     /// The event to be delivered next.
     pub next_event: Option<NextEvent>,
-    /// How often the batch in flight or held was tried; none without one.
+    /// Delivery counts of the batch in flight or held; none without a batch.
     pub tries: Option<Tries>,
-    /// How the event in hand has failed at last, the newest first; at most 20. Deaths of its worker
-    /// are no attempts.
+    /// Last errors of the event in flight or held, newest first; at most 20. A death of its worker
+    /// is not an attempt.
     pub errors: Vec<FailedAttempt>,
-    /// The results that handlers of the event in hand have kept; none without results.
+    /// Results that handlers of the event have stored; none without results.
     pub kept_results: Option<KeptResults>,
-    /// Why it is held, as it was noted.
+    /// Recorded reason of the hold.
     pub held_why: Option<String>,
-    /// The rules that are over it, blocks first, and those that are lifted but still being woken.
-    /// While one is in force, nothing more of the object is claimed, wherever it stands.
+    /// Rules that match the object, blocks first. Includes lifted rules whose objects are still
+    /// being woken. While a rule is in force, workers claim no further event of the object.
     pub rules: Vec<Rule>,
-    /// When it is due, ms since the epoch; none if it is not held, or held until an operator or a
-    /// rule releases it.
+    /// Due time, ms since the epoch. None if the object is not held, or waits for an operator or a
+    /// rule.
     pub due_ms: Option<u64>,
-    /// How many markers will be taken before its first one; none if it has no marker among the
-    /// first 10,000.
+    /// Number of markers before the object's first marker; none if the first 10,000 markers have
+    /// none of it.
     pub markers_before: Option<u64>,
-    /// Its first marker is not among the first 10,000, and there are more: it waits behind them, or
-    /// has no marker.
+    /// Whether there are more than 10,000 markers and none of the object among the first 10,000.
+    /// The object then has a later marker, or none.
     pub markers_beyond: bool,
-    /// Registered workers that have it in their list.
+    /// Registered workers that have the object in their lists.
     pub taken_by: Vec<String>,
-    /// Worker processes whose lease is there, of all names.
+    /// Number of worker processes with a lease, of all names.
     pub names_alive: u64,
-    /// Its keys of wrong types.
+    /// Keys of the object that have wrong types.
     pub wrong_types: Vec<String>,
 }

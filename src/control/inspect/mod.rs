@@ -1,8 +1,8 @@
-//! One object at one moment: where its events are, and why they wait.
+//! Inspects one object at one moment: the places of its events, and why they wait.
 //!
 //! - `inspection`: the result
 //! - `fields`: the reply of `lua/inspect.lua`, and the values in it
-//! - `why`: where the object stands, the state of its head event, and both as a sentence
+//! - `why`: the state of the object and of its first event, and an explanation in one sentence
 
 mod fields;
 mod inspection;
@@ -17,19 +17,19 @@ use super::{Control, ControlError};
 use crate::escape;
 use crate::keys::Keys;
 
-/// An object that nothing seems to cover has moved while its workers were looked at: so often it is
-/// looked at again.
+/// Maximum number of looks at an object that seems uncovered, because it may move while its workers
+/// are read.
 const LOOKS_MAX: usize = 3;
 
 impl Control {
-    /// Reads everything about one object in one atomic step, then in bounded steps which workers
-    /// have it in their lists.
+    /// Reads all keys of one object in one atomic step. Then finds the workers that have the object
+    /// in their lists, in bounded steps.
     ///
     /// Only reads; may be called again, and dropped at any time.
     ///
     /// # Errors
-    /// [`ControlError::Name`] for a name that no object can have; others if Redis cannot be asked.
-    /// An object that nobody has ever emitted an event for is no error: [`Standing::Unknown`].
+    /// [`ControlError::Name`] for an invalid object name. Other errors if Redis cannot be asked. An
+    /// object without any key is not an error: [`Standing::Unknown`].
     pub async fn inspect(&self, object: impl AsRef<[u8]>) -> Result<Inspection, ControlError> {
         let (mut conn, keys) = (self.connection(), &self.keys);
         let object = keys.found(&object)?;
@@ -48,7 +48,7 @@ impl Control {
     }
 }
 
-/// The result, from the fields of the last look.
+/// Builds the result from the fields of the last look.
 fn inspection(fields: Fields, keys: &Keys, object: &[u8]) -> Inspection {
     let standing = fields.standing();
     let (state, tries) = (fields.state(standing), fields.tries());
@@ -73,7 +73,7 @@ fn inspection(fields: Fields, keys: &Keys, object: &[u8]) -> Inspection {
         markers_before: fields.number("markers_before"),
         markers_beyond: fields.text("markers_beyond").is_some(),
         names_alive: fields.names_alive,
-        // What is left behind of another event is a finding of `check`.
+        // Errors left over from another event are a finding of `check`.
         errors: if has_failed { fields.errors } else { Vec::new() },
         taken_by: fields.taken,
         rules: fields.rules,

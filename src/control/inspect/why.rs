@@ -1,4 +1,4 @@
-//! Where an object stands, the state of its head event, and both as a sentence.
+//! The state of an object and of its first event, and an explanation in one sentence.
 
 use super::super::rules::{Kind, Rule};
 use super::fields::Fields;
@@ -45,7 +45,7 @@ impl Fields {
         }
     }
 
-    /// The first rule that is in force, blocks before pauses.
+    /// Returns the first rule in force, blocks before pauses.
     fn rule(&self) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.in_force)
     }
@@ -126,7 +126,7 @@ fn seconds(ms: f64) -> String {
     format!("{:.1} s", ms / 1000.0)
 }
 
-/// An object's name as a shell takes it.
+/// Returns an object's name in the quotes that a shell needs.
 fn quoted(object: &str) -> String {
     format!("'{}'", object.replace('\'', r"'\''"))
 }

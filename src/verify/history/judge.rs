@@ -1,4 +1,4 @@
-//! Holds what the receiver applied against what was emitted.
+//! Compares the events that the receiver applied with the emitted ones.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,21 +6,21 @@ use super::receiver::Receiver;
 use super::report::{Findings, HistoryKind, HistoryReport};
 use super::{Emit, History, KnownEvent, Outcome, Place, Received, Window};
 
-/// When Redis went back, the id counter jumps to the time in microseconds. An id that is less than
-/// 10 ms above another one, sooner than any Redis comes back, was not given because of that.
+/// When Redis goes back, the id counter jumps to the time in microseconds. No Redis restarts within
+/// 10 ms, so an id less than this above another one does not come from a jump.
 const JUMP_MIN: u64 = 10_000;
 
-/// What came of one event.
+/// The arrivals of one event.
 #[derive(Debug, Clone, Default)]
 struct Came {
-    /// The ids it came under, dead letters included, with the time of each.
+    /// Ids under which the event came, including dead letters, with the time of each.
     ids: Vec<(u64, u64)>,
-    /// The first id under which it was applied; 0 if it never was.
+    /// First id under which the event was applied; 0 if never.
     applied: u64,
     dead: bool,
 }
 
-/// What is known of one id.
+/// The data of one id.
 struct Known {
     event: super::Print,
     object: u32,
@@ -62,27 +62,28 @@ impl Judge<'_> {
         &self.history.emits[event.emit as usize]
     }
 
-    /// Whether Redis may have lost something that was written between these times, and the history
-    /// may be judged so.
+    /// Returns whether Redis may have lost a write between these times, and the history may be
+    /// judged as lossy.
     fn may_be_lost(&self, from: u64, to: u64) -> bool {
         self.history.lossy && self.history.windows.iter().any(|window| window.from <= to && from <= window.to)
     }
 
-    /// Whether the second id may have been given because Redis had lost what was done under the
-    /// first one.
+    /// Returns whether the second id may have been given because Redis had lost the delivery under
+    /// the first one.
     fn may_be_again(&self, first: u64, second: u64, second_t: u64) -> bool {
         let jumped = second - first >= JUMP_MIN;
         self.history.lossy && jumped && self.history.windows.iter().any(|Window { to, .. }| *to <= second_t)
     }
 
-    /// One event per id, and nothing that nobody emitted. Counts duplicates.
+    /// Checks that each id has one event, and that each event was emitted. Counts duplicates.
     fn ids(&mut self, received: &[Received]) {
         let mut known: HashMap<u64, Known> = HashMap::new();
         for Received { t, id, prev, event, object, place, dead } in received.iter().copied() {
             let first = known.entry(id).or_insert(Known { event, object, prev });
             if first.event != event || first.object != object {
                 self.findings.add(HistoryKind::IdReused, place, || format!("id {id} belongs to another event, too"));
-                // Whose id it is cannot be said; what the event itself did is judged all the same.
+                // It is unknown which of the two events owns the id. Each event is judged all the
+                // same.
             } else if first.prev != prev && !self.dead.contains(&prev.max(first.prev)) {
                 let other = first.prev;
                 self.findings.add(HistoryKind::Forked, place, || format!("id {id} came with prev {prev}, and with prev {other}"));
@@ -112,7 +113,7 @@ impl Judge<'_> {
         self.totals.dead = self.dead.len() as u64;
     }
 
-    /// Plays the receiver over everything that came.
+    /// Applies the receiver's rule to all arrivals.
     fn play(&mut self, received: &[Received]) -> Vec<Receiver> {
         let mut receivers: Vec<Receiver> = Vec::new();
         receivers.resize_with(self.history.names.len(), Receiver::default);
@@ -138,8 +139,8 @@ impl Judge<'_> {
         receivers
     }
 
-    /// One successor per `prev`, dead letters aside; after 0, one each time the object was
-    /// forgotten.
+    /// Checks that each `prev` has one successor, dead letters aside. A `prev` of 0 has one
+    /// successor for each time that the object was forgotten.
     fn chain(&mut self, object: usize, applied: &[Received]) {
         for (at, Received { t, id, prev, place, .. }) in applied.iter().copied().enumerate() {
             let beside = applied[..at].iter().rev().take_while(|earlier| earlier.id > prev);
@@ -161,24 +162,23 @@ impl Judge<'_> {
         }
     }
 
-    /// What is applied respects the order in which emits were answered and invoked, and the order
-    /// within an emit.
+    /// Checks that the order of applied events respects the times of emits and replies, and the
+    /// order within each emit.
     fn order(&mut self, object: usize, applied: &[Received]) {
         let name = &self.history.names[object];
         let mut latest: Option<(u64, u64)> = None;
         let mut before: Option<KnownEvent> = None;
         for Received { id, event, place, .. } in applied.iter().copied() {
             let Some(&at) = self.history.events_by_name.get(&event) else { continue };
-            // Only the first time counts: what comes again under a new id comes after what it was
-            // before, too.
+            // Only the first arrival counts: an event that comes again under a new id is behind
+            // later events.
             if self.came[at as usize].applied != id {
                 continue;
             }
             let event = self.history.emitted[at as usize];
             let emit = self.emit(event);
             let (invoked, done) = (emit.invoked, if emit.outcome == Outcome::Ok { emit.done } else { u64::MAX });
-            // The events of an emit come one after the other; those that did not come at all are
-            // judged elsewhere.
+            // The events of an emit must follow each other. Missing events are judged elsewhere.
             let whole = self.came[at as usize - event.sub as usize..at as usize].iter().all(|came| came.applied > 0);
             let follows = before.is_some_and(|before| before.emit == event.emit && before.sub + 1 == event.sub);
             match latest {
@@ -199,7 +199,7 @@ impl Judge<'_> {
         }
     }
 
-    /// What came of each event against what its frontend was told.
+    /// Compares the arrivals of each event with the reply to its frontend.
     fn events(&mut self) {
         for (at, mut came) in std::mem::take(&mut self.came).into_iter().enumerate() {
             let event = self.history.emitted[at];
@@ -236,7 +236,7 @@ impl Judge<'_> {
         }
     }
 
-    /// One id per event.
+    /// Checks that the event has one id.
     fn again(&mut self, came: &mut Came, place: Place, object: u32) {
         came.ids.sort_unstable();
         for pair in came.ids.windows(2) {

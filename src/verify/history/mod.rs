@@ -1,21 +1,21 @@
-//! Judges a history: what frontends called and were answered, and what a receiver got, in the order
-//! of one clock.
+//! Judges a history: the calls of frontends with their replies, and the arrivals at a receiver, in
+//! the order of one clock.
 //!
-//! Lines are JSON objects; `op` says what happened and `t` when: nanoseconds of one machine's
+//! Lines are JSON objects. `op` is the operation and `t` its time: nanoseconds of one machine's
 //! monotonic clock, or numbers from one shared counter. Files may be given in any order, and their
 //! lines may be slightly out of order, but an emit's `invoke` stands before its result.
 //!
 //! | `op` | members | logged |
 //! |---|---|---|
 //! | `invoke` | `t emit object events` | before an emit is sent; `events` are the main event and its subevents, each named once in the whole history |
-//! | `ok`, `failed`, `unknown` | `t emit` | after it was answered: done, certainly not done, nobody knows |
+//! | `ok`, `failed`, `unknown` | `t emit` | after the reply: done, certainly not done, unknown |
 //! | `receive` | `t object id prev event` | when the receiver gets an event, before it applies its rule |
 //! | `dead` | `t object id prev event` | for every dead letter |
 //! | `redis_lost` | `from to` | Redis may have lost what was written between the two times |
 //!
-//! The receiver is played: it applies an event if `prev <= last < id`, drops it if `id <= last`,
-//! and keeps it back if `prev > last`. What it applied is then held against what was emitted.
-//! Payloads are not kept: an event costs about 200 bytes, and each time it is received 60 more.
+//! The receiver's rule is replayed: it applies an event if `prev <= last < id`, drops it if `id <=
+//! last`, and keeps it back if `prev > last`. The applied events are then compared with the emitted
+//! ones. Payloads are not stored: an event costs about 200 bytes, and each arrival 60 more.
 
 mod judge;
 mod receiver;
@@ -33,7 +33,7 @@ pub use report::{Faults, HistoryExample, HistoryKind, HistoryReport};
 use self::report::Findings;
 use super::seen::{FileId, Place, Print, place, print};
 
-/// Why a line is no line of a history.
+/// The reason why a line is not a line of a history.
 #[derive(Debug, thiserror::Error)]
 #[error("not a line of a history: {0}")]
 pub struct HistoryLineError(#[source] serde_json::Error);
@@ -91,10 +91,10 @@ struct EventLine<'a> {
     event: Cow<'a, str>,
 }
 
-/// What became of an emit.
+/// The outcome of an emit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// No result was logged: the frontend died, or the history ends here.
+    /// No result in the history: the frontend died, or the history ends here.
     Open,
     Ok,
     Failed,
@@ -105,21 +105,22 @@ enum Outcome {
 struct Emit {
     object: u32,
     invoked: u64,
-    /// When it was answered; the end of time where it was not.
+    /// Time of the reply; the largest time if there was none.
     done: u64,
     outcome: Outcome,
 }
 
-/// One event that was emitted.
+/// One emitted event.
 #[derive(Debug, Clone, Copy)]
 struct KnownEvent {
     emit: u32,
-    /// 0 for the main event, then the subevents. The events of one emit stand one after the other.
+    /// Position in the emit: 0 for the main event, then the subevents. The events of one emit are
+    /// adjacent.
     sub: u32,
     place: Place,
 }
 
-/// An event as the receiver got it, or a dead letter.
+/// An event that the receiver got, or a dead letter.
 #[derive(Debug, Clone, Copy)]
 struct Received {
     t: u64,
@@ -131,14 +132,14 @@ struct Received {
     dead: bool,
 }
 
-/// A time in which Redis may have lost what was written.
+/// A time span in which Redis may have lost writes.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     from: u64,
     to: u64,
 }
 
-/// Gathers the lines of a history, in any order of files, and judges them in
+/// Collects the lines of a history, in any order of files, and judges them in
 /// [`finish`](Self::finish).
 #[derive(Debug, Default)]
 pub struct History {
@@ -157,30 +158,30 @@ pub struct History {
 }
 
 impl History {
-    /// A judge who has seen nothing. `lossy`: what Redis lost in the windows that the history
-    /// declares is counted and is no fault; ids are still never given twice, and nothing older is
-    /// applied after something newer.
+    /// Makes a judge without data. With `lossy`, events that Redis lost in the declared windows are
+    /// counted and are not faults. Even then no id may be given twice, and no older event may be
+    /// applied after a newer one.
     pub fn new(lossy: bool) -> Self {
         Self { lossy, ..Self::default() }
     }
 
-    /// No object was ever forgotten: an event with `prev` 0 after others of its object is no new
-    /// beginning, but a fork.
+    /// Declares that no object was ever forgotten. An event with `prev` 0 after others of its
+    /// object is then a fork, not a new chain.
     pub fn never_forgotten(&mut self) {
         self.never_forgotten = true;
     }
 
-    /// Names a file whose lines follow; the name is only shown.
+    /// Adds a file whose lines follow. The name is only shown.
     pub fn file(&mut self, name: impl Into<String>) -> FileId {
         self.files.push(name.into());
         FileId(u32::try_from(self.files.len() - 1).unwrap_or(u32::MAX))
     }
 
-    /// Takes one line, without its line break; `line` counts from 1. Empty lines are skipped.
+    /// Adds one line, without its line break; `line` counts from 1. Empty lines are skipped.
     ///
     /// # Errors
     ///
-    /// If the line is none of those above; nothing is taken then.
+    /// If the line is invalid. It is then ignored.
     pub fn line(&mut self, file: FileId, line: u64, text: &[u8]) -> Result<(), HistoryLineError> {
         if text.trim_ascii().is_empty() {
             return Ok(());
@@ -247,7 +248,7 @@ impl History {
         self.received.push(Received { t, id: *id, prev: *prev, event: print(event.as_bytes()), object, place, dead });
     }
 
-    /// Judges everything that was taken.
+    /// Judges all lines.
     pub fn finish(self) -> HistoryReport {
         judge::judge(self)
     }

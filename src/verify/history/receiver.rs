@@ -1,22 +1,22 @@
-//! The receiver, played: per object, what it applies, what it drops, what it keeps back.
+//! A model of the receiver: the events that it applies, drops and keeps back, per object.
 
 use std::collections::BTreeMap;
 
 use super::Received;
 use crate::consume::{Verdict, judge};
 
-/// What the receiver knows of one object.
+/// The state of the receiver for one object.
 #[derive(Debug, Default)]
 pub(super) struct Receiver {
     last: u64,
-    /// Kept back by id, because something before it is still to come.
+    /// Events kept back, by id, because an event before them is missing.
     early: BTreeMap<u64, Received>,
-    /// What was applied; ids grow.
+    /// Applied events; ids grow.
     pub(super) applied: Vec<Received>,
 }
 
 impl Receiver {
-    /// Takes the next event in the order of its coming.
+    /// Receives the next event, in the order of arrival.
     pub(super) fn take(&mut self, received: Received) {
         match judge(self.last, received.id, received.prev) {
             Ok(Verdict::Apply) => {
@@ -26,13 +26,13 @@ impl Receiver {
             Ok(Verdict::Early) => {
                 self.early.entry(received.id).or_insert(received);
             }
-            // The numbers of what is taken are sound, so that only a duplicate is left.
+            // The numbers are valid here, so only a duplicate is left.
             Ok(Verdict::Duplicate) | Err(_) => {}
         }
     }
 
-    /// At the end: goes on behind what never came, and answers the event that waited for it. To be
-    /// asked until there is none.
+    /// At the end, skips an event that never came, and returns the event that waited for it. Called
+    /// until it returns none.
     pub(super) fn give_up(&mut self) -> Option<Received> {
         while let Some((id, received)) = self.early.pop_first() {
             if id > self.last {

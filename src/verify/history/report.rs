@@ -1,4 +1,4 @@
-//! What is said of a history: counts, and the first examples of each kind of fault.
+//! The report on a history: counts, and the first examples of each kind of fault.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::verify::seen::Place;
 
-/// So many examples of each kind are kept.
+/// Maximum number of examples of each kind.
 const EXAMPLES_MAX: usize = 5;
 
 /// A kind of fault in a history.
@@ -14,30 +14,30 @@ const EXAMPLES_MAX: usize = 5;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HistoryKind {
-    /// An acknowledged event that was never applied and is no dead letter.
+    /// An acknowledged event that was never applied and is not a dead letter.
     Lost,
-    /// An event of an emit that certainly was not done, and that came.
+    /// An event that came although its emit certainly failed.
     Undone,
     /// One event under two ids.
     Doubled,
     /// Two events under one id.
     IdReused,
-    /// An event applied in another order than that of the emits, or one that came only after a
-    /// later one was applied.
+    /// An event applied out of the order of the emits, or one that came only after a later one was
+    /// applied.
     Reordered,
-    /// A second event after the same `prev`, unless that is 0, or an id that came with two
-    /// different ones.
+    /// A second event after the same `prev`, unless that is 0; or an id that came with two
+    /// different `prev`.
     Forked,
     /// An event whose `prev` never came: the chain has a gap, or does not start at 0.
     Gap,
-    /// An event that nobody emitted, or for another object, or that came before it was emitted.
+    /// An event that nobody emitted, or that came for another object or before its emit.
     Unexpected,
-    /// A line that contradicts another one, or whose numbers cannot be an event's.
+    /// A line that contradicts another one, or whose numbers are invalid for an event.
     Malformed,
 }
 
 impl HistoryKind {
-    /// Every kind, the gravest first.
+    /// All kinds, the most serious first.
     pub const ALL: [Self; 9] = [
         Self::Lost,
         Self::Undone,
@@ -67,17 +67,17 @@ impl fmt::Display for HistoryKind {
     }
 }
 
-/// One fault, and where to see it.
+/// One fault, and its place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct HistoryExample {
-    /// Its kind.
+    /// Kind of the fault.
     pub kind: HistoryKind,
     /// The file.
     pub file: String,
     /// The line, counted from 1.
     pub line: u32,
-    /// What is wrong there, in one line.
+    /// Description of the fault, in one line.
     pub what: String,
 }
 
@@ -85,32 +85,32 @@ pub struct HistoryExample {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct HistoryReport {
-    /// Events that were emitted, whatever became of it.
+    /// Number of emitted events, with any outcome.
     pub events: u64,
     /// Events whose emit was acknowledged.
     pub ok: u64,
-    /// Events whose emit certainly was not done.
+    /// Events whose emit certainly failed.
     pub failed: u64,
-    /// Events whose emit nobody knows about, those without any answer included.
+    /// Events whose emit has an unknown outcome, including those without any reply.
     pub unknown: u64,
-    /// Those of them that came.
+    /// Events among `unknown` that came.
     pub unknown_came: u64,
     /// Different events that the receiver applied.
     pub applied: u64,
-    /// Objects with at least one of them.
+    /// Objects with at least one applied event.
     pub objects: u64,
-    /// Events that the receiver got again under the same id. Its rule drops them.
+    /// Arrivals of an event again under the same id. The receiver's rule drops them.
     pub duplicates: u64,
-    /// How often the chain of an object began anew, with `prev` 0, because the object had been
-    /// forgotten. No fault, where anybody forgets objects.
+    /// Number of times that an object's chain began anew, with `prev` 0, because the object was
+    /// forgotten. Not a fault if objects are forgotten.
     pub anew: u64,
     /// Dead letters.
     pub dead: u64,
-    /// Acknowledged events that Redis lost in a declared window; only where the history is judged
-    /// as lossy.
+    /// Acknowledged events that Redis lost in a declared window. Counted only if the history is
+    /// judged as lossy.
     pub lost_by_redis: u64,
-    /// Events that came again under a new id because Redis had lost that they were delivered; the
-    /// same.
+    /// Events that came again under a new id because Redis had lost their delivery. Counted only if
+    /// the history is judged as lossy.
     pub redelivered: u64,
     /// The faults.
     pub faults: Faults,
@@ -119,18 +119,18 @@ pub struct HistoryReport {
 }
 
 impl HistoryReport {
-    /// How many faults of a kind there are.
+    /// Returns the number of faults of a kind.
     pub fn count(&self, kind: HistoryKind) -> u64 {
         self.faults.0[kind as usize]
     }
 
-    /// Whether nothing is broken.
+    /// Returns whether there is no fault.
     pub fn is_clean(&self) -> bool {
         self.faults.0.iter().all(|count| *count == 0)
     }
 }
 
-/// Counts by kind; written as an object with a member for each.
+/// Counts by kind; serialized as an object with a member for each kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Faults([u64; HistoryKind::ALL.len()]);
 
@@ -140,7 +140,7 @@ impl Serialize for Faults {
     }
 }
 
-/// Faults as they are found.
+/// The faults found so far.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     counts: Faults,

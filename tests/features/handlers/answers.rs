@@ -1,4 +1,4 @@
-//! Handlers: what becomes of their answers, which events they are given, and when they are cut off.
+//! Handlers: the effect of their results, the events they receive, and their cancellation.
 #![cfg(feature = "worker")]
 
 use std::future::pending;
@@ -14,7 +14,7 @@ use crate::support::console::{Console, PATIENCE};
 use crate::support::running::start;
 use crate::support::{Redis, control, until};
 
-/// What handlers have done, in the order in which they did it.
+/// Records of handlers, in order.
 #[derive(Clone, Default)]
 struct Journal(Arc<Mutex<Vec<String>>>);
 
@@ -35,7 +35,7 @@ impl Journal {
         until(&format!("{count} times {line:?}"), PATIENCE, async || (self.count(line) >= count).then_some(())).await;
     }
 
-    /// A handler that notes the event, and succeeds.
+    /// Returns a handler that records the event, and succeeds.
     fn notes(&self, name: &'static str) -> impl Handler<Value> {
         let journal = self.clone();
         move |_: Value, cx: HandlerContext| {
@@ -48,7 +48,7 @@ impl Journal {
     }
 }
 
-/// Notes that it was dropped.
+/// Records its drop.
 struct Dropped(Journal);
 
 impl Drop for Dropped {
@@ -57,8 +57,8 @@ impl Drop for Dropped {
     }
 }
 
-/// Never ends by itself before its run `ends_at`, which succeeds. Notes each attempt, that its
-/// future was dropped, and that its token fired.
+/// A handler that ends only in its run `ends_at`, with success. Records each attempt, the drop of
+/// its future, and the firing of its token.
 struct Endless {
     journal: Journal,
     ends_at: usize,
@@ -93,8 +93,8 @@ async fn finished(console: &Console, object: &str) -> Vec<String> {
     fields
 }
 
-/// A handler for all events is given those without a type, too, and of those with one, beside the
-/// handlers for it.
+/// A handler for all events also receives events without a type. It runs beside the handlers
+/// registered for a type.
 #[tokio::test]
 async fn a_catch_all_runs_for_every_event_beside_the_handlers_for_its_type() {
     let redis = Redis::start();
@@ -115,9 +115,9 @@ async fn a_catch_all_runs_for_every_event_beside_the_handlers_for_its_type() {
     assert_eq!(console.dead().await.len(), 0);
 }
 
-/// After its timeout the future of a handler is dropped and its token fires; it has failed for a
-/// time, what another handler of the event has finished is kept, and the worker goes on with other
-/// objects. A timeout of its own goes before that of the set.
+/// After its timeout the future of a handler is dropped and its token fires. This is a transient
+/// failure; the successes of other handlers are kept, and the worker continues with other objects.
+/// A handler's own timeout overrides that of the set.
 #[tokio::test]
 async fn what_takes_too_long_is_cut_off_and_what_others_have_finished_is_kept() {
     let redis = Redis::start();
@@ -151,9 +151,9 @@ async fn what_takes_too_long_is_cut_off_and_what_others_have_finished_is_kept() 
     assert_eq!((journal.count("dropped"), console.dead().await.len()), (1, 0));
 }
 
-/// Where the lease is lost, by a lapse or to another process, and where the worker is stopped at
-/// once, the token fires and the future is dropped. None of that is an attempt: the event runs
-/// again under the same number.
+/// If the lease is lost, by a lapse or to another process, or the worker is stopped at once, the
+/// token fires and the future is dropped. None of these is an attempt: the event runs again under
+/// the same attempt number.
 #[tokio::test]
 async fn a_handler_is_cut_off_where_the_lease_is_lost_or_the_worker_stops_at_once() {
     for how in ["lapse", "takeover", "stop"] {
@@ -193,12 +193,12 @@ async fn a_handler_is_cut_off_where_the_lease_is_lost_or_the_worker_stops_at_onc
     }
 }
 
-/// A handler whose result means a failure has completed; one that fails for ever ends the event
-/// with the errors of all; attempts that are used up end it as the policy says. Of each the log has
-/// one row.
+/// A handler whose result means a failure has still completed. A handler that fails for good ends
+/// the event with the errors of all handlers. Used-up attempts end it as the policy says. The log
+/// has one row for each.
 #[tokio::test]
 async fn what_becomes_of_an_event_is_logged_with_the_errors_of_its_handlers() {
-    /// What a payment may come to.
+    /// The possible results of a payment.
     enum Payment {
         Declined,
     }
@@ -251,9 +251,9 @@ async fn what_becomes_of_an_event_is_logged_with_the_errors_of_its_handlers() {
     assert_eq!(console.dead().await.len(), 1);
 }
 
-/// Handlers named any number of subtasks. Redis read all of them in the call that ended the event:
-/// 100,000 took 121 ms, in which it did nothing else. One name above the limit is refused without
-/// running. Subtasks that are done stay done, also for a retry.
+/// Story: handlers named any number of subtasks, and Redis read all of them in the call that ended
+/// the event: 100,000 took 121 ms, in which it did nothing else. Now the first name above the limit
+/// is refused without running. Finished subtasks stay finished, even for a retry.
 #[tokio::test]
 async fn one_subtask_above_the_limit_is_refused() {
     let redis = Redis::start();
@@ -300,7 +300,7 @@ async fn one_subtask_above_the_limit_is_refused() {
     console.emit("work:1", "{}").await;
     let why = "retry: names_one_more: the handlers of one event name at most 1000 subtasks";
     assert!(console.until_held("work:1", why).await.ends_with(r#"refused: "one more""#));
-    // With the event's id and the handler that has succeeded.
+    // These include the event's id and the successful handler.
     assert_eq!(finished(&console, "work:1").await.len(), SUBTASKS_MAX + 2);
     console.release("work:1").await;
     console.until_at_rest().await;

@@ -1,5 +1,5 @@
-//! What handlers have finished of an event: it stays finished while the others run again, and goes
-//! with the event.
+//! Finished handlers of an event: they stay finished while the others run again, and the record is
+//! deleted with the event.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::support::recorder::Gate;
 use crate::support::running::start;
 use crate::support::{Redis, until};
 
-/// What is finished of an event stays finished while the others of it are tried again, and is gone
-/// with the event.
+/// Finished handlers of an event stay finished while the others are retried. The record is gone
+/// when the event is finalized.
 #[tokio::test]
 async fn two_handlers_succeed_and_one_is_transient_only_that_one_runs_again() {
     let redis = Redis::start();
@@ -40,13 +40,13 @@ async fn two_handlers_succeed_and_one_is_transient_only_that_one_runs_again() {
     expected.extend(["first 2", "second 2", "third 2", "third 2", "third 2", "third 2"]);
     expected.sort_unstable();
     assert_eq!(journal.sorted(), expected);
-    // In order: the second event waits until all handlers of the first one have succeeded.
+    // In order: the second event waits until all handlers of the first have succeeded.
     assert_eq!(journal.lines().iter().position(|line| line.ends_with(" 2")), Some(6));
     assert_eq!(console.number(&console.keys.last_event_id("work:1")).await, 2);
 }
 
-/// The worker dies in the middle of the first of three events, of which one handler has succeeded:
-/// another worker runs the other one again, and only then the events that follow.
+/// The worker dies in the first of three events, of which one handler has succeeded. Another worker
+/// runs the other handler again, and only then the events behind it.
 #[tokio::test]
 async fn an_event_whose_worker_dies_runs_again_ahead_of_its_objects_later_events() {
     let redis = Redis::start();
@@ -78,8 +78,8 @@ async fn an_event_whose_worker_dies_runs_again_ahead_of_its_objects_later_events
     assert_eq!(journal.lines(), expected);
 }
 
-/// The worker dies in the middle of the second event of a batch, of which something is kept: the
-/// first one is finished and does not run again.
+/// The worker dies in the second event of a batch, of which a record exists. The first event is
+/// finished and does not run again.
 #[tokio::test]
 async fn the_events_before_the_one_under_way_do_not_run_again() {
     let redis = Redis::start();
@@ -114,8 +114,8 @@ async fn the_events_before_the_one_under_way_do_not_run_again() {
     assert_eq!(runs, [1, 1, 1, 2, 1, 1], "{:?}", journal.lines());
 }
 
-/// A subtask that has succeeded does not run again where its handler does, nor in another worker;
-/// one that has failed does.
+/// A successful subtask does not run again when its handler does, not even in another worker. A
+/// failed subtask does.
 #[tokio::test]
 async fn a_subtask_succeeds_once() {
     let redis = Redis::start();
@@ -156,8 +156,7 @@ async fn a_subtask_succeeds_once() {
     assert_eq!(journal.lines(), expected);
 }
 
-/// Two handlers of an event name the same subtask: one runs it, and the other one knows that it is
-/// done.
+/// Two handlers of an event name the same subtask: one runs it, and the other one sees it as done.
 #[tokio::test]
 async fn a_subtask_is_one_for_all_handlers_of_an_event() {
     let redis = Redis::start();
@@ -188,8 +187,8 @@ async fn a_subtask_is_one_for_all_handlers_of_an_event() {
     assert_eq!(journal.sorted(), ["1 false", "1 true", "2 false", "2 true"]);
 }
 
-/// The lease lapses while a handler runs; the process attaches again and gets the batch under the
-/// tag it had: what has finished stays finished.
+/// The lease lapses while a handler runs. The process attaches again and gets the batch under the
+/// same tag, so finished handlers stay finished.
 #[tokio::test]
 async fn what_is_finished_stays_finished_after_a_lapse() {
     let redis = Redis::start();
@@ -218,7 +217,7 @@ async fn what_is_finished_stays_finished_after_a_lapse() {
     assert_eq!(journal.count("quick 1"), 1, "{:?}", journal.lines());
 }
 
-/// Redis closes every connection while handlers run: what they finish is kept over a new one.
+/// Redis closes every connection while handlers run: their success is recorded over a new one.
 #[tokio::test]
 async fn what_is_finished_is_kept_over_a_new_connection() {
     let redis = Redis::start();
@@ -255,8 +254,7 @@ async fn what_is_finished_is_kept_over_a_new_connection() {
     worker.finish().await;
 }
 
-/// A key of a wrong type in the place of what is finished holds back the event it belongs to, and
-/// says so.
+/// A wrong type of the key for finished handlers holds the event and is reported.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_is_named() {
     let redis = Redis::start();
@@ -286,8 +284,8 @@ async fn a_key_of_a_wrong_type_is_named() {
     worker.finish().await;
 }
 
-/// A worker with another sink takes the object over: what handlers had finished goes with the event
-/// all the same.
+/// A worker with another sink takes over the object: the record of finished handlers is deleted
+/// with the event.
 #[tokio::test]
 async fn another_sink_leaves_nothing_behind() {
     let redis = Redis::start();
@@ -310,8 +308,8 @@ async fn another_sink_leaves_nothing_behind() {
     other.finish().await;
 }
 
-/// What is done of a batch of slow events is committed while it goes on: a crash does not make all
-/// of them run again.
+/// Finished events of a slow batch are committed while it continues, so that a crash does not rerun
+/// all of them.
 #[tokio::test]
 async fn a_long_batch_is_committed_in_parts() {
     let redis = Redis::start();
@@ -322,7 +320,7 @@ async fn a_long_batch_is_committed_in_parts() {
         let gate = opens.clone();
         async move {
             match cx.id() {
-                // Longer than what is done is kept back.
+                // Longer than finished events are held back from a commit.
                 1 => tokio::time::sleep(Duration::from_millis(120)).await,
                 2 => gate.pass().await,
                 _ => {}

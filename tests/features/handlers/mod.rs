@@ -1,4 +1,4 @@
-//! Handlers: which run, which run again, and what becomes of the event.
+//! Handlers: the ones that run, the ones that run again, and the result of the event.
 #![cfg(feature = "worker")]
 
 mod answers;
@@ -25,7 +25,7 @@ impl EventType for Moved {
     const TYPE: &'static str = "moved";
 }
 
-/// What handlers have done, in the order in which they did it.
+/// Records of handlers, in order.
 #[derive(Clone, Default)]
 struct Journal(Arc<Mutex<Vec<String>>>);
 
@@ -38,7 +38,7 @@ impl Journal {
         self.0.lock().expect("no panic").clone()
     }
 
-    /// What was noted, sorted: handlers of one event run at the same time.
+    /// Returns the records, sorted, because handlers of one event run at the same time.
     fn sorted(&self) -> Vec<String> {
         let mut lines = self.lines();
         lines.sort();
@@ -53,7 +53,7 @@ impl Journal {
         until(&format!("{count} times {line:?}"), PATIENCE, async || (self.count(line) >= count).then_some(())).await;
     }
 
-    /// A handler that notes that it ran, and succeeds.
+    /// Returns a handler that records its run, and succeeds.
     fn notes(&self, name: &'static str) -> impl Handler<serde_json::Value> {
         let journal = self.clone();
         move |_: serde_json::Value, cx: HandlerContext| {
@@ -65,7 +65,7 @@ impl Journal {
         }
     }
 
-    /// One that notes that it ran, and answers what `answer` makes of it.
+    /// Returns a handler that records its run, and returns the result of `answer`.
     fn answers(
         &self,
         name: &'static str,
@@ -92,7 +92,7 @@ async fn handled(console: &Console, object: &str) -> Vec<String> {
     fields
 }
 
-/// One that never will succeed ends the event, with the errors of all; nothing of it runs again.
+/// An unrecoverable handler ends the event with the errors of all handlers. No handler runs again.
 #[tokio::test]
 async fn an_unrecoverable_beside_a_transient_the_transient_never_runs_again() {
     let redis = Redis::start();
@@ -115,7 +115,7 @@ async fn an_unrecoverable_beside_a_transient_the_transient_never_runs_again() {
     assert_eq!(error.as_deref(), Some("down: no route; bad: no such place"));
 }
 
-/// Whoever claims the object runs the handlers; all others have nothing to do.
+/// Only the process that claims the object runs the handlers.
 #[tokio::test]
 async fn ten_worker_processes_one_event_one_run() {
     let redis = Redis::start();
@@ -133,8 +133,8 @@ async fn ten_worker_processes_one_event_one_run() {
     assert_eq!(journal.lines(), ["one 1"]);
 }
 
-/// A panic and a handler that takes too long are failures for a time; the worker goes on, and what
-/// the handler has started elsewhere is told.
+/// A panic and a timeout are transient failures. The worker continues, and tasks that the handler
+/// has started are cancelled by its token.
 #[tokio::test]
 async fn a_panic_and_a_timeout_are_transient() {
     let redis = Redis::start();
@@ -177,7 +177,7 @@ async fn a_panic_and_a_timeout_are_transient() {
     worker.finish().await;
 }
 
-/// What a handler cannot read it will never be able to read.
+/// An event that a handler cannot deserialize is unrecoverable.
 #[tokio::test]
 async fn an_event_that_does_not_deserialize_is_unrecoverable() {
     let redis = Redis::start();
@@ -203,7 +203,7 @@ async fn an_event_that_does_not_deserialize_is_unrecoverable() {
     assert_eq!(journal.lines(), ["here"]);
 }
 
-/// Three policies for what nobody takes; a handler for all others takes it.
+/// There are three policies for an event without a handler. A catch-all handler takes such events.
 #[tokio::test]
 async fn an_event_without_a_handler_goes_as_the_policy_says() {
     let redis = Redis::start();
@@ -244,8 +244,8 @@ async fn an_event_without_a_handler_goes_as_the_policy_says() {
     assert_eq!(journal.lines(), ["other 4", "moved 5"]);
 }
 
-/// The wait that a handler names is the wait; the longest of several. When the attempts are used
-/// up, the policy says what becomes of the event.
+/// The wait that a handler requests is used; of several, the longest. When the attempts are used
+/// up, the policy decides.
 #[tokio::test]
 async fn the_longest_wait_asked_for_counts_and_attempts_end() {
     let redis = Redis::start();
@@ -274,7 +274,7 @@ async fn the_longest_wait_asked_for_counts_and_attempts_end() {
     assert_eq!((log, console.dead().await.len()), (1, 0));
 }
 
-/// A handler of its own type, with a timeout of its own; what it is told.
+/// A handler of its own type, with its own timeout, and the data in its context.
 #[tokio::test]
 async fn a_handler_is_told_what_it_handles() {
     struct Store(Journal);
@@ -310,7 +310,7 @@ async fn a_handler_is_told_what_it_handles() {
     assert_eq!(journal.lines(), ["work:1 1 0 moved here 1", "work:1 2 1 moved there 1"]);
 }
 
-/// What cannot be used is refused when the set is made, by its name.
+/// An invalid set is refused when it is built, with the name of the fault.
 #[test]
 fn a_set_that_cannot_be_used_is_refused() {
     let journal = Journal::default();
@@ -327,8 +327,8 @@ fn a_set_that_cannot_be_used_is_refused() {
     }
 }
 
-/// The example does what it says: one event is a dead letter, all others are delivered, with the
-/// one that is emitted.
+/// The example works as stated: one event is a dead letter, all others are delivered, including the
+/// emitted one.
 #[tokio::test]
 async fn the_example_runs() {
     let redis = Redis::start();

@@ -1,4 +1,4 @@
-//! The lists: why objects are held, and under which rules they are paused.
+//! The lists: reasons of held objects, and rules of paused ones.
 
 use seriatim::control::held::{HeldObject, WaitsFor};
 use seriatim::control::rules::Kind;
@@ -21,7 +21,7 @@ async fn listed(state: &mut State, until_released: bool, per_page: usize) -> Vec
     }
 }
 
-/// The list says of each object what it waits for, until when, with which numbers and which error.
+/// The list shows for each object its reason, due time, numbers and last error.
 #[tokio::test]
 async fn the_list_says_why_an_object_waits() {
     let (_redis, mut state) = clean().await;
@@ -44,14 +44,14 @@ async fn the_list_says_why_an_object_waits() {
     assert_eq!((all[4].attempts, all[4].crashes, all[4].why.as_str()), (3, 1, "attempts: failed 3 times, at last: down"));
     let waiting: Vec<_> = listed(&mut state, true, 100).await.into_iter().map(|held| held.object).collect();
     assert_eq!(waiting, ["work:10", "work:7"]);
-    // In pages of any size they are the same.
+    // Pages of any size give the same list.
     for per_page in 1..4 {
         assert_eq!(listed(&mut state, false, per_page).await, all);
         assert_eq!(listed(&mut state, true, per_page).await.len(), 2);
     }
 }
 
-/// An object that goes on between two pages takes no other one with it.
+/// If an object leaves the list between two pages, no other one is missed.
 #[tokio::test]
 async fn a_page_goes_on_behind_an_object_that_is_gone() {
     let redis = Redis::start();
@@ -68,7 +68,7 @@ async fn a_page_goes_on_behind_an_object_that_is_gone() {
     assert_eq!(rest, ["o2", "o1", "o3", "o4", "o5"]);
 }
 
-/// A batch of a wrong type, or numbers of one, are no reason to show nothing.
+/// A batch or numbers of a wrong type do not stop the list.
 #[tokio::test]
 async fn the_list_goes_on_beside_wrong_types() {
     let (_redis, mut state) = clean().await;
@@ -82,7 +82,7 @@ async fn the_list_goes_on_beside_wrong_types() {
     assert_eq!(shown, [("work:5", Some(15), 0), ("work:8", None, 0), ("work:6", None, 1), ("work:7", None, 0)]);
 }
 
-/// The paused objects, in pages of this size.
+/// Returns the paused objects, read in pages of this size.
 async fn listed_paused(state: &mut State, per_page: usize) -> Vec<HeldObject> {
     let keys = state.keys.clone();
     let (mut all, mut after): (Vec<HeldObject>, _) = (Vec::new(), None);
@@ -97,8 +97,8 @@ async fn listed_paused(state: &mut State, per_page: usize) -> Vec<HeldObject> {
     }
 }
 
-/// A paused object is told with every rule that is over it, blocks first, and with the event it has
-/// in hand.
+/// A paused object is listed with every rule that matches it, blocks first, and with the first
+/// event of its batch.
 #[tokio::test]
 async fn the_list_says_under_which_rules_an_object_is_paused() {
     let redis = Redis::start();
@@ -139,12 +139,12 @@ async fn the_list_says_under_which_rules_an_object_is_paused() {
     }
     // None of them waits for a time or an operator.
     assert_eq!(listed(&mut state, false, 100).await, []);
-    // A page goes on behind an object that is gone.
+    // A page continues behind an object that is gone.
     let second = control(&state.conn, &keys).paused(None, 2).await.expect("a page").next;
     state.run("ZREM", &[&keys.objects_paused(), "a:1:x"]).await;
     let rest = control(&state.conn, &keys).paused(second.as_ref(), 2).await.expect("a page").objects;
     assert_eq!(rest, all[2..4]);
-    // Beside wrong types it goes on: of a batch, of numbers, of the rules.
+    // It continues despite wrong types of a batch, numbers, and the rules.
     for key in [keys.events_held("a:2"), keys.events_held_id("a:2"), keys.event_rules()] {
         state.run("DEL", &[&key]).await;
         state.run("SADD", &[&key, "wrong"]).await;

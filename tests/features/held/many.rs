@@ -1,5 +1,5 @@
-//! Many held objects released at once. After an outage of a sink an operator once had to release
-//! each by its name.
+//! Releasing many held objects at once. Story: after an outage of a sink an operator had to release
+//! each object by name.
 #![cfg(feature = "cli")]
 
 use std::process::{Command, Output};
@@ -33,16 +33,16 @@ async fn empty() -> (Redis, State) {
     (redis, state)
 }
 
-/// The objects that are not due yet, by name.
+/// Returns the names of the objects that are not due yet.
 async fn waiting(redis: &Redis) -> Vec<String> {
     let mut objects: Vec<String> = redis.console().await.run(&["ZRANGEBYSCORE", &redis.keys().objects_held(), "2", "inf"]).await;
     objects.sort();
     objects
 }
 
-/// Released by name, by reason, by both, and all; a paused object stays, and one that is due is
-/// only counted. Each release is kept with its object, id and reason, and one marker of each step
-/// wakes a worker.
+/// Objects are released by prefix, by reason, by both, or all. A paused object stays, and a due one
+/// is only counted. Each release is recorded with its object, id and reason, and one marker per
+/// step wakes a worker.
 #[tokio::test]
 async fn held_objects_are_released_by_prefix_by_reason_and_all() {
     let (redis, mut state) = empty().await;
@@ -61,7 +61,7 @@ async fn held_objects_are_released_by_prefix_by_reason_and_all() {
     {
         state.hold(object, due, &["{}"], &format!("{} 1 1 0 {why}", at + 1)).await;
     }
-    // A rule holds this one; in objects.held it is by mistake only.
+    // A rule holds this object; its entry in objects.held is a mistake.
     state.rule("pause work:9", "1 0 0 3 0 adanot yet", "never").await;
     state.run("SET", &[&keys.event_worker("work:9"), "held"]).await;
     state.run("ZADD", &[&keys.objects_paused(), "0", "work:9"]).await;
@@ -82,7 +82,7 @@ async fn held_objects_are_released_by_prefix_by_reason_and_all() {
         redis.console().await.held_id("work:2").await.as_deref(),
         Some("2 1 1 0 attempts: failed 3 times, at last: connection refused")
     );
-    // Plain text, no pattern.
+    // Plain text, not a pattern.
     assert_eq!(done(&redis, &["--why", "50% [off]"]), "1 released\n");
     assert_eq!(done(&redis, &["--why", "connection refused"]), "2 released, 1 were due already\n");
     assert_eq!(waiting(&redis).await, ["page:2", "work:3", "work:9"]);
@@ -95,8 +95,8 @@ async fn held_objects_are_released_by_prefix_by_reason_and_all() {
     redis.console().await.check().await;
 }
 
-/// Thousands are released in bounded steps, of which the library tells; a call that is made again
-/// finds nothing to do.
+/// Thousands are released in bounded steps, which the library reports. A repeated call finds
+/// nothing to do.
 #[tokio::test]
 async fn thousands_are_released_in_steps() {
     let (redis, mut state) = empty().await;
@@ -124,7 +124,8 @@ async fn thousands_are_released_in_steps() {
     redis.console().await.check().await;
 }
 
-/// The script judges each object itself, for what the caller has read of it may be over.
+/// The script checks each object itself, because the state that the caller has read may have
+/// changed.
 #[tokio::test]
 async fn each_object_is_judged_in_the_step_that_releases_it() {
     let (redis, mut state) = empty().await;
@@ -141,7 +142,7 @@ async fn each_object_is_judged_in_the_step_that_releases_it() {
     redis.console().await.check().await;
 }
 
-/// Whatever stands in the way is noticed before anything is done.
+/// Every obstacle is found before anything is done.
 #[tokio::test]
 async fn what_stands_in_the_way_is_told_first() {
     let redis = Redis::own(&[]);
@@ -168,9 +169,9 @@ async fn what_stands_in_the_way_is_told_first() {
         &["work:1", "--all"],
         &["work:1", "--until-released"],
         &["--all", "--prefix", "work:"],
-        // A variable of a shell that is unset.
+        // A shell variable that is unset.
         &["--prefix", ""],
-        // As a pause would be written.
+        // Written like the selector of a pause.
         &["--prefix", "work:*"],
         &["--why", ""],
     ] {

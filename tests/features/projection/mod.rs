@@ -1,4 +1,4 @@
-//! Projections: folds over the event log that apply each row once, wherever they are killed.
+//! Projections: folds over the event log that apply each row once, even if they are killed.
 #![cfg(feature = "cli")]
 
 mod store;
@@ -23,7 +23,7 @@ use crate::support::{Redis, control};
 
 const LEASE: Duration = Duration::from_secs(600);
 
-/// The ids of all rows, in the order in which they were applied.
+/// A projection of the ids of all rows, in the order of application.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Ids(Vec<u64>);
 
@@ -49,7 +49,7 @@ async fn open(redis: &Redis, gaps: Gaps) -> Result<Ran, ProjectionError> {
     Runner::open(store(redis).await, control(&redis.connect().await, redis.keys()), LEASE, gaps).await
 }
 
-/// Rows with these ids.
+/// Adds rows with these ids to the log.
 async fn log(state: &mut State, ids: impl IntoIterator<Item = u64>) {
     let mut fill = redis::pipe();
     for id in ids {
@@ -58,7 +58,7 @@ async fn log(state: &mut State, ids: impl IntoIterator<Item = u64>) {
     fill.query_async::<()>(&mut state.conn).await.expect("logged");
 }
 
-/// Steps until there is nothing more; answers how many rows were applied.
+/// Runs steps until no row is left. Returns the number of rows applied.
 async fn catch_up(runner: &mut Ran) -> usize {
     let mut applied = 0;
     loop {
@@ -70,7 +70,7 @@ async fn catch_up(runner: &mut Ran) -> usize {
     }
 }
 
-/// The saved state.
+/// Returns the saved state.
 fn state_of<S: Store>(runner: &Runner<Ids, S>) -> &Ids {
     runner.projection().expect("the state is the saved one")
 }
@@ -79,8 +79,7 @@ fn ids(range: std::ops::RangeInclusive<u64>) -> Vec<u64> {
     range.collect()
 }
 
-/// Rows are applied in their order, page after page; another process goes on where the one before
-/// was.
+/// Rows are applied in order, page after page. Another process continues at the saved position.
 #[tokio::test]
 async fn a_projection_applies_the_log_in_order_and_goes_on_where_it_was() {
     let (redis, mut state) = empty().await;
@@ -98,7 +97,7 @@ async fn a_projection_applies_the_log_in_order_and_goes_on_where_it_was() {
     assert_eq!((runner.position().rows, runner.position().missed), (260, 0));
 }
 
-/// Built anew from the beginning it is the same.
+/// A rebuild from the beginning gives the same state.
 #[tokio::test]
 async fn a_projection_is_rebuilt_from_the_start() {
     let (redis, mut state) = empty().await;
@@ -110,7 +109,7 @@ async fn a_projection_is_rebuilt_from_the_start() {
     assert_eq!(catch_up(&mut runner).await, 120);
     assert_eq!(state_of(&runner).0, ids(1..=120));
     runner.close().await.expect("closed");
-    // A state of another version stands in the way of nothing but itself.
+    // A state of another version prevents opening, but not a rebuild.
     let key = redis.keys().event_projection("ids");
     state.run("SET", &[&key, "no JSON"]).await;
     assert!(matches!(open(&redis, Gaps::Refuse).await, Err(ProjectionError::State(_))));
@@ -120,7 +119,7 @@ async fn a_projection_is_rebuilt_from_the_start() {
     assert_eq!(catch_up(&mut runner).await, 120);
 }
 
-/// One process runs it. Who has lost it writes nothing, however late it comes.
+/// One process runs a projection. A process that has lost it writes nothing, however late.
 #[tokio::test]
 async fn one_process_runs_a_projection_and_who_has_lost_it_writes_nothing() {
     let (redis, mut state) = empty().await;
@@ -141,8 +140,8 @@ async fn one_process_runs_a_projection_and_who_has_lost_it_writes_nothing() {
     assert!(matches!(second.step().await, Err(ProjectionError::Lost)), "also with nothing to do");
 }
 
-/// After a save that was refused, `projection()` was once a page ahead of `position()`: whoever
-/// showed both showed rows twice or too early. Now there is no state until it is loaded again.
+/// Story: after a refused save, `projection()` was once a page ahead of `position()`. Users of both
+/// showed rows twice or too early. Now there is no state until it is loaded again.
 #[tokio::test]
 async fn after_an_error_there_is_no_state_beyond_the_position() {
     let (redis, mut state) = empty().await;
@@ -161,8 +160,8 @@ async fn after_an_error_there_is_no_state_beyond_the_position() {
     assert_eq!((state_of(&runner).0.clone(), runner.position().rows), (ids(1..=9), 9));
 }
 
-/// Rows that are gone before they were applied are an error with their number, or counted; never
-/// passed over in silence.
+/// Rows trimmed before they were applied are an error with their number, or counted; never skipped
+/// silently.
 #[tokio::test]
 async fn rows_trimmed_away_unseen_are_told() {
     let (redis, mut state) = empty().await;
@@ -173,7 +172,7 @@ async fn rows_trimmed_away_unseen_are_told() {
     log(&mut state, 51..=55).await;
     let key = redis.keys().event_log();
     state.run("XTRIM", &[&[key.as_str()], &trim[..]].concat()).await;
-    // What went had been applied.
+    // The trimmed rows had been applied.
     assert_eq!(catch_up(&mut runner).await, 5);
     log(&mut state, 56..=80).await;
     state.run("XTRIM", &[&[key.as_str()], &trim[..]].concat()).await;
@@ -186,7 +185,7 @@ async fn rows_trimmed_away_unseen_are_told() {
     assert_eq!(catch_up(&mut runner).await, 10);
     assert_eq!((runner.position().missed, runner.position().rows), (15, 80));
     assert_eq!(state_of(&runner).0, [ids(1..=55), ids(71..=80)].concat());
-    // All that is left is gone, too.
+    // All remaining rows are trimmed, too.
     log(&mut state, 81..=82).await;
     state.run("XTRIM", &[&key, "MAXLEN", "0"]).await;
     assert_eq!(catch_up(&mut runner).await, 0);
@@ -196,7 +195,7 @@ async fn rows_trimmed_away_unseen_are_told() {
     assert_eq!(runner.position().missed, 82);
 }
 
-/// A log that was deleted, or of which rows were taken out by hand, is not the one that was read.
+/// A log that was deleted, or lost rows by hand, is not the one read before.
 #[tokio::test]
 async fn a_log_that_is_another_one_is_told() {
     for delete in [true, false] {
@@ -218,7 +217,7 @@ async fn a_log_that_is_another_one_is_told() {
     }
 }
 
-/// It runs until it is stopped, takes in what comes meanwhile, and leaves the name to others.
+/// It runs until it is stopped, applies new rows meanwhile, and then releases the name.
 #[tokio::test]
 async fn a_projection_runs_until_it_is_stopped() {
     let (redis, mut state) = empty().await;
@@ -238,7 +237,7 @@ async fn a_projection_runs_until_it_is_stopped() {
     assert_eq!(state_of(&open(&redis, Gaps::Refuse).await.expect("free")).0, applied);
 }
 
-/// A name whose lease is over is taken, and each step lengthens the lease.
+/// A name whose lease has ended can be taken, and each step renews the lease.
 #[tokio::test]
 async fn each_step_keeps_the_name_for_a_lease() {
     let (redis, mut state) = empty().await;
@@ -294,7 +293,7 @@ async fn a_name_is_one_word() {
     }
 }
 
-/// How far a projection is behind is in the statistics.
+/// The statistics show how far a projection is behind.
 #[tokio::test]
 async fn the_lag_is_in_the_statistics() {
     let (redis, mut state) = empty().await;
@@ -313,7 +312,7 @@ async fn the_lag_is_in_the_statistics() {
     assert!(shown.contains("projection    ids: 50 rows behind, not running"), "{shown}");
 }
 
-/// A store that fails, or is never heard of again, before or after it has saved.
+/// A store that fails or hangs, before or after it has saved.
 struct Failing {
     store: RedisStore<MultiplexedConnection>,
     calls: Arc<AtomicUsize>,
@@ -352,8 +351,8 @@ impl Store for Failing {
     }
 }
 
-/// Saving fails or is given up, with and without effect: the runner goes on from what is saved, and
-/// no row is there twice or missing.
+/// A save fails or is given up, with and without effect. The runner continues from the saved state,
+/// and no row is missing or applied twice.
 #[tokio::test]
 async fn a_save_of_unknown_effect_applies_no_row_twice() {
     let (redis, mut state) = empty().await;
@@ -374,7 +373,7 @@ async fn a_save_of_unknown_effect_applies_no_row_twice() {
     assert_eq!(state_of(&runner).0, ids(1..=650));
 }
 
-/// Runs in a process of its own, until it is killed: the test below starts it.
+/// Runs in a child process until it is killed; the test below starts it.
 #[tokio::test]
 #[ignore = "the child of a_projection_killed_at_any_point_applies_each_row_once"]
 async fn child() {
@@ -396,8 +395,8 @@ async fn rows_applied(console: &Console) -> u64 {
     position.and_then(|text| Position::of(&text)).map_or(0, |position| position.rows)
 }
 
-/// A process that runs the projection is killed again and again, wherever it is just then, while
-/// rows are written: each is in the state once, in order.
+/// A process that runs the projection is killed repeatedly, at any point, while rows are written.
+/// Each row is in the state once, in order.
 #[tokio::test]
 async fn a_projection_killed_at_any_point_applies_each_row_once() {
     let (redis, mut state) = empty().await;
@@ -412,7 +411,7 @@ async fn a_projection_killed_at_any_point_applies_each_row_once() {
             .stderr(Stdio::null())
             .spawn()
             .expect("the test runs");
-        // A round later, a row more is applied when it is killed: not always at the same point.
+        // In each round one more row is applied before the kill, so the point of the kill varies.
         let until_rows = written + 40 * round + 1;
         log(&mut state, written + 1..=written + 700).await;
         written += 700;
@@ -423,7 +422,7 @@ async fn a_projection_killed_at_any_point_applies_each_row_once() {
         child.kill().expect("killed");
         child.wait().expect("reaped");
         killed += usize::from(rows_applied(&console).await < written);
-        // As time would: the lease of the dead is over.
+        // Ends the lease of the dead process, as time would.
         console.run::<u64>(&["DEL", &redis.keys().event_projection_lease("ids")]).await;
     }
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened");
@@ -433,7 +432,7 @@ async fn a_projection_killed_at_any_point_applies_each_row_once() {
     assert!(killed > 0, "none was killed in the middle");
 }
 
-/// Redis does nothing else while it writes a state, so that one of hundreds of megabytes would stop
+/// Redis runs nothing else while it writes a state, so a state of hundreds of megabytes would stop
 /// it.
 #[tokio::test]
 async fn a_state_that_is_too_large_is_refused_and_the_one_before_stays() {

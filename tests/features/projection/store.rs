@@ -1,4 +1,4 @@
-//! A projection whose place and state are kept in a store of its user's own.
+//! A projection whose position and state are in a user's own store.
 #![cfg(feature = "worker")]
 
 use std::convert::Infallible;
@@ -23,8 +23,8 @@ impl Projection for Ids {
     }
 }
 
-/// A table with one row, as a database would have it: the place as text, the state, the token of
-/// who has it, and until when.
+/// A table with one row, as in a database: the position as text, the state, the token of the
+/// process, and the expiry time.
 #[derive(Clone, Default)]
 struct Table(Arc<Mutex<Row>>);
 
@@ -36,7 +36,7 @@ struct Row {
 }
 
 impl Table {
-    /// Does this in one step if the token has the row, and answers whether it has.
+    /// Changes the row in one step if the token has it. Returns whether the token has it.
     fn update(&self, token: &str, change: impl FnOnce(&mut Row)) -> bool {
         let mut row = self.0.lock().expect("no panic");
         let has_it = row.had_by.as_ref().is_some_and(|(by, _)| by == token);
@@ -78,8 +78,8 @@ impl Store for Table {
     }
 }
 
-/// Place and state are saved together there, one process has it, the next one goes on, and Redis
-/// has nothing of it but the log.
+/// The store saves position and state together, one process has it, the next one continues, and
+/// Redis has only the log.
 #[tokio::test]
 async fn a_projection_is_kept_in_a_store_of_its_own() {
     let redis = Redis::start().empty();
@@ -99,7 +99,7 @@ async fn a_projection_is_kept_in_a_store_of_its_own() {
         assert_eq!((&runner.projection().expect("the saved one").0, rows(&table)), (&(1..=last).collect(), Some(last)));
         runner.close().await.expect("closed");
     }
-    // Who has lost it saves nothing.
+    // A process that has lost the projection saves nothing.
     let mut runner: Runner<Ids, _> =
         Runner::open(table.clone(), control(&state.conn, &keys), LEASE, Gaps::Refuse).await.expect("opened");
     table.0.lock().expect("no panic").had_by = None;

@@ -1,4 +1,4 @@
-//! What rules cost where there is none.
+//! The cost of rules if none is set.
 
 use futures_util::StreamExt as _;
 use seriatim::wire::{self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, Report, Suspects};
@@ -6,12 +6,12 @@ use seriatim::wire::{self, Advance, Advanced, Attach, BatchResult, Bounds, Claim
 use super::{Kind, lift, set};
 use crate::support::Redis;
 
-/// An echo of this ends what is looked at.
+/// Text of an ECHO that ends the recorded commands.
 const END: &str = "that was all";
 
-/// Without a rule, each call of a worker asks once whether there is one, however many objects it
-/// commits and claims, and touches nothing else of rules. With one set it asks more; and when the
-/// last one has gone, it is as before.
+/// Without a rule, each call of a worker checks once whether there is one, for any number of
+/// objects, and reads no other key of rules. With a rule it reads more. After the last rule is
+/// gone, the cost is as before.
 #[tokio::test]
 async fn without_rules_a_call_asks_once_whether_there_is_one() {
     const SLOTS: usize = 8;
@@ -50,7 +50,7 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
         }
         let client = redis::Client::open(redis.url()).expect("a URL");
         let monitor = client.get_async_monitor().await.expect("a monitor");
-        // Claims, commits and goes on, and commits the last ones.
+        // Calls that claim, commit and go on, and commit the last events.
         let mut reports: Vec<Option<Report>> = vec![None; SLOTS];
         let (mut calls, mut sent) = (0, 0);
         loop {
@@ -79,7 +79,7 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
         let _: String = console.run(&["ECHO", END]).await;
         let ran: Vec<String> =
             monitor.into_on_message().take_while(|line: &String| std::future::ready(!line.contains(END))).collect().await;
-        // The text of the script, where it is loaded, is no command of a script.
+        // The text of the script in SCRIPT LOAD is not a command of a script.
         let in_script = ran.iter().filter(|line| line.contains(" lua] "));
         let of_rules: Vec<_> =
             in_script.filter(|line| line.contains(&keys.event_rules()) || line.contains(&keys.objects_paused())).collect();
@@ -87,7 +87,7 @@ async fn without_rules_a_call_asks_once_whether_there_is_one() {
         counted.push((of_rules.len(), of_rules.iter().filter(|line| line.contains(&asked)).count()));
         if with_rule {
             lift(&conn, &keys, Kind::Pause, "never:*").await;
-            // The next call finds nothing to wake, and takes the rule away.
+            // The next call finds nothing to wake, and deletes the rule.
             let call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Markers);
             wire::advance(&mut conn, &call).await.expect("an answer");
             assert_eq!(console.run::<u64>(&["EXISTS", &keys.event_rules()]).await, 0);

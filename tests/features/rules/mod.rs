@@ -1,4 +1,5 @@
-//! Pauses and blocks: set, lifted, listed; what they hold, and that all of it goes on.
+//! Pauses and blocks: setting, lifting, listing, the objects they hold, and that all of them
+//! continue.
 #![cfg(feature = "cli")]
 #![allow(unreachable_pub)]
 

@@ -1,4 +1,4 @@
-//! With real worker processes, under load.
+//! Rules with real worker processes, under load.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,16 +12,16 @@ use crate::support::process::{Process, merged, sent_to};
 use crate::support::{Redis, control, until};
 
 const OBJECTS: usize = 24;
-/// A rule takes effect within this time on all processes.
+/// Time in ms within which a rule takes effect on all processes.
 const PROMISED_MS: u64 = 1000;
 
-/// The clock of Redis.
+/// Returns the time of Redis in ms.
 async fn now_ms(console: &Console) -> u64 {
     let (s, us): (u64, u64) = console.run(&["TIME"]).await;
     s * 1000 + us / 1000
 }
 
-/// Events for all objects, until the clock of Redis says so; they are numbered from `next` on.
+/// Emits events for all objects until this time of Redis. The events are numbered from `next` on.
 async fn load(console: &Console, next: &mut usize, until_ms: u64) {
     while now_ms(console).await < until_ms {
         for object in 0..OBJECTS {
@@ -34,7 +34,8 @@ async fn load(console: &Console, next: &mut usize, until_ms: u64) {
     }
 }
 
-/// When the batch of each event was taken, by its id, in ms by the clock of Redis; and its object.
+/// Returns for each event id the time at which its batch was taken, in ms by the clock of Redis,
+/// and its object.
 async fn taken(redis: &Redis) -> HashMap<u64, (u64, String)> {
     let conn = redis.connect().await;
     let (mut taken, mut after) = (HashMap::new(), None);
@@ -49,9 +50,9 @@ async fn taken(redis: &Redis) -> HashMap<u64, (u64, String)> {
     }
 }
 
-/// After `pause` or `block` has returned, and within a second, no process begins another batch of
-/// what is meant, although all of them are busy and more is emitted; all of them go on with what is
-/// not meant. Afterwards everything comes, once and in its order.
+/// Within a second after `pause` or `block` has returned, no process begins another batch of a
+/// matching object, although all are busy and emits continue. All of them continue with other
+/// objects. Afterwards every event comes, once and in order.
 #[tokio::test]
 async fn a_rule_takes_effect_within_a_second_on_all_processes() {
     let redis = Redis::start();
@@ -75,7 +76,7 @@ async fn a_rule_takes_effect_within_a_second_on_all_processes() {
         done(&redis, &[set, selector, "--reason", "a look"]);
         let ruled_ms = now_ms(&console).await;
         load(&console, &mut emitted, ruled_ms + PROMISED_MS + 300).await;
-        // What is not meant was emitted to the end, and waits for nobody.
+        // Events of other objects were emitted to the end, and are all delivered.
         if selector != "*" {
             let queued = async || {
                 let queues = (0..OBJECTS).map(|object| console.keys.events(&format!("other:{object}")));
@@ -99,7 +100,7 @@ async fn a_rule_takes_effect_within_a_second_on_all_processes() {
                 sent_to(file).iter().any(|sent| taken.get(&sent.id).is_some_and(|(at_ms, _)| *at_ms > ruled_ms + PROMISED_MS));
             assert_eq!(went_on, selector != "*", "{}", file.display());
         }
-        // Emits went on all the while.
+        // Emits continued all the time.
         let waits: u64 = console.run(&["LLEN", &console.keys.events("work:1")]).await;
         assert!(waits > 0);
         done(&redis, &[lift, selector]);

@@ -1,4 +1,4 @@
-//! With real workers.
+//! Rules with real workers.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::{Running, start};
 use crate::support::{Redis, control, until};
 
-/// A worker, a console, and a connection.
+/// Starts a worker, and returns it with a console and a connection.
 async fn running(sink: &Recorder) -> (Redis, Running, Console, redis::aio::MultiplexedConnection) {
     let redis = Redis::start();
     let worker = start(&redis, "w", sink, |_| ());
@@ -30,8 +30,8 @@ async fn until_no_rule(console: &Console) {
     until("the rules are gone", PATIENCE, async || (console.run::<u64>(&["EXISTS", &rules]).await == 0).then_some(())).await;
 }
 
-/// A pause and a block may be set for the same objects, in either order and lifted in either order:
-/// the one that is left holds on.
+/// A pause and a block may be set for the same objects, in either order, and lifted in either
+/// order. The remaining one still holds the objects.
 #[tokio::test]
 async fn of_a_pause_and_a_block_the_one_that_is_left_holds_on() {
     for first in [Kind::Pause, Kind::Block] {
@@ -45,7 +45,8 @@ async fn of_a_pause_and_a_block_the_one_that_is_left_holds_on() {
             until_paused(&console, "work:1").await;
             assert_eq!(set(&conn, redis.keys(), second, "work:*").await, Ruled::New);
             assert_eq!(lift(&conn, redis.keys(), lifted, "work:*").await, Ruled::Lifted);
-            // The rule goes once there is nothing more to wake: what is still paused then stays.
+            // The rule is deleted when nothing is left to wake. So an object that is still paused
+            // then stays paused.
             until("the rule is gone", PATIENCE, async || {
                 (control(&redis.connect().await, redis.keys()).rules().await.expect("rules").rules.len() == 1).then_some(())
             })
@@ -64,7 +65,7 @@ async fn of_a_pause_and_a_block_the_one_that_is_left_holds_on() {
     }
 }
 
-/// However often an operator resumes, each event is delivered once.
+/// After any number of resumes, each event is delivered once.
 #[tokio::test]
 async fn nine_resumes_in_a_row_run_the_event_once() {
     let sink = Recorder::new();
@@ -84,8 +85,7 @@ async fn nine_resumes_in_a_row_run_the_event_once() {
     console.until_at_rest().await;
 }
 
-/// A rule with an end lifts itself, and what it has held goes on, although nobody emits or lifts
-/// anything.
+/// A rule with an end lifts itself, and its objects continue, even without an emit or a lifting.
 #[tokio::test]
 async fn a_rule_lifts_itself_at_its_end() {
     let sink = Recorder::new();
@@ -99,8 +99,8 @@ async fn a_rule_lifts_itself_at_its_end() {
     console.until_at_rest().await;
 }
 
-/// What is in flight finishes, of what follows nothing is claimed, emits go on, and afterwards all
-/// of it comes in its order.
+/// Events in flight finish, later events are not claimed, emits continue, and afterwards all events
+/// come in order.
 #[tokio::test]
 async fn what_is_in_flight_finishes_and_emits_go_on() {
     let gate = Gate::closed();
@@ -127,8 +127,7 @@ async fn what_is_in_flight_finishes_and_emits_go_on() {
     console.until_at_rest().await;
 }
 
-/// An event that is to be tried again later waits for the rule as well, with its attempts and its
-/// id.
+/// An event that waits for a retry also waits for the rule, with its attempts and its id.
 #[tokio::test]
 async fn a_retry_waits_for_the_rule_and_stays_counted() {
     let sink = Recorder::with(|offer| if offer.before == 0 { Act::Stop(Stop::transient("down")) } else { Act::Send });
@@ -149,8 +148,8 @@ async fn a_retry_waits_for_the_rule_and_stays_counted() {
     console.until_at_rest().await;
 }
 
-/// An event for which one attempt is all there is, paused and blocked again and again in every
-/// place it can be in: none of that counts.
+/// An event with only one attempt is paused and blocked repeatedly in every possible place. None of
+/// that counts as an attempt.
 #[tokio::test]
 async fn a_pause_counts_nothing() {
     let gate = Gate::closed();
@@ -165,12 +164,12 @@ async fn a_pause_counts_nothing() {
     });
     console.emit("work:1", "1").await;
     gate.until_reached(1).await;
-    // In flight, and with one behind it.
+    // The event is in flight, with another one behind it.
     set(&conn, redis.keys(), Kind::Pause, "work:1").await;
     console.emit("work:1", "2").await;
     gate.open();
     until_paused(&console, "work:1").await;
-    // Queued, and under one rule or the other all the time.
+    // The event is queued, and always under one of the two rules.
     for _ in 0..5 {
         set(&conn, redis.keys(), Kind::Block, "*").await;
         lift(&conn, redis.keys(), Kind::Pause, "work:1").await;

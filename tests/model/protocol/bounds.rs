@@ -1,42 +1,42 @@
-//! How far the exploration goes: the bounds, and the faults and special outcomes there are.
+//! The bounds of an exploration, and the kinds of faults and special outcomes.
 
-/// How far the exploration goes.
+/// The bounds of an exploration.
 #[derive(Clone, Debug)]
 pub struct Bounds {
     pub objects: usize,
-    /// Events per object.
+    /// Number of events per object.
     pub events: u8,
     pub batch_max: u8,
-    /// Name and slots of every process that may be started.
+    /// Name and number of slots of each process that may be started.
     pub processes: Vec<(usize, u8)>,
-    /// The first so many processes are attached from the start.
+    /// Number of processes that are attached from the start: the first ones.
     pub attached: usize,
-    /// All faults together, and the kinds there are.
+    /// Number of all faults together; then their kinds.
     pub faults: u8,
     pub fault_kinds: &'static [Fault],
-    /// All special outcomes together, and the kinds there are.
+    /// Number of all special outcomes together; then their kinds.
     pub outcomes: u8,
     pub outcome_kinds: &'static [Special],
     /// Processes whose sink is handlers; the others have another sink.
     pub handlers: &'static [usize],
-    /// Crashes before an event is held for an operator.
+    /// Number of crashes before an event is held for an operator.
     pub crashes_max: u8,
-    /// Also check that an object whose deliveries never end holds up only itself.
+    /// Whether to check also that an object with endless deliveries delays only itself.
     pub stall: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     Crash,
-    /// The lease ends while its process lives: a pause of the process, or of Redis.
+    /// The lease ends while its process lives: the process, or Redis, was paused.
     Pause,
-    /// A process starts under a name whose process lives.
+    /// A process starts under the name of a living process.
     Takeover,
-    /// A call takes effect, and its reply is lost.
+    /// A call takes effect, but its reply is lost.
     LostReply,
     /// A call arrives a second time, later.
     RepeatedCall,
-    /// A pop moves a marker although nobody waits for it any more, or its reply is lost.
+    /// A pop moves a marker although no process waits for it any more, or its reply is lost.
     GhostPop,
     /// An envelope arrives after its sender has given it up.
     LateSend,
@@ -46,14 +46,14 @@ pub enum Fault {
     Emptied,
     /// Only the counter of ids is lost: it is evicted …
     Evicted,
-    /// … or set back. For one object only: of others the ids above it are known to nobody.
+    /// … or set back. With one object only: nobody knows the higher ids of other objects.
     SetBack,
 }
 
-/// What Redis may lose.
+/// Losses of Redis.
 pub const LOSSES: &[Fault] = &[Fault::Rollback, Fault::Emptied, Fault::Evicted, Fault::SetBack];
 
-/// What is neither a fault nor a plain delivery.
+/// Outcomes that are neither a fault nor a plain delivery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Special {
     Yield,
@@ -61,22 +61,22 @@ pub enum Special {
     Reject,
     Hold,
     Rule,
-    /// A rule is over all objects: set, also anew while it is being lifted.
+    /// A rule over all objects: set, and set again while it is being lifted.
     RuleOfAll,
     Detach,
-    /// An idle object is forgotten: by an operator, or because its time is over.
+    /// An idle object is forgotten, by an operator or by time.
     Forget,
-    /// Attempts are used up, and an operator is waited for.
+    /// Attempts are used up, and the object waits for an operator.
     Wait,
-    /// An operator sends the head event of a held object to the dead letters.
+    /// An operator sends the first event of a held object to the dead letters.
     Skip,
-    /// An operator makes a new event of a dead letter.
+    /// An operator retries a dead letter as a new event.
     Again,
     /// An operator drops a dead letter.
     Drop,
-    /// One of the two handlers of an event has finished, which is written down.
+    /// One of the two handlers of an event has finished, and its success is recorded.
     Finish,
-    /// So has the one that emits, and has emitted an event.
+    /// The same for the handler that emits, with its emitted event.
     Emit,
 }
 
@@ -85,18 +85,18 @@ pub const FAULTS: &[Fault] =
 pub const SPECIALS: &[Special] =
     &[Special::Yield, Special::Retry, Special::Reject, Special::Hold, Special::Rule, Special::Detach, Special::Forget];
 
-/// Rules of one object and of all.
+/// Rules over one object and over all.
 pub const RULES: &[Special] = &[Special::Rule, Special::RuleOfAll, Special::Retry];
 
-/// What leads to an operator, and what he does.
+/// Outcomes that need an operator, and the operator's actions.
 pub const OPERATOR: &[Special] = &[Special::Retry, Special::Reject, Special::Wait, Special::Skip, Special::Again, Special::Drop];
 
-/// What handlers do, and what may become of their event then.
+/// Outcomes of handlers, and of their events.
 pub const HANDLERS: &[Special] =
     &[Special::Finish, Special::Emit, Special::Retry, Special::Reject, Special::Hold, Special::Wait, Special::Skip];
 
 impl Default for Bounds {
-    /// Two names with a slot each, one object of two events, and nothing that goes wrong.
+    /// Two names with one slot each, one object of two events, and no faults.
     fn default() -> Self {
         Self {
             objects: 1,

@@ -1,19 +1,19 @@
-//! What holds the protocol together, each of which a test can turn off.
+//! The guards of the protocol. A test can turn each of them off.
 
-/// Where the counter jumps to after a failover, from what Redis and the process know.
+/// The target of the counter's jump after a failover, from the knowledge of Redis and the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Jump {
     Nowhere,
-    /// Always equally far.
+    /// Always the same distance.
     AsFar,
-    /// By a distance that differs from all others: the second one may be the shorter one.
+    /// A distance that differs from all others: the second one may be shorter.
     AtRandom,
-    /// Beyond every id ever given: time has passed since, and ids are given more slowly than it
-    /// does.
+    /// Beyond every id ever given: time has passed since, and ids are given more slowly than time
+    /// passes.
     ToTheTime,
 }
 
-/// When what an event has emitted is pushed.
+/// The time at which an event's emits are pushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EmitsAre {
     PushedWithTheCommit,
@@ -21,55 +21,55 @@ pub enum EmitsAre {
     NotPushed,
 }
 
-/// What holds the protocol together. All on, unless a test asks what happens without one.
+/// The guards of the protocol. All are on, unless a test turns one off.
 #[derive(Clone, Debug)]
 pub struct Guards {
-    /// A script touches nothing unless the lease holds the caller's token.
+    /// A script changes nothing unless the lease has the caller's token.
     pub fence: bool,
     /// A result counts only if it names the first id of the batch in flight …
     pub batch_first: bool,
     /// … and all its other numbers.
     pub batch_handouts: bool,
-    /// A held batch counts one hand-out more when it is claimed.
+    /// A held batch counts one more hand-out when it is claimed.
     pub handouts: bool,
     /// A name is removed from `event.worker:W:object` by its value.
     pub remove_by_value: bool,
-    /// A name that a worker has taken but does not own goes back to the markers.
+    /// A name in a worker's list that the worker does not own goes back to the markers.
     pub strays: bool,
-    /// A name without a lease is swept again and again.
+    /// A name without a lease is swept repeatedly.
     pub resweep: bool,
-    /// A name without a lease is taken over at all.
+    /// A name without a lease is taken over.
     pub takeover: bool,
     /// An empty queue releases the object in the same step.
     pub atomic_release: bool,
     /// Rules are read by the script.
     pub rules_in_script: bool,
-    /// A rule that is set again while it is being lifted is woken from the beginning.
+    /// A rule that is set again while it is being lifted is later woken from the beginning.
     pub waking_anew: bool,
-    /// A rule goes only when nothing is left to wake.
+    /// A rule is deleted only when nothing is left to wake.
     pub waking_to_the_end: bool,
-    /// Where the counter jumps to after a failover.
+    /// Target of the counter's jump after a failover.
     pub jump: Jump,
     /// The counter of a namespace without `seriatim.meta` begins at the time.
     pub emptied_begins_at_the_time: bool,
-    /// A counter that is absent, or below what the process has seen, jumps before anything is
+    /// An absent counter, or one below an id the process has seen, jumps before anything is
     /// claimed.
     pub lost_counter_jumps: bool,
-    /// So does one below an id of the object that is claimed.
+    /// So does a counter below an id of the claimed object.
     pub last_id_lifts_the_counter: bool,
-    /// A dead letter leaves `last.event.id` alone.
+    /// A dead letter leaves `last.event.id` unchanged.
     pub dead_letter_leaves_last: bool,
-    /// A dead letter that is made a new event gets a marker …
+    /// A retried dead letter gets a marker …
     pub again_with_marker: bool,
-    /// … and comes behind all others of its object.
+    /// … and is behind all other events of its object.
     pub again_at_the_end: bool,
-    /// An object that is owned or held is not claimed.
+    /// An owned or held object is not claimed.
     pub owner_check: bool,
     /// Renewal never creates a lease.
     pub renew_never_creates: bool,
-    /// Renewal looks at every slot registered for the name, not only at those this process runs.
+    /// Renewal looks at every slot registered for the name, not only at the slots of this process.
     pub renew_every_slot: bool,
-    /// An owned object whose name is twice in `event.worker:W:object` is dealt with once.
+    /// An owned object whose name is twice in `event.worker:W:object` is handled once.
     pub owned_once: bool,
     /// A second name of an object that the same call has just claimed is dropped.
     pub claimed_once: bool,
@@ -77,30 +77,30 @@ pub struct Guards {
     pub rows_of_results_that_count: bool,
     /// … and a skip has one.
     pub skip_has_a_row: bool,
-    /// What handlers have finished is written down only under the lease …
+    /// Successes of handlers are recorded only under the lease …
     pub handled_is_fenced: bool,
-    /// … and the tag of the batch.
+    /// … and under the tag of the batch.
     pub handled_looks_at_the_tag: bool,
-    /// What is kept is not written over by an event that comes before it in the batch …
+    /// A record is not overwritten by one of an earlier event of the batch …
     pub later_stays: bool,
-    /// … nor while something of it is to be pushed.
+    /// … nor while some of its emits are not yet pushed.
     pub unpushed_stays: bool,
-    /// What an event has emitted is pushed in the step that ends it …
+    /// An event's emits are pushed in the step that ends it …
     pub emits_are: EmitsAre,
-    /// … and what is kept of it goes …
+    /// … and its record is deleted …
     pub handled_goes_with_the_commit: bool,
-    /// … also where an operator skips it …
+    /// … even if an operator skips the event …
     pub skip_ends_handled: bool,
-    /// … but not what is kept of an event that is still to come.
+    /// … but not the record of a later event.
     pub only_what_ends: bool,
-    /// Of a batch that comes again, a process with another sink says that there may be something to
-    /// end, too.
+    /// If a batch comes again, a process with another sink also states that there may be a record
+    /// to delete.
     pub word_of_what_comes_again: bool,
-    /// What is left of a batch behind a dead letter still says that it comes again after a crash.
+    /// The rest of a batch behind a dead letter still counts as delivered again after a crash.
     pub rejection_keeps_crashes: bool,
-    /// Handlers are told what is kept …
+    /// Handlers get the record …
     pub handled_is_read: bool,
-    /// … also where their process has lapsed.
+    /// … even if their process has lapsed.
     pub handled_read_after_a_lapse: bool,
     /// A part of a batch is committed only between two events.
     pub part_between_events: bool,

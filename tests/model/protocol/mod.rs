@@ -13,19 +13,19 @@ use crate::state::*;
 pub use bounds::*;
 pub use guards::*;
 
-/// What a call of advance says of one slot.
+/// The report of a call of advance about one slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Report {
     Free,
     Is(Outcome),
 }
 
-/// What becomes of a call.
+/// The fate of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     Answered,
     ReplyLost,
-    /// Answered; a second copy arrives later.
+    /// The reply arrives; a second copy of the call arrives later.
     Repeated,
 }
 
@@ -49,8 +49,8 @@ pub enum Action {
         process: usize,
         slot: usize,
     },
-    /// One handler of the next event in hand has finished, which is written down. `emitted` = the
-    /// object (index + 1) for which it has emitted an event.
+    /// One handler of the next event has finished and is recorded. `emitted` = the object (index
+    /// + 1) for which it has emitted an event; 0 = none.
     Finish {
         process: usize,
         slot: usize,
@@ -81,19 +81,19 @@ pub enum Action {
     Operator {
         object: usize,
     },
-    /// Its last id goes.
+    /// The last id of an idle object is deleted.
     Forget {
         object: usize,
     },
-    /// An operator sends the head event of a held object to the dead letters.
+    /// An operator sends the first event of a held object to the dead letters.
     Skip {
         object: usize,
     },
-    /// An operator makes a new event of the first dead letter of an object.
+    /// An operator retries the first dead letter of an object as a new event.
     Again {
         object: usize,
     },
-    /// An operator drops it.
+    /// An operator drops the first dead letter of an object.
     Drop {
         object: usize,
     },
@@ -103,14 +103,14 @@ pub enum Action {
     Lift {
         object: usize,
     },
-    /// Wakes what the lifted rule holds and no other is over, and deletes the rule.
+    /// Wakes the objects that only the lifted rule holds, and deletes the rule.
     Wake {
         object: usize,
     },
     PauseAll,
     LiftAll,
-    /// One step of the waking of the rule over all: of the next paused object, if no other rule is
-    /// over it. Where there is none, the rule goes.
+    /// One step of the waking of the rule over all objects: wakes the next paused object, if no
+    /// other rule is over it. Without a further object, deletes the rule.
     WakeNext,
     Crash {
         process: usize,
@@ -126,28 +126,28 @@ pub enum Action {
     Late {
         markers_first: bool,
     },
-    /// The sender gives up on an envelope that is under way.
+    /// The sender gives up an envelope that is under way.
     GiveUp {
         process: usize,
         slot: usize,
     },
-    /// The envelope arrives after all.
+    /// The given-up envelope arrives.
     Arrive,
-    /// From here on, a failover loses what Redis writes.
+    /// From here on, a failover loses the writes of Redis.
     Snapshot,
     Rollback,
     Empty,
     Evict,
     SetBack,
-    /// A process finds Redis again after a failover.
+    /// A process reconnects to Redis after a failover.
     Connect {
         process: usize,
     },
-    /// Only with the guard `rules_in_script` off.
+    /// Used only with the guard `rules_in_script` off.
     ReadRules {
         process: usize,
     },
-    /// Only with the guard `atomic_release` off.
+    /// Used only with the guard `atomic_release` off.
     Release {
         process: usize,
         slot: usize,
@@ -159,17 +159,17 @@ pub enum Action {
 pub struct Protocol {
     pub bounds: Bounds,
     pub guards: Guards,
-    /// Look at this property only.
+    /// The only property to check; none: all.
     pub only: Option<&'static str>,
     pub allowed: Arc<Allowed>,
 }
 
-/// What a failover may do to events, counted over all steps that were explored.
+/// Effects that a failover may have on events, counted over all explored steps.
 #[derive(Debug, Default)]
 pub struct Allowed {
-    /// Events lost because Redis lost them.
+    /// Number of events that Redis lost.
     pub lost: AtomicU64,
-    /// Events applied again under a new id because Redis forgot their delivery.
+    /// Number of events applied again under a new id because Redis lost their delivery.
     pub redelivered: AtomicU64,
 }
 
@@ -206,7 +206,7 @@ impl Protocol {
         s
     }
 
-    /// Whether Redis may lose something.
+    /// Returns whether Redis may lose writes.
     pub fn may_lose(&self) -> bool {
         LOSSES.iter().any(|loss| self.allows(*loss))
     }
@@ -223,7 +223,7 @@ impl Protocol {
         s.outcomes > 0 && self.bounds.outcome_kinds.contains(&special)
     }
 
-    /// The next state, also where it is the same.
+    /// Returns the next state, even if it is unchanged.
     pub fn apply(&self, s: &mut State, action: Action) {
         match action {
             Action::Push { object } => {

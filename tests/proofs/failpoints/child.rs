@@ -1,4 +1,4 @@
-//! A worker process for the scene: the test program once more, told what to do by variables.
+//! A worker process for the scene: the test program itself, configured by environment variables.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use seriatim::keys::Keys;
 use seriatim::sink::{Batch, Context, Delivered, File, Sink, Stop};
 use seriatim::worker::{Shutdown, Worker, WorkerConfig};
 
-/// Ended as it was told.
+/// Exit code of a stop that was requested.
 pub const FINISHED: i32 = 0;
-/// Ended with an error of the worker, which its log tells.
+/// Exit code of an error of the worker, which is in its log.
 pub const FAILED: i32 = 3;
 
-/// Sends to a file, but does with some events what they say.
+/// A sink that writes to a file, but follows the instructions in some events.
 struct Obedient {
     file: File,
     stuck: bool,
@@ -44,7 +44,7 @@ impl Sink for Obedient {
 }
 
 impl Obedient {
-    /// Sends the first `count` events.
+    /// Writes the first `count` events.
     async fn send(&self, batch: &Batch, count: usize, cx: &Context) -> Delivered {
         let Some(first) = batch.events().next().filter(|_| count > 0) else { return Delivered::all() };
         let payloads: Vec<Bytes> = batch.events().take(count).map(|event| event.payload).collect();
@@ -52,7 +52,7 @@ impl Obedient {
     }
 }
 
-/// Works until SIGTERM, where `SERIATIM_CHILD` says what to work on; otherwise answers at once.
+/// Works until SIGTERM if `SERIATIM_CHILD` is set; otherwise returns at once.
 pub fn run() {
     let Ok(told) = std::env::var("SERIATIM_CHILD") else { return };
     let told: Vec<&str> = told.split('|').collect();

@@ -1,12 +1,12 @@
-//! The faults: a point, an action, and how many hits of the point pass before.
+//! The faults: a point, an action, and the number of hits that pass before.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Every call of a worker; each has a point before and one after it.
+/// Every call of a worker. Each has a fail point before and one after it.
 const CALLS: [&str; 11] = ["open", "info", "connect", "load", "attach", "renew", "adopt", "advance", "detach", "pop", "deliver"];
 const ACTIONS: [&str; 4] = ["error", "lost", "delay", "abort"];
-/// Calls that a run makes often enough, and whose later hits find it in another state.
+/// Calls that a run makes several times, and whose later hits find another state.
 const REPEATED: [(&str, u32); 2] = [("advance", 3), ("deliver", 3)];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Each action at the first hit of each point.
+    /// Returns each action at the first hit of each point.
     pub fn firsts() -> Vec<Self> {
         let mut all = Vec::new();
         for call in CALLS {
@@ -31,7 +31,7 @@ impl Fault {
         all
     }
 
-    /// The same, and later hits of what is called over and over.
+    /// Returns the same, and later hits of repeated calls.
     pub fn all() -> Vec<Self> {
         let mut all = Self::firsts();
         for (call, last) in REPEATED {
@@ -43,14 +43,14 @@ impl Fault {
         all
     }
 
-    /// As the variable `FAILPOINTS` has it.
+    /// Returns the value of the variable `FAILPOINTS`.
     pub fn setting(&self) -> String {
         let off = if self.passed > 0 { format!("{}*off->", self.passed) } else { String::new() };
         let task = if self.action == "panic" { "panic".to_owned() } else { format!("return({})", self.action) };
         format!("{}={off}1*{task}", self.point)
     }
 
-    /// Whether a log tells that it happened.
+    /// Returns whether a log shows that the fault happened.
     pub fn is_in(&self, log: &str) -> bool {
         match self.action.as_str() {
             "panic" => log.contains(&format!("failpoint {} panic", self.point)),

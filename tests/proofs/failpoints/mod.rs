@@ -1,10 +1,9 @@
 //! A scripted run of real worker processes, with a fault before or after every Redis command and
 //! every delivery.
 //!
-//! Each point with each action, alone: always. `SERIATIM_FAILPOINTS_PAIRS=1` runs all pairs of
-//! them, `SERIATIM_FAILPOINTS='advance.after=abort'` one run again (`POINT=ACTION[@N]`, N hits of
-//! the point pass before; two of them with a comma between make a pair; plans may follow each other
-//! with spaces between).
+//! Each action at each point alone always runs. `SERIATIM_FAILPOINTS_PAIRS=1` runs all pairs.
+//! `SERIATIM_FAILPOINTS='advance.after=abort'` runs one plan again (`POINT=ACTION[@N]`: N hits of
+//! the point pass before). A comma joins two faults to a pair; spaces separate plans.
 #![cfg(all(feature = "cli", feature = "failpoints"))]
 #![allow(unreachable_pub)]
 
@@ -20,11 +19,11 @@ use std::time::Instant;
 use fault::Fault;
 use scene::{Figures, Scene};
 
-/// Runs at the same time, each against a Redis of its own: they mostly wait for a lease or a
+/// Number of concurrent runs, each against its own Redis. They mostly wait for a lease or a
 /// timeout.
 const LANES: usize = 6;
 
-/// The other side of the tests: a worker process, which does nothing when it is run as a test.
+/// The worker process of the tests below. Run as a test, it does nothing.
 #[test]
 fn worker_process() {
     child::run();
@@ -58,7 +57,7 @@ fn no_fault_loses_reorders_or_forks_anything() {
     assert!(failures.is_empty(), "\n{}", failures.join("\n\n"));
 }
 
-/// Every two faults at different points or sides, or different actions at the same one.
+/// Returns all pairs of faults that differ in point, side or action.
 fn pairs() -> Vec<Vec<Fault>> {
     let all = Fault::firsts();
     let mut pairs = Vec::new();
@@ -68,7 +67,7 @@ fn pairs() -> Vec<Vec<Fault>> {
     pairs
 }
 
-/// Takes one plan after the other. Answers what was counted and what went wrong.
+/// Runs one plan after the other. Returns the counts and the failures.
 fn lane(queue: &Mutex<VecDeque<Vec<Fault>>>) -> (Figures, Vec<String>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let redis = crate::support::Redis::own(&[]);

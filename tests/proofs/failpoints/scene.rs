@@ -1,7 +1,7 @@
-//! The scripted run. `gone` dies with batches in its hands. `first`, in which the faults happen,
-//! takes over from it, delivers batches, parts of batches, an event that fails once and one that is
-//! rejected, waits for markers, and is told to stop while one delivery is stuck. `last`, without
-//! faults, takes what remains. Then everything must be there: once, in order, with one chain per
+//! The scripted run. `gone` dies with batches in flight. `first`, the process with the faults,
+//! takes them over. It delivers batches, parts of batches, an event that fails once and one that is
+//! rejected, and waits for markers. It is stopped while one delivery is stuck. `last`, without
+//! faults, takes the rest. At the end every event must be there: once, in order, with one chain per
 //! object.
 
 use std::collections::{BTreeMap, HashSet};
@@ -22,10 +22,11 @@ use crate::support::console::Console;
 use crate::support::process::sent_to;
 use crate::support::{Redis, control};
 
-/// As long as anything may take.
+/// Maximum wait for anything.
 const PATIENCE: Duration = Duration::from_secs(30);
 const SIGABRT: i32 = 6;
-/// The objects and their events before the start; an event's last word tells the sink what to do.
+/// The objects and their events before the start. An event's last word is the instruction for the
+/// sink.
 const EVENTS: [(&str, &[&str]); 5] = [
     ("plain", &["1", "2", "3", "4", "5", "6", "7"]),
     ("again", &["1", "2 retry", "3", "4"]),
@@ -36,7 +37,7 @@ const EVENTS: [(&str, &[&str]); 5] = [
 
 static SCENES: AtomicU32 = AtomicU32::new(0);
 
-/// What was counted over runs in which nothing went wrong.
+/// Counts over successful runs.
 #[derive(Debug, Default)]
 pub struct Figures {
     pub runs: u64,
@@ -94,7 +95,7 @@ pub struct Scene<'a> {
     console: Console,
     namespace: String,
     dir: tempfile::TempDir,
-    /// What has not happened yet.
+    /// Faults that have not happened yet.
     faults: Vec<Fault>,
     single: bool,
     emitted: BTreeMap<&'static str, Vec<String>>,
@@ -112,7 +113,7 @@ impl<'a> Scene<'a> {
         Self { redis, console, namespace, dir, faults, single, emitted: BTreeMap::new(), files, figures: Figures::default() }
     }
 
-    /// Plays the run, and answers what was counted, or what went wrong.
+    /// Plays the run. Returns the counts, or the failure.
     pub async fn play(mut self) -> Result<Figures, String> {
         for (object, events) in EVENTS {
             for event in events {
@@ -124,7 +125,7 @@ impl<'a> Scene<'a> {
         if status.signal() != Some(SIGABRT) {
             return Err(format!("`gone` should be aborted: {status}\n{}", gone.log()));
         }
-        // Every script is unknown to the server once more.
+        // The server forgets every script once more.
         self.console.run::<()>(&["SCRIPT", "FLUSH"]).await;
         let mut first = self.start_first();
         self.until_quiet(&mut first).await?;
@@ -169,8 +170,7 @@ impl<'a> Scene<'a> {
         Player { child, log }
     }
 
-    /// Waits for a state, and sees to it that `first` is there: where a fault has ended it, it is
-    /// started again without that fault.
+    /// Waits for a state. If a fault has ended `first`, restarts it without that fault.
     async fn wait_for(&mut self, what: &str, player: &mut Player, mut ready: impl AsyncFnMut() -> bool) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         while !ready().await {
@@ -192,14 +192,14 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// Says whether a process may end so before it was told to: by a fault that kills, or by one
-    /// before it ever had its name.
+    /// Checks that a process may end early: by a fault that kills, or by one before it had its
+    /// name.
     fn excuse(&mut self, status: ExitStatus, player: &Player) -> Result<(), String> {
         let log = player.log();
         let happened = self.happened(&log);
         let killed = status.signal() == Some(SIGABRT) && happened.iter().any(|fault| fault.action == "abort");
         let refused = status.code() == Some(FAILED) && !happened.is_empty() && !log.contains("recover: attached");
-        // The URL was right and Redis was there: these are the only errors a start may end with.
+        // The URL was right and Redis was there, so a start may end with these errors only.
         let typed = ["ended: Connect {", "ended: Script(Redis("].iter().any(|error| log.contains(error));
         if killed {
             self.figures.aborts += 1;
@@ -211,7 +211,7 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// The faults that happened in this process; they are over with it.
+    /// Returns the faults that happened in this process. They are over with it.
     fn happened(&mut self, log: &str) -> Vec<Fault> {
         let (happened, left): (Vec<_>, Vec<_>) = self.faults.drain(..).partition(|fault| fault.is_in(log));
         self.faults = left;
@@ -219,7 +219,7 @@ impl<'a> Scene<'a> {
         happened
     }
 
-    /// Waits until everything is sent that `first` can send.
+    /// Waits until `first` has sent every event that it can.
     async fn until_quiet(&mut self, first: &mut Player) -> Result<(), String> {
         let wanted: HashSet<_> =
             self.emitted.iter().flat_map(|(object, events)| events.iter().map(|event| (*object, event.clone()))).collect();
@@ -246,8 +246,8 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Waits until every fault has happened but those of a detach. Of a pair, the second may find
-    /// no occasion.
+    /// Waits until every fault but those of a detach has happened. The second fault of a pair may
+    /// find no occasion.
     async fn until_over(&mut self, first: &mut Player) -> Result<(), String> {
         let patience = if self.single { PATIENCE } else { Duration::from_millis(300) };
         let deadline = Instant::now() + patience;
@@ -266,7 +266,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// SIGTERM, and what follows.
+    /// Sends SIGTERM, and checks the end.
     async fn stop(&mut self, player: &mut Player, name: &str) -> Result<(), String> {
         if player.has_ended().is_none() {
             let _ = kill_process(Pid::from_child(&player.child), Signal::TERM);
@@ -297,7 +297,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Keys that are there as long as something is under way.
+    /// Returns the keys that exist while work is under way.
     async fn rest(console: &Console) -> Vec<String> {
         let mut rest = console.left().await;
         let lasting = ["next.event.id", "seriatim.meta", "events.dead"];
@@ -311,8 +311,8 @@ impl<'a> Scene<'a> {
         rest
     }
 
-    /// Nothing lost, reordered or forked; the invariants hold; the dead letter is the one that was
-    /// rejected.
+    /// Checks that no event is lost, reordered or forked, that the invariants hold, and that the
+    /// only dead letter is the rejected event.
     async fn judge(mut self) -> Result<Figures, String> {
         let mut judge = Judge::new();
         judge.never_forgotten();

@@ -1,5 +1,5 @@
-//! What bounds a call of advance: events, bytes, claims, markers, ids. Nothing is lost, reordered
-//! or starved where a bound binds.
+//! The bounds of a call of advance: events, bytes, claims, markers, ids. At a bound no event is
+//! lost, reordered or starved.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn bytes(puppet: &Puppet, slot: usize) -> usize {
     puppet.hand(slot).events.iter().map(|event| event.len()).sum()
 }
 
-/// Sizes are known only after taking: where large events follow small ones, too many are taken, and
+/// Sizes are known only after taking. If large events follow small ones, too many are taken, and
 /// put back in order.
 #[tokio::test]
 async fn events_put_back_for_their_size_keep_their_order() {
@@ -44,11 +44,11 @@ async fn a_reply_is_bounded_in_bytes_and_the_rest_comes_next() {
     }
     let bounds = Bounds { batch: 2, reply_bytes: 350, ..WIDE };
     let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
-    // Who claims gets one event first, and more of them once all have one.
+    // Each claiming slot gets one event first, and more when all have one.
     assert_eq!((given.slots.len(), given.more), (4, true));
     rig.sound().await;
-    // Results come in, but the reply has room for few: objects whose turn it would be are held, due
-    // now, and lose nothing.
+    // Results come in, but the reply has room for few batches. Objects whose turn it would be are
+    // held, due now, and lose nothing.
     for _ in 0..30 {
         rig.deliver(&mut p);
         let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
@@ -60,9 +60,9 @@ async fn a_reply_is_bounded_in_bytes_and_the_rest_comes_next() {
     assert!(rig.world.undone().is_empty());
 }
 
-/// A call took as many events as fitted into its slots and bytes: 512 slots with 1,000 small events
-/// each stopped Redis for 90 ms. A call that has taken 4,096 events, of which the first of each
-/// batch counts as four, takes no more, and the next call goes on.
+/// Story: a call took as many events as fitted into its slots and bytes. 512 slots with 1,000 small
+/// events each stopped Redis for 90 ms. Now a call takes at most 4,096 events, of which the first
+/// of each batch counts as four, and the next call continues.
 #[tokio::test]
 async fn a_call_takes_so_many_events_and_no_more() {
     let mut rig = Rig::start().await;
@@ -120,7 +120,7 @@ async fn markers_that_lead_nowhere_are_passed_over_within_the_bound() {
     assert_eq!((given.slots.len(), given.more, rig.sound().await.markers.len()), (1, false, 0));
 }
 
-/// More markers than one chunk, with the only object that has events at the very end.
+/// There are more markers than one chunk, and the only object with events is at the very end.
 #[tokio::test]
 async fn a_long_run_of_markers_is_passed_over_in_one_call() {
     let mut rig = Rig::start().await;
@@ -135,7 +135,7 @@ async fn a_long_run_of_markers_is_passed_over_in_one_call() {
     assert_eq!((given.slots.len(), given.more, rig.sound().await.markers.len()), (1, false, 0));
 }
 
-/// Objects h0 to h3 are held and due, m0 to m3 have markers.
+/// Makes objects h0 to h3 held and due, and m0 to m3 marked.
 async fn held_and_marked(rig: &mut Rig, p: &mut Puppet) {
     for n in 0..4 {
         rig.emit(format!("h{n}").as_bytes(), 1, 0).await;
@@ -172,8 +172,8 @@ async fn held_objects_and_markers_take_turns(#[case] from: ClaimFirst, #[case] e
     rig.sound().await;
 }
 
-/// The same with one claim per call: the turn goes on over calls, and markers that lead nowhere do
-/// not use it up.
+/// The same with one claim per call: the turns continue over calls, and markers that lead to no
+/// event use none.
 #[tokio::test]
 async fn turns_go_on_over_calls() {
     let mut rig = Rig::start().await;
@@ -187,7 +187,7 @@ async fn turns_go_on_over_calls() {
         assert_eq!((given.slots.len(), given.more), (1, true));
     }
     assert_eq!(objects(&p), ["m0", "h0", "m1", "h1"]);
-    // Where one side has nothing, the other goes on.
+    // If one side has nothing, the other continues.
     for _ in 0..2 {
         rig.deliver(&mut p);
         p.advance(&mut rig.conn, &rig.keys, WIDE).await;
@@ -196,8 +196,8 @@ async fn turns_go_on_over_calls() {
     assert!(rig.world.undone().is_empty());
 }
 
-/// More markers of busy objects than one call looks at stand before another one: until they are
-/// dropped, no busy object has a further turn.
+/// Another object is behind more markers of busy objects than one call reads. Until these markers
+/// are dropped, no busy object has a further turn.
 #[tokio::test]
 async fn a_turn_of_the_markers_goes_on_with_the_next_call() {
     let mut rig = Rig::start().await;
@@ -231,8 +231,7 @@ async fn markers_of_one_object_give_it_to_one_slot() {
     assert!(rig.sound().await.markers.is_empty());
 }
 
-/// An object that is let go of and claimed in one call: by a yield and by a hold that is over at
-/// once.
+/// An object is released and claimed in one call: by a yield, and by a hold that is due at once.
 #[rstest]
 #[case(1, BatchResult::Yield, "2")]
 #[case(0, BatchResult::Hold { rest: "1 0 1".parse().expect("a tag"), delay: Some(Duration::ZERO), reason: "retry: no".into() }, "1 1 1")]
@@ -251,7 +250,7 @@ async fn an_object_is_let_go_of_and_claimed_in_one_call(#[case] count: usize, #[
     rig.drain(&mut p).await;
 }
 
-/// An object that is released while one of its markers is left, and claimed by nobody.
+/// An object is released while one of its markers is left, and is not claimed again.
 #[tokio::test]
 async fn a_marker_left_over_gives_nothing() {
     let mut rig = Rig::start().await;

@@ -1,8 +1,8 @@
-//! The checker: the invariants of design.md, section 5, over a state and what the test knows.
+//! The checker: the invariants of design.md, section 5, for a state and the test's own records.
 //!
-//! What it checks is stronger where the scripts promise more. I4, I7 and the order of I5 are one
-//! statement here: what is in hand (the owner's batch or the held batch) followed by the queue is
-//! exactly the end of what was pushed, and everything before that is delivered or dead.
+//! It checks more if the scripts promise more. I4, I7 and the order of I5 are one statement here:
+//! the batch (the owner's or the held one) followed by the queue is exactly the end of the pushed
+//! events. Everything before is delivered or dead.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::state::{Name, Object, State, text};
 use super::world::{Number, World, number};
 use super::{log, rules};
 
-/// Answers what is broken.
+/// Returns the first violation.
 pub fn check(state: &State, world: &mut World) -> Result<(), String> {
     if let Some(strange) = state.strange.first() {
         return Err(format!("a key of no known kind or type: {strange}"));
@@ -44,7 +44,7 @@ fn counter(state: &State, world: &mut World) -> Result<(), String> {
     Ok(())
 }
 
-/// Every registered name is watched or departed, and none is both.
+/// Every registered name is either watched or departed.
 fn names(state: &State) -> Result<(), String> {
     let mut looked_at = state.looked_at.clone();
     looked_at.sort();
@@ -69,7 +69,7 @@ fn owned(state: &State) -> Result<BTreeMap<&str, &Name>, String> {
     Ok(owned)
 }
 
-/// I3: only an owner has a batch. A tag is there exactly where a batch is, and an owner has one
+/// I3: only an owner has a batch. A tag exists exactly if a batch exists, and an owner has one
 /// between two scripts.
 fn batches(state: &State, owned: &BTreeMap<&str, &Name>) -> Result<(), String> {
     for (w, worker) in &state.workers {
@@ -84,7 +84,7 @@ fn batches(state: &State, owned: &BTreeMap<&str, &Name>) -> Result<(), String> {
     Ok(())
 }
 
-/// I2: held, and waiting for a time or for a rule, and nothing held that is not.
+/// I2: an object is `held` exactly if it waits for a time or for a rule.
 fn held(state: &State, name: &Name, object: &Object) -> Result<(), String> {
     let (is_held, waits) = (object.owner.as_deref() == Some("held"), state.due.contains_key(name));
     let is_paused = state.paused.contains(name);
@@ -105,7 +105,7 @@ fn held(state: &State, name: &Name, object: &Object) -> Result<(), String> {
     Ok(())
 }
 
-/// I1: what is queued is covered.
+/// I1: queued events are covered.
 fn covered(state: &State, name: &Name, object: &Object) -> Result<(), String> {
     let covered = object.queue.is_empty()
         || state.markers.contains(name)
@@ -121,7 +121,7 @@ fn places(state: &State, world: &mut World, name: &Name, object: &Object) -> Res
         Some(w) => (state.worker(w).batch, state.worker(w).tag.map(|tag| tag.parse().map_err(|_| tag)).transpose()?),
         None => (Vec::new(), None),
     };
-    // Each attempt has left its error, the last 20 of them; and so has no other event.
+    // Each of the last 20 attempts has left its error; no other event has one.
     let attempts = tag.map_or(0, |tag| tag.attempts as usize);
     if object.errors.len() != attempts.min(20) {
         return Err(format!("{} has {attempts} failed attempts and the errors {:?}", text(name), object.errors));
@@ -163,7 +163,7 @@ fn places(state: &State, world: &mut World, name: &Name, object: &Object) -> Res
     Ok(())
 }
 
-/// The numbers before the reason.
+/// Returns the numbers before the reason.
 pub fn held_tag(held_id: &str) -> Result<Tag, String> {
     let numbers: Vec<&str> = held_id.splitn(5, ' ').take(4).collect();
     numbers.join(" ").parse().map_err(|_| format!("not the numbers of a held batch: {held_id:?}"))

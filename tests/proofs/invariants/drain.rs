@@ -1,4 +1,4 @@
-//! The end of a random schedule: peace, in which everything must come out.
+//! The end of a random schedule: no more faults, and every event must come out.
 
 use seriatim::wire::{self, Detached};
 
@@ -8,8 +8,8 @@ use super::state::{Object, State};
 use crate::support::sweep::sweep;
 
 impl Run {
-    /// Peace: the processes that still have their name go on, or all are gone and a fresh one takes
-    /// over. Everything pushed comes out, and nothing is left that should not be.
+    /// Runs without faults: the processes with leases continue, or all are gone and a fresh one
+    /// takes over. Every pushed event comes out, and no unexpected key is left.
     pub async fn drain(&mut self) -> Result<(), String> {
         let fresh = self.kind.fresh;
         self.say(format!("drain {}", if fresh { "by a fresh process" } else { "by those that live" }));
@@ -70,7 +70,8 @@ impl Run {
         Ok(())
     }
 
-    /// The last ones leave, and late calls find nothing to do. Only what is meant to stay is there.
+    /// The last processes detach, and late calls find nothing to do. Only the lasting keys are
+    /// left.
     async fn leave(&mut self) -> Result<(), String> {
         for puppet in std::mem::take(&mut self.puppets) {
             let detached = wire::detach(&mut self.conn, &self.keys, &puppet.name, &puppet.token).await;

@@ -1,11 +1,9 @@
-//! The event log, where it is on: one row for each event that is over, in the order in which they
-//! ended.
+//! The event log, if it is on: one row for each finalized event, in the order of finalizing.
 
 use super::state::{Row, State, text};
 use super::world::{World, number};
 
-/// Takes in the rows that are new, and answers what is wrong with them. Rows that were seen before
-/// are still there.
+/// Reads the new rows, and returns the first error. Rows seen before must still exist.
 pub fn check(state: &State, world: &mut World) -> Result<(), String> {
     if !world.logs {
         let row = state.log.iter().find(|row| row.status != "completed_with_errors");

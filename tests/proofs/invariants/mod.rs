@@ -1,8 +1,8 @@
-//! The invariants of `docs/design.md`, section 5, held against a real Redis.
+//! The invariants of `docs/design.md`, section 5, checked against a real Redis.
 //!
-//! [`random`] drives the scripts through random schedules of frontends, workers and crashes; the
-//! other modules put them into situations that such schedules seldom meet. Every step is followed
-//! by a look at the whole state ([`state`]) with a checker of its own ([`check`]).
+//! [`random`] runs the scripts in random schedules of frontends, workers and crashes. The other
+//! modules build situations that such schedules seldom reach. After every step the whole state
+//! ([`state`]) is checked by a separate checker ([`check`]).
 #![allow(unreachable_pub)]
 
 mod bounds;

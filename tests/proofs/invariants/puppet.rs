@@ -1,5 +1,5 @@
-//! A worker process without a worker: beliefs about slots, and the calls that follow from them.
-//! Written apart from `src/worker`, so that a mistake there is not made twice.
+//! A worker process without a worker: its beliefs about slots, and the resulting calls. Written
+//! separately from `src/worker`, so that a mistake there is not repeated.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use seriatim::wire::{
 use super::state::{Name, State};
 use super::world::Hand;
 
-/// Time passes in the tests by deleting a lease, never by itself.
+/// Lease of the test processes. Tests end a lease by deleting it, never by waiting.
 pub const LEASE: Duration = Duration::from_secs(3600);
-/// Crashes before an event waits for an operator: few, so that it happens.
+/// Number of crashes before an event waits for an operator; small, so that it is reached.
 pub const CRASHES_MAX: u32 = 3;
-/// Bounds that bind nothing in a test that does not want it.
+/// Bounds that are never reached, unless a test wants that.
 pub const WIDE: Bounds = Bounds {
     batch: 1000,
     batch_bytes: 1 << 20,
@@ -27,7 +27,7 @@ pub const WIDE: Bounds = Bounds {
     suspects: Suspects::NONE,
 };
 
-/// What a process believes of a slot.
+/// The belief of a process about a slot.
 #[derive(Debug, Clone, Default)]
 pub enum Slot {
     #[default]
@@ -39,12 +39,12 @@ pub enum Slot {
 pub struct Puppet {
     pub name: String,
     pub token: String,
-    /// The token before a lapse.
+    /// Token before a lapse.
     pub before: String,
     pub attached: bool,
     pub slots: Vec<Slot>,
     pub from: ClaimFirst,
-    /// Whether it has the event log on.
+    /// Whether its event log is on.
     pub logs: bool,
 }
 
@@ -61,7 +61,7 @@ impl Puppet {
         }
     }
 
-    /// A process that has its name.
+    /// Makes a process that has its name.
     pub async fn start(conn: &mut MultiplexedConnection, keys: &Keys, name: &str, token: &str, slots: usize) -> Self {
         let mut puppet = Self::new(name, token, slots);
         let attached = puppet.attach(conn, keys, "").await.expect("attach");
@@ -74,7 +74,7 @@ impl Puppet {
         format!("{}.{slot}", self.name)
     }
 
-    /// Takes the name. What the process believes is changed by whoever gets the answer.
+    /// Attaches the name. The caller updates the beliefs from the reply.
     pub async fn attach(&self, conn: &mut MultiplexedConnection, keys: &Keys, displace: &str) -> Result<Attached, ScriptError> {
         let args = Attach {
             name: &self.name,
@@ -90,7 +90,7 @@ impl Puppet {
         wire::attach(conn, keys, &args).await
     }
 
-    /// A call that names these slots, with what the process believes of each.
+    /// Makes a call that names these slots, with the process's belief about each.
     pub fn call(&self, keys: &Keys, bounds: Bounds, slots: &[usize]) -> Advance {
         let mut call = Advance::new(keys, &self.name, &self.token, bounds, self.from);
         if self.logs {
@@ -105,7 +105,7 @@ impl Puppet {
         call
     }
 
-    /// Takes in the answer to a call that named these slots.
+    /// Processes the reply to a call that named these slots.
     pub fn answered(&mut self, named: &[usize], reply: Advanced) -> Answer {
         match reply {
             Advanced::Ok { next_due, more, from, batches, quarantined } => {
@@ -126,8 +126,8 @@ impl Puppet {
         }
     }
 
-    /// Calls advance for all slots and takes in the answer; for tests in which every call is
-    /// answered.
+    /// Calls advance for all slots and processes the reply; for tests in which every call gets its
+    /// reply.
     pub async fn advance(&mut self, conn: &mut MultiplexedConnection, keys: &Keys, bounds: Bounds) -> Given {
         let named: Vec<usize> = (0..self.slots.len()).filter(|slot| !matches!(self.slots[*slot], Slot::Has(_))).collect();
         let call = self.call(keys, bounds, &named);
@@ -138,7 +138,7 @@ impl Puppet {
         }
     }
 
-    /// The batch in a slot's hands.
+    /// Returns the batch of a slot.
     pub fn hand(&self, slot: usize) -> &Hand {
         match &self.slots[slot] {
             Slot::Has(hand) => hand,
@@ -146,14 +146,14 @@ impl Puppet {
         }
     }
 
-    /// The first `count` events of the slot's batch are delivered, and this follows.
+    /// Records that the first `count` events of the slot's batch are delivered, with this result.
     pub fn tell(&mut self, slot: usize, count: usize, then: BatchResult) {
         let hand = self.hand(slot);
         let last = count.checked_sub(1).map(|at| hand.tag.first + at as u64);
         self.slots[slot] = Slot::Told(Report { object: hand.object.clone(), tag: hand.tag, count, last, then });
     }
 
-    /// All of every batch is delivered.
+    /// Records that every batch is delivered completely.
     pub fn tell_done(&mut self) {
         for slot in 0..self.slots.len() {
             if let Slot::Has(hand) = &self.slots[slot] {
@@ -163,7 +163,7 @@ impl Puppet {
         }
     }
 
-    /// The process is lapsed or gone: it forgets what it had, and how it was called.
+    /// The process has lapsed or is gone: it forgets its batches and its token.
     pub fn forget(&mut self) {
         self.attached = false;
         self.slots.fill(Slot::Free);
@@ -171,7 +171,7 @@ impl Puppet {
     }
 }
 
-/// What remains of a batch after its first `count` events.
+/// Returns the tag of the rest of a batch behind its first `count` events.
 pub fn rest(tag: Tag, count: usize) -> Tag {
     match count {
         0 => tag,
@@ -181,7 +181,7 @@ pub fn rest(tag: Tag, count: usize) -> Tag {
 
 #[derive(Debug)]
 pub struct Given {
-    /// The slots that were given a batch.
+    /// Slots that got a batch.
     pub slots: Vec<usize>,
     pub next_due: Option<Duration>,
     pub more: bool,
@@ -195,8 +195,8 @@ pub enum Answer {
     Fenced,
 }
 
-/// A slot has in Redis what the process was told it has (I6: it passes the fence, so nobody else
-/// owns its object).
+/// Checks that a slot has in Redis the batch that the process was given. (I6: the process passes
+/// the fence, so no other one owns its object.)
 pub fn agrees(puppet: &Puppet, slot: usize, state: &State) -> Result<(), String> {
     let (w, hand) = (puppet.w(slot), puppet.hand(slot));
     let (worker, object) = (state.worker(&w), state.object(&hand.object));

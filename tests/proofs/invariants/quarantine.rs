@@ -1,4 +1,4 @@
-//! Keys of a wrong type: they stop the object they belong to, and nothing else; a shared key of a
+//! Keys of a wrong type stop the object that they belong to, and nothing else. A shared key of a
 //! wrong type stops the call before it writes.
 
 use std::time::Duration;
@@ -12,8 +12,8 @@ use super::state::Name;
 
 const A: Name = Name::from_static(b"a");
 
-/// Found when the object is claimed: by its marker, or popped before. Another object is claimed in
-/// the same call.
+/// Found when the object is claimed, by its marker or by a pop. Another object is claimed in the
+/// same call.
 #[rstest]
 #[case(":events", "set")]
 #[case(":last.event.id", "set")]
@@ -47,7 +47,7 @@ async fn an_object_with_a_wrong_key_is_held_and_stops_nothing(
     assert_eq!((state.due[&A], state.object(b"a").owner.as_deref()), (f64::INFINITY, Some("held")));
     assert_eq!(state.object(b"a").held_id, Some(format!("0 0 0 0 quarantine: a{suffix} is a {kind}")));
     assert_eq!(state.worker("p.0").objects, [&b"b"[..]]);
-    // Put right and released, it goes on.
+    // Repaired and released, the object continues.
     rig.redis::<i64>("DEL", &[&wrong]).await;
     if moved {
         rig.redis::<()>("RENAME", &[&aside, &wrong]).await;
@@ -56,7 +56,7 @@ async fn an_object_with_a_wrong_key_is_held_and_stops_nothing(
     rig.drain(&mut p).await;
 }
 
-/// Found when the object goes on: what was delivered is committed all the same.
+/// Found when the slot goes on with the object: delivered events are committed all the same.
 #[tokio::test]
 async fn a_queue_that_turns_wrong_in_mid_work_is_found_when_the_object_goes_on() {
     let mut rig = Rig::start().await;
@@ -132,7 +132,7 @@ async fn a_shared_key_of_a_wrong_type_stops_the_call_before_it_writes(#[case] na
     assert_eq!(format!("{:?}", rig.look().await), before);
 }
 
-/// `OBJ:event.worker` of a wrong type is nobody: the object is claimed as if it were free.
+/// An `OBJ:event.worker` of a wrong type means no owner: the object is claimed as if it were free.
 #[tokio::test]
 async fn an_owner_of_a_wrong_type_is_nobody() {
     let mut rig = Rig::start().await;

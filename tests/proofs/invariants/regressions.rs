@@ -1,4 +1,4 @@
-//! Bugs that once were, each with its story.
+//! Former bugs, each with its story.
 
 use std::time::Duration;
 
@@ -12,9 +12,10 @@ use crate::support::sweep::sweep;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Two pops for one slot, the first answer lost, brought two markers of the same object. Advance
-/// gave the slot the object for the first name, took the second one for an owned object without a
-/// batch, and held it: its batch stayed behind in `W:event` and was dropped with the next commit.
+/// Story: two pops for one slot, the first reply lost, brought two markers of the same object.
+/// Advance gave the slot the object for the first name. It read the second as an owned object
+/// without a batch, and held it. The batch stayed behind in `W:event` and was dropped with the next
+/// commit.
 #[tokio::test]
 async fn an_object_popped_twice_keeps_its_batch() {
     let mut rig = Rig::start().await;
@@ -29,7 +30,7 @@ async fn an_object_popped_twice_keeps_its_batch() {
     rig.drain(&mut p).await;
 }
 
-/// The same two names in the list of a slot that died counted two crashes.
+/// Story: the same two names in the list of a dead slot counted two crashes.
 #[tokio::test]
 async fn an_object_popped_twice_counts_one_crash() {
     let mut rig = Rig::start().await;
@@ -45,10 +46,10 @@ async fn an_object_popped_twice_counts_one_crash() {
     assert_eq!(rig.sound().await.worker("p.0").tag.as_deref(), Some("1 0 0 1"));
 }
 
-/// A process was restarted with fewer slots under its name. A pop of the one before, blocked for a
-/// slot the new one does not run, moved a marker after the attach. Renewals looked at the new
-/// process's slots only, sweeps pass over names with a lease: the object waited as long as it
-/// lived.
+/// Story: a process was restarted with fewer slots under its name. A pop of the former one, for a
+/// slot that the new one does not run, moved a marker after the attach. Renewals looked only at the
+/// new process's slots, and sweeps skip names with a lease. The object waited as long as the
+/// process lived.
 #[tokio::test]
 async fn a_pop_for_a_slot_that_is_run_no_more_is_found_by_a_renewal() {
     let mut rig = Rig::start().await;
@@ -62,9 +63,9 @@ async fn a_pop_for_a_slot_that_is_run_no_more_is_found_by_a_renewal() {
     rig.drain(&mut p).await;
 }
 
-/// The time kept with a name was that of its attach. A process that had run for longer than a day
-/// and was paused with nothing in hand was forgotten by the first sweep: going on it was fenced
-/// instead of lapsed, and a marker that its pop still moved was never found.
+/// Story: the time stored with a name was that of its attach. A process that had run for over a
+/// day, and was paused without batches, was removed by the first sweep. When it continued, it was
+/// fenced instead of lapsed, and a marker that its pop still moved was never found.
 #[tokio::test]
 async fn a_name_is_forgotten_a_day_after_its_last_renewal() {
     let mut rig = Rig::start().await;
@@ -82,8 +83,8 @@ async fn a_name_is_forgotten_a_day_after_its_last_renewal() {
     assert!(rig.sound().await.registry.is_empty());
 }
 
-/// A name without a lease whose own key has a wrong type is left alone by sweeps; after a day it
-/// was forgotten with all it had, so that putting the key right did not bring its objects back.
+/// Story: sweeps leave a name alone if it has no lease and a key of a wrong type. After a day it
+/// was forgotten with its objects, so that repairing the key did not bring them back.
 #[tokio::test]
 async fn a_name_that_has_something_is_never_forgotten() {
     let mut rig = Rig::start().await;
@@ -101,8 +102,8 @@ async fn a_name_that_has_something_is_never_forgotten() {
     assert_eq!((adopted.held, adopted.names), (1, vec!["p".to_owned()]));
 }
 
-/// `tonumber` takes `nan`, `1e5`, `0x10` and ` 7` for numbers. A counter `nan` gave every batch the
-/// id `nan`, and a last id `1e5` reached the worker process as a prev it could not read: the
+/// Story: `tonumber` accepts `nan`, `1e5`, `0x10` and ` 7` as numbers. A counter `nan` gave every
+/// batch the id `nan`. A last id `1e5` reached the worker process as an unreadable prev: the
 /// process stopped, and every other one after it.
 #[tokio::test]
 async fn what_is_no_id_is_not_taken_for_one() {
@@ -134,8 +135,8 @@ async fn what_is_no_id_is_not_taken_for_one() {
     }
 }
 
-/// A held batch whose numbers were gone, or had a wrong type, was passed over as if the object had
-/// yielded: later events overtook it, and the next hold of the object wrote over it.
+/// Story: a held batch whose numbers were absent, or had a wrong type, was skipped as if the object
+/// had yielded. Later events overtook it, and the next hold of the object overwrote it.
 #[tokio::test]
 async fn a_held_batch_without_numbers_is_not_passed_over() {
     let mut rig = Rig::start().await;
@@ -158,7 +159,7 @@ async fn a_held_batch_without_numbers_is_not_passed_over() {
     assert!(given.quarantined[0].1.contains("a:events.held.id is a hash"), "{given:?}");
     let state = rig.look().await;
     assert_eq!((state.object(b"a").held.len(), state.due[&Name::from_static(b"a")]), (1, f64::INFINITY));
-    // Put right and released by the operator, it comes first.
+    // Repaired and released by the operator, it comes first.
     rig.redis::<()>("SET", &[&numbers, id_of_a.as_bytes()]).await;
     rig.release(b"a").await;
     p.tell_done();
@@ -166,9 +167,9 @@ async fn a_held_batch_without_numbers_is_not_passed_over() {
     assert_eq!(p.hand(given.slots[0]).events, [&b"0"[..]]);
 }
 
-/// Where the dead letters could not be written, the batch was held with all its numbers set back
-/// to 0. Released, it got a tag it once had, and a late call that spoke of that hand-out would have
-/// been believed.
+/// Story: if a dead letter could not be written, the batch was held with all its numbers reset
+/// to 0. After its release it got a tag it had had before, so a late call about that hand-out would
+/// have counted.
 #[tokio::test]
 async fn a_dead_letter_that_cannot_be_written_keeps_its_numbers() {
     let mut rig = Rig::start().await;
@@ -195,8 +196,8 @@ async fn a_dead_letter_that_cannot_be_written_keeps_its_numbers() {
     rig.drain(&mut p).await;
 }
 
-/// The reply to the attach after a lapse was lost, the new lease lapsed as well, and the attach was
-/// repeated: it counted a crash, although the process lived all the time.
+/// Story: the reply to the attach after a lapse was lost, the new lease lapsed as well, and the
+/// attach was repeated. It counted a crash, although the process lived all the time.
 #[tokio::test]
 async fn an_attach_repeated_after_its_own_lease_lapsed_counts_no_crash() {
     let mut rig = Rig::start().await;
@@ -212,9 +213,9 @@ async fn an_attach_repeated_after_its_own_lease_lapsed_counts_no_crash() {
     }
 }
 
-/// A call failed on a key of a wrong type after it had committed another slot's batch: the tag
-/// stayed without its batch. From then on every sweep over the name failed, and its next process
-/// was given a batch without events and stopped.
+/// Story: a call failed on a key of a wrong type after it had committed another slot's batch. The
+/// tag stayed without its batch. From then on every sweep over the name failed, and its next
+/// process got a batch without events and stopped.
 #[tokio::test]
 async fn a_call_that_fails_half_way_leaves_no_tag_without_a_batch() {
     let mut rig = Rig::start().await;
@@ -233,8 +234,8 @@ async fn a_call_that_fails_half_way_leaves_no_tag_without_a_batch() {
     rig.redis::<()>("SET", &[wrong.as_bytes(), b"wrong"]).await;
     let call = p.call(&rig.keys, WIDE, &[a, b]);
     let failed = wire::advance(&mut rig.conn, &call).await.expect_err("a wrong type");
-    // It was passed on as `ERR WRONGTYPE …`, which a worker process took for a passing failure, and
-    // repeated without end.
+    // It was returned as `ERR WRONGTYPE …`, which a worker process treated as a passing failure,
+    // and repeated for ever.
     assert!(failed.is_wrong_type(), "{failed}");
     rig.redis::<()>("RENAME", &[&aside, wrong.as_bytes()]).await;
     rig.expire("p").await;
@@ -244,8 +245,8 @@ async fn a_call_that_fails_half_way_leaves_no_tag_without_a_batch() {
     rig.drain(&mut q).await;
 }
 
-/// A batch key of a wrong type made every object that its slot claimed be held for an operator, and
-/// blamed the object's queue.
+/// Story: a batch key of a wrong type caused every object that its slot claimed to be held for an
+/// operator. The reason blamed the object's queue.
 #[tokio::test]
 async fn a_wrong_type_of_a_batch_is_not_blamed_on_the_object() {
     let mut rig = Rig::start().await;

@@ -1,4 +1,4 @@
-//! What the directed tests share: one Redis, the checker, and plain `MULTI` pushes.
+//! The shared parts of the directed tests: one Redis, the checker, and plain `MULTI` pushes.
 
 use bytes::Bytes;
 use redis::FromRedisValue;
@@ -24,19 +24,19 @@ impl Rig {
         Self { conn: redis.connect().await, keys: redis.keys().clone(), world: World::default(), _redis: redis }
     }
 
-    /// Keys without a prefix, on a server of its own.
+    /// Makes a rig with keys without a prefix, on a server of its own.
     pub async fn without_namespace() -> Self {
         let redis = Redis::own(&[]).empty();
         redis.begin_ids(&Keys::new());
         Self { conn: redis.connect().await, keys: Keys::new(), world: World::default(), _redis: redis }
     }
 
-    /// A process that has its name; the name is its token too.
+    /// Starts a process that has its name; the name is also its token.
     pub async fn process(&mut self, name: &str, slots: usize) -> Puppet {
         Puppet::start(&mut self.conn, &self.keys, name, &format!("token-of-{name}"), slots).await
     }
 
-    /// A frontend pushes so many events of `len` bytes with one marker.
+    /// Pushes `count` events of `len` bytes with one marker, as a frontend does.
     pub async fn emit(&mut self, object: &[u8], count: usize, len: usize) {
         let events: Vec<String> = self.push(object, count).into_iter().map(|number| payload(number, len)).collect();
         let queue = self.key(object, ":events");
@@ -50,7 +50,8 @@ impl Rig {
         self.world.push(&Name::copy_from_slice(object), count)
     }
 
-    /// Puts something in: a marker where no events are, a name in a list, a key of a wrong type.
+    /// Runs a command that builds an odd state: a marker without events, a name in a list, a key of
+    /// a wrong type.
     pub async fn redis<T: FromRedisValue>(&mut self, command: &str, args: &[&[u8]]) -> T {
         let mut cmd = redis::cmd(command);
         for arg in args {
@@ -59,12 +60,12 @@ impl Rig {
         cmd.query_async(&mut self.conn).await.unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
-    /// The key of an object, whatever its name.
+    /// Returns the key of an object, for any name.
     pub fn key(&self, object: &[u8], suffix: &str) -> Vec<u8> {
         [self.keys.prefix().as_bytes(), object, suffix.as_bytes()].concat()
     }
 
-    /// A pop for a slot.
+    /// Pops for a slot.
     pub async fn pop(&mut self, w: &str) -> Option<Bytes> {
         let (from, to) = (self.keys.objects_with_events(), self.keys.worker_object(w));
         self.redis::<Option<Vec<u8>>>("LMOVE", &[from.as_bytes(), to.as_bytes(), b"RIGHT", b"LEFT"]).await.map(Bytes::from)
@@ -74,7 +75,7 @@ impl Rig {
         State::read(&mut self.conn, self.keys.prefix()).await
     }
 
-    /// The state, which keeps the invariants.
+    /// Reads the state, and asserts the invariants.
     pub async fn sound(&mut self) -> State {
         let state = self.look().await;
         if let Err(broken) = check(&state, &mut self.world) {
@@ -83,7 +84,7 @@ impl Rig {
         state
     }
 
-    /// Everything in the process's hands gets to the receiver, and the next call will say so.
+    /// Delivers all batches of the process to the receiver. The next call reports that.
     pub fn deliver(&mut self, puppet: &mut Puppet) {
         for slot in &puppet.slots {
             if let Slot::Has(hand) = slot {
@@ -93,19 +94,19 @@ impl Rig {
         puppet.tell_done();
     }
 
-    /// The time of a name's lease is over.
+    /// Ends a name's lease.
     pub async fn expire(&mut self, name: &str) {
         let lease = self.keys.worker_lease(name);
         self.redis::<i64>("DEL", &[lease.as_bytes()]).await;
     }
 
-    /// The object may be claimed again now.
+    /// Makes the object due now.
     pub async fn release(&mut self, object: &[u8]) {
         let held = self.keys.objects_held();
         self.redis::<i64>("ZADD", &[held.as_bytes(), b"XX", b"0", object]).await;
     }
 
-    /// Goes on until nothing is left; every state in between is sound.
+    /// Advances until nothing is left. Every state in between keeps the invariants.
     pub async fn drain(&mut self, puppet: &mut Puppet) {
         for _ in 0..2000 {
             self.deliver(puppet);

@@ -1,5 +1,5 @@
-//! Pauses and blocks in random schedules: what one is over is not claimed, and everything goes on
-//! when all are lifted.
+//! Pauses and blocks in random schedules: objects under a rule are not claimed, and all continue
+//! when the rules are lifted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn means(selector: &str, object: &Name) -> bool {
     }
 }
 
-/// Who has what in hand under a rule had it before.
+/// Checks that a worker with a batch under a rule had it before the rule.
 pub fn check(state: &State, world: &mut World, owned: &BTreeMap<&str, &Name>) -> Result<(), String> {
     let in_hand: BTreeMap<String, Vec<Number>> =
         owned.keys().map(|w| ((*w).to_owned(), state.worker(w).batch.iter().map(|event| number(event)).collect())).collect();
@@ -56,7 +56,7 @@ impl Run {
         let ruled = ruled.expect("a rule");
         match step {
             RuleStep::Set(None) => drop(self.world.rules.insert((kind, selector))),
-            // One with an end may be over at any time.
+            // A rule with an end may end at any time.
             RuleStep::Set(Some(_)) | RuleStep::Lift => drop(self.world.rules.remove(&(kind, selector))),
         }
         self.say(format!("{step:?} {kind} {selector}: {ruled:?}"));

@@ -1,5 +1,5 @@
-//! One random schedule. Every step is made from one number, so that a schedule can be run again,
-//! and with steps left out.
+//! One random schedule. Every step follows from one number, so a schedule can be repeated, and
+//! steps can be left out.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const SLOTS_MAX: u64 = 3;
 const PUPPETS_MAX: usize = 5;
 pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// splitmix64.
+/// The splitmix64 generator.
 pub struct Rng(pub u64);
 
 impl Rng {
@@ -49,14 +49,14 @@ pub(super) fn holds_lease(puppet: &Puppet, state: &State) -> bool {
     state.leases.get(&puppet.name).is_some_and(|lease| lease.starts_with(&puppet.token))
 }
 
-/// What a schedule has as a whole.
+/// The settings of a whole schedule.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
-    /// All processes have the event log on.
+    /// Whether all processes have the event log on.
     pub logs: bool,
-    /// Rules are set and lifted.
+    /// Whether rules are set and lifted.
     pub rules: bool,
-    /// In the end a fresh process takes over.
+    /// Whether a fresh process takes over at the end.
     pub fresh: bool,
 }
 
@@ -69,11 +69,11 @@ pub struct Run {
     pub(super) state: State,
     pub(super) puppets: Vec<Puppet>,
     tokens: u32,
-    /// Calls that were sent and come once more, or for the first time, when nobody waits for them.
+    /// Calls sent before that arrive again, or for the first time, after their caller has given up.
     pub(super) late: Vec<Advance>,
-    /// Batches in the hands of deliveries that nobody waits for any more.
+    /// Batches in deliveries whose process no longer waits for them.
     stale: Vec<Hand>,
-    /// What happened, a line for each step.
+    /// A line for each step made.
     pub trace: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ impl Run {
         }
     }
 
-    /// One step, and a look at everything.
+    /// Makes one step, and checks everything.
     pub async fn step(&mut self, number: u64) -> Result<(), String> {
         self.rng = Rng(number);
         match self.rng.below(if self.kind.rules { 106 } else { 100 }) {
@@ -125,8 +125,8 @@ impl Run {
         self.beliefs()
     }
 
-    /// I6, seen from the processes: what one that passes the fence was given, it has. A late call,
-    /// be it its own, does not take it away.
+    /// I6, from the side of the processes: a process that passes the fence has the batches it was
+    /// given. Even a late call of its own does not remove them.
     fn beliefs(&self) -> Result<(), String> {
         let passes = |puppet: &&Puppet| puppet.attached && holds_lease(puppet, &self.state);
         for puppet in self.puppets.iter().filter(passes) {
@@ -202,7 +202,7 @@ impl Run {
             reply_bytes: one_of([1, 70, 1 << 20, 1 << 20]),
             claims: one_of([0, 1, 3, 1024]),
             markers: one_of([1, 2, 8, 4096]),
-            // No schedule takes as long.
+            // Longer than any schedule.
             forget_after: [None, Some(DAY)][one_of([0, 0, 0, 1])],
             suspects: Suspects::NONE,
         }
@@ -254,8 +254,8 @@ impl Run {
         self.believe(p, &named, answer, bounds)
     }
 
-    /// The answer fits the lease, and the process draws its conclusions. What it was given, `look`
-    /// has compared.
+    /// Checks that the reply fits the lease, and updates the beliefs of the process. `look` has
+    /// compared the batches.
     fn believe(&mut self, p: usize, named: &[usize], answer: Answer, bounds: Bounds) -> Result<(), String> {
         let puppet = &mut self.puppets[p];
         let lease = self.state.leases.get(&puppet.name);
@@ -277,7 +277,7 @@ impl Run {
                 Ok(())
             }
             Answer::Fenced if !is_ours => {
-                // Most stop; one that goes on does no harm.
+                // Most processes stop; one that continues does no harm.
                 if self.rng.percent(70) {
                     self.puppets.remove(p);
                 }
@@ -287,8 +287,7 @@ impl Run {
         }
     }
 
-    /// Some batch is sent to the receiver, wholly or in part, and the process decides what to
-    /// report.
+    /// Sends a batch to the receiver, wholly or in part. The process chooses its report.
     fn deliver(&mut self) -> Result<(), String> {
         let all = self.puppets.iter().enumerate().flat_map(|(p, puppet)| (0..puppet.slots.len()).map(move |slot| (p, slot)));
         let having: Vec<_> = all.filter(|(p, slot)| matches!(self.puppets[*p].slots[*slot], Slot::Has(_))).collect();
@@ -329,14 +328,14 @@ impl Run {
             }
             what => {
                 let delay = [Some(Duration::ZERO), Some(Duration::ZERO), Some(LEASE), None][what as usize % 4];
-                // A failure, or a batch put aside that has not failed.
+                // A failure, or a batch held for an operator without a failure.
                 let failed = u32::from(self.rng.percent(60));
                 BatchResult::Hold { rest: Tag { attempts: tag.attempts + failed, ..tag }, delay, reason: "retry: no".into() }
             }
         }
     }
 
-    /// A pop for some slot of a registered name, whoever runs it now, if anyone.
+    /// A pop for some slot of a registered name, whether or not a process runs it.
     async fn pop(&mut self) {
         let names: Vec<String> = self.state.registry.keys().cloned().collect();
         if names.is_empty() {
@@ -344,8 +343,8 @@ impl Run {
         }
         let name = &names[self.rng.at(names.len())];
         let mut w = format!("{name}.{}", self.rng.at(self.state.slots(name)));
-        // Often a slot that has something already: two pops for one slot after a lost answer, or a
-        // pop that answers late.
+        // Often a slot with something in it: two pops for one slot after a lost reply, or a late
+        // pop.
         let busy: Vec<&String> = self.state.workers.keys().collect();
         if self.rng.percent(40) && !busy.is_empty() {
             w.clone_from(busy[self.rng.at(busy.len())]);
@@ -383,7 +382,7 @@ impl Run {
         self.say(format!("adopt by {own}: {adopted:?}"));
     }
 
-    /// The process leaves, whatever the answer is.
+    /// The process detaches, and ends after any reply.
     async fn detach(&mut self) {
         if self.puppets.is_empty() {
             return;
@@ -396,7 +395,7 @@ impl Run {
         self.say(format!("detach {} {}: {detached:?}", puppet.name, puppet.token));
     }
 
-    /// The time of a lease is over.
+    /// A lease ends.
     async fn expire(&mut self) {
         let names: Vec<String> = self.state.leases.keys().cloned().collect();
         if !names.is_empty() {
@@ -410,7 +409,7 @@ impl Run {
         let _: () = redis::cmd("DEL").arg(self.keys.worker_lease(name)).query_async(&mut self.conn).await.expect("DEL");
     }
 
-    /// SIGKILL. What was on its way to the receiver may still get there.
+    /// SIGKILL. Deliveries under way may still reach the receiver.
     fn crash(&mut self) {
         if !self.puppets.is_empty() {
             let gone = self.puppets.remove(self.rng.at(self.puppets.len()));
@@ -420,7 +419,7 @@ impl Run {
         }
     }
 
-    /// A hold is over, by its time or by an operator.
+    /// A hold ends, by its time or by an operator.
     async fn release(&mut self) {
         let held: Vec<Name> = self.state.due.keys().cloned().collect();
         if !held.is_empty() {
@@ -475,7 +474,7 @@ impl Run {
         self.say(format!("connect {replication_id}: {connected:?}"));
     }
 
-    /// Makes room for the next schedule.
+    /// Empties Redis for the next schedule.
     pub async fn clear(&mut self) {
         let _: () = redis::cmd("FLUSHDB").query_async(&mut self.conn).await.expect("FLUSHDB");
     }

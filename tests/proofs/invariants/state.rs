@@ -1,17 +1,16 @@
-//! The whole state of a namespace, read in one step and taken apart by the key names of design.md,
-//! section 3, spelled once more here so that the tests do not believe `keys.rs`.
+//! The whole state of a namespace, read in one step and parsed by the key names of design.md,
+//! section 3. The names are written here again, so that the tests do not rely on `keys.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 
-/// An object's name as it stands in Redis.
+/// An object's name, as stored in Redis.
 pub type Name = Bytes;
 
-/// Answers one string, `LENGTH:BYTES` after `LENGTH:BYTES`: for every key its name, its type, how
-/// many values, and these. As a reply of many parts, taking it apart would be most of what the
-/// tests do.
+/// Returns one string of `LENGTH:BYTES` parts: for every key its name, its type, its number of
+/// values, and the values. Parsing a reply of many parts would take most of the test time.
 const DUMP: &str = r"
 local all = {}
 local function put(text)
@@ -45,30 +44,30 @@ for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
 end
 return table.concat(all)";
 
-/// What belongs to one object.
+/// The keys of one object.
 #[derive(Debug, Default, Clone)]
 pub struct Object {
-    /// Oldest first.
+    /// Queued events, oldest first.
     pub queue: Vec<Bytes>,
     pub last: Option<String>,
     pub owner: Option<String>,
-    /// Oldest first.
+    /// Events of the held batch, oldest first.
     pub held: Vec<Bytes>,
     pub held_id: Option<String>,
-    /// How the event at the head has failed, oldest first.
+    /// Errors of the first event, oldest first.
     pub errors: Vec<Bytes>,
 }
 
-/// What belongs to one worker, a slot.
+/// The keys of one worker (a slot).
 #[derive(Debug, Default, Clone)]
 pub struct Worker {
     pub objects: Vec<Name>,
-    /// Oldest first.
+    /// Events of the batch, oldest first.
     pub batch: Vec<Bytes>,
     pub tag: Option<String>,
 }
 
-/// A dead letter, or an event completed with errors: the same to whoever gets the events.
+/// A dead letter, or an event completed with errors. For receivers both are the same.
 #[derive(Debug, Clone)]
 pub struct Dead {
     pub id: u64,
@@ -91,27 +90,27 @@ pub struct State {
     pub objects: BTreeMap<Name, Object>,
     pub workers: BTreeMap<String, Worker>,
     pub leases: BTreeMap<String, String>,
-    /// Head first: the last one is taken next.
+    /// Markers, head first: the last one is taken next.
     pub markers: Vec<Name>,
-    /// Due times in ms, `inf` where an operator must release the object.
+    /// Due times in ms; `inf` if an operator must release the object.
     pub due: BTreeMap<Name, f64>,
-    /// Held by rules.
+    /// Objects held by rules.
     pub paused: BTreeSet<Name>,
-    /// The fields of the rules that are there.
+    /// Fields of the present rules.
     pub rules: BTreeSet<String>,
     pub counter: Option<String>,
     pub registry: BTreeMap<String, String>,
-    /// The names that are watched, and those that are departed.
+    /// The watched and the departed names.
     pub looked_at: Vec<String>,
     pub dead: Vec<Dead>,
-    /// Oldest first.
+    /// Rows of the log, oldest first.
     pub log: Vec<Row>,
-    /// Keys no script should have made, and keys of a wrong type.
+    /// Keys that no script should make, and keys of a wrong type.
     pub strange: Vec<String>,
 }
 
 impl State {
-    /// Reads everything whose key begins with `prefix`.
+    /// Reads all keys that begin with `prefix`.
     pub async fn read(conn: &mut MultiplexedConnection, prefix: &str) -> Self {
         let all: Vec<u8> = redis::cmd("EVAL_RO").arg(DUMP).arg(0).arg(prefix).query_async(conn).await.expect("the dump");
         let mut all = Bytes::from(all);
@@ -133,7 +132,7 @@ impl State {
         self.workers.get(w).cloned().unwrap_or_default()
     }
 
-    /// How many slots a name is registered with.
+    /// Returns the number of slots registered for a name.
     pub fn slots(&self, name: &str) -> usize {
         self.registry.get(name).and_then(|value| value.split(' ').next()?.parse().ok()).unwrap_or(0)
     }
@@ -164,10 +163,9 @@ impl State {
             (b"seriatim.meta", "hash") | (b"operator.actions", "stream") => {}
             _ => {
                 let strange = format!("{} is a {kind}", text(&Bytes::copy_from_slice(key)));
-                // Newest at the head: turned round, so that what comes first here is what came
-                // first.
+                // Redis has the newest at the head. Reversed, the oldest comes first.
                 value.reverse();
-                // An object may be named like a worker: the endings tell them apart.
+                // An object may be named like a worker; the endings of the keys tell them apart.
                 let worker = key.strip_prefix(b"event.worker:").is_some_and(|rest| self.put_worker(rest, kind, &mut value));
                 if !worker && !self.put_object(key, kind, &mut value) {
                     self.strange.push(strange);
@@ -206,13 +204,13 @@ impl State {
     }
 }
 
-/// The name before the last colon, and the rest with the colon.
+/// Returns the name before the last colon, and the rest with the colon.
 fn split(key: &[u8]) -> Option<(Name, &[u8])> {
     let at = key.iter().rposition(|byte| *byte == b':')?;
     Some((Bytes::copy_from_slice(&key[..at]), &key[at..]))
 }
 
-/// The fields of each entry of a stream.
+/// Returns the fields of each entry of a stream.
 fn rows(mut value: &[Bytes]) -> Vec<&[Bytes]> {
     let mut rows = Vec::new();
     while let Some((count, rest)) = value.split_first() {
@@ -239,7 +237,7 @@ fn dead(fields: &[Bytes]) -> Dead {
     }
 }
 
-/// Takes the next `LENGTH:BYTES`.
+/// Takes the next `LENGTH:BYTES` part.
 fn part(all: &mut Bytes) -> Bytes {
     let colon = all.iter().position(|byte| *byte == b':').expect("a length");
     let length: usize = text(&all.split_to(colon)).parse().expect("a length");

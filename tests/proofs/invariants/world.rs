@@ -1,5 +1,5 @@
-//! What the tests know without asking Redis: what was pushed, which id every event got, and what
-//! the receiver made of what was sent to it.
+//! The test's own records, without Redis: the pushed events, the id of each event, and the events
+//! that the receiver applied.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -7,8 +7,7 @@ use bytes::Bytes;
 
 use super::state::{Name, State, text};
 
-/// Every event of a test has a number; its payload is the number, with spaces behind it to make it
-/// longer.
+/// The number of an event. The payload is the number, padded with spaces.
 pub type Number = u32;
 
 pub fn payload(number: Number, len: usize) -> String {
@@ -32,7 +31,7 @@ pub struct Hand {
 pub struct World {
     pub pushed: BTreeMap<Name, Vec<Number>>,
     pub pushed_count: Number,
-    /// The place of an event among those of its object.
+    /// Position of an event among the events of its object.
     pub place: HashMap<Number, usize>,
     pub id_of: HashMap<Number, u64>,
     event_of: HashMap<u64, Number>,
@@ -43,26 +42,25 @@ pub struct World {
     pub counter: u64,
     /// Last ids that were forgotten.
     pub forgotten: HashSet<u64>,
-    /// How often an event has failed, since it was last in hand.
+    /// Failures of an event since it was last in flight.
     pub attempts: HashMap<Number, u32>,
-    /// Whether all processes have the event log on, the ids of its rows so far, and the events they
-    /// are of.
+    /// Whether all processes have the event log on; the ids of its rows so far, and their events.
     pub logs: bool,
     pub log: Vec<u64>,
     pub logged: HashSet<Number>,
-    /// Kind and selector of the rules that were in force, without an end, since the last look.
+    /// Kind and selector of the rules without an end that were in force since the last look.
     pub rules: BTreeSet<(&'static str, &'static str)>,
-    /// What each worker had at the last look.
+    /// Batch of each worker at the last look.
     pub in_hand: BTreeMap<String, Vec<Number>>,
 }
 
 impl World {
-    /// With the event log on, or off.
+    /// Makes the records for processes with the event log on, or off.
     pub fn of_processes(logs: bool) -> Self {
         Self { logs, ..Self::default() }
     }
 
-    /// The numbers of so many new events.
+    /// Returns the numbers of `count` new events.
     pub fn push(&mut self, object: &Name, count: usize) -> Vec<Number> {
         let pushed = self.pushed.entry(object.clone()).or_default();
         let new: Vec<Number> = (self.pushed_count..).take(count).collect();
@@ -74,7 +72,7 @@ impl World {
         new
     }
 
-    /// An event was seen with an id: the same one as ever, and no other event's.
+    /// Records that an event was seen with an id: always the same id, and of no other event.
     pub fn saw(&mut self, number: Number, id: u64) -> Result<(), String> {
         let before = *self.id_of.entry(number).or_insert(id);
         let other = *self.event_of.entry(id).or_insert(number);
@@ -85,14 +83,14 @@ impl World {
         }
     }
 
-    /// The id of the last event delivered before this place of the object.
+    /// Returns the id of the last event delivered before this position of the object.
     pub fn prev_of(&self, object: &Name, place: usize) -> u64 {
         let delivered = self.pushed[object][..place].iter().rev().find(|number| !self.dead.contains(number));
         delivered.map_or(0, |number| self.id_of[number])
     }
 
-    /// The receiver gets the first `count` events of a batch. Answers an error where I5 does not
-    /// hold there.
+    /// Delivers the first `count` events of a batch to the receiver. Returns an error if I5 does
+    /// not hold.
     pub fn receive(&mut self, hand: &Hand, count: usize) -> Result<(), String> {
         let mut prev = hand.prev;
         for (at, event) in hand.events.iter().take(count).enumerate() {
@@ -127,12 +125,12 @@ impl World {
         Ok(())
     }
 
-    /// What is pushed but neither applied nor a dead letter.
+    /// Returns the pushed events that are neither applied nor dead letters.
     pub fn undone(&self) -> Vec<Number> {
         (0..self.pushed_count).filter(|number| !self.applied.contains(number) && !self.dead.contains(number)).collect()
     }
 
-    /// Takes in the dead letters.
+    /// Records the dead letters.
     pub fn bury(&mut self, state: &State) -> Result<(), String> {
         for dead in &state.dead {
             let number = number(&dead.event);

@@ -1,4 +1,4 @@
-//! How often which step is chosen.
+//! The frequencies of the steps.
 
 use proptest::prelude::*;
 use proptest_state_machine::ReferenceStateMachine;
@@ -29,7 +29,7 @@ impl ReferenceStateMachine for Machine {
     }
 }
 
-/// Mostly the first one, so that there is a process that gets something done.
+/// Mostly the first name, so that one process makes progress.
 fn name() -> impl Strategy<Value = usize> {
     prop_oneof![5 => Just(0), 2 => Just(1), 1 => 0..NAMES.len()]
 }
@@ -92,7 +92,7 @@ fn attach() -> impl Strategy<Value = Step> {
     )
 }
 
-/// What an operator does.
+/// Chooses an action of an operator.
 fn operator() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (prop::bool::weighted(0.7), prop::collection::vec(any::<u8>(), 1..4)).prop_map(|(retry, at)| Step::Settle(retry, at)),
@@ -101,7 +101,7 @@ fn operator() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What an operator does to rules.
+/// Chooses an action on rules.
 fn rule() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (0..KINDS.len(), prop_oneof![1 => Just(0), 4 => 0..SELECTORS.len()], prop::bool::weighted(0.3))
@@ -110,7 +110,7 @@ fn rule() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A call of a script.
+/// Chooses a call of a script.
 fn script() -> impl Strategy<Value = Step> {
     prop_oneof![
         24 => advance(),

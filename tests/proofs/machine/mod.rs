@@ -1,9 +1,9 @@
-//! The scripts against a reference of what they do: the same steps in both, and after every step
-//! the reply and everything in Redis are the same.
+//! The scripts against a reference: the same steps run in both. After every step the reply and all
+//! keys in Redis are the same.
 //!
-//! A failure prints its seed and the shortest schedule found that still fails. `SERIATIM_SEED=…
-//! cargo test --test proofs machine` runs that one again, `SERIATIM_MACHINE_STEPS=100000` makes
-//! more steps than the usual 5,000.
+//! A failure prints its seed and the shortest failing schedule found. `SERIATIM_SEED=… cargo test
+//! --test proofs machine` repeats it. `SERIATIM_MACHINE_STEPS=100000` makes more steps than the
+//! usual 5,000.
 #![allow(unreachable_pub)]
 
 mod advance;
@@ -32,7 +32,7 @@ use server::Server;
 use world::{Call, Step, World};
 
 const STEPS: u64 = 5_000;
-/// Without these a run proves little.
+/// Kinds of replies that a run must reach to be meaningful.
 const SEEN: [&str; 39] = [
     "Adopt -> Swept",
     "Advance -> Advanced",
@@ -76,7 +76,7 @@ const SEEN: [&str; 39] = [
 ];
 const STEPS_OF_A_SCHEDULE: std::ops::Range<usize> = 60..120;
 
-/// What was compared, by kind.
+/// Number of comparisons, by kind.
 type Figures = BTreeMap<String, u64>;
 
 fn count(figures: &mut Figures, broken: Option<Broken>, call: &Call, reply: &Reply) {
@@ -129,7 +129,7 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 fn the_scripts_do_what_the_reference_does() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    // A server of its own: everything in it is compared.
+    // A server of the test's own, because all its keys are compared.
     let redis = Redis::own(&[]);
     let conn = runtime.block_on(redis.connect());
     let figures = RefCell::new(Figures::new());
@@ -138,7 +138,7 @@ fn the_scripts_do_what_the_reference_does() {
     let (mut seed, mut steps_made) = (seed_given.unwrap_or(now), 0);
     let steps_wanted = if seed_given.is_some() { 1 } else { number("SERIATIM_MACHINE_STEPS").unwrap_or(STEPS) };
     let missing = || SEEN.into_iter().filter(|kind| !figures.borrow().contains_key(*kind)).collect::<Vec<_>>();
-    // A rare kind may need some more schedules.
+    // A rare kind may need more schedules.
     while steps_made < steps_wanted || steps_wanted >= STEPS && steps_made < 4 * steps_wanted && !missing().is_empty() {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -150,7 +150,7 @@ fn the_scripts_do_what_the_reference_does() {
             ..Config::default()
         };
         let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
-        // With and without a namespace.
+        // Alternates between a namespace and none.
         let keys = if seed % 2 == 0 { redis.keys().clone() } else { Keys::new() };
         let made = runner.run(&Machine::sequential_strategy(STEPS_OF_A_SCHEDULE), |(_, steps, seen)| {
             let made = || {

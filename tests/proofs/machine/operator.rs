@@ -1,20 +1,20 @@
-//! What an operator does: dead letters retried or dropped, held objects released, their head events
-//! skipped. All of it is kept.
+//! The actions of an operator: dead letters are retried or dropped, held objects released, their
+//! first events skipped. All actions are recorded.
 
 use bytes::Bytes;
 
 use super::reference::{Broken, Dead, Key, Name, Numbers, Reference, Reply, Row};
 
-/// Who does it all, and why.
+/// Actor and reason of all actions.
 pub const WHO: &str = "ada@host";
 pub const WHY: &str = "because";
 
-/// One entry of what was done.
+/// A recorded action.
 #[derive(Debug, Clone)]
 pub struct Action {
     pub action: &'static str,
     pub object: Name,
-    /// The event's, empty where it has none.
+    /// Id of the event, empty if there is none.
     pub id: String,
     pub dead: Option<u64>,
     pub error: Option<Bytes>,
@@ -22,12 +22,13 @@ pub struct Action {
 }
 
 impl Reference {
-    /// The keys that every action needs, and these.
+    /// Returns whether a broken shared key stops the action: one that every action needs, or one of
+    /// `keys`.
     fn refuses(&self, keys: &[Broken]) -> bool {
         self.is_broken(&[Broken::Markers, Broken::Actions]) || self.is_broken(keys)
     }
 
-    /// RETRY and DROP: what becomes of each dead letter.
+    /// RETRY and DROP. Returns the result of each dead letter.
     pub fn settle(&mut self, retry: bool, serials: &[u64]) -> Reply {
         if self.refuses(&[Broken::Dead]) {
             return Reply::WrongType;
@@ -53,14 +54,13 @@ impl Reference {
         "retried"
     }
 
-    /// Due at once, and a worker is woken.
+    /// Makes the object due at once, and wakes a worker.
     fn make_due(&mut self, object: &Name) {
         self.due.insert(object.clone(), 0);
         self.markers.push(Name::new());
     }
 
-    /// The id of the first event of the held batch, 0 where there is none, and why the object is
-    /// held.
+    /// Returns the numbers of the held batch, with id 0 without one, and the reason of the hold.
     fn held_for(&mut self, object: &Name) -> Option<(Numbers, Bytes)> {
         let held_id = self.object(object).held_id.right()?.clone()?;
         let why = held_id.splitn(5, |byte| *byte == b' ').nth(4)?;

@@ -1,4 +1,4 @@
-//! Where the scripts and the reference once differed, each with its story. Both walk the same
+//! Former differences between the scripts and the reference, each with its story. Both run the same
 //! steps.
 
 use super::advance::{Choice, Delay};
@@ -7,7 +7,7 @@ use super::server::Server;
 use super::world::{AttachStep, Bounds, Part, Step, Token, World};
 use crate::support::Redis;
 
-/// Bounds that bind nothing.
+/// Bounds that are never reached.
 const WIDE: Bounds = Bounds {
     batch: 1000,
     batch_bytes: 1 << 20,
@@ -30,7 +30,7 @@ fn advance(choice: Choice) -> Step {
     Step::Advance(0, Token::Mine, WIDE, [choice, Choice::Skip, Choice::Skip])
 }
 
-/// Makes the steps in Redis and in the reference; answers the last reply.
+/// Makes the steps in Redis and in the reference. Returns the last reply.
 async fn walk(steps: &[Step]) -> Reply {
     let redis = Redis::own(&[]);
     let mut server = Server::empty(redis.connect().await, redis.keys().clone()).await;
@@ -44,8 +44,8 @@ async fn walk(steps: &[Step]) -> Reply {
     last
 }
 
-/// `string.format` ends a text at its first NUL: the reason why an object was held named half of
-/// the object and no key.
+/// Story: `string.format` ends a text at its first NUL. So the reason of a hold named half of the
+/// object and no key.
 #[tokio::test]
 async fn a_name_with_a_nul_is_told_in_full() {
     let odd = 4;
@@ -57,9 +57,9 @@ async fn a_name_with_a_nul_is_told_in_full() {
     }
 }
 
-/// The last id of an object was overwritten with something that is no id while a batch of it was in
+/// Story: the last id of an object was overwritten with an invalid id while a batch of it was in
 /// flight. After a restart the batch was handed out with that as its prev, which no process could
-/// read: the process stopped with an error, and the next one under that name as well.
+/// read. The process stopped with an error, and so did the next one under that name.
 #[tokio::test]
 async fn a_last_id_that_is_none_stops_no_worker() {
     let last = walk(&[
@@ -75,9 +75,9 @@ async fn a_last_id_that_is_none_stops_no_worker() {
     assert!(matches!(last, Reply::Advanced(_)), "{last:?}");
 }
 
-/// A pop moved an empty marker, which only wakes, to a slot that was busy by then. The look at that
-/// slot dropped it, and counted it as a marker that went back: a free slot of the same call looked
-/// for that one marker more, and the call failed after its commits, on `MGET` without keys.
+/// Story: a pop moved an empty marker, which only wakes, to a busy slot. The look at that slot
+/// dropped it, but counted it as returned to the markers. A free slot of the same call looked for
+/// one marker more. The call then failed after its commits, on `MGET` without keys.
 #[tokio::test]
 async fn an_empty_marker_popped_for_a_busy_slot_fails_no_call() {
     let last = walk(&[
@@ -92,16 +92,16 @@ async fn an_empty_marker_popped_for_a_busy_slot_fails_no_call() {
     assert!(matches!(&last, Reply::Advanced(advanced) if !advanced.more), "{last:?}");
 }
 
-/// The owner's key of a held object was given another type. Its batch was then due to nobody: the
-/// first claim that met it let go of the object, and the first marker that came gave the events
-/// behind the batch to a worker, before it. The next hold wrote over it.
+/// Story: the owner key of a held object got another type. No claim then took its batch: the first
+/// one released the object, and the first marker gave later events to a worker, before the batch.
+/// The next hold overwrote the batch.
 #[tokio::test]
 async fn a_held_object_whose_owner_cannot_be_told_keeps_its_batch() {
     let hold = |delay| advance(Choice::Hold(0, delay, true));
     let held = [ATTACH, Step::Emit(vec![(0, vec![1])]), advance(Choice::Free)];
     let claim = [Step::Wrong(0, Part::Owner), Step::Emit(vec![(0, vec![1])]), advance(Choice::Free)];
     let release = [Step::Release(0), advance(Choice::Free)];
-    // Met as one that is due, and by a marker.
+    // Found as a due object, and by a marker.
     for delay in [Delay::Zero, Delay::Far] {
         let mut steps = held.to_vec();
         steps.push(match hold(delay) {
@@ -115,9 +115,9 @@ async fn a_held_object_whose_owner_cannot_be_told_keeps_its_batch() {
     }
 }
 
-/// A call had read which held objects are due, then met a marker of one of them, whose owner's key
-/// had a wrong type, and put it aside for an operator. It came to it again among those that were
-/// due, and handed out its batch all the same.
+/// Story: a call had read the due held objects. It then met a marker of one of them, whose owner
+/// key had a wrong type, and quarantined it. It met the object again among the due ones, and handed
+/// out its batch all the same.
 #[tokio::test]
 async fn what_a_call_puts_aside_it_does_not_hand_out() {
     let nothing = |step| match step {
@@ -136,7 +136,7 @@ async fn what_a_call_puts_aside_it_does_not_hand_out() {
         Step::ReleaseAll,
         Step::Emit(vec![(b, vec![1])]),
         Step::Wrong(b, Part::Owner),
-        // Two slots, so that it reads of both that they are due.
+        // Two slots, so that the call reads both objects as due.
         Step::Advance(0, Token::Mine, WIDE, [Choice::Free, Choice::Free, Choice::Skip]),
     ])
     .await;
@@ -144,9 +144,9 @@ async fn what_a_call_puts_aside_it_does_not_hand_out() {
     assert_eq!((advanced.batches.len(), advanced.quarantined.len()), (0, 2), "{advanced:?}");
 }
 
-/// Two markers were popped for a slot that was busy, the second one of the very object it had. When
-/// it left that object for another, the reference took the newer of the two equal names out of its
-/// list; the script puts the next object where the older one is, which is what keeps an owned
+/// Story: two markers were popped for a busy slot, the second one of its own object. When the slot
+/// left that object for another, the reference removed the newer of the two equal names from its
+/// list. The script puts the next object in the place of the older name, which keeps an owned
 /// object last.
 #[tokio::test]
 async fn the_next_object_takes_the_oldest_place_where_a_name_is_there_twice() {

@@ -1,20 +1,20 @@
-//! Pauses and blocks: set and lifted by an operator, over by time, woken by whichever call comes
-//! next.
+//! Pauses and blocks: an operator sets and lifts them, they end by time, and the next call wakes
+//! their objects.
 
 use bytes::Bytes;
 
 use super::operator::Action;
 use super::reference::{Broken, FAR, Key, Name, Reference, Reply, remove};
 
-/// What a rule is for: a kind and a blank, then the selector.
+/// The kinds of rules. A field is the kind, a blank, and the selector.
 pub const KINDS: [&str; 2] = ["pause", "block"];
 pub const SELECTORS: [&[u8]; 7] = [b"*", b"a:*", b"event.worker:*", b"a", b"b", b"event.worker:p.0", b"\xff{}\0"];
 
 #[derive(Debug, Clone)]
 pub struct Rule {
-    /// The step in which it was set.
+    /// Step in which it was set.
     pub set: u64,
-    /// The step at which it ends; nothing: never.
+    /// Step at which it ends; none: it does not end.
     pub end: Option<u64>,
     pub lifted: bool,
 }
@@ -24,13 +24,13 @@ impl Reference {
         !rule.lifted && rule.end.is_none_or(|end| end > self.now)
     }
 
-    /// Whether nothing more of the object may be claimed.
+    /// Returns whether a rule in force matches the object.
     pub fn is_ruled(&self, name: &Name) -> bool {
         self.rules.iter().any(|(field, rule)| self.is_in_force(rule) && means(field, name))
     }
 
-    /// When a rule is to be woken next: 0 where one is lifted; the first of their ends; nothing
-    /// where none has one.
+    /// Returns the time of the next waking: 0 if a rule is lifted, or the first end; none if no
+    /// rule has one.
     pub fn next_rule(&self) -> Option<u64> {
         self.rules.values().filter_map(|rule| if rule.lifted { Some(0) } else { rule.end }).min()
     }
@@ -66,8 +66,8 @@ impl Reference {
         })
     }
 
-    /// WAKE: what only rules that are over have held is due, and these rules go. Answers whether
-    /// there was one.
+    /// WAKE: makes objects due that only ended or lifted rules were holding, and deletes these
+    /// rules. Returns whether there was one.
     pub fn wake(&mut self) -> bool {
         let over: Vec<Name> =
             self.rules.iter().filter(|(_, rule)| !self.is_in_force(rule)).map(|(field, _)| field.clone()).collect();
@@ -83,8 +83,7 @@ impl Reference {
         !over.is_empty()
     }
 
-    /// PAUSE, of an object that nobody runs, or this worker, and that has events. Answers whether
-    /// it is.
+    /// PAUSE, of an object with events whose owner is none or `w`. Returns whether it is paused.
     pub fn pause(&mut self, w: &str, name: &Name, named: bool) -> bool {
         let has_events = self.object(name).queue.right().is_none_or(|queue| !queue.is_empty());
         if !self.is_ruled(name) || !has_events || self.due.contains_key(name) {
@@ -98,7 +97,7 @@ impl Reference {
         true
     }
 
-    /// Whether it is in one of the sets, or may be: where that cannot be told, it is.
+    /// Returns whether the object is in one of the sets, or may be, if that is unknown.
     pub fn is_held(&self, name: &Name) -> bool {
         self.due.contains_key(name) || self.paused.contains(name) || self.is_broken(&[Broken::Paused])
     }
@@ -119,7 +118,7 @@ fn means(field: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// The value of a rule's field.
+/// Returns the value of a rule's field.
 pub fn value(rule: &Rule) -> Bytes {
     let (who, why) = (super::operator::WHO, super::operator::WHY);
     format!("{} {} {} {} 0 {who}{why}", rule.set, rule.end.unwrap_or(0), u8::from(rule.lifted), who.len()).into()

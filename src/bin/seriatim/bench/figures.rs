@@ -1,8 +1,8 @@
-//! What is measured, and what is made of the samples: medians, spreads, ratios.
+//! The measured figures, and the statistics over their samples: medians, spreads, ratios.
 
 use std::collections::BTreeMap;
 
-/// What a figure is about.
+/// A measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Figure {
     EnqueueBulk,
@@ -23,7 +23,7 @@ pub(super) enum Figure {
 }
 
 impl Figure {
-    /// Its name for people, its name in JSON, and its unit.
+    /// Returns the figure's name for people, its name in JSON, and its unit.
     fn texts(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::EnqueueBulk => ("enqueue, bulk", "enqueue_bulk", "events/s"),
@@ -70,7 +70,7 @@ impl Samples {
         self.0.get(&(figure, system)).map_or(&[], Vec::as_slice)
     }
 
-    /// The figures there are, each once.
+    /// Returns the figures that have samples, each once.
     pub(super) fn figures(&self) -> Vec<Figure> {
         let mut figures: Vec<Figure> = self.0.keys().map(|(figure, _)| *figure).collect();
         figures.dedup();
@@ -78,7 +78,7 @@ impl Samples {
     }
 }
 
-/// The middle one, or the mean of the two in the middle; nothing of nothing.
+/// Returns the middle value, or the mean of the two middle values; none for an empty list.
 pub(super) fn median(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let half = sorted.len() / 2;
@@ -87,21 +87,21 @@ pub(super) fn median(values: &[f64]) -> Option<f64> {
     Some((lower + upper) / 2.0)
 }
 
-/// The smallest value that so many percent of all are not above.
+/// Returns the smallest value that is at least as large as `percent` percent of all values.
 pub(super) fn percentile(values: &[f64], percent: f64) -> Option<f64> {
     let sorted = sorted(values);
     let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied()
 }
 
-/// The smallest and the largest.
+/// Returns the smallest and the largest value.
 pub(super) fn spread(values: &[f64]) -> Option<(f64, f64)> {
     let sorted = sorted(values);
     Some((*sorted.first()?, *sorted.last()?))
 }
 
-/// The median of the ratios that the repetitions have one by one: what disturbs a repetition
-/// disturbs both its figures.
+/// Returns the median of the ratios of each repetition. A disturbance during a repetition affects
+/// both its figures, so their ratio is stable.
 pub(super) fn ratio(values: &[f64], others: &[f64]) -> Option<f64> {
     let ratios: Vec<f64> = values.iter().zip(others).map(|(value, other)| value / other).filter(|r| r.is_finite()).collect();
     median(&ratios)

@@ -1,14 +1,14 @@
-//! `seriatim bench`: how fast it is on a Redis of the user's, beside what the same Redis does
-//! otherwise.
+//! `seriatim bench`: measures seriatim on the user's Redis, beside two simpler systems on the same
+//! Redis.
 //!
 //! - `workload`: the events
-//! - `system`: what can be measured: `seriatim`, `streams`, `raw`
-//! - `phases`: how it is measured; `tally` checks what came out, `pace` gives the latency its times
+//! - `system`: the interface of a measured system: `seriatim`, `streams`, `raw`
+//! - `phases`: the measurements; `tally` checks the deliveries, `pace` times the emits of the
+//!   latency phase
 //! - `place`, `redis_info`, `redis_benchmark`: the Redis
-//! - `figures`, `report`: what is made of it
+//! - `figures`, `report`: statistics and output
 //!
-//! Everything written lies under one namespace, or on a private Redis. If the process is killed
-//! with SIGKILL, the namespace stays.
+//! All keys are in one namespace, or on a private Redis. After SIGKILL the namespace stays.
 
 mod figures;
 mod pace;
@@ -163,7 +163,7 @@ pub(crate) async fn run(mut args: Args, global: &Global) -> anyhow::Result<Exit>
     config.keys = keys.clone();
     let info = connection_info(&url).map_err(|error| Failure::with(Exit::Input, error))?;
     let place = Place::claim(url, info, keys, args.private).await?;
-    // Whichever ends first drops the other, and with it everything that writes.
+    // If a stop signal comes first, the measurement is dropped, and everything that writes with it.
     let measured = tokio::select! {
         measured = measure(&args, config, &place) => measured,
         stopped = stop_signal() => stopped.and(Err(Failure::with(Exit::Broken, "stopped by a signal; all written keys are deleted"))),
@@ -178,8 +178,8 @@ pub(crate) async fn run(mut args: Args, global: &Global) -> anyhow::Result<Exit>
     Ok(Exit::Done)
 }
 
-/// Deletes everything. What was on its way when the run was stopped may still arrive: a second look
-/// finds it.
+/// Deletes all keys of the run. Commands in flight when the run stopped may still arrive; a second
+/// walk deletes their keys.
 async fn clean_up(place: &Place) -> anyhow::Result<()> {
     if place.is_private() {
         return Ok(());
@@ -215,7 +215,8 @@ async fn measure(args: &Args, config: WorkerConfig, place: &Place) -> anyhow::Re
     for round in 0..args.warm_up + args.repetitions {
         let record = round >= args.warm_up;
         let out = if record { &mut samples } else { &mut unused };
-        // All systems in turn in each phase: what disturbs the machine disturbs them all.
+        // In each phase all systems are measured in turn, so that a disturbance of the machine
+        // affects all.
         macro_rules! in_turn {
             ($($phase:ident)*) => {$(
                 progress.at(round, stringify!($phase));
@@ -241,7 +242,7 @@ async fn measure(args: &Args, config: WorkerConfig, place: &Place) -> anyhow::Re
 }
 
 impl Args {
-    /// Checks the ranges, and answers the settings of a worker.
+    /// Checks the ranges. Returns the settings of a worker.
     fn checked(&self) -> anyhow::Result<WorkerConfig> {
         let in_range = |option: &str, value: u64, min: u64, max: u64, what: &str| {
             let wrong = || Failure::with(Exit::Input, format!("--{option} is {value}; it must be {min} to {max} {what}"));
@@ -275,7 +276,8 @@ impl Args {
         }
     }
 
-    /// The events, and the orders that one producer and many give them.
+    /// Returns the events, the order that one producer gives them, and the order that many give
+    /// them.
     async fn workload(&self) -> anyhow::Result<(Workload, Chain, Chain)> {
         let (payload, skew, seed, producers) = (self.payload, self.skew, self.seed.unwrap_or_default(), self.producers);
         let (events, objects) = (u32::try_from(self.events)?, u32::try_from(self.objects)?);
@@ -301,7 +303,7 @@ impl Args {
     }
 }
 
-/// What a person sees meanwhile: a bar, or a line for each repetition where there is no terminal.
+/// Progress for a person: a bar, or a line for each repetition if there is no terminal.
 struct Progress {
     bar: ProgressBar,
     warm_up: u32,

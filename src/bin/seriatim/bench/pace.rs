@@ -1,15 +1,15 @@
-//! Events at fixed times, whatever becomes of those before: a latency that is measured from these
-//! times leaves no wait out.
+//! Emits events at fixed times, even if earlier events are late. So a latency measured from these
+//! times includes every wait.
 
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 
-/// A sleeping thread wakes up late by some tens of microseconds; so long before the time it is
-/// awake.
+/// Time before an emit at which the thread stops sleeping, because a sleeping thread wakes some
+/// tens of microseconds late.
 const AWAKE: Duration = Duration::from_micros(150);
 
-/// When events are due.
+/// The times at which events are due.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Schedule {
     pub(super) begin: Instant,
@@ -21,9 +21,9 @@ impl Schedule {
         self.begin + Duration::from_secs_f64(event as f64 / f64::from(self.per_second))
     }
 
-    /// Tells each event in its time to the producer whose turn it is, from a thread of its own:
-    /// timers of the runtime are no finer than a millisecond. Answers how late it was, in seconds.
-    /// Ends early when nobody listens any more.
+    /// Sends each event, when due, to the next producer in turn, from its own thread: timers of the
+    /// runtime are no finer than a millisecond. The thread returns how late each event was, in
+    /// seconds. It ends early if a producer is gone.
     pub(super) fn tell(self, events: usize, producers: Vec<UnboundedSender<usize>>) -> std::thread::JoinHandle<Vec<f64>> {
         std::thread::spawn(move || {
             let mut late = Vec::with_capacity(events);

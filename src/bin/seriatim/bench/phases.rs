@@ -1,4 +1,4 @@
-//! The phases: the same for every system, so that none is measured in a way of its own.
+//! The phases of a measurement, the same for every system.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,16 +15,16 @@ use super::system::{Consumers, Producer, System};
 use super::tally::Tally;
 use super::workload::{Chain, Workload};
 
-/// How long the latency is measured in one repetition.
+/// Duration of the latency phase in one repetition.
 const LATENCY_TIME: Duration = Duration::from_secs(3);
-/// The first event of the latency phase is due so long after everything is ready.
+/// Time between the start of the latency phase and its first event.
 const LEAD: Duration = Duration::from_millis(50);
 
-/// What to measure with.
+/// The setup shared by all phases.
 pub(super) struct Phases {
     pub(super) place: Place,
     pub(super) load: Arc<Workload>,
-    /// The order that one producer of all events gives, and the one that `producers` of them do.
+    /// Order of each object's events if one producer emits them all; `of_many`: if `producers` do.
     pub(super) of_one: Arc<Chain>,
     pub(super) of_many: Arc<Chain>,
     pub(super) producers: usize,
@@ -32,7 +32,7 @@ pub(super) struct Phases {
     pub(super) wanted: Wanted,
 }
 
-/// Which figures are asked for.
+/// The requested figures.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) enqueue: bool,
@@ -42,7 +42,7 @@ pub(super) struct Wanted {
     pub(super) memory: bool,
 }
 
-/// Processor time of Redis and time on the clock, from a moment on.
+/// Start values of Redis' processor time and of the clock.
 struct Meter {
     cpu_s: f64,
     began: Instant,
@@ -71,7 +71,7 @@ impl Meter {
 }
 
 impl Phases {
-    /// Enqueue in bulk, then drain; memory before, between and after.
+    /// Enqueues in bulk, then drains. Measures memory before, between and after.
     pub(super) async fn bulk<S: System>(&self, system: &S, out: &mut Samples) -> anyhow::Result<()> {
         let wanted = self.wanted;
         if !(wanted.enqueue || wanted.drain || wanted.memory) {
@@ -101,7 +101,7 @@ impl Phases {
         Ok(())
     }
 
-    /// Enqueue one by one, many at a time, then drain.
+    /// Enqueues one by one, with many emits in flight, then drains.
     pub(super) async fn single<S: System>(&self, system: &S, out: &mut Samples) -> anyhow::Result<()> {
         if !(self.wanted.enqueue || self.wanted.drain) {
             return Ok(());
@@ -120,7 +120,7 @@ impl Phases {
         Ok(())
     }
 
-    /// Enqueue one by one while consumers drain, until all is delivered.
+    /// Enqueues one by one while consumers drain, until all events are delivered.
     pub(super) async fn both<S: System>(&self, system: &S, out: &mut Samples) -> anyhow::Result<()> {
         if !self.wanted.both {
             return Ok(());
@@ -140,7 +140,7 @@ impl Phases {
         tally.check(S::NAME)
     }
 
-    /// From the moment at which an event was due to be emitted to its arrival.
+    /// Measures the time from the due time of an emit to the arrival of its event.
     pub(super) async fn latency<S: System>(&self, system: &S, out: &mut Samples) -> anyhow::Result<()> {
         if !self.wanted.latency {
             return Ok(());
@@ -206,7 +206,7 @@ impl Phases {
         tally.check(S::NAME)
     }
 
-    /// Each producer awaits one event before it emits its next one.
+    /// Emits all events one by one. Each producer awaits one emit before the next.
     async fn push_singly<P: Producer>(&self, producer: &P) -> anyhow::Result<()> {
         let mut pushing = JoinSet::new();
         for first in 0..self.producers {
@@ -221,7 +221,8 @@ impl Phases {
         all(&mut pushing).await
     }
 
-    /// Buffers of connections that were just closed are freed when Redis notices.
+    /// Returns the memory in use, in bytes. Waits first, because Redis frees the buffers of closed
+    /// connections late.
     async fn memory_bytes(&self) -> anyhow::Result<f64> {
         if !self.wanted.memory {
             return Ok(f64::NAN);
@@ -231,7 +232,7 @@ impl Phases {
     }
 }
 
-/// Waits for all of them, or for the first that fails.
+/// Waits for all tasks, or for the first that fails.
 async fn all(tasks: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
     while let Some(done) = tasks.join_next().await {
         done??;
@@ -239,7 +240,7 @@ async fn all(tasks: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until everything is delivered, and what was delivered is written down.
+/// Waits until all events are delivered and committed.
 async fn until_committed<C: Consumers>(consumers: &mut C, tally: &Tally, system: &str) -> anyhow::Result<()> {
     tokio::select! {
         error = consumers.failed() => return Err(error),

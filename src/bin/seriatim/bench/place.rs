@@ -1,5 +1,4 @@
-//! The Redis that is measured, and the keys that this run may use there: how to connect, and how to
-//! leave nothing behind.
+//! The measured Redis and the keys of this run: connects, and deletes all keys at the end.
 
 use std::time::{Duration, Instant};
 
@@ -13,28 +12,28 @@ use tokio::task::JoinSet;
 use crate::console::exit::{Exit, Failure};
 use crate::console::told::told;
 
-/// How long Redis may take for anything; a pipeline of ours on a busy machine counts.
+/// Maximum wait for any reply, including a large pipeline on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-/// So many bytes may gather before they are written, as in an emitter.
+/// Number of bytes that may collect before they are written to the socket, as in an emitter.
 const WRITE_BYTES: usize = 64 * 1024;
-/// How many keys Redis looks at in one step.
+/// Number of keys that Redis reads in one step.
 const KEYS_PER_STEP: usize = 1000;
-/// How often the keys are walked over until none is left.
+/// Maximum number of walks over the keys until none is left.
 const WALKS_MAX: usize = 10;
 
-/// Where to measure.
+/// The Redis to measure.
 #[derive(Clone)]
 pub(super) struct Place {
     pub(super) url: String,
     pub(super) keys: Keys,
-    /// For questions beside what is measured.
+    /// Connection for commands that are not measured.
     pub(super) conn: MultiplexedConnection,
     info: ConnectionInfo,
     private: bool,
 }
 
 impl Place {
-    /// The keys are ours from now on; on a server that is not private, none may exist.
+    /// Takes the keys for this run. If the server is not private, none of them may exist.
     pub(super) async fn claim(url: String, info: ConnectionInfo, keys: Keys, private: bool) -> anyhow::Result<Self> {
         let info = info.set_tcp_settings(tcp_settings(PATIENCE));
         let conn = connect(&info, None).await?;
@@ -54,17 +53,17 @@ impl Place {
         self.private
     }
 
-    /// A connection for many small writes at once.
+    /// Returns a connection for many small writes at once.
     pub(super) async fn writing(&self) -> anyhow::Result<MultiplexedConnection> {
         connect(&self.info, Some(WRITE_BYTES)).await
     }
 
-    /// A connection for questions, of which each may wait.
+    /// Returns a connection for blocking reads.
     pub(super) async fn reading(&self) -> anyhow::Result<MultiplexedConnection> {
         connect(&self.info, None).await
     }
 
-    /// A key of ours that no other part of the program has.
+    /// Returns a key of this run that no other part of the program uses.
     pub(super) fn key(&self, name: &str) -> String {
         format!("{}bench.{name}", self.keys.prefix())
     }
@@ -89,7 +88,7 @@ impl Place {
         }
     }
 
-    /// Deletes everything that is ours, and waits until its memory is free.
+    /// Deletes all keys of this run, and waits until their memory is free.
     pub(super) async fn clean(&self) -> anyhow::Result<()> {
         let mut conn = self.conn.clone();
         if self.private {
@@ -117,7 +116,7 @@ impl Place {
         Err(anyhow!("keys under {} come again while they are deleted; something else writes there", self.keys.prefix()))
     }
 
-    /// Keys are unlinked at once, and freed by a thread of Redis.
+    /// Waits until a thread of Redis has freed the unlinked keys.
     async fn until_freed(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while super::redis_info::Info::ask(&self.conn).await?.number("lazyfree_pending_objects").unwrap_or(0.0) > 0.0 {
@@ -142,13 +141,12 @@ async fn connect(info: &ConnectionInfo, write_bytes: Option<usize>) -> anyhow::R
     client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)
 }
 
-/// An error of Redis about a command.
+/// Returns an error about a command of Redis.
 pub(super) fn lost(what: &'static str) -> impl Fn(RedisError) -> anyhow::Error {
     move |error| Failure::with(Exit::Redis, format!("Redis did not answer {what}: {}", told(&error)))
 }
 
-/// Sends a pipeline and answers what each of its commands answered; an error among them is an
-/// error.
+/// Sends a pipeline, and returns the reply of each command. An error among them fails the call.
 pub(super) async fn send(conn: &mut MultiplexedConnection, pipe: &Pipeline, what: &'static str) -> anyhow::Result<Vec<Value>> {
     let answers = conn.send_packed_commands(pipe, 0, pipe.len()).await.map_err(lost(what))?;
     if let Some(Value::ServerError(error)) = answers.iter().find(|answer| matches!(answer, Value::ServerError(_))) {
@@ -157,8 +155,8 @@ pub(super) async fn send(conn: &mut MultiplexedConnection, pipe: &Pipeline, what
     Ok(answers)
 }
 
-/// Sends the same kind of command for each of so many events through one connection, `depth` in a
-/// pipeline. The next pipeline is put together while the one before it is under way.
+/// Sends one command for each event through one connection, `depth` commands in a pipeline. The
+/// next pipeline is built while the one before it is in flight.
 pub(super) async fn pipelined(
     conn: &MultiplexedConnection,
     events: usize,

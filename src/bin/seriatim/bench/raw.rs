@@ -1,5 +1,5 @@
-//! A yardstick: one list, pushed and popped, with no order per object, no owner and no redelivery.
-//! What Redis can do at all.
+//! A system for comparison: one list, pushed and popped, without order per object, owners or
+//! redelivery. Shows the limit of Redis itself.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,11 +14,11 @@ use super::system::{Consumers, Producer, System};
 use super::tally::Tally;
 use super::workload::Workload;
 
-/// Commands in one pipeline of LPUSH.
+/// Number of commands in one pipeline of LPUSH.
 const DEPTH: usize = 500;
-/// Events in one RPOP.
+/// Maximum number of events in one RPOP.
 const COUNT: usize = 1000;
-/// The longest wait for the next event in one command, in seconds.
+/// Maximum wait for the next event in one command, in seconds.
 const BLOCK_S: usize = 1;
 
 pub(super) struct Raw {
@@ -85,7 +85,7 @@ impl Producer for Pushes {
     }
 }
 
-/// Pops many at once, and waits for one where there is none.
+/// Pops many events at once. Waits for one if there is none.
 async fn pop(mut conn: MultiplexedConnection, key: &str, tally: &Tally) -> anyhow::Result<()> {
     let (mut many, mut one) = (redis::cmd("RPOP"), redis::cmd("BRPOP"));
     many.arg(key).arg(COUNT);
@@ -94,7 +94,7 @@ async fn pop(mut conn: MultiplexedConnection, key: &str, tally: &Tally) -> anyho
     loop {
         let ask = if wait { &one } else { &many };
         let answer = conn.send_packed_command(ask).await.and_then(Value::extract_error).map_err(lost("RPOP"))?;
-        // BRPOP answers the key, too.
+        // The reply of BRPOP begins with the key.
         let skip = usize::from(wait);
         wait = matches!(answer, Value::Nil);
         if let Value::Array(payloads) = answer {

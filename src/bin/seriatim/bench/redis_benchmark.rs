@@ -1,5 +1,5 @@
-//! A yardstick from outside: `redis-benchmark`, which comes with Redis and says how fast this
-//! machine is.
+//! A comparison from outside: `redis-benchmark`, which comes with Redis, shows the speed of this
+//! machine.
 
 use std::process::Stdio;
 
@@ -9,7 +9,7 @@ use super::place::Place;
 
 const PROGRAM: &str = "redis-benchmark";
 
-/// What it said of itself, or why it could not be asked.
+/// The results of `redis-benchmark`, or the reason why there are none.
 pub(super) struct Lpush {
     pub(super) payload_bytes: usize,
     pub(super) requests: u64,
@@ -18,13 +18,13 @@ pub(super) struct Lpush {
 
 impl Lpush {
     pub(super) fn new(place: &Place, payload_bytes: usize, events: u64) -> Self {
-        // It writes to a key of its own choice.
+        // `redis-benchmark` writes to a key outside the namespace.
         let per_second =
             if place.is_private() { Ok(Vec::new()) } else { Err("not run: it writes outside of the namespace; see --private") };
         Self { payload_bytes, requests: (events * 10).clamp(1_000, 1_000_000), per_second }
     }
 
-    /// One run. What stands in its way is told in the report and stops nothing.
+    /// Runs it once. A failure goes to the report and does not stop the bench.
     pub(super) async fn run(&mut self, place: &Place, record: bool) -> anyhow::Result<()> {
         let Ok(samples) = &mut self.per_second else { return Ok(()) };
         place.clean().await?;
@@ -46,7 +46,7 @@ impl Lpush {
     }
 }
 
-/// The requests per second of the line `"LPUSH","1234567.00",…`.
+/// Parses the requests per second from the line `"LPUSH","1234567.00",…`.
 fn read(csv: &str) -> Option<f64> {
     let line = csv.lines().find(|line| line.to_ascii_uppercase().starts_with("\"LPUSH"))?;
     line.split(',').nth(1)?.trim_matches('"').parse().ok()

@@ -1,10 +1,10 @@
-//! What Redis says of itself: processor time and memory.
+//! The processor time and memory of Redis, from INFO.
 
 use redis::aio::MultiplexedConnection;
 
 use super::place::lost;
 
-/// An answer to INFO.
+/// A reply to INFO.
 pub(super) struct Info(String);
 
 impl Info {
@@ -22,13 +22,13 @@ impl Info {
         self.text(field)?.parse().ok()
     }
 
-    /// The version, of Redis or of Valkey.
+    /// Returns the version, of Redis or of Valkey.
     pub(super) fn version(&self) -> &str {
         self.text("valkey_version").or_else(|| self.text("redis_version")).unwrap_or("?")
     }
 
-    /// Processor time that the thread which runs commands has used, in seconds; that of the whole
-    /// process where it is not told apart.
+    /// Returns the processor time of the thread that runs commands, in seconds; of the whole
+    /// process if INFO does not list the thread.
     pub(super) fn cpu_s(&self) -> f64 {
         let both = |user: &str, sys: &str| Some(self.number(user)? + self.number(sys)?);
         both("used_cpu_user_main_thread", "used_cpu_sys_main_thread")
@@ -36,7 +36,8 @@ impl Info {
             .unwrap_or(f64::NAN)
     }
 
-    /// Memory in use but for the buffers of connections and the texts of scripts, in bytes.
+    /// Returns the memory in use, in bytes, without the buffers of connections and the texts of
+    /// scripts.
     pub(super) fn memory_bytes(&self) -> f64 {
         let beside = ["mem_clients_normal", "used_memory_scripts_eval"].map(|field| self.number(field).unwrap_or(0.0));
         self.number("used_memory").unwrap_or(f64::NAN) - beside.iter().sum::<f64>()

@@ -1,4 +1,4 @@
-//! What comes out at the end: a table of 80 columns, or one JSON object with every sample.
+//! The final output: a table of 80 columns, or one JSON object with every sample.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,10 +13,10 @@ use super::seriatim::Seriatim;
 use super::streams::Streams;
 use super::system::System as _;
 
-/// In the order of the report.
+/// The systems, in the order of the report.
 const SYSTEMS: [&str; 3] = [Seriatim::NAME, Streams::NAME, Raw::NAME];
 
-/// What was measured, with which settings, and where.
+/// The results, the settings and the measured Redis.
 #[derive(Serialize)]
 pub(super) struct Report<'a, S> {
     pub(super) settings: &'a S,
@@ -161,7 +161,8 @@ impl<S: Serialize> Report<'_, S> {
     }
 }
 
-/// Three digits that count: `1.23M`, `448k`, `12.3k`, `512`, `1.91`, `0.140`.
+/// Formats a number with three significant digits: `1.23M`, `448k`, `12.3k`, `512`, `1.91`,
+/// `0.140`.
 fn short(value: f64) -> String {
     let (value, unit) = match value.abs() {
         abs if abs >= 999_500.0 => (value / 1e6, "M"),

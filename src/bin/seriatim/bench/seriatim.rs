@@ -1,5 +1,4 @@
-//! Seriatim itself: an emitter as a producer has it, and workers of the library whose sink only
-//! counts.
+//! Seriatim itself: an emitter as in a producer, and workers of the library whose sink only counts.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,10 +18,10 @@ use super::workload::Workload;
 use crate::commands::worker;
 use crate::console::exit::{Exit, Failure};
 
-/// The system that is measured.
+/// The measured system: seriatim.
 pub(super) struct Seriatim {
     pub(super) place: Place,
-    /// The settings of each worker, but for its name.
+    /// Settings of each worker, except its name.
     pub(super) config: WorkerConfig,
     pub(super) workers: usize,
 }
@@ -33,13 +32,13 @@ pub(super) struct Emits(Emitter);
 pub(super) struct Workers {
     running: JoinSet<Result<Stopped, WorkerError>>,
     shutdown: Shutdown,
-    /// The keys that are there while a slot has a batch.
+    /// Keys that exist while a slot has a batch.
     tags: Vec<String>,
     conn: MultiplexedConnection,
     ready_at: Instant,
 }
 
-/// Delivers to the tally.
+/// A sink that delivers to the tally.
 struct Counting(Arc<Tally>);
 
 #[async_trait]
@@ -107,8 +106,8 @@ impl Producer for Emits {
 }
 
 impl Workers {
-    /// The clock starts with the lease of the first worker, not with its connections. Asked without
-    /// a pause, which takes a few milliseconds.
+    /// Waits until each worker has its lease, and starts the clock at the first lease. Polls
+    /// without a pause, because a pause takes a few milliseconds.
     async fn until_attached(&mut self, leases: &[String]) -> anyhow::Result<()> {
         let asked_first = Instant::now();
         loop {
@@ -128,7 +127,7 @@ impl Workers {
     }
 }
 
-/// Why a worker ended that nobody had told to.
+/// Returns the reason why a worker ended without being stopped.
 fn ended(done: Option<Result<Result<Stopped, WorkerError>, JoinError>>) -> anyhow::Error {
     match done {
         Some(Ok(Err(error))) => worker::failure(error),

@@ -1,8 +1,8 @@
-//! A yardstick: static partitions on Redis Streams, by a hash of the object. It gives order per
-//! object too, but no more: what a consumer that is gone had in hand waits for somebody to claim
-//! it, and each partition stands still behind its slowest event.
+//! A system for comparison: static partitions on Redis Streams, by a hash of the object. It also
+//! keeps the order per object, but does no more: events of a dead consumer wait until somebody
+//! claims them, and each partition waits for its slowest event.
 //!
-//! One task and one connection per partition; a round is one pipeline that acknowledges the last
+//! One task and one connection per partition. A round is one pipeline that acknowledges the last
 //! batch and reads the next.
 
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use super::tally::Tally;
 use super::workload::Workload;
 use crate::random::Random;
 
-/// How many streams; at most so many consumers can work at a time.
+/// Number of streams, and so the maximum number of busy consumers.
 pub(super) const PARTITIONS: usize = 16;
-/// Entries in one XREADGROUP.
+/// Maximum number of entries in one XREADGROUP.
 const COUNT: usize = 100;
-/// Entries in one pipeline of XADD.
+/// Number of entries in one pipeline of XADD.
 const DEPTH: usize = 500;
-/// The longest wait for the next entry in one command, in milliseconds.
+/// Maximum wait for the next entry in one command, in milliseconds.
 const BLOCK_MS: usize = 1000;
 const GROUP: &str = "bench";
-/// The names of the two fields of an entry. Streams keep them once per node where all entries have
-/// the same.
+/// Names of the two fields of an entry. A stream stores them once per node if all entries have the
+/// same fields.
 const OBJECT: &[u8] = b"object";
 const EVENT: &[u8] = b"event";
 
@@ -118,14 +118,15 @@ impl Producer for Adds {
     }
 }
 
-/// FNV-1a, and then mixed: names that differ only at their end would share partitions otherwise.
+/// Returns the partition: FNV-1a with a final mix. Without the mix, names that differ only at the
+/// end would share partitions.
 fn partition(object: &[u8]) -> usize {
     let hash =
         object.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
     (Random::new(hash).next() % PARTITIONS as u64) as usize
 }
 
-/// Reads one partition, until it fails.
+/// Reads one partition until it fails.
 async fn read(mut conn: MultiplexedConnection, key: &str, tally: &Tally) -> anyhow::Result<()> {
     let mut ids: Vec<Vec<u8>> = Vec::new();
     loop {
@@ -148,7 +149,7 @@ async fn read(mut conn: MultiplexedConnection, key: &str, tally: &Tally) -> anyh
     }
 }
 
-/// The entries of the one stream that was asked for; none where nothing came in time.
+/// Returns the entries of the one stream read; none if the wait timed out.
 fn entries(answer: Option<Value>) -> Option<Vec<Value>> {
     let of_stream = match answer? {
         Value::Nil => return Some(Vec::new()),
@@ -162,7 +163,7 @@ fn entries(answer: Option<Value>) -> Option<Vec<Value>> {
     if let Value::Array(entries) = of_stream { Some(entries) } else { None }
 }
 
-/// The id, the object and the payload of an entry.
+/// Returns the id, the object and the payload of an entry.
 fn parts(entry: Value) -> Option<(Vec<u8>, Vec<u8>, Vec<u8>)> {
     let Value::Array(pair) = entry else { return None };
     let Ok([Value::BulkString(id), Value::Array(fields)]) = <[Value; 2]>::try_from(pair) else { return None };

@@ -1,5 +1,4 @@
-//! What can be measured: something that events are put into and taken out of again, in order per
-//! object.
+//! The interface of a measured system: events go in and come out again, in order per object.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,18 +6,18 @@ use std::time::Instant;
 use super::tally::Tally;
 use super::workload::Workload;
 
-/// One way to hand events on.
+/// A system that transports events.
 pub(super) trait System {
     type Producer: Producer;
     type Consumers: Consumers;
 
-    /// Its name in the report.
+    /// Name in the report.
     const NAME: &'static str;
-    /// Whether it leaves something behind per object once all events are delivered, which is then
-    /// measured.
+    /// Whether the system keeps something per object after all events are delivered. Its memory is
+    /// then measured.
     const KEEPS_OBJECTS: bool = false;
 
-    /// Makes what must be there before the first event, on a Redis without keys of ours.
+    /// Creates what the system needs before the first event, on a Redis without keys of this run.
     async fn prepare(&self) -> anyhow::Result<()>;
 
     /// Connects a producer.
@@ -28,26 +27,26 @@ pub(super) trait System {
     async fn consume(&self, tally: &Arc<Tally>) -> anyhow::Result<Self::Consumers>;
 }
 
-/// Puts events in. Clones share a connection.
+/// The producer of a system. Clones share a connection.
 pub(super) trait Producer: Clone + Send + 'static {
-    /// All events, in order, as fast as one task can.
+    /// Emits all events in order, as fast as one task can.
     async fn push_all(&mut self, load: &Workload) -> anyhow::Result<()>;
 
-    /// One event; done when Redis has acknowledged it.
+    /// Emits one event; returns when Redis has acknowledged it.
     fn push(&mut self, load: &Workload, event: usize) -> impl Future<Output = anyhow::Result<()>> + Send;
 }
 
-/// Take events out, until they are dropped or stopped.
+/// The consumers of a system. They take events until they are dropped or stopped.
 pub(super) trait Consumers {
-    /// When the first of them was ready to take events.
+    /// Returns the time at which the first consumer was ready to take events.
     fn ready_at(&self) -> Instant;
 
-    /// Ends only if one of them does, and says why.
+    /// Waits until a consumer ends, and returns the reason.
     async fn failed(&mut self) -> anyhow::Error;
 
-    /// Whether nothing is in flight: all that was delivered is acknowledged or committed.
+    /// Returns whether nothing is in flight: all delivered events are acknowledged or committed.
     async fn is_committed(&mut self) -> anyhow::Result<bool>;
 
-    /// Stops them as they would be stopped in production.
+    /// Stops the consumers as in production.
     async fn stop(self) -> anyhow::Result<()>;
 }

@@ -1,7 +1,7 @@
-//! What came out: every event exactly once, and those of an object in the order they were emitted.
-//! Anything else is an error, not a figure.
+//! Checks the delivered events: every event exactly once, and those of an object in the order of
+//! their emits. Any deviation is an error, not a figure.
 //!
-//! It costs a few tens of nanoseconds per event, the same for all systems that are measured.
+//! It costs a few tens of nanoseconds per event, the same for all systems.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::workload::{Chain, Workload};
 use crate::console::exit::{Exit, Failure};
 
-/// If nothing arrives for so long, nothing will.
+/// Longest time without an arrival, after which the drain fails.
 const STALL: Duration = Duration::from_secs(60);
 
 /// Counts and checks one drain.
@@ -20,18 +20,18 @@ pub(super) struct Tally {
     load: Arc<Workload>,
     chain: Arc<Chain>,
     seen: Vec<AtomicU8>,
-    /// When each event arrived, in nanoseconds since `began`; empty unless asked for.
+    /// Arrival time of each event, in nanoseconds since `began`; empty if not requested.
     arrived: Vec<AtomicU64>,
     began: Instant,
     delivered: AtomicUsize,
     wanted: usize,
     wrong: Mutex<Option<String>>,
-    /// All have arrived, or something was wrong.
+    /// Cancelled when all events have arrived, or on the first error.
     over: CancellationToken,
 }
 
 impl Tally {
-    /// Waits for the first `wanted` events.
+    /// Expects the first `wanted` events.
     pub(super) fn new(load: &Arc<Workload>, chain: &Arc<Chain>, wanted: usize, with_times: bool) -> Arc<Self> {
         let times = if with_times { wanted } else { 0 };
         Arc::new(Self {
@@ -47,7 +47,7 @@ impl Tally {
         })
     }
 
-    /// Takes in one event; `object` where the system under test says which it belongs to.
+    /// Records one event. `object`: its object, if the measured system provides it.
     pub(super) fn take(&self, payload: &[u8], object: Option<&[u8]>) {
         let Some(event) = self.load.number(payload).filter(|event| *event < self.wanted) else {
             let shown: String = String::from_utf8_lossy(payload).chars().take(40).collect();
@@ -67,7 +67,7 @@ impl Tally {
         }
     }
 
-    /// So many more have been taken in.
+    /// Adds to the number of delivered events.
     pub(super) fn add(&self, events: usize) {
         if self.delivered.fetch_add(events, Ordering::AcqRel) + events >= self.wanted {
             self.over.cancel();
@@ -94,13 +94,13 @@ impl Tally {
         self.check(system)
     }
 
-    /// Whether all that arrived was right; asked again at the end, for what came too much.
+    /// Returns the first error. Called again at the end, to find surplus events.
     pub(super) fn check(&self, system: &str) -> anyhow::Result<()> {
         let wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone();
         wrong.map_or(Ok(()), |what| Err(Failure::with(Exit::Broken, format!("{system}: {what}; this is a fault, not a figure"))))
     }
 
-    /// When an event arrived.
+    /// Returns the arrival time of an event.
     pub(super) fn arrived(&self, event: usize) -> Option<Instant> {
         let nanos = self.arrived.get(event)?.load(Ordering::Relaxed);
         Some(self.began + Duration::from_nanos(nanos))

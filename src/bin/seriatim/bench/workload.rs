@@ -1,33 +1,33 @@
-//! The events to be measured with: which object each belongs to, its payload, and which event of
-//! the object comes before it.
+//! The events of a measurement: the object of each, its payload, and the preceding event of its
+//! object.
 //!
-//! An event is a number from 0. Everything else follows from it, so that payloads are made when
-//! they are needed and memory is some 13 bytes per event and some 30 per object.
+//! An event is a number from 0, from which everything else follows. So payloads are made on demand,
+//! and memory is about 13 bytes per event and 30 per object.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::random::Random;
 
-/// In place of an event before the first one of an object.
+/// The predecessor of the first event of an object.
 pub(super) const NONE: u32 = u32::MAX;
-/// The most events, so that their numbers fit.
+/// Maximum number of events, so that their numbers fit.
 pub(super) const EVENTS_MAX: u64 = 100_000_000;
-/// The least bytes of a payload: its frame and the longest number.
+/// Minimum size of a payload in bytes: its frame and the longest number.
 pub(super) const PAYLOAD_MIN: usize = 32;
 
 const HEAD: &[u8] = b"{\"seq\":";
 const MIDDLE: &[u8] = b",\"text\":\"";
 const TAIL: &[u8] = b"\"}";
 
-/// How events are spread over objects.
+/// The distribution of events over objects.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Skew {
     /// The object of rank n has 1/n^exponent times the events of the first one.
     Zipf(f64),
-    /// All objects have about the same.
+    /// All objects have about the same number of events.
     Uniform,
-    /// Every event is of an object of its own.
+    /// Every event has its own object.
     Distinct,
     /// All events are of one object.
     Single,
@@ -70,8 +70,7 @@ pub(super) struct Workload {
     objects_used: u64,
 }
 
-/// For each event, the one of the same object that the same producer emits before it: the order
-/// that must be kept.
+/// For each event, the preceding event of the same object and producer: the order to keep.
 pub(super) struct Chain(Vec<u32>);
 
 impl Workload {
@@ -95,37 +94,38 @@ impl Workload {
         self.object_of.len()
     }
 
-    /// Objects that have at least one event.
+    /// Returns the number of objects that have at least one event.
     pub(super) fn objects_used(&self) -> u64 {
         self.objects_used
     }
 
-    /// The name of the object that an event belongs to.
+    /// Returns the name of an event's object.
     pub(super) fn object(&self, event: usize) -> &str {
         self.object_of.get(event).and_then(|object| self.names.get(*object as usize)).map_or("", |name| name)
     }
 
-    /// Writes an event's payload: a JSON object of exactly the size asked for, with the event's
-    /// number in it.
+    /// Writes an event's payload: a JSON object of exactly the requested size that contains the
+    /// event's number.
     pub(super) fn write_payload(&self, event: usize, out: &mut Vec<u8>) {
         use std::io::Write as _;
         let end = out.len() + self.payload_bytes;
         out.extend_from_slice(HEAD);
-        // Writing to a Vec cannot fail.
+        // Writing to a Vec never fails.
         let _ = write!(out, "{event}");
         out.extend_from_slice(MIDDLE);
         out.resize(end - TAIL.len(), b'x');
         out.extend_from_slice(TAIL);
     }
 
-    /// The payload by itself.
+    /// Returns the payload of an event.
     pub(super) fn payload(&self, event: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.payload_bytes);
         self.write_payload(event, &mut out);
         out
     }
 
-    /// The number of the event with this payload, if it is one of ours.
+    /// Returns the number of the event with this payload; none if the payload is not from this
+    /// bench.
     pub(super) fn number(&self, payload: &[u8]) -> Option<usize> {
         let digits = payload.strip_prefix(HEAD)?;
         let end = digits.iter().position(|byte| *byte == b',')?;
@@ -137,12 +137,12 @@ impl Workload {
         (payload.len() == self.payload_bytes && event < self.events()).then_some(event)
     }
 
-    /// The order that is kept when so many producers emit in turn, the first one event 0, the
-    /// second one event 1 and so on.
+    /// Returns the order to keep if `producers` producers emit in turn: the first emits event 0,
+    /// the second event 1, and so on.
     pub(super) fn chain(&self, producers: usize) -> Chain {
         let producers = producers.max(1);
-        // The last event of each object, and whose it is: one producer after another, so that no
-        // pair of both needs a place.
+        // The last event of each object, and its producer. The loop handles one producer after
+        // another, so no table of objects times producers is needed.
         let mut last = vec![(usize::MAX, NONE); self.names.len()];
         let mut before = vec![NONE; self.events()];
         for producer in 0..producers.min(self.events()) {

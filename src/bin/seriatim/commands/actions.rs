@@ -66,7 +66,7 @@ fn write(out: &mut String, action: &Action, now_ms: u64) -> anyhow::Result<()> {
         }
     }
     if let Some(event) = &action.event {
-        // Only the shown part is turned into text.
+        // Converts only the shown part to text.
         let head = &event[..event.len().min(400)];
         writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;
     }

@@ -64,7 +64,7 @@ struct Show {
     json: bool,
 }
 
-/// Which dead letters an action is about.
+/// Selects the dead letters of an action.
 #[derive(Debug, clap::Args)]
 struct Which {
     /// The ids of dead letters as the list shows them
@@ -139,8 +139,8 @@ impl List {
         Ok(Exit::Done)
     }
 
-    /// Those of one object. The request looks at a bounded number of dead letters, and says how to
-    /// go on.
+    /// Prints the dead letters of one object. The request reads a bounded number of dead letters;
+    /// if there are more, prints how to continue.
     async fn run_of(&self, control: &Control, object: &[u8]) -> anyhow::Result<Exit> {
         let count = self.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         let found = control.dead_letters_of(object, self.newest, self.after.as_ref(), count).await;
@@ -181,7 +181,7 @@ impl List {
             return Ok(());
         }
         head(out, letter)?;
-        // Only as much as is shown is turned into text.
+        // Converts only the shown part to text.
         let head = &letter.event[..letter.event.len().min(400)];
         writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;
         Ok(())

@@ -13,7 +13,7 @@ use crate::console::lines::Lines;
 use crate::console::shown::Level;
 use crate::console::{named, shown};
 
-/// So many objects are forgotten in one call.
+/// Number of objects forgotten in one call.
 const PER_CALL: usize = 1000;
 
 /// Forget idle objects: delete the id of their last event, their only key
@@ -42,7 +42,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let keys = global.keys()?;
-    // A bad name is told before anything is asked of Redis.
+    // An invalid name is reported before anything is sent to Redis.
     for object in args.objects.iter().filter(|object| *object != "-") {
         named::object(&keys, object)?;
     }
@@ -62,7 +62,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             match name.and_then(|name| named::object(calls.control.keys(), name)) {
                 Ok(name) => calls.take(name).await?,
                 Err(error) => {
-                    // Those before it are dealt with.
+                    // The lines before this one are processed.
                     let number = line.number;
                     calls.make().await?;
                     return Err(Failure::with(Exit::Input, format!("line {number} of standard input: {error}")));
@@ -89,7 +89,7 @@ struct Calls {
     json: bool,
     names: Vec<Vec<u8>>,
     all_gone: bool,
-    /// The first object of which nothing is known, and how many there are.
+    /// The first unknown object, and the number of unknown objects.
     unknown: Option<(String, u64)>,
 }
 
@@ -109,7 +109,7 @@ impl Calls {
         if self.names.len() < PER_CALL { Ok(()) } else { self.make().await }
     }
 
-    /// Forgets what was gathered.
+    /// Forgets the collected objects.
     async fn make(&mut self) -> anyhow::Result<()> {
         let names = std::mem::take(&mut self.names);
         if names.is_empty() {
@@ -130,7 +130,7 @@ impl Calls {
                 false => writeln!(out, "{}  {}", named::shown(object, object_escaped), said(forgot))?,
             }
         }
-        // Where nobody reads, the objects are forgotten all the same: that is what was asked for.
+        // If nobody reads the output, the objects are forgotten all the same.
         shown::print(&out)?;
         Ok(())
     }

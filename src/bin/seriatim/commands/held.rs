@@ -14,7 +14,7 @@ use crate::console::global::Global;
 use crate::console::shown::Level;
 use crate::console::{named, shown};
 
-/// How often a release of many objects tells how far it is.
+/// Interval of progress messages while many objects are released.
 const TELL_EVERY: Duration = Duration::from_secs(2);
 
 /// Show held objects, release them, or skip the event they wait for
@@ -94,13 +94,13 @@ struct Skip {
     actor: ActorWithReason,
 }
 
-/// An empty text would mean all objects, which a variable of a shell that is unset must not.
+/// Refuses an empty text. It would select all objects, e.g. if a shell variable is unset.
 fn some_text(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("the text is empty; use --all for all held objects".to_owned()) } else { Ok(text.to_owned()) }
 }
 
-/// A prefix is written without the star that a selector of a rule has: with it, no object would be
-/// meant.
+/// Parses a prefix. A star at its end, as in a rule's selector, is refused, because it would match
+/// no object.
 fn prefix(text: &str) -> Result<String, String> {
     match text.strip_suffix('*') {
         Some(prefix) => Err(format!("a prefix has no star at its end; write {prefix:?}")),
@@ -154,7 +154,7 @@ impl List {
         Ok(Exit::Done)
     }
 
-    /// The message for an empty list.
+    /// Returns the message for an empty list.
     fn nothing(&self) -> &'static str {
         match (self.paused, self.until_released) {
             (true, _) => "no object is paused or blocked",
@@ -244,7 +244,7 @@ impl Release {
 }
 
 impl Release {
-    /// Releases all that are meant, and tells how far it is every few seconds.
+    /// Releases all selected objects. Prints the progress every few seconds.
     async fn many(&self, control: &Control, by: By<'_>) -> anyhow::Result<Exit> {
         let which = Which {
             prefix: self.prefix.as_deref().unwrap_or_default(),

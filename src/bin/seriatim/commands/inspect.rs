@@ -36,7 +36,7 @@ struct Json<'a> {
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let keys = global.keys()?;
-    // A bad name is told before anything is asked of Redis.
+    // An invalid name is reported before anything is sent to Redis.
     let object = named::object(&keys, &args.object)?;
     let control = global.control().await?;
     let inspection = control.inspect(&object).await.map_err(shown::failure)?;
@@ -113,7 +113,7 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
     Ok(out)
 }
 
-/// What is the matter with the head event, in a few words.
+/// Describes the state of the first event in a few words.
 fn state(seen: &Inspection) -> String {
     let Some(state) = seen.state else { return "no event waits".to_owned() };
     let word = match state {

@@ -1,7 +1,7 @@
 //! The commands: one file or folder each, with its arguments, its output and its exit codes.
 //!
-//! Each reads its arguments, calls the library, and prints. Only `demo` and `bench` have rooms of
-//! their own. A new command needs a module and a line in the list.
+//! Each reads its arguments, calls the library, and prints. Only `demo` and `bench` have folders of
+//! their own, beside this one.
 
 pub(crate) mod actions;
 pub(crate) mod check;

@@ -127,7 +127,7 @@ pub(crate) async fn list(args: List, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Who set it, since when, until when.
+/// Describes the actor, the start and the end of a rule.
 pub(crate) fn described(rule: &Rule, now_ms: u64) -> String {
     let since = shown::duration(now_ms.saturating_sub(rule.set_ms));
     let until = match rule.end_ms {

@@ -11,7 +11,7 @@ use crate::console::exit::Exit;
 use crate::console::global::Global;
 use crate::console::{named, shown};
 
-/// So much of a name is shown, so that a row stays a line; `--json` has all of it.
+/// Maximum length of a name in a table row; `--json` has the whole name.
 const NAME_CHARS: usize = 22;
 const LEASE_CHARS: usize = 28;
 
@@ -128,7 +128,7 @@ fn depths(out: &mut String, queues: &Depth, top: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The lease and who holds it, or how long ago the name was last seen.
+/// Returns the lease and its process, or the time since the name was last seen.
 fn lease(name: &NameStats, now_ms: u64) -> String {
     let left = match (name.lease_ttl_ms, name.last_seen_ms) {
         (Some(ttl), _) => format!("{} left", shown::duration(ttl)),
@@ -158,7 +158,7 @@ fn table(columns: &[&str], numbers: std::ops::Range<usize>) -> Table {
     table
 }
 
-/// The table without the blanks that fill its last column.
+/// Returns the table without trailing blanks.
 fn trimmed(table: &Table) -> String {
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
     lines.join("\n")

@@ -97,8 +97,8 @@ async fn run_history(args: Args) -> anyhow::Result<Exit> {
     Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
 }
 
-/// Judges a history. A last line without a line break, of a frontend that died while it wrote it,
-/// is left out.
+/// Judges a history. A last line without a line break is ignored: its frontend died while writing
+/// it.
 fn history(args: &Args) -> anyhow::Result<HistoryReport> {
     let mut history = History::new(args.lossy);
     if args.never_forgotten {
@@ -120,7 +120,7 @@ fn history(args: &Args) -> anyhow::Result<HistoryReport> {
     Ok(history.finish())
 }
 
-/// Takes one output. A file in which no line is an envelope was given by mistake.
+/// Reads one output. A file without any envelope is refused as a mistake.
 pub(crate) fn output(judge: &mut Judge, mut lines: Lines) -> anyhow::Result<()> {
     let file = judge.file(lines.name());
     let (mut good, mut bad) = (0_u64, 0_u64);
@@ -150,7 +150,7 @@ fn dead(judge: &mut Judge, mut lines: Lines) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes one input.
+/// Reads one input.
 pub(crate) fn input(judge: &mut Judge, mut lines: Lines, fields: &Fields) -> anyhow::Result<()> {
     let name = lines.name().to_owned();
     let file = judge.file(&name);
@@ -166,7 +166,7 @@ pub(crate) fn input(judge: &mut Judge, mut lines: Lines, fields: &Fields) -> any
     Ok(())
 }
 
-/// The verdict for a person.
+/// Formats the verdict for a person.
 fn verdict(report: &Report) -> anyhow::Result<String> {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -183,7 +183,7 @@ fn verdict(report: &Report) -> anyhow::Result<String> {
         row("dead letters", report.dead);
     }
     for kind in Kind::ALL {
-        // Lost, reordered, forked and reused ids are what one came for: they are shown at 0, too.
+        // Lost, reordered, forked and reused ids are shown even if there are none.
         let always = matches!(kind, Kind::Lost | Kind::Reordered | Kind::Forked | Kind::IdReused);
         if always || report.count(kind) > 0 {
             row(&kind.to_string(), report.count(kind));
@@ -199,7 +199,7 @@ fn verdict(report: &Report) -> anyhow::Result<String> {
     Ok(out)
 }
 
-/// The first faults of each kind, with their places.
+/// Writes the first faults of each kind, with their places.
 pub(crate) fn examples(report: &Report, out: &mut String) -> anyhow::Result<()> {
     for kind in Kind::ALL {
         let mut shown = 0;

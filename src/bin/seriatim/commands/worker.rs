@@ -14,7 +14,7 @@ use crate::console::exit::{Exit, Failure};
 use crate::console::global::Global;
 use crate::console::told::{advice, told};
 
-/// The module that log filters name: that of the library's worker.
+/// Module name for log filters: the library's worker.
 const LOG: &str = "seriatim::worker";
 
 /// Claim objects that have events, and send their events to a sink, in order.
@@ -104,12 +104,12 @@ pub(crate) struct Args {
     first_id: u64,
 }
 
-/// A time as people write it: 250ms, 5s, 1m 30s.
+/// Parses a duration: 250ms, 5s, 1m 30s.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write 250ms, 5s or 1m"))
 }
 
-/// A number of bytes as people write it: 65536, 64KiB, 8MiB.
+/// Parses a number of bytes: 65536, 64KiB, 8MiB.
 fn bytes(text: &str) -> Result<usize, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -123,14 +123,14 @@ fn bytes(text: &str) -> Result<usize, String> {
     product.ok_or_else(|| "write 65536, 64KiB or 8MiB".to_owned())
 }
 
-/// N, or N,then=WORD.
+/// Parses N, or N,then=WORD.
 fn crashes_max(text: &str) -> Result<(u32, UsedUp), String> {
     let (count, then) = text.split_once(",then=").unwrap_or((text, "hold"));
     let count = count.parse().map_err(|_| format!("{count:?} is not a number of crashes; write e.g. 5,then=dead-letter"))?;
     Ok((count, then.parse().map_err(|error: UsedUpError| error.to_string())?))
 }
 
-/// TYPE=POLICY, cut at the first `=`.
+/// Parses TYPE=POLICY, split at the first `=`.
 fn retry_type(text: &str) -> Result<(String, RetryPolicy), String> {
     let (event_type, policy) = text.split_once('=').ok_or("write TYPE=POLICY, e.g. moved=fixed-5m-2")?;
     let policy = policy.parse::<RetryPolicy>().map_err(|error| error.to_string())?;
@@ -172,7 +172,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     config.validate().map_err(|ConfigError { setting, value, range }| {
         Failure::with(Exit::Input, format!("--{} is {value}; {range}", setting.replace('_', "-")))
     })?;
-    // Before the sink is opened, which may create a file.
+    // Checked before the sink is opened, which may create a file.
     global.connection_info()?;
     let name = config.name.clone();
     let shutdown = Shutdown::on_signals()?;
@@ -187,7 +187,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Logs, beside the work, which settings of Redis break the promise.
+/// Logs the Redis settings that break the promise, in the background.
 fn warn_of_settings(global: Global, patience: Duration) {
     tokio::spawn(tokio::time::timeout(patience, async move {
         loop {
@@ -201,8 +201,7 @@ fn warn_of_settings(global: Global, patience: Duration) {
     }));
 }
 
-/// Opens the sink. A worker whose standard output nobody reads any more has nobody to work for, and
-/// stops.
+/// Opens the sink. If nobody reads its standard output any more, the worker stops.
 fn open(spec: &Spec, shutdown: &Shutdown) -> anyhow::Result<Box<dyn Sink>> {
     let unopened = |error| Failure::with(Exit::Input, error);
     if *spec != Spec::Stdout {

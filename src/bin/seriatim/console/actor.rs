@@ -1,8 +1,8 @@
-//! Who does something as an operator, and why.
+//! The actor of an operator's action, and the reason.
 
 use seriatim::control::By;
 
-/// Options of commands that an operator changes something with.
+/// Options of commands that change something as an operator.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Actor {
     /// The actor, recorded with the action [default: the user and the host]
@@ -16,7 +16,7 @@ impl Actor {
     }
 }
 
-/// The same with a reason, which is kept with the action.
+/// The same options with a reason, recorded with the action.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ActorWithReason {
     #[command(flatten)]

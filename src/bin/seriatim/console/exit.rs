@@ -1,4 +1,4 @@
-//! How the program ends: exit codes and the one line that says why.
+//! Exit codes, and the one line with the reason of a failure.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -31,7 +31,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// An error that knows its exit code.
+/// An error with its exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     exit: Exit,
@@ -39,8 +39,8 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// An error for `anyhow` with this exit code; the message says what happened, to what, and what
-    /// to do.
+    /// Returns an error for `anyhow` with this exit code. The message states the event, its subject
+    /// and a remedy.
     pub(crate) fn with(exit: Exit, message: impl fmt::Display) -> anyhow::Error {
         anyhow::Error::new(Self { exit, message: message.to_string() })
     }
@@ -54,12 +54,12 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The exit code of an error.
+/// Returns the exit code of an error.
 pub(crate) fn of(error: &anyhow::Error) -> Exit {
     error.downcast_ref::<Failure>().map_or(Exit::Broken, |failure| failure.exit)
 }
 
-/// Prints the error in one line on standard error and returns its exit code.
+/// Prints the error in one line on standard error. Returns its exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     crate::console::shown::tell(crate::console::shown::Level::Error, &format!("{error:#}"));
     of(error).into()

@@ -1,4 +1,4 @@
-//! Options that every command shares: which Redis, which namespace, how to log.
+//! Options of every command: the Redis, the namespace, the logs.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::console::exit::{Exit, Failure};
 use crate::console::logs::{Fields, JsonLines};
 use crate::console::told::told;
 
-/// How long a command of ours waits for a connection and for one answer.
+/// Maximum wait of a command for a connection, and for one reply.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, clap::Args)]
@@ -49,8 +49,8 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// A filter as `tracing-subscriber` reads it. A bare word would pass there as the name of a module:
-/// here it must be a level.
+/// Parses a filter of `tracing-subscriber`. A single word must be a level; `tracing-subscriber`
+/// would accept it as the name of a module.
 fn filter(text: &str) -> Result<String, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let is_level = |word: &str| word.is_empty() || LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
@@ -63,10 +63,10 @@ fn filter(text: &str) -> Result<String, String> {
 }
 
 impl Global {
-    /// Logs go to standard error: standard output belongs to results.
+    /// Starts the logs. They go to standard error, because standard output is for results.
     pub(crate) fn init_logs(&self, default: &str) {
         let filter = EnvFilter::try_new(self.log.as_deref().unwrap_or(default)).unwrap_or_else(|_| EnvFilter::new(default));
-        // A log line that cannot be written is no reason to panic.
+        // A log line that cannot be written must not cause a panic.
         let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
         match self.log_format {
             LogFormat::Text => logs.fmt_fields(Fields).with_ansi(std::io::stderr().is_terminal()).init(),
@@ -77,36 +77,36 @@ impl Global {
         }
     }
 
-    /// The keys of the namespace.
+    /// Returns the keys of the namespace.
     pub(crate) fn keys(&self) -> anyhow::Result<Keys> {
         Keys::maybe_namespace(self.namespace.as_deref()).map_err(|error| Failure::with(Exit::Input, error))
     }
 
-    /// The Redis URL, read: checked before anything else is begun.
+    /// Parses the Redis URL. Called before anything else begins.
     pub(crate) fn connection_info(&self) -> anyhow::Result<ConnectionInfo> {
         connection_info(&self.redis).map_err(|error| Failure::with(Exit::Input, format!("--redis: {error}")))
     }
 
-    /// One connection, for commands that ask and answer.
+    /// Returns one connection, for commands that read.
     pub(crate) async fn connect(&self) -> anyhow::Result<MultiplexedConnection> {
         self.connection_info()?;
         self.try_connect().await.map_err(|error| self.cannot_connect(&error))
     }
 
-    /// The handle for commands that look at the system or act as an operator.
+    /// Returns the handle for commands that read the system or act as an operator.
     pub(crate) async fn control(&self) -> anyhow::Result<Control> {
         let keys = self.keys()?;
         Ok(Control::new(self.connect().await?).with_keys(keys))
     }
 
-    /// The same connection with the error of Redis.
+    /// Does the same as `connect`, but returns the error of Redis.
     pub(crate) async fn try_connect(&self) -> Result<MultiplexedConnection, RedisError> {
         let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
         let client = Client::open(connection_info(&self.redis).map_err(std::io::Error::other)?)?;
         client.get_multiplexed_async_connection_with_config(&config).await
     }
 
-    /// The error of a connection that could not be made.
+    /// Returns the error of a failed connection attempt.
     pub(crate) fn cannot_connect(&self, error: &RedisError) -> anyhow::Error {
         let address = self.connection_info().map_or_else(|_| "?".to_owned(), |info| info.addr().to_string());
         Failure::with(Exit::Redis, format!("cannot connect to Redis at {address}: {}", told(error)))

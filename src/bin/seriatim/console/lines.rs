@@ -1,5 +1,5 @@
-//! Reads NDJSON, plain or gzip, line by line with line numbers; what `commands/emit/lines.rs`, which reads
-//! in batches, shares with it.
+//! Reads NDJSON, plain or gzip, line by line with line numbers. `commands/emit/lines.rs`, which
+//! reads in batches, shares its helpers.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _, stdin};
@@ -12,12 +12,12 @@ use serde_json::value::RawValue;
 use crate::console::exit::{Exit, Failure};
 use crate::console::pointer::Pointer;
 
-/// No line is longer: a file without line breaks must not fill the memory.
+/// Maximum length of a line in bytes, so that a file without line breaks does not fill the memory.
 pub(crate) const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const BUFFER_BYTES: usize = 64 * 1024;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// An input that can tell whether the next line is here already.
+/// An input that shows whether the next line has already arrived.
 pub(crate) trait Buffered: BufRead {
     fn has_line(&self) -> bool;
 }
@@ -28,7 +28,8 @@ impl<R: io::Read> Buffered for BufReader<R> {
     }
 }
 
-/// The text behind an input: gzip, in any number of members, is known by its first two bytes.
+/// Returns the text of an input. Gzip, with any number of members, is recognized by its first two
+/// bytes.
 pub(crate) fn unpack(mut input: impl io::Read + Send + 'static) -> io::Result<Box<dyn Buffered + Send>> {
     let mut start = Vec::with_capacity(GZIP_MAGIC.len());
     (&mut input).take(GZIP_MAGIC.len() as u64).read_to_end(&mut start)?;
@@ -42,7 +43,7 @@ pub(crate) fn unpack(mut input: impl io::Read + Send + 'static) -> io::Result<Bo
     })
 }
 
-/// Why a file cannot be read on.
+/// Describes why a file cannot be read further.
 pub(crate) fn unreadable(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => "the gzip data ends too early".to_owned(),
@@ -50,7 +51,7 @@ pub(crate) fn unreadable(error: &io::Error) -> String {
     }
 }
 
-/// A line without the byte order mark that some programs put before the first.
+/// Removes the byte order mark that some programs put before the first line.
 pub(crate) fn without_mark(number: u64, text: &[u8]) -> &[u8] {
     if number == 1 { text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text) } else { text }
 }
@@ -65,11 +66,11 @@ pub(crate) struct Lines {
 
 /// One line.
 pub(crate) struct Line<'a> {
-    /// Counted from 1.
+    /// Line number, from 1.
     pub(crate) number: u64,
-    /// Without its line break.
+    /// The line without its line break.
     pub(crate) text: &'a [u8],
-    /// Whether it ended in a line break; only the last line may not.
+    /// Whether the line ended in a line break. Only the last line may not.
     pub(crate) ended: bool,
 }
 
@@ -82,12 +83,12 @@ impl Lines {
         Ok(Self { name, reader, text: Vec::new(), number: 0 })
     }
 
-    /// The name to show.
+    /// Returns the name to show.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The next line; `None` at the end.
+    /// Returns the next line; `None` at the end.
     pub(crate) fn next(&mut self) -> anyhow::Result<Option<Line<'_>>> {
         self.text.clear();
         let read = self.reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut self.text);
@@ -111,7 +112,7 @@ impl Lines {
     }
 }
 
-/// Where an input line has its object and its event.
+/// The places of the object and of the event in an input line.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Fields {
     /// Where an input line has the object's name, as a JSON pointer
@@ -123,12 +124,12 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// The two default fields.
+    /// Returns the two default fields.
     pub(crate) fn plain() -> Self {
         Self { object_field: Pointer::member("object"), event_field: Pointer::member("event") }
     }
 
-    /// The object and the event of an input line.
+    /// Returns the object and the event of an input line.
     pub(crate) fn of<'a>(&self, line: &'a [u8]) -> anyhow::Result<(String, &'a [u8])> {
         let line: &RawValue = serde_json::from_slice(line).context("it is not JSON")?;
         let Some(object) = self.object_field.find(line) else {

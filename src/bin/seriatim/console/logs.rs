@@ -1,5 +1,4 @@
-//! How log lines are written: nothing in a field can begin a line of its own or reach the terminal
-//! as an escape sequence.
+//! Formats log lines. No field can begin a new line or send an escape sequence to the terminal.
 
 use std::fmt;
 use std::io;
@@ -10,7 +9,7 @@ use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::Writer;
 
-/// The fields of a line of text: the message, then `name=value` for each.
+/// Formats the fields of a text line: the message, then `name=value` for each field.
 pub(crate) struct Fields;
 
 impl<'writer> FormatFields<'writer> for Fields {
@@ -44,18 +43,18 @@ impl Visitor<'_> {
 
 impl Visit for Visitor<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // The fields of records of the crate `log` repeat what the line says.
+        // Records of the crate `log` have fields that repeat the line; they are left out.
         if self.written.is_ok() && !field.name().starts_with("log.") {
             self.written = self.write(field, value);
         }
     }
 }
 
-/// Standard error for lines of JSON: of control characters only line ends are left.
+/// A writer to standard error for JSON lines. Removes all control characters but line ends.
 pub(crate) struct JsonLines;
 
 impl io::Write for JsonLines {
-    /// The logger writes whole lines.
+    /// Writes whole lines, as the logger passes them.
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
         io::stderr().lock().write_all(escape::lines(&String::from_utf8_lossy(lines)).as_bytes())?;
         Ok(lines.len())

@@ -1,4 +1,4 @@
-//! JSON pointers (RFC 6901) into text: what they find is taken out byte for byte.
+//! JSON pointers (RFC 6901) into text. The part found is returned byte for byte.
 
 use std::fmt;
 
@@ -13,13 +13,13 @@ pub(crate) struct Pointer {
 }
 
 impl Pointer {
-    /// The member of this name of the document.
+    /// Returns a pointer to this member of the document.
     pub(crate) fn member(name: &str) -> Self {
         Self { text: format!("/{name}"), tokens: vec![name.to_owned()] }
     }
 
-    /// The part it points to. Of members of the same name the last counts, as with most readers of
-    /// JSON.
+    /// Returns the part at the pointer. If several members have the same name, the last one counts,
+    /// as in most JSON parsers.
     pub(crate) fn find<'a>(&self, document: &'a RawValue) -> Option<&'a RawValue> {
         self.tokens.iter().try_fold(document, |part, token| {
             let mut reader = serde_json::Deserializer::from_str(part.get());
@@ -58,7 +58,7 @@ impl fmt::Display for Pointer {
     }
 }
 
-/// An index as RFC 6901 writes it: without leading zeros.
+/// Parses an array index of RFC 6901: without leading zeros.
 fn index(token: &str) -> Option<usize> {
     let plain = token == "0" || !token.starts_with('0');
     (plain && token.bytes().all(|b| b.is_ascii_digit())).then(|| token.parse().ok()).flatten()
@@ -107,7 +107,7 @@ impl<'de> Visitor<'de> for Item {
     }
 }
 
-/// Whether a member's name, as it reads without escapes, is this one.
+/// Matches a member's name after its escapes are decoded.
 struct Same<'t>(&'t str);
 
 impl<'de> serde::de::DeserializeSeed<'de> for Same<'_> {

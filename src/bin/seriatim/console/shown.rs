@@ -1,5 +1,4 @@
-//! How results are printed: to standard output, for people at a terminal 80 columns wide, without
-//! what a terminal would obey.
+//! Prints results to standard output, for a terminal 80 columns wide, without control characters.
 
 use std::io::{ErrorKind, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,11 +10,11 @@ use seriatim::escape;
 use crate::console::exit::{Exit, Failure};
 use crate::console::told::told;
 
-/// How wide tables are at most.
+/// Maximum width of tables.
 pub(crate) const COLUMNS: u16 = 80;
 
-/// Prints and flushes; of control characters only line ends are left. Answers false if nobody reads
-/// any more (`| head`): then it is time to end, without an error.
+/// Prints and flushes, without control characters except line ends. Returns false if nobody reads
+/// any more (`| head`): the command then ends without an error.
 pub(crate) fn print(text: &str) -> anyhow::Result<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(escape::lines(text).as_bytes()).and_then(|()| out.flush()) {
@@ -25,12 +24,13 @@ pub(crate) fn print(text: &str) -> anyhow::Result<bool> {
     }
 }
 
-/// Says one line on standard error. Where nobody can read it, nothing is left to be done about it.
+/// Prints one line on standard error. A failed write is ignored, because nobody could read the
+/// error.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{}", escape::lines(line));
 }
 
-/// How bad a message on standard error is.
+/// The severity of a message on standard error.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Level {
     Info,
@@ -38,10 +38,10 @@ pub(crate) enum Level {
     Error,
 }
 
-/// Whether messages on standard error are JSON lines, as the log lines are.
+/// Whether messages on standard error are JSON lines, like the log lines.
 static JSON_LINES: AtomicBool = AtomicBool::new(false);
 
-/// From here on, messages are JSON lines: for `--log-format json`.
+/// Switches messages to JSON lines, for `--log-format json`.
 pub(crate) fn tell_in_json() {
     JSON_LINES.store(true, Ordering::Relaxed);
 }
@@ -63,8 +63,8 @@ pub(crate) fn tell(level: Level, message: &str) {
     say(&serde_json::json!({ "timestamp": timestamp, "level": level, "fields": fields, "target": "seriatim" }).to_string());
 }
 
-/// Text from Redis on one line of at most this many characters: control characters are escaped, the
-/// end is cut with an ellipsis.
+/// Formats text from Redis on one line of at most `chars_max` characters. Escapes control
+/// characters, and cuts the end with an ellipsis.
 pub(crate) fn shortened(text: &str, chars_max: usize) -> String {
     let mut line = String::new();
     let mut chars = 0;
@@ -80,8 +80,8 @@ pub(crate) fn shortened(text: &str, chars_max: usize) -> String {
     line
 }
 
-/// One line broken at spaces, so that each has at most this many characters where words allow it;
-/// what is between two backticks stays whole.
+/// Breaks one line at spaces, so that each part has at most `chars_max` characters if words allow
+/// it. Text between two backticks stays whole.
 pub(crate) fn wrapped(line: &str, chars_max: usize, indent: usize) -> String {
     let (mut out, mut column, mut rest) = (String::new(), 0, line);
     while !rest.is_empty() {
@@ -104,7 +104,7 @@ pub(crate) fn wrapped(line: &str, chars_max: usize, indent: usize) -> String {
     out
 }
 
-/// A name cut in the middle: what tells names of one origin apart often stands at the end.
+/// Cuts a name in the middle. Names of one origin often differ only at the end.
 pub(crate) fn middle_cut(name: &str, chars_max: usize) -> String {
     let chars: Vec<char> = name.chars().collect();
     if chars.len() <= chars_max {
@@ -115,15 +115,15 @@ pub(crate) fn middle_cut(name: &str, chars_max: usize) -> String {
     shortened(&head.chain(&['…']).chain(tail).collect::<String>(), chars_max)
 }
 
-/// The last millisecond that can be written with a year of four digits.
+/// The last millisecond of the year 9999, so that the year has four digits.
 const MS_MAX: u64 = 253_402_300_799_999;
 
-/// A time, ms since the epoch, in UTC: `2026-01-01T12:00:00.000Z`.
+/// Formats a time, ms since the epoch, in UTC: `2026-01-01T12:00:00.000Z`.
 pub(crate) fn time(ms: u64) -> impl std::fmt::Display {
     humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(ms.min(MS_MAX)))
 }
 
-/// A duration for people: `850 ms`, `4.2 s`, `3 min`, `5 h`, `2 d`.
+/// Formats a duration for people: `850 ms`, `4.2 s`, `3 min`, `5 h`, `2 d`.
 pub(crate) fn duration(ms: u64) -> String {
     match ms {
         0..1000 => format!("{ms} ms"),
@@ -134,8 +134,8 @@ pub(crate) fn duration(ms: u64) -> String {
     }
 }
 
-/// An error of an operator's action with its exit code: after the connection was lost nobody knows
-/// whether it was done.
+/// Returns an error of an operator's action with its exit code. After a lost connection the outcome
+/// is unknown.
 pub(crate) fn action_failure(error: ControlError) -> anyhow::Error {
     match &error {
         ControlError::Redis { source, .. } if source.is_io_error() || source.is_timeout() || source.is_connection_dropped() => {
@@ -146,7 +146,7 @@ pub(crate) fn action_failure(error: ControlError) -> anyhow::Error {
     }
 }
 
-/// An error of the library with its exit code.
+/// Returns an error of the library with its exit code.
 pub(crate) fn failure(error: ControlError) -> anyhow::Error {
     let exit = match error {
         ControlError::Redis { .. } => Exit::Redis,

@@ -1,9 +1,9 @@
-//! Errors of Redis in one line, with what to do about them; the same words in every command.
+//! Formats errors of Redis in one line with advice, the same in every command.
 
 use redis::RedisError;
 pub(crate) use seriatim::connection::errors::{advice, is_outage};
 
-/// What Redis said, and what to do.
+/// Returns the error message of Redis, with advice.
 pub(crate) fn told(error: &RedisError) -> String {
     seriatim::connection::errors::told(error) + &advice(error)
 }

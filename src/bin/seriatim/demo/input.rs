@@ -1,4 +1,4 @@
-//! What is emitted: the lines of a file, or generated events, split by object into one file per
+//! The events to emit: lines of a file, or generated events, split by object into one file per
 //! producer.
 
 use std::collections::HashMap;
@@ -13,13 +13,13 @@ use crate::console::exit::{Exit, Failure};
 use crate::console::lines::{Fields, Lines};
 use crate::random::Random;
 
-/// So many objects can be drawn; of 25,000 draws about 2,000 different ones come up.
+/// Number of objects to draw from. About 2,000 of them appear in 25,000 draws.
 const OBJECTS: usize = 2_200;
 
 /// The input, ready for two producers.
 pub(super) struct Input {
     pub(super) producers: [PathBuf; 2],
-    /// Events per producer.
+    /// Number of events of each producer.
     pub(super) shares: [u64; 2],
     pub(super) objects: u64,
 }
@@ -30,8 +30,8 @@ impl Input {
     }
 }
 
-/// Two files, filled line by line. All events of one object go to one of them, or their order would
-/// be nobody's.
+/// Two files, filled line by line. All events of one object go to one file; otherwise their order
+/// would be undefined.
 struct Split {
     files: [BufWriter<File>; 2],
     input: Input,
@@ -47,7 +47,7 @@ impl Split {
         Ok(Self { files, input: Input { producers, shares: [0; 2], objects: 0 }, versions: HashMap::new() })
     }
 
-    /// How many events of the object there are, with the next one.
+    /// Returns the number of events of the object, including the next one.
     fn version(&mut self, object: &str) -> u64 {
         if let Some(version) = self.versions.get_mut(object) {
             *version += 1;
@@ -77,7 +77,7 @@ impl Split {
     }
 }
 
-/// Takes the events of a file.
+/// Reads the events of a file.
 pub(super) fn from_file(path: &Path, fields: &Fields, dir: &Path) -> anyhow::Result<Input> {
     let mut split = Split::into(dir)?;
     let mut lines = Lines::open(path)?;
@@ -98,7 +98,7 @@ pub(super) fn from_file(path: &Path, fields: &Fields, dir: &Path) -> anyhow::Res
     split.done()
 }
 
-/// Generates events of skewed objects: the n-th most frequent one comes up 1/n as often as the
+/// Generates events with skewed objects: the n-th most frequent object has 1/n of the events of the
 /// first.
 pub(super) fn generated(events: u64, seed: u64, dir: &Path) -> anyhow::Result<Input> {
     let mut split = Split::into(dir)?;
@@ -112,7 +112,7 @@ pub(super) fn generated(events: u64, seed: u64, dir: &Path) -> anyhow::Result<In
     for _ in 0..events {
         let drawn = random.unit() * sum;
         let rank = shares.partition_point(|share| *share <= drawn).min(OBJECTS - 1);
-        // The busiest objects shall not be the first by name, too.
+        // Spreads the busiest objects over the names; otherwise they would be the first by name.
         let object = format!("work:{}", (rank as u64 * 1_009) % OBJECTS as u64 + 1);
         let version = split.version(&object);
         let change = ["title.changed", "price.changed", "stock.counted", "note.added"][(random.next() % 4) as usize];

@@ -1,7 +1,7 @@
-//! `seriatim demo`: the whole path on one machine, with processes killed on the way, and the
-//! verdict over what came out.
+//! `seriatim demo`: runs the whole path on one machine, kills processes on the way, and judges the
+//! outputs.
 //!
-//! The play is written here, top to bottom: what happens when. `demo/stage.rs` has the actors.
+//! This file is the script of the demo, in order of time. `demo/stage.rs` has the processes.
 
 mod input;
 mod processes;
@@ -28,12 +28,13 @@ use crate::console::stop::stop_signal;
 use crate::private::Guard;
 use crate::random::fresh_seed;
 
-/// A worker that is gone for good is missed after so long. The default of `seriatim worker` is 5 s.
+/// Lease of the workers: time until a killed worker is replaced. The default of `seriatim worker`
+/// is 5 s.
 const LEASE: Duration = Duration::from_secs(2);
 /// The three worker processes.
 const WORKERS: [&str; 3] = ["demo-a", "demo-b", "demo-c"];
-/// At these shares of the events, in percent, the first worker process is killed for good, and the
-/// second one is killed and restarted.
+/// Share of events, in percent, at which the first worker process is killed for good. At the next
+/// constant's share the second one is killed and restarted.
 const KILL_AT: u64 = 20;
 const RESTART_AT: u64 = 50;
 
@@ -66,11 +67,11 @@ pub(crate) struct Args {
     keep: Option<PathBuf>,
 }
 
-/// What was measured on the way.
+/// The measured times.
 struct Measured {
-    /// From the first event emitted to the last one delivered.
+    /// Time from the first emit to the last delivery.
     whole: Duration,
-    /// Events of the closing burst, and how long they took.
+    /// Number of events in the final burst, and its duration.
     burst: (u64, Duration),
     takeover: WentOn,
     restart: WentOn,
@@ -124,7 +125,7 @@ async fn input(args: &Args, home: PathBuf, show: &Show) -> anyhow::Result<Input>
     Ok(input)
 }
 
-/// The play.
+/// Runs the script of the demo.
 async fn act(stage: &mut Stage, input: &Input) -> anyhow::Result<Measured> {
     for name in WORKERS {
         stage.start_worker(name)?;
@@ -154,7 +155,7 @@ async fn act(stage: &mut Stage, input: &Input) -> anyhow::Result<Measured> {
     Ok(Measured { whole, burst: (burst, drained - burst_began), takeover, restart })
 }
 
-/// Judges the outputs as `seriatim verify --against` does.
+/// Judges the outputs like `seriatim verify --against`.
 fn judge(outputs: &[PathBuf], producers: &[PathBuf]) -> anyhow::Result<Report> {
     let mut judge = Judge::new();
     judge.never_forgotten();
@@ -167,7 +168,7 @@ fn judge(outputs: &[PathBuf], producers: &[PathBuf]) -> anyhow::Result<Report> {
     Ok(judge.finish())
 }
 
-/// The report.
+/// Formats the report.
 fn told(report: &Report, measured: &Measured) -> anyhow::Result<String> {
     let rate = |events: u64, time: Duration| show::number((events as f64 / time.as_secs_f64().max(0.001)) as u64);
     let Measured { whole, burst: (burst, burst_time), takeover, restart } = measured;

@@ -1,5 +1,5 @@
-//! The processes of the play: workers and producers are this same program, as anyone would start
-//! it.
+//! The processes of the demo. Workers and producers are this same program, started as a user would
+//! start it.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
@@ -17,14 +17,14 @@ use tokio::process::{Child, ChildStdin, Command};
 use crate::console::exit::{Exit, Failure};
 use crate::private::last_line;
 
-/// The producers spread this share of the events, in percent, over this time, so that one can
-/// watch; the rest comes at once.
+/// Share of events, in percent, that the producers spread over `PACED` so that a person can
+/// watch. The rest comes at once.
 const PACED_SHARE: u64 = 70;
 const PACED: Duration = Duration::from_secs(8);
-/// How often a producer is given its next lines.
+/// Interval at which a producer receives its next lines.
 const FEED_EVERY: Duration = Duration::from_millis(10);
 
-/// A worker or a producer.
+/// A worker or a producer process.
 pub(super) struct Process {
     pub(super) name: String,
     pub(super) child: Child,
@@ -32,7 +32,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts `seriatim --redis URL ARGS…` with its log in a file of its name.
+    /// Starts `seriatim --redis URL ARGS…`. Its log goes to a file named after it.
     pub(super) fn start(name: &str, url: &str, dir: &Path, args: &[&str], stdin: Stdio) -> anyhow::Result<Self> {
         let log = dir.join(format!("{name}.log"));
         let open =
@@ -63,13 +63,13 @@ impl Process {
         kill_process(pid, signal).with_context(|| format!("cannot send a signal to {}", self.name))
     }
 
-    /// Why it should not have ended like that.
+    /// Returns the error for an unexpected end of the process.
     pub(super) fn ended_badly(&self, status: ExitStatus) -> anyhow::Error {
         Failure::with(Exit::Broken, format!("{} ended with {status}; its log ends: {}", self.name, last_line(&self.log)))
     }
 }
 
-/// Gives lines to the producers: at a measured pace first, and the rest at once after
+/// Sends lines to the producers: at a steady pace first, and the rest at once after
 /// [`Pace::burst`].
 pub(super) struct Pace {
     started: Instant,
@@ -90,17 +90,17 @@ impl Pace {
         self.burst.store(true, Ordering::Relaxed);
     }
 
-    /// Events given to all producers so far.
+    /// Returns the number of events sent to all producers so far.
     pub(super) fn fed(&self) -> u64 {
         self.fed.load(Ordering::Relaxed)
     }
 
-    /// Whether everything has been given that comes before the burst, of this many events in all.
+    /// Returns whether all events before the burst have been sent.
     pub(super) fn has_paced(&self, shares: &[u64]) -> bool {
         self.fed() >= shares.iter().map(|share| share * PACED_SHARE / 100).sum()
     }
 
-    /// How many of a producer's lines may have been given by now.
+    /// Returns the number of a producer's lines that may have been sent by now.
     fn allowed(&self, share: u64) -> u64 {
         if self.burst.load(Ordering::Relaxed) {
             return share;
@@ -109,7 +109,7 @@ impl Pace {
         ((share * PACED_SHARE / 100) as f64 * part) as u64
     }
 
-    /// Writes the lines of a file to a producer, and ends its input.
+    /// Writes the lines of a file to a producer, then ends its input.
     pub(super) async fn feed(self: Arc<Self>, path: PathBuf, share: u64, mut producer: ChildStdin) -> anyhow::Result<()> {
         let mut lines = BufReader::new(File::open(&path)?);
         let mut given = 0;
@@ -123,7 +123,7 @@ impl Pace {
                     lines.read_until(b'\n', &mut text)?;
                     count += 1;
                 }
-                // A producer that has ended says so itself, with its exit code.
+                // A producer that has ended reports its own error with its exit code.
                 if producer.write_all(&text).await.is_err() {
                     return Ok(());
                 }
@@ -136,7 +136,7 @@ impl Pace {
     }
 }
 
-/// Counts the lines of an output as it grows.
+/// Counts the lines of a growing output.
 pub(super) struct Tail {
     pub(super) path: PathBuf,
     offset: u64,
@@ -149,10 +149,10 @@ impl Tail {
     }
 
     pub(super) fn read(&mut self) -> anyhow::Result<()> {
-        // The worker makes its file when it starts.
+        // The worker creates its file when it starts.
         let Ok(mut file) = File::open(&self.path) else { return Ok(()) };
-        // A worker that starts again cuts a torn line, which was not counted: the offset never goes
-        // back over a line's end.
+        // A restarted worker removes an incomplete last line, which was not counted. So the offset
+        // never moves back over a line end.
         self.offset = self.offset.min(file.metadata()?.len());
         file.seek(SeekFrom::Start(self.offset))?;
         let mut text = Vec::new();

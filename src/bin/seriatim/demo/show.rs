@@ -1,4 +1,4 @@
-//! What a person sees meanwhile: a line for each thing that happens, and two bars.
+//! Progress for a person: a line for each event of the demo, and two bars.
 
 use std::fmt::Display;
 use std::io::IsTerminal as _;
@@ -8,7 +8,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::console::shown;
 
-/// Without a terminal there are no bars, but a line now and then.
+/// Interval of progress lines if there is no terminal for bars.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
 pub(super) struct Show {
@@ -32,9 +32,9 @@ impl Show {
         Self { bars, emitted, delivered, terminal: std::io::stderr().is_terminal(), last_line: Instant::now() }
     }
 
-    /// Says one thing that happened.
+    /// Prints one line.
     pub(super) fn say(&self, what: &str) {
-        // Bars that are not drawn swallow what is printed through them.
+        // Hidden bars discard text that is printed through them.
         if self.terminal {
             let _ = self.bars.println(what);
         } else {
@@ -53,23 +53,23 @@ impl Show {
         }
     }
 
-    /// Leaves the bars behind.
+    /// Ends the bars and leaves them on the screen.
     pub(super) fn end(&self) {
         let _ = self.bars.clear();
     }
 }
 
-/// `25,000`.
+/// Formats a number: `25,000`.
 pub(super) fn number(n: u64) -> impl Display {
     indicatif::HumanCount(n)
 }
 
-/// `1 event`, `25,000 events`.
+/// Formats a count: `1 event`, `25,000 events`.
 pub(super) fn count(n: u64, thing: &str) -> String {
     format!("{} {thing}{}", number(n), if n == 1 { "" } else { "s" })
 }
 
-/// `2.1 s`.
+/// Formats seconds: `2.1 s`.
 pub(super) fn seconds(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     if seconds < 1.0 { format!("{seconds:.2} s") } else { format!("{seconds:.1} s") }

@@ -1,4 +1,4 @@
-//! The stage: a Redis, the workers, the producers, and what one sees of them from outside.
+//! The stage: a Redis, the workers, the producers, and functions that observe them from outside.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,16 +19,16 @@ use super::watch;
 use crate::console::exit::{Exit, Failure};
 use crate::private::{Guard, Listen, Server};
 
-/// How often one looks.
+/// Interval between two looks at the processes.
 const TICK: Duration = Duration::from_millis(5);
-/// If nothing is emitted or delivered for so long, the play is over.
+/// Longest time without an emit or a delivery, after which the demo fails.
 const STALL: Duration = Duration::from_secs(60);
-/// How long one waits for a worker to have something in hand.
+/// Maximum wait for a worker to have a batch in flight.
 const HUNT: Duration = Duration::from_secs(5);
-/// How long a worker may take to finish when it is asked to stop.
+/// Maximum time for a worker to stop after it is asked.
 const STOP: Duration = Duration::from_secs(30);
 
-/// Everything that runs. Dropping it ends all of it.
+/// All processes of the demo. Dropping it ends them.
 pub(super) struct Stage {
     home: PathBuf,
     lease: Duration,
@@ -43,15 +43,15 @@ pub(super) struct Stage {
     moved: (u64, Instant),
     pub(super) show: Show,
     server: Server,
-    // Last: it ends whatever the fields above have left.
+    // The guard is the last field, so it is dropped last and ends all remaining processes.
     guard: Guard,
 }
 
-/// What a worker process had in hand when it was killed.
+/// The events in flight of a worker process when it was killed.
 pub(super) struct Caught {
     at: Instant,
     events: u64,
-    /// Objects with the id of the last event delivered.
+    /// Objects in flight, each with the id of its last delivered event.
     objects: Vec<(String, u64)>,
 }
 
@@ -61,10 +61,10 @@ impl fmt::Display for Caught {
     }
 }
 
-/// When the objects of a killed process went on.
+/// The times at which the objects of a killed process continued.
 pub(super) struct WentOn {
     objects: usize,
-    /// From the kill to the first event of one of them, and to the first event of the last of them.
+    /// Time from the kill to the first event of any of the objects, and until each had one.
     times: Option<(Duration, Duration)>,
 }
 
@@ -109,7 +109,7 @@ impl Stage {
         })
     }
 
-    /// Starts a worker process, or starts it again: then it goes on in its own file.
+    /// Starts a worker process, or restarts it. A restarted worker continues its own file.
     pub(super) fn start_worker(&mut self, name: &str) -> anyhow::Result<()> {
         let output = self.output(name);
         if !self.outputs.iter().any(|tail| tail.path == output) {
@@ -128,13 +128,12 @@ impl Stage {
         self.home.join(format!("{name}.ndjson"))
     }
 
-    /// The outputs of all workers.
+    /// Returns the outputs of all workers.
     pub(super) fn outputs(&self) -> Vec<PathBuf> {
         self.outputs.iter().map(|tail| tail.path.clone()).collect()
     }
 
-    /// Waits until all worker processes are at work: each has the lease of its name, and heeds
-    /// signals.
+    /// Waits until each worker process has the lease of its name and handles signals.
     pub(super) async fn until_attached(&mut self) -> anyhow::Result<()> {
         loop {
             let names = self.workers.iter().map(|worker| worker.name.as_str());
@@ -146,7 +145,7 @@ impl Stage {
         }
     }
 
-    /// Starts the two producers and begins to give them their lines.
+    /// Starts the two producers, and begins to send their lines.
     pub(super) fn start_producers(&mut self, input: &Input) -> anyhow::Result<()> {
         let pace = Pace::start();
         self.shares = input.shares;
@@ -162,8 +161,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until this many percent of the events have been given to the producers, or all that
-    /// come before the burst: of a few events, there may be none.
+    /// Waits until this percentage of the events has been sent to the producers, or all events
+    /// before the burst. With few events, there may be none before the burst.
     pub(super) async fn until_fed(&mut self, percent: u64) -> anyhow::Result<()> {
         while self.fed() * 100 < self.events() * percent && self.pace.as_ref().is_some_and(|pace| !pace.has_paced(&self.shares)) {
             self.tick().await?;
@@ -171,8 +170,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Kills a worker process at a moment when it has events in hand. To be sure, it is stopped for
-    /// a look; what it has sent by then takes effect, and nothing else.
+    /// Kills a worker process at a moment when it has events in flight. The process is stopped with
+    /// SIGSTOP while its events are read. Only commands sent before that take effect.
     pub(super) async fn kill_at_work(&mut self, name: &str) -> anyhow::Result<Caught> {
         let at = self.workers.iter().position(|worker| worker.name == name).ok_or_else(|| anyhow!("no worker {name}"))?;
         let deadline = Instant::now() + HUNT;
@@ -204,7 +203,7 @@ impl Stage {
         self.outputs.iter().filter(|tail| tail.path == output).map(|tail| tail.lines).sum()
     }
 
-    /// Waits until an event of each object that was in hand has been delivered since.
+    /// Waits until each object that was in flight has had a new delivery.
     pub(super) async fn until_gone_on(&mut self, caught: Caught) -> anyhow::Result<WentOn> {
         let objects = caught.objects.len();
         let mut waiting = caught.objects;
@@ -223,8 +222,7 @@ impl Stage {
         Ok(WentOn { objects, times })
     }
 
-    /// Lets go of the rest of the events, at once; answers when, and how many events were still to
-    /// come.
+    /// Sends the rest of the events at once. Returns the time, and their number.
     pub(super) async fn burst(&mut self) -> anyhow::Result<(Instant, u64)> {
         let Some(pace) = self.pace.clone() else { return Ok((Instant::now(), 0)) };
         while !pace.has_paced(&self.shares) {
@@ -235,7 +233,7 @@ impl Stage {
         Ok((Instant::now(), rest))
     }
 
-    /// Waits until everything is emitted and delivered; answers when, and how long that was since
+    /// Waits until all events are emitted and delivered. Returns the time, and the duration since
     /// the first event.
     pub(super) async fn until_drained(&mut self) -> anyhow::Result<(Instant, Duration)> {
         while !self.producers.is_empty() {
@@ -252,7 +250,7 @@ impl Stage {
         Ok((now, now - started))
     }
 
-    /// Asks the workers to stop, and waits until they have.
+    /// Asks the workers to stop, and waits until they have stopped.
     pub(super) async fn stop_workers(&mut self) -> anyhow::Result<()> {
         for worker in &self.workers {
             worker.signal(Signal::TERM)?;
@@ -285,8 +283,7 @@ impl Stage {
         self.pace.as_ref().map_or(0, |pace| pace.fed())
     }
 
-    /// Lets a little time pass, shows how far things are, and sees to it that nobody has ended
-    /// before time.
+    /// Waits a moment, updates the bars, and fails if a process has ended too early.
     async fn tick(&mut self) -> anyhow::Result<()> {
         tokio::time::sleep(TICK).await;
         let mut delivered = 0;
@@ -334,8 +331,7 @@ impl Stage {
     }
 }
 
-/// Where the input, the outputs and the logs go: a directory that is kept, or one below the
-/// guard's.
+/// Returns the directory for input, outputs and logs: the one to keep, or one below the guard's.
 pub(super) fn home(keep: Option<&Path>, guard: &Guard) -> anyhow::Result<PathBuf> {
     let Some(keep) = keep else {
         let home = guard.dir().join("run");

@@ -1,19 +1,19 @@
-//! What Redis tells of the workers, read and never written.
+//! Reads the state of the workers from Redis. Writes nothing.
 
 use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, pipe};
 use seriatim::keys::Keys;
 use seriatim::worker::Holder;
 
-/// How many events a worker process has in hand, and of which objects, with the id of the last
-/// event delivered.
+/// Returns the number of events that a worker process has in flight, and their objects, each with
+/// the id of its last delivered event.
 pub(super) async fn in_hand(
     redis: &mut MultiplexedConnection,
     keys: &Keys,
     name: &str,
 ) -> RedisResult<(u64, Vec<(String, u64)>)> {
-    // The server reads what came in before our first command no later than in one round with it:
-    // after two rounds, everything that a stopped process had sent has taken effect.
+    // The server reads commands that arrived before PING at the latest in the same round. After two
+    // rounds, all commands of a stopped process have taken effect.
     for _ in 0..2 {
         redis::cmd("PING").query_async::<()>(redis).await?;
     }
@@ -48,7 +48,7 @@ pub(super) async fn in_hand(
     Ok((events, objects))
 }
 
-/// The process ids that the leases of these names hold.
+/// Returns the process ids in the leases of these names.
 pub(super) async fn lease_holders<'a>(
     redis: &mut MultiplexedConnection,
     keys: &Keys,
@@ -62,7 +62,7 @@ pub(super) async fn lease_holders<'a>(
     Ok(leases.into_iter().map(|lease| Some(Holder::of_lease(&lease?)?.pid())).collect())
 }
 
-/// The id of the last event delivered, of each of these objects.
+/// Returns the id of the last delivered event of each object.
 pub(super) async fn last_event_ids(
     redis: &mut MultiplexedConnection,
     keys: &Keys,
@@ -76,8 +76,8 @@ pub(super) async fn last_event_ids(
     Ok(ids.into_iter().map(Option::unwrap_or_default).collect())
 }
 
-/// Whether no event is left. An object with events has a marker, or a worker has taken it, or it is
-/// held: if there is none of the three, at one moment, nothing is left.
+/// Returns whether no event is left. An object with events has a marker, is in a worker's list, or
+/// is held. If none of these exists at one moment, no event is left.
 pub(super) async fn is_drained(redis: &mut MultiplexedConnection, keys: &Keys) -> RedisResult<bool> {
     let names: Vec<(String, String)> = redis::cmd("HGETALL").arg(keys.event_workers()).query_async(redis).await?;
     let mut look = pipe();
@@ -92,7 +92,8 @@ pub(super) async fn is_drained(redis: &mut MultiplexedConnection, keys: &Keys) -
     Ok(left.iter().all(|left| *left == 0))
 }
 
-/// The ids of a process's workers, from what `event.workers` says of it: slots first.
+/// Returns the ids of a process's workers, from its value in `event.workers`, which begins with the
+/// number of slots.
 fn workers<'a>(name: &'a str, registered: Option<&str>) -> impl Iterator<Item = String> + use<'a> {
     let slots: u32 = registered.and_then(|text| text.split(' ').next()).and_then(|slots| slots.parse().ok()).unwrap_or(0);
     (0..slots).map(move |slot| format!("{name}.{slot}"))

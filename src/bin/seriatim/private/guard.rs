@@ -1,6 +1,5 @@
-//! Cleans up whatever happens: a shell that waits for the end of this process, however it ends,
-//! SIGKILL included, then kills the processes that were started and removes the temporary
-//! directory.
+//! Cleans up even after SIGKILL: a shell waits for the end of this process. Then it kills the
+//! started processes and removes the temporary directory.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -10,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 use anyhow::Context as _;
 use tempfile::TempDir;
 
-/// It is told of each process that starts and ends; when its input ends, so have we.
+/// The shell script. Its input names each process that starts and ends. The end of its input is the
+/// end of this process.
 const SCRIPT: &str = r#"
 trap '' HUP INT TERM
 pids=
@@ -27,8 +27,8 @@ for pid in $pids; do kill -9 "$pid" 2>/dev/null; done
 rm -rf -- "$1"
 "#;
 
-/// Owns the temporary directory and watches over the processes. Dropping it ends them and removes
-/// the directory.
+/// Owns the temporary directory and the list of processes. Dropping it ends the processes and
+/// removes the directory.
 pub(crate) struct Guard {
     dir: TempDir,
     shell: Child,
@@ -43,7 +43,7 @@ impl Guard {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // A Ctrl-C goes to the whole group of the terminal; this one has to outlive it.
+            // A Ctrl-C goes to the whole process group of the terminal; the shell must survive it.
             .process_group(0)
             .spawn()
             .context("cannot start /bin/sh")?;
@@ -54,19 +54,19 @@ impl Guard {
         self.dir.path()
     }
 
-    /// From now on the process ends with us.
+    /// Adds a process that must end with this one.
     pub(crate) fn watch(&mut self, pid: u32) {
         self.tell("start", pid);
     }
 
-    /// The process has ended and its id may be given to another one.
+    /// Removes a process that has ended, because its id may be reused.
     pub(crate) fn ended(&mut self, pid: u32) {
         self.tell("end", pid);
     }
 
     fn tell(&mut self, word: &str, pid: u32) {
         if let Some(pipe) = &mut self.shell.stdin {
-            // If the shell is gone there is nobody to tell: the processes still end in the usual
+            // If the shell is gone, the message is dropped. The processes still end in the usual
             // way.
             let _ = writeln!(pipe, "{word} {pid}");
         }
@@ -80,7 +80,8 @@ impl Drop for Guard {
     }
 }
 
-/// The path of a socket has at most about 100 bytes, so a long TMPDIR will not do.
+/// Creates the directory. Avoids a long TMPDIR, because the path of a socket has at most about 100
+/// bytes.
 fn temporary_dir() -> std::io::Result<TempDir> {
     let dirs = tempfile::Builder::new().prefix("seriatim-").to_owned();
     if std::env::temp_dir().as_os_str().len() > 60 { dirs.tempdir_in("/tmp") } else { dirs.tempdir() }

@@ -1,5 +1,4 @@
-//! A Redis of this program's own, for the commands that start one: it ends with the program,
-//! however that ends.
+//! A private Redis for the commands that start one. It ends with the program, even after SIGKILL.
 
 mod guard;
 mod server;

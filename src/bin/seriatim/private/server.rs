@@ -14,36 +14,37 @@ use tokio::process::{Child, Command};
 use super::guard::Guard;
 use crate::console::exit::{Exit, Failure};
 
-/// How long the server may take to answer.
+/// Maximum wait for a reply of the server.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The oldest Redis whose scripts may run when the memory is full.
+/// The oldest Redis that can run scripts when its memory is full.
 const VERSION_MIN: (u32, u32) = (7, 0);
 
-/// Where a private server listens.
+/// The address of a private server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Listen {
-    /// On a socket in the temporary directory.
+    /// A socket in the temporary directory.
     Socket,
-    /// On a free port of the loopback interface too: for measuring what most users have.
+    /// A free port of the loopback interface as well, to measure the connection that most users
+    /// have.
     Loopback,
 }
 
-/// The server; it ends with the guard.
+/// The server. It ends with the guard.
 pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) url: String,
 }
 
 impl Server {
-    /// Starts a server and waits until it answers.
+    /// Starts a server and waits until it replies.
     pub(crate) async fn start(guard: &mut Guard, listen: Listen) -> anyhow::Result<(Self, MultiplexedConnection)> {
         let program = program().await?;
         let dir = guard.dir().to_owned();
         let socket = dir.join("redis.sock");
         let port = match listen {
             Listen::Socket => 0,
-            // Free a moment ago. Should somebody else have taken it since, the server says so and
-            // does not start.
+            // The port was free a moment ago. If another program takes it now, the server does not
+            // start and reports it.
             Listen::Loopback => TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).context("no free port")?.port(),
         };
         let child = Command::new(&program)
@@ -90,15 +91,15 @@ impl Server {
     }
 }
 
-/// The last line of a log that is not empty.
+/// Returns the last non-empty line of a log.
 pub(crate) fn last_line(log: &Path) -> String {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(nothing)").to_owned()
 }
 
-/// The server that `SERIATIM_REDIS_SERVER` names, or else the first on the PATH; it must be new
-/// enough.
+/// Returns the server in `SERIATIM_REDIS_SERVER`, or else the first one on the PATH. Its version
+/// must be recent enough.
 async fn program() -> anyhow::Result<String> {
     let named = std::env::var("SERIATIM_REDIS_SERVER").ok().filter(|named| !named.is_empty());
     let tried = named.as_ref().map_or_else(|| vec!["redis-server", "valkey-server"], |named| vec![named.as_str()]);
@@ -121,7 +122,7 @@ async fn program() -> anyhow::Result<String> {
     Err(Failure::with(Exit::Redis, format!("{what}{too_old}")))
 }
 
-/// Major and minor of `Redis server v=7.0.15 sha=…`.
+/// Parses major and minor from `Redis server v=7.0.15 sha=…`.
 fn version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split_once("v=")?.1.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

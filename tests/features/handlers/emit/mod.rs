@@ -1,4 +1,4 @@
-//! What handlers emit: pushed with the end of their event, once, and not before.
+//! Emits of handlers: pushed when their event is finalized, once, and not before.
 #![cfg(feature = "worker")]
 
 mod failures;
@@ -19,7 +19,7 @@ use crate::support::recorder::Gate;
 use crate::support::running::{config, start};
 use crate::support::{Redis, control, until};
 
-/// What was handled, in order: lines that handlers note.
+/// Records of handlers, in order.
 #[derive(Clone, Default)]
 struct Journal(Arc<Mutex<Vec<String>>>);
 
@@ -32,7 +32,7 @@ impl Journal {
         self.0.lock().expect("no panic").clone()
     }
 
-    /// A handler that notes its name and the event's id, and then does this.
+    /// Returns a handler that records its name and the event's id, and then calls `act`.
     fn does(
         &self,
         name: &'static str,
@@ -48,8 +48,8 @@ impl Journal {
         }
     }
 
-    /// A handler for what was emitted: notes the object, the id, what it follows on, and the number
-    /// in it.
+    /// Returns a handler for emitted events: records the object, the id, the `prev`, and the
+    /// number.
     fn takes(&self) -> impl Handler<Value> {
         let journal = self.clone();
         move |event: Value, cx: HandlerContext| {
@@ -62,14 +62,14 @@ impl Journal {
     }
 }
 
-/// An event that `Journal::takes` takes.
+/// Returns an event for the handler `Journal::takes`.
 fn made(n: u64) -> Value {
     json!({"type": "made", "n": n})
 }
 
 const MOVED: &str = r#"{"type":"moved"}"#;
 
-/// Emits one event for each of these objects, numbered from 1.
+/// Returns a function that emits one event for each of these objects, numbered from 1.
 fn emits(objects: &'static [&'static str]) -> impl Fn(&HandlerContext) -> HandlerResult + Clone + Send + Sync {
     move |cx| {
         for (object, n) in objects.iter().zip(1..) {
@@ -89,8 +89,7 @@ async fn is_queued(console: &Console, object: &str) -> bool {
     console.run(&["EXISTS", &console.keys.events(object)]).await
 }
 
-/// What a handler has emitted waits for the end of the event: it is not there while another handler
-/// is tried again, and then it is there once.
+/// Emits wait for the end of the event: absent while another handler is retried, then present once.
 #[tokio::test]
 async fn what_is_emitted_is_pushed_with_the_end_of_the_event_and_not_before() {
     let redis = Redis::start();
@@ -121,7 +120,7 @@ async fn what_is_emitted_is_pushed_with_the_end_of_the_event_and_not_before() {
     assert_eq!(lines, ["emits 1", "fails 1", "fails 1", "fails 1"]);
 }
 
-/// A handler that fails has emitted nothing, in whatever way it fails.
+/// The emits of a failed handler are discarded, whatever the failure.
 #[tokio::test]
 async fn a_handler_that_fails_has_emitted_nothing() {
     let redis = Redis::start();
@@ -162,8 +161,8 @@ async fn a_handler_that_fails_has_emitted_nothing() {
     worker.finish().await;
 }
 
-/// Behind an event that is a dead letter, or completed with errors, follows what those of its
-/// handlers have emitted that succeeded.
+/// After a dead letter, or an event completed with errors, the emits of its successful handlers are
+/// pushed.
 #[tokio::test]
 async fn what_is_emitted_follows_on_a_dead_letter_too() {
     let redis = Redis::start();
@@ -190,7 +189,7 @@ async fn what_is_emitted_follows_on_a_dead_letter_too() {
     assert_eq!(console.dead().await.len(), 1);
 }
 
-/// An operator skips the event: what was emitted before follows all the same.
+/// An operator skips the event: its earlier emits are pushed all the same.
 #[tokio::test]
 async fn what_is_emitted_follows_on_a_skip_too() {
     let redis = Redis::start();
@@ -215,8 +214,8 @@ async fn what_is_emitted_follows_on_a_skip_too() {
     assert_eq!(made, ["work:1 2 after 0: 1", "work:2 2 after 0: 2"]);
 }
 
-/// For its own object a handler emits behind the events that are queued, each with the next id; of
-/// a batch every event is ended by itself.
+/// A handler's emits for its own object are behind the queued events, each with the next id. Each
+/// event of the batch is committed separately.
 #[tokio::test]
 async fn what_is_emitted_for_the_object_itself_follows_in_order() {
     let redis = Redis::start();
@@ -235,8 +234,8 @@ async fn what_is_emitted_for_the_object_itself_follows_in_order() {
     assert_eq!(journal.lines(), [&["emits 1", "emits 2"][..], &made].concat());
 }
 
-/// Several handlers of an event emit for one object: in the order in which they are registered,
-/// whichever ends first.
+/// Several handlers of an event emit for one object. The emits are in the order of registration,
+/// whichever handler ends first.
 #[tokio::test]
 async fn handlers_emit_in_the_order_in_which_they_are_registered() {
     let redis = Redis::start();
@@ -271,7 +270,7 @@ async fn handlers_emit_in_the_order_in_which_they_are_registered() {
     assert_eq!(journal.lines(), ["work:2 2 after 0: 1", "work:2 3 after 2: 2"]);
 }
 
-/// A worker with another sink ends the event: what handlers had emitted of it is pushed as well.
+/// A worker with another sink finalizes the event: the emits of handlers are pushed as well.
 #[tokio::test]
 async fn another_sink_pushes_what_was_emitted() {
     let redis = Redis::start();
@@ -298,7 +297,7 @@ async fn another_sink_pushes_what_was_emitted() {
     assert_eq!(journal.lines().split_off(2), ["work:1 1", "work:2 2"]);
 }
 
-/// A program that claims by hand ends the event: the same, whatever it answers that ends it.
+/// A program that claims by hand finalizes the event: the same, for every result that finalizes it.
 #[tokio::test]
 async fn an_event_claimed_by_hand_pushes_what_was_emitted() {
     for reject in [false, true] {
@@ -317,7 +316,7 @@ async fn an_event_claimed_by_hand_pushes_what_was_emitted() {
         console.release("work:1").await;
         let claims = Worker::builder(redis.url()).config(config(&redis, "by-hand")).claims().await.expect("the name is free");
         let mut claimed = claims.next().await.expect("claimed");
-        // What is given back is not over.
+        // An event given back is not finalized.
         claimed.retry("later", Some(Duration::ZERO)).await.expect("taken");
         assert!(!is_queued(&console, "work:2").await);
         let mut claimed = claims.next().await.expect("claimed");
@@ -335,8 +334,8 @@ async fn an_event_claimed_by_hand_pushes_what_was_emitted() {
     }
 }
 
-/// What cannot be emitted is refused with its own error, at once; a handler that has ended emits
-/// nothing more.
+/// An invalid emit is refused at once with its own error. A handler that has ended emits nothing
+/// more.
 #[tokio::test]
 async fn what_cannot_be_emitted_is_refused() {
     let redis = Redis::start();

@@ -1,4 +1,4 @@
-//! The bounds of one call, asked directly: fields looked up, objects paused, rules there may be.
+//! The bounds of one call, tested directly: fields looked up, objects paused, number of rules.
 
 use futures_util::StreamExt as _;
 use seriatim::control::ControlError;
@@ -9,9 +9,9 @@ use super::super::{ADA, lift, selector, set};
 use super::{BOUNDS, attached};
 use crate::support::control;
 
-/// A worker looked up every prefix of a name at a colon. A legal name has up to 508 colons, so one
-/// rule made each object of such names cost 1,016 lookups, and a call of all slots stopped Redis
-/// for a second. Only the first 8 colons count now, and no prefix of a rule has more.
+/// Story: a worker looked up every prefix of a name at a colon. A valid name has up to 508 colons.
+/// So one rule made each such object cost 1,016 lookups, and a call of all slots stopped Redis for
+/// a second. Now only the first 8 colons count, and no prefix of a rule has more.
 #[tokio::test]
 async fn colons_of_a_name_cost_eight_lookups_at_most() {
     let mut scene = attached().await;
@@ -29,7 +29,7 @@ async fn colons_of_a_name_cost_eight_lookups_at_most() {
     let of_rules = ran.iter().filter(|line| line.contains(r#""HMGET""#) && line.contains(&keys.event_rules()));
     let fields: Vec<usize> = of_rules.map(|line| line.matches(r#"" ""#).count() - 1).collect();
     assert_eq!(fields, [20], "for each kind: everything, eight prefixes, the object");
-    // The longest prefix that a rule can have holds the object.
+    // The longest prefix that a rule can have matches the object.
     set(scene.conn(), &keys, Kind::Block, &eighth).await;
     scene.state.emit(&format!("{name}2"), "1").await;
     scene.ask().await;
@@ -37,7 +37,7 @@ async fn colons_of_a_name_cost_eight_lookups_at_most() {
     scene.console.check().await;
 }
 
-/// Where more is due, or marked, than a call should pause, the next call goes on.
+/// If more objects are due or marked than one call may pause, the next call continues.
 #[tokio::test]
 async fn a_call_pauses_so_many_objects_and_no_more() {
     let mut scene = attached().await;
@@ -59,8 +59,8 @@ async fn a_call_pauses_so_many_objects_and_no_more() {
     assert_eq!((scene.paused().await.len(), fourth.more), (600, false));
 }
 
-/// There is a limit to rules, which are read as a whole; to change one that is there is no further
-/// one.
+/// The number of rules is limited, because they are read as a whole. A change of an existing rule
+/// is not limited.
 #[tokio::test]
 async fn there_are_so_many_rules_and_no_more() {
     let mut scene = attached().await;
@@ -77,9 +77,9 @@ async fn there_are_so_many_rules_and_no_more() {
     assert_eq!(set(scene.conn(), &keys, Kind::Pause, "o7").await, Ruled::Again);
 }
 
-/// A call asks for so many fields of rules at most, about 2,048. Objects whose prefixes are all
-/// their own need 18 fields each, so that a call ends behind some of them, says that there is more,
-/// and the next one goes on.
+/// A call looks up at most about 2,048 fields of rules. Objects with prefixes of their own need 18
+/// fields each. So a call ends behind some of them and reports that there are more; the next one
+/// continues.
 #[tokio::test]
 async fn a_call_asks_for_so_many_fields_of_rules_at_most() {
     const OBJECTS: usize = 600;

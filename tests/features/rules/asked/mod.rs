@@ -1,5 +1,5 @@
-//! The scripts, asked directly: what no schedule of real workers needs, because others stand before
-//! it.
+//! The scripts, called directly: cases that real workers never reach, because other guards come
+//! first.
 
 mod bounds;
 
@@ -33,7 +33,7 @@ struct Scene {
     console: Console,
 }
 
-/// A process with two slots.
+/// Attaches a process with two slots.
 async fn attached() -> Scene {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
@@ -54,7 +54,7 @@ async fn attached() -> Scene {
     Scene { state: State::new(conn, keys.clone()), keys, console, redis }
 }
 
-/// What a call answers.
+/// The result of a call.
 struct Answer {
     batches: Vec<BatchReply>,
     more: bool,
@@ -72,7 +72,7 @@ impl Scene {
         &mut self.state.conn
     }
 
-    /// A call that reports for the first slot, or names it as free; the second one is free.
+    /// Makes a call that reports for the first slot, or names it as free. The second slot is free.
     async fn call(&mut self, bounds: Bounds, from: ClaimFirst, report: Option<&Report>) -> Result<Answer, wire::ScriptError> {
         let mut call = Advance::new(&self.keys, "w", "t", bounds, from);
         match report {
@@ -99,8 +99,8 @@ impl Scene {
     }
 }
 
-/// A rule is over the objects that its selector means, and over no others: everything, a prefix at
-/// each of its colons, one object.
+/// A selector matches its objects and no others: all objects, a prefix at each of its colons, one
+/// object.
 #[tokio::test]
 async fn a_selector_means_everything_or_a_prefix_at_a_colon_or_one_object() {
     let names = ["a", "a:", "a:b", "a:b:c", "a:bc", "ab:c", "aa", "*"];
@@ -115,7 +115,7 @@ async fn a_selector_means_everything_or_a_prefix_at_a_colon_or_one_object() {
         let mut scene = attached().await;
         let keys = scene.keys.clone();
         set(scene.conn(), &keys, Kind::Pause, text).await;
-        // Those that are meant come first.
+        // The matching objects come first.
         for name in meant.iter().chain(names.iter().filter(|name| !meant.contains(name))) {
             scene.state.emit(name, "1").await;
         }
@@ -127,7 +127,7 @@ async fn a_selector_means_everything_or_a_prefix_at_a_colon_or_one_object() {
         meant.sort_unstable();
         assert_eq!(paused, meant, "{text}");
         scene.console.check().await;
-        // And the waking means the same ones; another rule is not over them.
+        // Waking matches the same objects; the other rule does not match them.
         set(scene.conn(), &keys, Kind::Block, "other").await;
         lift(scene.conn(), &keys, Kind::Pause, text).await;
         scene.call(Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Markers, None).await.expect("an answer");
@@ -139,8 +139,8 @@ async fn a_selector_means_everything_or_a_prefix_at_a_colon_or_one_object() {
     }
 }
 
-/// A worker that has committed its batch takes no more of an object that a rule is over, and is
-/// free for another one. Where there is no more, the object is idle, not paused.
+/// A worker that has committed its batch takes no further event of an object under a rule, and can
+/// claim another object. An object without further events is idle, not paused.
 #[tokio::test]
 async fn a_slot_does_not_go_on_with_a_paused_object() {
     for more in [true, false] {
@@ -164,8 +164,8 @@ async fn a_slot_does_not_go_on_with_a_paused_object() {
     }
 }
 
-/// What a pop has moved, and what a slot owns without having anything of it, is paused as well, out
-/// of its list; without events it is idle.
+/// A popped object, and an owned object without a batch, are paused as well and leave the slot's
+/// list. Without events they are idle.
 #[tokio::test]
 async fn a_name_that_was_popped_is_paused() {
     for (owned, events) in [(false, true), (true, true), (false, false)] {
@@ -187,8 +187,8 @@ async fn a_name_that_was_popped_is_paused() {
     }
 }
 
-/// A due batch waits in its place with its numbers; one that is not due yet waits for its time
-/// first; one that waits for an operator goes on doing so.
+/// A due batch is paused in its place with its numbers. A batch that is not due yet waits for its
+/// time first. One that waits for an operator continues to wait.
 #[tokio::test]
 async fn a_held_batch_is_paused_with_its_numbers_when_it_is_due() {
     let mut scene = attached().await;
@@ -210,9 +210,9 @@ async fn a_held_batch_is_paused_with_its_numbers_when_it_is_due() {
     assert_eq!(scene.console.due("operator").await, Some(f64::INFINITY));
 }
 
-/// Waking takes so many objects in each call, says that there is more, and goes on in the next
-/// call, of whichever process, where this one has left off. What another rule is over stays, also
-/// where that is all of a call's share.
+/// Each call wakes a limited number of objects, reports if there are more, and the next call of any
+/// process continues from there. Objects under another rule stay, even if they use up the whole
+/// limit of a call.
 #[tokio::test]
 async fn waking_goes_on_where_another_call_has_left_off() {
     let mut scene = attached().await;
@@ -244,8 +244,8 @@ async fn waking_goes_on_where_another_call_has_left_off() {
     assert_eq!(scene.rule("next").await.as_deref(), Some("never"));
 }
 
-/// A rule that is set again while it is being lifted holds on, and its next lifting wakes all of
-/// it, from the beginning.
+/// A rule that is set again while it is being lifted holds objects again. Its next lifting wakes
+/// all of them, from the beginning.
 #[tokio::test]
 async fn a_rule_that_is_set_again_begins_anew() {
     let mut scene = attached().await;
@@ -260,8 +260,8 @@ async fn a_rule_that_is_set_again_begins_anew() {
     lift(scene.conn(), &keys, Kind::Pause, "work:*").await;
     assert!(scene.call(none, ClaimFirst::Held, None).await.expect("an answer").more);
     assert_eq!(set(scene.conn(), &keys, Kind::Pause, "work:*").await, Ruled::Revived);
-    // Those that were woken are paused again, as any due object is, more than a process claims at
-    // once.
+    // The woken objects are paused again, as any due object is: more of them than a process claims
+    // at once.
     assert_eq!(scene.call(BOUNDS, ClaimFirst::Held, None).await.expect("an answer").objects(), Vec::<String>::new());
     assert_eq!(scene.paused().await.len(), 300);
     scene.console.check().await;
@@ -270,8 +270,8 @@ async fn a_rule_that_is_set_again_begins_anew() {
     assert_eq!((scene.paused().await.len(), scene.rule("next").await), (0, None));
 }
 
-/// The look at the rules for a held batch was the last that the call had room for: the batch went
-/// into a slot and not into the reply, and the process took the slot for a free one.
+/// Story: the rule lookup for a held batch was the last that the call had room for. The batch went
+/// into a slot but not into the reply, and the process considered the slot free.
 #[tokio::test]
 async fn a_slot_has_a_batch_only_if_the_reply_has_it() {
     const OBJECTS: usize = 200;
@@ -295,8 +295,8 @@ async fn a_slot_has_a_batch_only_if_the_reply_has_it() {
     assert_eq!(batches.len(), owned);
 }
 
-/// A rule past its end holds nothing and is woken as a lifted one, and until then a call says when
-/// it will be time.
+/// A rule past its end holds nothing, and its objects are woken as after lifting. Until then a call
+/// returns the time left.
 #[tokio::test]
 async fn a_rule_past_its_end_is_woken() {
     let mut scene = attached().await;
@@ -320,7 +320,8 @@ async fn a_rule_past_its_end_is_woken() {
     scene.console.check().await;
 }
 
-/// Setting a rule twice is one rule, with what was said last; lifting what is not set does nothing.
+/// Setting a rule twice is one rule, with the values of the later call. Lifting an absent rule does
+/// nothing.
 #[tokio::test]
 async fn a_rule_that_is_set_twice_is_one_rule() {
     let mut scene = attached().await;
@@ -338,15 +339,15 @@ async fn a_rule_that_is_set_twice_is_one_rule() {
     assert_eq!(shown, expected.map(|(rule, actor, reason)| (rule.to_owned(), actor, reason, None)));
     assert!(all.iter().all(|rule| rule.in_force && rule.set_ms > 1_500_000_000_000));
     assert_eq!(lift(scene.conn(), &keys, Kind::Block, "work:*").await, Ruled::NotSet);
-    // A worker is woken by an empty marker, once.
+    // One empty marker wakes a worker.
     assert_eq!(lift(scene.conn(), &keys, Kind::Block, "z").await, Ruled::Lifted);
     assert_eq!(lift(scene.conn(), &keys, Kind::Block, "z").await, Ruled::Lifting);
     assert_eq!(scene.console.list(&keys.objects_with_events()).await, [""]);
     assert!(!control(scene.conn(), &keys).rules().await.expect("rules").rules[0].in_force);
 }
 
-/// Rules of a wrong type stop a call before it has written anything, and so do paused objects where
-/// there are rules.
+/// Rules of a wrong type stop a call before its first write. So does a wrong type of
+/// `objects.paused` if rules are set.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_is_noticed_first() {
     for (rules_wrong, paused_wrong) in [(true, false), (false, true)] {
@@ -372,8 +373,8 @@ async fn a_key_of_a_wrong_type_is_noticed_first() {
     }
 }
 
-/// A paused object whose owner's key was given another type, and which has a marker: nobody passes
-/// over its batch, with a rule or without.
+/// A paused object has a marker, and its owner key got another type. No worker passes over its
+/// batch, with or without a rule.
 #[tokio::test]
 async fn a_paused_batch_is_not_passed_over_where_its_owner_cannot_be_told() {
     for ruled in [true, false] {
@@ -397,7 +398,8 @@ async fn a_paused_batch_is_not_passed_over_where_its_owner_cannot_be_told() {
     }
 }
 
-/// The same with a queue of a wrong type: it is held for an operator, and in one set only.
+/// The same with a queue of a wrong type: the object is held for an operator, and is in one set
+/// only.
 #[tokio::test]
 async fn a_paused_object_that_is_put_aside_is_paused_no_more() {
     let mut scene = attached().await;
@@ -412,7 +414,8 @@ async fn a_paused_object_that_is_put_aside_is_paused_no_more() {
     assert_eq!(scene.console.text(&keys.event_worker("work:1")).await.as_deref(), Some("held"));
 }
 
-/// And one that is held for a time, and marked, is left where it is: it is not in both sets.
+/// An object with such an owner key that is held for a time, and has a marker, stays unchanged. It
+/// is not in both sets.
 #[tokio::test]
 async fn a_held_object_whose_owner_cannot_be_told_is_not_paused() {
     let mut scene = attached().await;
@@ -427,7 +430,7 @@ async fn a_held_object_whose_owner_cannot_be_told_is_not_paused() {
     scene.console.check().await;
 }
 
-/// What is paused is not idle: its last id does not expire meanwhile.
+/// A paused object is not idle, so its last id does not expire.
 #[tokio::test]
 async fn the_last_id_of_a_paused_object_does_not_expire() {
     let mut scene = attached().await;

@@ -1,11 +1,11 @@
-//! Claim: what a free slot takes, from its own list, from the markers, and from what is held and
-//! due.
+//! Claim: a free slot takes an object from its own list, from the markers, or from the due held
+//! objects.
 
 use super::super::reference::{Event, FAR, Key, Name, Numbers, OPERATOR, remove};
 use super::{Call, Got, Slot};
 
 impl Call<'_> {
-    /// The names in the slot's own list, oldest first.
+    /// Claims from the names in the slot's own list, oldest first.
     pub(super) fn claim_taken(&mut self, slot: &mut Slot) {
         for name in self.state.worker(&slot.w).objects.clone().into_iter().rev() {
             self.progress = true;
@@ -28,7 +28,8 @@ impl Call<'_> {
         }
     }
 
-    /// New names come first, but for the one that takes the place of an object the slot has left.
+    /// Adds a name to the slot's list. New names come first, except the one that replaces an object
+    /// the slot has left.
     fn enlist(&mut self, slot: &mut Slot, name: &Name) {
         let names = &mut self.state.worker(&slot.w).objects;
         match slot.left.take().and_then(|_| names.last_mut()) {
@@ -37,8 +38,8 @@ impl Call<'_> {
         }
     }
 
-    /// Makes the slot the owner of the object, if there are events. Answers whether it is. `named`:
-    /// its list has the name.
+    /// Makes the slot the owner of the object, if it has events. Returns the result. `named`: the
+    /// slot's list has the name.
     fn own(&mut self, slot: &mut Slot, name: &Name, named: bool) -> Got {
         let is_held = self.state.owner(name).as_deref() == Some("held");
         if !is_held && self.state.pause(&slot.w, name, named) {
@@ -63,7 +64,7 @@ impl Call<'_> {
                 let kind = if self.state.object(name).last == Key::Wrong { "hash" } else { "string" };
                 self.quarantine(slot, name, ":last.event.id", kind);
             }
-            // An owner that cannot be told is nobody, but nobody may pass over what is held.
+            // An unreadable owner means no owner, but a held batch must not be skipped.
             Some(events) if self.state.object(name).owner == Key::Wrong && self.state.is_held(name) => {
                 self.put_back(slot, name, events);
                 self.quarantine_held(slot, name);
@@ -88,8 +89,9 @@ impl Call<'_> {
         Got::Dropped
     }
 
-    /// Held objects and markers in turn; where one side has nothing, the other goes on. A marker
-    /// that leads nowhere costs no turn, nor do those that the call may not look at any more.
+    /// Claims held objects and markers in turn. If one side has nothing, the other continues. A
+    /// marker that leads to no event uses no turn, nor does one that the call may not read any
+    /// more.
     pub(super) fn claim(&mut self, slot: &mut Slot) {
         let mut without = 0;
         while without < 2 && self.claims > 0 && self.reply_bytes > 0 && !slot.has {
@@ -134,7 +136,7 @@ impl Call<'_> {
         }
         let object = self.state.object(&name).clone();
         match (Numbers::of_held(&object.held_id), &object.held) {
-            // A suspect for which there is no room waits, and is in nobody's way.
+            // A suspect without room waits, and delays no other object.
             (Some(numbers), _) if !self.room.admits(numbers.crashes) => {
                 self.state.due.insert(name.clone(), FAR + now);
                 Some(Got::Dropped)
@@ -149,7 +151,7 @@ impl Call<'_> {
                 }
                 Some(if got == Got::Claimed { got } else { Got::Dropped })
             }
-            // A batch whose numbers are not known must not be passed over.
+            // A batch with unknown numbers must not be skipped.
             (None, _) => {
                 let kind = if object.held_id == Key::Wrong {
                     "hash"
@@ -166,7 +168,7 @@ impl Call<'_> {
         }
     }
 
-    /// A held batch is handed out once more.
+    /// Hands out a held batch once more.
     fn claim_batch(&mut self, slot: &mut Slot, name: &Name, numbers: Numbers, held: &Key<Vec<Event>>) -> Got {
         let object = self.state.object(name).clone();
         let wrong = match held {

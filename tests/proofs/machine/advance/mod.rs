@@ -18,17 +18,17 @@ pub struct Advance {
     pub reply_bytes: usize,
     pub claims: usize,
     pub markers: usize,
-    /// The highest id the caller has seen.
+    /// Highest id that the caller has seen.
     pub highest: u64,
-    /// 0: never.
+    /// Time to live of last ids, in ms; 0: no expiry.
     pub forget_ms: u64,
-    /// What is finalized is logged.
+    /// Whether finalized events are logged.
     pub log: bool,
     pub room: Room,
     pub from_held: bool,
-    /// Without a result, the slot is free as far as the process knows.
+    /// Named slots. A slot without a result is free, as far as the process knows.
     pub slots: Vec<(usize, Option<Told>)>,
-    /// Busy slots for which a pop may have moved a name.
+    /// Busy slots into whose lists a pop may have moved a name.
     pub looks: Vec<usize>,
 }
 
@@ -38,14 +38,14 @@ pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wron
 struct Slot {
     number: usize,
     w: String,
-    /// It has a batch: it is given nothing more in this call.
+    /// Whether the slot has a batch, so that it gets no other in this call.
     has: bool,
-    /// What it was given new events of in this call.
+    /// Object of which the slot got new events in this call.
     given: Option<Name>,
-    /// The object it has left in this call, whose name is still the last of its list: the next
-    /// object takes its place there.
+    /// Object that the slot has left in this call. Its name is still the last of its list; the next
+    /// object takes its place.
     left: Option<Name>,
-    /// What its object's next event follows on.
+    /// The prev of its object's next event.
     prev: u64,
 }
 
@@ -53,7 +53,7 @@ struct Slot {
 enum Got {
     Claimed,
     Dropped,
-    /// There are no events.
+    /// The object has no events.
     Empty,
 }
 
@@ -70,7 +70,7 @@ struct Call<'a> {
     from_held: bool,
     counter: u64,
     progress: bool,
-    /// Slots that have claimed an object and its first event, and what its events follow on.
+    /// Slots that have claimed an object and its first event, each with the prev of that event.
     claimed: Vec<(usize, String, Name, u64)>,
     batches: Vec<Given>,
     quarantined: Vec<(String, String)>,
@@ -110,7 +110,7 @@ impl Reference {
         };
         call.run(args);
         let Call { reply_bytes, from_held, progress, mut batches, quarantined, .. } = call;
-        // The order of slots in a reply means nothing.
+        // The order of slots in a reply has no meaning.
         batches.sort_by_key(|given| given.slot);
         if call.counter != before {
             let counter = call.counter;
@@ -135,7 +135,7 @@ impl Call<'_> {
             let mut slot = Slot { number: *number, w, has: false, given: None, left: None, prev: 0 };
             if let Some(tag) = self.state.worker(&slot.w).tag.clone() {
                 match told {
-                    // Only what names the batch in flight is believed.
+                    // Only a result with the tag of the batch in flight counts.
                     Some(told) if told.tag.tag() == tag => {
                         self.progress = true;
                         if self.commit(&mut slot, told) {
@@ -170,7 +170,7 @@ impl Call<'_> {
         self.fill();
     }
 
-    /// `some_left`: one of the slots that go on may take more.
+    /// `some_left`: at least one of the slots that go on may take more.
     fn go_on(&mut self, slot: &mut Slot, name: &Name, some_left: bool) {
         if some_left && self.reply_bytes <= 0 {
             let now = self.state.now;
@@ -193,7 +193,7 @@ impl Call<'_> {
         }
     }
 
-    /// The batch a slot has, whatever the process knows of it.
+    /// Gives a slot the batch it has, even if the process does not know of it.
     fn give_unknown(&mut self, slot: &mut Slot) {
         slot.has = true;
         let objects = self.state.worker(&slot.w).objects.clone();
@@ -204,8 +204,8 @@ impl Call<'_> {
         }
     }
 
-    /// Moves events of the object into the worker's batch, up to this many in it; nothing where the
-    /// queue has a wrong type. Answers the batch.
+    /// Moves events of the object into the worker's batch, up to `count_max` in it. Returns the
+    /// batch; none if the queue has a wrong type.
     fn take(&mut self, w: &str, name: &Name, count_max: usize) -> Option<Vec<Event>> {
         let mut batch = std::mem::take(&mut self.state.worker(w).batch);
         let Key::Right(queue) = &mut self.state.object(name).queue else { return None };
@@ -220,7 +220,7 @@ impl Call<'_> {
         Some(batch)
     }
 
-    /// The events of the worker's batch get new ids.
+    /// Gives new ids to the events of the worker's batch.
     fn give(&mut self, number: usize, w: &str, name: &Name, prev: u64) {
         let tag = Numbers::of(self.counter + 1).tag();
         let worker = self.state.worker(w);
@@ -231,7 +231,7 @@ impl Call<'_> {
         self.progress = true;
     }
 
-    /// Who has claimed gets what else there is, and ids.
+    /// Gives each claiming slot more events, and ids.
     fn fill(&mut self) {
         for (number, w, name, prev) in std::mem::take(&mut self.claimed) {
             if self.reply_bytes > 0 {
@@ -241,7 +241,7 @@ impl Call<'_> {
         }
     }
 
-    /// The batch in flight, under the ids it has; not where the reply is full.
+    /// Gives the batch in flight again, under its ids, unless the reply is full.
     fn give_again(&mut self, slot: &mut Slot, name: &Name) {
         slot.has = true;
         if self.reply_bytes > 0 {
@@ -255,14 +255,14 @@ impl Call<'_> {
         }
     }
 
-    /// A counter below an id that was given before jumps.
+    /// Lets the counter jump if it is below an id given before.
     fn rise_above(&mut self, id: u64) {
         if id > self.counter {
             self.counter = id.max(self.state.highest) + JUMP;
         }
     }
 
-    /// From now on only the last id remains, for a while or for ever.
+    /// Releases the object. Only its last id stays, for a time or for ever.
     fn release(&mut self, slot: &Slot, name: &Name) {
         self.forget_later(name);
         let worker = self.state.worker(&slot.w);
@@ -270,7 +270,7 @@ impl Call<'_> {
         remove(&mut worker.objects, name);
     }
 
-    /// Nobody has the object any more, and it has no events.
+    /// Sets the expiry of the last id of an object without owner and events.
     fn forget_later(&mut self, name: &Name) {
         let forget_ms = self.forget_ms;
         let object = self.state.object(name);
@@ -280,7 +280,7 @@ impl Call<'_> {
         }
     }
 
-    /// Because of a key of a wrong type the object waits for an operator.
+    /// Holds the object for an operator, because of a key of a wrong type.
     fn quarantine(&mut self, slot: &Slot, name: &Name, key: &str, kind: &str) {
         let why = [b"quarantine: ", &name[..], key.as_bytes(), b" is a ", kind.as_bytes()].concat();
         self.state.hold(&slot.w, name, OPERATOR, Some([&b"0 0 0 0 "[..], &why].concat().into()));
@@ -288,8 +288,7 @@ impl Call<'_> {
         self.tell_quarantined(name, &why);
     }
 
-    /// The key that is to tell the owner of a held object has a wrong type: its batch and its
-    /// numbers stay.
+    /// Quarantines a held object whose owner key has a wrong type. Its batch and its numbers stay.
     fn quarantine_held(&mut self, slot: &Slot, name: &Name) {
         self.state.due.insert(name.clone(), OPERATOR);
         self.state.unpause(name);
@@ -311,7 +310,7 @@ impl Call<'_> {
         self.quarantined.push((seriatim::escape::name(&name[..]).into_owned(), text(why)));
     }
 
-    /// What a worker has taken but does not own goes back to the markers.
+    /// Returns the names that a worker has in its list but does not own to the markers.
     fn return_strays(&mut self, w: &str, left: Option<&Name>) {
         for name in self.state.worker(w).objects.clone() {
             if left != Some(&name) && self.state.owner(&name).as_deref() != Some(w) {

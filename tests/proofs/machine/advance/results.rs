@@ -156,7 +156,7 @@ impl From<Numbers> for Tag {
 }
 
 impl Call<'_> {
-    /// Answers whether the slot goes on with its object.
+    /// Applies the result. Returns whether the slot goes on with its object.
     pub(super) fn commit(&mut self, slot: &mut Slot, told: &Told) -> bool {
         let (now, w, name) = (self.state.now, slot.w.as_str(), &told.object);
         let prev_known = told.last.or(self.state.object(name).last_id()).unwrap_or(0);
@@ -164,7 +164,7 @@ impl Call<'_> {
         if told.handled
             && let Some(wrong) = self.state.object(name).handled.clone().and_then(|kept| self.state.cannot_push(&kept))
         {
-            // What handlers have emitted may not be lost: the event is not over.
+            // Emits of handlers must not be lost, so the event is not finalized.
             let why = [b"quarantine: ", &wrong[..], b":events is a hash"].concat();
             self.state.hold_batch(w, name, OPERATOR, told.tag.held_id(&why));
             self.tell_quarantined(name, &why);
@@ -172,7 +172,7 @@ impl Call<'_> {
         }
         if self.log && (count > 0 || matches!(then, Then::Reject { .. })) {
             if self.state.broken == Some(Broken::Log) {
-                // Neither may the event be gone without its row.
+                // The event must not leave without its row, either.
                 let why = "quarantine: event.log is a set";
                 self.state.hold_batch(w, name, OPERATOR, told.tag.held_id(why.as_bytes()));
                 self.tell_quarantined(name, why.as_bytes());
@@ -184,7 +184,7 @@ impl Call<'_> {
             let event = self.state.worker(w).batch[count].clone();
             let (stream, broken) = if complete && !self.log { ("event.log", Broken::Log) } else { ("events.dead", Broken::Dead) };
             if self.state.broken == Some(broken) && !(complete && self.log) {
-                // Rather held in its place than lost.
+                // The event is held in its place, rather than lost.
                 let rest = Numbers { first: id, attempts, ..told.tag };
                 let why = format!("quarantine: {stream}: {WRONG_TYPE}");
                 self.drop_front(slot, told, count, told.last.or(Some(0)));
@@ -247,7 +247,7 @@ impl Call<'_> {
         }
     }
 
-    /// Each delivered event has a row.
+    /// Writes a row for each delivered event.
     fn log_delivered(&mut self, w: &str, told: &Told) {
         let (mut numbers, mut prev) = (told.tag, self.state.object(&told.object).last_id().unwrap_or(0));
         let batch = self.state.worker(w).batch.clone();
@@ -261,18 +261,16 @@ impl Call<'_> {
         }
     }
 
-    /// The results of the event's handlers, if the call says that something of the batch is
-    /// handled.
+    /// Returns the results of the event's handlers, if the call states that a record may exist.
     fn results_of(&mut self, told: &Told, id: u64) -> Option<String> {
         self.state.object(&told.object).handled.as_ref().filter(|_| told.handled)?.results_of(id)
     }
 
-    /// The first `count` events leave the batch; the last id delivered is written down. What
-    /// handlers have kept goes with the last event that is over, where that is not all of the
-    /// batch.
+    /// Removes the first `count` events from the batch, and writes the last delivered id. If events
+    /// are left, the record of handlers is deleted with the last finalized event.
     fn drop_front(&mut self, slot: &Slot, told: &Told, count: usize, over: Option<u64>) {
         let batch = &mut self.state.worker(&slot.w).batch;
-        // A result may tell of more than a batch that has lost events.
+        // A result may name more events than a batch that has lost some.
         batch.drain(..count.min(batch.len()));
         let object = self.state.object(&told.object);
         let is_over = object.handled.as_ref().is_some_and(|kept| over.is_none_or(|over| kept.id <= over));
@@ -288,8 +286,8 @@ impl Call<'_> {
         }
     }
 
-    /// The event behind those that are delivered has failed once more than its batch's tag says,
-    /// and is held.
+    /// Records the error of the event behind the delivered ones. It has failed once more than its
+    /// batch's tag says, and is held.
     fn keep_error(&mut self, told: &Told, attempt: u32, error: &'static str) {
         let at = self.state.now;
         let object = self.state.object(&told.object);

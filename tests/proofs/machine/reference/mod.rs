@@ -1,9 +1,9 @@
-//! What Redis holds, and what each step of the protocol does to it: written from `docs/design.md`
-//! and the headers of the scripts, not from the scripts, and meant to be read as their
-//! specification. `advance` has a file of its own.
+//! The reference: the state of Redis, and the effect of each step of the protocol. It is written
+//! from `docs/design.md` and the headers of the scripts, not from their code, and can be read as
+//! their specification. `advance` has its own file.
 //!
-//! Time is the number of the step: a score or a time that a script took from its clock is that
-//! number, one in the far future is [`FAR`] more.
+//! Time is the number of the step. It replaces each score or time that a script takes from its
+//! clock. A time in the far future is [`FAR`] more.
 
 mod object;
 mod state;
@@ -16,13 +16,13 @@ use seriatim::wire::Forgot;
 pub use object::*;
 pub use state::*;
 
-/// A whole number from 0 to 2^53 - 1.
+/// Parses a whole number from 0 to 2^53 - 1.
 pub fn id_of(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.len() <= 16 && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten().filter(|id| *id <= ID_MAX)
 }
 
-/// Takes one occurrence out, the foremost.
+/// Removes the first occurrence.
 pub fn remove(list: &mut Vec<Name>, name: &Name) {
     if let Some(at) = list.iter().position(|other| other == name) {
         list.remove(at);
@@ -38,7 +38,7 @@ impl Reference {
         self.workers.entry(w.to_owned()).or_default()
     }
 
-    /// Who owns the object; a key of a wrong type names nobody.
+    /// Returns the owner of the object; none if the key has a wrong type.
     pub fn owner(&self, name: &Name) -> Option<String> {
         self.objects.get(name)?.owner.right()?.clone()
     }
@@ -65,7 +65,7 @@ impl Reference {
         self.departed.insert(name);
     }
 
-    /// A new dead letter; answers its serial.
+    /// Adds a dead letter. Returns its serial.
     pub fn bury(&mut self, id: u64, prev: String, object: &Name, event: Event, error: Bytes, attempts: u32) -> u64 {
         self.buried += 1;
         self.dead.push(Dead { serial: self.buried, id, prev, object: object.clone(), event, error, attempts });
@@ -76,7 +76,7 @@ impl Reference {
         self.broken.is_some_and(|broken| keys.contains(&broken))
     }
 
-    /// EMIT. Where the queue has a wrong type, only the marker is pushed.
+    /// EMIT. If the queue has a wrong type, only the marker is pushed.
     pub fn emit(&mut self, object: &Name, events: &[Event]) -> Reply {
         if let Key::Right(queue) = &mut self.object(object).queue {
             queue.extend_from_slice(events);
@@ -93,7 +93,7 @@ impl Reference {
         Reply::Done
     }
 
-    /// The reply to a process whose lease is not there, or not its own.
+    /// Returns the reply to a process without its lease; none if it has the lease.
     pub fn fence(&self, name: &str, token: &str) -> Option<Reply> {
         match self.leases.get(name) {
             Some(lease) if lease.token == token => None,
@@ -104,8 +104,8 @@ impl Reference {
         }
     }
 
-    /// HOLD: takes the object from the worker. Without numbers the batch is empty and the reason a
-    /// yield.
+    /// HOLD: takes the object from the worker. Without numbers the batch is empty and the reason is
+    /// a yield.
     pub fn hold(&mut self, w: &str, object: &Name, due: u64, held_id: Option<Bytes>) {
         self.due.insert(object.clone(), due);
         let worker = self.worker(w);
@@ -118,14 +118,14 @@ impl Reference {
         }
     }
 
-    /// The batch moves to the object.
+    /// Moves the batch to the object.
     pub fn hold_batch(&mut self, w: &str, object: &Name, due: u64, held_id: Bytes) {
         let batch = std::mem::take(&mut self.worker(w).batch);
         self.object(object).held = Key::Right(batch);
         self.hold(w, object, due, Some(held_id));
     }
 
-    /// Holds what a slot owns, now, for a reason that lies with the process.
+    /// Holds a slot's object, due now, for a reason of the process.
     fn hold_owned(&mut self, w: &str, object: &Name, why: &str, died: bool, crashes_max: u32) {
         let now = self.now;
         let Some(tag) = self.worker(w).tag.clone() else { return self.hold(w, object, now, None) };
@@ -139,8 +139,8 @@ impl Reference {
         }
     }
 
-    /// A look at all the slots of a name: what is owned is told, once, oldest first; everything
-    /// else goes back to the markers, to be taken next. Answers how many names went back.
+    /// Walks over all slots of a name. Calls `owned` once for each owned object, oldest first.
+    /// Returns all other names to the markers, to be taken next, and their number.
     fn each_slot(&mut self, name: &str, slots: usize, mut owned: impl FnMut(&mut Self, &str, usize, &Name)) -> u64 {
         let mut strays = 0;
         for slot in 0..slots {
@@ -161,7 +161,8 @@ impl Reference {
         strays
     }
 
-    /// A name goes from the worker's list back to the markers; the empty one has done its work.
+    /// Moves a name from the worker's list back to the markers. The empty name is dropped: it has
+    /// already woken a worker.
     pub fn stray(&mut self, w: &str, object: Name) {
         remove(&mut self.worker(w).objects, &object);
         if !object.is_empty() {
@@ -183,7 +184,7 @@ impl Reference {
         }
         let last = self.registered(args.name).cloned();
         let slots_all = args.slots.max(last.as_ref().map_or(0, |last| last.slots));
-        // A batch tells of a death, but not where the process itself had the name last.
+        // A batch counts a death, unless the process itself had the name last.
         let last_token = last.map(|last| last.token).unwrap_or_default();
         let died = !repeated && last_token != args.before && last_token != args.token;
         self.leases.insert(args.name, Lease { token: args.token.clone(), holder: args.holder, ms: args.lease_ms });
@@ -222,7 +223,7 @@ impl Reference {
         Reply::Renewed { strays: self.each_slot(name, slots, |_, _, _, _| ()) }
     }
 
-    /// ADOPT. All names are due here, in the order of the names.
+    /// ADOPT. Here all names are due, in the order of the names.
     pub fn adopt(&mut self, own: &str, crashes_max: u32) -> Reply {
         if self.is_broken(&[Broken::Workers]) {
             return Reply::WrongType;
@@ -238,8 +239,8 @@ impl Reference {
             if name == own || self.leases.contains_key(name) {
                 continue;
             }
-            // The times of the reference lie ahead of Redis' clock: such a sign of life becomes one
-            // of now.
+            // The reference's times are ahead of Redis' clock, so such a sign of life becomes the
+            // present time.
             if last.at.is_some() {
                 self.register(name, last.slots, &last.token);
             }
@@ -248,7 +249,7 @@ impl Reference {
                 !worker.objects.is_empty() || !worker.batch.is_empty()
             });
             if has_something {
-                // Where a shared key is broken, the name keeps what it has until that is put right.
+                // If a shared key is broken, the name keeps its objects until the repair.
                 let before = held + strays;
                 if !self.is_broken(&[Broken::Markers, Broken::Held]) {
                     strays += self.each_slot(name, last.slots, |this, w, _, object| {
@@ -302,7 +303,7 @@ impl Reference {
         let differs = !replication_id.is_empty() && seen.as_deref() != Some(replication_id);
         let mut counter = self.counter.unwrap_or(0);
         let evicted = self.meta.is_some() && self.counter.is_none();
-        // An emptied Redis has no replication id to compare with, but its counter tells.
+        // An emptied Redis has no replication id to compare, but its counter shows the loss.
         let changed = differs && seen.is_some() || counter < highest || evicted;
         if changed || self.meta.is_none() && first_id == 0 {
             counter = counter.max(highest).max(self.highest) + JUMP;
@@ -316,8 +317,7 @@ impl Reference {
         Reply::Connected { changed, counter }
     }
 
-    /// HANDLED. Only for the batch in hand, and of its events never one before the one that was
-    /// told last.
+    /// HANDLED. Only for the batch in flight, and never for an event before the recorded one.
     pub fn finish(&mut self, args: &Finish) -> Reply {
         if let Some(refused) = self.fence(args.name, &args.token) {
             return refused;
@@ -347,14 +347,14 @@ impl Reference {
         Reply::Kept(0, BTreeSet::new(), (0, 0), 0)
     }
 
-    /// The first of the objects for which handlers have emitted whose queue has a wrong type.
+    /// Returns the first object with emits whose queue has a wrong type.
     pub fn cannot_push(&self, handled: &Handled) -> Option<Name> {
         let wrong = |object: &Name| self.objects.get(object).is_some_and(|object| object.queue == Key::Wrong);
         handled.events().into_iter().map(|(object, _)| object).find(wrong)
     }
 
-    /// What handlers have kept of an event goes; what they have emitted is pushed, with a marker
-    /// for each object.
+    /// Ends the record of an event: pushes its emits, with a marker for each object, and deletes
+    /// it.
     pub fn end_handled(&mut self, name: &Name) {
         let Some(handled) = self.object(name).handled.take() else { return };
         let mut marked = BTreeSet::new();
@@ -368,7 +368,7 @@ impl Reference {
         }
     }
 
-    /// An operator, or time: the object is due.
+    /// The object becomes due, by an operator or by time.
     pub fn release(&mut self, object: &Name) -> Reply {
         if let Some(due) = self.due.get_mut(object) {
             *due = 0;
@@ -376,13 +376,13 @@ impl Reference {
         Reply::Done
     }
 
-    /// FORGET. Each object by itself: what is not idle stays.
+    /// FORGET. Checks each object separately; an object that is not idle stays.
     pub fn forget(&mut self, names: &[Name]) -> Reply {
         let all: Option<Vec<_>> = names.iter().map(|name| self.forget_one(name)).collect();
         all.map_or(Reply::WrongType, Reply::Forgot)
     }
 
-    /// Nothing where it cannot be told whether the object is held.
+    /// Forgets one object. None if it is unknown whether the object is held.
     fn forget_one(&mut self, name: &Name) -> Option<Forgot> {
         let (is_due, is_paused) = (self.due.contains_key(name), self.paused.contains(name));
         let (is_broken, is_paused_broken) = (self.is_broken(&[Broken::Held]), self.is_broken(&[Broken::Paused]));
@@ -402,7 +402,7 @@ impl Reference {
             None if is_paused_broken => return None,
             None if is_paused => return Some(Forgot::Held),
             None if !queue.is_empty() => return Some(Forgot::Queued { events: queue.len() as u64 }),
-            // What was emitted would be lost.
+            // Otherwise the emits would be lost.
             None if object.handled.as_ref().is_some_and(|handled| !handled.emits.is_empty()) => {
                 return Some(Forgot::Reserved { key: key(":event.handled") });
             }

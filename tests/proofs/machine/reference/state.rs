@@ -1,4 +1,4 @@
-//! What Redis holds, what a call is told, and what it answers.
+//! The state of Redis, the arguments of calls, and their replies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,12 +14,11 @@ pub type Name = Bytes;
 /// An event, any bytes.
 pub type Event = Bytes;
 
-/// Added to the number of the step where something is due in the far future; also how long that is,
-/// in ms.
+/// Distance of a due time in the far future, added to the number of the step; also that time in ms.
 pub const FAR: u64 = 4_000_000_000_000;
-/// The due time of what waits for an operator.
+/// Due time of an object that waits for an operator.
 pub const OPERATOR: u64 = u64::MAX;
-/// The counter jumps by so much where Redis may have lost ids: a stand-in for the jump to the time.
+/// Distance of the counter's jump if Redis may have lost ids. It stands for the jump to the time.
 pub const JUMP: u64 = 1_000_000;
 pub const ID_MAX: u64 = (1 << 53) - 1;
 /// The names of worker processes. The order of first registration is the order of sweeps.
@@ -27,7 +26,7 @@ pub const NAMES: [&str; 3] = ["p", "q", "r"];
 
 #[derive(Debug, Clone, Default)]
 pub struct Worker {
-    /// As in Redis: a pop puts a name in front.
+    /// Names in the list, in the order of Redis: a pop adds at the front.
     pub objects: Vec<Name>,
     pub batch: Vec<Event>,
     pub tag: Option<String>,
@@ -47,7 +46,7 @@ impl Numbers {
         Self { first, handouts: 0, attempts: 0, crashes: 0 }
     }
 
-    /// `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]`
+    /// Formats `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]`.
     pub fn tag(self) -> String {
         let Self { first, handouts, attempts, crashes } = self;
         match (handouts, attempts, crashes) {
@@ -64,13 +63,13 @@ impl Numbers {
         Self { first: all[0], handouts: at(1), attempts: at(2), crashes: at(3) }
     }
 
-    /// `FIRST HANDOUTS ATTEMPTS CRASHES WHY`
+    /// Formats `FIRST HANDOUTS ATTEMPTS CRASHES WHY`.
     pub fn held_id(self, why: &[u8]) -> Bytes {
         let Self { first, handouts, attempts, crashes } = self;
         [format!("{first} {handouts} {attempts} {crashes} ").as_bytes(), why].concat().into()
     }
 
-    /// The numbers of a held batch; nothing where there is none.
+    /// Parses the numbers of a held batch; none if there is none.
     pub fn of_held(held_id: &Key<Option<Bytes>>) -> Option<Self> {
         let text = String::from_utf8_lossy(held_id.right()?.as_ref()?).into_owned();
         let all: Vec<u64> = text.splitn(5, ' ').take(4).map(|n| n.parse().expect("a number")).collect();
@@ -78,7 +77,7 @@ impl Numbers {
         (numbers.first > 0).then_some(numbers)
     }
 
-    /// What remains after the first `count` events.
+    /// Returns the numbers of the rest behind the first `count` events.
     pub fn after(self, count: usize) -> Self {
         match count {
             0 => self,
@@ -91,7 +90,7 @@ impl Numbers {
 pub struct Registered {
     pub slots: usize,
     pub token: String,
-    /// The step of its last sign of life; nothing: more than a day ago.
+    /// Step of its last sign of life; none: more than a day ago.
     pub at: Option<u64>,
 }
 
@@ -110,7 +109,7 @@ impl Lease {
 
 #[derive(Debug, Clone)]
 pub struct Dead {
-    /// Stands for the id of its entry, which Redis makes.
+    /// Stands for the id of the entry in Redis.
     pub serial: u64,
     pub id: u64,
     pub prev: String,
@@ -125,9 +124,9 @@ pub struct Dead {
 pub struct Row {
     pub status: &'static str,
     pub event: Dead,
-    /// It says when the event was taken.
+    /// Whether the row has the time at which the event was taken.
     pub taken: bool,
-    /// The results of handlers.
+    /// Results of handlers.
     pub results: Option<String>,
 }
 
@@ -138,7 +137,7 @@ pub enum Broken {
     Held,
     Workers,
     Counter,
-    /// The counter is a string, but no number.
+    /// The counter is a string that is not a number.
     CounterText,
     Dead,
     Log,
@@ -150,7 +149,7 @@ pub enum Broken {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// Of a plain Redis command.
+    /// Reply of a plain Redis command.
     Done,
     Connected {
         changed: bool,
@@ -178,40 +177,39 @@ pub enum Reply {
     Lapsed,
     Fenced(String),
     WrongType,
-    /// What became of each dead letter.
+    /// Result of each dead letter.
     Settled(Vec<&'static str>),
-    /// Why it was held.
+    /// Reason of the hold.
     Released(String),
-    /// Its owner.
+    /// Owner of the object.
     NotHeld(String),
     Skipped {
         id: u64,
         left: u64,
     },
-    /// Why it is held.
+    /// Reason of the hold.
     NoBatch(String),
     OtherHead(u64),
     /// A rule holds the object.
     Paused,
-    /// What became of a rule.
+    /// Result of an action on a rule.
     Ruled(&'static str),
-    /// What is kept of which event, where that was asked, and how many events were emitted, with
-    /// how many bytes.
+    /// The recorded event and fields, if requested; number and bytes of its emits.
     Kept(u64, BTreeSet<String>, (usize, usize), usize),
-    /// Of this event something is still to be pushed.
+    /// Some emits of this event are not yet pushed.
     Unpushed(String),
-    /// The slot has something else in hand.
+    /// The slot has another batch.
     OtherBatch,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advanced {
-    /// When the first held object is due.
+    /// Due time of the first held object.
     pub due: Option<u64>,
     pub more: bool,
     pub from_held: bool,
     pub batches: Vec<Given>,
-    /// The object and why, as people read them.
+    /// Quarantined objects with their reasons, in readable form.
     pub quarantined: Vec<(String, String)>,
 }
 
@@ -224,20 +222,20 @@ pub struct Given {
     pub events: Vec<Event>,
 }
 
-/// How many batches that may kill it a process takes.
+/// The number of suspects that a process takes.
 #[derive(Debug, Clone, Default)]
 pub struct Room {
-    /// 0: there are no suspects.
+    /// Maximum number of crashes; 0: no suspects.
     pub crashes_max: u32,
-    /// What is at `crashes_max` is settled without a delivery.
+    /// Whether a batch with `crashes_max` crashes is settled without a delivery.
     pub settles: bool,
-    /// The crashes of the suspects in hand.
+    /// Crashes of the suspects in flight.
     pub in_hand: Vec<u32>,
 }
 
 impl Room {
-    /// The fewer crashes are left to a batch, the fewer suspects may be in hand with it; nothing:
-    /// it is no suspect.
+    /// Returns how many suspects may be in flight with this one: fewer if it has fewer crashes
+    /// left. None if it is not a suspect.
     fn limit(&self, crashes: u32) -> Option<usize> {
         if crashes == 0 || self.crashes_max == 0 || self.settles && crashes >= self.crashes_max {
             return None;
@@ -271,12 +269,12 @@ pub struct Attach {
     pub slots: usize,
     pub displace: String,
     pub before: String,
-    /// 0: never.
+    /// Maximum number of crashes; 0: no limit.
     pub crashes_max: u32,
     pub room: Room,
 }
 
-/// What handlers have finished of an event in a slot's hands; without it, what is kept is asked.
+/// Records a success for an event of a slot's batch; without a success, reads the record.
 #[derive(Debug, Clone)]
 pub struct Finish {
     pub name: &'static str,
@@ -284,45 +282,45 @@ pub struct Finish {
     pub slot: usize,
     pub object: Name,
     pub tag: Numbers,
-    /// The id, the field, and what was emitted.
+    /// Id of the event, field, and emits.
     pub finished: Option<(u64, &'static str, Option<EmitField>)>,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct Reference {
-    /// The number of the step.
+    /// Number of the step.
     pub now: u64,
     pub objects: BTreeMap<Name, Object>,
     pub workers: BTreeMap<String, Worker>,
-    /// As in Redis: the last one is the oldest.
+    /// Markers in the order of Redis: the last one is the oldest.
     pub markers: Vec<Name>,
     pub due: BTreeMap<Name, u64>,
     pub paused: BTreeSet<Name>,
-    /// By kind and selector.
+    /// Rules by kind and selector.
     pub rules: BTreeMap<Name, Rule>,
     pub counter: Option<u64>,
-    /// The highest counter there ever was. The time, to which the counter jumps, is beyond it.
+    /// Highest counter ever. The time, to which the counter jumps, is beyond it.
     pub highest: u64,
-    /// In the order in which the names came.
+    /// Registered names, in the order of registration.
     pub registry: Vec<(&'static str, Registered)>,
-    /// Names that are alive or have something.
+    /// Names with a lease or with something in their slots.
     pub watched: BTreeSet<&'static str>,
-    /// Names without a lease that have nothing.
+    /// Names without a lease and with empty slots.
     pub departed: BTreeSet<&'static str>,
     pub leases: BTreeMap<&'static str, Lease>,
     pub dead: Vec<Dead>,
-    /// Events that are finalized; without the log only those completed with errors.
+    /// Rows of finalized events; with the log off, only of those completed with errors.
     pub log: Vec<Row>,
-    /// Whether the process that came last logs.
+    /// Whether the process that connected last has its log on.
     pub log_on: bool,
-    /// A worker had the log on since the data began.
+    /// Whether any worker has had the log on since the data began.
     pub log_was_on: bool,
-    /// How many dead letters there ever were.
+    /// Number of dead letters ever made.
     pub buried: u64,
     pub actions: Vec<Action>,
-    /// How many events that handlers had emitted there were to push.
+    /// Number of emits of handlers ever pushed.
     pub pushed: u64,
-    /// Whether the schema is written down, and the replication id.
+    /// Whether the schema is recorded, and the replication id.
     pub meta: Option<Option<String>>,
     pub broken: Option<Broken>,
 }

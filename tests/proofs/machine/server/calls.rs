@@ -1,5 +1,5 @@
-//! The calls: scripts through the library, and the plain commands of frontends, of operators and of
-//! time.
+//! The calls: scripts through the library, and the plain commands of frontends and operators, and
+//! the effects of time.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::{AGE_MS, BY, DAY, LONG_AGO, Server};
 use crate::support::sweep::sweep;
 
 impl Server {
-    /// The reply, and when the next object is due.
+    /// Makes the call. Returns the reply, and the time until the next object is due.
     pub(super) async fn call(&mut self, call: &Call) -> Result<(Reply, Option<Duration>), String> {
         let reply = match call {
             Call::Advance(args) => match self.advance(args).await {
@@ -200,7 +200,7 @@ impl Server {
         })
     }
 
-    /// What frontends, operators and time do.
+    /// Makes the plain commands of frontends, operators and time.
     pub(super) async fn plain(&mut self, call: &Call) {
         let markers = self.keys.objects_with_events();
         match call {
@@ -211,7 +211,8 @@ impl Server {
                     pipe.cmd("LPUSH").arg(self.key(object, ":events")).arg(events);
                     pipe.cmd("LPUSH").arg(&markers).arg(&object[..]);
                 }
-                // Not in a transaction, and a queue of a wrong type is what some schedules want.
+                // Not in a transaction. An error is fine: some schedules need a queue of a wrong
+                // type.
                 let _ = pipe.query_async::<Value>(&mut self.conn).await;
             }
             Call::Marker(object) => drop(self.run("LPUSH", &[markers.as_bytes(), object]).await),
@@ -280,7 +281,7 @@ impl Server {
     }
 }
 
-/// What may not be taken waits until the far future.
+/// Returns the room for suspects. A suspect without room waits until the far future.
 fn suspects(room: &reference::Room) -> wire::Suspects {
     let mut suspects = wire::Suspects::of(room.crashes_max, room.settles).put_off(FAR);
     room.in_hand.iter().for_each(|crashes| suspects.has(*crashes));

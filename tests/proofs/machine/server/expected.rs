@@ -1,11 +1,11 @@
-//! What Redis must hold, as the reference has it.
+//! The expected keys and values of Redis, from the reference.
 
 use super::super::operator::{WHO, WHY};
 use super::super::reference::{Dead, FAR, OPERATOR, Reference, newest_first};
 use super::super::rules;
 use super::{Dump, LONG_AGO};
 
-/// The reference as Redis must hold it, keys spelled as in `docs/protocol.md`.
+/// Returns the reference's state as keys of Redis, spelled as in `docs/protocol.md`.
 pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
     let mut dump = Dump::new();
     let text = |text: String| text.into_bytes();

@@ -1,9 +1,9 @@
-//! The real thing: calls go to Redis through the library, and the whole of Redis is held against
-//! the reference.
+//! The real Redis: calls go to it through the library, and all its keys are compared with the
+//! reference.
 //!
-//! Where a script takes the time from its clock, the reference has the number of the step. What was
-//! written in this step must lie between the looks before and after it; then it is replaced in
-//! Redis by what the reference has, so that the order among due objects is known.
+//! A time that a script takes from its clock is the number of the step in the reference. A time
+//! written in this step must lie between the looks before and after it. Then it is replaced in
+//! Redis by the reference's number, so that the order of due objects is known.
 
 mod calls;
 mod expected;
@@ -47,23 +47,23 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
 end
 return all";
 
-/// The operator.
+/// The operator of all actions.
 const BY: By<'static> = By { who: WHO, why: WHY };
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// The time of a name's last sign of life that is more than a day ago.
+/// Last sign of life of a name that is more than a day old.
 const LONG_AGO: u64 = 1000;
-/// How long ago every batch was taken.
+/// Age of every batch when it is reported.
 const AGE_MS: u64 = 1000;
-/// How much shorter a lease may be than what was asked for: a schedule takes less than this.
+/// Maximum shortfall of a lease's time to live. A schedule takes less time.
 const SLACK_MS: u64 = 600_000;
 
-/// A key's type and its value; the fields of hashes and the members of sorted sets are sorted.
+/// Type and value of each key. The fields of hashes and the members of sorted sets are sorted.
 pub type Dump = BTreeMap<Vec<u8>, (String, Vec<Vec<u8>>)>;
 
-/// The counter of the reference never comes so far, the time long has.
+/// Bound between ids of the reference, which are lower, and ids from the time, which are higher.
 const TIME_US: u64 = 1_000_000_000_000_000;
 
-/// A tag, or the counter, with an id beyond a jump to the time moved back by so much.
+/// Moves the id in a tag, or the counter, back by `difference` if it is beyond a jump to the time.
 fn at_jump(tag: &str, difference: u64) -> String {
     let (first, rest) = tag.split_at(tag.find(' ').unwrap_or(tag.len()));
     match first.parse::<u64>() {
@@ -75,16 +75,16 @@ fn at_jump(tag: &str, difference: u64) -> String {
 pub struct Server {
     conn: MultiplexedConnection,
     keys: Keys,
-    /// When Redis was last looked at.
+    /// Time of the last look at Redis.
     looked_ms: u64,
-    /// The id of the entry of each dead letter there ever was, by its serial.
+    /// Id of the entry of each dead letter ever made, by its serial.
     dead_ids: BTreeMap<u64, String>,
-    /// How many rows of the log have said when their event was taken.
+    /// Number of log rows that have the time at which their event was taken.
     taken: usize,
 }
 
 impl Server {
-    /// A Redis without anything but a counter.
+    /// Makes a Redis that has only a counter.
     pub async fn empty(mut conn: MultiplexedConnection, keys: Keys) -> Self {
         let _: () = cmd("FLUSHALL").query_async(&mut conn).await.expect("FLUSHALL");
         let () = cmd("SET").arg(keys.next_event_id()).arg(0).query_async(&mut conn).await.expect("SET");
@@ -98,7 +98,7 @@ impl Server {
         for arg in args {
             cmd.arg(*arg);
         }
-        // A wrong type is what some schedules want.
+        // An error is fine: some schedules need a key of a wrong type.
         cmd.query_async(&mut self.conn).await.unwrap_or(Value::Nil)
     }
 
@@ -106,7 +106,7 @@ impl Server {
         [self.keys.prefix().as_bytes(), object, suffix.as_bytes()].concat()
     }
 
-    /// Makes the call, and holds the reply and everything in Redis against the reference after it.
+    /// Makes the call. Compares the reply and all keys with the reference.
     pub async fn step(&mut self, broken: Option<Broken>, call: &Call, expected: &Reply, state: &Reference) -> Result<(), String> {
         let before = self.looked_ms;
         if let Some(broken) = broken {
@@ -159,13 +159,13 @@ impl Server {
         Ok(())
     }
 
-    /// The counter jumps to the time. The reference has its own stand-in for that: Redis is given
-    /// it too, and so are the batches that got ids beyond it. Answers the difference.
+    /// Handles a jump of the counter to the time. The reference jumps by [`JUMP`](reference::JUMP);
+    /// Redis and the batches with ids beyond the jump are set to that. Returns the difference.
     async fn jump_back(&mut self, dump: &mut Dump, state: &Reference, before: u64) -> u64 {
         let key = self.keys.next_event_id().into_bytes();
         let id = |value: &[u8]| std::str::from_utf8(value).ok()?.parse::<u64>().ok();
         let found = dump.get(&key).and_then(|(_, value)| id(value.first()?));
-        // Ids were given from there on.
+        // Ids were given beyond the jump.
         let window = before * 1000..(self.looked_ms + 1) * 1000 + 1_000_000;
         let (Some(found), Some(counter)) = (found.filter(|found| window.contains(found)), state.counter) else { return 0 };
         let difference = found - counter;
@@ -207,7 +207,7 @@ impl Server {
         }
     }
 
-    /// Everything in Redis, and what has a time to live.
+    /// Returns all keys, and the keys with a time to live.
     async fn look(&mut self) -> (Dump, BTreeMap<Vec<u8>, i64>) {
         let all: Vec<Value> = cmd("EVAL_RO").arg(DUMP).arg(0).query_async(&mut self.conn).await.expect("a look at Redis");
         let mut all = all.into_iter();
@@ -227,7 +227,7 @@ impl Server {
             if ttl >= 0 {
                 ttls.insert(key.clone(), ttl);
             }
-            // A stream stays when its last entry goes.
+            // A stream stays after its last entry is deleted.
             if kind != "stream" || !value.is_empty() {
                 dump.insert(key, (kind, value));
             }
@@ -235,8 +235,7 @@ impl Server {
         (dump, ttls)
     }
 
-    /// Takes in the ids of new dead letters, and puts their serials in the place of ids in what was
-    /// seen.
+    /// Records the ids of new dead letters, and replaces the ids in the dump with serials.
     async fn set_dead_ids(&mut self, dump: &mut Dump, state: &Reference) {
         if state.dead.last().is_some_and(|dead| !self.dead_ids.contains_key(&dead.serial)) {
             let mut ask = cmd("XRANGE");
@@ -254,8 +253,7 @@ impl Server {
         }
     }
 
-    /// Puts a word in the place of each time at which an event in the log was taken, where it is
-    /// one.
+    /// Replaces each valid time at which a logged event was taken with a word.
     fn set_taken(&mut self, dump: &mut Dump, before: u64) {
         let times = dump.get_mut(self.keys.event_log().as_bytes()).into_iter().flat_map(|(_, value)| value.chunks_mut(2));
         let (known, mut seen) = (self.taken, 0);
@@ -270,7 +268,7 @@ impl Server {
         self.taken = seen;
     }
 
-    /// Puts the step in the place of each time at which an event has failed, where it is one.
+    /// Replaces each valid time of a failed attempt with the step.
     fn set_failed(&self, dump: &mut Dump, state: &Reference, before: u64) {
         for (name, object) in &state.objects {
             let Some(failures) = object.errors.right() else { continue };
@@ -287,7 +285,7 @@ impl Server {
         }
     }
 
-    /// When a name is looked at next does not matter here: every sweep looks at all.
+    /// Removes the times of the next look at names: here every sweep looks at all.
     fn forget_looks(&self, dump: &mut Dump) {
         for set in [self.keys.event_workers_watched(), self.keys.event_workers_departed()] {
             if let Some((_, value)) = dump.get_mut(set.as_bytes()) {
@@ -310,7 +308,7 @@ impl Server {
         }
     }
 
-    /// Times that were written in this step become those of the reference, in what was seen and in
+    /// Replaces the times written in this step with those of the reference, in the dump and in
     /// Redis.
     async fn set_clock(&mut self, dump: &mut Dump, state: &Reference, before: u64) {
         let during = before..=self.looked_ms;
@@ -341,7 +339,7 @@ impl Server {
         }
     }
 
-    /// When rules were set, and when they end.
+    /// Replaces the times at which rules were set, and at which they end.
     fn set_clock_of_rules(&self, dump: &mut Dump, state: &Reference, during: RangeInclusive<u64>, changes: &mut redis::Pipeline) {
         let rules = self.keys.event_rules();
         let was = |text: &str, wanted: u64| match text.parse::<u64>() {
@@ -370,7 +368,7 @@ impl Server {
     }
 }
 
-/// Whether the time to the next due object is what the reference says.
+/// Returns whether the time to the next due object matches the reference.
 fn is_due(got: Option<Duration>, wanted: Option<u64>, now: u64, before: u64, after: u64) -> bool {
     let got = got.map(|left| left.as_millis() as u64);
     match wanted {

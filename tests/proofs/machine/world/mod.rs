@@ -1,6 +1,6 @@
-//! Everything around Redis that a schedule needs: who has which name, what was told before, which
-//! event is next. A [`Step`] is a choice that means something in every state, so that a failing
-//! schedule can be made shorter; [`World::apply`] makes a [`Call`] of it.
+//! The state of a schedule around Redis: the holders of names, earlier reports, the next event. A
+//! [`Step`] is a choice that is possible in every state, so that a failing schedule can be
+//! shortened. [`World::apply`] turns it into a [`Call`].
 
 mod step;
 
@@ -12,10 +12,10 @@ use super::rules::{KINDS, SELECTORS};
 
 pub use step::*;
 
-/// Names of objects that try to be taken for something else.
+/// Object names that look like other keys.
 pub const OBJECTS: [&[u8]; 6] = [b"a", b"b", b"a:events", b"event.worker:p.0", b"\xff{}\0", b"held"];
 
-/// The last id of a released object is kept so long, where it is forgotten at all.
+/// Time to live of a released object's last id, if it expires.
 const FORGET_MS: u64 = 3_600_000;
 const LEASES_MS: [u64; 2] = [3_600_000, 7_200_000];
 const CALLS_KEPT: usize = 12;
@@ -40,14 +40,14 @@ pub struct World {
 }
 
 impl World {
-    /// Ids begin with 1.
+    /// Makes a world in which ids begin with 1.
     pub fn begin() -> Self {
         let mut world = Self::default();
         world.state.counter = Some(0);
         world
     }
 
-    /// Makes the step: what goes to Redis, while what is broken, and what must come back.
+    /// Makes the step. Returns the broken key, the call, and the expected reply.
     pub fn apply(&mut self, step: &Step) -> (Option<Broken>, Call, Reply) {
         self.state.now += 1;
         let (broken, step) = match step {
@@ -92,7 +92,7 @@ impl World {
             Step::Detach(name, token) => Call::Detach { name: NAMES[*name], token: self.token(NAMES[*name], *token) },
             Step::Finish(name, token, slot, finished, wrong) => {
                 let name = self.alive(*name).unwrap_or(NAMES[*name]);
-                // Mostly a slot that has something in hand.
+                // Mostly a slot with a batch.
                 let slots: Vec<usize> = (0..3).filter(|n| self.state.worker(&format!("{name}.{n}")).tag.is_some()).collect();
                 let slot = slots.get(slot % slots.len().max(1)).copied().unwrap_or(*slot);
                 let w = format!("{name}.{slot}");
@@ -135,7 +135,7 @@ impl World {
             }
             Step::SetFree(at) => Call::SetFree(Name::from_static(OBJECTS[*at])),
             Step::Skip(at, right) => {
-                // Mostly one that has something to skip.
+                // Mostly an object with a batch to skip.
                 let has_batch = |name: &&Name| self.state.objects[*name].held.right().is_some_and(|batch| !batch.is_empty());
                 let held: Vec<&Name> = self.state.due.keys().filter(has_batch).collect();
                 let object = match held.get(at % held.len().max(1)) {
@@ -166,7 +166,7 @@ impl World {
                     None => Call::Marker(Name::new()),
                 }
             }
-            // What becomes of a batch in flight whose object's owner cannot be told is not settled.
+            // The fate of a batch in flight is undefined if its object's owner key is unreadable.
             Step::Wrong(at, Part::Owner) if self.is_owned(OBJECTS[*at]) => Call::Heal(Name::from_static(OBJECTS[*at])),
             Step::Wrong(at, part) => Call::Wrong(Name::from_static(OBJECTS[*at]), *part),
             Step::Heal(at) => Call::Heal(Name::from_static(OBJECTS[*at])),
@@ -293,7 +293,7 @@ impl World {
         }
     }
 
-    /// Events that differ from all others, of these lengths.
+    /// Returns new unique events of these lengths.
     fn payloads(&mut self, lens: &[u16]) -> Vec<Event> {
         let mut next = |len: &u16| {
             self.events += 1;
@@ -349,7 +349,7 @@ impl World {
         self.state.owner(&Name::from_static(object)).is_some_and(|owner| owner != "held")
     }
 
-    /// This name, or the next one that has a lease of its last process.
+    /// Returns this name, or the next one that has the lease of its last process.
     fn alive(&self, name: usize) -> Option<&'static str> {
         let alive = |name: &&str| self.state.leases.get(*name).is_some_and(|lease| lease.token == self.process(name).token);
         NAMES.into_iter().cycle().skip(name).take(NAMES.len()).find(alive)
@@ -407,7 +407,7 @@ impl World {
             result => result.made_of(tag, len),
         };
         let last = count.checked_sub(1).map(|n| tag.first + n as u64);
-        // Now and then, whether it is so or not: the script is told.
+        // Now and then, whether true or not: the script must accept it.
         let handled = self.state.now.is_multiple_of(2);
         Some(Told { object: object.clone(), tag, count, last, then, handled })
     }

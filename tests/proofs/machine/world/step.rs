@@ -1,14 +1,14 @@
-//! The steps of a schedule, and the calls that are made of them.
+//! The steps of a schedule, and the resulting calls.
 
 use super::super::advance::{Advance, Choice};
 use super::super::reference::{Attach, Broken, Event, Finish, Name, Room};
 
-/// Keys of an object that can be given another type.
+/// Keys of an object that can get another type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     Queue,
     Last,
-    /// A string, but no id.
+    /// A string that is not an id.
     LastText,
     Owner,
     Held,
@@ -18,17 +18,17 @@ pub enum Part {
 
 #[derive(Debug, Clone, Copy)]
 pub enum Token {
-    /// That of a process that has its name, if there is any.
+    /// The token of a process that has its name, if any.
     Mine,
-    /// That of this process, whether it has its name or not.
+    /// The last token of this process, even if it has lost its name.
     Last,
-    /// That of the process before.
+    /// The token of the process before.
     Older,
     Others,
 }
 
-/// Room for suspects: the crashes at which an event is put aside, whether it is settled then, and
-/// what is in hand.
+/// Settings for suspects: maximum number of crashes, whether such a batch is settled then, and the
+/// crashes of the suspects in flight.
 pub const ROOMS: [(u32, bool, &[u32]); 7] =
     [(0, false, &[]), (5, false, &[]), (5, true, &[2; 7]), (2, false, &[]), (2, true, &[]), (3, true, &[1; 3]), (5, false, &[4])];
 
@@ -44,11 +44,11 @@ pub struct Bounds {
     pub reply_bytes: usize,
     pub claims: usize,
     pub markers: usize,
-    /// The highest id the caller has seen: none, the last one given, or one that Redis has lost.
+    /// Highest id that the caller has seen: none, the last one given, or one that Redis has lost.
     pub highest: u8,
     pub forget: bool,
     pub log: bool,
-    /// Of [`ROOMS`].
+    /// Index into [`ROOMS`].
     pub room: usize,
 }
 
@@ -56,17 +56,17 @@ pub struct Bounds {
 pub struct AttachStep {
     pub name: usize,
     pub slots: usize,
-    /// Not a fresh token, but the last one.
+    /// Whether to use the last token instead of a fresh one.
     pub again: bool,
     pub displace: Option<bool>,
     pub before: bool,
     pub long: bool,
     pub crashes_max: u32,
-    /// Of [`ROOMS`].
+    /// Index into [`ROOMS`].
     pub room: usize,
 }
 
-/// For which objects a handler emits, and how large the events are.
+/// The objects for which a handler emits, and the sizes of the events.
 pub type EmitPlan = Vec<(usize, u16)>;
 
 #[derive(Debug, Clone)]
@@ -79,40 +79,40 @@ pub enum Step {
     Renew(usize, Token, bool, usize),
     Adopt(usize, u32),
     Detach(usize, Token),
-    /// Of some event of the slot's batch, one of two handlers or a subtask, and for which objects
-    /// it has emitted; or of a batch that never was.
+    /// A success of one of two handlers or a subtask, for an event of the slot's batch, with its
+    /// emits; or for a batch that never existed.
     Finish(usize, Token, usize, Option<(u8, u8, EmitPlan)>, bool),
     Connect(u8, u8, u8, bool),
     Expire(usize),
     Day(usize),
-    /// The counter is evicted, or is that of an earlier state.
+    /// The counter is evicted, or set back.
     Lose(bool),
     Release(usize),
     ReleaseAll,
-    /// An operator forgets these.
+    /// An operator forgets these objects.
     Forget(Vec<usize>),
-    /// Time passes until what is to be forgotten is.
+    /// Time passes until the last id expires.
     Fade(usize),
-    /// An operator retries, or else drops, some of the dead letters there ever were.
+    /// An operator retries (true) or drops some of the dead letters ever made.
     Settle(bool, Vec<u8>),
     SetFree(usize),
-    /// Of the object's head event: whichever it is, the right id, or a wrong one.
+    /// A skip of the object's first event: any, with its id, or with a wrong id.
     Skip(usize, Option<bool>),
     /// An operator sets a rule, with an end or without.
     SetRule(usize, usize, bool),
-    /// An operator lifts a rule, mostly one that there is.
+    /// An operator lifts a rule, mostly an existing one.
     LiftRule(u8),
-    /// Time passes until a rule is over that has an end.
+    /// Time passes until the end of a rule.
     EndRule(u8),
     Wrong(usize, Part),
     Heal(usize),
-    /// A call made before, once more.
+    /// An earlier call, repeated.
     Late(u8),
     /// A call while a shared key has a wrong type.
     Broken(Broken, Box<Step>),
 }
 
-/// What goes to Redis.
+/// The calls to Redis.
 #[derive(Debug, Clone)]
 pub enum Call {
     Emit(Vec<(Name, Vec<Event>)>),
@@ -143,7 +143,7 @@ pub enum Call {
     Finish(Finish),
     Expire(&'static str),
     Day(&'static str),
-    /// The counter, as it is from now on.
+    /// The new value of the counter.
     Lose(Option<u64>),
     Release(Vec<Name>),
     Forget(Vec<Name>),
@@ -154,9 +154,9 @@ pub enum Call {
     },
     SetFree(Name),
     Skip(Name, Option<u64>),
-    /// Set, with an end or without, or lifted.
+    /// Sets a rule, with an end or without, or lifts it.
     Rule(&'static str, Name, Option<bool>),
-    /// The rule's field.
+    /// Field of the rule.
     EndRule(Name),
     Wrong(Name, Part),
     Heal(Name),

@@ -1,8 +1,8 @@
 //! Reads a file of JSON lines, plain or gzip, into batches of events.
 //!
-//! An event's bytes are taken out of the line as they are: numbers of any size, order of members
-//! and spacing are kept. Lines are bounded, batches are bounded, and a batch from standard input is
-//! handed on as soon as no further line has arrived.
+//! An event's bytes are copied from the line unchanged: numbers of any size, the order of members
+//! and spacing are kept. Lines and batches are bounded. A batch from standard input is passed on as
+//! soon as no further line has arrived.
 
 use std::io::{self, BufRead as _, Read as _};
 
@@ -16,43 +16,43 @@ use tokio::sync::mpsc::Sender;
 use crate::console::lines::{Buffered, LINE_BYTES_MAX, unpack, unreadable, without_mark};
 use crate::console::pointer::Pointer;
 
-/// A batch has at most this many events.
+/// Maximum number of events in a batch.
 pub(super) const LINES_MAX: usize = seriatim::emit::CHUNK_EVENTS_MAX;
-/// A batch is handed on once its names and events have this many bytes.
+/// Size in bytes of names and events at which a batch is passed on.
 const BATCH_BYTES_MAX: usize = seriatim::emit::CHUNK_BYTES_MAX;
 
-/// What the reader hands on.
+/// A message of the reader.
 #[derive(Debug)]
 pub(super) enum Read {
     Batch(Batch),
-    /// This line cannot be emitted; all before it were handed on.
+    /// This line cannot be emitted. All lines before it were passed on.
     Bad {
         line: u64,
         why: String,
     },
-    /// The file cannot be read beyond this line; all up to it were handed on.
+    /// The file cannot be read beyond this line. All lines up to it were passed on.
     Broken {
         after: u64,
         why: String,
     },
-    /// The end of the file, which has this many lines.
+    /// The end of the file, with its number of lines.
     End {
         lines: u64,
     },
 }
 
-/// Some lines with events.
+/// A batch of lines with events.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) lines: Vec<Line>,
-    /// All lines up to this number are in this batch or an earlier one, or empty.
+    /// Last line covered: every line up to it is in this batch or an earlier one, or is empty.
     pub(super) through: u64,
 }
 
 /// One line with an event.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// Its number, from 1.
+    /// Line number, from 1.
     pub(super) number: u64,
     pub(super) object: String,
     pub(super) event: Bytes,
@@ -63,7 +63,7 @@ pub(super) struct Source {
     name: String,
     bytes: Option<u64>,
     input: Box<dyn io::Read + Send>,
-    /// Whether lines may come one by one, with time between them.
+    /// Whether lines may arrive one by one, with pauses.
     trickles: bool,
 }
 
@@ -86,13 +86,13 @@ impl Source {
         &self.name
     }
 
-    /// Its size, where it has one.
+    /// Returns the size of the file, if it has one.
     pub(super) fn bytes(&self) -> Option<u64> {
         self.bytes
     }
 }
 
-/// How to read a file.
+/// The settings for reading a file.
 pub(super) struct Plan {
     pub(super) object_field: Pointer,
     pub(super) event_field: Pointer,
@@ -101,7 +101,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Reads to the end, to the first bad line, or until nobody receives any more.
+    /// Reads to the end, to the first bad line, or until the receiver is gone.
     pub(super) fn read(&self, source: Source, bar: &ProgressBar, sender: &Sender<Read>) {
         let mut reader = Lines { number: 0, batch: Batch::default(), bytes: 0 };
         let end = match unpack(bar.wrap_read(source.input)) {
@@ -111,7 +111,7 @@ impl Plan {
         if reader.hand_on(sender)
             && let Some(end) = end
         {
-            // If nobody receives it, nobody wants to know.
+            // If the receiver is gone, the message is dropped.
             let _ = sender.blocking_send(end);
         }
     }
@@ -125,8 +125,7 @@ impl Plan {
             }
             text.clear();
             let line = lines.number + 1;
-            // A line left out is not looked at, so that a bad one can be left out whatever is wrong
-            // with it.
+            // A skipped line is not parsed, so that any bad line can be skipped.
             let read = match line > self.skip {
                 true => (&mut *input).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut text),
                 false => input.skip_until(b'\n'),
@@ -154,7 +153,7 @@ impl Plan {
         }
     }
 
-    /// The object and the event of one line; nothing if it is empty.
+    /// Returns the object and the event of one line; none if the line is empty.
     fn line(&self, text: &[u8]) -> Result<Option<(String, Bytes)>, String> {
         if text.trim_ascii().is_empty() {
             return Ok(None);
@@ -173,7 +172,7 @@ impl Plan {
     }
 }
 
-/// How far the reader has come.
+/// The position of the reader.
 struct Lines {
     number: u64,
     batch: Batch,
@@ -181,7 +180,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Hands on what has gathered; false if nobody receives it.
+    /// Passes on the collected lines. Returns false if the receiver is gone.
     fn hand_on(&mut self, sender: &Sender<Read>) -> bool {
         if self.batch.lines.is_empty() {
             return true;
@@ -191,7 +190,7 @@ impl Lines {
     }
 }
 
-/// The reader of JSON counts lines from the one it was given: only the column says something here.
+/// Formats a JSON error. Only its column is useful: the JSON parser sees one line at a time.
 fn not_json(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let why = text.split(" at line ").next().unwrap_or_default();

@@ -1,8 +1,8 @@
 //! `seriatim emit`: one event from the command line, or a file of them.
 //!
-//! A file is emitted in batches, and a batch is one transaction. So at any end, good or bad, the
-//! lines fall into three parts: acknowledged, not sent, and, if the connection was lost, one batch
-//! of which nobody knows. The message at the end names them by number.
+//! A file is emitted in batches; a batch is one transaction. So at any end the lines are in three
+//! parts: acknowledged; not sent; and, after a lost connection, one batch with an unknown outcome.
+//! The final message names these parts by line number.
 
 mod lines;
 
@@ -64,7 +64,8 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let keys = global.keys()?;
     match args.from {
         Some(from) => {
-            // The file is opened first: a wrong name should not depend on a running Redis.
+            // The file is opened first, so that a wrong file name is reported even without a
+            // running Redis.
             let source =
                 Source::open(&from).map_err(|error| Failure::with(Exit::Input, format!("cannot read {from}: {error}")))?;
             let emitter = connect(global, keys).await?;
@@ -78,7 +79,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             File { emitter, name: source.name().to_owned(), skip: args.skip, events: 0 }.emit(source, read).await
         }
         None => {
-            // Clap has made sure of both.
+            // Clap guarantees that both are present.
             let object = args.object.unwrap_or_default();
             let mut events = args.events.into_iter().map(Json::new);
             let emitter = connect(global, keys).await?;
@@ -99,12 +100,12 @@ async fn connect(global: &Global, keys: seriatim::keys::Keys) -> anyhow::Result<
     Emitter::builder(global.redis.as_str()).keys(keys).connect().await.map_err(failure)
 }
 
-/// The error of an emit, in one line with what to do, and its exit code.
+/// Turns the error of an emit into one line with advice, and an exit code.
 fn failure(error: EmitError) -> anyhow::Error {
     Failure::with(exit(&error), format!("{error}{}", hint(&error)))
 }
 
-/// What to do, to stand behind the error.
+/// Returns the advice that follows the error.
 fn hint(error: &EmitError) -> String {
     match error {
         EmitError::Connect { source, .. } | EmitError::Refused { source, .. } => advice(source),
@@ -123,7 +124,7 @@ fn exit(error: &EmitError) -> Exit {
     }
 }
 
-/// A file on its way into Redis.
+/// A file that is being emitted.
 struct File {
     emitter: Emitter,
     name: String,
@@ -136,7 +137,7 @@ impl File {
         let started = Instant::now();
         let bar = progress_bar(source.bytes());
         let (sender, mut batches) = mpsc::channel(2);
-        // A thread of its own: a read of standard input cannot be cancelled, and ends with the
+        // Reads in its own thread: a read of standard input cannot be cancelled, and ends with the
         // process.
         std::thread::Builder::new().name("lines".to_owned()).spawn({
             let bar = bar.clone();
@@ -176,7 +177,7 @@ impl File {
         Ok(Exit::Done)
     }
 
-    /// Sends one batch, which is one transaction.
+    /// Sends one batch in one transaction.
     async fn send(&mut self, batch: &Batch) -> anyhow::Result<()> {
         let events = batch.lines.iter().map(|line| (line.object.as_str(), Json::new(line.event.clone())));
         match self.emitter.emit_many(events).await {
@@ -228,7 +229,8 @@ impl File {
         )
     }
 
-    /// No line is at fault, so none can be left out: the file must be read again.
+    /// Returns the error of a broken file. No line is at fault, so none can be skipped: the file
+    /// must be read again.
     fn broken(&self, after: u64, done: u64, why: &str) -> anyhow::Error {
         let (name, acknowledged) = (&self.name, self.acknowledged(done));
         let next = match done {
@@ -242,7 +244,7 @@ impl File {
         Failure::with(Exit::Broken, format!("{}: interrupted; {}", self.name, self.go_on(done)))
     }
 
-    /// How many lines are acknowledged, and how to go on behind them.
+    /// Says how many lines are acknowledged, and how to continue behind them.
     fn go_on(&self, done: u64) -> String {
         format!("{}; continue with --skip {done}", self.acknowledged(done))
     }
@@ -258,9 +260,9 @@ impl File {
     }
 }
 
-/// Ends at the first Ctrl-C. It is looked at between batches, so that a transaction in flight is
-/// still answered; where signals cannot be watched it never ends, and Ctrl-C ends the process as
-/// usual.
+/// Returns a future that ends at the first Ctrl-C. It is polled between batches, so that the reply
+/// of a transaction in flight still comes. If signals cannot be watched, the future never ends, and
+/// Ctrl-C ends the process.
 fn pin_interrupt() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
@@ -268,7 +270,7 @@ fn pin_interrupt() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
             std::future::pending::<()>().await;
         }
         let _ = sender.send(());
-        // A second one does not wait for an answer of Redis.
+        // A second Ctrl-C does not wait for a reply of Redis.
         if tokio::signal::ctrl_c().await.is_ok() {
             shown::tell(Level::Error, "interrupted twice; the outcome of the last lines is unknown");
             std::process::exit(Exit::Unknown as i32);
@@ -281,8 +283,8 @@ fn pin_interrupt() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
     })
 }
 
-/// Bytes read where the size is known, else a count of lines. Hidden where standard error is no
-/// terminal.
+/// Shows the bytes read if the size is known, otherwise a count of lines. Hidden if standard error
+/// is not a terminal.
 fn progress_bar(bytes: Option<u64>) -> ProgressBar {
     let (bar, template) = match bytes {
         Some(bytes) => (ProgressBar::new(bytes), "{wide_bar} {percent:>3} % {msg} {eta}"),

@@ -1,4 +1,4 @@
-//! Following the log over outages of Redis: waits, and goes on behind the last row shown.
+//! Follows the log across outages of Redis: waits, then continues behind the last row shown.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use crate::console::global::Global;
 use crate::console::shown::{self, Level};
 use crate::console::told::{is_outage, told};
 
-/// How long to wait before the next try to connect.
+/// Wait before the next connection attempt.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
 /// The state of following.
 pub(super) struct Follower<'a> {
     global: &'a Global,
-    /// No row before this one is shown.
+    /// The position before which no row is shown.
     since: Option<Cursor>,
-    /// How many rows had been written when the log was read last.
+    /// Number of rows ever written, at the last read of the log.
     written: u64,
-    /// The end of the log then.
+    /// End of the log at its last read.
     end: Option<Cursor>,
-    /// Redis is away, which was said.
+    /// Whether Redis is away, which was reported.
     is_away: bool,
 }
 
@@ -29,13 +29,13 @@ impl<'a> Follower<'a> {
         Self { global, since, written: 0, end: None, is_away: false }
     }
 
-    /// Notes how long the log is.
+    /// Records the length of the log.
     pub(super) fn has_seen(&mut self, page: &LogPage) {
         (self.written, self.end) = (page.written, Some(page.end.clone()));
     }
 
-    /// Waits until Redis can be reached again, after this error. An error that is no outage is
-    /// returned.
+    /// Waits until Redis can be reached again after this error. Returns an error that is not an
+    /// outage.
     pub(super) async fn wait(&mut self, error: ControlError) -> anyhow::Result<Control> {
         let ControlError::Redis { source, .. } = &error else { return Err(shown::failure(error)) };
         if !is_outage(source) {
@@ -55,8 +55,8 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Whether the log went back since it was read last, because Redis lost rows or was emptied.
-    /// Says so, and moves `after` to where there is something to read.
+    /// Returns whether the log is shorter than at the last read, because Redis lost rows or was
+    /// emptied. Reports it, and moves `after` to a position with rows to read.
     pub(super) fn went_back(&mut self, page: &LogPage, after: &mut Option<Cursor>) -> bool {
         if std::mem::take(&mut self.is_away) {
             shown::tell(Level::Info, "Redis answers again");

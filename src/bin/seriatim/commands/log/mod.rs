@@ -15,13 +15,13 @@ use crate::console::global::Global;
 use crate::console::shown::Level;
 use crate::console::{named, shown};
 
-/// How long --follow waits before it looks again where there was nothing more.
+/// Wait of --follow before it reads again if there was no new row.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// How many rows a request for one object looks at.
+/// Number of rows that a request for one object reads.
 const LOOKED_MAX: usize = 1000;
 
-/// Why there may be no row.
+/// Explanation for a missing row.
 const IS_OFF: &str = "the event log is off, and has only events completed with errors; workers write all events with --event-log";
 
 /// Show the event log: the fate of events, in the order in which they were finalized
@@ -84,7 +84,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         Some(Begin::At(at)) => Cursor::since(at.duration_since(UNIX_EPOCH).map_or(0, ms)),
         None => None,
     };
-    // Only for a message: no reason to fail.
+    // Needed only for a message, so an error is ignored.
     let is_on = control.is_log_on().await.unwrap_or(true);
     let mut follower = Follower::new(global, since.clone());
     let mut after = since.or_else(|| args.after.clone());
@@ -141,7 +141,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 }
 
 impl Args {
-    /// Says how to go on.
+    /// Prints how to continue.
     fn tell_more(&self, after: &str) -> anyhow::Result<Exit> {
         shown::tell(Level::Info, &format!("searched {LOOKED_MAX} rows; continue with --after {after}"));
         if self.json {
@@ -150,7 +150,7 @@ impl Args {
         Ok(Exit::Done)
     }
 
-    /// Says why nothing was shown.
+    /// Prints why no row was shown.
     fn tell_nothing(&self, is_on: bool) {
         let of = self.object.as_ref().map_or_else(String::new, |object| format!(" of {}", shown::shortened(object, 512)));
         let since = if self.since.is_some() { " since then" } else { "" };
@@ -192,7 +192,7 @@ impl Args {
         for (handler, result) in entry.results() {
             writeln!(out, "  result {}", shown::shortened(&format!("{handler} {result}"), 70))?;
         }
-        // Only as much as is shown is turned into text.
+        // Converts only the shown part to text.
         let head = &entry.event[..entry.event.len().min(400)];
         writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;
         Ok(())
