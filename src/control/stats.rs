@@ -120,8 +120,9 @@ impl Control {
     /// Counts workers, markers, held objects, rules and dead letters. The counts belong to about
     /// the same moment, not to exactly one.
     ///
-    /// Cost: a few commands, two for each name and one for each slot, pipelined, without SCAN. Only
-    /// reads; may be called again, and dropped at any time.
+    /// Cost: a few commands, plus two for each registered worker name and one for each slot. They
+    /// are pipelined, and SCAN is not used. The call only reads. It may be repeated, and its future
+    /// may be dropped at any time.
     ///
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked. A shared key of a wrong type is not an error: it

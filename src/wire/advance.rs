@@ -305,8 +305,7 @@ impl fmt::Debug for BatchReply {
 
 /// Calls the script.
 ///
-/// Cancellation: a call that was sent may still run. It is safe to repeat a call with the same
-/// results.
+/// Cancellation: a call that was sent may still run. It is safe to send the same call again.
 pub async fn advance(conn: &mut impl ConnectionLike, call: &Advance) -> Result<Advanced, ScriptError> {
     advanced(ADVANCE.call(conn, &call.cmd).await?)
 }

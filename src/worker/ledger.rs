@@ -54,8 +54,8 @@ pub(crate) struct BatchLedger {
     finished: Fields,
 }
 
-/// The progress fields of an event: the event's id and the number of fields. A later event replaces
-/// an earlier one.
+/// The size of the stored handler progress of a batch: the id of the event that it is about, and
+/// its number of fields. The next event of the batch replaces both.
 #[derive(Debug, Default)]
 struct Fields(SyncMutex<(u64, usize)>);
 

@@ -217,8 +217,9 @@ async fn a_jump_that_nobody_remembers_is_followed_by_one_that_goes_further() {
     }
 }
 
-/// If the chosen first id is ahead of the time, the jump is a distance. It is random, because a
-/// second loss may undo the first jump.
+/// If the chosen first id is ahead of the time, the counter cannot jump to the time. It jumps by a
+/// random distance: a second loss may undo the first jump, and a second jump by the same distance
+/// would give the same ids again.
 #[tokio::test]
 async fn a_counter_that_is_ahead_of_the_time_jumps_too() {
     let redis = Redis::start();

@@ -31,8 +31,8 @@ impl Frontend {
             *conn = Some(client.get_multiplexed_async_connection().await?);
         }
         let open = conn.as_mut().expect("a connection");
-        // Each object's last event is in its data, so that a repeated call does nothing. The
-        // frontend owns this key.
+        // `OBJ:data` has the number of the object's last event, so that a repeated call does
+        // nothing. Only producers use this key, the scripts do not.
         let script = "if tonumber(redis.call('GET', KEYS[1]) or -1) < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) \
                       redis.call('LPUSH', KEYS[2], ARGV[1]) redis.call('LPUSH', KEYS[3], ARGV[2]) end";
         let mut eval = redis::cmd("EVAL");

@@ -98,8 +98,8 @@ async fn a_name_is_looked_at_later_after_a_step_ahead() {
     assert!(next > now as f64, "{next}");
 }
 
-/// A step back may be up to 5 s longer than the step ahead before it, and times written before both
-/// still stay.
+/// The clock steps ahead, then back by up to 5 s more. Times that were written before both steps do
+/// not move.
 #[tokio::test]
 async fn a_step_back_undoes_a_step_ahead_of_its_length() {
     let redis = Redis::start();

@@ -1,5 +1,5 @@
-//! Guards of the scripts that real processes never reach, because other guards come first. Each is
-//! tested directly.
+//! Tests of guards inside the scripts. Real processes never reach these guards, because other
+//! guards stop them earlier. So the tests call the scripts directly.
 #![cfg(feature = "worker")]
 
 mod check;

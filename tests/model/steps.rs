@@ -379,8 +379,8 @@ impl Protocol {
         }
     }
 
-    /// Returns a name that a worker has in its list but does not own to the markers, to be taken
-    /// next.
+    /// Worker `w` has `name` in its list but does not own the object. Puts the name back among the
+    /// markers, so that it is taken next.
     pub fn stray(&self, s: &mut State, w: usize, name: u8) {
         self.forget(s, w, name as usize - 1);
         s.redis.markers.push_oldest(name);

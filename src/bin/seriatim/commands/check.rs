@@ -13,9 +13,9 @@ use crate::console::shown;
 ///
 /// Walks over all keys while the system runs. Before it reports a violation, it checks a second
 /// time, atomically. It only reads, also when Redis is out of memory. "Invariants" in
-/// docs/design.md explains the numbers; `layout` is a key of a wrong type or form. It also warns of
-/// settings of Redis that break the guarantees. The exit code is 0 if every invariant holds, and 1
-/// if one is broken.
+/// docs/design.md explains the numbers of violations; the violation `layout` is a key of a wrong
+/// type or form. It also warns of settings of Redis that break the guarantees. The exit code is 0
+/// if every invariant holds, and 1 if one is broken.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON object instead of lines

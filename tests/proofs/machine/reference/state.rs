@@ -299,7 +299,8 @@ pub struct Reference {
     /// Rules by kind and selector.
     pub rules: BTreeMap<Name, Rule>,
     pub counter: Option<u64>,
-    /// Highest counter ever. The time, to which the counter jumps, is beyond it.
+    /// Highest value that the counter ever had. Redis' clock is always ahead of it in these tests, so
+    /// a jump to the time repeats no id.
     pub highest: u64,
     /// Registered names, in the order of registration.
     pub registry: Vec<(&'static str, Registered)>,
