@@ -21,7 +21,7 @@ pub enum ScriptError {
         what: String,
     },
     /// `next.event.id` is not a counter, or the counter has reached its end (2^53).
-    #[error("next.event.id is {0:?}, which is not a valid counter; correct it, and workers go on")]
+    #[error("next.event.id holds {0:?}, which is not a valid counter; correct it before workers go on")]
     Counter(String),
     /// The Redis user has no right to a command that the scripts use.
     #[error("the Redis user may not use {0} on these keys; grant it what docs/protocol.md lists under Permissions")]
