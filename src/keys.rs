@@ -44,17 +44,17 @@ pub struct Keys {
     prefix: String,
 }
 
-/// What a key is for.
+/// The use of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "worker"), allow(dead_code))]
 enum Role {
-    /// Workers need it. An object with such a key is not idle.
+    /// Workers use the key. An object with such a key is not idle.
     Work,
-    /// It may remain of an idle object; `forget` deletes it.
+    /// The key may remain of an idle object; `forget` deletes the key.
     Remains,
-    /// Only frontends use it.
+    /// Only frontends use the key.
     Frontend,
-    /// Not used yet.
+    /// The key is reserved and not used yet.
     Reserved,
 }
 
@@ -68,13 +68,13 @@ struct Kind {
 }
 
 /// Returns the Redis type of a kind of key, as `TYPE` replies: `list`, `string`, `zset`, `hash` or
-/// `stream`. Returns none if there is no such kind.
+/// `stream`. Returns `None` if the kind does not exist.
 pub fn type_of(kind: &str) -> Option<&'static str> {
     let mut all = [OBJECTS, WORKERS, PROJECTIONS, SHARED].into_iter().flatten();
     all.find(|known| known.name == kind).map(|known| known.redis_type)
 }
 
-/// Returns whether it is a kind of object key that scripts read.
+/// Returns whether `kind` is a kind of object key that scripts read.
 #[cfg(feature = "worker")]
 pub(crate) fn is_read_of_object(kind: &str) -> bool {
     OBJECTS.iter().any(|known| known.name == kind && matches!(known.role, Role::Work | Role::Remains))
@@ -97,7 +97,8 @@ pub(crate) fn lists_for_lua() -> [(&'static str, String); 3] {
 }
 
 /// Generates from one list the functions that spell keys, and the tables of all kinds. The scripts
-/// get their keys from the same tables. An entry is a Redis type, a [`Role`], a name and the spelling.
+/// get their keys from the same tables. An entry is a Redis type, a [`Role`], a name, and the
+/// spelling.
 macro_rules! keys {
     (
         objects { $($(#[$odoc:meta])* $otype:ident $orole:ident $oname:ident = $osuffix:literal,)* }
@@ -205,8 +206,8 @@ keys! {
         /// Stream: finalized events. With the log off: only events completed with errors, about the
         /// last thousand.
         stream Work event_log = "event.log",
-        /// Hash: projection name to the number of rows read, the number of rows missed, and the
-        /// last row's id.
+        /// Hash: projection name to the number of rows up to its position, the number of rows that
+        /// it missed, and the id of the last row.
         hash Work event_projections = "event.projections",
         /// Stream: the actions of operators, about the last thousand.
         stream Work operator_actions = "operator.actions",

@@ -37,8 +37,8 @@
 //!
 //! # Modules
 //!
-//! An event takes the path *emit, claim, deliver, commit*. The step *recover* takes over the objects
-//! of dead workers. A module imports only from modules above it in this list:
+//! An event takes the path *emit, claim, deliver, commit*. The step *recover* takes over objects of
+//! dead workers. A module imports only from modules above it in this list:
 //!
 //! - [`escape`]: escapes names and errors for people
 //! - [`event`]: object names, payloads, envelopes

@@ -80,9 +80,9 @@ fn missing_right(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Regression: two errors ended a worker at its start, although the next connection repairs both.
-    /// Its connection was cut in the middle of the first reply, or SCRIPT FLUSH ran between the load
-    /// of a script and its call.
+    /// Regression: two errors ended a worker at its start, although the next connection repairs
+    /// both. Its connection was cut in the middle of the first reply, or SCRIPT FLUSH ran between
+    /// the load of a script and its call.
     #[test]
     fn a_reply_that_was_cut_off_is_an_outage() {
         let cut = redis::parse_redis_value(b"$40\r\nredis_version").expect_err("half a reply");

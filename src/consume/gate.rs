@@ -196,8 +196,8 @@ impl<S: GateStore> Gate<S> {
     /// Cancellation: if dropped early, the event may or may not be recorded; `check` returns which.
     ///
     /// # Errors
-    /// [`GateError`] if the event is not the next one any more, its numbers are invalid, or the store
-    /// failed.
+    /// [`GateError`] if the event is not the next one any more, its numbers are invalid, or the
+    /// store failed.
     pub async fn applied(&mut self, object: &str, id: u64, prev: u64) -> Result<(), GateError<S::Error>> {
         check_numbers(id, prev)?;
         if self.store.advance(object, prev, id).await.map_err(GateError::Store)? {

@@ -95,7 +95,7 @@ pub enum BatchResult {
 }
 
 impl BatchResult {
-    /// The word of the result; lua/advance/results.lua lists its fields.
+    /// Returns the word of the result. lua/advance/results.lua lists the fields of each word.
     fn word(&self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -112,12 +112,12 @@ impl BatchResult {
         matches!(self, Self::Done | Self::Yield)
     }
 
-    /// Returns whether the slot lets go of its object.
+    /// Returns whether the object leaves the slot and is held.
     pub fn lets_go(&self) -> bool {
         matches!(self, Self::Yield | Self::Hold { .. })
     }
 
-    /// The tag of the rest that stays in the slot's hands.
+    /// Returns the tag of the rest that stays in flight in the slot.
     pub fn in_hand(&self) -> Option<Tag> {
         match self {
             Self::Part { next } => Some(*next),
@@ -126,7 +126,7 @@ impl BatchResult {
         }
     }
 
-    /// The id of the event that ends without delivery.
+    /// Returns the id of the event that is finalized without delivery.
     pub fn buried(&self) -> Option<u64> {
         match self {
             Self::Reject { id, .. } | Self::Complete { id, .. } => Some(*id),

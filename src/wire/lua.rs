@@ -180,8 +180,8 @@ fn rights(group: &str) -> String {
 /// is made at its first use.
 ///
 /// Lua makes all functions and tables of a script anew in each call, so a call pays for each of
-/// them. So the assembly replaces names by texts: `K.events` by the text of the key, `RIGHTS` by the
-/// commands that the script's users need, and the names of lists of keys by the lists.
+/// them. So the assembly replaces names by texts: `K.events` by the text of the key, `RIGHTS` by
+/// the commands that the script's users need, and the names of the lists of keys by these lists.
 fn assemble(flags: &str, source: &Source) -> String {
     let mut made = String::new();
     if !source.modules.is_empty() {

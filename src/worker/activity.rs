@@ -17,7 +17,7 @@ use tracing::{error, info, warn};
 
 use crate::sink::Post;
 
-/// The length from which a poll of a delivery is logged.
+/// The duration from which a poll of a delivery is logged as blocking.
 const LONG: Duration = Duration::from_secs(1);
 /// The time after which a blocked delivery is logged again.
 const TELL_EVERY: Duration = Duration::from_secs(60);

@@ -119,22 +119,22 @@ pub(crate) fn named_after(named: usize, given: usize) -> usize {
     if given >= named { (2 * named).max(NAMED_MIN) } else { given.max(NAMED_MIN) }
 }
 
-/// The room for suspects. One call under way at a time has the room; no other call may take
-/// suspects.
+/// The permission to take suspects. Only one call under way at a time has the permission, so that
+/// two calls together do not take too many.
 #[derive(Debug, Default)]
 pub(crate) struct SuspectRoom {
     is_taken: bool,
 }
 
 impl SuspectRoom {
-    /// Takes the room if `wanted` and free. Returns whether the room was taken.
+    /// Takes the permission if it is `wanted` and free. Returns whether it was taken.
     pub(crate) fn take_if(&mut self, wanted: bool) -> bool {
         let takes = wanted && !self.is_taken;
         self.is_taken |= takes;
         takes
     }
 
-    /// Records the end of a call. `had`: whether the call had the room.
+    /// Records the end of a call. `had`: whether the call had the permission.
     pub(crate) fn over(&mut self, had: bool) {
         self.is_taken &= !had;
     }

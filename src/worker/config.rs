@@ -205,7 +205,7 @@ impl WorkerConfig {
         if self.crashes_then == UsedUp::Hold { self.crashes_max } else { 0 }
     }
 
-    /// Returns the room for suspects of a process with nothing in hand.
+    /// Returns the number of suspects that a process with nothing in hand may take.
     pub(crate) fn suspects(&self) -> Suspects {
         Suspects::of(self.crashes_max, self.crashes_then != UsedUp::Hold)
     }

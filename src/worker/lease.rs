@@ -81,8 +81,8 @@ pub(crate) fn attach_again_after(
             Ok(Duration::ZERO)
         }
         Lost::Fenced(lease) if redis.changes() == session.changes => Err(WorkerError::Fenced { name: name.clone(), lease }),
-        // Redis went back to an earlier state, which may have an old lease again. Its process may
-        // be gone.
+        // Redis went back to an earlier state, in which an old lease may exist again. The process
+        // of that lease may be gone.
         Lost::Fenced(_) => {
             warn!(%name, "recover: Redis has lost writes; attaching again after one lease");
             Ok(config.lease)

@@ -67,8 +67,7 @@ pub(super) struct Finder {
     calls: FuturesUnordered<BoxFuture<'static, Called>>,
     /// The number of claiming calls under way, and the number of callers that they claim for.
     claiming: (usize, usize),
-    /// The room for suspects. While one call under way has the room, no other call may take
-    /// suspects.
+    /// The permission to take suspects. Only one call under way at a time has the permission.
     suspects: SuspectRoom,
     pop: Option<Pop>,
     /// The connection of the pop.
@@ -215,8 +214,8 @@ impl Finder {
         let until = self.slots.soonest();
         let block = until.saturating_duration_since(Instant::now()).min(config.block);
         let pop = pop(config, slot.number, block);
-        // The call behind the pop takes the room if it is free. That call runs when the next held
-        // object is due, so it may find a suspect.
+        // The call behind the pop may take suspects if no other call may. That call runs when the
+        // next held object is due, so it may find a suspect.
         let has_room = self.suspects.take_if(true);
         let mut call = self.slots.new_call(1, has_room);
         call.free(slot.number);

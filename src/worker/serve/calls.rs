@@ -20,7 +20,7 @@ use crate::worker::pending::ready;
 pub(super) struct Answer {
     /// The slots that the call named.
     pub(super) asked: Vec<usize>,
-    /// Whether the call had the room for suspects.
+    /// Whether the call was allowed to take suspects.
     pub(super) had_room: bool,
     pub(super) reply: Result<Advanced, ScriptError>,
 }

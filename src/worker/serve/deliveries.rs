@@ -79,9 +79,9 @@ impl Deliveries {
 
     /// Gives the slot's batch to the sink. `alone`: no other slot gets a batch at this moment.
     ///
-    /// A lone delivery is polled once before it is spawned, if the last deliveries were short and no
-    /// other delivery is under way. A task would take longer than a short delivery. If such a poll
-    /// blocks, the session stands still meanwhile, but later deliveries get their own tasks.
+    /// A lone delivery is polled once before it is spawned, if the last deliveries were short and
+    /// no other delivery is under way. A task would take longer than a short delivery. If such a
+    /// poll blocks, the session stands still meanwhile, but later deliveries get their own tasks.
     pub(super) fn start(&mut self, slot: usize, in_flight: &InFlight, alone: bool) {
         let ledger = Arc::new(BatchLedger::new(Arc::clone(&self.ledger), slot, in_flight, self.again));
         let post = Arc::clone(&self.posts[slot]);

@@ -196,7 +196,7 @@ impl<'a> Serve<'a> {
         true
     }
 
-    /// Returns a call, and whether it has the room for suspects.
+    /// Returns a call, and whether it is allowed to take suspects.
     fn new_call(&mut self, claims: usize, wants_room: bool) -> (Advance, bool) {
         let has_room = self.pacing.suspects.take_if(wants_room);
         let in_hand = has_room.then(|| self.slots.crashes());

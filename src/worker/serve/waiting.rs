@@ -20,7 +20,7 @@ use crate::worker::wait::{Waited, pop, wait};
 pub(super) struct Pop {
     /// The slot of the pop. The slot is `Asked` meanwhile.
     pub(super) slot: usize,
-    /// Whether the call behind the pop has the room for suspects.
+    /// Whether the call behind the pop is allowed to take suspects.
     pub(super) had_room: bool,
     done: BoxFuture<'static, Result<Option<Waited>, WorkerError>>,
 }
