@@ -22,7 +22,7 @@ pub enum ControlError {
         source: redis::RedisError,
     },
     /// The reply has a form that this version does not know.
-    #[error("unexpected answer to {what}: {answer}; is another version of seriatim at work on these keys?")]
+    #[error("unexpected reply to {what}: {answer}; another version of seriatim may use these keys")]
     Reply {
         /// The part that was being read.
         what: &'static str,
@@ -34,17 +34,17 @@ pub enum ControlError {
     Name(#[from] NameError),
     /// The maximum number of rules is reached; nothing was done.
     #[error(
-        "there are {0} pauses and blocks already: nothing was done; a prefix, as in work:*, is one rule for all of its objects"
+        "there are already {0} pauses and blocks: nothing was done; a prefix such as work:* is one rule for all of its objects"
     )]
     Rules(u64),
     /// The given text is neither an id of a dead letter nor a cursor of their list.
-    #[error("{0:?} is no id of a dead letter; `seriatim dead list` shows them, they are like 1767225600000-0")]
+    #[error("{0:?} is not an id of a dead letter; `seriatim dead list` shows the ids, e.g. 1767225600000-0")]
     DeadId(String),
     /// The given text is neither an id of a row of the log nor a cursor of the log.
-    #[error("{0:?} is no id of a row of the log; `seriatim log --json` shows them as \"log_id\", they are like 1767225600000-0")]
+    #[error("{0:?} is not an id of a row of the log; `seriatim log --json` shows the ids as \"log_id\", e.g. 1767225600000-0")]
     LogId(String),
     /// The given text is not a cursor of this list.
-    #[error("{0:?} is no cursor of this list; pass one that a page of the same list has")]
+    #[error("{0:?} is not a cursor of this list; use the cursor of a page of the same list")]
     Cursor(String),
     /// The Redis user lacks a right that the action needs; nothing was done.
     #[error(
@@ -52,7 +52,7 @@ pub enum ControlError {
     )]
     Denied(String),
     /// A key has a type that the protocol does not allow; nothing was done.
-    #[error("{key} is a {found}, which it must not be; nothing was done, `seriatim check` tells more")]
+    #[error("{key} has the wrong type {found}: nothing was done; `seriatim check` shows more")]
     WrongType {
         /// The key.
         key: String,

@@ -208,7 +208,7 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
         });
     }
     let [markers, total, due, until_released, paused, dead_letters, last_id] = <[u64; 7]>::try_from(numbers)
-        .map_err(|numbers| ControlError::reply(WHAT, format!("{} answers to 7 questions", numbers.len())))?;
+        .map_err(|numbers| ControlError::reply(WHAT, format!("{} replies to 7 commands", numbers.len())))?;
     let waiting = total.saturating_sub(due).saturating_sub(until_released);
     stats.held = HeldStats { total, due, waiting, until_released };
     (stats.markers, stats.paused, stats.dead_letters, stats.last_id) = (markers, paused, dead_letters, last_id);

@@ -151,7 +151,7 @@ pub(super) fn read_answer(answer: RedisResult<Vec<Value>>, commands: usize) -> R
         }
         Ok((Some(Value::ServerError(error)), true)) => Err(not_run(error)),
         Ok(_) => {
-            Err(Failed::Unknown(RedisError::from((ErrorKind::UnexpectedReturnType, "the answer is not that of a transaction"))))
+            Err(Failed::Unknown(RedisError::from((ErrorKind::UnexpectedReturnType, "the reply is not that of a transaction"))))
         }
         Err(error) => Err(failed(error, commands)),
     }

@@ -275,7 +275,7 @@ impl Emitter {
         let error = match answer {
             Value::Int(length) => return Ok(u64::try_from(*length).unwrap_or(0)),
             Value::ServerError(error) => return Err(command_failed(object, error, key)),
-            _ => RedisError::from((ErrorKind::UnexpectedReturnType, "LPUSH did not answer a length")),
+            _ => RedisError::from((ErrorKind::UnexpectedReturnType, "LPUSH did not return a length")),
         };
         Err(EmitError::Unknown { object: object.clone(), source: error })
     }

@@ -47,7 +47,7 @@ pub enum Gaps {
 #[non_exhaustive]
 pub enum ProjectionError {
     /// Another process has the lease of the projection. It may be free later.
-    #[error("another process runs this projection, or did since; what was not saved is dropped")]
+    #[error("another process runs this projection, or has run it since; unsaved rows are dropped")]
     Lost,
     /// Rows were trimmed away before they were applied.
     #[error(
@@ -59,9 +59,7 @@ pub enum ProjectionError {
     },
     /// The log is not the one read before: it was deleted, lost rows in a failover, or rows were
     /// removed by hand.
-    #[error(
-        "the log has {written} rows where {expected} were expected: it was replaced or has lost some; rebuild the projection"
-    )]
+    #[error("the log has {written} rows, but {expected} were expected: it was replaced or has lost rows; rebuild the projection")]
     OtherLog {
         /// Number of rows ever written to the log.
         written: u64,
@@ -69,7 +67,7 @@ pub enum ProjectionError {
         expected: u64,
     },
     /// The state cannot be read or written as JSON: it belongs to another version.
-    #[error("the state of the projection is no JSON of its type: {0}; rebuild it")]
+    #[error("the state of the projection is not JSON of its type: {0}; rebuild the projection")]
     State(#[from] serde_json::Error),
     /// The log could not be read.
     #[error(transparent)]

@@ -81,7 +81,7 @@ pub enum RedisStoreError {
 
 /// The error of an invalid projection name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no name of a projection: 1 to 64 of the characters A-Z a-z 0-9 _ -")]
+#[error("{0:?} is not a name of a projection: write 1 to 64 of the characters A-Z a-z 0-9 _ -")]
 pub struct NameError(pub String);
 
 impl<C: ConnectionLike + Send> RedisStore<C> {
@@ -116,7 +116,7 @@ impl<C: ConnectionLike + Send> Store for RedisStore<C> {
         if text.is_empty() {
             return Ok(Some(Saved::default()));
         }
-        let wrong = || ScriptError::Protocol { script: "position", what: format!("{text:?} is no place in the log") };
+        let wrong = || ScriptError::Protocol { script: "position", what: format!("{text:?} is not a position in the log") };
         let position = Position::of(&text).ok_or_else(wrong)?;
         Ok(Some(Saved { position, state: Some(state) }))
     }

@@ -44,7 +44,7 @@ pub enum DrainError {
         drained: Box<Drained>,
     },
     /// The worker ended before it was stopped. This should never happen.
-    #[error("the worker ended before it was told to stop")]
+    #[error("the worker ended before it was asked to stop")]
     Ended,
 }
 

@@ -91,7 +91,7 @@ pub struct Report {
     /// Number of times that an object's chain began anew, with `prev` 0, because the object was
     /// forgotten. Not a fault if objects are forgotten.
     pub anew: u64,
-    /// Dead letters.
+    /// Number of dead letters.
     pub dead: u64,
     /// See [`Kind::Lost`].
     pub lost: u64,

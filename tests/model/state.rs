@@ -220,9 +220,9 @@ pub struct Redis {
 pub struct Past {
     /// Events whose first handler, or second, was recorded as finished.
     pub finished: [u16; 2],
-    /// Events with a recorded emit …
+    /// Events with a recorded emit.
     pub emitters: u16,
-    /// … and with a pushed emit.
+    /// Events whose emit was pushed.
     pub pushed: u16,
 }
 

@@ -1,11 +1,11 @@
-//! The documents against the tests: each test that a table names is in the file that the table
-//! names. And the protocol against the list of keys.
+//! Compares the documents with the tests: each test named in a table is in the named file. Compares
+//! the protocol with the list of keys.
 
 use std::path::PathBuf;
 
 use seriatim::keys::{OBJECT_KINDS, SHARED_KINDS};
 
-/// The tables at the end of documents: what they say proves a sentence is there.
+/// The tables at the end of documents name the tests that prove a sentence.
 #[test]
 fn every_test_that_the_documents_name_is_there() {
     assert!(tests_named_in("docs/outcomes.md") > 30);

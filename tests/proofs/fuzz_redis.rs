@@ -270,7 +270,7 @@ async fn plant(conn: &mut MultiplexedConnection, kind: &str, key: &[u8]) {
 
 const TYPES: [&str; 6] = ["string", "list", "hash", "set", "zset", "stream"];
 
-/// Returns the type that design.md, section 3, gives to a kind of key.
+/// Returns the type that the protocol gives to a kind of key.
 fn right_type(kind: &str) -> &'static str {
     type_of(kind).expect("a kind of key")
 }

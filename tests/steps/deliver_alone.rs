@@ -1,5 +1,5 @@
-//! Deliver: the loop of a worker polls a lone delivery itself if the last ones were short. It gives
-//! every other delivery a task.
+//! Deliver: the loop of a worker polls a lone delivery itself if the last ones were short. Every
+//! other delivery gets its own task.
 #![cfg(feature = "worker")]
 
 use std::sync::Arc;
@@ -47,13 +47,13 @@ async fn a_short_lone_delivery_has_no_task_of_its_own() {
     for _ in 0..SHORT_RUN {
         assert_ne!(deliver("1").await, of_the_loop, "before the loop knows that deliveries are short");
     }
-    // A busy machine may stretch one of them.
+    // On a busy machine one of them may take longer.
     let mut tries = 0;
     while deliver("1").await != of_the_loop {
         tries += 1;
         assert!(tries < 2000, "no delivery was polled by the loop");
     }
-    // One that does not end at once gets a task, and so do the next ones.
+    // A delivery that does not end at once gets a task, and so do the next ones.
     assert_ne!(deliver("\"slow\"").await, of_the_loop);
     for _ in 0..SHORT_RUN {
         assert_ne!(deliver("1").await, of_the_loop, "after a long delivery");

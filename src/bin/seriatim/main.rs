@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         Err(error) => return exit::report(&anyhow::anyhow!("cannot start the runtime: {error}")),
     };
     let done = runtime.block_on(cli.command.run(&cli.global));
-    // A blocking read of standard input cannot be cancelled; it must not keep a finished program
+    // A blocking read of standard input cannot be cancelled. It must not keep a finished program
     // alive.
     runtime.shutdown_background();
     match done {

@@ -88,6 +88,6 @@ pub(super) async fn look<'s>(
         Some(Finding { position, word: reply::text(&three[1])?, what: reply::text(&three[2])? })
     };
     let findings: Option<Vec<Finding>> = flat.chunks_exact(3).map(read).collect();
-    let findings = findings.ok_or_else(|| ControlError::reply(WHAT, "a finding is not position, word and text"))?;
+    let findings = findings.ok_or_else(|| ControlError::reply(WHAT, "a finding is not a position, a word and a text"))?;
     Ok(Reply { findings, in_lists })
 }

@@ -187,7 +187,7 @@ fn classify(key: &[u8]) -> Option<Found<'_>> {
         kinds.iter().find(|(_, ending)| ending.as_bytes() == suffix).map(|(kind, _)| *kind)
     };
     if let Some(kind) = kind_of(keys::OBJECT_KINDS) {
-        // No invariant is about the others.
+        // No invariant concerns the other keys.
         return keys::is_read_of_object(kind).then_some(Found::Object { name, kind });
     }
     let id = name.strip_prefix(keys::WORKER.as_bytes())?;

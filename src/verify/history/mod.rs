@@ -234,7 +234,7 @@ impl History {
             }
             Some(_) => self
                 .findings
-                .add(HistoryKind::Malformed, place, || format!("the emit {name} was answered twice, or before it was invoked")),
+                .add(HistoryKind::Malformed, place, || format!("the emit {name} has two results, or a result before its invoke")),
             None => self.findings.add(HistoryKind::Malformed, place, || format!("the emit {name} was not invoked before")),
         }
     }

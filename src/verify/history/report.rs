@@ -104,7 +104,7 @@ pub struct HistoryReport {
     /// Number of times that an object's chain began anew, with `prev` 0, because the object was
     /// forgotten. Not a fault if objects are forgotten.
     pub anew: u64,
-    /// Dead letters.
+    /// Number of dead letters.
     pub dead: u64,
     /// Acknowledged events that Redis lost in a declared window. Counted only if the history is
     /// judged as lossy.

@@ -44,9 +44,10 @@ pub enum Fault {
     Rollback,
     /// Redis without persistence is restarted: it comes back empty.
     Emptied,
-    /// Only the counter of ids is lost: it is evicted …
+    /// Only the counter of ids is lost: it is evicted.
     Evicted,
-    /// … or set back. With one object only: nobody knows the higher ids of other objects.
+    /// The counter of ids is set back. With one object only: no process knows the higher ids of
+    /// other objects.
     SetBack,
 }
 

@@ -26,9 +26,9 @@ pub enum EmitsAre {
 pub struct Guards {
     /// A script changes nothing unless the lease has the caller's token.
     pub fence: bool,
-    /// A result counts only if it names the first id of the batch in flight …
+    /// A result counts only if it names the first id of the batch in flight.
     pub batch_first: bool,
-    /// … and all its other numbers.
+    /// A result counts only if it names all other numbers of the batch in flight.
     pub batch_handouts: bool,
     /// A held batch counts one more hand-out when it is claimed.
     pub handouts: bool,
@@ -59,9 +59,9 @@ pub struct Guards {
     pub last_id_lifts_the_counter: bool,
     /// A dead letter leaves `last.event.id` unchanged.
     pub dead_letter_leaves_last: bool,
-    /// A retried dead letter gets a marker …
+    /// A retried dead letter gets a marker.
     pub again_with_marker: bool,
-    /// … and is behind all other events of its object.
+    /// A retried dead letter is behind all other events of its object.
     pub again_at_the_end: bool,
     /// An owned or held object is not claimed.
     pub owner_check: bool,
@@ -73,34 +73,34 @@ pub struct Guards {
     pub owned_once: bool,
     /// A second name of an object that the same call has just claimed is dropped.
     pub claimed_once: bool,
-    /// Only results that count have rows in the event log …
+    /// Only results that count have rows in the event log.
     pub rows_of_results_that_count: bool,
-    /// … and a skip has one.
+    /// A skip has a row in the event log.
     pub skip_has_a_row: bool,
-    /// Successes of handlers are recorded only under the lease …
+    /// Successes of handlers are recorded only under the lease.
     pub handled_is_fenced: bool,
-    /// … and under the tag of the batch.
+    /// Successes of handlers are recorded only under the tag of the batch.
     pub handled_looks_at_the_tag: bool,
-    /// A record is not overwritten by one of an earlier event of the batch …
+    /// A record of successes is not overwritten by one of an earlier event of the batch.
     pub later_stays: bool,
-    /// … nor while some of its emits are not yet pushed.
+    /// A record of successes is not overwritten while some of its emits are not yet pushed.
     pub unpushed_stays: bool,
-    /// An event's emits are pushed in the step that ends it …
+    /// An event's emits are pushed in the step that ends the event.
     pub emits_are: EmitsAre,
-    /// … and its record is deleted …
+    /// The commit that ends an event deletes its record.
     pub handled_goes_with_the_commit: bool,
-    /// … even if an operator skips the event …
+    /// A skip deletes the record of its event, too.
     pub skip_ends_handled: bool,
-    /// … but not the record of a later event.
+    /// The record of a later event is not deleted.
     pub only_what_ends: bool,
     /// If a batch comes again, a process with another sink also states that there may be a record
     /// to delete.
     pub word_of_what_comes_again: bool,
     /// The rest of a batch behind a dead letter still counts as delivered again after a crash.
     pub rejection_keeps_crashes: bool,
-    /// Handlers get the record …
+    /// Handlers get the record of their event.
     pub handled_is_read: bool,
-    /// … even if their process has lapsed.
+    /// Handlers get the record of their event even if their process has lapsed.
     pub handled_read_after_a_lapse: bool,
     /// A part of a batch is committed only between two events.
     pub part_between_events: bool,

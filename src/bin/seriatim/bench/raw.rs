@@ -99,7 +99,7 @@ async fn pop(mut conn: MultiplexedConnection, key: &str, tally: &Tally) -> anyho
         wait = matches!(answer, Value::Nil);
         if let Value::Array(payloads) = answer {
             for payload in payloads.iter().skip(skip) {
-                let Value::BulkString(payload) = payload else { return Err(anyhow!("RPOP answered in an unknown way")) };
+                let Value::BulkString(payload) = payload else { return Err(anyhow!("RPOP returned an unknown reply")) };
                 tally.take(payload, None);
             }
             tally.add(payloads.len() - skip);

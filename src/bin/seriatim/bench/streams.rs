@@ -140,8 +140,8 @@ async fn read(mut conn: MultiplexedConnection, key: &str, tally: &Tally) -> anyh
         pipe.arg("STREAMS").arg(key).arg(">");
         let answer = send(&mut conn, &pipe, "XREADGROUP").await?.pop();
         ids.clear();
-        for entry in entries(answer).ok_or_else(|| anyhow!("XREADGROUP answered in an unknown way"))? {
-            let (id, object, payload) = parts(entry).ok_or_else(|| anyhow!("XREADGROUP answered an entry that is not ours"))?;
+        for entry in entries(answer).ok_or_else(|| anyhow!("XREADGROUP returned an unknown reply"))? {
+            let (id, object, payload) = parts(entry).ok_or_else(|| anyhow!("XREADGROUP returned an entry of another program"))?;
             tally.take(&payload, Some(&object));
             ids.push(id);
         }

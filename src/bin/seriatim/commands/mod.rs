@@ -23,8 +23,8 @@ use crate::console::exit::Exit;
 use crate::console::global::Global;
 use crate::{bench, demo};
 
-/// Makes the commands from a list: the name, its arguments, and the function that runs it, with
-/// what the function needs between arguments and global options.
+/// Makes the commands from a list: name, arguments, and the function that runs the command. The
+/// list also has the parameters of that function between arguments and global options.
 macro_rules! commands {
     ($($(#[$doc:meta])* $name:ident($args:ty) => $run:path $(, $with:expr)?;)*) => {
         #[derive(Debug, Subcommand)]

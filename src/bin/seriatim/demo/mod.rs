@@ -78,7 +78,7 @@ struct Measured {
 }
 
 pub(crate) async fn run(args: Args, _: &Global) -> anyhow::Result<Exit> {
-    // Whichever ends first drops the other: the stage goes with everything on it.
+    // If a stop signal comes first, the stage is dropped, and all its processes end.
     tokio::select! {
         done = play(args) => done,
         stopped = stop_signal() => {

@@ -32,7 +32,7 @@ pub struct Advance {
     pub looks: Vec<usize>,
 }
 
-/// What Redis says of a key of a wrong type.
+/// The error of Redis for a key of a wrong type.
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 struct Slot {

@@ -1,4 +1,4 @@
-//! The results of batches: how one is drawn, sent, and committed. A new result word of a slot needs
+//! The results of batches: drawing, sending and committing them. A new result word of a slot needs
 //! a line in each of [`Choice`], [`choice`], [`Choice::made_of`], [`Then`], [`Told::report`] and
 //! [`Call::commit`].
 
@@ -10,26 +10,26 @@ use seriatim::wire::{BatchResult, Report, Tag};
 use super::super::reference::{Broken, Dead, ERRORS_MAX, FAR, Failure, Key, Name, Numbers, OPERATOR, Row};
 use super::{Call, Slot, WRONG_TYPE};
 
-/// What a slot is said to have done with its batch.
+/// The report of a slot.
 #[derive(Debug, Clone, Copy)]
 pub enum Choice {
     Skip,
     Free,
-    /// Nothing yet, but a pop for it may have answered.
+    /// No result yet, but a pop for the slot may have ended.
     Look,
     Done,
     Yield,
     Part(u8),
     Hold(u8, Delay, bool),
-    /// A dead letter; or else completed with errors.
+    /// A dead letter if false; completed with errors if true.
     Reject(u8, bool),
-    /// Something told before.
+    /// A result reported before.
     Late(u8),
-    /// A batch that never was.
+    /// The result of a batch that never existed.
     WrongTag,
 }
 
-/// How often which choice is drawn.
+/// Draws a choice, each kind with its own frequency.
 pub fn choice() -> impl Strategy<Value = Choice> {
     let delay = prop_oneof![3 => Just(Delay::Zero), 2 => Just(Delay::Far), 1 => Just(Delay::Operator)];
     prop_oneof![
@@ -46,7 +46,7 @@ pub fn choice() -> impl Strategy<Value = Choice> {
     ]
 }
 
-/// What follows on the delivered part of a batch.
+/// The result for the rest of a batch, behind the delivered part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Then {
     Done,
@@ -59,7 +59,7 @@ pub enum Then {
         delay: Delay,
         why: &'static str,
     },
-    /// A dead letter; or else completed with errors, which the log keeps.
+    /// A dead letter, or an event completed with errors if `complete`.
     Reject {
         next: Option<Numbers>,
         id: u64,
@@ -76,9 +76,9 @@ pub enum Delay {
 }
 
 impl Choice {
-    /// The result for a batch of so many events: the number of delivered events, and what follows.
+    /// Returns the result for a batch of `len` events: the number of delivered events, and the rest.
     pub fn made_of(self, tag: Numbers, len: usize) -> (usize, Then) {
-        // All of the batch, or less.
+        // All of the batch, or a part.
         let (whole, less) = (|count: u8| usize::from(count) % (len + 1), |count: u8| usize::from(count) % len);
         match self {
             Self::Done => (len, Then::Done),
@@ -108,20 +108,20 @@ pub struct Told {
     pub count: usize,
     pub last: Option<u64>,
     pub then: Then,
-    /// It may end the event of which handlers have finished something.
+    /// Whether the result may end the event with a record of handlers.
     pub handled: bool,
 }
 
-/// What `reject` says is wrong with the event.
+/// The error of a rejected event.
 pub const ERROR: &str = "bad";
 
 impl Told {
-    /// A result of a batch that never was.
+    /// Returns a result of a batch that never existed.
     pub fn wrong(object: Name, tag: Numbers, len: usize) -> Self {
         Self { object, tag, count: len, last: Some(tag.first), then: Then::Done, handled: true }
     }
 
-    /// The result as the library sends it.
+    /// Returns the result in the form that the library sends.
     pub fn report(&self) -> Report {
         let then = match &self.then {
             Then::Done => BatchResult::Done,

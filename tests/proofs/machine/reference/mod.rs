@@ -409,7 +409,7 @@ impl Reference {
             None => {}
         }
         let last = last.clone();
-        // Only what may remain of an idle object is left of it.
+        // The object has only keys that an idle object may have.
         *object = Object::default();
         Some(last.map_or(Forgot::Unknown, |last_event_id| Forgot::Forgotten { last_event_id }))
     }

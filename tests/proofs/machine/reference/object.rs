@@ -1,4 +1,4 @@
-//! An object as Redis holds it. A new key of objects needs a field of [`Object`] and an item in
+//! The keys of an object in Redis. A new key of objects needs a field of [`Object`] and an item in
 //! [`Object::keys`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,11 +8,11 @@ use bytes::Bytes;
 use super::id_of;
 use super::state::{Event, Name};
 
-/// What a key holds: absent is the empty value.
+/// The value of a key; an absent key has the empty value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Key<T> {
     Right(T),
-    /// A hash, where the protocol wants something else.
+    /// A hash, although the protocol requires another type.
     Wrong,
 }
 
@@ -30,7 +30,7 @@ impl<T> Key<T> {
         }
     }
 
-    /// The key as Redis must hold it.
+    /// Returns the key with its expected value in Redis.
     fn held(&self, suffix: &'static str, kind: &'static str, value: impl Fn(&T) -> Vec<Vec<u8>>) -> Held {
         match self {
             Self::Right(right) => (suffix, kind, value(right)),
@@ -39,50 +39,49 @@ impl<T> Key<T> {
     }
 }
 
-/// A list as Redis has it.
+/// Returns events in the order of Redis, the newest first.
 pub fn newest_first(events: &[Event]) -> Vec<Vec<u8>> {
     events.iter().rev().map(|event| event.to_vec()).collect()
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct Object {
-    /// Oldest first, as all events here.
+    /// Queued events, oldest first, like all lists of events here.
     pub queue: Key<Vec<Event>>,
     pub last: Key<Option<String>>,
-    /// The time to live of the last id, ms.
+    /// Time to live of the last id, ms.
     pub fades: Option<u64>,
     pub owner: Key<Option<String>>,
     pub held: Key<Vec<Event>>,
     pub held_id: Key<Option<Bytes>>,
-    /// What handlers have finished of an event, by its id.
+    /// Record of finished handlers of an event.
     pub handled: Option<Handled>,
-    /// How the event at the head of the batch has failed, the newest first.
+    /// Errors of the first event of the batch, newest first.
     pub errors: Key<Vec<Failure>>,
 }
 
-/// What handlers have kept of an event until it is over.
+/// The record of handlers of one event, kept until the event is finalized.
 #[derive(Debug, Clone, Default)]
 pub struct Handled {
     pub id: u64,
-    /// `handler:ID`, `once:SUBTASK`.
+    /// Finished handlers and subtasks: `handler:ID`, `once:SUBTASK`.
     pub finished: BTreeSet<String>,
-    /// By field, `emit:ID`.
+    /// Emits by field, `emit:ID`.
     pub emits: BTreeMap<String, Emits>,
-    /// By field, `result:ID`.
+    /// Results by field, `result:ID`.
     pub results: BTreeMap<String, String>,
 }
 
-/// The result of a handler that has finished: one for events with an even id. The field and its
-/// value.
+/// Returns the field and the value of a handler's result. Only events with an even id have one.
 pub fn result_of(id: u64, field: &str) -> Option<(String, String)> {
     let handler = field.strip_prefix("handler:").filter(|_| id.is_multiple_of(2))?;
     Some((format!("result:{handler}"), format!("\"{handler}\":{id}")))
 }
 
-/// What one handler has emitted.
+/// The emits of one handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Emits {
-    /// The handler's among those registered.
+    /// Position of the handler in the order of registration.
     pub place: usize,
     pub events: Vec<(Name, Event)>,
 }
@@ -91,8 +90,8 @@ pub struct Emits {
 pub type EmitField = (&'static str, Emits);
 
 impl Emits {
-    /// `PLACE EVENTS BYTES `, then for each event `NAME_BYTES EVENT_BYTES `, the object's name and
-    /// the event.
+    /// Formats `PLACE EVENTS BYTES `, then for each event `NAME_BYTES EVENT_BYTES `, the object's
+    /// name and the event.
     pub fn text(&self) -> Vec<u8> {
         let mut text = format!("{} {} {} ", self.place, self.events.len(), self.bytes()).into_bytes();
         for (object, event) in &self.events {
@@ -107,13 +106,13 @@ impl Emits {
 }
 
 impl Handled {
-    /// The results as the row of this event has them.
+    /// Returns the results in the form of this event's log row.
     pub fn results_of(&self, id: u64) -> Option<String> {
         let members: Vec<_> = self.results.values().cloned().collect();
         (self.id == id && !members.is_empty()).then(|| format!("{{{}}}", members.join(",")))
     }
 
-    /// All that was emitted, in the order in which it is pushed.
+    /// Returns all emits, in the order of the push.
     pub fn events(&self) -> Vec<(Name, Event)> {
         let mut all: Vec<_> = self.emits.values().collect();
         all.sort_by_key(|emits| emits.place);
@@ -121,7 +120,7 @@ impl Handled {
     }
 }
 
-/// When, in which attempt, and how.
+/// A failed attempt: its time, its number and its error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub at: u64,
@@ -129,14 +128,14 @@ pub struct Failure {
     pub error: &'static str,
 }
 
-/// So many errors of an event are kept.
+/// Maximum number of stored errors of an event.
 pub const ERRORS_MAX: usize = 20;
 
-/// The key with this suffix: its type and its values, as Redis must hold them.
+/// A key with this suffix: its expected type and values in Redis.
 pub type Held = (&'static str, &'static str, Vec<Vec<u8>>);
 
 impl Object {
-    /// Every key of the object; one without values is absent.
+    /// Returns every key of the object. A key without values is absent.
     pub fn keys(&self) -> [Held; 7] {
         let text = |text: &String| text.clone().into_bytes();
         let string = |value: &Option<String>| value.iter().map(text).collect();
@@ -163,7 +162,7 @@ impl Object {
         ]
     }
 
-    /// The id of the last event delivered, `None` where that is not known.
+    /// Returns the id of the last delivered event; `None` if unreadable.
     pub fn last_id(&self) -> Option<u64> {
         self.last.right().and_then(|last| last.as_ref().map_or(Some(0), |text| id_of(text)))
     }

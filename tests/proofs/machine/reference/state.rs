@@ -194,7 +194,8 @@ pub enum Reply {
     Paused,
     /// Result of an action on a rule.
     Ruled(&'static str),
-    /// The recorded event and fields, if requested; number and bytes of its emits.
+    /// Record of an event: its id, finished fields, number and bytes of its emits, and bytes of its
+    /// results.
     Kept(u64, BTreeSet<String>, (usize, usize), usize),
     /// Some emits of this event are not yet pushed.
     Unpushed(String),
