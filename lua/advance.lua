@@ -300,7 +300,7 @@ for i = 1, C.failed and 0 or n do
     end
   end
 end
-C.claims_left = math.min(claims_left, without, 512)
+C.claims_left = math.min(C.claims_left, without, 512)
 local with_names = l > 1 and call('EXISTS', unpack(lists)) or l
 local with = with_names == 0 and {} or l == 1 and { slot } or M.popped.slots(n, lists, with_names)
 for _, i in ipairs(with) do
