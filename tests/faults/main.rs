@@ -21,5 +21,6 @@ mod slow_link;
 mod stall;
 mod storm;
 mod traps;
+mod two_slots;
 mod types;
 mod unavailable;
