@@ -356,7 +356,7 @@ if entries[1] then
     local slot, entry = taken[e], entries[e]
     if slot then
       if take_more and C.bytes_left > 0 then
-        take_more(slot, entry)
+        M.state.guard(take_more, slot, entry)
       end
       local tag = id_text(id_after(last, 1))
       last = id_after(last, #entry - 4)

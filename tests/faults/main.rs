@@ -15,6 +15,7 @@ mod outage;
 mod probe;
 mod recover_process;
 mod redis_restart;
+mod rights;
 mod rollback;
 mod signals;
 mod slow_link;
