@@ -300,7 +300,7 @@ for i = 1, C.failed and 0 or n do
     end
   end
 end
-C.claims_left = math.min(claims_left, without, 512)
+C.claims_left = math.min(C.claims_left, without, 512)
 local with_names = l > 1 and call('EXISTS', unpack(lists)) or l
 local with = with_names == 0 and {} or l == 1 and { slot } or M.popped.slots(n, lists, with_names)
 for _, i in ipairs(with) do
@@ -356,7 +356,7 @@ if entries[1] then
     local slot, entry = taken[e], entries[e]
     if slot then
       if take_more and C.bytes_left > 0 then
-        take_more(slot, entry)
+        M.state.guard(take_more, slot, entry)
       end
       local tag = id_text(id_after(last, 1))
       last = id_after(last, #entry - 4)

@@ -1,6 +1,7 @@
 -- batch: more events of an object, into the slot's batch and back.
 -- An entry of the reply is {number, object, tag, prev, event…}.
 -- Uses: aside.put aside.wrong_of ids.after ids.text pauses.pause results.let_go
+-- Uses: state.guard
 local EVENTS_FROM = 5
 
 -- Counts events that the call has taken. Behind the last one it may take the reply counts as full.
@@ -12,7 +13,8 @@ local function count(events)
 end
 
 -- Moves what else there is, up to a batch. Both keys are lists: the first event went from one to
--- the other.
+-- the other. If a command is refused because the Redis user has lost a right, this raises; the
+-- entry then has the events of the batch.
 local function take_more(i, entry)
   local queue, batch = P .. entry[2] .. K.events, C.base[i] .. K.worker_event
   local batch_max, batch_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -38,10 +40,15 @@ local function take_more(i, entry)
       end
       entry[n + EVENTS_FROM - 1] = event
     until fit == got or bytes >= batch_bytes
-    call('LPUSH', batch, unpack(more, 1, fit))
+    local pushed = try('LPUSH', batch, unpack(more, 1, fit))
+    local is_refused = type(pushed) == 'table'
     C.bytes_left = C.bytes_left - (bytes - bytes_before)
-    for k = got, fit + 1, -1 do
+    for k = got, is_refused and 1 or fit + 1, -1 do
       call('RPUSH', queue, more[k])
+      entry[n - fit + k + EVENTS_FROM - 1] = nil
+    end
+    if is_refused then
+      error(pushed)
     end
     if fit < want then
       break
@@ -62,7 +69,7 @@ end
 -- The slots go on with the objects that they have left, and that may have more events.
 local function go_on(n)
   for i = 1, n do
-    local object, event = C.left[i], nil
+    local object, event = not C.failed and C.left[i], nil
     if object and C.bytes_left <= 0 then
       M.results.let_go(i, object)
       C.left[i] = nil
@@ -79,7 +86,8 @@ local function go_on(n)
       C.bytes_left, C.progress = C.bytes_left - #event, true
       -- The first event takes as long as four that come with others.
       count(4)
-      take_more(i, entry)
+      M.state.guard(take_more, i, entry)
+      -- Even if it fails: an id is not given twice.
       C.counter = M.ids.after(C.counter, #entry - EVENTS_FROM + 1)
     elseif event then
       C.left[i] = nil

@@ -37,15 +37,19 @@ end
 -- Returns the slots, in order, whose lists have names; `count` of these lists of free slots have.
 -- The look begins with the last list, for a pop is made for the last free slot.
 local function slots(n, lists, count)
-  local found, l = {}, #lists
+  local from_last, l = {}, #lists
   for i = n, 1, -1 do
     if count > 0 and not (C.busy and C.busy[i]) and not C.left[i] then
       if call('EXISTS', lists[l]) == 1 then
-        table.insert(found, 1, i)
+        from_last[#from_last + 1] = i
         count = count - 1
       end
       l = l - 1
     end
+  end
+  local found, total = {}, #from_last
+  for f, i in ipairs(from_last) do
+    found[total + 1 - f] = i
   end
   return found
 end

@@ -3,7 +3,7 @@
 use futures_util::StreamExt as _;
 use seriatim::control::ControlError;
 use seriatim::control::rules::{self, Kind, Ruled, Selector};
-use seriatim::wire::{self, Advance, Advanced, Bounds, ClaimFirst};
+use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Report, Tag};
 
 use super::super::{ADA, lift, selector, set};
 use super::{BOUNDS, attached};
@@ -57,6 +57,30 @@ async fn a_call_pauses_so_many_objects_and_no_more() {
     assert_eq!((scene.paused().await.len(), third.more), (556, true));
     let fourth = scene.call(BOUNDS, ClaimFirst::Markers, None).await.expect("an answer");
     assert_eq!((scene.paused().await.len(), fourth.more), (600, false));
+}
+
+/// The slots of a call went on with 256 objects under a rule, and the call paused them. It then
+/// claimed up to 512 further objects, because the slots without an object counted as claims again.
+#[tokio::test]
+async fn a_call_that_pauses_the_objects_of_its_slots_claims_no_more() {
+    const PAUSED: usize = 256;
+    let mut scene = attached().await;
+    let keys = scene.keys.clone();
+    let mut call = Advance::new(&keys, "w", "t", Bounds { claims: 1 + PAUSED, ..BOUNDS }, ClaimFirst::Markers);
+    for slot in 0..PAUSED {
+        let (object, first) = (format!("a:{slot}"), 1 + slot as u64);
+        scene.state.own(&format!("w.{slot}"), &object, first, &["1"]).await;
+        scene.state.run("LPUSH", &[&keys.events(&object), "2"]).await;
+        let (tag, last) = (Tag { first, ..Tag::default() }, Some(first));
+        call.report(slot, &Report { object: object.into_bytes().into(), tag, count: 1, last, then: BatchResult::Done });
+    }
+    call.free(PAUSED);
+    scene.state.emit("other", "1").await;
+    set(scene.conn(), &keys, Kind::Block, "a:*").await;
+    let answer = wire::advance(scene.conn(), &call).await.expect("an answer");
+    let Advanced::Ok { batches, more, .. } = answer else { panic!("{answer:?}") };
+    assert_eq!((scene.paused().await.len(), batches.len(), more), (PAUSED, 0, true));
+    assert_eq!(scene.ask().await.objects(), ["other"]);
 }
 
 /// The number of rules is limited, because they are read as a whole. A change of an existing rule
