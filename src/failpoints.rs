@@ -56,7 +56,7 @@ mod on {
     use redis::RedisError;
     use tracing::warn;
 
-    /// The length of a lost reply: longer than the response timeout of the tests.
+    /// The delay of a reply that counts as lost: longer than the response timeout of the tests.
     const LOST: Duration = Duration::from_millis(400);
     /// The length of a delay: longer than a lease of the tests.
     const DELAY: Duration = Duration::from_millis(600);

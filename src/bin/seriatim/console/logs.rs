@@ -43,7 +43,8 @@ impl Visitor<'_> {
 
 impl Visit for Visitor<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // Records of the crate `log` have fields that repeat the line; they are left out.
+        // Records of the crate `log` have `log.*` fields that repeat the text. These fields are
+        // left out.
         if self.written.is_ok() && !field.name().starts_with("log.") {
             self.written = self.write(field, value);
         }
