@@ -1,5 +1,5 @@
-//! Tests the changes that `scripts/mutants` makes, and that its list of equivalent mutants fits the
-//! present scripts.
+//! Tests the changes that `scripts/mutants` makes, and that its lists of equivalent mutants and of
+//! guards of the slots fit the present sources.
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "../benches/mutants/equivalent.rs"]
@@ -96,4 +96,17 @@ fn the_list_of_equivalent_mutants_is_of_these_scripts() {
     assert!(wrong(&format!("{file}: {text}\n    {what}\n")).contains("the reason is missing"));
     let right = format!("{file}: {text}\n    {what}\n    A reason.\n");
     assert_eq!(equivalent::equivalents(&right, &mutants).expect("a list").len(), 1);
+}
+
+/// Story: a guard was moved, and its entry still had the old text. Only the run of mutants noticed.
+#[test]
+fn every_guard_of_the_slots_is_once_in_its_file() {
+    let list = std::fs::read_to_string("tests/mutants/slots.txt").expect("the list");
+    for guard in list.split("\n== ").skip(1) {
+        let lines = |mark: &'static str| guard.lines().filter_map(move |line| line.strip_prefix(mark));
+        let file = lines("@ ").next().expect("a file");
+        let old = lines("- ").collect::<Vec<_>>().join("\n");
+        let source = std::fs::read_to_string(file).expect("a file of the tree");
+        assert_eq!(source.matches(&old).count(), 1, "{}", guard.lines().next().unwrap_or_default());
+    }
 }
