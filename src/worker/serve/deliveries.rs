@@ -113,21 +113,25 @@ impl Deliveries {
         }
     }
 
-    /// Waits for the next delivery that ends; `None` if none is under way.
+    /// Takes the lone delivery that ended when it was polled.
+    pub(super) fn take_polled(&mut self) -> Option<Result<EndedDelivery, JoinError>> {
+        let ended = self.polled.take().map(Ok);
+        self.measure(ended)
+    }
+
+    /// Waits for the next delivery that ends. Returns none if none is running.
     pub(super) async fn next(&mut self) -> Option<Result<EndedDelivery, JoinError>> {
-        let ended = match self.polled.take() {
-            Some(ended) => Some(Ok(ended)),
-            None => self.running.join_next().await,
-        };
+        let ended = self.running.join_next().await;
         self.measure(ended)
     }
 
     /// Returns the next delivery that has already ended.
     pub(super) fn try_next(&mut self) -> Option<Result<EndedDelivery, JoinError>> {
-        let ended = self.polled.take().map(Ok).or_else(|| self.running.try_join_next());
+        let ended = self.running.try_join_next();
         self.measure(ended)
     }
 
+    /// Counts short deliveries in a row.
     fn measure(&mut self, ended: Option<Result<EndedDelivery, JoinError>>) -> Option<Result<EndedDelivery, JoinError>> {
         if let Some(ended) = &ended {
             let is_short = ended.as_ref().is_ok_and(|ended| ended.took <= SHORT_MAX);

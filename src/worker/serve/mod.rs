@@ -126,8 +126,9 @@ impl<'a> Serve<'a> {
             if self.stopping && self.slots.is_idle() {
                 return Ok(SessionEnd::Finished);
             }
-            // A delivery that was over at once is committed before the process waits for more.
-            while let Some(ended) = self.deliveries.try_next() {
+            // A delivery that ended when it was polled is committed before the process waits for
+            // more. The others wait for the select below, so that one call commits many.
+            if let Some(ended) = self.deliveries.take_polled() {
                 self.delivery_ended(ended);
             }
             self.calls.connect();
@@ -142,6 +143,9 @@ impl<'a> Serve<'a> {
                 Some(notice) = self.notices.recv() => self.noticed(notice)?,
                 Some(ended) = self.deliveries.next() => {
                     self.delivery_ended(ended);
+                    while let Some(ended) = self.deliveries.try_next() {
+                        self.delivery_ended(ended);
+                    }
                     None
                 }
                 answer = self.calls.next() => match answer? {
