@@ -9,9 +9,12 @@ local function next_due()
   repeat
     if due_at == #due and not due_end then
       due, due_at = call('ZRANGE', P .. K.objects_held, '-inf', M.time.now_ms(), 'BYSCORE', 'LIMIT', 0, C.claims_left), 0
-      -- An object put aside is due only if a second slot had it and let it go. It would be read
-      -- again and again, so the next call goes on with it.
-      due_end = #due == 0 or C.put_aside[due[1]]
+      -- An object put aside is due only if a second slot had it and let it go. A page of such
+      -- objects alone would be read again and again, so the next call goes on with them.
+      due_end = true
+      for _, object in ipairs(due) do
+        due_end = due_end and C.put_aside[object]
+      end
     end
     due_at = due_end and 0 or due_at + 1
   until due_end or not C.put_aside[due[due_at]]
