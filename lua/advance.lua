@@ -51,11 +51,11 @@
 --           per object that is looked up in the rules; 2 per due suspect without room. With the log
 --           on: 1 per finalized event, 2 per batch, 3 per call. Per failed event 1 or 2, and 1 more
 --           when it ends. Per slot with `handled` 1, plus 1 per event emitted and 2 per object.
--- Uses: aside.put aside.refused aside.wrong_of batch.go_on batch.put_back batch.take_more
--- Uses: fence.refused ids.after ids.parse ids.text jump.beyond log.trim markers.trim pauses.pause
--- Uses: pauses.wake popped.claim popped.give_back popped.slots results.finish results.let_go
--- Uses: results.name results.prepare results.settle state.expire state.guard state.open
--- Uses: time.now_ms turns.claim
+-- Uses: again.rise_above aside.put aside.refused aside.wrong_of batch.go_on batch.put_back
+-- Uses: batch.take_more fence.refused ids.after ids.parse ids.text jump.beyond log.trim
+-- Uses: markers.trim pauses.pause pauses.wake popped.claim popped.give_back popped.slots
+-- Uses: results.finish results.let_go results.name results.prepare results.settle state.expire
+-- Uses: state.guard state.open time.now_ms turns.claim
 local args = ARGV
 local name, token = args[2], args[3]
 local SLOT_ARGS, LOG_ARGS = 13, 3
@@ -225,6 +225,10 @@ for i = 1, C.failed and 0 or n do
     local is_odd = logs or handled and handled[args[a - 2]] or string.find(tag, ' ', 1, true)
     if is_odd then
       M.state.open(own)
+    end
+    if tonumber(args[a + 2]) > C.counter then
+      -- The counter is of an earlier state of Redis, and the caller has forgotten its highest id.
+      M.again.rise_above(tonumber(args[a + 2]))
     end
     if not is_odd or M.state.guard(M.results.prepare, i) then
       -- Batch and tag go together: if the call fails further on, the slot has no batch.

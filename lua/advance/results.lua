@@ -1,7 +1,7 @@
 -- results: takes in results other than `done`.
--- Uses: again.give again.give_unknown again.last_of errors.keep finish.event finish.read
--- Uses: hold.batch hold.object ids.parse log.delivered log.keep_without_log log.row
--- Uses: tag.has_failed tag.held_text tag.numbers time.now_ms
+-- Uses: again.give again.give_unknown again.last_of again.rise_above errors.keep finish.event
+-- Uses: finish.read hold.batch hold.object ids.after ids.parse log.delivered log.keep_without_log
+-- Uses: log.row tag.has_failed tag.held_text tag.numbers time.now_ms
 
 -- The fields after each word. `tag` is the tag of the batch in flight, as the reply gave it; `last`
 -- is the id of the last delivered event, '' if `count` is 0; `next` is the tag of the rest, '' if
@@ -163,6 +163,11 @@ local function settle(i, tag)
     return false
   end
   C.progress = true
+  -- No other object may get the ids of this batch. The counter may be of an earlier state of Redis.
+  local length = try('LLEN', C.base[i] .. K.worker_event)
+  if type(length) == 'number' then
+    M.again.rise_above(M.ids.after(tonumber((M.tag.numbers(tag))), length - 1))
+  end
   local ready = not C.handled[C.number[i]] or M.finish.read(i, result.object)
   local count = tonumber(result.count)
   ready = ready and (not C.logs or count == 0 and not result.id or M.log.delivered(i, result.object, count))

@@ -3,9 +3,10 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use seriatim::wire::{self, Seen};
+use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Report, Seen, Suspects, Tag};
 use seriatim::worker::{StopReason, WorkerError};
 
+use crate::state::State;
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
@@ -235,4 +236,48 @@ async fn a_counter_that_is_ahead_of_the_time_jumps_too() {
     assert_eq!(first, first_id - 1);
     assert!(second >= first + 1_000_000 && third >= second + 1_000_000, "{counters:?}");
     assert_ne!(third - second, second - first);
+}
+
+/// A counter fell below the ids of batches in hand, and the caller did not name its highest id, as
+/// one that claims by hand may not. The next event of an object got the id that another batch had
+/// in hand, and then its own id once more.
+#[tokio::test]
+async fn ids_of_batches_in_hand_are_not_given_again() {
+    for then in [BatchResult::Done, BatchResult::Yield, BatchResult::Hold { rest: tag(7), delay: None, reason: "stop".into() }] {
+        let redis = Redis::own(&[]);
+        let mut state = State::new(redis.connect().await, redis.keys().clone());
+        let keys = state.keys.clone();
+        state.register("w", 2).await;
+        state.lease("w").await;
+        state.own("w.0", "a", 7, &["1", "2"]).await;
+        state.run("LPUSH", &[&keys.events("a"), "3"]).await;
+        state.run("LPUSH", &[&keys.events("b"), "4"]).await;
+        state.run("LPUSH", &[&keys.objects_with_events(), "b"]).await;
+        state.run("SET", &[&keys.next_event_id(), "6"]).await;
+        let bounds = Bounds {
+            batch: 10,
+            batch_bytes: 1 << 20,
+            reply_bytes: 1 << 20,
+            claims: 2,
+            markers: 100,
+            forget_after: None,
+            suspects: Suspects::NONE,
+        };
+        let held = matches!(then, BatchResult::Hold { .. });
+        let (count, last) = if held { (0, None) } else { (2, Some(8)) };
+        let mut call = Advance::new(&keys, "w", "token-of-w", bounds, ClaimFirst::Markers);
+        call.report(0, &Report { object: "a".into(), tag: tag(7), count, last, then });
+        call.free(1);
+        let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+        let Advanced::Ok { batches, .. } = answer else { panic!("{answer:?}") };
+        assert!(!batches.is_empty());
+        for batch in &batches {
+            assert!(batch.tag.first > 8, "{batch:?}");
+        }
+    }
+}
+
+/// Returns the tag of a batch that was given once.
+fn tag(first: u64) -> Tag {
+    Tag { first, ..Tag::default() }
 }

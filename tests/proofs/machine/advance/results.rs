@@ -161,6 +161,12 @@ impl Call<'_> {
         let (now, w, name) = (self.state.now, slot.w.as_str(), &told.object);
         let prev_known = told.last.or(self.state.object(name).last_id()).unwrap_or(0);
         let (mut count, mut then) = (told.count, told.then.clone());
+        // No other object may get the ids of this batch.
+        let last = match &then {
+            Then::Done | Then::Yield => told.last.unwrap_or(0),
+            _ => (told.tag.first + self.state.worker(w).batch.len() as u64).saturating_sub(1),
+        };
+        self.rise_above(last);
         if told.handled
             && let Some(wrong) = self.state.object(name).handled.clone().and_then(|kept| self.state.cannot_push(&kept))
         {
