@@ -86,6 +86,7 @@ pub mod worker;
 
 #[cfg(feature = "worker")]
 pub use async_trait::async_trait;
+pub use connection::Server;
 pub use emit::{EmitError, Emitted, Emitter};
 pub use redis;
 #[cfg(feature = "worker")]

@@ -1,5 +1,7 @@
 //! The errors of Redis in one line, with advice. The library and all commands use the same words.
 
+use std::io;
+
 use redis::{ErrorKind, RedisError};
 
 /// Returns an error of Redis in one line, with its code: `CODE details`.
@@ -35,7 +37,18 @@ pub fn advice(error: &RedisError) -> String {
     } else if says("CROSSSLOT") || text.contains("do not hash to the same slot") || text.contains("non local key") {
         "this is a Redis Cluster: with --namespace NAME all keys are in one slot"
     } else if says("MOVED") {
-        "this is a Redis Cluster, and another node has the keys: --redis must name that node, and --namespace keeps all keys on it"
+        return format!(
+            "; this is a Redis Cluster, and another node has the keys: use {}, with --namespace, which keeps all keys on one node",
+            moved_to(&told(error))
+        );
+    } else if says("NOREPLICAS") {
+        "the master has fewer replicas in reach than min-replicas-to-write, so it refuses writes: look at its replicas"
+    } else if text.contains("invalid peer certificate") {
+        bad_certificate(&text)
+    } else if text.contains("received fatal alert") {
+        "the server does not accept this client's certificate: --redis-cert and --redis-key name it"
+    } else if matches!(io_kind(error), Some(io::ErrorKind::InvalidInput)) {
+        return String::new();
     } else if says("CLUSTERDOWN") {
         "this is a Redis Cluster that is not complete: every slot needs a node (redis-cli --cluster check)"
     } else if says("LOADING") {
@@ -54,9 +67,35 @@ pub fn is_outage(error: &RedisError) -> bool {
         Some("LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "READONLY" | "NOREPLICAS" | "MISCONF") => true,
         // SCRIPT FLUSH ran between the load of a script and its call.
         Some("NOSCRIPT") => true,
+        // Settings that are wrong, and certificates, stay so.
+        _ if matches!(io_kind(error), Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData)) => false,
         _ => {
             error.is_io_error() || error.is_timeout() || is_cut_off(error) || error.to_string().contains("max number of clients")
         }
+    }
+}
+
+fn io_kind(error: &RedisError) -> Option<io::ErrorKind> {
+    let source = std::error::Error::source(error)?;
+    source.downcast_ref::<io::Error>().map(io::Error::kind)
+}
+
+/// Returns the URL of the node that a cluster names: `MOVED SLOT HOST:PORT`.
+fn moved_to(text: &str) -> String {
+    let address = text.split_once("MOVED ").and_then(|(_, rest)| rest.split_whitespace().nth(1));
+    address.map_or_else(|| "the URL of that node".to_owned(), |address| format!("redis://{address}"))
+}
+
+/// Returns advice for a certificate that does not pass.
+fn bad_certificate(text: &str) -> &'static str {
+    if text.contains("UnknownIssuer") {
+        "the certificate comes from an authority that is not known here: --redis-ca names a file with the right one"
+    } else if text.contains("NotValidForName") || text.contains("not valid for") {
+        "the server's certificate is for another host: connect to a name that it has"
+    } else if text.contains("xpired") || text.contains("not valid yet") {
+        "renew the server's certificate, and look at the clocks"
+    } else {
+        "the server's certificate is not accepted"
     }
 }
 

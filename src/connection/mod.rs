@@ -1,11 +1,28 @@
 //! Connections to Redis.
 //!
+//! - `server`: which Redis to use
+//! - `route`: makes connections to it, directly or as its Sentinels say
 //! - `patient`: a connection whose calls end only if no byte moves
 //! - `url`: Redis URLs, and the settings of their sockets
+//! - `sentinel`: which server is the master
+//! - `role`: what a server is, and where to connect instead
+//! - `wait`: whether replicas have what was written
+//! - `tls`: TLS (feature `tls`)
 //! - `errors`: errors of Redis as text, with advice
 
 pub mod errors;
 mod patient;
+mod role;
+mod route;
+mod sentinel;
+mod server;
+#[cfg(feature = "tls")]
+mod tls;
 pub mod url;
+mod wait;
 
 pub use patient::PatientConnection;
+pub use role::{elsewhere, must_accept_writes};
+pub use route::{Route, RouteError};
+pub use server::Server;
+pub use wait::{TooFew, Wait};

@@ -13,16 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use futures_util::future::select_ok;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::io::tcp::{TcpSettings, socket2::SockRef};
-use redis::{
-    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, Value,
-};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, RedisFuture, RedisResult, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 /// A connection that its clones share. It does not reconnect, and ends with its last clone.
 #[derive(Clone)]
@@ -30,54 +25,15 @@ pub struct PatientConnection {
     inner: MultiplexedConnection,
     watch: Patience,
     /// The task that drives the connection; it ends with the last clone.
-    _driver: Arc<Driver>,
+    driver: Arc<Driver>,
 }
 
 impl PatientConnection {
-    /// Connects and authenticates, within `connect_timeout`. Later calls time out after `patience`
-    /// without progress.
-    ///
-    /// # Errors
-    /// The error of the attempt; a timeout after `connect_timeout`.
-    pub async fn open(
-        info: &ConnectionInfo,
-        config: AsyncConnectionConfig,
-        connect_timeout: Duration,
-        patience: Duration,
-    ) -> RedisResult<Self> {
-        let made_at = Instant::now();
-        timeout(connect_timeout, Self::attempt(info, config, patience, made_at)).await.unwrap_or_else(|_| Err(timed_out()))
-    }
-
-    async fn attempt(
-        info: &ConnectionInfo,
-        config: AsyncConnectionConfig,
-        patience: Duration,
-        made_at: Instant,
-    ) -> RedisResult<Self> {
-        match info.addr() {
-            ConnectionAddr::Tcp(host, port) => {
-                let addresses = lookup_host((host.as_str(), *port)).await?;
-                let attempts: Vec<_> = addresses.map(|address| Box::pin(TcpStream::connect(address))).collect();
-                if attempts.is_empty() {
-                    return Err(io::Error::new(io::ErrorKind::NotFound, "the host has no address").into());
-                }
-                let (stream, _) = select_ok(attempts).await?;
-                set(&stream, info.tcp_settings())?;
-                Self::over(stream, info, config, patience, made_at).await
-            }
-            ConnectionAddr::Unix(path) => {
-                let stream = UnixStream::connect(path).await?;
-                Self::over(stream, info, config, patience, made_at).await
-            }
-            _ => Err((ErrorKind::InvalidClientConfig, "no such way to Redis is built in").into()),
-        }
-    }
-
-    /// Opens a connection over any stream.
-    async fn over<S>(
+    /// Opens a connection over any stream, and authenticates. Later calls time out after `patience`
+    /// without progress. `made_at`: the time at which the attempt began.
+    pub(super) async fn over<S>(
         stream: S,
-        info: &ConnectionInfo,
+        settings: &RedisConnectionInfo,
         config: AsyncConnectionConfig,
         patience: Duration,
         made_at: Instant,
@@ -90,14 +46,28 @@ impl PatientConnection {
         // The redis crate has its own timeout for a whole reply, 500 ms by default. This turns it
         // off.
         let config = config.set_response_timeout(None);
-        let (inner, driver) = MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
+        let (inner, driver) = MultiplexedConnection::new_with_config(settings, stream, config).await?;
         let driver = Driver(tokio::spawn(driver).abort_handle());
-        Ok(Self { inner, watch: Patience { progress, patience, block: Duration::ZERO }, _driver: Arc::new(driver) })
+        Ok(Self { inner, watch: Patience { progress, patience, block: Duration::ZERO }, driver: Arc::new(driver) })
     }
 
     /// Sets the time that later commands may block by design. It is added to the patience.
     pub fn set_block(&mut self, block: Duration) {
         self.watch.block = block;
+    }
+
+    /// Returns the time that commands may block by design.
+    pub fn block(&self) -> Duration {
+        self.watch.block
+    }
+
+    /// Returns whether the connection has ended.
+    pub fn is_closed(&self) -> bool {
+        self.driver.0.is_finished()
+    }
+
+    pub(super) fn driver(&self) -> &Arc<Driver> {
+        &self.driver
     }
 
     /// Returns the time at which the connection attempt began.
@@ -121,7 +91,14 @@ impl ConnectionLike for PatientConnection {
 }
 
 /// The task that reads and writes. Dropping this value ends the task.
-struct Driver(AbortHandle);
+pub(super) struct Driver(AbortHandle);
+
+impl Driver {
+    /// Closes the connection. Calls under way fail.
+    pub(super) fn close(&self) {
+        self.0.abort();
+    }
+}
 
 impl Drop for Driver {
     fn drop(&mut self) {
@@ -224,15 +201,4 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
-}
-
-fn set(stream: &TcpStream, settings: &TcpSettings) -> io::Result<()> {
-    stream.set_nodelay(settings.nodelay())?;
-    let socket = SockRef::from(stream);
-    if let Some(keepalive) = settings.keepalive() {
-        socket.set_tcp_keepalive(keepalive)?;
-    }
-    #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(settings.user_timeout())?;
-    Ok(())
 }

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{ConnectionInfo, IntoConnectionInfo as _, RedisError};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo, RedisError};
+
+use super::sentinel::Sentinels;
 
 /// The time without traffic after which a vanished peer is probed, and the interval of the probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -12,32 +14,93 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 /// The URL is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this is not a Redis URL that works here: {reason}; it looks like host[:port], redis://[user:password@]host[:port][/db] or unix:///path"
+    "this is not a Redis URL that works here: {reason}; it looks like host[:port], redis[s]://[user:password@]host[:port][/db], \
+     redis[s]-sentinel://host:port,host:port/SERVICE or unix:///path"
 )]
 pub struct UrlError {
     /// The reason, without any part of the URL.
     pub reason: String,
 }
 
-/// Checks that a URL has no TLS scheme, and that its password is percent-encoded. With a raw `/`,
-/// `?` or `#` in the password, the part before would count as a host name and appear in errors.
+/// A URL that was read.
+pub(super) struct Parsed {
+    pub(super) place: Place,
+    /// User, password and database.
+    pub(super) settings: RedisConnectionInfo,
+    pub(super) with_tls: bool,
+}
+
+/// Where the master is.
+pub(super) enum Place {
+    Address(ConnectionAddr),
+    Sentinels(Sentinels),
+}
+
+/// The default port of a Sentinel.
+const SENTINEL_PORT: u16 = 26379;
+
+/// Reads the URL of a server or of Sentinels.
 ///
 /// # Errors
-/// [`UrlError`] with the reason.
-pub fn check_url(url: &str) -> Result<(), UrlError> {
-    let refused = |reason: &str| Err(UrlError { reason: reason.to_owned() });
-    let Some((scheme, rest)) = url.split_once("://") else { return Ok(()) };
-    if matches!(scheme, "rediss" | "valkeys") {
-        return refused("TLS (rediss://) is not built in yet, use redis:// through a tunnel such as stunnel");
+/// [`UrlError`] with a reason that repeats no part of the URL.
+pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("redis", url));
+    let with_tls = matches!(scheme, "rediss" | "valkeys" | "rediss-sentinel" | "valkeys-sentinel");
+    if with_tls && rest.contains('#') {
+        let reason = "TLS always verifies the server, so there is no #insecure".to_owned();
+        return Err(UrlError { reason });
     }
-    let path = if scheme.contains("unix") { "" } else { rest.find(['/', '?', '#']).map_or("", |at| &rest[at..]) };
+    match scheme {
+        "redis-sentinel" | "rediss-sentinel" | "valkey-sentinel" | "valkeys-sentinel" => sentinels(rest, with_tls),
+        "rediss" | "valkeys" => address(&format!("redis://{rest}"), with_tls),
+        _ => address(url, with_tls),
+    }
+}
+
+fn address(url: &str, with_tls: bool) -> Result<Parsed, UrlError> {
+    let info = connection_info(url)?;
+    Ok(Parsed { place: Place::Address(info.addr().clone()), settings: info.redis_settings().clone(), with_tls })
+}
+
+/// Reads `[user:password@]host[:port],host[:port]…/SERVICE[/db]`.
+fn sentinels(rest: &str, with_tls: bool) -> Result<Parsed, UrlError> {
+    let refused = |reason: &str| UrlError { reason: reason.to_owned() };
+    check_path(rest)?;
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (service, db) = path.split_once('/').unwrap_or((path, ""));
+    if service.is_empty() || service.contains(['?', '#']) {
+        return Err(refused("the service is missing: redis-sentinel://host:port,host:port/SERVICE"));
+    }
+    let (user, hosts) =
+        authority.rsplit_once('@').map_or((String::new(), authority), |(user, hosts)| (format!("{user}@"), hosts));
+    let mut found = Vec::new();
+    let mut settings = RedisConnectionInfo::default();
+    for host in hosts.split(',') {
+        let info = connection_info(&format!("redis://{user}{host}/{db}"))?;
+        let has_port = host.rsplit_once(']').map_or(host, |(_, rest)| rest).contains(':');
+        match info.addr() {
+            ConnectionAddr::Tcp(name, port) => found.push((name.clone(), if has_port { *port } else { SENTINEL_PORT })),
+            _ => return Err(refused("a Sentinel has a host and a port")),
+        }
+        settings = info.redis_settings().clone();
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(Parsed { place: Place::Sentinels(Sentinels { hosts: found, service: service.to_owned() }), settings, with_tls })
+}
+
+/// Checks that a password is percent-encoded. With a raw `/`, `?` or `#` in the password, the part
+/// before would count as a host name and appear in errors.
+fn check_path(rest: &str) -> Result<(), UrlError> {
+    let path = rest.find(['/', '?', '#']).map_or("", |at| &rest[at..]);
     if path.contains('@') {
-        return refused("an '@' follows a '/', '?' or '#'; in a password write them %40, %2F, %3F, %23");
+        let reason = "an '@' follows a '/', '?' or '#'; in a password write them %40, %2F, %3F, %23".to_owned();
+        return Err(UrlError { reason });
     }
     Ok(())
 }
 
-/// Reads a URL, a host with or without a port, or the path of a socket.
+/// Reads the URL of a server without TLS, a host with or without a port, or the path of a socket.
 ///
 /// # Errors
 /// [`UrlError`] with a reason that repeats no part of the URL.
@@ -50,7 +113,11 @@ pub fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
         host => format!("redis://{host}"),
     };
     let url = with_scheme.as_str();
-    check_url(url)?;
+    if let Some((scheme, rest)) = url.split_once("://")
+        && !scheme.contains("unix")
+    {
+        check_path(rest)?;
+    }
     // The error's own text may repeat parts of the URL, and with them the password. So only its
     // category is used.
     url.into_connection_info().map_err(|error: RedisError| UrlError { reason: error.category().to_owned() })
@@ -76,7 +143,6 @@ mod tests {
             "redis://:hush#hush@host",
             "redis://u:hush/hush@host:6379",
             "redis://u:1?hush@host",
-            "rediss://u:hush@host",
             "http://u:hush@host",
             "hush:hush",
             "u:hush/hush@host",
@@ -86,7 +152,6 @@ mod tests {
         ] {
             let error = connection_info(url).map(|_| ()).expect_err(url).to_string();
             assert!(error.contains("not a Redis URL") && !error.contains("hush"), "{url}: {error}");
-            assert_eq!(error.contains("TLS"), url.starts_with("rediss:"), "{error}");
         }
         for url in ["redis://u:p%40@host:6379/3", "unix:///a@b/redis.sock", "redis://host"] {
             connection_info(url).expect(url);
@@ -111,5 +176,39 @@ mod tests {
             assert!(told == address || told == address.replace("::1", "[::1]"), "{url}: {told}");
         }
         assert!(connection_info("").is_err());
+    }
+
+    #[test]
+    fn sentinels_have_hosts_and_a_service() {
+        let hosts = |url: &str| match parse(url).map(|parsed| parsed.place) {
+            Ok(Place::Sentinels(Sentinels { hosts, service })) => Ok((hosts, service)),
+            Ok(Place::Address(address)) => panic!("{url}: {address}"),
+            Err(error) => Err(error.to_string()),
+        };
+        let host = |name: &str, port: u16| (name.to_owned(), port);
+        assert_eq!(hosts("redis-sentinel://a/shop"), Ok((vec![host("a", 26379)], "shop".to_owned())));
+        let three = vec![host("::1", 26379), host("a", 1), host("b", 6379)];
+        assert_eq!(hosts("redis-sentinel://u:p%40@b:6379,a:1,[::1],a:1/shop/3"), Ok((three, "shop".to_owned())));
+        let parsed = parse("rediss-sentinel://u:p%40@b,a/shop/3").expect("a URL");
+        let settings = (parsed.settings.username(), parsed.settings.password(), parsed.settings.db(), parsed.with_tls);
+        assert_eq!(settings, (Some("u"), Some("p@"), 3, true));
+        for bad in [
+            "redis-sentinel://hush",
+            "redis-sentinel://a,/shop",
+            "redis-sentinel://u:hush/x@a/shop",
+            "redis-sentinel://:hush@a:x/shop",
+            "redis-sentinel:///shop",
+        ] {
+            let error = hosts(bad).expect_err(bad);
+            assert!(error.contains("not a Redis URL") && !error.contains("hush"), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_url_with_tls_has_the_same_form() {
+        let parsed = parse("rediss://u:p%40@host/3").expect("a URL");
+        let Place::Address(address) = parsed.place else { panic!("an address") };
+        assert_eq!((address.to_string().as_str(), parsed.settings.db(), parsed.with_tls), ("host:6379", 3, true));
+        assert!(parse("rediss://u:hush/x@host").is_err());
     }
 }

@@ -6,12 +6,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisFuture, RedisResult, Value};
+use redis::aio::ConnectionLike;
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, RedisError, RedisFuture, RedisResult, Value};
 use tokio::time::timeout;
 
 use super::ControlError;
-use crate::connection::url::{connection_info, tcp_settings};
+use crate::connection::url::UrlError;
+use crate::connection::{PatientConnection, Route, RouteError, Server};
 
 /// Maximum wait for a connection, and for one reply.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -60,7 +61,7 @@ impl ConnectionLike for AnyConnection {
 pub(super) struct Own(Arc<Shared>);
 
 struct Shared {
-    client: Client,
+    route: Route,
     live: Mutex<Option<Live>>,
     /// Lock of the one task that connects.
     connecting: tokio::sync::Mutex<()>,
@@ -68,18 +69,20 @@ struct Shared {
 
 #[derive(Clone)]
 struct Live {
-    connection: MultiplexedConnection,
+    connection: PatientConnection,
     /// Identity of this connection, to compare it with a later one.
     mark: Arc<()>,
 }
 
 impl Own {
-    /// Reads the URL and connects.
-    pub(super) async fn connect(url: &str) -> Result<Self, ControlError> {
+    /// Reads the settings and connects.
+    pub(super) async fn connect(server: &Server) -> Result<Self, ControlError> {
         const WHAT: &str = "the first connection";
-        let info = connection_info(url).map_err(|error| ControlError::Url { reason: error.to_string() })?;
-        let client = Client::open(info.set_tcp_settings(tcp_settings(PATIENCE))).map_err(ControlError::redis(WHAT))?;
-        let own = Self(Arc::new(Shared { client, live: Mutex::default(), connecting: tokio::sync::Mutex::default() }));
+        let route = Route::new(server, PATIENCE).map_err(|error| match error {
+            RouteError::Url(reason) => ControlError::Url { reason: UrlError { reason }.to_string() },
+            RouteError::Tls(reason) => ControlError::Tls { reason },
+        })?;
+        let own = Self(Arc::new(Shared { route, live: Mutex::default(), connecting: tokio::sync::Mutex::default() }));
         own.live().await.map_err(ControlError::redis(WHAT))?;
         Ok(own)
     }
@@ -87,19 +90,23 @@ impl Own {
     /// Returns the connection, or makes one if there is none. A caller waits at most [`PATIENCE`],
     /// including attempts of other callers.
     async fn live(&self) -> RedisResult<Live> {
-        if let Some(live) = &*self.slot() {
-            return Ok(live.clone());
+        if let Some(live) = self.usable() {
+            return Ok(live);
         }
         let attempt = async {
             let _connecting = self.0.connecting.lock().await;
-            if let Some(live) = &*self.slot() {
-                return Ok(live.clone());
+            if let Some(live) = self.usable() {
+                return Ok(live);
             }
-            let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(Some(PATIENCE));
-            let connection = self.0.client.get_multiplexed_async_connection_with_config(&config).await?;
+            let config = AsyncConnectionConfig::new();
+            let connection = self.0.route.open(ProtocolVersion::RESP2, config, PATIENCE, PATIENCE).await?;
             Ok(self.slot().insert(Live { connection, mark: Arc::default() }).clone())
         };
         timeout(PATIENCE, attempt).await.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
+    }
+
+    fn usable(&self) -> Option<Live> {
+        self.slot().as_ref().filter(|live| !live.connection.is_closed()).cloned()
     }
 
     /// Drops the connection if this error has ended it. A reply that takes too long also ends it,
@@ -145,6 +152,6 @@ impl ConnectionLike for Own {
     }
 
     fn get_db(&self) -> i64 {
-        self.0.client.get_connection_info().redis_settings().db()
+        self.0.route.db()
     }
 }

@@ -13,6 +13,13 @@ pub enum ControlError {
         /// The reason, without any part of the URL.
         reason: String,
     },
+    /// The settings of TLS cannot be used: the process has no rustls provider, or a file is
+    /// missing or invalid. Nothing was sent.
+    #[error("TLS to Redis is not possible: {reason}")]
+    Tls {
+        /// The reason.
+        reason: String,
+    },
     /// Redis could not be asked, or returned an error.
     #[error("Redis did not answer {what}: {source}")]
     Redis {

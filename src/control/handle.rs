@@ -7,6 +7,7 @@ use redis::aio::ConnectionLike;
 
 use super::ControlError;
 use super::connection::{AnyConnection, Own};
+use crate::connection::Server;
 use crate::keys::{Keys, NamespaceError};
 
 /// A handle to one namespace: reads the live system, and performs the actions of an operator.
@@ -57,16 +58,17 @@ pub struct Control {
 }
 
 impl Control {
-    /// Connects to Redis at `host[:port]`, `redis://[user:password@]host[:port][/db]` or
-    /// `unix:///path`. A connection attempt, and each reply, may take up to 5 s.
+    /// Connects to this [`Server`], e.g. `redis://host`. A connection attempt may take up to 5 s.
+    /// So may each reply, while no byte moves on the connection.
     ///
     /// After a loss, the next operation connects again. No command is sent twice: the operation
     /// that lost the connection fails.
     ///
     /// # Errors
-    /// [`ControlError::Url`] and [`ControlError::Redis`]. Neither contains the password.
-    pub async fn connect(url: impl AsRef<str>) -> Result<Self, ControlError> {
-        Ok(Self::new(Own::connect(url.as_ref()).await?))
+    /// [`ControlError::Url`], [`ControlError::Tls`] and [`ControlError::Redis`]. None contains the
+    /// password.
+    pub async fn connect(server: impl Into<Server>) -> Result<Self, ControlError> {
+        Ok(Self::new(Own::connect(&server.into()).await?))
     }
 
     /// Uses a connection that the caller provides: a `MultiplexedConnection`, a

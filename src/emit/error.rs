@@ -10,12 +10,15 @@ use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, RedisResult, ServerError, ServerErrorKind, Value};
 
+use crate::connection::TooFew;
 use crate::connection::errors::told;
+use crate::connection::url::UrlError;
 use crate::event::{EventError, NameError, ObjectName};
 
 /// The reason why an emit failed, and whether its events were queued.
 ///
-/// Only [`Unknown`](Self::Unknown) leaves open whether events were queued. After
+/// Only [`Unknown`](Self::Unknown) and [`Unreplicated`](Self::Unreplicated) leave open whether
+/// events were queued. After
 /// [`WrongType`](Self::WrongType) the emit has taken effect in part. After any other error nothing
 /// was applied, so the same emit may be tried again.
 #[derive(Debug, thiserror::Error)]
@@ -29,11 +32,16 @@ pub enum EmitError {
     Event(#[from] EventError),
     /// The given text is not a Redis URL. The message does not repeat the URL, because it may
     /// contain a password.
-    #[error(
-        "this is not a Redis URL that works here: {reason}; it looks like host[:port], redis://[user:password@]host[:port][/db] or unix:///path"
-    )]
+    #[error("{}", UrlError { reason: reason.clone() })]
     Url {
         /// Defect of the URL.
+        reason: String,
+    },
+    /// The settings of TLS cannot be used: the process has no rustls provider, or a file is
+    /// missing or invalid. Nothing was sent.
+    #[error("TLS to Redis is not possible: {reason}")]
+    Tls {
+        /// The reason.
         reason: String,
     },
     /// No connection could be made, so nothing was sent. The next call tries to connect again.
@@ -58,6 +66,16 @@ pub enum EmitError {
         object: ObjectName,
         /// Error in place of a reply.
         source: RedisError,
+    },
+    /// The emit is queued on the master, but too few replicas had it when the
+    /// [wait](crate::emit::EmitterBuilder::wait) was over. Workers deliver it, unless the master is
+    /// lost before a replica has it. So the outcome is unknown.
+    #[error("the emit for {object} is queued on the master, but only {too_few}: it is lost if the master is lost now")]
+    Unreplicated {
+        /// The object.
+        object: ObjectName,
+        /// The number of replicas that have it, and the number wanted.
+        too_few: TooFew,
     },
     /// Redis is at its `maxmemory`. Nothing was applied.
     #[error(
@@ -98,7 +116,7 @@ impl EmitError {
     /// Returns whether the outcome is unknown: the emit may have been applied, or may be applied
     /// later.
     pub fn is_unknown(&self) -> bool {
-        matches!(self, Self::Unknown { .. })
+        matches!(self, Self::Unknown { .. } | Self::Unreplicated { .. })
     }
 }
 
@@ -109,6 +127,8 @@ pub(super) enum Failed {
     Connect { redis: String, source: RedisError },
     /// No reply, or a reply that does not show the outcome.
     Unknown(RedisError),
+    /// Queued on the master, but not on enough replicas.
+    Unreplicated(TooFew),
     /// Certainly not applied: Redis is out of memory.
     OutOfMemory,
     /// Certainly not applied, for another reason.
@@ -122,6 +142,7 @@ impl Failed {
         match self.clone() {
             Self::Connect { redis, source } => EmitError::Connect { redis, source },
             Self::Unknown(source) => EmitError::Unknown { object, source },
+            Self::Unreplicated(too_few) => EmitError::Unreplicated { object, too_few },
             Self::OutOfMemory => EmitError::OutOfMemory { object },
             Self::Refused(source) => EmitError::Refused { object, source },
         }
@@ -133,7 +154,7 @@ impl Failed {
     pub(super) fn spoils_connection(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Unknown(_) => true,
-            Self::OutOfMemory => false,
+            Self::OutOfMemory | Self::Unreplicated(_) => false,
             Self::Refused(error) => matches!(error.code(), Some("READONLY" | "NOAUTH" | "NOPERM" | "WRONGPASS" | "MASTERDOWN")),
         }
     }

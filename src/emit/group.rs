@@ -26,14 +26,13 @@ use std::task::Poll;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use redis::aio::ConnectionLike as _;
 use redis::{Pipeline, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{unconstrained, yield_now};
 
 use super::draft::Draft;
 use super::error::{Failed, read_answer, refused, refused_commands};
-use crate::connection::PatientConnection;
+use super::wire::Wire;
 
 /// Maximum number of emits in a group.
 const EMITS_MAX: usize = 64;
@@ -43,6 +42,9 @@ const EMIT_BYTES_MAX: usize = 4 * 1024;
 const QUEUE_MAX: usize = 256;
 /// Maximum number of groups under way.
 const GROUPS_MAX: usize = 64;
+/// The same if each group waits for replicas: the server reads a group when the wait of the group
+/// before is over.
+const GROUPS_MAX_WITH_WAIT: usize = 2;
 
 /// The results of the commands of one emit: the LPUSH of its events, and the LPUSH of markers.
 type Answer = Result<Vec<Value>, Failed>;
@@ -84,9 +86,10 @@ impl Drop for UnderWay {
 
 impl Gate {
     /// Starts the task of a connection. The task ends with the last clone of the gate.
-    pub(super) fn open(wire: PatientConnection, gone: Arc<AtomicBool>) -> Self {
+    pub(super) fn open(wire: Wire, gone: Arc<AtomicBool>, waits: bool) -> Self {
         let (queue, queued) = mpsc::channel(QUEUE_MAX);
-        tokio::spawn(send_groups(Connection { wire, gone }, queued));
+        let groups_max = if waits { GROUPS_MAX_WITH_WAIT } else { GROUPS_MAX };
+        tokio::spawn(send_groups(Connection { wire, gone }, queued, groups_max));
         Self { queue, under_way: Arc::default() }
     }
 
@@ -117,17 +120,17 @@ impl Gate {
 
 #[derive(Clone)]
 struct Connection {
-    wire: PatientConnection,
+    wire: Wire,
     gone: Arc<AtomicBool>,
 }
 
-async fn send_groups(connection: Connection, mut queue: mpsc::Receiver<Queued>) {
+async fn send_groups(connection: Connection, mut queue: mpsc::Receiver<Queued>, groups_max: usize) {
     let mut on_their_way = FuturesUnordered::new();
     loop {
         // Drives the groups under way until an emit is queued and there is room for another group.
         let first = poll_fn(|cx| {
             while let Poll::Ready(Some(())) = on_their_way.poll_next_unpin(cx) {}
-            if on_their_way.len() >= GROUPS_MAX {
+            if on_their_way.len() >= groups_max {
                 return Poll::Pending;
             }
             match queue.poll_recv(cx) {
@@ -170,9 +173,9 @@ async fn send(mut connection: Connection, mut group: Vec<Queued>) {
             }
         }
         pipe.add_command(mark);
-        let answer = connection.wire.req_packed_commands(&pipe, pipe.len() + 1, 1).await;
+        let (answer, waited) = connection.wire.transact(&pipe).await;
         let Some(errors) = answer.as_ref().err().and_then(|error| refused_commands(error, group.len())) else {
-            let answer = read_answer(answer, pipe.len());
+            let answer = read_answer(answer, pipe.len()).and_then(|results| waited.map(|()| results));
             if let Err(Failed::Unknown(_)) = &answer {
                 // There was no reply, or it may come late. Nothing more is sent over this
                 // connection.

@@ -12,15 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::ConnectionLike;
-use redis::{
-    AsyncConnectionConfig, ConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
-};
+use redis::{AsyncConnectionConfig, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value};
 
 use super::draft::Draft;
 use super::error::{EmitError, Failed, read_answer};
 use super::group::{self, Gate};
-use crate::connection::PatientConnection;
-use crate::connection::url::{connection_info, tcp_settings};
+use super::wire::Wire;
+use crate::connection::{Route, RouteError, Server, Wait, must_accept_writes};
 
 /// Number of bytes that may collect before they are written to the socket: enough for many small
 /// emits, or a part of a chunk.
@@ -68,20 +66,18 @@ impl Link {
 
     /// Sends an atomic pipeline once, and returns the result of each of its commands.
     pub(super) async fn transact(&self, pipe: &Pipeline) -> Result<Vec<Value>, Failed> {
-        // Offset and count skip the replies to MULTI and to the queued commands (OK, QUEUED) and
-        // select the reply to EXEC.
-        let (offset, count) = (pipe.len() + 1, 1);
         match self {
             Self::Own(own) => {
                 let mut live = own.live().await.map_err(|source| Failed::Connect { redis: own.address(), source })?;
-                let answer = live.connection.req_packed_commands(pipe, offset, count).await;
-                let answer = read_answer(answer, pipe.len());
+                let (answer, waited) = live.wire.transact(pipe).await;
+                let answer = read_answer(answer, pipe.len()).and_then(|results| waited.map(|()| results));
                 own.forget_if_spoilt(&live, &answer);
                 answer
             }
             Self::Given(given) => {
                 let mut given = lock(given).another();
-                read_answer(given.req_packed_commands(pipe, offset, count).await, pipe.len())
+                // As in `Wire::transact`.
+                read_answer(given.req_packed_commands(pipe, pipe.len() + 1, 1).await, pipe.len())
             }
         }
     }
@@ -96,9 +92,10 @@ impl Link {
 
 /// A connection of the emitter's own.
 pub(super) struct Own {
-    info: ConnectionInfo,
+    route: Route,
     connection_timeout: Duration,
     response_timeout: Duration,
+    wait: Option<Wait>,
     live: Mutex<Option<Live>>,
     /// Lock of the one task that connects, with the error of the last attempt if it failed.
     connecting: tokio::sync::Mutex<Option<RedisError>>,
@@ -108,25 +105,29 @@ pub(super) struct Own {
 
 #[derive(Clone)]
 struct Live {
-    connection: PatientConnection,
+    wire: Wire,
     gate: Gate,
     /// Set when the connection is known to be closed, even while unused.
     gone: Arc<AtomicBool>,
 }
 
 impl Own {
-    /// Reads the URL. Does not connect yet.
-    pub(super) fn new(url: &str, connection_timeout: Duration, response_timeout: Duration) -> Result<Self, EmitError> {
-        let info = connection_info(url).map_err(|error| EmitError::Url { reason: error.reason })?;
-        let tcp = tcp_settings(response_timeout);
-        // Only with RESP3 does the client report that an unused connection has closed. Otherwise
-        // the first emit after a restart of Redis would go to a dead connection, with an unknown
-        // outcome.
-        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    /// Reads the settings. Does not connect yet.
+    pub(super) fn new(
+        server: &Server,
+        connection_timeout: Duration,
+        response_timeout: Duration,
+        wait: Option<Wait>,
+    ) -> Result<Self, EmitError> {
+        let route = Route::new(server, response_timeout).map_err(|error| match error {
+            RouteError::Url(reason) => EmitError::Url { reason },
+            RouteError::Tls(reason) => EmitError::Tls { reason },
+        })?;
         Ok(Self {
-            info: info.set_redis_settings(settings).set_tcp_settings(tcp),
+            route,
             connection_timeout,
             response_timeout,
+            wait,
             live: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(None),
             attempts: AtomicU64::new(0),
@@ -143,11 +144,11 @@ impl Own {
 
     /// Returns the address of Redis, without user and password.
     fn address(&self) -> String {
-        self.info.addr().to_string()
+        self.route.address()
     }
 
     fn usable(&self) -> Option<Live> {
-        lock(&self.live).as_ref().filter(|live| !live.gone.load(Ordering::Acquire)).cloned()
+        lock(&self.live).as_ref().filter(|live| !live.gone.load(Ordering::Acquire) && !live.wire.is_closed()).cloned()
     }
 
     /// Returns the connection, or makes a new one if there is none or the last one is gone.
@@ -192,9 +193,15 @@ impl Own {
             }
         };
         let config = AsyncConnectionConfig::new().set_write_backpressure_boundary(WRITE_BYTES).set_push_sender(sender);
-        let connection = PatientConnection::open(&self.info, config, self.connection_timeout, self.response_timeout).await?;
-        let gate = Gate::open(connection.clone(), Arc::clone(&gone));
-        Ok(Live { connection, gate, gone })
+        // Only with RESP3 does the client report that an unused connection has closed. Otherwise
+        // the first emit after a restart of Redis would go to a dead connection, with an unknown
+        // outcome.
+        let (protocol, patience) = (ProtocolVersion::RESP3, self.response_timeout);
+        let mut connection = self.route.open(protocol, config, self.connection_timeout, patience).await?;
+        must_accept_writes(&mut connection, &self.route.address(), self.route.scheme()).await?;
+        let wire = Wire::new(connection, self.wait);
+        let gate = Gate::open(wire.clone(), Arc::clone(&gone), self.wait.is_some());
+        Ok(Live { wire, gate, gone })
     }
 
     /// Drops a connection if this reply shows that it is unusable. Calls that still wait on it keep

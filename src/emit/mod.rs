@@ -10,6 +10,7 @@
 //! - `group`: single emits of many tasks in few transactions
 //! - `draft`: the commands of one emit
 //! - `link`: the connection
+//! - `wire`: sends transactions, and waits for replicas
 //! - `error`: the errors, and whether the emit took effect
 //!
 //! If the process dies before the reply comes, the transaction has taken effect as a whole or not
@@ -21,6 +22,7 @@ mod error;
 mod group;
 mod link;
 mod many;
+mod wire;
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -29,6 +31,7 @@ use std::time::Duration;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value};
 
+use crate::connection::{Server, Wait};
 use crate::event::{EVENT_BYTES_MAX, IntoEvent, ObjectName};
 use crate::keys::{Keys, NamespaceError};
 
@@ -41,6 +44,9 @@ pub use many::{CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX, EmitManyError, EmittedMany, Ob
 
 /// Default time limit of an [`Emitter`] with its own connection, for connecting and for a reply.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Default time limit of a wait for replicas.
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Emits events for objects.
 ///
@@ -104,10 +110,12 @@ pub struct Emitted {
 #[derive(Clone)]
 #[must_use = "nothing is connected before connect() is awaited"]
 pub struct EmitterBuilder {
-    url: String,
+    server: Server,
     keys: Keys,
     connection_timeout: Duration,
     response_timeout: Duration,
+    wait: (u32, Duration),
+    wait_local: bool,
 }
 
 impl EmitterBuilder {
@@ -126,6 +134,24 @@ impl EmitterBuilder {
         self
     }
 
+    /// Waits, behind each transaction, until this number of replicas has it. If they do not have it
+    /// within `timeout` (at least 1 ms), the emit fails with [`EmitError::Unreplicated`]. Default:
+    /// 0 replicas, no wait.
+    ///
+    /// Emits sent together share one `WAIT`. The wait does not cover an emit in a
+    /// [transaction of the caller](Emit::append_to).
+    pub fn wait(mut self, replicas: u32, timeout: Duration) -> Self {
+        self.wait = (replicas, timeout);
+        self
+    }
+
+    /// Waits until each transaction is on the master's disk, too, and on those of the replicas:
+    /// `WAITAOF`, in Redis from 7.2. Needs `appendonly yes` on all of them. Default: no.
+    pub fn wait_local(mut self, wait_local: bool) -> Self {
+        self.wait_local = wait_local;
+        self
+    }
+
     /// Sets the keys to emit to. Default: the keys without a namespace.
     pub fn keys(mut self, keys: Keys) -> Self {
         self.keys = keys;
@@ -136,9 +162,10 @@ impl EmitterBuilder {
     ///
     /// # Errors
     ///
-    /// [`EmitError::Url`] and [`EmitError::Connect`]. Neither contains the password.
+    /// [`EmitError::Url`], [`EmitError::Tls`] and [`EmitError::Connect`]. None contains the password.
     pub async fn connect(self) -> Result<Emitter, EmitError> {
-        let own = Own::new(&self.url, self.connection_timeout, self.response_timeout)?;
+        let wait = Wait::new(self.wait.0, self.wait.1, self.wait_local);
+        let own = Own::new(&self.server, self.connection_timeout, self.response_timeout, wait)?;
         own.connect().await?;
         Ok(Emitter::over(Link::Own(Box::new(own))).with_keys(self.keys))
     }
@@ -146,26 +173,32 @@ impl EmitterBuilder {
 
 impl fmt::Debug for EmitterBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The URL is left out, because it may contain a password.
-        f.debug_struct("EmitterBuilder").field("keys", &self.keys).finish_non_exhaustive()
+        f.debug_struct("EmitterBuilder").field("server", &self.server).field("keys", &self.keys).finish_non_exhaustive()
     }
 }
 
 impl Emitter {
-    /// Connects to Redis at `host[:port]`, `redis://[user:password@]host[:port][/db]` or
-    /// `unix:///path`, with the default timeouts of 5 s; [`builder`](Self::builder) sets others.
+    /// Connects to this [`Server`], e.g. `redis://host`, with the default timeouts of 5 s;
+    /// [`builder`](Self::builder) sets others.
     ///
     /// After a loss, the next call reconnects before it sends anything. A call that had sent its
     /// transaction when the connection was lost returns [`EmitError::Unknown`]. The emitter never
     /// sends again what may have taken effect. The connection uses RESP3 and needs Redis 7 or
     /// Valkey.
-    pub async fn connect(url: impl Into<String>) -> Result<Self, EmitError> {
-        Self::builder(url).connect().await
+    pub async fn connect(server: impl Into<Server>) -> Result<Self, EmitError> {
+        Self::builder(server).connect().await
     }
 
     /// Returns a builder, to connect with other settings.
-    pub fn builder(url: impl Into<String>) -> EmitterBuilder {
-        EmitterBuilder { url: url.into(), keys: Keys::new(), connection_timeout: TIMEOUT, response_timeout: TIMEOUT }
+    pub fn builder(server: impl Into<Server>) -> EmitterBuilder {
+        EmitterBuilder {
+            server: server.into(),
+            keys: Keys::new(),
+            connection_timeout: TIMEOUT,
+            response_timeout: TIMEOUT,
+            wait: (0, WAIT_TIMEOUT),
+            wait_local: false,
+        }
     }
 
     /// Emits over a connection that the caller provides: a `MultiplexedConnection`, a

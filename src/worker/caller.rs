@@ -104,13 +104,37 @@ impl Caller {
     }
 }
 
-/// Sends a call and returns the reply.
+/// Sends a call and returns the reply. If the worker waits for replicas, they have all batches of
+/// the reply then.
 pub(crate) async fn send(redis: &Redis, conn: &mut PatientConnection, call: &Advance) -> Result<Advanced, ScriptError> {
-    let reply = around!("advance", wire::advance(conn, call)).await;
-    if reply.is_ok() {
-        redis.outage().answered(conn.made_at());
+    let reply = around!("advance", wire::advance(conn, call)).await?;
+    until_replicated(redis, conn, &reply).await?;
+    redis.outage().answered(conn.made_at());
+    Ok(reply)
+}
+
+/// Waits until enough replicas have the batches of a reply, for no sink may get an event whose id
+/// could be lost. Waits without a limit, as for a Redis that is away.
+///
+/// Each batch of a reply was written by its call, also one that is given again. So `WAIT` on the
+/// same connection covers it.
+///
+/// # Errors
+/// The connection failed. The next call gives the same batches again.
+pub(crate) async fn until_replicated(redis: &Redis, conn: &mut PatientConnection, reply: &Advanced) -> Result<(), ScriptError> {
+    let Some(wait) = redis.wait() else { return Ok(()) };
+    if !matches!(reply, Advanced::Ok { batches, .. } if !batches.is_empty()) {
+        return Ok(());
     }
-    reply
+    conn.set_block(wait.timeout().max(conn.block()));
+    loop {
+        match around!("wait", wait.run(conn)).await? {
+            Ok(()) => return Ok(()),
+            Err(too_few) => {
+                redis.outage().failed(conn.made_at(), &format!("too few replicas, so nothing is delivered: {too_few}"))
+            }
+        }
+    }
 }
 
 /// Returns the number of free slots that the next call may name. The call before named `named`

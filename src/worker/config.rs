@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::retry::{RetryPolicy, UsedUp};
+use crate::connection::Wait;
 use crate::event::type_of;
 use crate::keys::Keys;
 use crate::wire::values::host_name;
@@ -103,6 +104,16 @@ pub struct WorkerConfig {
     /// should have the same value. Default: only events completed with errors are logged, about the
     /// last 1,000.
     pub event_log: Option<EventLog>,
+    /// The number of replicas that must have a batch before the sink gets it: 0 to 100, default 0,
+    /// no wait. With the number of all replicas, an id that a receiver has seen survives the loss
+    /// of the master.
+    pub wait: u32,
+    /// The time after which a wait for replicas is begun anew, and the log says so. 10 ms to 1
+    /// minute, default 1 s.
+    pub wait_timeout: Duration,
+    /// Whether a batch must be on the master's disk, too, and on those of the replicas: `WAITAOF`,
+    /// in Redis from 7.2. Needs `appendonly yes` on all of them. Default: no.
+    pub wait_local: bool,
     /// Whether to take the name at once from a live process, which then stops. Default: no.
     pub takeover: bool,
     /// The first id of a new namespace: 1 to 2^52, or 0 (default). With 0, ids begin at the
@@ -136,6 +147,9 @@ impl Default for WorkerConfig {
             crashes_then: UsedUp::Hold,
             forget_after: None,
             event_log: None,
+            wait: 0,
+            wait_timeout: Duration::from_secs(1),
+            wait_local: false,
             takeover: false,
             first_id: 0,
         }
@@ -170,7 +184,9 @@ impl WorkerConfig {
         check_number("turn_max", self.turn_max, 1, usize::MAX, "it must be at least 1 event")?;
         check_number("crashes_max", self.crashes_max, 1, 1000, "it must be 1 to 1000 crashes")?;
         check_number("first_id", self.first_id, 0, 1 << 52, "it must be 0 to 4503599627370496")?;
+        check_number("wait", self.wait, 0, 100, "it must be 0 to 100 replicas")?;
         let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        check_time("wait_timeout", self.wait_timeout, ms(10), s(60), "it must be 10 ms to 1 min")?;
         let hour = s(3600);
         check_time("lease", self.lease, ms(300), hour, "it must be 300 ms to 1 h")?;
         check_time("stall_max", self.stall_max, s(1), hour, "it must be 1 s to 1 h")?;
@@ -197,6 +213,11 @@ impl WorkerConfig {
     /// Returns the worker id of a slot, `NAME.SLOT`.
     pub(crate) fn worker(&self, slot: usize) -> String {
         format!("{}.{slot}", self.name)
+    }
+
+    /// Returns the wait for replicas before a delivery.
+    pub(crate) fn wait(&self) -> Option<Wait> {
+        Wait::new(self.wait, self.wait_timeout, self.wait_local)
     }
 
     /// Returns the number of crashes at which a script holds an event for an operator. 0: scripts

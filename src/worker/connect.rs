@@ -4,6 +4,8 @@
 //! checks one out and keeps it. No connection reconnects by itself: a new connection may lead to a
 //! server that has lost writes, so `lua/connect.lua` runs on it first.
 
+use std::collections::VecDeque;
+use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,25 +13,24 @@ use std::time::Duration;
 
 use deadpool::managed::{self, Metrics, Object, PoolError, RecycleError, RecycleResult};
 use redis::aio::ConnectionLike;
-use redis::{AsyncConnectionConfig, Cmd, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisFuture, Value};
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, ProtocolVersion, RedisError, RedisFuture, Value};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::config::WorkerConfig;
 use super::error::WorkerError;
 use super::growing_wait::GrowingWait;
 use super::outage::Outage;
-use crate::connection::PatientConnection;
 use crate::connection::errors::{is_outage, told};
-use crate::connection::url::{connection_info, tcp_settings};
+use crate::connection::{PatientConnection, Route, RouteError, Server, Wait, elsewhere};
 use crate::failpoints::around;
 use crate::keys::Keys;
 use crate::wire::{self, ScriptError, Seen};
 
-/// The size of the pool: advance, handler progress, and two to spare. The wait takes its connection
+/// The size of the pool: advance (two with a wait for replicas), handler progress, and two to spare. The wait takes its connection
 /// out of the pool.
-const CONNECTIONS: usize = 4;
+const CONNECTIONS: usize = 5;
 /// The size of the lease thread's pool: the lease, one to find a key of a wrong type, and for a
 /// moment those of the session before.
 const CONNECTIONS_APART: usize = 4;
@@ -41,9 +42,10 @@ pub(crate) struct Redis {
     /// The pool of the thread that keeps the lease. A connection works only in the runtime in which
     /// it was made.
     pool_apart: managed::Pool<Manager>,
-    address: Arc<str>,
+    route: Route,
     memory: Arc<RedisMemory>,
     outage: Arc<Outage>,
+    wait: Option<Wait>,
 }
 
 /// The knowledge that all connections of the process share.
@@ -53,47 +55,86 @@ pub(crate) struct RedisMemory {
     highest: AtomicU64,
     /// The number of connections that found a changed history of Redis.
     changes: AtomicU64,
-    /// The replication id of the last server; empty if unknown.
-    replication_id: Mutex<String>,
+    /// The replication ids of the servers met.
+    history: Mutex<History>,
     /// The start of the last sweep of the process, in any of its sessions.
     swept_at: Mutex<Option<Instant>>,
 }
 
+/// The replication ids of the servers met. A server has another id after each restart and each
+/// failover.
+#[derive(Debug, Default)]
+struct History {
+    /// The id of the last server; empty if unknown.
+    last: String,
+    /// The ids of masters that were replaced, as the next master told: the last [`REPLACED_MAX`].
+    replaced: VecDeque<String>,
+}
+
+/// The number of replaced masters that a process remembers.
+const REPLACED_MAX: usize = 64;
+
 impl RedisMemory {
-    /// Records the findings of a new connection. The script reports a change only to the first
-    /// process that connects. So each process compares replication ids for itself, too.
-    fn met(&self, replication_id: String, changed: bool) {
-        let mut known = self.replication_id.lock().unwrap_or_else(PoisonError::into_inner);
-        let differs = !replication_id.is_empty() && !known.is_empty() && *known != replication_id;
-        if changed || differs {
-            self.changes.fetch_add(1, Ordering::Relaxed);
+    /// Records the server of a new connection. Returns whether its history differs from that of the
+    /// last server. The script reports a change only to the first process that connects. So each
+    /// process compares replication ids for itself, too.
+    ///
+    /// # Errors
+    /// The server was replaced: another master that this process has met continues its history.
+    /// What it acknowledges will be lost, and its counter must not jump: two masters that both
+    /// jumped to the time could give the same ids.
+    fn met(&self, Replication { id, before }: &Replication) -> Result<bool, RedisError> {
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        if history.replaced.contains(id) {
+            let text = "this server was the master before: another one has replaced it, and what it accepts will be lost";
+            return Err(io::Error::new(io::ErrorKind::NotConnected, text).into());
         }
-        if !replication_id.is_empty() {
-            *known = replication_id;
+        if id.is_empty() {
+            return Ok(false);
         }
+        if !before.is_empty() && !history.replaced.contains(before) {
+            history.replaced.push_back(before.clone());
+            if history.replaced.len() > REPLACED_MAX {
+                history.replaced.pop_front();
+            }
+        }
+        let differs = !history.last.is_empty() && history.last != *id;
+        history.last.clone_from(id);
+        Ok(differs)
     }
+}
+
+/// What a server tells of its history.
+#[derive(Debug, Default)]
+struct Replication {
+    /// Its replication id; empty if unknown.
+    id: String,
+    /// The id of the master whose history it continues; empty if there is none.
+    before: String,
 }
 
 impl Redis {
     /// Reads the settings. Does not connect yet.
-    pub(crate) fn new(url: &str, config: &WorkerConfig) -> Result<Self, WorkerError> {
-        let info = connection_info(url).map_err(|error| WorkerError::Url(error.reason))?;
-        let info = info.set_tcp_settings(tcp_settings(config.response_timeout));
-        let address: Arc<str> = info.addr().to_string().into();
+    pub(crate) fn new(server: &Server, config: &WorkerConfig) -> Result<Self, WorkerError> {
+        let route = Route::new(server, config.response_timeout).map_err(|error| match error {
+            RouteError::Url(reason) => WorkerError::Url(reason),
+            RouteError::Tls(reason) => WorkerError::Tls(reason),
+        })?;
         let memory = Arc::new(RedisMemory::default());
         let pool = |connections| {
             let manager = Manager {
-                info: info.clone(),
+                route: route.clone(),
                 patience: config.response_timeout,
                 keys: config.keys.clone(),
                 first_id: config.first_id,
                 event_log: config.event_log,
+                wait: config.wait(),
                 memory: Arc::clone(&memory),
             };
             managed::Pool::builder(manager).max_size(connections).build().map_err(|error| WorkerError::Url(error.to_string()))
         };
         let (pool, pool_apart) = (pool(CONNECTIONS)?, pool(CONNECTIONS_APART)?);
-        Ok(Self { pool, pool_apart, outage: Arc::new(Outage::new(address.to_string())), address, memory })
+        Ok(Self { pool, pool_apart, outage: Arc::new(Outage::new(route.address())), wait: config.wait(), route, memory })
     }
 
     /// Returns the same Redis for another runtime, with its own connections and the same memory.
@@ -144,6 +185,19 @@ impl Redis {
         }
     }
 
+    /// Returns the wait for replicas, if there is one.
+    pub(crate) fn wait(&self) -> Option<Wait> {
+        self.wait
+    }
+
+    /// Asks the Sentinels, if there are any, who the master is, and closes all connections if it is
+    /// another one. If no majority replies, connections stay.
+    pub(crate) async fn ask_for_master(&self) {
+        if let Err(error) = self.route.ask_again().await {
+            debug!(error = told(&error), "the Sentinels do not tell the master");
+        }
+    }
+
     /// Returns the one place where outages are recorded and logged.
     pub(crate) fn outage(&self) -> &Arc<Outage> {
         &self.outage
@@ -173,18 +227,19 @@ impl Redis {
 
     /// Returns the error for a Redis that cannot be reached at the start.
     pub(crate) fn unreachable(&self, source: RedisError) -> WorkerError {
-        WorkerError::Connect { address: self.address.to_string(), source }
+        WorkerError::Connect { address: self.route.address(), source }
     }
 }
 
 /// Makes connections for the pool.
 struct Manager {
-    info: ConnectionInfo,
+    route: Route,
     /// The longest time for a connection attempt, and then the longest wait without progress.
     patience: Duration,
     keys: Keys,
     first_id: u64,
     event_log: Option<wire::EventLog>,
+    wait: Option<Wait>,
     memory: Arc<RedisMemory>,
 }
 
@@ -208,9 +263,15 @@ impl managed::Manager for Manager {
     type Error = Unopened;
 
     async fn create(&self) -> Result<PatientConnection, Unopened> {
-        let mut conn = PatientConnection::open(&self.info, AsyncConnectionConfig::new(), self.patience, self.patience).await?;
-        self.first_script(&mut conn).await?;
-        Ok(conn)
+        let (protocol, config) = (ProtocolVersion::RESP2, AsyncConnectionConfig::new());
+        let mut conn = self.route.open(protocol, config, self.patience, self.patience).await?;
+        match self.first_script(&mut conn).await {
+            Err(Unopened::Redis(error)) => {
+                let error = elsewhere(&mut conn, error, &self.route.address(), self.route.scheme()).await;
+                Err(Unopened::Redis(error))
+            }
+            done => done.map(|()| conn),
+        }
     }
 
     async fn recycle(&self, conn: &mut PatientConnection, _: &Metrics) -> RecycleResult<Unopened> {
@@ -302,10 +363,18 @@ impl Manager {
     async fn first_script(&self, conn: &mut PatientConnection) -> Result<(), Unopened> {
         let (keys, memory) = (&self.keys, &self.memory);
         let seen = Seen { highest: memory.highest.load(Ordering::Relaxed), first_id: self.first_id, event_log: self.event_log };
-        let replication_id = replication_id(conn).await?;
-        match around!("connect", wire::connect(conn, keys, &replication_id, seen)).await {
+        let replication = replication(conn).await?;
+        let differs = memory.met(&replication)?;
+        if differs {
+            // Another connection may still lead to the master before, with what this process
+            // learns of the new one.
+            self.route.close_all_but(conn);
+        }
+        match around!("connect", wire::connect(conn, keys, &replication.id, seen)).await {
             Ok(connected) => {
-                memory.met(replication_id, connected.changed);
+                if connected.changed || differs {
+                    memory.changes.fetch_add(1, Ordering::Relaxed);
+                }
                 // The counter may include ids that other processes gave. If Redis loses its jump,
                 // this process still knows the number.
                 memory.highest.fetch_max(connected.counter, Ordering::Relaxed);
@@ -314,6 +383,14 @@ impl Manager {
                         counter = connected.counter,
                         "Redis was restarted or replaced: the id counter jumped, so that no id is given twice"
                     );
+                    if let Some(wait) = self.wait {
+                        conn.set_block(wait.timeout());
+                        if let Err(too_few) = wait.run(conn).await? {
+                            let text = format!("too few replicas have the jump of the id counter: {too_few}");
+                            return Err(RedisError::from(io::Error::new(io::ErrorKind::NotConnected, text)).into());
+                        }
+                        conn.set_block(Duration::ZERO);
+                    }
                 }
                 Ok(())
             }
@@ -338,20 +415,25 @@ async fn wrong_type(conn: &mut impl ConnectionLike, keys: &Keys, error: ScriptEr
     error.into()
 }
 
-/// Returns the replication id of the server, which changes with every restart and failover. Empty
-/// if the user has no right to read it.
-async fn replication_id(conn: &mut impl ConnectionLike) -> Result<String, RedisError> {
+/// Returns what the server tells of its history. Empty if the user has no right to read it.
+async fn replication(conn: &mut impl ConnectionLike) -> Result<Replication, RedisError> {
     let mut info = redis::cmd("INFO");
     info.arg("replication");
     let info: Result<String, _> = around!("info", info.query_async(conn)).await;
     match info {
-        Ok(info) => Ok(info.lines().find_map(|line| line.strip_prefix("master_replid:")).unwrap_or_default().trim().to_owned()),
+        Ok(info) => {
+            let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned();
+            // Zeros stand for none.
+            let before = field("master_replid2:");
+            let before = if before.trim_matches('0').is_empty() { String::new() } else { before };
+            Ok(Replication { id: field("master_replid:"), before })
+        }
         Err(error)
             if matches!(error.kind(), ErrorKind::Server(_)) && error.code() == Some("NOPERM")
                 || error.to_string().contains("unknown command") =>
         {
             warn!("INFO is not allowed on this Redis: a failover cannot be noticed, and ids lost in it could be given again");
-            Ok(String::new())
+            Ok(Replication::default())
         }
         Err(error) => Err(error),
     }

@@ -6,6 +6,7 @@ use redis::RedisError;
 
 use super::config::ConfigError;
 use crate::connection::errors::{advice, told};
+use crate::connection::url::UrlError;
 use crate::wire::ScriptError;
 use crate::wire::values::Holder;
 
@@ -20,8 +21,12 @@ pub enum WorkerError {
     #[error("a worker needs a sink")]
     NoSink,
     /// The URL is invalid.
-    #[error("not a Redis URL ({0}); it looks like host[:port], redis://host:6379 or unix:///path")]
+    #[error("{}", bad_url(.0))]
     Url(String),
+    /// The settings of TLS cannot be used: the process has no rustls provider, or a file is
+    /// missing or invalid.
+    #[error("TLS to Redis is not possible: {0}")]
+    Tls(String),
     /// Redis could not be reached when the worker started.
     #[error("cannot connect to Redis at {address}: {}{}", told(.source), advice(.source))]
     Connect {
@@ -67,6 +72,10 @@ pub enum WorkerError {
     /// A script failed, or its reply is invalid.
     #[error(transparent)]
     Script(#[from] ScriptError),
+}
+
+fn bad_url(reason: &str) -> String {
+    UrlError { reason: reason.to_owned() }.to_string()
 }
 
 fn fenced(name: &str, lease: &str) -> String {

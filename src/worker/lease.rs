@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use redis::ErrorKind;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::subscriber::NoSubscriber;
@@ -257,6 +258,8 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
     let mut renew_at = Instant::now() + config.lease / 3;
     let mut sweep_at = Instant::now();
     let mut backoff = GrowingWait::new(Duration::from_millis(20), config.lease / 10);
+    // A Sentinel that does not reply must not delay a renewal.
+    let mut asking: Option<JoinHandle<()>> = None;
     loop {
         sleep_until(renew_at.min(sweep_at)).await;
         let mut open = match conn.take() {
@@ -269,6 +272,10 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
         let now = Instant::now();
         let (renews, sweeps) = (renew_at <= now, sweep_at <= now);
         let lets_go = renews && activity.is_stalled();
+        if renews && asking.as_ref().is_none_or(JoinHandle::is_finished) {
+            let redis = redis.clone();
+            asking = Some(tokio::spawn(async move { redis.ask_for_master().await }));
+        }
         let done = if renews && !lets_go { renew(&mut open, &config, &session).await } else { Ok(None) };
         let mut may_have_lapsed = false;
         let done = match done {

@@ -64,7 +64,7 @@ use self::activity::Activity;
 use self::connect::Redis;
 use self::lease::{DETACH_PATIENCE, Session, attach, attach_again_after, detach};
 use self::serve::{Serve, SessionEnd};
-use crate::connection::PatientConnection;
+use crate::connection::{PatientConnection, Server};
 use crate::sink::Sink;
 
 /// The time for which a process that stops at once waits for Redis to detach it.
@@ -108,10 +108,9 @@ impl Worker {
         self.sink = map(Arc::clone(&self.sink));
     }
 
-    /// Returns the builder of a worker for the Redis at `url`: `host[:port]`,
-    /// `redis://[user:password@]host[:port][/db]` or `unix:///path`.
-    pub fn builder(url: impl Into<String>) -> WorkerBuilder {
-        WorkerBuilder { url: url.into(), config: WorkerConfig::default(), sink: None }
+    /// Returns the builder of a worker for this [`Server`], e.g. `redis://host`.
+    pub fn builder(server: impl Into<Server>) -> WorkerBuilder {
+        WorkerBuilder { server: server.into(), config: WorkerConfig::default(), sink: None }
     }
 
     /// Takes the name and works until `shutdown` stops it. Every other end is an error.
@@ -225,7 +224,7 @@ fn stopped(reason: StopReason, delivered: u64, began: Instant) -> Stopped {
 /// The builder of a worker: settings with defaults, and a sink, which has no default.
 #[must_use]
 pub struct WorkerBuilder {
-    url: String,
+    server: Server,
     config: WorkerConfig,
     sink: Option<Arc<dyn Sink>>,
 }
@@ -310,6 +309,13 @@ impl WorkerBuilder {
         self
     }
 
+    /// Gives no batch to the sink before this number of replicas has it, 0 to 100. A wait is begun
+    /// anew after `timeout`, 10 ms to 1 minute. Default: 0, no wait. See [`WorkerConfig::wait`].
+    pub fn wait(mut self, replicas: u32, timeout: Duration) -> Self {
+        (self.config.wait, self.config.wait_timeout) = (replicas, timeout);
+        self
+    }
+
     /// Sets whether to take the name at once from a live process, which then stops. Default: no.
     pub fn takeover(mut self, takeover: bool) -> Self {
         self.config.takeover = takeover;
@@ -325,11 +331,11 @@ impl WorkerBuilder {
     /// Checks the settings. Does not connect yet.
     ///
     /// # Errors
-    /// [`WorkerError::Config`], [`WorkerError::NoSink`] and [`WorkerError::Url`].
+    /// [`WorkerError::Config`], [`WorkerError::NoSink`], [`WorkerError::Url`] and [`WorkerError::Tls`].
     pub fn build(self) -> Result<Worker, WorkerError> {
         self.config.validate()?;
         let sink = self.sink.ok_or(WorkerError::NoSink)?;
-        let redis = Redis::new(&self.url, &self.config)?;
+        let redis = Redis::new(&self.server, &self.config)?;
         Ok(Worker { redis, config: Arc::new(self.config), sink })
     }
 }

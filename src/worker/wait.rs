@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use redis::Cmd;
 
+use super::caller::until_replicated;
 use super::config::WorkerConfig;
 use super::connect::{Connection, Redis};
 use super::error::WorkerError;
@@ -62,7 +63,12 @@ pub(crate) async fn wait(
     let answer = around!("pop", pop_and_advance(&mut conn, pop, &call)).await;
     let made_at = conn.made_at();
     match answer {
-        Ok((popped, reply)) => {
+        Ok((popped, mut reply)) => {
+            if let Ok(advanced) = &reply
+                && let Err(error) = until_replicated(&redis, &mut conn, advanced).await
+            {
+                reply = Err(error);
+            }
             let out_of_memory = popped.as_ref().is_err_and(|error| error.code() == Some("OOM"));
             match popped {
                 // A list of a wrong type is found and reported by the next call of advance.

@@ -78,8 +78,9 @@ fn a_url_that_cannot_be_used_is_not_repeated() {
         ("redis://u:12?hush@host", "%3F"),
         ("redis://u:12#hush@host", "%23"),
         ("redis://u:12/hush@host", "%2F"),
-        ("rediss://u:hush@host", "TLS"),
-        ("hush:hush", "redis://"),
+        ("redis-sentinel://u:hush@host", "SERVICE"),
+        ("rediss://u:hush@host/#insecure", "#insecure"),
+        ("hush:hush", "redis[s]://"),
     ] {
         for command in COMMANDS {
             let message = stderr(&run(url, command), 2);
@@ -93,7 +94,8 @@ fn nothing_is_opened_for_a_worker_that_cannot_start() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("out");
     let sink = format!("file:{}", file.display());
-    for (url, option, why) in [("rediss://host", "--retry=minute", "TLS"), ("redis://host", "--turn-max=0", "--turn-max is 0; ")]
+    for (url, option, why) in
+        [("redis-sentinel://host", "--retry=minute", "SERVICE"), ("redis://host", "--turn-max=0", "--turn-max is 0; ")]
     {
         let message = stderr(&run(url, &["worker", "--sink", &sink, option]), 2);
         assert!(message.contains(why), "{message}");

@@ -1,9 +1,9 @@
 //! Redis settings that differ from the user's expectation: the program prints the remedy.
 
-use std::net::TcpListener;
 use std::process::{Command, Output};
 
 use crate::support::console::{Console, PATIENCE};
+use crate::support::free_port;
 use crate::support::process::Process;
 use crate::support::{Redis, Server, until};
 
@@ -20,10 +20,6 @@ fn refused(url: &str, arguments: &[&str]) -> String {
     let told = String::from_utf8(output.stderr).expect("UTF-8");
     assert!(output.status.code() == Some(3) && told.lines().count() == 1, "{arguments:?}: {:?} {told}", output.status);
     told
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
 }
 
 const WORKER: [&str; 5] = ["worker", "--sink", "null", "--connect-timeout", "0s"];

@@ -42,7 +42,7 @@ pub struct Server {
 static TESTS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the server in `SERIATIM_REDIS_SERVER`, or else the first one on the PATH.
-fn program() -> String {
+pub fn program() -> String {
     let is_there =
         |name: &String| Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
     if let Some(named) = std::env::var("SERIATIM_REDIS_SERVER").ok().filter(|named| !named.is_empty()) {
@@ -139,6 +139,14 @@ impl Redis {
         Self::over(server.url(), Some(server))
     }
 
+    /// Starts a node of a cluster. It has no keys yet.
+    pub fn cluster_node(options: &[&str]) -> Self {
+        let server = Server::start(options);
+        let namespace = format!("test-{}", TESTS.fetch_add(1, Ordering::Relaxed));
+        let keys = Keys::with_namespace(&namespace).expect("a valid namespace");
+        Self { url: server.url(), server: Some(server), keys, namespace }
+    }
+
     /// Starts a private server with these environment variables.
     pub fn with(options: &[&str], environment: Vec<(String, PathBuf)>) -> Self {
         let server = Server::start_with(options, environment);
@@ -192,6 +200,12 @@ impl Redis {
         let client = Client::open(self.url.as_str()).expect("a Redis URL");
         client.get_multiplexed_async_connection_with_config(&config).await.expect("Redis answers")
     }
+}
+
+/// Returns a TCP port that was free a moment ago.
+pub fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    listener.local_addr().expect("an address").port()
 }
 
 /// Returns the handle of an operator over this connection.

@@ -38,9 +38,9 @@ pub fn start(redis: &Redis, name: &str, sink: &(impl Sink + Clone), change: impl
     start_at(redis.url(), redis, name, sink, change)
 }
 
-/// Starts a worker process with another URL for Redis.
+/// Starts a worker process that reaches Redis in another way.
 pub fn start_at(
-    url: &str,
+    server: impl Into<seriatim::Server>,
     redis: &Redis,
     name: &str,
     sink: &(impl Sink + Clone),
@@ -50,7 +50,7 @@ pub fn start_at(
     let _ = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_test_writer().try_init();
     let mut config = config(redis, name);
     change(&mut config);
-    let worker = Worker::builder(url).config(config).sink(sink.clone()).build().expect("valid settings");
+    let worker = Worker::builder(server).config(config).sink(sink.clone()).build().expect("valid settings");
     let shutdown = Shutdown::new();
     let task = tokio::spawn(worker.run(shutdown.clone()));
     Running { shutdown, task }

@@ -46,6 +46,8 @@ fn main() -> ExitCode {
     };
     // The workers of a bench do not log their start and stop.
     cli.global.init_logs(if matches!(cli.command, Command::Bench(_)) { "warn" } else { "info" });
+    // The provider of cryptography for TLS. No other can be installed before.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return exit::report(&anyhow::anyhow!("cannot start the runtime: {error}")),

@@ -77,7 +77,7 @@ impl WorkerBuilder {
         // No event is taken that the program did not ask for.
         config.batch = 1;
         config.validate()?;
-        let (redis, config) = (Redis::new(&self.url, &config)?, Arc::new(config));
+        let (redis, config) = (Redis::new(&self.server, &config)?, Arc::new(config));
         let session = attach(&redis, &config, None).await?;
         let closed = CancellationToken::new();
         let (say, now) = watch::channel(Ok(ClaimSession::begin(&redis, &config, &session).await));

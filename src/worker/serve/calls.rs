@@ -1,6 +1,8 @@
-//! The calls under way, and their connection.
+//! The calls under way, and their connections.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -14,7 +16,6 @@ use crate::worker::connect::{Connection, Redis, give_up};
 use crate::worker::error::WorkerError;
 use crate::worker::growing_wait::GrowingWait;
 use crate::worker::lease::failed;
-use crate::worker::pending::ready;
 
 /// The result of a call that has ended.
 pub(super) struct Answer {
@@ -27,34 +28,48 @@ pub(super) struct Answer {
 
 pub(super) struct Calls {
     redis: Redis,
+    /// One line for all calls. With a wait for replicas two, each for one call: one works while the
+    /// other waits.
+    lines: Vec<Line>,
+    under_way: FuturesUnordered<BoxFuture<'static, (usize, Answer)>>,
+    backoff: GrowingWait,
+    /// The line of the last call that was taken from `under_way`.
+    answered: usize,
+}
+
+/// A connection for calls.
+struct Line {
     /// The connection; `None` while a new one is being made.
     conn: Option<Connection>,
     connecting: Option<BoxFuture<'static, Result<Connection, WorkerError>>>,
-    under_way: FuturesUnordered<BoxFuture<'static, Answer>>,
-    backoff: GrowingWait,
+    calls: usize,
 }
 
 impl Calls {
     pub(super) fn new(redis: &Redis) -> Self {
+        let line = || Line { conn: None, connecting: None, calls: 0 };
+        let lines = if redis.wait().is_some() { vec![line(), line()] } else { vec![line()] };
         Self {
             redis: redis.clone(),
-            conn: None,
-            connecting: None,
+            lines,
             under_way: FuturesUnordered::new(),
             backoff: GrowingWait::new(FAILED_MIN, FAILED_MAX),
+            answered: 0,
         }
     }
 
-    /// Begins to connect, unless there is a connection.
+    /// Begins to connect each line without a connection.
     pub(super) fn connect(&mut self) {
-        if self.conn.is_none() && self.connecting.is_none() {
-            let redis = self.redis.clone();
-            self.connecting = Some(Box::pin(async move { redis.reconnect().await }));
+        for line in &mut self.lines {
+            if line.conn.is_none() && line.connecting.is_none() {
+                let redis = self.redis.clone();
+                line.connecting = Some(Box::pin(async move { redis.reconnect().await }));
+            }
         }
     }
 
     pub(super) fn is_connected(&self) -> bool {
-        self.conn.is_some()
+        self.lines.iter().any(|line| line.conn.is_some())
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -63,27 +78,50 @@ impl Calls {
 
     /// Returns whether a call can begin now.
     pub(super) fn can_begin(&self) -> bool {
-        self.conn.is_some() && self.under_way.len() < CALLS_MAX
+        self.free_line().is_some()
+    }
+
+    fn free_line(&self) -> Option<usize> {
+        let calls_max = CALLS_MAX / self.lines.len();
+        self.lines.iter().position(|line| line.conn.is_some() && line.calls < calls_max)
     }
 
     /// Begins a call that names these slots.
     pub(super) fn begin(&mut self, call: Advance, asked: Vec<usize>, had_room: bool) {
-        let Some(conn) = &self.conn else { return };
+        let Some(number) = self.free_line() else { return };
+        let line = &mut self.lines[number];
+        let Some(conn) = &line.conn else { return };
+        line.calls += 1;
         let (redis, mut conn): (_, PatientConnection) = (self.redis.clone(), (**conn).clone());
         self.under_way.push(Box::pin(async move {
             let reply = send(&redis, &mut conn, &call).await;
-            Answer { asked, had_room, reply }
+            (number, Answer { asked, had_room, reply })
         }));
     }
 
     /// Waits for the next result. `None`: a new connection is ready. Cancellation safe.
     pub(super) async fn next(&mut self) -> Result<Option<Answer>, WorkerError> {
+        let lines = &mut self.lines;
+        let connected = poll_fn(|cx| {
+            for (number, line) in lines.iter_mut().enumerate() {
+                if let Some(connecting) = &mut line.connecting
+                    && let Poll::Ready(conn) = connecting.as_mut().poll(cx)
+                {
+                    line.connecting = None;
+                    return Poll::Ready((number, conn));
+                }
+            }
+            Poll::Pending
+        });
         tokio::select! {
             biased;
-            Some(answer) = self.under_way.next() => Ok(Some(answer)),
-            conn = ready(self.connecting.as_mut()) => {
-                self.connecting = None;
-                self.conn = Some(conn?);
+            Some((number, answer)) = self.under_way.next() => {
+                self.lines[number].calls -= 1;
+                self.answered = number;
+                Ok(Some(answer))
+            }
+            (number, conn) = connected => {
+                self.lines[number].conn = Some(conn?);
                 Ok(None)
             }
         }
@@ -94,13 +132,14 @@ impl Calls {
         self.backoff = GrowingWait::new(FAILED_MIN, FAILED_MAX);
     }
 
-    /// Records a failed call, and replaces its connection after a wait.
+    /// Records that the last call failed, and replaces its connection after a wait.
     pub(super) fn failed(&mut self, config: &Arc<WorkerConfig>, error: ScriptError) {
-        let Some(conn) = self.conn.take() else { return };
+        let line = &mut self.lines[self.answered];
+        let Some(conn) = line.conn.take() else { return };
         let made_at = conn.made_at();
         give_up(conn);
         let (redis, config, delay) = (self.redis.clone(), Arc::clone(config), self.backoff.delay());
-        self.connecting = Some(Box::pin(async move {
+        line.connecting = Some(Box::pin(async move {
             failed(&redis, &config, made_at, error).await;
             sleep(delay).await;
             redis.reconnect().await

@@ -156,7 +156,9 @@ pub(crate) async fn run(mut args: Args, global: &Global) -> anyhow::Result<Exit>
     } else {
         let namespace =
             global.namespace.clone().unwrap_or_else(|| format!("bench-{:08x}", Random::new(fresh_seed()).next() as u32));
-        global.connection_info()?;
+        if global.route()?.is_more_than_tcp() {
+            return Err(Failure::with(Exit::Input, "a bench measures over redis:// only, without TLS and without Sentinels"));
+        }
         let keys = Keys::with_namespace(&namespace).map_err(|error| Failure::with(Exit::Input, error))?;
         (global.redis.clone(), keys)
     };

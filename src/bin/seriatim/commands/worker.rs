@@ -12,7 +12,9 @@ use tracing::{info, warn};
 
 use crate::console::exit::{Exit, Failure};
 use crate::console::global::Global;
+use crate::console::replicas::Replicas;
 use crate::console::told::{advice, told};
+use crate::console::units::{bytes, time};
 
 /// Module name for log filters: the library's worker.
 const LOG: &str = "seriatim::worker";
@@ -98,29 +100,12 @@ pub(crate) struct Args {
     /// Take the name at once from a worker that has it; that worker then stops
     #[arg(long)]
     takeover: bool,
+    #[command(flatten)]
+    replicas: Replicas,
     /// The first id in a Redis without data, for small ids. If Redis then loses its data while no
     /// worker runs, ids are given again [default: the server's time in microseconds]
     #[arg(long, env = "SERIATIM_FIRST_ID", value_name = "ID", default_value_t = 0, hide_default_value = true)]
     first_id: u64,
-}
-
-/// Parses a duration: 250ms, 5s, 1m 30s.
-pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|error| format!("{error}; write 250ms, 5s or 1m"))
-}
-
-/// Parses a number of bytes: 65536, 64KiB, 8MiB.
-fn bytes(text: &str) -> Result<usize, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let factor = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => Some(1),
-        "k" | "kib" => Some(1 << 10),
-        "m" | "mib" => Some(1 << 20),
-        _ => None,
-    };
-    let product = factor.and_then(|factor| number.parse::<usize>().ok()?.checked_mul(factor));
-    product.ok_or_else(|| "write 65536, 64KiB or 8MiB".to_owned())
 }
 
 /// Parses N, or N,then=WORD.
@@ -165,6 +150,8 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         log
     });
     config.takeover = args.takeover;
+    (config.wait, config.wait_timeout, config.wait_local) =
+        (args.replicas.wait, args.replicas.wait_timeout, args.replicas.wait_local);
     config.first_id = args.first_id;
     if let Some(name) = args.name {
         config.name = name;
@@ -173,11 +160,11 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         Failure::with(Exit::Input, format!("--{} is {value}; {range}", setting.replace('_', "-")))
     })?;
     // Checked before the sink is opened, which may create a file.
-    global.connection_info()?;
+    global.route()?;
     let name = config.name.clone();
     let shutdown = Shutdown::on_signals()?;
     let sink = open(&args.sink, &shutdown)?;
-    let worker = Worker::builder(&global.redis).config(config).sink(sink).build().map_err(failure)?;
+    let worker = Worker::builder(global.server()).config(config).sink(sink).build().map_err(failure)?;
     warn_of_settings(global.clone(), args.connect_timeout);
     let stopped = worker.run(shutdown).await.map_err(failure)?;
     if stopped.reason == StopReason::Unreachable {
@@ -191,8 +178,8 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 fn warn_of_settings(global: Global, patience: Duration) {
     tokio::spawn(tokio::time::timeout(patience, async move {
         loop {
-            if let Ok(conn) = global.try_connect().await
-                && let Ok(warnings) = Control::new(conn).warnings().await
+            if let Ok(control) = Control::connect(global.server()).await
+                && let Ok(warnings) = control.warnings().await
             {
                 return warnings.iter().for_each(|warning| warn!(target: LOG, "{warning}"));
             }
@@ -219,7 +206,7 @@ fn open(spec: &Spec, shutdown: &Shutdown) -> anyhow::Result<Box<dyn Sink>> {
 
 pub(crate) fn failure(error: WorkerError) -> anyhow::Error {
     let exit = match &error {
-        WorkerError::Config(_) | WorkerError::Url(_) | WorkerError::NoSink => Exit::Input,
+        WorkerError::Config(_) | WorkerError::Url(_) | WorkerError::Tls(_) | WorkerError::NoSink => Exit::Input,
         WorkerError::Connect { .. } => Exit::Redis,
         _ => Exit::Worker,
     };
@@ -229,20 +216,5 @@ pub(crate) fn failure(error: WorkerError) -> anyhow::Error {
         }
         WorkerError::Script(ScriptError::Redis(source)) => Failure::with(exit, format!("{error}{}", advice(source))),
         _ => Failure::with(exit, error),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_have_units() {
-        for (text, expected) in [("65536", 65_536), ("64KiB", 65_536), ("8MiB", 8 << 20), ("8 m", 8 << 20), ("0", 0)] {
-            assert_eq!(bytes(text), Ok(expected), "{text}");
-        }
-        for text in ["", "KiB", "-1", "1.5MiB", "8MB", "99999999999999999999", "18446744073709551615k"] {
-            assert!(bytes(text).is_err(), "{text}");
-        }
     }
 }

@@ -1,12 +1,14 @@
 //! Options of every command: the Redis, the namespace, the logs.
 
 use std::io::IsTerminal as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisError};
-use seriatim::connection::url::connection_info;
+use redis::{AsyncConnectionConfig, ProtocolVersion, RedisError};
+use seriatim::Server;
+use seriatim::connection::url::UrlError;
+use seriatim::connection::{PatientConnection, Route, RouteError};
 use seriatim::control::Control;
 use seriatim::keys::Keys;
 use tracing_subscriber::EnvFilter;
@@ -21,7 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
-    /// The address of Redis: host[:port], redis://[user:password@]host[:port][/db] or unix:///path
+    /// The address of Redis: host[:port], redis://[user:password@]host[:port][/db], rediss://… for
+    /// TLS, unix:///path, or redis-sentinel://host[:port],host[:port]/SERVICE for the master that
+    /// these Sentinels name
     #[arg(
         long,
         global = true,
@@ -31,6 +35,24 @@ pub(crate) struct Global {
         hide_env_values = true
     )]
     pub(crate) redis: String,
+    /// Read the password from this file at each connect, so that it can change
+    #[arg(long, global = true, env = "SERIATIM_REDIS_PASSWORD_FILE", value_name = "FILE")]
+    pub(crate) redis_password_file: Option<PathBuf>,
+    /// Accept certificates from the authorities in this PEM file [default: those of the system]
+    #[arg(long, global = true, env = "SERIATIM_REDIS_CA", value_name = "FILE")]
+    pub(crate) redis_ca: Option<PathBuf>,
+    /// Send the certificate in this PEM file to the server
+    #[arg(long, global = true, env = "SERIATIM_REDIS_CERT", value_name = "FILE", requires = "redis_key")]
+    pub(crate) redis_cert: Option<PathBuf>,
+    /// The PEM file with the key of that certificate
+    #[arg(long, global = true, env = "SERIATIM_REDIS_KEY", value_name = "FILE", requires = "redis_cert")]
+    pub(crate) redis_key: Option<PathBuf>,
+    /// The user for the Sentinels; user and password in --redis are those of the master
+    #[arg(long, global = true, env = "SERIATIM_SENTINEL_USER", value_name = "USER")]
+    pub(crate) sentinel_user: Option<String>,
+    /// Read the password for the Sentinels from this file
+    #[arg(long, global = true, env = "SERIATIM_SENTINEL_PASSWORD_FILE", value_name = "FILE")]
+    pub(crate) sentinel_password_file: Option<PathBuf>,
     /// Put all keys under {NAMESPACE:0}: so that several systems can share one Redis
     #[arg(long, global = true, env = "SERIATIM_NAMESPACE", value_name = "NAME")]
     pub(crate) namespace: Option<String>,
@@ -82,15 +104,42 @@ impl Global {
         Keys::maybe_namespace(self.namespace.as_deref()).map_err(|error| Failure::with(Exit::Input, error))
     }
 
-    /// Parses the Redis URL. Called before anything else begins.
-    pub(crate) fn connection_info(&self) -> anyhow::Result<ConnectionInfo> {
-        connection_info(&self.redis).map_err(|error| Failure::with(Exit::Input, format!("--redis: {error}")))
+    /// Returns the server that the options name.
+    pub(crate) fn server(&self) -> Server {
+        let mut server = Server::new(&self.redis);
+        if let Some(path) = &self.redis_password_file {
+            server = server.password_file(path);
+        }
+        if let Some(path) = &self.redis_ca {
+            server = server.ca_file(path);
+        }
+        if let (Some(certificate), Some(key)) = (&self.redis_cert, &self.redis_key) {
+            server = server.identity_files(certificate, key);
+        }
+        if let Some(user) = &self.sentinel_user {
+            server = server.sentinel_user(user);
+        }
+        match &self.sentinel_password_file {
+            Some(path) => server.sentinel_password_file(path),
+            None => server,
+        }
+    }
+
+    /// Reads the options of the connection. Called before anything else begins.
+    pub(crate) fn route(&self) -> anyhow::Result<Route> {
+        Route::new(&self.server(), PATIENCE).map_err(|error| {
+            let text = match error {
+                RouteError::Url(reason) => format!("--redis: {}", UrlError { reason }),
+                RouteError::Tls(reason) => format!("TLS to Redis is not possible: {reason}"),
+            };
+            Failure::with(Exit::Input, text)
+        })
     }
 
     /// Returns one connection, for commands that read.
-    pub(crate) async fn connect(&self) -> anyhow::Result<MultiplexedConnection> {
-        self.connection_info()?;
-        self.try_connect().await.map_err(|error| self.cannot_connect(&error))
+    pub(crate) async fn connect(&self) -> anyhow::Result<PatientConnection> {
+        let route = self.route()?;
+        open(&route).await.map_err(|error| cannot_connect(&route, &error))
     }
 
     /// Returns the handle for commands that read the system or act as an operator.
@@ -98,19 +147,16 @@ impl Global {
         let keys = self.keys()?;
         Ok(Control::new(self.connect().await?).with_keys(keys))
     }
+}
 
-    /// Does the same as `connect`, but returns the error of Redis.
-    pub(crate) async fn try_connect(&self) -> Result<MultiplexedConnection, RedisError> {
-        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
-        let client = Client::open(connection_info(&self.redis).map_err(std::io::Error::other)?)?;
-        client.get_multiplexed_async_connection_with_config(&config).await
-    }
+/// Opens a connection for commands that read.
+pub(crate) async fn open(route: &Route) -> Result<PatientConnection, RedisError> {
+    route.open(ProtocolVersion::RESP2, AsyncConnectionConfig::new(), PATIENCE, PATIENCE).await
+}
 
-    /// Returns the error of a failed connection attempt.
-    pub(crate) fn cannot_connect(&self, error: &RedisError) -> anyhow::Error {
-        let address = self.connection_info().map_or_else(|_| "?".to_owned(), |info| info.addr().to_string());
-        Failure::with(Exit::Redis, format!("cannot connect to Redis at {address}: {}", told(error)))
-    }
+/// Returns the error of a failed connection attempt.
+pub(crate) fn cannot_connect(route: &Route, error: &RedisError) -> anyhow::Error {
+    Failure::with(Exit::Redis, format!("cannot connect to Redis at {}: {}", route.address(), told(error)))
 }
 
 #[cfg(test)]

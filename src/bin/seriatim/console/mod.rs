@@ -9,6 +9,8 @@
 //! - [`logs`]: the log lines of a worker
 //! - [`told`]: errors of Redis, with advice
 //! - [`exit`]: exit codes
+//! - [`units`]: durations and sizes
+//! - [`replicas`]: the options for the wait for replicas
 //! - [`stop`]: the signals that end a command
 
 pub(crate) mod actor;
@@ -18,6 +20,8 @@ pub(crate) mod lines;
 pub(crate) mod logs;
 pub(crate) mod named;
 pub(crate) mod pointer;
+pub(crate) mod replicas;
 pub(crate) mod shown;
 pub(crate) mod stop;
 pub(crate) mod told;
+pub(crate) mod units;

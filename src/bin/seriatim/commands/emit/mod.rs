@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use crate::console::exit::{Exit, Failure};
 use crate::console::global::Global;
 use crate::console::pointer::Pointer;
+use crate::console::replicas::Replicas;
 use crate::console::shown::{self, Level};
 use crate::console::told::advice;
 use lines::{Batch, LINES_MAX, Read, Source};
@@ -58,6 +59,8 @@ pub(crate) struct Args {
     /// Skip the first N lines, counting empty ones, because they are already emitted
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: u64,
+    #[command(flatten)]
+    replicas: Replicas,
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
@@ -68,7 +71,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             // running Redis.
             let source =
                 Source::open(&from).map_err(|error| Failure::with(Exit::Input, format!("cannot read {from}: {error}")))?;
-            let emitter = connect(global, keys).await?;
+            let emitter = connect(global, keys, &args.replicas).await?;
             let read = lines::Plan {
                 object_field: args.object_field,
                 event_field: args.event_field,
@@ -82,7 +85,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             // Clap guarantees that both are present.
             let object = args.object.unwrap_or_default();
             let mut events = args.events.into_iter().map(Json::new);
-            let emitter = connect(global, keys).await?;
+            let emitter = connect(global, keys, &args.replicas).await?;
             let mut emit = emitter.event(object, events.next().unwrap_or_else(|| Json::new("")));
             for sub in events {
                 emit = emit.sub(sub);
@@ -96,8 +99,9 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     }
 }
 
-async fn connect(global: &Global, keys: seriatim::keys::Keys) -> anyhow::Result<Emitter> {
-    Emitter::builder(global.redis.as_str()).keys(keys).connect().await.map_err(failure)
+async fn connect(global: &Global, keys: seriatim::keys::Keys, replicas: &Replicas) -> anyhow::Result<Emitter> {
+    let builder = Emitter::builder(global.server()).keys(keys).wait(replicas.wait, replicas.wait_timeout);
+    builder.wait_local(replicas.wait_local).connect().await.map_err(failure)
 }
 
 /// Turns the error of an emit into one line with advice, and an exit code.
@@ -118,8 +122,8 @@ fn hint(error: &EmitError) -> String {
 
 fn exit(error: &EmitError) -> Exit {
     match error {
-        EmitError::Name(_) | EmitError::Event(_) | EmitError::Url { .. } => Exit::Input,
-        EmitError::Unknown { .. } => Exit::Unknown,
+        EmitError::Name(_) | EmitError::Event(_) | EmitError::Url { .. } | EmitError::Tls { .. } => Exit::Input,
+        EmitError::Unknown { .. } | EmitError::Unreplicated { .. } => Exit::Unknown,
         _ => Exit::Redis,
     }
 }

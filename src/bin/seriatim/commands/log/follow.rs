@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use seriatim::control::{Control, ControlError, Cursor, LogPage};
 
-use crate::console::global::Global;
+use crate::console::global::{Global, cannot_connect, open};
 use crate::console::shown::{self, Level};
 use crate::console::told::{is_outage, told};
 
@@ -45,12 +45,13 @@ impl<'a> Follower<'a> {
             self.is_away = true;
             shown::tell(Level::Warn, &format!("Redis does not answer ({}); waiting for it", told(source)));
         }
+        let route = self.global.route()?;
         loop {
             tokio::time::sleep(TRY_AGAIN).await;
-            match self.global.try_connect().await {
+            match open(&route).await {
                 Ok(conn) => return Ok(Control::new(conn).with_keys(self.global.keys()?)),
                 Err(error) if is_outage(&error) => {}
-                Err(error) => return Err(self.global.cannot_connect(&error)),
+                Err(error) => return Err(cannot_connect(&route, &error)),
             }
         }
     }

@@ -1,0 +1,37 @@
+//! Durations and sizes on the command line.
+
+use std::time::Duration;
+
+/// Parses a duration: 250ms, 5s, 1m 30s.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error}; write 250ms, 5s or 1m"))
+}
+
+/// Parses a number of bytes: 65536, 64KiB, 8MiB.
+pub(crate) fn bytes(text: &str) -> Result<usize, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => Some(1),
+        "k" | "kib" => Some(1 << 10),
+        "m" | "mib" => Some(1 << 20),
+        _ => None,
+    };
+    let product = factor.and_then(|factor| number.parse::<usize>().ok()?.checked_mul(factor));
+    product.ok_or_else(|| "write 65536, 64KiB or 8MiB".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units() {
+        for (text, expected) in [("65536", 65_536), ("64KiB", 65_536), ("8MiB", 8 << 20), ("8 m", 8 << 20), ("0", 0)] {
+            assert_eq!(bytes(text), Ok(expected), "{text}");
+        }
+        for text in ["", "KiB", "-1", "1.5MiB", "8MB", "99999999999999999999", "18446744073709551615k"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+}

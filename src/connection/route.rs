@@ -1,0 +1,278 @@
+//! The way to Redis: makes connections to a [`Server`].
+//!
+//! With Sentinels, each connection leads to the master that a majority of them names. If they name
+//! another one later, all connections to the master before are closed. A master of an epoch lower
+//! than the highest one seen is refused: it was replaced, and its writes will be lost.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::future::select_ok;
+use redis::io::tcp::{TcpSettings, socket2::SockRef};
+use redis::{AsyncConnectionConfig, ConnectionAddr, ProtocolVersion, RedisConnectionInfo, RedisResult};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::time::{Instant, timeout};
+
+use super::patient::{Driver, PatientConnection};
+use super::role;
+use super::sentinel::{self, Master, Sentinels};
+use super::server::Server;
+#[cfg(feature = "tls")]
+use super::tls::Tls;
+use super::url::{self, Place, tcp_settings};
+
+/// The reason why a [`Server`] cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RouteError {
+    /// The URL is invalid. The reason repeats no part of it.
+    Url(String),
+    /// The settings of TLS cannot be used.
+    Tls(String),
+}
+
+/// Makes connections. Its clones share what they have learnt of masters.
+#[derive(Clone)]
+pub struct Route(Arc<Inner>);
+
+struct Inner {
+    place: Place,
+    settings: RedisConnectionInfo,
+    password_file: Option<PathBuf>,
+    sentinel_user: Option<String>,
+    sentinel_password_file: Option<PathBuf>,
+    tcp: TcpSettings,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
+    met: Mutex<Met>,
+}
+
+/// What the process has learnt of masters from Sentinels.
+#[derive(Default)]
+struct Met {
+    /// The highest configuration epoch seen.
+    epoch: u64,
+    master: Option<Master>,
+    /// The connections to this master.
+    open: Vec<Weak<Driver>>,
+}
+
+impl Met {
+    /// Remembers a new connection, so that it can be closed.
+    fn keep(&mut self, conn: &PatientConnection) {
+        self.open.retain(|driver| driver.strong_count() > 0);
+        self.open.push(Arc::downgrade(conn.driver()));
+    }
+}
+
+impl Route {
+    /// Reads the settings. Does not connect yet. `response_timeout`: the time without progress
+    /// after which a call is given up.
+    ///
+    /// # Errors
+    /// [`RouteError`] for an invalid URL, or for TLS settings that cannot be used.
+    pub fn new(server: &Server, response_timeout: Duration) -> Result<Self, RouteError> {
+        let url::Parsed { place, settings, with_tls } = url::parse(&server.url).map_err(|error| RouteError::Url(error.reason))?;
+        if !with_tls && (server.ca_file.is_some() || server.identity.is_some()) {
+            return Err(RouteError::Tls("files for TLS need a URL that begins with rediss:// or rediss-sentinel://".to_owned()));
+        }
+        #[cfg(not(feature = "tls"))]
+        if with_tls {
+            return Err(RouteError::Tls("TLS is not built in; enable the feature `tls` of seriatim".to_owned()));
+        }
+        Ok(Self(Arc::new(Inner {
+            place,
+            settings,
+            password_file: server.password_file.clone(),
+            sentinel_user: server.sentinel_user.clone(),
+            sentinel_password_file: server.sentinel_password_file.clone(),
+            tcp: tcp_settings(response_timeout),
+            #[cfg(feature = "tls")]
+            tls: with_tls.then(|| Tls::new(server)).transpose().map_err(RouteError::Tls)?,
+            met: Mutex::default(),
+        })))
+    }
+
+    /// Returns the address, without user and password.
+    pub fn address(&self) -> String {
+        match &self.0.place {
+            Place::Address(address) => address.to_string(),
+            Place::Sentinels(Sentinels { hosts, service }) => {
+                let hosts: Vec<_> = hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+                format!("{} (master {service} of these Sentinels)", hosts.join(","))
+            }
+        }
+    }
+
+    /// Returns the number of the database.
+    pub fn db(&self) -> i64 {
+        self.0.settings.db()
+    }
+
+    /// Connects and authenticates, within `connect_timeout`. Later calls time out after `patience`
+    /// without progress.
+    ///
+    /// # Errors
+    /// The error of the attempt; a timeout after `connect_timeout`.
+    pub async fn open(
+        &self,
+        protocol: ProtocolVersion,
+        config: AsyncConnectionConfig,
+        connect_timeout: Duration,
+        patience: Duration,
+    ) -> RedisResult<PatientConnection> {
+        let settings = self.0.settings.clone().set_protocol(protocol);
+        let attempt = async {
+            let settings = with_password(settings, self.0.password_file.as_deref()).await?;
+            let sentinels = match &self.0.place {
+                Place::Sentinels(sentinels) => sentinels,
+                Place::Address(address) => {
+                    let conn = self.attempt(address, settings, config, patience).await?;
+                    self.met().keep(&conn);
+                    return Ok(conn);
+                }
+            };
+            let (epoch, master) = self.ask(sentinels).await?;
+            let address = ConnectionAddr::Tcp(master.host.clone(), master.port);
+            let mut conn = self.attempt(&address, settings, config, patience).await?;
+            role::must_be_master(&mut conn).await?;
+            let mut met = self.met();
+            if met.epoch != epoch || met.master.as_ref() != Some(&master) {
+                let text = "the master was replaced during the attempt to connect";
+                return Err(io::Error::new(io::ErrorKind::NotConnected, text).into());
+            }
+            met.keep(&conn);
+            Ok(conn)
+        };
+        timeout(connect_timeout, attempt).await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+    }
+
+    /// Asks the Sentinels, if there are any, and closes all connections if they name another
+    /// master.
+    ///
+    /// # Errors
+    /// No majority of the Sentinels agrees, or they name a master that was replaced. Connections
+    /// stay as they are then.
+    pub async fn ask_again(&self) -> RedisResult<()> {
+        match &self.0.place {
+            Place::Sentinels(sentinels) => self.ask(sentinels).await.map(|_| ()),
+            Place::Address(_) => Ok(()),
+        }
+    }
+
+    /// Returns whether there is more than a plain connection: TLS, Sentinels, or a password file.
+    pub fn is_more_than_tcp(&self) -> bool {
+        matches!(self.0.place, Place::Sentinels(_)) || self.scheme() == "rediss" || self.0.password_file.is_some()
+    }
+
+    /// Returns the scheme of URLs of single servers.
+    pub fn scheme(&self) -> &'static str {
+        #[cfg(feature = "tls")]
+        if self.0.tls.is_some() {
+            return "rediss";
+        }
+        "redis"
+    }
+
+    /// Closes all connections but this one.
+    pub fn close_all_but(&self, conn: &PatientConnection) {
+        self.met().open.retain(|driver| {
+            let Some(other) = driver.upgrade() else { return false };
+            let stays = Arc::ptr_eq(&other, conn.driver());
+            if !stays {
+                other.close();
+            }
+            stays
+        });
+    }
+
+    async fn ask(&self, sentinels: &Sentinels) -> RedisResult<(u64, Master)> {
+        let (epoch, master) = sentinels.master(|host, port| self.to_sentinel(host, port)).await?;
+        let mut met = self.met();
+        if epoch < met.epoch {
+            let text = format!(
+                "the Sentinels name a master of epoch {epoch}, but this process has seen epoch {}; if the Sentinels were set up anew, \
+                 restart this process",
+                met.epoch
+            );
+            return Err(io::Error::new(io::ErrorKind::NotConnected, text).into());
+        }
+        if epoch > met.epoch || met.master.as_ref() != Some(&master) {
+            for driver in met.open.drain(..).filter_map(|driver| driver.upgrade()) {
+                driver.close();
+            }
+            (met.epoch, met.master) = (epoch, Some(master.clone()));
+        }
+        Ok((epoch, master))
+    }
+
+    /// Connects to one Sentinel.
+    async fn to_sentinel(&self, host: String, port: u16) -> RedisResult<PatientConnection> {
+        let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name();
+        if let Some(user) = &self.0.sentinel_user {
+            settings = settings.set_username(user);
+        }
+        let settings = with_password(settings, self.0.sentinel_password_file.as_deref()).await?;
+        self.attempt(&ConnectionAddr::Tcp(host, port), settings, AsyncConnectionConfig::new(), sentinel::PATIENCE).await
+    }
+
+    fn met(&self) -> MutexGuard<'_, Met> {
+        self.0.met.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn attempt(
+        &self,
+        address: &ConnectionAddr,
+        settings: RedisConnectionInfo,
+        config: AsyncConnectionConfig,
+        patience: Duration,
+    ) -> RedisResult<PatientConnection> {
+        let made_at = Instant::now();
+        match address {
+            ConnectionAddr::Tcp(host, port) => {
+                let stream = tcp_stream(host, *port, &self.0.tcp).await?;
+                #[cfg(feature = "tls")]
+                if let Some(tls) = &self.0.tls {
+                    return PatientConnection::over(tls.connect(host, stream).await?, &settings, config, patience, made_at).await;
+                }
+                PatientConnection::over(stream, &settings, config, patience, made_at).await
+            }
+            ConnectionAddr::Unix(path) => {
+                let stream = UnixStream::connect(path).await?;
+                PatientConnection::over(stream, &settings, config, patience, made_at).await
+            }
+            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "no such way to Redis is built in").into()),
+        }
+    }
+}
+
+/// Sets the password in the file, which may have changed since the last connection.
+async fn with_password(settings: RedisConnectionInfo, file: Option<&Path>) -> RedisResult<RedisConnectionInfo> {
+    let Some(path) = file.map(Path::to_owned) else { return Ok(settings) };
+    let read = tokio::task::spawn_blocking(move || {
+        std::fs::read_to_string(&path).map_err(|error| {
+            // A file that is being replaced may be absent for a moment.
+            io::Error::new(io::ErrorKind::NotConnected, format!("the password in {} cannot be read: {error}", path.display()))
+        })
+    });
+    let text = read.await.map_err(io::Error::other)??;
+    Ok(settings.set_password(text.trim_end_matches(['\r', '\n'])))
+}
+
+async fn tcp_stream(host: &str, port: u16, settings: &TcpSettings) -> io::Result<TcpStream> {
+    let addresses = lookup_host((host, port)).await?;
+    let attempts: Vec<_> = addresses.map(|address| Box::pin(TcpStream::connect(address))).collect();
+    if attempts.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
+    }
+    let (stream, _) = select_ok(attempts).await?;
+    stream.set_nodelay(settings.nodelay())?;
+    let socket = SockRef::from(&stream);
+    if let Some(keepalive) = settings.keepalive() {
+        socket.set_tcp_keepalive(keepalive)?;
+    }
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(settings.user_timeout())?;
+    Ok(stream)
+}

@@ -1,0 +1,143 @@
+//! Sentinels: which server is the master of a service.
+//!
+//! One Sentinel alone may be cut off and still name a master that was replaced. So a majority of
+//! the Sentinels in the URL must name the same address.
+
+use std::collections::HashMap;
+use std::io;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use redis::aio::ConnectionLike;
+use redis::{RedisError, RedisResult};
+use tokio::time::timeout;
+
+use super::PatientConnection;
+use super::errors::told;
+
+/// The longest wait for the reply of one Sentinel, with the time to connect.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The Sentinels of a service.
+#[derive(Debug, Clone)]
+pub(super) struct Sentinels {
+    /// Hosts and ports.
+    pub(super) hosts: Vec<(String, u16)>,
+    /// The name under which the Sentinels know the master.
+    pub(super) service: String,
+}
+
+/// The master that the Sentinels name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Master {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+/// The reply of one Sentinel.
+enum Told {
+    /// Its configuration epoch, which grows with each failover, and its master.
+    Master(u64, Master),
+    /// It knows no such service.
+    Unknown(String),
+    Failed(String),
+}
+
+impl Sentinels {
+    /// Returns the master that a majority names, with the highest epoch among that majority.
+    /// `connect` opens a connection to one Sentinel.
+    pub(super) async fn master<C, F>(&self, connect: C) -> RedisResult<(u64, Master)>
+    where
+        C: Fn(String, u16) -> F,
+        F: Future<Output = RedisResult<PatientConnection>>,
+    {
+        let mut asked: FuturesUnordered<_> = self
+            .hosts
+            .iter()
+            .map(|(host, port)| {
+                let opened = connect(host.clone(), *port);
+                async move {
+                    let told = timeout(PATIENCE, self.ask(opened))
+                        .await
+                        .unwrap_or_else(|_| Told::Failed("no reply within 1 s".to_owned()));
+                    (format!("{host}:{port}"), told)
+                }
+            })
+            .collect();
+        let mut named: HashMap<Master, (usize, u64)> = HashMap::new();
+        let (mut unknown, mut failed) = (Vec::new(), Vec::new());
+        while let Some((sentinel, told)) = asked.next().await {
+            match told {
+                Told::Master(epoch, master) => {
+                    let (count, highest) = named.entry(master.clone()).or_default();
+                    (*count, *highest) = (*count + 1, epoch.max(*highest));
+                    if *count > self.hosts.len() / 2 {
+                        return Ok((*highest, master));
+                    }
+                }
+                Told::Unknown(known) => unknown.push(format!("{sentinel} knows {known}")),
+                Told::Failed(error) => failed.push(format!("{sentinel}: {error}")),
+            }
+        }
+        Err(self.no_majority(&named, &unknown, &failed))
+    }
+
+    async fn ask(&self, opened: impl Future<Output = RedisResult<PatientConnection>>) -> Told {
+        let failed = |error: &RedisError| Told::Failed(told(error));
+        let mut conn = match opened.await {
+            Ok(conn) => conn,
+            Err(error) => return failed(&error),
+        };
+        // The epoch first: if a failover ends between the two replies, the new address comes with
+        // an epoch that is too low. The other way round, the old master would get the new epoch.
+        let mut about = redis::cmd("SENTINEL");
+        about.arg("MASTER").arg(&self.service);
+        let about: RedisResult<HashMap<String, String>> = about.query_async(&mut conn).await;
+        let epoch = match about {
+            Ok(about) => about.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0),
+            Err(error) if error.to_string().contains("No such master") => return Told::Unknown(services(&mut conn).await),
+            Err(error) if error.to_string().contains("unknown command") => {
+                return Told::Failed("this is no Sentinel; its default port is 26379".to_owned());
+            }
+            Err(error) => return failed(&error),
+        };
+        let mut address = redis::cmd("SENTINEL");
+        address.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
+        let address: RedisResult<Option<(String, u16)>> = address.query_async(&mut conn).await;
+        match address {
+            Ok(Some((host, port))) => Told::Master(epoch, Master { host, port }),
+            Ok(None) => Told::Unknown(services(&mut conn).await),
+            Err(error) => failed(&error),
+        }
+    }
+
+    fn no_majority(&self, named: &HashMap<Master, (usize, u64)>, unknown: &[String], failed: &[String]) -> RedisError {
+        let (of, service) = (self.hosts.len(), &self.service);
+        let others = |told: &[String]| told.iter().map(|text| format!("; {text}")).collect::<String>();
+        let (kind, text) = if unknown.len() > of / 2 {
+            (io::ErrorKind::InvalidInput, format!("the Sentinels know no service {service}{}", others(unknown)))
+        } else if named.len() > 1 {
+            (
+                io::ErrorKind::NotConnected,
+                format!("the Sentinels do not agree on the master of {service}: a failover may be under way"),
+            )
+        } else {
+            let replied = of - failed.len();
+            let why = format!("no majority of the Sentinels of {service} replied ({replied} of {of})");
+            (io::ErrorKind::NotConnected, format!("{why}{}{}", others(failed), others(unknown)))
+        };
+        io::Error::new(kind, text).into()
+    }
+}
+
+/// Returns the names of the services that a Sentinel knows, or `no service`.
+pub(super) async fn services(conn: &mut impl ConnectionLike) -> String {
+    let mut masters = redis::cmd("SENTINEL");
+    masters.arg("MASTERS");
+    let masters: RedisResult<Vec<HashMap<String, String>>> = masters.query_async(conn).await;
+    let mut names: Vec<_> = masters.unwrap_or_default().into_iter().filter_map(|mut master| master.remove("name")).collect();
+    names.sort_unstable();
+    names.truncate(10);
+    if names.is_empty() { "no service".to_owned() } else { names.join(", ") }
+}

@@ -1,0 +1,99 @@
+//! TLS to Redis and its Sentinels, with rustls.
+//!
+//! The process chooses the provider of cryptography, for example with
+//! `rustls::crypto::ring::default_provider().install_default()`. Certificates are always verified.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::server::Server;
+
+/// The files of a TLS client. They are read for each connection, because certificates change.
+#[derive(Clone)]
+pub(super) struct Tls {
+    ca_file: Option<PathBuf>,
+    identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl Tls {
+    /// Reads the files once, so that a mistake is found before the first connection.
+    pub(super) fn new(server: &Server) -> Result<Self, String> {
+        let tls = Self { ca_file: server.ca_file.clone(), identity: server.identity.clone() };
+        tls.config().map(|_| tls)
+    }
+
+    /// Makes a TLS connection over this stream to a server that must be `host`.
+    pub(super) async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let invalid = |error: String| io::Error::new(io::ErrorKind::InvalidInput, error);
+        let this = self.clone();
+        let config = tokio::task::spawn_blocking(move || this.config()).await.map_err(io::Error::other)?.map_err(invalid)?;
+        let name =
+            ServerName::try_from(host.to_owned()).map_err(|_| invalid(format!("{host} cannot be the name in a certificate")))?;
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await
+    }
+
+    fn config(&self) -> Result<ClientConfig, String> {
+        let provider = CryptoProvider::get_default()
+            .ok_or("the process has no rustls provider; install one first, e.g. rustls::crypto::ring::default_provider()")?;
+        let roots = match &self.ca_file {
+            Some(path) => Arc::new(roots_in(path)?),
+            None => system_roots()?,
+        };
+        let config = ClientConfig::builder_with_provider(Arc::clone(provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots);
+        match &self.identity {
+            None => Ok(config.with_no_client_auth()),
+            Some((certificate, key_file)) => {
+                let key = PrivateKeyDer::from_pem_file(key_file)
+                    .map_err(|error| format!("the key in {} cannot be read: {error}", key_file.display()))?;
+                config.with_client_auth_cert(certificates(certificate)?, key).map_err(|error| {
+                    format!(
+                        "the certificate in {} and the key in {} cannot be used: {error}",
+                        certificate.display(),
+                        key_file.display()
+                    )
+                })
+            }
+        }
+    }
+}
+
+fn roots_in(path: &Path) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|error| format!("a certificate in {} cannot be used: {error}", path.display()))?;
+    }
+    Ok(roots)
+}
+
+/// Returns the authorities of the system. They are read once in a process.
+fn system_roots() -> Result<Arc<RootCertStore>, String> {
+    static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
+    let roots = ROOTS.get_or_init(|| {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        Arc::new(roots)
+    });
+    match roots.is_empty() {
+        true => Err("this system has no certificates of authorities; name a file with them (--redis-ca)".to_owned()),
+        false => Ok(Arc::clone(roots)),
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let unread = |error: &dyn std::fmt::Display| format!("the certificates in {} cannot be read: {error}", path.display());
+    let found = CertificateDer::pem_file_iter(path).map_err(|error| unread(&error))?;
+    let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| unread(&error))?;
+    if found.is_empty() { Err(unread(&"there is none in PEM form")) } else { Ok(found) }
+}

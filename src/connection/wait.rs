@@ -1,0 +1,74 @@
+//! The wait for replicas: `WAIT`, or `WAITAOF` if writes must also be on the master's disk.
+//!
+//! `WAIT` counts the replicas that have all writes of its own connection up to the last one. On a
+//! connection that has written nothing it replies at once, and says nothing about earlier writes.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::aio::ConnectionLike;
+use redis::{Cmd, RedisResult};
+
+/// The number of replicas that must have a write, and how long to wait for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    replicas: u32,
+    timeout: Duration,
+    /// Whether the write must be on the master's disk, too.
+    local: bool,
+}
+
+/// Too few replicas had the write when the time was over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooFew {
+    /// The number of replicas that have it.
+    pub reached: u64,
+    pub wanted: u32,
+    /// Whether it is not on the master's disk, but should be.
+    pub not_local: bool,
+}
+
+impl fmt::Display for TooFew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} replicas have it", self.reached, self.wanted)?;
+        if self.not_local { f.write_str(", and it is not on the master's disk") } else { Ok(()) }
+    }
+}
+
+impl Wait {
+    /// Returns `None` if there is nothing to wait for.
+    pub fn new(replicas: u32, timeout: Duration, local: bool) -> Option<Self> {
+        // A timeout of 0 would wait for ever.
+        (replicas > 0 || local).then_some(Self { replicas, timeout: timeout.max(Duration::from_millis(1)), local })
+    }
+
+    /// Returns the longest time that Redis takes to reply.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn cmd(&self) -> Cmd {
+        let ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
+        if self.local {
+            redis::cmd("WAITAOF").arg(1).arg(self.replicas).arg(ms).take()
+        } else {
+            redis::cmd("WAIT").arg(self.replicas).arg(ms).take()
+        }
+    }
+
+    /// Waits until enough replicas have all that this connection has written, or until the time is
+    /// over.
+    ///
+    /// # Errors
+    /// The connection failed, or the server knows no such command.
+    pub async fn run(&self, conn: &mut impl ConnectionLike) -> RedisResult<Result<(), TooFew>> {
+        let (local, reached) = if self.local {
+            let (local, replicas): (u64, u64) = self.cmd().query_async(conn).await?;
+            (local >= 1, replicas)
+        } else {
+            (true, self.cmd().query_async(conn).await?)
+        };
+        let enough = local && reached >= u64::from(self.replicas);
+        Ok(if enough { Ok(()) } else { Err(TooFew { reached, wanted: self.replicas, not_local: !local }) })
+    }
+}

@@ -1,0 +1,49 @@
+//! A connection of the emitter's own: sends transactions, and waits for replicas if the emitter
+//! should.
+
+use futures_util::future::join;
+use redis::aio::ConnectionLike as _;
+use redis::{Pipeline, RedisResult, Value};
+
+use super::error::Failed;
+use crate::connection::{PatientConnection, Wait};
+
+#[derive(Clone)]
+pub(super) struct Wire {
+    connection: PatientConnection,
+    wait: Option<Wait>,
+}
+
+impl Wire {
+    pub(super) fn new(mut connection: PatientConnection, wait: Option<Wait>) -> Self {
+        if let Some(wait) = &wait {
+            // Commands behind a wait are read only when it is over.
+            connection.set_block(wait.timeout());
+        }
+        Self { connection, wait }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.connection.is_closed()
+    }
+
+    /// Sends an atomic pipeline once, and returns the reply to its `EXEC`. The second result is the
+    /// failure of the wait for replicas; it counts only if the transaction has succeeded.
+    pub(super) async fn transact(&mut self, pipe: &Pipeline) -> (RedisResult<Vec<Value>>, Result<(), Failed>) {
+        // Offset and count skip the replies to MULTI and to the queued commands (OK, QUEUED) and
+        // select the reply to EXEC.
+        let (offset, count) = (pipe.len() + 1, 1);
+        let Some(wait) = self.wait else {
+            return (self.connection.req_packed_commands(pipe, offset, count).await, Ok(()));
+        };
+        // Both are written at once: the first poll sends the transaction, and then the wait.
+        let mut waiting = self.connection.clone();
+        let (reply, waited) = join(self.connection.req_packed_commands(pipe, offset, count), wait.run(&mut waiting)).await;
+        let waited = match waited {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(too_few)) => Err(Failed::Unreplicated(too_few)),
+            Err(error) => Err(Failed::Unknown(error)),
+        };
+        (reply, waited)
+    }
+}

@@ -1,0 +1,10 @@
+//! Servers in production: TLS, replicas, Sentinels, and servers that are not the right one.
+#![cfg(feature = "cli")]
+
+mod certificates;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod other_servers;
+mod replicas;
+mod tls;

@@ -1,0 +1,150 @@
+//! The wait for replicas: an emit counts, and a batch reaches the sink, only when they have it.
+
+use std::time::{Duration, Instant};
+
+use seriatim::event::Json;
+use seriatim::{EmitError, Emitter};
+
+use crate::support::recorder::Recorder;
+use crate::support::running::start;
+use crate::support::{Redis, Server, free_port, until};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+/// A master with one replica.
+struct Pair {
+    master: Redis,
+    replica: Server,
+    port: u16,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        let port = free_port();
+        let master = Redis::own(&["--port", &port.to_string(), "--repl-diskless-sync-delay", "0"]);
+        let replica = Server::start(&["--replicaof", "127.0.0.1", &port.to_string()]);
+        let pair = Self { master, replica, port };
+        pair.until_attached(1).await;
+        pair
+    }
+
+    async fn until_attached(&self, replicas: u64) {
+        let console = self.master.console().await;
+        until("the replica is attached", Duration::from_secs(20), async || {
+            // WAIT counts replicas that are in step.
+            let _: () = console.run(&["SET", "touched", "1"]).await;
+            (console.run::<u64>(&["WAIT", "1", "100"]).await == replicas).then_some(())
+        })
+        .await;
+    }
+
+    fn builder(&self, replicas: u32) -> seriatim::emit::EmitterBuilder {
+        Emitter::builder(self.master.url())
+            .keys(self.master.keys().clone())
+            .wait(replicas, if replicas > 1 { MS(300) } else { MS(20_000) })
+    }
+}
+
+#[tokio::test]
+async fn an_emit_counts_only_if_replicas_have_it() {
+    let pair = Pair::start().await;
+    let emitter = pair.builder(1).connect().await.expect("connected");
+    emitter.emit("work:1", Json::new("1")).await.expect("replicated");
+    let two = pair.builder(2).connect().await.expect("connected");
+    let error = two.emit("work:1", Json::new("2")).await.expect_err("one replica only");
+    assert!(matches!(error, EmitError::Unreplicated { .. }) && error.is_unknown(), "{error}");
+    assert!(error.to_string().contains("1 of 2 replicas"), "{error}");
+    // It is queued all the same.
+    let console = pair.master.console().await;
+    assert_eq!(console.list(&console.keys.events("work:1")).await, ["1", "2"]);
+}
+
+/// 256 emits at once share few waits, so a lost replica does not multiply their time.
+#[tokio::test]
+async fn emits_together_share_a_wait() {
+    let pair = Pair::start().await;
+    let emitter = pair.builder(2).connect().await.expect("connected");
+    let began = Instant::now();
+    let emits = (0..256).map(|n| emitter.emit(format!("work:{n}"), Json::new("1")));
+    let emits = futures_util::future::join_all(emits).await;
+    assert!(emits.iter().all(|done| matches!(done, Err(EmitError::Unreplicated { .. }))), "{emits:?}");
+    assert!(began.elapsed() < MS(300) * 16, "{:?}", began.elapsed());
+    let several = pair.builder(1).connect().await.expect("connected");
+    let emits = (0..256).map(|n| several.emit(format!("work:{n}"), Json::new("2")));
+    futures_util::future::try_join_all(emits).await.expect("replicated");
+    several.emit_many((0..3000).map(|n| (format!("work:{}", n % 9), Json::new(n.to_string())))).await.expect("replicated");
+}
+
+/// The sink gets nothing while no replica has the ids. Afterwards it gets everything once.
+#[tokio::test]
+async fn a_worker_delivers_only_what_replicas_have() {
+    let mut pair = Pair::start().await;
+    let console = pair.master.console().await;
+    let sink = Recorder::new();
+    let worker = start(&pair.master, "a", &sink, |config| (config.wait, config.wait_timeout) = (1, MS(50)));
+    for n in 0..40 {
+        console.emit(&format!("work:{}", n % 4), n.to_string()).await;
+    }
+    sink.until_sent(40).await;
+    pair.replica.kill();
+    until("the replica is gone", Duration::from_secs(20), async || {
+        (console.run::<u64>(&["WAIT", "1", "10"]).await == 0).then_some(())
+    })
+    .await;
+    for n in 40..80 {
+        console.emit(&format!("work:{}", n % 4), n.to_string()).await;
+    }
+    tokio::time::sleep(MS(500)).await;
+    assert_eq!(sink.sent().len(), 40, "no replica has their ids");
+    assert!(console.number(&console.keys.next_event_id()).await >= 41, "they are claimed");
+    pair.replica.restart();
+    sink.until_sent(80).await;
+    worker.finish().await;
+    sink.applied();
+    console.until_at_rest().await;
+}
+
+/// A connection breaks between the call and the wait. The next connection has written nothing, so
+/// its own wait would say nothing, if the batch were not written again.
+#[tokio::test]
+async fn a_batch_given_again_over_another_connection_is_waited_for() {
+    let mut pair = Pair::start().await;
+    let console = pair.master.console().await;
+    let sink = Recorder::new();
+    pair.replica.kill();
+    until("the replica is gone", Duration::from_secs(20), async || {
+        (console.run::<u64>(&["WAIT", "1", "10"]).await == 0).then_some(())
+    })
+    .await;
+    let worker = start(&pair.master, "a", &sink, |config| (config.wait, config.wait_timeout) = (1, MS(50)));
+    console.emit("work:1", "1").await;
+    until("it is claimed", Duration::from_secs(20), async || {
+        (console.number(&console.keys.next_event_id()).await >= 1).then_some(())
+    })
+    .await;
+    for _ in 0..20 {
+        let _: u64 = console.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+        tokio::time::sleep(MS(30)).await;
+        assert_eq!(sink.sent().len(), 0, "no replica has its id");
+    }
+    pair.replica.restart();
+    sink.until_sent(1).await;
+    worker.finish().await;
+}
+
+#[tokio::test]
+async fn claims_by_hand_wait_too() {
+    let mut pair = Pair::start().await;
+    let console = pair.master.console().await;
+    let mut config = crate::support::running::config(&pair.master, "a");
+    (config.wait, config.wait_timeout) = (1, MS(50));
+    let mut claims = seriatim::worker::Worker::builder(pair.master.url()).config(config).claims().await.expect("attached");
+    console.emit("work:1", "1").await;
+    claims.next().await.expect("claimed").commit().await.expect("committed");
+    pair.replica.kill();
+    console.emit("work:1", "2").await;
+    assert!(tokio::time::timeout(MS(400), claims.next()).await.is_err(), "no replica has its id");
+    pair.replica.restart();
+    assert_eq!(claims.next().await.expect("claimed").event().payload[..], *b"2");
+    let _ = pair.port;
+}

@@ -1,0 +1,156 @@
+//! TLS to a real redis-server. A server without TLS in its build skips nothing: these tests fail.
+
+use std::process::Command;
+
+use seriatim::control::Control;
+use seriatim::event::Json;
+use seriatim::{EmitError, Emitter, Server};
+
+use crate::certificates::{Authority, Certificate};
+use crate::support::recorder::Recorder;
+use crate::support::running::start_at;
+use crate::support::{Redis, free_port};
+
+/// A redis-server with TLS, and its authority.
+struct Secured {
+    redis: Redis,
+    authority: Authority,
+    port: u16,
+}
+
+impl Secured {
+    fn start(certify: impl FnOnce(&Authority) -> Certificate, clients: &str) -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let (authority, port) = (Authority::new(), free_port());
+        let options = certify(&authority).server_options(port, &authority.file(), clients);
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        Self { redis: Redis::own(&options), authority, port }
+    }
+
+    fn url(&self) -> String {
+        format!("rediss://127.0.0.1:{}", self.port)
+    }
+
+    fn server(&self) -> Server {
+        Server::new(self.url()).ca_file(self.authority.file())
+    }
+}
+
+async fn refused(server: Server) -> String {
+    match Emitter::connect(server).await {
+        Err(error @ EmitError::Connect { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn workers_emitters_and_control_use_a_private_authority() {
+    let secured = Secured::start(|authority| authority.certify("127.0.0.1"), "no");
+    let keys = secured.redis.keys();
+    let emitter = Emitter::builder(secured.server()).keys(keys.clone()).connect().await.expect("connected");
+    let sink = Recorder::new();
+    let worker = start_at(secured.server(), &secured.redis, "a", &sink, |_| {});
+    for n in 0..100 {
+        emitter.emit(format!("work:{}", n % 7), Json::new(n.to_string())).await.expect("emitted");
+    }
+    sink.until_sent(100).await;
+    let control = Control::connect(secured.server()).await.expect("connected").with_keys(keys.clone());
+    assert_eq!(control.stats().await.expect("figures").held.total, 0);
+    worker.finish().await;
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_sent() {
+    let secured = Secured::start(|authority| authority.certify("127.0.0.1"), "yes");
+    let client = secured.authority.certify("client.example");
+    let error = refused(secured.server()).await;
+    assert!(error.contains("cannot connect"), "{error}");
+    Emitter::connect(secured.server().identity_files(&client.certificate, &client.key)).await.expect("connected");
+}
+
+#[tokio::test]
+async fn bad_certificates_are_refused_with_the_reason() {
+    let other = Authority::new();
+    let wrong_host = Secured::start(|authority| authority.certify("elsewhere.example"), "no");
+    let told = refused(wrong_host.server()).await;
+    assert!(told.contains("elsewhere.example"), "{told}");
+    let expired = Secured::start(|authority| authority.certify_until_2020("127.0.0.1"), "no");
+    let told = refused(expired.server()).await;
+    assert!(told.contains("xpired"), "{told}");
+    let unknown = Server::new(wrong_host.url()).ca_file(other.file());
+    let told = refused(unknown).await;
+    assert!(told.contains("UnknownIssuer"), "{told}");
+    // Without a file, only the authorities of the system count.
+    let told = Emitter::connect(wrong_host.url()).await.expect_err("refused").to_string();
+    assert!(told.contains("UnknownIssuer") || told.contains("no certificates of authorities"), "{told}");
+}
+
+#[tokio::test]
+async fn a_plain_server_and_missing_files_are_told() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let port = free_port();
+    let redis = Redis::own(&["--port", &port.to_string()]);
+    let authority = Authority::new();
+    let told = refused(Server::new(format!("rediss://127.0.0.1:{port}")).ca_file(authority.file())).await;
+    assert!(told.contains("cannot connect"), "{told}");
+    let missing = Server::new("rediss://127.0.0.1").ca_file("/does/not/exist.pem");
+    let told = Emitter::connect(missing).await.expect_err("no file").to_string();
+    assert!(told.contains("TLS to Redis is not possible") && told.contains("/does/not/exist.pem"), "{told}");
+    let without_tls = Server::new(redis.url()).ca_file(authority.file());
+    let told = Emitter::connect(without_tls).await.expect_err("no TLS").to_string();
+    assert!(told.contains("rediss://"), "{told}");
+}
+
+/// The password changes under load: the file first, then the server, which also closes all
+/// connections. Nothing is lost, and no process starts again.
+#[tokio::test]
+async fn a_password_file_may_change_under_load() {
+    let secured = Secured::start(|authority| authority.certify("127.0.0.1"), "no");
+    let console = secured.redis.console().await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("password");
+    let change = async |password: &str| {
+        std::fs::write(&file, format!("{password}\n")).expect("written");
+        let _: String = console.run(&["CONFIG", "SET", "requirepass", password]).await;
+        let _: u64 = console.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+    };
+    change("first").await;
+    let server = secured.server().password_file(&file);
+    let emitter = Emitter::builder(&server).keys(secured.redis.keys().clone()).connect().await.expect("connected");
+    let sink = Recorder::new();
+    let worker = start_at(&server, &secured.redis, "a", &sink, |_| {});
+    let (mut acknowledged, mut unknown) = (0, 0);
+    for round in 0..5 {
+        for n in 0..50 {
+            match emitter.emit(format!("work:{}", n % 5), Json::new((round * 50 + n).to_string())).await {
+                Ok(_) => acknowledged += 1,
+                Err(error) if error.is_unknown() => unknown += 1,
+                Err(_) => {}
+            }
+        }
+        change(&format!("next-{round}")).await;
+    }
+    sink.until_sent(acknowledged).await;
+    assert!(acknowledged >= 200, "{acknowledged} acknowledged, {unknown} unknown");
+    worker.finish().await;
+    sink.applied();
+}
+
+#[test]
+fn commands_take_the_options() {
+    let secured = Secured::start(|authority| authority.certify("127.0.0.1"), "yes");
+    let client = secured.authority.certify("client.example");
+    let run = |options: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        command.args(["--redis", &secured.url(), "--redis-ca"]).arg(secured.authority.file());
+        command.args(options).args(["stats"]).output().expect("run")
+    };
+    let (certificate, key) = (client.certificate.display().to_string(), client.key.display().to_string());
+    let told = run(&["--redis-cert", &certificate, "--redis-key", &key]);
+    assert!(told.status.success(), "{told:?}");
+    let told = run(&["--redis-cert", &certificate]);
+    assert_eq!(told.status.code(), Some(2), "{told:?}");
+    let told = run(&["--redis-cert", &certificate, "--redis-key", &certificate]);
+    let text = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(told.status.code() == Some(2) && text.contains("cannot be read"), "{text}");
+}
