@@ -2,13 +2,14 @@
 //! verdict.
 //!
 //!     scripts/torture [--minutes N] [--seed N] [--appendfsync everysec|always|mixed] [--keep DIR]
+//!     scripts/torture --sentinel FAILOVERS [--wait N] [--min-replicas] [--seed N] [--keep DIR]
 //!
 //! The seed determines the schedule before anything starts (`plan`). All connections to Redis go
 //! through a proxy that cuts some of them (`proxy`). At the end all faults and rules are lifted.
 //! Then the queues must drain within a bound, and `check` must be clean. `seriatim verify
 //! --history` judges the history of emits, replies and arrivals (`history`), and the event log is
 //! compared with it (`event_log`). If anything is wrong, the exit code is 1 and the evidence is
-//! kept.
+//! kept. With `--sentinel` the faults are failovers (`sentinel`).
 
 mod blocking;
 #[allow(dead_code, unreachable_pub)]
@@ -22,6 +23,7 @@ mod proxy;
 mod random;
 mod receiver;
 mod rules;
+mod sentinel;
 mod server;
 mod stage;
 mod workers;
@@ -35,11 +37,16 @@ use anyhow::{Context as _, bail, ensure};
 use self::plan::Appendfsync;
 use self::stage::Stage;
 
-const USAGE: &str = "torture --minutes N [--seed N] [--appendfsync everysec|always|mixed] [--workers N] [--keep DIR]";
+const USAGE: &str = "torture --minutes N [--seed N] [--appendfsync everysec|always|mixed] [--workers N] [--keep DIR]; \
+                     torture --sentinel FAILOVERS [--wait N] [--min-replicas] [--seed N] [--workers N] [--keep DIR]";
 
 /// The arguments of the command line.
 struct Args {
     length: Duration,
+    /// Number of failovers; 0: the faults of `plan`.
+    failovers: usize,
+    wait: u32,
+    min_replicas: bool,
     seed: u64,
     appendfsync: Appendfsync,
     workers: usize,
@@ -104,6 +111,11 @@ fn run(args: &Args) -> anyhow::Result<bool> {
 }
 
 async fn torture(args: &Args, dir: &std::path::Path) -> anyhow::Result<bool> {
+    if args.failovers > 0 {
+        let Args { failovers, wait, min_replicas, seed, workers, .. } = *args;
+        println!("torture: seed {seed}, {failovers} failovers, --wait {wait}, min-replicas {min_replicas}, in {}", dir.display());
+        return sentinel::run(&sentinel::Plan { failovers, wait, min_replicas, seed, workers }, dir).await;
+    }
     let plan = plan::schedule(args.seed, args.length, args.appendfsync, args.workers);
     println!("torture: seed {}, {:?}, {} faults, in {}", args.seed, args.length, plan.len(), dir.display());
     let mut stage = Stage::set(dir, args.seed, args.workers, args.appendfsync).await?;
@@ -122,6 +134,9 @@ impl Args {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
         let mut args = Self {
             length: Duration::ZERO,
+            failovers: 0,
+            wait: 2,
+            min_replicas: false,
             seed: now.as_micros() as u64,
             appendfsync: Appendfsync::Mixed,
             workers: 4,
@@ -129,9 +144,15 @@ impl Args {
         };
         let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
         while let Some(option) = words.next() {
+            if option == "--min-replicas" {
+                args.min_replicas = true;
+                continue;
+            }
             let mut value = || words.next().with_context(|| format!("{option} needs a value; {USAGE}"));
             match option.as_str() {
                 "--minutes" => args.length = Duration::from_secs_f64(value()?.parse::<f64>()? * 60.0),
+                "--sentinel" => args.failovers = value()?.parse()?,
+                "--wait" => args.wait = value()?.parse()?,
                 "--seed" => args.seed = value()?.parse()?,
                 "--workers" => args.workers = value()?.parse()?,
                 "--keep" => args.keep = Some(value()?.into()),
@@ -147,6 +168,6 @@ impl Args {
             }
         }
         ensure!(args.workers > 0, "--workers must be at least 1");
-        Ok((args.length > Duration::ZERO).then_some(args))
+        Ok((args.length > Duration::ZERO || args.failovers > 0).then_some(args))
     }
 }

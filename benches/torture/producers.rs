@@ -38,24 +38,36 @@ pub(crate) struct Frontends {
     pub(crate) stop: AtomicBool,
     /// Counter for unique names of emits.
     emits: AtomicU64,
+    /// Number of replicas that an emit waits for; `None` in a run without replicas.
+    wait: Option<u32>,
 }
 
 impl Frontends {
-    pub(crate) fn new(url: String, history: Arc<History>, seed: u64) -> Arc<Self> {
-        Arc::new(Self { url, history, seed, stop: AtomicBool::new(false), emits: AtomicU64::new(0) })
+    pub(crate) fn new(url: String, history: Arc<History>, seed: u64) -> Self {
+        Self { url, history, seed, stop: AtomicBool::new(false), emits: AtomicU64::new(0), wait: None }
+    }
+
+    /// Lets each emit wait for replicas. There is no frontend without the library then, because it
+    /// would have to ask the Sentinels.
+    pub(crate) fn waiting_for(mut self, replicas: u32) -> Self {
+        self.wait = Some(replicas);
+        self
     }
 
     /// Emits until it is stopped.
     pub(crate) async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let mut tasks = JoinSet::new();
         for producer in 0..PRODUCERS {
-            let emitter = Emitter::builder(&self.url).connection_timeout(TIMEOUT).response_timeout(TIMEOUT).connect().await?;
+            let builder = Emitter::builder(&self.url).connection_timeout(TIMEOUT).response_timeout(TIMEOUT);
+            let emitter = builder.wait(self.wait.unwrap_or(0), TIMEOUT).connect().await?;
             for lane in 0..AT_ONCE {
                 let random = Random::new(self.seed.wrapping_add((producer * AT_ONCE + lane) as u64 + 1));
                 tasks.spawn(Arc::clone(&self).lane(emitter.clone(), random));
             }
         }
-        tasks.spawn(Arc::clone(&self).any_language(Random::new(self.seed)));
+        if self.wait.is_none() {
+            tasks.spawn(Arc::clone(&self).any_language(Random::new(self.seed)));
+        }
         while let Some(done) = tasks.join_next().await {
             done?;
         }
@@ -110,7 +122,7 @@ impl Frontends {
         let answer = tokio::time::timeout(patience, emit.send()).await;
         let op = match &answer {
             Ok(Ok(_)) => "ok",
-            Ok(Err(EmitError::Unknown { .. })) | Err(_) => "unknown",
+            Ok(Err(EmitError::Unknown { .. } | EmitError::Unreplicated { .. })) | Err(_) => "unknown",
             Ok(Err(_)) => "failed",
         };
         self.history.done(op, &name);

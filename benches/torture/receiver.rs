@@ -14,6 +14,8 @@ use crate::history::History;
 #[derive(Default)]
 pub(crate) struct Receiver {
     read: HashMap<PathBuf, u64>,
+    /// Number of events received.
+    pub(crate) events: u64,
 }
 
 impl Receiver {
@@ -34,6 +36,7 @@ impl Receiver {
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         for line in bytes[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let envelope = Envelope::parse(line).with_context(|| format!("in {}", path.display()))?;
+            self.events += 1;
             history.came("receive", &envelope.object, envelope.id, envelope.prev, &name_in(envelope.event.get())?);
         }
         *self.read.entry(path).or_default() += whole as u64;

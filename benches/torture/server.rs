@@ -270,7 +270,7 @@ fn spawn(dir: &Path, port: u16, always: bool, clock: &Clock) -> anyhow::Result<C
 }
 
 /// Returns the server in `SERIATIM_REDIS_SERVER`, or else the first one on the PATH.
-fn program() -> anyhow::Result<String> {
+pub(crate) fn program() -> anyhow::Result<String> {
     if let Some(named) = std::env::var("SERIATIM_REDIS_SERVER").ok().filter(|named| !named.is_empty()) {
         return Ok(named);
     }

@@ -30,7 +30,7 @@ const SETTLED: Duration = Duration::from_secs(10);
 const DEPARTED: u64 = 2_000;
 /// Speed of the slow link, bytes per second.
 const SLOW_LINK: u64 = 1_000_000;
-const PROGRAM: &str = env!("CARGO_BIN_EXE_seriatim");
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_seriatim");
 
 /// The parts on which faults act.
 struct Scene {
@@ -73,8 +73,8 @@ impl Stage {
         let harness = dir.join("torture");
         std::fs::copy(std::env::current_exe()?, &harness).context("cannot copy the harness")?;
         depart(&server).await?;
-        let workers = Workers::start(worker_count, dir, &url, &program, &harness)?;
-        let frontends = Frontends::new(url, Arc::clone(&history), seed);
+        let workers = Workers::start(worker_count, dir, &url, &program, Some(&harness), &[])?;
+        let frontends = Arc::new(Frontends::new(url, Arc::clone(&history), seed));
         let event_log = Arc::new(tokio::sync::Mutex::new(EventLog::default()));
         let scene = Arc::new(Scene {
             history: Arc::clone(&history),

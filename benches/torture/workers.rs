@@ -34,8 +34,10 @@ pub(crate) struct Workers {
     dir: PathBuf,
     url: String,
     program: PathBuf,
-    /// This program, for the worker with a handler.
-    harness: PathBuf,
+    /// This program, for the worker with a handler; `None` if there is no such worker.
+    harness: Option<PathBuf>,
+    /// Further options of the program.
+    options: Vec<String>,
     children: Vec<Mutex<Child>>,
     /// Outputs of each worker; the last one is in use.
     outputs: Vec<StdMutex<Vec<PathBuf>>>,
@@ -47,12 +49,20 @@ pub(crate) struct Workers {
 
 impl Workers {
     /// Starts `count` workers.
-    pub(crate) fn start(count: usize, dir: &Path, url: &str, program: &Path, harness: &Path) -> anyhow::Result<Arc<Self>> {
+    pub(crate) fn start(
+        count: usize,
+        dir: &Path,
+        url: &str,
+        program: &Path,
+        harness: Option<&Path>,
+        options: &[&str],
+    ) -> anyhow::Result<Arc<Self>> {
         let mut workers = Self {
             dir: dir.to_owned(),
             url: url.to_owned(),
             program: program.to_owned(),
-            harness: harness.to_owned(),
+            harness: harness.map(Path::to_owned),
+            options: options.iter().map(|option| (*option).to_owned()).collect(),
             children: Vec::new(),
             outputs: (0..count).map(|worker| StdMutex::new(vec![Self::output(dir, worker, 0)])).collect(),
             starts: AtomicUsize::new(0),
@@ -83,8 +93,10 @@ impl Workers {
         let slots = SLOTS[start % SLOTS.len()];
         let log = std::fs::OpenOptions::new().create(true).append(true).open(Self::log(&self.dir, worker))?;
         let name = format!("torture-{worker}");
-        let mut command = if worker == BLOCKING {
-            let mut command = Command::new(&self.harness);
+        let mut command = if worker == BLOCKING
+            && let Some(harness) = &self.harness
+        {
+            let mut command = Command::new(harness);
             command.args([blocking::WORD, &name, &self.url]).arg(output).arg(slots).arg(self.request());
             // Alternates between one thread that runs everything and several threads.
             command.args([takeover, start.is_multiple_of(2)].map(|yes| yes.to_string()));
@@ -98,6 +110,7 @@ impl Workers {
                 .args(["--lease", &format!("{}ms", LEASE.as_millis()), "--grace", "2s", "--retry", RETRY])
                 .args(["--concurrency", slots, "--batch", "16", "--turn-max", "64"])
                 .args(["--event-log", "--event-log-keep", &LOG_KEEP.to_string()])
+                .args(&self.options)
                 .args(takeover.then_some("--takeover"));
             command
         };
