@@ -16,6 +16,7 @@ mod words;
 mod check;
 mod explore;
 mod guards;
+mod masters;
 mod plain;
 mod scenarios;
 mod walk;
