@@ -166,6 +166,17 @@ impl Route {
         matches!(self.0.place, Place::Sentinels(_)) || self.scheme() == "rediss" || self.0.password_file.is_some()
     }
 
+    /// Returns whether the address is on this machine.
+    pub fn is_local(&self) -> bool {
+        match &self.0.place {
+            Place::Address(ConnectionAddr::Tcp(host, _)) => {
+                host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+            }
+            Place::Address(_) => true,
+            Place::Sentinels(_) => false,
+        }
+    }
+
     /// Returns the scheme of URLs of single servers.
     pub fn scheme(&self) -> &'static str {
         #[cfg(feature = "tls")]

@@ -17,6 +17,7 @@
 //! - [`actions`](mod@actions): records of the actions of operators
 //! - [`log`](mod@log): the log of events, in the order of finalizing
 //! - [`forget`](mod@forget): deletes the last ids of idle objects
+//! - [`doctor`](mod@doctor): whether a Redis fits
 //! - `server` (private): settings of Redis that break the promise
 //! - `names`, `scan` and `reply` (private): walks over the registered names and the key space, and
 //!   parsers of replies
@@ -34,6 +35,7 @@ pub mod check;
 mod connection;
 pub mod dead;
 pub mod depth;
+pub mod doctor;
 pub mod ended;
 mod error;
 pub mod forget;
@@ -53,6 +55,7 @@ pub use self::actions::{Action, ActionPage};
 pub use self::check::CheckReport;
 pub use self::dead::{DeadLetter, DeadPage, Settle, Settled};
 pub use self::depth::Depth;
+pub use self::doctor::{Finding, Verdict};
 pub use self::ended::Ended;
 pub use self::error::ControlError;
 pub use self::forget::Forgot;

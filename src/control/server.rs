@@ -1,6 +1,7 @@
-//! Warns of Redis settings that break the promise, and names the remedy. Only reads settings.
+//! Settings of Redis that break the promise, and the remedy. Only reads settings.
 
 use redis::RedisError;
+use redis::aio::ConnectionLike;
 
 use super::{Control, ControlError};
 
@@ -11,8 +12,8 @@ const UNSAVED_SECONDS: u64 = 2 * 60 * 60;
 
 impl Control {
     /// Returns warnings about the server, one sentence each: an evicting `maxmemory-policy`, no
-    /// persistence, a version older than 7.0. Empty if the user may not use `INFO`, or the server
-    /// has renamed it.
+    /// persistence, a version older than 7.0, replicas without `min-replicas-to-write`. Empty if
+    /// the user may not use `INFO`, or the server has renamed it.
     ///
     /// If the append-only file is off, reads the save points with `CONFIG GET save`. A user without
     /// that right is warned only if the server has had no snapshot for two hours. Only reads; may
@@ -21,63 +22,106 @@ impl Control {
     /// # Errors
     /// [`ControlError::Redis`] if the connection failed.
     pub async fn warnings(&self) -> Result<Vec<String>, ControlError> {
-        let mut conn = self.connection();
-        let info: Result<String, RedisError> = redis::cmd("INFO").query_async(&mut conn).await;
-        let info = match info {
-            Ok(info) => info,
-            Err(error) if error.code().is_some() => return Ok(Vec::new()),
-            Err(error) => return Err(ControlError::redis("INFO")(error)),
-        };
-        let mut saves = None;
-        if field(&info, "aof_enabled") == Some("0") {
-            let mut ask = redis::cmd("CONFIG");
-            let points: Result<Vec<String>, RedisError> = ask.arg(&["GET", "save"]).query_async(&mut conn).await;
-            saves = points.ok().and_then(|pair| pair.into_iter().nth(1));
-        }
-        Ok(found(&info, saves.as_deref()))
+        Ok(read(&mut self.connection()).await?.map_or_else(Vec::new, |info| info.warnings()))
     }
 }
 
-/// Returns the warnings for these fields. `saves`: the save points, if they may be read.
-fn found(info: &str, saves: Option<&str>) -> Vec<String> {
-    let mut warnings = Vec::new();
-    let version = field(info, "redis_version").unwrap_or_default();
-    let mut parts = version.split('.').map_while(|part| part.parse::<u32>().ok());
-    if let (Some(major), Some(minor)) = (parts.next(), parts.next())
-        && (major, minor) < VERSION_MIN
-    {
-        warnings.push(format!("Redis is version {version}, older than 7.0: the scripts need 7.0 or Valkey; upgrade it"));
-    }
-    if let Some(policy) = field(info, "maxmemory_policy")
-        && policy != "noeviction"
-    {
-        let harm = "at maxmemory, Redis deletes events, ids or leases";
-        warnings.push(format!("maxmemory-policy is {policy}: {harm}; run CONFIG SET maxmemory-policy noeviction"));
-    }
-    let number = |name| field(info, name).and_then(|value| value.parse::<u64>().ok());
-    let is_unsaved = match saves {
-        Some(points) => points.trim().is_empty(),
-        None => {
-            number("rdb_saves") == Some(0)
-                && number("rdb_changes_since_last_save") > Some(0)
-                && number("uptime_in_seconds") > Some(UNSAVED_SECONDS)
-        }
+/// The settings of a server.
+pub(super) struct Info {
+    text: String,
+    /// The save points, if they may be read.
+    saves: Option<String>,
+}
+
+/// Reads the settings. Returns `None` if the user may not.
+pub(super) async fn read(conn: &mut impl ConnectionLike) -> Result<Option<Info>, ControlError> {
+    let text: Result<String, RedisError> = redis::cmd("INFO").query_async(conn).await;
+    let text = match text {
+        Ok(text) => text,
+        Err(error) if error.code().is_some() => return Ok(None),
+        Err(error) => return Err(ControlError::redis("INFO")(error)),
     };
-    if field(info, "aof_enabled") == Some("0") && is_unsaved {
-        let harm = "a restart of Redis loses every queued event";
-        warnings.push(format!("persistence is off (no append-only file, no save points): {harm}; run CONFIG SET appendonly yes"));
+    let mut info = Info { text, saves: None };
+    if info.field("aof_enabled") == Some("0") {
+        let mut ask = redis::cmd("CONFIG");
+        let points: Result<Vec<String>, RedisError> = ask.arg(&["GET", "save"]).query_async(conn).await;
+        info.saves = points.ok().and_then(|pair| pair.into_iter().nth(1));
     }
-    warnings
+    Ok(Some(info))
 }
 
-/// Returns the value of a field of `INFO`.
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+impl Info {
+    fn warnings(&self) -> Vec<String> {
+        [self.too_old(), self.evicts(), self.forgets(), self.accepts_alone()].into_iter().flatten().collect()
+    }
+
+    /// Returns the warning of a version that is too old.
+    pub(super) fn too_old(&self) -> Option<String> {
+        let version = self.field("redis_version").unwrap_or_default();
+        let mut parts = version.split('.').map_while(|part| part.parse::<u32>().ok());
+        let found = (parts.next()?, parts.next()?);
+        (found < VERSION_MIN)
+            .then(|| format!("Redis is version {version}, older than 7.0: the scripts need 7.0 or Valkey; upgrade it"))
+    }
+
+    /// Returns the warning of a server that deletes keys when its memory is full.
+    pub(super) fn evicts(&self) -> Option<String> {
+        let policy = self.field("maxmemory_policy").filter(|policy| *policy != "noeviction")?;
+        let harm = "at maxmemory, Redis deletes events, ids or leases";
+        Some(format!("maxmemory-policy is {policy}: {harm}; run CONFIG SET maxmemory-policy noeviction"))
+    }
+
+    /// Returns the warning of a server without persistence.
+    pub(super) fn forgets(&self) -> Option<String> {
+        let is_unsaved = match &self.saves {
+            Some(points) => points.trim().is_empty(),
+            None => {
+                self.number("rdb_saves") == Some(0)
+                    && self.number("rdb_changes_since_last_save") > Some(0)
+                    && self.number("uptime_in_seconds") > Some(UNSAVED_SECONDS)
+            }
+        };
+        let harm = "a restart of Redis loses every queued event";
+        (self.field("aof_enabled") == Some("0") && is_unsaved)
+            .then(|| format!("persistence is off (no append-only file, no save points): {harm}; run CONFIG SET appendonly yes"))
+    }
+
+    /// Returns the warning of a master with replicas that accepts writes without them.
+    pub(super) fn accepts_alone(&self) -> Option<String> {
+        // INFO has this field only if both settings are above 0.
+        let is_set = self.field("min_slaves_good_slaves").is_some();
+        let replicas = self.number("connected_slaves").filter(|replicas| *replicas > 0 && !is_set)?;
+        let harm = "after a failover, the old master goes on to accept events that are lost";
+        Some(format!(
+            "min-replicas-to-write is 0, with {replicas} replicas: {harm}; run CONFIG SET min-replicas-to-write 1 and CONFIG SET \
+             min-replicas-max-lag 2"
+        ))
+    }
+
+    /// Returns the error of a server that cannot write to its disk.
+    pub(super) fn failed_to_write(&self) -> Option<String> {
+        let fields = ["aof_last_write_status", "rdb_last_bgsave_status", "aof_last_bgrewrite_status"];
+        let failed = fields.into_iter().find(|name| self.field(name) == Some("err"))?;
+        Some(format!("{failed} is err: look at the disk and the log of Redis"))
+    }
+
+    /// Returns the value of a field of `INFO`.
+    pub(super) fn field(&self, name: &str) -> Option<&str> {
+        self.text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+
+    pub(super) fn number(&self, name: &str) -> Option<u64> {
+        self.field(name)?.parse().ok()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn found(text: &str, saves: Option<&str>) -> Vec<String> {
+        Info { text: text.to_owned(), saves: saves.map(str::to_owned) }.warnings()
+    }
 
     const SOUND: &str = "redis_version:7.0.15\r\nuptime_in_seconds:90000\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\nrdb_saves:0\r\n\
                          rdb_changes_since_last_save:5\r\n";
@@ -92,6 +136,7 @@ mod tests {
             ("noeviction", "volatile-ttl", None, "maxmemory-policy is volatile-ttl"),
             ("aof_enabled:1", "aof_enabled:0", Some(""), "persistence is off"),
             ("aof_enabled:1", "aof_enabled:0", None, "persistence is off"),
+            ("aof_enabled:1", "aof_enabled:1\r\nconnected_slaves:2", None, "min-replicas-to-write is 0, with 2 replicas"),
         ] {
             let warnings = found(&SOUND.replace(from, to), saves);
             assert!(warnings.len() == 1 && warnings[0].starts_with(begin), "{to}: {warnings:?}");
@@ -100,6 +145,7 @@ mod tests {
             ("redis_version:7.0.15", "redis_version:7.2.4\r\nvalkey_version:9.1.2", None),
             ("redis_version:7.0.15", "redis_version:10.0.0", None),
             ("aof_enabled:1", "aof_enabled:0", Some("3600 1 300 100")),
+            ("aof_enabled:1", "aof_enabled:1\r\nconnected_slaves:2\r\nmin_slaves_good_slaves:2", None),
             ("aof_enabled:1\r\nrdb_saves:0", "aof_enabled:0\r\nrdb_saves:1", None),
         ] {
             assert_eq!(found(&SOUND.replace(from, to), saves), Vec::<String>::new(), "{to}");

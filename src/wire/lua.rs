@@ -90,6 +90,7 @@ manifest! {
         DETACH: ALLOW_OOM "detach" [fence hold ids lease names registry slots tag time worker];
         ADOPT: ALLOW_OOM "adopt" [clock hold ids lease names registry rules slots tag time worker];
         CONNECT: ALLOW_OOM "connect" [ids jump rights time];
+        DOCTOR: NO_WRITES "doctor" [rights];
         HANDLED: ALLOW_OOM "handled" [emits fence ids lease registry tag worker];
         HANDLED_EMITS: DENY_OOM "handled" [emits fence ids lease registry tag worker];
     }

@@ -6,7 +6,7 @@
 //! call, the step has happened or has not. The header of each script describes both cases.
 //!
 //! - `lua`: the text of every script
-//! - `advance`, `attach`, `renew`, `detach`, `adopt`, `connect`, `handled`, `forget`, `position`:
+//! - `advance`, `attach`, `renew`, `detach`, `adopt`, `connect`, `doctor`, `handled`, `forget`, `position`:
 //!   one script each, with its arguments and its reply
 //! - [`operator`]: the scripts of operators, one file each
 //! - [`values`]: the values that Redis stores as one text, one file each
@@ -19,6 +19,7 @@ mod advance;
 mod attach;
 mod connect;
 mod detach;
+mod doctor;
 mod error;
 mod forget;
 mod handled;
@@ -37,6 +38,7 @@ pub use advance::{Advance, Advanced, BatchReply, BatchResult, Bounds, ClaimFirst
 pub use attach::{Attach, Attached, attach};
 pub use connect::{Connected, Seen, connect};
 pub use detach::{Detached, detach};
+pub use doctor::missing_right;
 pub use error::ScriptError;
 pub use forget::{Forgot, OBJECTS_MAX, forget};
 pub use handled::{Finished, Handled, SlotBatch, handled};

@@ -5,6 +5,7 @@ mod certificates;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod doctor;
 mod other_servers;
 mod replicas;
 mod tls;

@@ -138,7 +138,7 @@ async fn claims_by_hand_wait_too() {
     let console = pair.master.console().await;
     let mut config = crate::support::running::config(&pair.master, "a");
     (config.wait, config.wait_timeout) = (1, MS(50));
-    let mut claims = seriatim::worker::Worker::builder(pair.master.url()).config(config).claims().await.expect("attached");
+    let claims = seriatim::worker::Worker::builder(pair.master.url()).config(config).claims().await.expect("attached");
     console.emit("work:1", "1").await;
     claims.next().await.expect("claimed").commit().await.expect("committed");
     pair.replica.kill();

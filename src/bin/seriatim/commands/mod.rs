@@ -6,6 +6,7 @@
 pub(crate) mod actions;
 pub(crate) mod check;
 pub(crate) mod dead;
+pub(crate) mod doctor;
 pub(crate) mod emit;
 pub(crate) mod forget;
 pub(crate) mod held;
@@ -47,6 +48,7 @@ commands! {
     Emit(emit::Args) => emit::run;
     Verify(verify::Args) => verify::run;
     Check(check::Args) => check::run;
+    Doctor(doctor::Args) => doctor::run;
     Stats(stats::Args) => stats::run;
     Inspect(inspect::Args) => inspect::run;
     Dead(dead::Args) => dead::run;

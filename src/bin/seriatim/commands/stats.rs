@@ -39,19 +39,26 @@ struct Json<'a> {
     stats: &'a Stats,
     #[serde(skip_serializing_if = "Option::is_none")]
     depth: Option<&'a Depth>,
+    /// Settings of Redis that break the promise.
+    warnings: &'a [String],
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let control = global.control().await?;
     let stats = control.stats().await.map_err(shown::failure)?;
+    let warnings = control.warnings().await.unwrap_or_default();
     let mut queues = None;
     if args.scan {
         queues = Some(control.depth(usize::from(args.top)).await.map_err(shown::failure)?);
     }
     let text = if args.json {
-        serde_json::to_string(&Json { stats: &stats, depth: queues.as_ref() })? + "\n"
+        serde_json::to_string(&Json { stats: &stats, depth: queues.as_ref(), warnings: &warnings })? + "\n"
     } else {
-        tables(&stats, queues.as_ref(), usize::from(args.top))?
+        let mut out = tables(&stats, queues.as_ref(), usize::from(args.top))?;
+        for warning in &warnings {
+            writeln!(out, "warning       {warning}")?;
+        }
+        out
     };
     shown::print(&text)?;
     Ok(Exit::Done)

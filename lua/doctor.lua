@@ -1,0 +1,14 @@
+-- doctor: whether the Redis user has the rights of a worker.
+--
+-- Purpose   Finds a missing right before a worker is started. Writes nothing.
+-- Keys      KEYS[1] seriatim.meta (not read: it tells a cluster which node runs the call)
+-- Arguments prefix
+-- Replies   {'ok'} | {'denied', command}
+-- Keeps     writes nothing
+-- Cost      O(1)
+-- Uses: rights.missing
+local denied = M.rights.missing()
+if denied then
+  return { 'denied', denied }
+end
+return { 'ok' }

@@ -1,0 +1,91 @@
+//! `seriatim doctor`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use seriatim::control::{Finding, Verdict};
+use seriatim::sink::Spec;
+
+use crate::console::exit::Exit;
+use crate::console::global::Global;
+use crate::console::shown;
+
+/// Examine whether this Redis fits, and whether the sink can be used
+///
+/// Looks at the version, the memory policy, persistence, replicas, the clock, the connection and
+/// the rights of the user, and says what to change. Writes nothing to Redis. The exit code is 0 if
+/// nothing is wrong, and 1 if something is; a warning alone does not count.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Also examine this sink of a worker: stdout, file:PATH or null
+    #[arg(long, value_name = "SINK")]
+    sink: Option<Spec>,
+    /// Print one JSON object instead of lines
+    #[arg(long)]
+    json: bool,
+}
+
+/// One line of the result.
+#[derive(serde::Serialize)]
+struct Line {
+    what: String,
+    verdict: Verdict,
+    told: String,
+}
+
+impl From<Finding> for Line {
+    fn from(Finding { what, verdict, told, .. }: Finding) -> Self {
+        Self { what: what.to_owned(), verdict, told }
+    }
+}
+
+pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
+    let route = global.route()?;
+    let control = global.control().await?;
+    let mut lines: Vec<Line> = control.examine().await.map_err(shown::failure)?.into_iter().map(Line::from).collect();
+    let (verdict, told) = match route.scheme() {
+        "rediss" => (Verdict::Good, "TLS, with a verified certificate"),
+        _ if route.is_local() => (Verdict::Good, "this machine, without TLS"),
+        _ => (Verdict::Warning, "no TLS: others on the way can read and change everything; use rediss://"),
+    };
+    lines.push(Line { what: "connection".to_owned(), verdict, told: told.to_owned() });
+    if let Some(Spec::File(path)) = &args.sink {
+        let (verdict, told) = match writable(path) {
+            Ok(told) => (Verdict::Good, told),
+            Err(error) => (Verdict::Wrong, format!("{} cannot be written: {error}", path.display())),
+        };
+        lines.push(Line { what: "sink".to_owned(), verdict, told });
+    }
+    let is_wrong = lines.iter().any(|line| line.verdict == Verdict::Wrong);
+    let text = match args.json {
+        true => serde_json::json!({ "findings": lines, "fits": !is_wrong }).to_string() + "\n",
+        false => print(&lines)?,
+    };
+    shown::print(&text)?;
+    Ok(if is_wrong { Exit::Broken } else { Exit::Done })
+}
+
+/// Tries to write the file, without changing it, or to make one beside it.
+fn writable(path: &Path) -> std::io::Result<String> {
+    if path.exists() {
+        std::fs::OpenOptions::new().append(true).open(path)?;
+        return Ok(format!("{} can be written", path.display()));
+    }
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    tempfile::tempfile_in(dir)?;
+    Ok(format!("{} can be made", path.display()))
+}
+
+fn print(lines: &[Line]) -> anyhow::Result<String> {
+    let mut out = String::new();
+    for Line { what, verdict, told } in lines {
+        let word = match verdict {
+            Verdict::Good => "ok",
+            Verdict::Warning => "warning",
+            Verdict::Wrong => "WRONG",
+            Verdict::Unknown => "unknown",
+        };
+        writeln!(out, "{word:<8} {what:<12} {told}")?;
+    }
+    Ok(out)
+}

@@ -1,0 +1,165 @@
+//! Whether a Redis fits: its version, settings, replicas and clock, and the rights of the user.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use redis::RedisError;
+use serde::Serialize;
+
+use super::server::{self, Info};
+use super::{Control, ControlError};
+use crate::connection::errors::told;
+use crate::wire;
+
+/// The largest difference between the clocks of Redis and of this process without a warning.
+const CLOCK_MAX: Duration = Duration::from_secs(1);
+/// The longest round trip without a warning.
+const ROUND_TRIP_MAX: Duration = Duration::from_millis(20);
+/// Number of round trips measured.
+const ROUND_TRIPS: usize = 5;
+
+/// The result of one examination.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Finding {
+    /// What was examined, in one word or two.
+    pub what: &'static str,
+    /// How it is.
+    pub verdict: Verdict,
+    /// What was found, and what to do.
+    pub told: String,
+}
+
+/// How one thing is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It fits.
+    Good,
+    /// It works, but another setting is advised.
+    Warning,
+    /// It breaks a guarantee, or does not work.
+    Wrong,
+    /// It could not be examined.
+    Unknown,
+}
+
+impl Finding {
+    fn new(what: &'static str, verdict: Verdict, told: impl Into<String>) -> Self {
+        Self { what, verdict, told: told.into() }
+    }
+}
+
+impl Control {
+    /// Examines the server and the rights of the user. Only reads; may be called again.
+    ///
+    /// # Errors
+    /// [`ControlError::Redis`] if the connection failed.
+    pub async fn examine(&self) -> Result<Vec<Finding>, ControlError> {
+        let mut findings = Vec::new();
+        let mut conn = self.connection();
+        match server::read(&mut conn).await? {
+            Some(info) => findings.extend(of_info(&info)),
+            None => findings.push(Finding::new("settings", Verdict::Unknown, "INFO is not allowed: grant +info")),
+        }
+        findings.push(match wire::missing_right(&mut conn, &self.keys).await {
+            Ok(None) => Finding::new("rights", Verdict::Good, "the user has all rights of a worker"),
+            Ok(Some(command)) => Finding::new(
+                "rights",
+                Verdict::Wrong,
+                format!("a worker needs {command}: docs/protocol.md, \"Permissions\", lists all rights"),
+            ),
+            Err(error) => Finding::new("rights", Verdict::Wrong, format!("no script can run: {error}")),
+        });
+        let mut trips = Vec::new();
+        let mut clock = None;
+        for _ in 0..ROUND_TRIPS {
+            let began = (Instant::now(), SystemTime::now());
+            let time: Result<(u64, u64), RedisError> = redis::cmd("TIME").query_async(&mut conn).await;
+            match time {
+                Ok((seconds, us)) => clock = Some(offset(Duration::new(seconds, us as u32 * 1000), began.1, began.0.elapsed())),
+                Err(error) if error.code().is_some() => {
+                    findings.push(Finding::new("clock", Verdict::Unknown, told(&error)));
+                    break;
+                }
+                Err(error) => return Err(ControlError::redis("TIME")(error)),
+            }
+            trips.push(began.0.elapsed());
+        }
+        findings.extend(clock.map(of_clock));
+        trips.sort_unstable();
+        findings.extend(trips.get(trips.len() / 2).map(|trip| of_round_trip(*trip)));
+        Ok(findings)
+    }
+}
+
+/// Returns the difference between the clock of Redis and that of this process, at the middle of a
+/// round trip.
+fn offset(redis: Duration, began: SystemTime, took: Duration) -> Duration {
+    let here = began.duration_since(UNIX_EPOCH).unwrap_or_default() + took / 2;
+    redis.abs_diff(here)
+}
+
+fn of_clock(offset: Duration) -> Finding {
+    let told = format!("differs by {offset:.1?} from the one here");
+    match offset <= CLOCK_MAX {
+        true => Finding::new("clock", Verdict::Good, told),
+        false => Finding::new("clock", Verdict::Warning, format!("{told}: set both by NTP; due times are those of Redis")),
+    }
+}
+
+fn of_round_trip(trip: Duration) -> Finding {
+    match trip <= ROUND_TRIP_MAX {
+        true => Finding::new("round trip", Verdict::Good, format!("{trip:.1?}")),
+        false => Finding::new(
+            "round trip",
+            Verdict::Warning,
+            format!("{trip:.1?}: put the process nearer to Redis; an event takes two"),
+        ),
+    }
+}
+
+/// Returns what the settings of the server mean.
+fn of_info(info: &Info) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let product = info.field("server_name").unwrap_or("redis");
+    let version = info.field("valkey_version").or(info.field("redis_version")).unwrap_or("of an unknown version");
+    let old = info.too_old();
+    let about = old.unwrap_or_else(|| format!("{product} {version}"));
+    findings.push(Finding::new("version", if info.too_old().is_some() { Verdict::Wrong } else { Verdict::Good }, about));
+    findings.push(match info.field("role") {
+        Some("slave") => {
+            let address = info.field("master_host").zip(info.field("master_port"));
+            let master = address.map_or_else(|| "its master".to_owned(), |(host, port)| format!("its master, {host}:{port}"));
+            Finding::new("role", Verdict::Wrong, format!("this is a replica: use the URL of {master}"))
+        }
+        _ => Finding::new("role", Verdict::Good, "master"),
+    });
+    if info.field("cluster_enabled") == Some("1") {
+        let told = "this is a Redis Cluster: use --namespace, and the URL of the node that owns it; a failover needs a new URL";
+        findings.push(Finding::new("cluster", Verdict::Warning, told));
+    }
+    let policy = info.field("maxmemory_policy").unwrap_or("noeviction");
+    findings.push(match info.evicts() {
+        Some(told) => Finding::new("memory", Verdict::Wrong, told),
+        None => Finding::new("memory", Verdict::Good, format!("maxmemory-policy {policy}")),
+    });
+    findings.push(match info.forgets() {
+        Some(told) => Finding::new("persistence", Verdict::Wrong, told),
+        None if info.field("aof_enabled") == Some("1") => Finding::new("persistence", Verdict::Good, "append-only file"),
+        None => {
+            Finding::new("persistence", Verdict::Warning, "snapshots only: a crash loses minutes; run CONFIG SET appendonly yes")
+        }
+    });
+    if let Some(error) = info.failed_to_write() {
+        findings.push(Finding::new("disk", Verdict::Wrong, error));
+    }
+    let replicas = info.number("connected_slaves").unwrap_or(0);
+    findings.push(match info.accepts_alone() {
+        Some(told) => Finding::new("replicas", Verdict::Warning, told),
+        None if replicas == 0 => {
+            Finding::new("replicas", Verdict::Warning, "none: if this machine is lost, its events are; docs/failover.md")
+        }
+        None => Finding::new("replicas", Verdict::Good, format!("{replicas} attached")),
+    });
+    findings
+}
