@@ -46,7 +46,12 @@ struct Inner {
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
     met: Mutex<Met>,
+    /// The last time at which a connection in use had the Sentinels asked.
+    asked: Mutex<Option<Instant>>,
 }
+
+/// The interval at which a connection in use has the Sentinels asked.
+const ASK_EVERY: Duration = Duration::from_secs(5);
 
 /// What the process has learnt of masters from Sentinels.
 #[derive(Default)]
@@ -91,6 +96,7 @@ impl Route {
             #[cfg(feature = "tls")]
             tls: with_tls.then(|| Tls::new(server)).transpose().map_err(RouteError::Tls)?,
             met: Mutex::default(),
+            asked: Mutex::default(),
         })))
     }
 
@@ -158,6 +164,22 @@ impl Route {
         match &self.0.place {
             Place::Sentinels(sentinels) => self.ask(sentinels).await.map(|_| ()),
             Place::Address(_) => Ok(()),
+        }
+    }
+
+    /// Asks the Sentinels in the background, if there are any, at most every 5 s. For connections
+    /// without a lease: an idle one asks nobody.
+    pub fn ask_while_used(&self) {
+        if !matches!(self.0.place, Place::Sentinels(_)) {
+            return;
+        }
+        let mut asked = self.0.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if asked.is_none_or(|at| now - at >= ASK_EVERY) {
+            *asked = Some(now);
+            let route = self.clone();
+            // If no majority replies, the connection stays.
+            tokio::spawn(async move { drop(route.ask_again().await) });
         }
     }
 

@@ -154,6 +154,7 @@ impl Own {
     /// Returns the connection, or makes a new one if there is none or the last one is gone.
     async fn live(&self) -> RedisResult<Live> {
         if let Some(live) = self.usable() {
+            self.route.ask_while_used();
             return Ok(live);
         }
         let seen = self.attempts.load(Ordering::Acquire);
