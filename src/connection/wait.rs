@@ -4,6 +4,7 @@
 //! connection that has written nothing it replies at once, and says nothing about earlier writes.
 
 use std::fmt;
+use std::io;
 use std::time::Duration;
 
 use redis::aio::ConnectionLike;
@@ -53,6 +54,22 @@ impl Wait {
             redis::cmd("WAITAOF").arg(1).arg(self.replicas).arg(ms).take()
         } else {
             redis::cmd("WAIT").arg(self.replicas).arg(ms).take()
+        }
+    }
+
+    /// Checks that the server can wait like this.
+    ///
+    /// # Errors
+    /// The server does not know the command, the user may not use it, or the server has no
+    /// append-only file.
+    pub async fn check(&self, conn: &mut impl ConnectionLike) -> RedisResult<()> {
+        let soon = Self { replicas: 0, timeout: Duration::from_millis(1), local: self.local };
+        match soon.cmd().exec_async(conn).await {
+            Err(error) if self.local && error.to_string().contains("unknown command") => {
+                let text = "the server has no WAITAOF: --wait-local needs Redis 7.2 or newer, or Valkey";
+                Err(io::Error::new(io::ErrorKind::InvalidInput, text).into())
+            }
+            done => done,
         }
     }
 

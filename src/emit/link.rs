@@ -200,6 +200,9 @@ impl Own {
         let (protocol, patience) = (ProtocolVersion::RESP3, self.response_timeout);
         let mut connection = self.route.open(protocol, config, self.connection_timeout, patience).await?;
         must_accept_writes(&mut connection, &self.route.address(), self.route.scheme()).await?;
+        if let Some(wait) = &self.wait {
+            wait.check(&mut connection).await?;
+        }
         let wire = Wire::new(connection, self.wait);
         let gate = Gate::open(wire.clone(), Arc::clone(&gone), self.wait.is_some());
         Ok(Live { wire, gate, gone })

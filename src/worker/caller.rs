@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::config::WorkerConfig;
 use super::connect::Redis;
 use super::lease::{Lost, Session};
@@ -127,14 +129,11 @@ pub(crate) async fn until_replicated(redis: &Redis, conn: &mut PatientConnection
         return Ok(());
     }
     conn.set_block(wait.timeout().max(conn.block()));
-    loop {
-        match around!("wait", wait.run(conn)).await? {
-            Ok(()) => return Ok(()),
-            Err(too_few) => {
-                redis.outage().failed(conn.made_at(), &format!("too few replicas, so nothing is delivered: {too_few}"))
-            }
-        }
+    while let Err(too_few) = around!("wait", wait.run(conn)).await? {
+        redis.outage().failed(Instant::now(), &format!("too few replicas, so nothing is delivered: {too_few}"));
     }
+    redis.outage().answered(Instant::now());
+    Ok(())
 }
 
 /// Returns the number of free slots that the next call may name. The call before named `named`

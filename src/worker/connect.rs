@@ -363,6 +363,9 @@ impl Manager {
     async fn first_script(&self, conn: &mut PatientConnection) -> Result<(), Unopened> {
         let (keys, memory) = (&self.keys, &self.memory);
         let seen = Seen { highest: memory.highest.load(Ordering::Relaxed), first_id: self.first_id, event_log: self.event_log };
+        if let Some(wait) = &self.wait {
+            wait.check(conn).await?;
+        }
         let replication = replication(conn).await?;
         let differs = memory.met(&replication)?;
         if differs {

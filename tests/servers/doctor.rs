@@ -89,7 +89,7 @@ fn the_sink_and_the_connection_are_examined() {
     let port = free_port();
     let options = authority.certify("127.0.0.1").server_options(port, &authority.file(), "no");
     let options: Vec<&str> = options.iter().map(String::as_str).chain(["--appendonly", "yes"]).collect();
-    let redis = Redis::own(&options);
+    let redis = Redis::with_tls(&options);
     let (ca, url) = (authority.file().display().to_string(), format!("rediss://127.0.0.1:{port}"));
     let (_, verdict, told) = found(&redis, &url, "connection", &["--redis-ca", &ca]);
     assert!(verdict == "good" && told.contains("TLS"), "{told}");

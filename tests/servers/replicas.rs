@@ -132,6 +132,36 @@ async fn a_batch_given_again_over_another_connection_is_waited_for() {
     worker.finish().await;
 }
 
+/// On a server with `WAITAOF`, emits and batches wait for disks. A server without it is told at the
+/// first connection.
+#[tokio::test]
+async fn disks_are_waited_for_where_the_server_can() {
+    let options = ["--appendonly", "yes", "--appendfsync", "always"];
+    let redis = Redis::own(&options);
+    let console = redis.console().await;
+    let knows: Vec<redis::Value> = console.run(&["COMMAND", "INFO", "WAITAOF"]).await;
+    let builder = || Emitter::builder(redis.url()).keys(redis.keys().clone()).wait_local(true);
+    if matches!(knows.first(), None | Some(redis::Value::Nil)) {
+        let told = builder().connect().await.expect_err("no WAITAOF").to_string();
+        assert!(told.contains("needs Redis 7.2"), "{told}");
+        let mut config = crate::support::running::config(&redis, "a");
+        config.wait_local = true;
+        let worker =
+            seriatim::worker::Worker::builder(redis.url()).config(config).sink(Recorder::new()).build().expect("settings");
+        let told = worker.run(seriatim::worker::Shutdown::new()).await.expect_err("no WAITAOF").to_string();
+        assert!(told.contains("needs Redis 7.2"), "{told}");
+        return;
+    }
+    let sink = Recorder::new();
+    let worker = start(&redis, "a", &sink, |config| config.wait_local = true);
+    builder().connect().await.expect("connected").emit("work:1", Json::new("1")).await.expect("on the disk");
+    sink.until_sent(1).await;
+    worker.finish().await;
+    let _: String = console.run(&["CONFIG", "SET", "appendonly", "no"]).await;
+    let told = builder().connect().await.expect_err("no append-only file").to_string();
+    assert!(told.contains("appendonly"), "{told}");
+}
+
 #[tokio::test]
 async fn claims_by_hand_wait_too() {
     let mut pair = Pair::start().await;

@@ -24,7 +24,7 @@ impl Secured {
         let (authority, port) = (Authority::new(), free_port());
         let options = certify(&authority).server_options(port, &authority.file(), clients);
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        Self { redis: Redis::own(&options), authority, port }
+        Self { redis: Redis::with_tls(&options), authority, port }
     }
 
     fn url(&self) -> String {

@@ -33,6 +33,7 @@ pub struct Redis {
 /// A private `redis-server` (or `valkey-server`), on a socket in a temporary directory. It ends
 /// when the value is dropped.
 pub struct Server {
+    program: String,
     child: Child,
     dir: tempfile::TempDir,
     options: Vec<String>,
@@ -62,16 +63,20 @@ impl Server {
 
     /// Starts a server with these options and environment variables.
     pub fn start_with(options: &[&str], environment: Vec<(String, PathBuf)>) -> Self {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let options = options.iter().map(|o| (*o).to_owned()).collect();
-        let child = Self::spawn(dir.path().to_path_buf(), &options, &environment);
-        Self { child, dir, options, environment }
+        Self::start_program(program(), options, environment)
     }
 
-    fn spawn(dir: PathBuf, options: &Vec<String>, environment: &[(String, PathBuf)]) -> Child {
+    fn start_program(program: String, options: &[&str], environment: Vec<(String, PathBuf)>) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let options = options.iter().map(|o| (*o).to_owned()).collect();
+        let child = Self::spawn(&program, dir.path().to_path_buf(), &options, &environment);
+        Self { program, child, dir, options, environment }
+    }
+
+    fn spawn(program: &str, dir: PathBuf, options: &Vec<String>, environment: &[(String, PathBuf)]) -> Child {
         let socket = dir.join("redis.sock");
         let _ = std::fs::remove_file(&socket);
-        let child = Command::new(program())
+        let child = Command::new(program)
             .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no", "--enable-debug-command", "yes"])
             .arg("--unixsocket")
             .arg(&socket)
@@ -114,7 +119,7 @@ impl Server {
     /// Restarts it with the same options and the same directory.
     pub fn restart(&mut self) {
         self.kill();
-        self.child = Self::spawn(self.dir.path().to_path_buf(), &self.options, &self.environment);
+        self.child = Self::spawn(&self.program, self.dir.path().to_path_buf(), &self.options, &self.environment);
     }
 }
 
@@ -136,6 +141,13 @@ impl Redis {
     /// Starts a private server in any case: for tests that kill or configure it.
     pub fn own(options: &[&str]) -> Self {
         let server = Server::start(options);
+        Self::over(server.url(), Some(server))
+    }
+
+    /// Starts a private server with TLS: the redis-server on the PATH, because some builds of other
+    /// servers have no TLS.
+    pub fn with_tls(options: &[&str]) -> Self {
+        let server = Server::start_program("redis-server".to_owned(), options, Vec::new());
         Self::over(server.url(), Some(server))
     }
 
