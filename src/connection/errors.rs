@@ -1,6 +1,7 @@
 //! The errors of Redis in one line, with advice. The library and all commands use the same words.
 
 use std::io;
+use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError};
 
@@ -76,8 +77,11 @@ pub fn is_outage(error: &RedisError) -> bool {
 }
 
 fn io_kind(error: &RedisError) -> Option<io::ErrorKind> {
+    // The redis crate keeps the error in an Arc, which is an error of its own type.
     let source = std::error::Error::source(error)?;
-    source.downcast_ref::<io::Error>().map(io::Error::kind)
+    let inner =
+        source.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>().and_then(|inner| inner.downcast_ref::<io::Error>());
+    inner.or_else(|| source.downcast_ref::<io::Error>()).map(io::Error::kind)
 }
 
 /// Returns the URL of the node that a cluster names: `MOVED SLOT HOST:PORT`.
@@ -131,6 +135,15 @@ mod tests {
         assert!(is_outage(&flushed.expect_err("an error")));
         let denied = redis::parse_redis_value(b"-NOPERM no\r\n").and_then(redis::Value::extract_error);
         assert!(!is_outage(&denied.expect_err("an error")));
+    }
+
+    #[test]
+    fn wrong_settings_and_certificates_are_no_outage() {
+        for (kind, outage) in
+            [(io::ErrorKind::InvalidInput, false), (io::ErrorKind::InvalidData, false), (io::ErrorKind::NotConnected, true)]
+        {
+            assert_eq!(is_outage(&io::Error::new(kind, "what").into()), outage, "{kind}");
+        }
     }
 
     #[test]

@@ -350,7 +350,8 @@ mod tests {
         assert!(needed.len() > 35, "{needed:?}");
         let asking: Vec<_> =
             SCRIPTS.iter().filter(|source| source.modules.contains(&"rights")).map(|source| source.group).collect();
-        assert_eq!(asking, ["worker", "operator", "operator", "operator", "operator", "operator"]);
+        // The first script of a connection, the doctor, and each script of operators that writes.
+        assert_eq!(asking, ["worker", "worker", "operator", "operator", "operator", "operator", "operator"]);
     }
 
     /// Returns the first line of a file, without the file's name.

@@ -4,11 +4,13 @@
 use std::process::Command;
 use std::time::Duration;
 
+use seriatim::event::Json;
 use seriatim::worker::{Shutdown, Worker};
+use seriatim::{EmitError, Emitter, Server};
 
 use crate::support::recorder::Recorder;
 use crate::support::running::{config, start_at};
-use crate::support::{Redis, Server, free_port, until};
+use crate::support::{Redis, Server as PrivateServer, free_port, until};
 
 /// Returns the error with which a worker ends at its start.
 async fn error_at_start(redis: &Redis, url: &str) -> String {
@@ -28,7 +30,7 @@ fn emit(redis: &Redis, url: &str) -> String {
 async fn a_replica_tells_its_master() {
     let (port, port_of_replica) = (free_port(), free_port().to_string());
     let master = Redis::own(&["--port", &port.to_string()]);
-    let replica = Server::start(&["--port", &port_of_replica, "--replicaof", "127.0.0.1", &port.to_string()]);
+    let replica = PrivateServer::start(&["--port", &port_of_replica, "--replicaof", "127.0.0.1", &port.to_string()]);
     let right = format!("redis://127.0.0.1:{port}");
     let told = error_at_start(&master, &replica.url()).await;
     assert!(told.contains("READONLY") && told.contains(&right), "{told}");
@@ -36,21 +38,39 @@ async fn a_replica_tells_its_master() {
     assert!(told.contains("READONLY") && told.contains(&right), "{told}");
 }
 
+/// A Sentinel of one server.
+struct Sentinel {
+    child: std::process::Child,
+    _dir: tempfile::TempDir,
+    port: u16,
+}
+
+impl Sentinel {
+    async fn start(master: u16) -> Self {
+        let (dir, port) = (tempfile::tempdir().expect("a directory"), free_port());
+        let file = dir.path().join("sentinel.conf");
+        std::fs::write(&file, format!("port {port}\nsentinel monitor shop 127.0.0.1 {master} 1\n")).expect("written");
+        let mut command = Command::new(crate::support::program());
+        let child = command.arg(&file).arg("--sentinel").stdout(std::process::Stdio::null()).spawn().expect("a Sentinel");
+        let here = format!("127.0.0.1:{port}");
+        until("the Sentinel listens", Duration::from_secs(20), async || std::net::TcpStream::connect(&here).ok()).await;
+        Self { child, _dir: dir, port }
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 #[tokio::test]
 async fn a_sentinel_tells_its_services() {
-    let (port, sentinel) = (free_port(), free_port());
+    let port = free_port();
     let master = Redis::own(&["--port", &port.to_string()]);
-    let dir = tempfile::tempdir().expect("a directory");
-    let file = dir.path().join("sentinel.conf");
-    std::fs::write(&file, format!("port {sentinel}\nsentinel monitor shop 127.0.0.1 {port} 1\n")).expect("written");
-    let mut child = Command::new(crate::support::program())
-        .arg(&file)
-        .arg("--sentinel")
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .expect("a Sentinel");
-    let here = format!("127.0.0.1:{sentinel}");
-    until("the Sentinel listens", Duration::from_secs(20), async || std::net::TcpStream::connect(&here).ok()).await;
+    let sentinel = Sentinel::start(port).await;
+    let here = format!("127.0.0.1:{}", sentinel.port);
     let right = format!("redis-sentinel://{here}/shop");
     let told = error_at_start(&master, &here).await;
     assert!(told.contains(&right), "{told}");
@@ -61,7 +81,37 @@ async fn a_sentinel_tells_its_services() {
     let told = error_at_start(&master, &format!("redis-sentinel://127.0.0.1:{port}/shop")).await;
     assert!(told.contains("this is no Sentinel"), "{told}");
     assert_eq!(emit(&master, &right), "");
-    child.kill().and_then(|()| child.wait()).expect("killed");
+}
+
+/// The rights in docs/protocol.md, and no others: of a frontend that waits and finds its master
+/// through Sentinels, and of a user of the Sentinels.
+#[tokio::test]
+async fn the_rights_in_the_documents_are_enough() {
+    let port = free_port();
+    let master = Redis::own(&["--port", &port.to_string()]);
+    let sentinel = Sentinel::start(port).await;
+    let prefix = master.keys().prefix();
+    let user = ["ACL", "SETUSER", "frontend", "on", ">p", "+multi", "+exec", "+wait", "+role"];
+    let keys = [format!("(~{prefix}*:events ~{prefix}objects.with.events +lpush)")];
+    let words: Vec<&str> = user.into_iter().chain(keys.iter().map(String::as_str)).collect();
+    let _: String = master.console().await.run(&words).await;
+    let url = format!("redis://127.0.0.1:{}", sentinel.port);
+    let mut conn = redis::Client::open(url).and_then(|client| client.get_connection()).expect("a connection");
+    let rights = ["SETUSER", "seriatim", "on", ">s", "+sentinel|master", "+sentinel|get-master-addr-by-name"];
+    redis::cmd("ACL").arg(&rights).exec(&mut conn).expect("a user");
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path
+    };
+    let server = Server::new(format!("redis-sentinel://frontend@127.0.0.1:{}/shop", sentinel.port))
+        .password_file(file("redis", "p\r\n"))
+        .sentinel_user("seriatim")
+        .sentinel_password_file(file("sentinel", "s"));
+    let emitter = Emitter::builder(server).keys(master.keys().clone()).wait(1, Duration::from_millis(20)).connect().await;
+    let error = emitter.expect("connected").emit("work:1", Json::new("1")).await.expect_err("no replica");
+    assert!(matches!(error, EmitError::Unreplicated { .. }), "{error}");
 }
 
 #[tokio::test]

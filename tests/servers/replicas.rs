@@ -6,7 +6,7 @@ use seriatim::event::Json;
 use seriatim::{EmitError, Emitter};
 
 use crate::support::recorder::Recorder;
-use crate::support::running::start;
+use crate::support::running::{start, start_at};
 use crate::support::{Redis, Server, free_port, until};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -177,4 +177,36 @@ async fn claims_by_hand_wait_too() {
     pair.replica.restart();
     assert_eq!(claims.next().await.expect("claimed").event().payload[..], *b"2");
     let _ = pair.port;
+}
+
+/// A data centre is lost, and its replica elsewhere is made a master by hand. Nothing that was
+/// acknowledged is lost, and no id comes twice.
+#[tokio::test]
+async fn a_replica_may_be_promoted_by_hand() {
+    let mut pair = Pair::start().await;
+    let keys = pair.master.keys().clone();
+    let emitter = pair.builder(1).connect().await.expect("connected");
+    let sink = Recorder::new();
+    let worker = start(&pair.master, "a", &sink, |config| (config.wait, config.first_id, config.lease) = (1, 0, MS(1000)));
+    for n in 0..50 {
+        emitter.emit(format!("work:{}", n % 5), Json::new(n.to_string())).await.expect("acknowledged");
+    }
+    sink.until_sent(30).await;
+    worker.crash().await;
+    pair.master.server().kill();
+    let mut conn = redis::Client::open(pair.replica.url()).and_then(|client| client.get_connection()).expect("a connection");
+    redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut conn).expect("promoted");
+    let elsewhere = Emitter::builder(pair.replica.url()).keys(keys).connect().await.expect("connected");
+    for n in 50..60 {
+        elsewhere.emit(format!("work:{}", n % 5), Json::new(n.to_string())).await.expect("acknowledged");
+    }
+    let successor =
+        start_at(pair.replica.url(), &pair.master, "b", &sink, |config| (config.first_id, config.lease) = (0, MS(1000)));
+    until("all events are applied", Duration::from_secs(30), async || {
+        let applied = sink.sent().into_iter().map(|offer| offer.text()).collect::<std::collections::HashSet<_>>();
+        (applied.len() == 60).then_some(())
+    })
+    .await;
+    successor.stop().await;
+    sink.applied();
 }
