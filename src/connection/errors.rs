@@ -47,8 +47,9 @@ pub fn advice(error: &RedisError) -> String {
     } else if text.contains("invalid peer certificate") {
         bad_certificate(&text)
     } else if text.contains("received fatal alert") {
-        "the server does not accept this client's certificate: --redis-cert and --redis-key name it"
-    } else if matches!(io_kind(error), Some(io::ErrorKind::InvalidInput)) {
+        "the server refused TLS; if it wants a certificate of the client, --redis-cert and --redis-key name it"
+    } else if matches!(io_kind(error), Some(io::ErrorKind::InvalidInput | io::ErrorKind::NotConnected)) {
+        // These texts of ours say what to do.
         return String::new();
     } else if says("CLUSTERDOWN") {
         "this is a Redis Cluster that is not complete: every slot needs a node (redis-cli --cluster check)"

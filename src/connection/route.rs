@@ -6,13 +6,15 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::future::select_ok;
+use futures_util::future::{Either, select, select_ok};
 use redis::io::tcp::{TcpSettings, socket2::SockRef};
-use redis::{AsyncConnectionConfig, ConnectionAddr, ProtocolVersion, RedisConnectionInfo, RedisResult};
+use redis::{AsyncConnectionConfig, ConnectionAddr, ProtocolVersion, RedisConnectionInfo, RedisError, RedisResult};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::patient::{Driver, PatientConnection};
@@ -32,7 +34,7 @@ pub enum RouteError {
     Tls(String),
 }
 
-/// Makes connections. Its clones share what they have learnt of masters.
+/// Makes connections. All clones share the highest epoch and the open connections.
 #[derive(Clone)]
 pub struct Route(Arc<Inner>);
 
@@ -46,6 +48,8 @@ struct Inner {
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
     met: Mutex<Met>,
+    /// Notified when the Sentinels name another master.
+    changed: Notify,
     /// The last time at which a connection in use had the Sentinels asked.
     asked: Mutex<Option<Instant>>,
 }
@@ -96,6 +100,7 @@ impl Route {
             #[cfg(feature = "tls")]
             tls: with_tls.then(|| Tls::new(server)).transpose().map_err(RouteError::Tls)?,
             met: Mutex::default(),
+            changed: Notify::new(),
             asked: Mutex::default(),
         })))
     }
@@ -141,12 +146,19 @@ impl Route {
             };
             let (epoch, master) = self.ask(sentinels).await?;
             let address = ConnectionAddr::Tcp(master.host.clone(), master.port);
-            let mut conn = self.attempt(&address, settings, config, patience).await?;
-            role::must_be_master(&mut conn).await?;
+            let attempt = async {
+                let mut conn = self.attempt(&address, settings, config, patience).await?;
+                role::must_be_master(&mut conn).await?;
+                RedisResult::Ok(conn)
+            };
+            // A master that is gone does not reply, and the attempt would take its whole time.
+            let conn = match select(pin!(attempt), pin!(self.until_replaced(epoch, &master))).await {
+                Either::Left((conn, _)) => conn?,
+                Either::Right(((), _)) => return Err(replaced()),
+            };
             let mut met = self.met();
             if met.epoch != epoch || met.master.as_ref() != Some(&master) {
-                let text = "the master was replaced during the attempt to connect";
-                return Err(io::Error::new(io::ErrorKind::NotConnected, text).into());
+                return Err(replaced());
             }
             met.keep(&conn);
             Ok(conn)
@@ -167,8 +179,13 @@ impl Route {
         }
     }
 
-    /// Asks the Sentinels in the background, if there are any, at most every 5 s. For connections
-    /// without a lease: an idle one asks nobody.
+    /// Returns whether Sentinels name the master.
+    pub fn has_sentinels(&self) -> bool {
+        matches!(self.0.place, Place::Sentinels(_))
+    }
+
+    /// Asks the Sentinels in the background, if there are any, at most every 5 s. Emitters call this
+    /// at each use. An unused connection asks nobody.
     pub fn ask_while_used(&self) {
         if !matches!(self.0.place, Place::Sentinels(_)) {
             return;
@@ -236,6 +253,7 @@ impl Route {
                 driver.close();
             }
             (met.epoch, met.master) = (epoch, Some(master.clone()));
+            self.0.changed.notify_waiters();
         }
         Ok((epoch, master))
     }
@@ -248,6 +266,22 @@ impl Route {
         }
         let settings = with_password(settings, self.0.sentinel_password_file.as_deref()).await?;
         self.attempt(&ConnectionAddr::Tcp(host, port), settings, AsyncConnectionConfig::new(), sentinel::PATIENCE).await
+    }
+
+    /// Waits until the Sentinels have named another master.
+    async fn until_replaced(&self, epoch: u64, master: &Master) {
+        loop {
+            let changed = self.0.changed.notified();
+            let mut changed = pin!(changed);
+            changed.as_mut().enable();
+            {
+                let met = self.met();
+                if met.epoch != epoch || met.master.as_ref() != Some(master) {
+                    return;
+                }
+            }
+            changed.await;
+        }
     }
 
     fn met(&self) -> MutexGuard<'_, Met> {
@@ -278,6 +312,10 @@ impl Route {
             _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "no such way to Redis is built in").into()),
         }
     }
+}
+
+fn replaced() -> RedisError {
+    io::Error::new(io::ErrorKind::NotConnected, "the master was replaced during the attempt to connect").into()
 }
 
 /// Sets the password in the file, which may have changed since the last connection.

@@ -42,8 +42,8 @@ const EMIT_BYTES_MAX: usize = 4 * 1024;
 const QUEUE_MAX: usize = 256;
 /// Maximum number of groups under way.
 const GROUPS_MAX: usize = 64;
-/// The same if each group waits for replicas: the server reads a group when the wait of the group
-/// before is over.
+/// Maximum number of groups under way with a wait for replicas. Redis reads the next group only after
+/// the wait.
 const GROUPS_MAX_WITH_WAIT: usize = 2;
 
 /// The results of the commands of one emit: the LPUSH of its events, and the LPUSH of markers.
@@ -158,7 +158,7 @@ async fn send_groups(connection: Connection, mut queue: mpsc::Receiver<Queued>, 
 async fn send(mut connection: Connection, mut group: Vec<Queued>) {
     group.retain(|emit| !emit.outcome.is_closed());
     while let Some(first) = group.first() {
-        if connection.gone.load(Ordering::Acquire) {
+        if connection.gone.load(Ordering::Acquire) || connection.wire.is_closed() {
             return group.into_iter().for_each(|emit| tell(emit.outcome, Outcome::Unsent(emit.draft)));
         }
         let mut mark = redis::cmd("LPUSH");

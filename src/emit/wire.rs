@@ -17,8 +17,9 @@ pub(super) struct Wire {
 impl Wire {
     pub(super) fn new(mut connection: PatientConnection, wait: Option<Wait>) -> Self {
         if let Some(wait) = &wait {
-            // Commands behind a wait are read only when it is over.
-            connection.set_block(wait.timeout());
+            // Commands behind a wait are read only when it is over. Two groups may be under way, and
+            // an emit that is alone.
+            connection.set_block(wait.timeout().saturating_mul(3));
         }
         Self { connection, wait }
     }
@@ -28,7 +29,7 @@ impl Wire {
     }
 
     /// Sends an atomic pipeline once, and returns the reply to its `EXEC`. The second result is the
-    /// failure of the wait for replicas; it counts only if the transaction has succeeded.
+    /// outcome of the wait for replicas. Ignore it if the transaction failed.
     pub(super) async fn transact(&mut self, pipe: &Pipeline) -> (RedisResult<Vec<Value>>, Result<(), Failed>) {
         // Offset and count skip the replies to MULTI and to the queued commands (OK, QUEUED) and
         // select the reply to EXEC.

@@ -115,8 +115,8 @@ pub(crate) async fn send(redis: &Redis, conn: &mut PatientConnection, call: &Adv
     Ok(reply)
 }
 
-/// Waits until enough replicas have the batches of a reply, for no sink may get an event whose id
-/// could be lost. Waits without a limit, as for a Redis that is away.
+/// Waits until enough replicas have the batches of a reply. A sink must not get an id that a failover
+/// can lose. Waits without a limit, as for a Redis that is away.
 ///
 /// Each batch of a reply was written by its call, also one that is given again. So `WAIT` on the
 /// same connection covers it.
@@ -129,10 +129,14 @@ pub(crate) async fn until_replicated(redis: &Redis, conn: &mut PatientConnection
         return Ok(());
     }
     conn.set_block(wait.timeout().max(conn.block()));
+    let mut failed = false;
     while let Err(too_few) = around!("wait", wait.run(conn)).await? {
+        failed = true;
         redis.outage().failed(Instant::now(), &format!("too few replicas, so nothing is delivered: {too_few}"));
     }
-    redis.outage().answered(Instant::now());
+    if failed {
+        redis.outage().answered(Instant::now());
+    }
     Ok(())
 }
 

@@ -28,8 +28,8 @@ use crate::failpoints::around;
 use crate::keys::Keys;
 use crate::wire::{self, ScriptError, Seen};
 
-/// The size of the pool: advance (two with a wait for replicas), handler progress, and two to spare. The wait takes its connection
-/// out of the pool.
+/// Number of connections in the pool: advance (two with a wait for replicas), handler progress, and
+/// two spare. The wait for a marker takes its connection out of the pool.
 const CONNECTIONS: usize = 5;
 /// The size of the lease thread's pool: the lease, one to find a key of a wrong type, and for a
 /// moment those of the session before.
@@ -67,12 +67,24 @@ pub(crate) struct RedisMemory {
 struct History {
     /// The id of the last server; empty if unknown.
     last: String,
-    /// The ids of masters that were replaced, as the next master told: the last [`REPLACED_MAX`].
+    /// The ids of masters that were replaced: those that a later master has named as its past, and
+    /// those of servers met before. At most [`REPLACED_MAX`].
     replaced: VecDeque<String>,
 }
 
 /// The number of replaced masters that a process remembers.
 const REPLACED_MAX: usize = 64;
+
+impl History {
+    fn replace(&mut self, id: String) {
+        if !self.replaced.contains(&id) {
+            self.replaced.push_back(id);
+            if self.replaced.len() > REPLACED_MAX {
+                self.replaced.pop_front();
+            }
+        }
+    }
+}
 
 impl RedisMemory {
     /// Records the server of a new connection. Returns whether its history differs from that of the
@@ -86,25 +98,31 @@ impl RedisMemory {
     fn met(&self, Replication { id, before }: &Replication) -> Result<bool, RedisError> {
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         if history.replaced.contains(id) {
-            let text = "this server was the master before: another one has replaced it, and what it accepts will be lost";
+            let text = "another master has replaced this server, and writes to it will be lost; if you went back to it on purpose, \
+                        restart this process";
             return Err(io::Error::new(io::ErrorKind::NotConnected, text).into());
         }
         if id.is_empty() {
             return Ok(false);
         }
-        if !before.is_empty() && !history.replaced.contains(before) {
-            history.replaced.push_back(before.clone());
-            if history.replaced.len() > REPLACED_MAX {
-                history.replaced.pop_front();
-            }
+        if !before.is_empty() {
+            history.replace(before.clone());
         }
         let differs = !history.last.is_empty() && history.last != *id;
+        if differs {
+            // There may have been more than one failover since.
+            let last = std::mem::take(&mut history.last);
+            history.replace(last);
+            // Counted at once: another connection may be told now that it is fenced, and must not
+            // take that for a takeover.
+            self.changes.fetch_add(1, Ordering::Relaxed);
+        }
         history.last.clone_from(id);
         Ok(differs)
     }
 }
 
-/// What a server tells of its history.
+/// The replication ids that a server reports.
 #[derive(Debug, Default)]
 struct Replication {
     /// Its replication id; empty if unknown.
@@ -188,6 +206,11 @@ impl Redis {
     /// Returns the wait for replicas, if there is one.
     pub(crate) fn wait(&self) -> Option<Wait> {
         self.wait
+    }
+
+    /// Returns whether Sentinels name the master.
+    pub(crate) fn has_sentinels(&self) -> bool {
+        self.route.has_sentinels()
     }
 
     /// Asks the Sentinels, if there are any, who the master is, and closes all connections if it is
@@ -363,19 +386,19 @@ impl Manager {
     async fn first_script(&self, conn: &mut PatientConnection) -> Result<(), Unopened> {
         let (keys, memory) = (&self.keys, &self.memory);
         let seen = Seen { highest: memory.highest.load(Ordering::Relaxed), first_id: self.first_id, event_log: self.event_log };
-        if let Some(wait) = &self.wait {
-            wait.check(conn).await?;
-        }
         let replication = replication(conn).await?;
         let differs = memory.met(&replication)?;
         if differs {
-            // Another connection may still lead to the master before, with what this process
-            // learns of the new one.
+            // Calls over another connection could name ids of the new master to the old one.
             self.route.close_all_but(conn);
         }
         match around!("connect", wire::connect(conn, keys, &replication.id, seen)).await {
             Ok(connected) => {
-                if connected.changed || differs {
+                // Behind the script, which a replica or a Sentinel refuses with a clearer error.
+                if let Some(wait) = &self.wait {
+                    wait.check(conn).await?;
+                }
+                if connected.changed && !differs {
                     memory.changes.fetch_add(1, Ordering::Relaxed);
                 }
                 // The counter may include ids that other processes gave. If Redis loses its jump,
@@ -439,5 +462,28 @@ async fn replication(conn: &mut impl ConnectionLike) -> Result<Replication, Redi
             Ok(Replication::default())
         }
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn met(memory: &RedisMemory, id: &str, before: &str) -> Option<bool> {
+        memory.met(&Replication { id: id.to_owned(), before: before.to_owned() }).ok()
+    }
+
+    #[test]
+    fn a_server_that_was_replaced_is_refused() {
+        let memory = RedisMemory::default();
+        assert_eq!(met(&memory, "a", ""), Some(false));
+        assert_eq!(met(&memory, "a", ""), Some(false));
+        assert_eq!(met(&memory, "b", "a"), Some(true), "a failover");
+        assert_eq!(met(&memory, "a", ""), None, "the master before");
+        // Two failovers: the process has not met the one between.
+        assert_eq!(met(&memory, "d", "c"), Some(true));
+        assert_eq!([met(&memory, "b", "a"), met(&memory, "c", "b")], [None, None]);
+        assert_eq!(met(&memory, "", ""), Some(false), "a user without INFO");
+        assert_eq!(met(&memory, "d", "c"), Some(false));
     }
 }

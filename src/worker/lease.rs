@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use redis::ErrorKind;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::subscriber::NoSubscriber;
@@ -115,6 +115,8 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
     let mut backoff = GrowingWait::new(Duration::from_millis(50), Duration::from_secs(1));
     loop {
         let mut conn = redis.connect_until(deadline).await?;
+        // Before the call: a change during it may undo the attach.
+        let changes = redis.changes();
         let args = Attach {
             name: &config.name,
             token: &token,
@@ -132,7 +134,7 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
             Ok(Attached::Attached { kept, held }) => {
                 redis.outage().answered(conn.made_at());
                 info!(name = %config.name, slots = config.concurrency, kept, held, "recover: attached");
-                return Ok(Session { token, changes: redis.changes(), again: before.is_some(), let_go: false });
+                return Ok(Session { token, changes, again: before.is_some(), let_go: false });
             }
             Ok(Attached::InUse { lease, left }) => {
                 let gone = Holder::of_lease(&lease).is_some_and(|holder| holder.is_gone());
@@ -258,8 +260,7 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
     let mut renew_at = Instant::now() + config.lease / 3;
     let mut sweep_at = Instant::now();
     let mut backoff = GrowingWait::new(Duration::from_millis(20), config.lease / 10);
-    // A Sentinel that does not reply must not delay a renewal.
-    let mut asking: Option<JoinHandle<()>> = None;
+    let _asking = ask_for_master(redis.clone(), config.lease / 3);
     loop {
         sleep_until(renew_at.min(sweep_at)).await;
         let mut open = match conn.take() {
@@ -272,10 +273,6 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
         let now = Instant::now();
         let (renews, sweeps) = (renew_at <= now, sweep_at <= now);
         let lets_go = renews && activity.is_stalled();
-        if renews && asking.as_ref().is_none_or(JoinHandle::is_finished) {
-            let redis = redis.clone();
-            asking = Some(tokio::spawn(async move { redis.ask_for_master().await }));
-        }
         let done = if renews && !lets_go { renew(&mut open, &config, &session).await } else { Ok(None) };
         let mut may_have_lapsed = false;
         let done = match done {
@@ -319,6 +316,21 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
             }
         }
     }
+}
+
+/// Asks the Sentinels, if there are any, who the master is: once every `interval`, until the result
+/// is dropped. A renewal that hangs because its master is gone does not delay this.
+fn ask_for_master(redis: Redis, interval: Duration) -> JoinSet<()> {
+    let mut asking = JoinSet::new();
+    if redis.has_sentinels() {
+        asking.spawn(async move {
+            loop {
+                sleep(interval).await;
+                redis.ask_for_master().await;
+            }
+        });
+    }
+    asking
 }
 
 async fn renew(conn: &mut Connection, config: &WorkerConfig, session: &Session) -> Result<Option<Notice>, ScriptError> {
