@@ -1,4 +1,4 @@
-//! What a server is: a master, a replica or a Sentinel; and where to connect instead.
+//! The role of a server, and the right URL if it is a replica or a Sentinel.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,7 +8,7 @@ use redis::{RedisError, RedisResult, Value};
 
 use super::errors::told;
 
-/// Checks that a server which Sentinels name is a master by now.
+/// Checks that the server named by the Sentinels is a master.
 ///
 /// # Errors
 /// It is a replica, or does not reply to `ROLE`.
@@ -44,11 +44,10 @@ async fn role(conn: &mut impl ConnectionLike) -> RedisResult<Role> {
 /// It is another kind of server; the error names the right URL if the server tells it.
 pub async fn must_accept_writes(conn: &mut impl ConnectionLike, here: &str, scheme: &str) -> RedisResult<()> {
     let about: HashMap<String, Value> = redis::cmd("HELLO").query_async(conn).await?;
-    let is = |field: &str, text: &str| matches!(about.get(field), Some(value) if redis::from_redis_value::<String>(value.clone()).is_ok_and(|found| found == text));
-    if is("mode", "sentinel") {
+    if is(&about, "mode", "sentinel") {
         return Err(sentinel(conn, here, scheme).await);
     }
-    if is("role", "replica") {
+    if is(&about, "role", "replica") {
         let error = io::Error::new(
             io::ErrorKind::NotConnected,
             format!("READONLY this server accepts no writes{}", master(conn, scheme).await),
@@ -56,6 +55,25 @@ pub async fn must_accept_writes(conn: &mut impl ConnectionLike, here: &str, sche
         return Err(error.into());
     }
     Ok(())
+}
+
+/// Checks that a server is no Sentinel.
+///
+/// # Errors
+/// It is a Sentinel; the error names the right URL.
+pub(super) async fn must_be_no_sentinel(conn: &mut impl ConnectionLike, here: &str, scheme: &str) -> RedisResult<()> {
+    let about: RedisResult<HashMap<String, Value>> = redis::cmd("HELLO").query_async(conn).await;
+    match about {
+        Ok(about) if is(&about, "mode", "sentinel") => Err(sentinel(conn, here, scheme).await),
+        // A proxy may not know HELLO.
+        Err(error) if error.code().is_none() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn is(about: &HashMap<String, Value>, field: &str, text: &str) -> bool {
+    let value = about.get(field).cloned().map(redis::from_redis_value::<String>);
+    value.is_some_and(|value| value.is_ok_and(|value| value == text))
 }
 
 async fn sentinel(conn: &mut impl ConnectionLike, here: &str, scheme: &str) -> RedisError {
@@ -71,7 +89,7 @@ async fn master(conn: &mut impl ConnectionLike, scheme: &str) -> String {
     }
 }
 
-/// Adds to the error of a call where to connect instead, if the server is a replica or a Sentinel.
+/// Adds the right URL to the error of a call, if the server is a replica or a Sentinel.
 /// `here`: the address of the server; `scheme`: that of its URL.
 pub async fn elsewhere(conn: &mut impl ConnectionLike, error: RedisError, here: &str, scheme: &str) -> RedisError {
     let is_replica = error.code() == Some("READONLY") || error.to_string().contains("READONLY");

@@ -166,6 +166,22 @@ impl Route {
         timeout(connect_timeout, attempt).await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
     }
 
+    /// Does the same, for a connection that may lead to a replica. A Sentinel is refused.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open), and the right URL if the server is a Sentinel.
+    pub async fn open_to_read(
+        &self,
+        protocol: ProtocolVersion,
+        config: AsyncConnectionConfig,
+        connect_timeout: Duration,
+        patience: Duration,
+    ) -> RedisResult<PatientConnection> {
+        let mut conn = self.open(protocol, config, connect_timeout, patience).await?;
+        role::must_be_no_sentinel(&mut conn, &self.address(), self.scheme()).await?;
+        Ok(conn)
+    }
+
     /// Asks the Sentinels, if there are any, and closes all connections if they name another
     /// master.
     ///

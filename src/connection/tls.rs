@@ -31,7 +31,7 @@ impl Tls {
         tls.config().map(|_| tls)
     }
 
-    /// Makes a TLS connection over this stream to a server that must be `host`.
+    /// Opens TLS over this stream. The server's certificate must be valid for `host`.
     pub(super) async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let invalid = |error: String| io::Error::new(io::ErrorKind::InvalidInput, error);
         let this = self.clone();

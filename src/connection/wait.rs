@@ -1,7 +1,7 @@
 //! The wait for replicas: `WAIT`, or `WAITAOF` if writes must also be on the master's disk.
 //!
 //! `WAIT` counts the replicas that have all writes of its own connection up to the last one. On a
-//! connection that has written nothing it replies at once, and says nothing about earlier writes.
+//! connection without writes it replies at once, and proves nothing about earlier writes.
 
 use std::fmt;
 use std::io;
@@ -24,6 +24,7 @@ pub struct Wait {
 pub struct TooFew {
     /// The number of replicas that have it.
     pub reached: u64,
+    /// The number of replicas that must have it.
     pub wanted: u32,
     /// Whether it is not on the master's disk, but should be.
     pub not_local: bool,
@@ -40,7 +41,8 @@ impl Wait {
     /// Returns `None` if there is nothing to wait for.
     pub fn new(replicas: u32, timeout: Duration, local: bool) -> Option<Self> {
         // A timeout of 0 would wait for ever.
-        (replicas > 0 || local).then_some(Self { replicas, timeout: timeout.max(Duration::from_millis(1)), local })
+        let timeout = timeout.clamp(Duration::from_millis(1), Duration::from_secs(60));
+        (replicas > 0 || local).then_some(Self { replicas, timeout, local })
     }
 
     /// Returns the longest time that Redis takes to reply.

@@ -91,6 +91,7 @@ impl Own {
     /// including attempts of other callers.
     async fn live(&self) -> RedisResult<Live> {
         if let Some(live) = self.usable() {
+            self.0.route.ask_while_used();
             return Ok(live);
         }
         let attempt = async {
@@ -99,7 +100,7 @@ impl Own {
                 return Ok(live);
             }
             let config = AsyncConnectionConfig::new();
-            let connection = self.0.route.open(ProtocolVersion::RESP2, config, PATIENCE, PATIENCE).await?;
+            let connection = self.0.route.open_to_read(ProtocolVersion::RESP2, config, PATIENCE, PATIENCE).await?;
             Ok(self.slot().insert(Live { connection, mark: Arc::default() }).clone())
         };
         timeout(PATIENCE, attempt).await.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
@@ -112,7 +113,9 @@ impl Own {
     /// Drops the connection if this error has ended it. A reply that takes too long also ends it,
     /// because the peer may be gone.
     fn judge(&self, used: &Live, error: &RedisError) {
-        if !(error.is_unrecoverable_error() || error.is_io_error() || error.is_timeout()) {
+        // A master that became a replica accepts no writes any more; another one may.
+        let is_replica = error.code() == Some("READONLY");
+        if !(is_replica || error.is_unrecoverable_error() || error.is_io_error() || error.is_timeout()) {
             return;
         }
         let mut live = self.slot();

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::server::{self, Info};
 use super::{Control, ControlError};
 use crate::connection::errors::told;
-use crate::wire;
+use crate::wire::{self, ScriptError};
 
 /// The largest difference between the clocks of Redis and of this process without a warning.
 const CLOCK_MAX: Duration = Duration::from_secs(1);
@@ -21,9 +21,9 @@ const ROUND_TRIPS: usize = 5;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What was examined, in one word or two.
+    /// Subject of the examination, one or two words.
     pub what: &'static str,
-    /// How it is.
+    /// The verdict.
     pub verdict: Verdict,
     /// What was found, and what to do.
     pub told: String,
@@ -68,6 +68,7 @@ impl Control {
                 Verdict::Wrong,
                 format!("a worker needs {command}: docs/protocol.md, \"Permissions\", lists all rights"),
             ),
+            Err(ScriptError::Redis(error)) if error.code().is_none() => return Err(ControlError::redis("a script")(error)),
             Err(error) => Finding::new("rights", Verdict::Wrong, format!("no script can run: {error}")),
         });
         let mut trips = Vec::new();
@@ -156,9 +157,11 @@ fn of_info(info: &Info) -> Vec<Finding> {
     let replicas = info.number("connected_slaves").unwrap_or(0);
     findings.push(match info.accepts_alone() {
         Some(told) => Finding::new("replicas", Verdict::Warning, told),
-        None if replicas == 0 => {
-            Finding::new("replicas", Verdict::Warning, "none: if this machine is lost, its events are; docs/failover.md")
-        }
+        None if replicas == 0 => Finding::new(
+            "replicas",
+            Verdict::Warning,
+            "no replicas: the loss of this machine loses all queued events; see docs/failover.md",
+        ),
         None => Finding::new("replicas", Verdict::Good, format!("{replicas} attached")),
     });
     findings

@@ -18,7 +18,7 @@
 //! - [`log`](mod@log): the log of events, in the order of finalizing
 //! - [`forget`](mod@forget): deletes the last ids of idle objects
 //! - [`doctor`](mod@doctor): whether a Redis fits
-//! - `server` (private): settings of Redis that break the promise
+//! - `server` (private): the settings of Redis, for warnings and for `doctor`
 //! - `names`, `scan` and `reply` (private): walks over the registered names and the key space, and
 //!   parsers of replies
 //!

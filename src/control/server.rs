@@ -90,10 +90,11 @@ impl Info {
     pub(super) fn accepts_alone(&self) -> Option<String> {
         // INFO has this field only if both settings are above 0.
         let is_set = self.field("min_slaves_good_slaves").is_some();
-        let replicas = self.number("connected_slaves").filter(|replicas| *replicas > 0 && !is_set)?;
+        let is_master = self.field("role") != Some("slave");
+        let replicas = self.number("connected_slaves").filter(|replicas| *replicas > 0 && is_master && !is_set)?;
         let harm = "after a failover, the old master goes on to accept events that are lost";
         Some(format!(
-            "min-replicas-to-write is 0, with {replicas} replicas: {harm}; run CONFIG SET min-replicas-to-write 1 and CONFIG SET \
+            "min-replicas-to-write is 0, with {replicas} attached: {harm}; run CONFIG SET min-replicas-to-write 1 and CONFIG SET \
              min-replicas-max-lag 2"
         ))
     }
@@ -136,7 +137,7 @@ mod tests {
             ("noeviction", "volatile-ttl", None, "maxmemory-policy is volatile-ttl"),
             ("aof_enabled:1", "aof_enabled:0", Some(""), "persistence is off"),
             ("aof_enabled:1", "aof_enabled:0", None, "persistence is off"),
-            ("aof_enabled:1", "aof_enabled:1\r\nconnected_slaves:2", None, "min-replicas-to-write is 0, with 2 replicas"),
+            ("aof_enabled:1", "aof_enabled:1\r\nconnected_slaves:2", None, "min-replicas-to-write is 0, with 2 attached"),
         ] {
             let warnings = found(&SOUND.replace(from, to), saves);
             assert!(warnings.len() == 1 && warnings[0].starts_with(begin), "{to}: {warnings:?}");

@@ -70,12 +70,18 @@ pub enum EmitError {
     /// The emit is queued on the master, but too few replicas had it when the
     /// [wait](crate::emit::EmitterBuilder::wait) was over. Workers deliver it, unless the master is
     /// lost before a replica has it. So the outcome is unknown.
-    #[error("the emit for {object} is queued on the master, but only {too_few}: it is lost if the master is lost now")]
+    #[error("the emit for {object} is queued on the master, but only {}: it is lost if the master is lost now", TooFew {
+        reached: *reached, wanted: *wanted, not_local: *not_local
+    })]
     Unreplicated {
         /// The object.
         object: ObjectName,
-        /// The number of replicas that have it, and the number wanted.
-        too_few: TooFew,
+        /// Number of replicas that have it.
+        reached: u64,
+        /// Number of replicas that must have it.
+        wanted: u32,
+        /// Whether it is not on the master's disk, but should be.
+        not_local: bool,
     },
     /// Redis is at its `maxmemory`. Nothing was applied.
     #[error(
@@ -101,8 +107,9 @@ pub enum EmitError {
         /// The key of a wrong type.
         key: String,
     },
-    /// Redis refused the emit: it is a replica, is loading, has lost its master or its disk, wants
-    /// another user or password, or keeps the keys on another node. Nothing was applied.
+    /// Redis refused the emit: it is a replica, is loading, has lost its master, its disk or its
+    /// replicas, wants another user or password, or keeps the keys on another node. Nothing was
+    /// applied.
     #[error("Redis refused the emit for {object}, nothing was applied: {}", told(.source))]
     Refused {
         /// The object.
@@ -142,7 +149,9 @@ impl Failed {
         match self.clone() {
             Self::Connect { redis, source } => EmitError::Connect { redis, source },
             Self::Unknown(source) => EmitError::Unknown { object, source },
-            Self::Unreplicated(too_few) => EmitError::Unreplicated { object, too_few },
+            Self::Unreplicated(TooFew { reached, wanted, not_local }) => {
+                EmitError::Unreplicated { object, reached, wanted, not_local }
+            }
             Self::OutOfMemory => EmitError::OutOfMemory { object },
             Self::Refused(source) => EmitError::Refused { object, source },
         }

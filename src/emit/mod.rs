@@ -134,12 +134,13 @@ impl EmitterBuilder {
         self
     }
 
-    /// Waits, behind each transaction, until this number of replicas has it. If they do not have it
-    /// within `timeout` (at least 1 ms), the emit fails with [`EmitError::Unreplicated`]. Default:
-    /// 0 replicas, no wait.
+    /// After each transaction, waits until this number of replicas has the events. If they do not
+    /// have them within `timeout` (1 ms to 1 minute; others are cut to that), the emit fails with
+    /// [`EmitError::Unreplicated`]. Default: 0 replicas, no wait.
     ///
-    /// Emits sent together share one `WAIT`. The wait does not cover an emit in a
-    /// [transaction of the caller](Emit::append_to).
+    /// Emits sent together share one `WAIT`. If the future of an emit is dropped during the wait,
+    /// its events are queued all the same. The wait does not cover an emit in a [transaction of the
+    /// caller](Emit::append_to), nor one over a [connection of the caller](Emitter::new).
     pub fn wait(mut self, replicas: u32, timeout: Duration) -> Self {
         self.wait = (replicas, timeout);
         self

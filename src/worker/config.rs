@@ -108,7 +108,7 @@ pub struct WorkerConfig {
     /// no wait. With the number of all replicas, an id that a receiver has seen survives the loss
     /// of the master.
     pub wait: u32,
-    /// The time after which a wait for replicas is begun anew, and the log says so. 10 ms to 1
+    /// The time after which a worker logs that replicas are missing, and waits again. 10 ms to 1
     /// minute, default 1 s.
     pub wait_timeout: Duration,
     /// Whether a batch must be on the master's disk, too, and on those of the replicas: `WAITAOF`,

@@ -11,6 +11,7 @@ fn every_test_that_the_documents_name_is_there() {
     assert!(tests_named_in("docs/outcomes.md") > 30);
     assert!(tests_named_in("docs/log.md") > 10);
     assert!(tests_named_in("docs/handlers.md") > 10);
+    assert!(tests_named_in("docs/failover.md") > 15);
 }
 
 #[test]

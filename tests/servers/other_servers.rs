@@ -76,6 +76,9 @@ async fn a_sentinel_tells_its_services() {
     assert!(told.contains(&right), "{told}");
     let told = emit(&master, &here);
     assert!(told.contains(&right), "{told}");
+    let stats = Command::new(env!("CARGO_BIN_EXE_seriatim")).args(["--redis", &here, "stats"]).output().expect("run");
+    let told = String::from_utf8_lossy(&stats.stderr).into_owned();
+    assert!(stats.status.code() == Some(3) && told.contains(&right), "{told}");
     let told = error_at_start(&master, &format!("redis-sentinel://{here}/market")).await;
     assert!(told.contains("no service market") && told.contains("shop"), "{told}");
     let told = error_at_start(&master, &format!("redis-sentinel://127.0.0.1:{port}/shop")).await;

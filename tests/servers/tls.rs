@@ -1,4 +1,4 @@
-//! TLS to a real redis-server. A server without TLS in its build skips nothing: these tests fail.
+//! TLS to a real redis-server, also where the other tests use another server.
 
 use std::process::Command;
 

@@ -159,7 +159,7 @@ impl Group {
         Ok(info.get::<String>("role").as_deref() == Some("master") && online.count() == SERVERS - 1)
     }
 
-    /// Waits until that is so, and all Sentinels know it.
+    /// Waits until both replicas are attached and all Sentinels list them as sound.
     pub(super) async fn until_whole(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while !self.is_whole().await.unwrap_or(false) {

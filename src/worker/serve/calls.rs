@@ -28,8 +28,8 @@ pub(super) struct Answer {
 
 pub(super) struct Calls {
     redis: Redis,
-    /// One line for all calls. With a wait for replicas two, each for one call: one works while the
-    /// other waits.
+    /// One connection for all calls. With a wait for replicas two, with one call each: one works
+    /// while the other waits.
     lines: Vec<Line>,
     under_way: FuturesUnordered<BoxFuture<'static, (usize, Answer)>>,
     backoff: GrowingWait,
@@ -37,7 +37,7 @@ pub(super) struct Calls {
     answered: usize,
 }
 
-/// A connection for calls.
+/// A connection for calls, or the attempt to make one.
 struct Line {
     /// The connection; `None` while a new one is being made.
     conn: Option<Connection>,

@@ -41,20 +41,30 @@ impl From<Finding> for Line {
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let route = global.route()?;
-    let control = global.control().await?;
-    let mut lines: Vec<Line> = control.examine().await.map_err(shown::failure)?.into_iter().map(Line::from).collect();
-    let (verdict, told) = match route.scheme() {
-        "rediss" => (Verdict::Good, "TLS, with a verified certificate"),
-        _ if route.is_local() => (Verdict::Good, "this machine, without TLS"),
-        _ => (Verdict::Warning, "no TLS: others on the way can read and change everything; use rediss://"),
-    };
-    lines.push(Line { what: "connection".to_owned(), verdict, told: told.to_owned() });
-    if let Some(Spec::File(path)) = &args.sink {
-        let (verdict, told) = match writable(path) {
-            Ok(told) => (Verdict::Good, told),
-            Err(error) => (Verdict::Wrong, format!("{} cannot be written: {error}", path.display())),
-        };
-        lines.push(Line { what: "sink".to_owned(), verdict, told });
+    let line = |what: &str, verdict: Verdict, told: &str| Line { what: what.to_owned(), verdict, told: told.to_owned() };
+    let mut lines = Vec::new();
+    match examine(global).await {
+        Ok(found) => {
+            lines.extend(found.into_iter().map(Line::from));
+            lines.push(match route.scheme() {
+                "rediss" => line("connection", Verdict::Good, "TLS, with a verified certificate"),
+                _ if route.is_local() => line("connection", Verdict::Good, "this machine, without TLS"),
+                _ => line(
+                    "connection",
+                    Verdict::Warning,
+                    "no TLS: others on the way can read and change everything; use rediss://",
+                ),
+            });
+        }
+        Err(error) => lines.push(line("connection", Verdict::Wrong, &format!("{error:#}"))),
+    }
+    match &args.sink {
+        None => {}
+        Some(Spec::File(path)) => lines.push(match writable(path) {
+            Ok(told) => line("sink", Verdict::Good, &told),
+            Err(error) => line("sink", Verdict::Wrong, &format!("{} cannot be written: {error}", path.display())),
+        }),
+        Some(_) => lines.push(line("sink", Verdict::Good, "can always be written")),
     }
     let is_wrong = lines.iter().any(|line| line.verdict == Verdict::Wrong);
     let text = match args.json {
@@ -63,6 +73,11 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     };
     shown::print(&text)?;
     Ok(if is_wrong { Exit::Broken } else { Exit::Done })
+}
+
+async fn examine(global: &Global) -> anyhow::Result<Vec<Finding>> {
+    let control = global.control().await?;
+    control.examine().await.map_err(shown::failure)
 }
 
 /// Tries to write the file, without changing it, or to make one beside it.

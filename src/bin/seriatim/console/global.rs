@@ -151,7 +151,7 @@ impl Global {
 
 /// Opens a connection for commands that read.
 pub(crate) async fn open(route: &Route) -> Result<PatientConnection, RedisError> {
-    route.open(ProtocolVersion::RESP2, AsyncConnectionConfig::new(), PATIENCE, PATIENCE).await
+    route.open_to_read(ProtocolVersion::RESP2, AsyncConnectionConfig::new(), PATIENCE, PATIENCE).await
 }
 
 /// Returns the error of a failed connection attempt.
