@@ -22,7 +22,7 @@ pub fn advice(error: &RedisError) -> String {
         return "; Redis wants a password: check user and password in --redis or SERIATIM_REDIS".to_owned();
     }
     if says("WRONGPASS") || error.kind() == ErrorKind::AuthenticationFailed {
-        return "; the password is wrong, or the user is unknown: check user and password in --redis or SERIATIM_REDIS"
+        return "; the password is wrong, or the user is unknown: check user and password in --redis or SERIATIM_REDIS, or the file of --redis-password-file"
             .to_owned();
     }
     if says("NOPERM") || text.contains("The user executing the script") || text.contains("ACL failure in script") {

@@ -54,6 +54,12 @@ struct Inner {
     asked: Mutex<Option<Instant>>,
 }
 
+/// The longest wait for the reply to a TLS handshake.
+#[cfg(feature = "tls")]
+const HANDSHAKE: Duration = Duration::from_secs(3);
+/// The largest file with a password or with certificates, in bytes.
+pub(super) const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
 /// The interval at which a connection in use has the Sentinels asked.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
@@ -110,7 +116,7 @@ impl Route {
         match &self.0.place {
             Place::Address(address) => address.to_string(),
             Place::Sentinels(Sentinels { hosts, service }) => {
-                let hosts: Vec<_> = hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+                let hosts: Vec<_> = hosts.iter().map(|(host, port)| sentinel::address(host, *port)).collect();
                 format!("{} (master {service} of these Sentinels)", hosts.join(","))
             }
         }
@@ -317,7 +323,11 @@ impl Route {
                 let stream = tcp_stream(host, *port, &self.0.tcp).await?;
                 #[cfg(feature = "tls")]
                 if let Some(tls) = &self.0.tls {
-                    return PatientConnection::over(tls.connect(host, stream).await?, &settings, config, patience, made_at).await;
+                    let stream = timeout(HANDSHAKE, tls.connect(host, stream)).await.unwrap_or_else(|_| {
+                        let text = format!("no reply to the TLS handshake within {HANDSHAKE:?}: is this a port with TLS?");
+                        Err(io::Error::new(io::ErrorKind::NotConnected, text))
+                    })?;
+                    return PatientConnection::over(stream, &settings, config, patience, made_at).await;
                 }
                 PatientConnection::over(stream, &settings, config, patience, made_at).await
             }
@@ -338,13 +348,26 @@ fn replaced() -> RedisError {
 async fn with_password(settings: RedisConnectionInfo, file: Option<&Path>) -> RedisResult<RedisConnectionInfo> {
     let Some(path) = file.map(Path::to_owned) else { return Ok(settings) };
     let read = tokio::task::spawn_blocking(move || {
-        std::fs::read_to_string(&path).map_err(|error| {
+        read_file(&path).map_err(|error| {
             // A file that is being replaced may be absent for a moment.
             io::Error::new(io::ErrorKind::NotConnected, format!("the password in {} cannot be read: {error}", path.display()))
         })
     });
     let text = read.await.map_err(io::Error::other)??;
     Ok(settings.set_password(text.trim_end_matches(['\r', '\n'])))
+}
+
+/// Reads a file of bounded size. A FIFO would block, and have nothing to read at the next
+/// connection.
+pub(super) fn read_file(path: &Path) -> io::Result<String> {
+    let about = std::fs::metadata(path)?;
+    if !about.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    if about.len() > FILE_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it has more than 16 MiB"));
+    }
+    std::fs::read_to_string(path)
 }
 
 async fn tcp_stream(host: &str, port: u16, settings: &TcpSettings) -> io::Result<TcpStream> {

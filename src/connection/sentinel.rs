@@ -61,7 +61,7 @@ impl Sentinels {
                     let told = timeout(PATIENCE, self.ask(opened))
                         .await
                         .unwrap_or_else(|_| Told::Failed("no reply within 1 s".to_owned()));
-                    (format!("{host}:{port}"), told)
+                    (address(host, *port), told)
                 }
             })
             .collect();
@@ -84,7 +84,13 @@ impl Sentinels {
     }
 
     async fn ask(&self, opened: impl Future<Output = RedisResult<PatientConnection>>) -> Told {
-        let failed = |error: &RedisError| Told::Failed(told(error));
+        let failed = |error: &RedisError| {
+            let text = told(error);
+            let is_login = ["NOAUTH", "WRONGPASS", "AuthenticationFailed"].iter().any(|word| text.contains(word));
+            Told::Failed(
+                text + if is_login { " (--sentinel-user and --sentinel-password-file are for the Sentinels)" } else { "" },
+            )
+        };
         let mut conn = match opened.await {
             Ok(conn) => conn,
             Err(error) => return failed(&error),
@@ -129,6 +135,11 @@ impl Sentinels {
         };
         io::Error::new(kind, text).into()
     }
+}
+
+/// Returns `host:port`, with brackets around an IPv6 address.
+pub(super) fn address(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 /// Returns the names of the services that a Sentinel knows, or `no service`.

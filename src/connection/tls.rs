@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::route::read_file;
 use super::server::Server;
 
 /// The files of a TLS client. They are read for each connection, because certificates change.
@@ -55,7 +56,9 @@ impl Tls {
         match &self.identity {
             None => Ok(config.with_no_client_auth()),
             Some((certificate, key_file)) => {
-                let key = PrivateKeyDer::from_pem_file(key_file)
+                let key = read_file(key_file)
+                    .map_err(|error| error.to_string())
+                    .and_then(|text| PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| error.to_string()))
                     .map_err(|error| format!("the key in {} cannot be read: {error}", key_file.display()))?;
                 config.with_client_auth_cert(certificates(certificate)?, key).map_err(|error| {
                     format!(
@@ -93,7 +96,8 @@ fn system_roots() -> Result<Arc<RootCertStore>, String> {
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let unread = |error: &dyn std::fmt::Display| format!("the certificates in {} cannot be read: {error}", path.display());
-    let found = CertificateDer::pem_file_iter(path).map_err(|error| unread(&error))?;
-    let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| unread(&error))?;
+    let text = read_file(path).map_err(|error| unread(&error))?;
+    let found: Vec<_> =
+        CertificateDer::pem_slice_iter(text.as_bytes()).collect::<Result<_, _>>().map_err(|error| unread(&error))?;
     if found.is_empty() { Err(unread(&"there is none in PEM form")) } else { Ok(found) }
 }

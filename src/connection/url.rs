@@ -73,6 +73,9 @@ fn sentinels(rest: &str, with_tls: bool) -> Result<Parsed, UrlError> {
     }
     let (user, hosts) =
         authority.rsplit_once('@').map_or((String::new(), authority), |(user, hosts)| (format!("{user}@"), hosts));
+    if user.trim_end_matches('@').contains('@') {
+        return Err(refused("user and password stand once, before the first host; in a password write %40 for @"));
+    }
     let mut found = Vec::new();
     let mut settings = RedisConnectionInfo::default();
     for host in hosts.split(',') {

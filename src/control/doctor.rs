@@ -155,14 +155,20 @@ fn of_info(info: &Info) -> Vec<Finding> {
         findings.push(Finding::new("disk", Verdict::Wrong, error));
     }
     let replicas = info.number("connected_slaves").unwrap_or(0);
-    findings.push(match info.accepts_alone() {
-        Some(told) => Finding::new("replicas", Verdict::Warning, told),
-        None if replicas == 0 => Finding::new(
-            "replicas",
-            Verdict::Warning,
-            "no replicas: the loss of this machine loses all queued events; see docs/failover.md",
-        ),
-        None => Finding::new("replicas", Verdict::Good, format!("{replicas} attached")),
-    });
+    findings.push(
+        match info
+            .lacks_replicas()
+            .map(|told| (Verdict::Wrong, told))
+            .or(info.accepts_alone().map(|told| (Verdict::Warning, told)))
+        {
+            Some((verdict, told)) => Finding::new("replicas", verdict, told),
+            None if replicas == 0 => Finding::new(
+                "replicas",
+                Verdict::Warning,
+                "no replicas: the loss of this machine loses all queued events; see docs/failover.md",
+            ),
+            None => Finding::new("replicas", Verdict::Good, format!("{replicas} attached")),
+        },
+    );
     findings
 }

@@ -31,6 +31,8 @@ pub(super) struct Info {
     text: String,
     /// The save points, if they may be read.
     saves: Option<String>,
+    /// `min-replicas-to-write`, if it is set and may be read.
+    min_replicas: Option<u64>,
 }
 
 /// Reads the settings. Returns `None` if the user may not.
@@ -41,11 +43,16 @@ pub(super) async fn read(conn: &mut impl ConnectionLike) -> Result<Option<Info>,
         Err(error) if error.code().is_some() => return Ok(None),
         Err(error) => return Err(ControlError::redis("INFO")(error)),
     };
-    let mut info = Info { text, saves: None };
+    let mut info = Info { text, saves: None, min_replicas: None };
     if info.field("aof_enabled") == Some("0") {
         let mut ask = redis::cmd("CONFIG");
         let points: Result<Vec<String>, RedisError> = ask.arg(&["GET", "save"]).query_async(conn).await;
         info.saves = points.ok().and_then(|pair| pair.into_iter().nth(1));
+    }
+    if info.field("min_slaves_good_slaves").is_some() {
+        let mut ask = redis::cmd("CONFIG");
+        let setting: Result<(String, u64), RedisError> = ask.arg(&["GET", "min-replicas-to-write"]).query_async(conn).await;
+        info.min_replicas = setting.ok().map(|(_, replicas)| replicas);
     }
     Ok(Some(info))
 }
@@ -99,6 +106,13 @@ impl Info {
         ))
     }
 
+    /// Returns the error of a master that refuses writes, because too few replicas are in reach.
+    pub(super) fn lacks_replicas(&self) -> Option<String> {
+        let good = self.number("min_slaves_good_slaves")?;
+        let wanted = self.min_replicas.filter(|wanted| *wanted > good)?;
+        Some(format!("min-replicas-to-write is {wanted}, but {good} are in reach: every write is refused (NOREPLICAS)"))
+    }
+
     /// Returns the error of a server that cannot write to its disk.
     pub(super) fn failed_to_write(&self) -> Option<String> {
         let fields = ["aof_last_write_status", "rdb_last_bgsave_status", "aof_last_bgrewrite_status"];
@@ -121,7 +135,7 @@ mod tests {
     use super::*;
 
     fn found(text: &str, saves: Option<&str>) -> Vec<String> {
-        Info { text: text.to_owned(), saves: saves.map(str::to_owned) }.warnings()
+        Info { text: text.to_owned(), saves: saves.map(str::to_owned), min_replicas: None }.warnings()
     }
 
     const SOUND: &str = "redis_version:7.0.15\r\nuptime_in_seconds:90000\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\nrdb_saves:0\r\n\

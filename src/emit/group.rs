@@ -142,6 +142,9 @@ async fn send_groups(connection: Connection, mut queue: mpsc::Receiver<Queued>, 
         yield_now().await;
         let mut group = vec![first];
         for _ in 0..QUEUE_MAX {
+            if group.len() >= EMITS_MAX && on_their_way.len() + 1 >= groups_max {
+                break;
+            }
             let Ok(next) = queue.try_recv() else { break };
             let fits = group.len() < EMITS_MAX && group.first().is_none_or(|first| first.markers_key == next.markers_key);
             if !fits {

@@ -16,7 +16,7 @@ use redis::aio::ConnectionLike;
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, ProtocolVersion, RedisError, RedisFuture, Value};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::config::WorkerConfig;
 use super::error::WorkerError;
@@ -215,10 +215,8 @@ impl Redis {
 
     /// Asks the Sentinels, if there are any, who the master is, and closes all connections if it is
     /// another one. If no majority replies, connections stay.
-    pub(crate) async fn ask_for_master(&self) {
-        if let Err(error) = self.route.ask_again().await {
-            debug!(error = told(&error), "the Sentinels do not tell the master");
-        }
+    pub(crate) async fn ask_for_master(&self) -> Result<(), RedisError> {
+        self.route.ask_again().await
     }
 
     /// Returns the one place where outages are recorded and logged.

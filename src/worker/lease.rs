@@ -28,7 +28,7 @@ use super::connect::{Connection, Redis, give_up, is_lasting};
 use super::error::WorkerError;
 use super::growing_wait::GrowingWait;
 use super::recover::sweep;
-use crate::connection::errors::is_outage;
+use crate::connection::errors::{is_outage, told};
 use crate::failpoints::around;
 use crate::keys::{Keys, SHARED_KINDS, WORKER_KINDS, type_of};
 use crate::wire::values::{Holder, Registration};
@@ -36,6 +36,9 @@ use crate::wire::{self, Attach, Attached, Detached, Renewed, ScriptError};
 
 /// The time, beyond its grace, for which a stopping process waits for Redis to detach it.
 pub(crate) const DETACH_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The interval at which the log repeats that the Sentinels do not name the master.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
 
 /// A session: the time from an attach until the lease ends.
 #[derive(Debug, Clone)]
@@ -324,9 +327,21 @@ fn ask_for_master(redis: Redis, interval: Duration) -> JoinSet<()> {
     let mut asking = JoinSet::new();
     if redis.has_sentinels() {
         asking.spawn(async move {
+            let mut told_at: Option<Instant> = None;
             loop {
                 sleep(interval).await;
-                redis.ask_for_master().await;
+                match redis.ask_for_master().await {
+                    Ok(()) => {
+                        if told_at.take().is_some() {
+                            info!("recover: the Sentinels name the master again");
+                        }
+                    }
+                    Err(error) if told_at.is_none_or(|at| at.elapsed() >= TELL_AGAIN) => {
+                        told_at = Some(Instant::now());
+                        warn!(error = told(&error), "recover: the Sentinels do not name the master; the connections stay");
+                    }
+                    Err(_) => {}
+                }
             }
         });
     }

@@ -43,7 +43,7 @@ async fn a_reply_takes_as_long_as_a_slow_link_needs() {
     let proxy = Proxy::before(&redis);
     proxy.slow_down(SLOW);
     let sink = Recorder::new();
-    let worker = start_at(&proxy.url(), &redis, "w", &sink, |config| {
+    let worker = start_at(proxy.url(), &redis, "w", &sink, |config| {
         config.concurrency = 16;
         config.response_timeout = Duration::from_secs(1);
     });
@@ -66,7 +66,7 @@ async fn after_a_timeout_the_worker_asks_for_less() {
     let proxy = Proxy::before(&redis);
     proxy.get_stuck_after(600 * 1024);
     let sink = Recorder::new();
-    let worker = start_at(&proxy.url(), &redis, "w", &sink, |config| {
+    let worker = start_at(proxy.url(), &redis, "w", &sink, |config| {
         config.concurrency = 16;
         config.response_timeout = Duration::from_millis(200);
     });
@@ -85,7 +85,7 @@ async fn a_link_that_stands_still_is_given_up() {
     let console = redis.console().await;
     let proxy = Proxy::before(&redis);
     let sink = Recorder::new();
-    let worker = start_at(&proxy.url(), &redis, "w", &sink, |config| config.response_timeout = Duration::from_millis(500));
+    let worker = start_at(proxy.url(), &redis, "w", &sink, |config| config.response_timeout = Duration::from_millis(500));
     console.emit("work:1", "1").await;
     sink.until_sent(1).await;
     console.until_idle(1).await;

@@ -37,7 +37,7 @@ impl Choices {
 
 fn run(redis: &Redis, proxy: &Proxy, name: &str, sink: &Recorder, choices: &Choices) -> Running {
     let slots = 1 + choices.below(4) as usize;
-    start_at(&proxy.url(), redis, name, sink, |config| {
+    start_at(proxy.url(), redis, name, sink, |config| {
         config.concurrency = slots;
         config.batch = 3;
         config.turn_max = 5;

@@ -18,7 +18,7 @@ async fn a_lost_reply_of_a_pop_leaves_no_object_behind() {
     let console = redis.console().await;
     let proxy = Proxy::before(&redis);
     let sink = Recorder::new();
-    let worker = start_at(&proxy.url(), &redis, "w", &sink, |config| {
+    let worker = start_at(proxy.url(), &redis, "w", &sink, |config| {
         config.block = Duration::from_secs(1);
         config.sweep = Duration::from_secs(60);
     });

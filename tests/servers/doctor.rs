@@ -29,7 +29,7 @@ async fn a_sound_redis_passes_and_each_fault_is_told() {
     let console = redis.console().await;
     let output = doctor(&redis, redis.url(), &[]);
     assert!(output.status.success(), "{output:?}");
-    assert!(output.stdout.split(|byte| *byte == b'\n').all(|line| line.len() <= 160), "{output:?}");
+    assert!(output.stdout.split(|byte| *byte == b'\n').all(|line| line.len() <= 80), "{output:?}");
     let set = async |option: &str, value: &str| {
         let _: String = console.run(&["CONFIG", "SET", option, value]).await;
     };
@@ -81,6 +81,9 @@ async fn replicas_and_their_settings_are_told() {
     let _: String = console.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
     let (_, verdict, told) = found(&redis, redis.url(), "replicas", &[]);
     assert!(verdict == "good" && told.contains("1 attached"), "{told}");
+    let _: String = console.run(&["CONFIG", "SET", "min-replicas-to-write", "2"]).await;
+    let (code, verdict, told) = found(&redis, redis.url(), "replicas", &[]);
+    assert!(code == Some(1) && verdict == "wrong" && told.contains("NOREPLICAS"), "{told}");
 }
 
 #[test]

@@ -127,7 +127,7 @@ async fn lost_requests_and_replies_change_nothing() {
         _ => Act::Send,
     });
     let proxy = Proxy::before(&redis);
-    let worker = start_at(&proxy.url(), &redis, "w", &sink, |config| config.batch = 3);
+    let worker = start_at(proxy.url(), &redis, "w", &sink, |config| config.batch = 3);
     console.emit("warm:up", "0").await;
     sink.until_sent(1).await;
     let seen = Arc::new(AtomicUsize::new(0));
@@ -171,7 +171,7 @@ async fn a_repeated_result_of_an_earlier_hand_out_is_ignored() {
     let first = Recorder::with(|_| Act::Stop(Stop::transient("down")));
     let second = Recorder::with(move |_| Act::Wait(held_up.clone()));
     let proxy = Proxy::before(&redis);
-    let away = start_at(&proxy.url(), &redis, "away", &first, |config| {
+    let away = start_at(proxy.url(), &redis, "away", &first, |config| {
         config.retry = "fixed:1h".parse().expect("a policy");
     });
     console.emit("warm:up", "0").await;

@@ -145,7 +145,7 @@ async fn a_lapsed_process_goes_on_without_what_others_took() {
     let console = redis.console().await;
     let sink = Recorder::with(|_| Act::SendThenWait(Gate::closed()));
     let proxy = Proxy::before(&redis);
-    let worker = start_at(&proxy.url(), &redis, "w", &sink, |_| {});
+    let worker = start_at(proxy.url(), &redis, "w", &sink, |_| {});
     console.emit_all("work:1", ["1", "2"]).await;
     sink.until_sent(1).await;
     proxy.close();
@@ -202,7 +202,7 @@ async fn a_late_result_of_a_fenced_process_changes_nothing() {
     let held_up = gate.clone();
     let sink = Recorder::with(move |_| Act::SendThenWait(held_up.clone()));
     let proxy = Proxy::before(&redis);
-    let first = start_at(&proxy.url(), &redis, "w", &sink, |_| {});
+    let first = start_at(proxy.url(), &redis, "w", &sink, |_| {});
     console.emit("work:1", "1").await;
     sink.until_sent(1).await;
     proxy.close();
@@ -242,7 +242,7 @@ async fn a_repeated_attach_counts_no_crash() {
     let console = redis.console().await;
     let proxy = Proxy::before(&redis);
     let sink = Recorder::with(|offer| if offer.before == 0 { Act::Wait(Gate::closed()) } else { Act::Send });
-    let worker = start_at(&proxy.url(), &redis, "w", &sink, |_| {});
+    let worker = start_at(proxy.url(), &redis, "w", &sink, |_| {});
     console.emit("work:1", "1").await;
     sink.until_offered(1).await;
     // The length of the lease follows the holder.
@@ -261,7 +261,7 @@ async fn a_repeated_detach_is_done() {
     let console = redis.console().await;
     let proxy = Proxy::before(&redis);
     let sink = Recorder::with(|_| Act::Wait(Gate::closed()));
-    let worker = start_at(&proxy.url(), &redis, "w", &sink, |config| config.grace = Duration::ZERO);
+    let worker = start_at(proxy.url(), &redis, "w", &sink, |config| config.grace = Duration::ZERO);
     console.emit("work:1", "1").await;
     sink.until_offered(1).await;
     let token = sink.offered()[0].token.clone();

@@ -99,7 +99,7 @@ async fn crash_after_commit(same_name: bool) {
     let console = redis.console().await;
     let proxy = Proxy::before(&redis);
     let before = Recorder::new();
-    let worker = start_at(&proxy.url(), &redis, "w", &before, |config| config.batch = 2);
+    let worker = start_at(proxy.url(), &redis, "w", &before, |config| config.batch = 2);
     console.emit("warm:up", "0").await;
     console.until_at_rest_after(1).await;
     proxy.lose_next(&["done"], Lose::Reply, true);
@@ -131,7 +131,7 @@ async fn crash_before_release(same_name: bool) {
     let console = redis.console().await;
     let proxy = Proxy::before(&redis);
     let before = Recorder::new();
-    let worker = start_at(&proxy.url(), &redis, "w", &before, |_| {});
+    let worker = start_at(proxy.url(), &redis, "w", &before, |_| {});
     console.emit("warm:up", "0").await;
     console.until_at_rest_after(1).await;
     proxy.lose_next(&["done"], Lose::Request, true);
@@ -165,7 +165,7 @@ async fn crash_after_release_leaves_nothing_behind() {
     let console = redis.console().await;
     let proxy = Proxy::before(&redis);
     let before = Recorder::new();
-    let worker = start_at(&proxy.url(), &redis, "w", &before, |_| {});
+    let worker = start_at(proxy.url(), &redis, "w", &before, |_| {});
     console.emit("warm:up", "0").await;
     console.until_at_rest_after(1).await;
     proxy.lose_next(&["done"], Lose::Reply, true);

@@ -1,6 +1,5 @@
 //! `seriatim doctor`.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use seriatim::control::{Finding, Verdict};
@@ -69,7 +68,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let is_wrong = lines.iter().any(|line| line.verdict == Verdict::Wrong);
     let text = match args.json {
         true => serde_json::json!({ "findings": lines, "fits": !is_wrong }).to_string() + "\n",
-        false => print(&lines)?,
+        false => print(&lines),
     };
     shown::print(&text)?;
     Ok(if is_wrong { Exit::Broken } else { Exit::Done })
@@ -82,7 +81,10 @@ async fn examine(global: &Global) -> anyhow::Result<Vec<Finding>> {
 
 /// Tries to write the file, without changing it, or to make one beside it.
 fn writable(path: &Path) -> std::io::Result<String> {
-    if path.exists() {
+    if let Ok(about) = path.metadata() {
+        if !about.is_file() {
+            return Err(std::io::Error::other("it is no regular file"));
+        }
         std::fs::OpenOptions::new().append(true).open(path)?;
         return Ok(format!("{} can be written", path.display()));
     }
@@ -91,7 +93,7 @@ fn writable(path: &Path) -> std::io::Result<String> {
     Ok(format!("{} can be made", path.display()))
 }
 
-fn print(lines: &[Line]) -> anyhow::Result<String> {
+fn print(lines: &[Line]) -> String {
     let mut out = String::new();
     for Line { what, verdict, told } in lines {
         let word = match verdict {
@@ -100,7 +102,8 @@ fn print(lines: &[Line]) -> anyhow::Result<String> {
             Verdict::Wrong => "WRONG",
             Verdict::Unknown => "unknown",
         };
-        writeln!(out, "{word:<8} {what:<12} {told}")?;
+        out += &shown::wrapped(&format!("{word:<8} {what:<12} {told}"), usize::from(shown::COLUMNS) - 22, 22);
+        out.push('\n');
     }
-    Ok(out)
+    out
 }

@@ -56,7 +56,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     } else {
         let mut out = tables(&stats, queues.as_ref(), usize::from(args.top))?;
         for warning in &warnings {
-            writeln!(out, "warning       {warning}")?;
+            writeln!(out, "{}", shown::wrapped(&format!("warning       {warning}"), usize::from(shown::COLUMNS) - 14, 14))?;
         }
         out
     };

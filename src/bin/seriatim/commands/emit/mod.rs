@@ -209,6 +209,11 @@ impl File {
                 "{name}:{line}: {why}; lines {line} to {last} were sent together: either all of them took effect or none; {done} \
                  if `seriatim inspect` does not show them, with --skip {last} if it does"
             ),
+            EmitError::Unreplicated { .. } => format!(
+                "{name}:{line}: {why}; lines {line} to {last} are queued: when the replicas are back, {}, but {done} if the master was \
+                 lost and `seriatim inspect` does not show them",
+                self.go_on(last)
+            ),
             EmitError::WrongType { .. } if error.stopped.is_none() => {
                 let objects: Vec<_> = error.failed.iter().take(5).map(|failed| failed.object.as_str()).collect();
                 let (objects, more) = (objects.join(", "), if error.failed.len() > 5 { " and others" } else { "" });
