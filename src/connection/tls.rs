@@ -101,3 +101,15 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
         CertificateDer::pem_slice_iter(text.as_bytes()).collect::<Result<_, _>>().map_err(|error| unread(&error))?;
     if found.is_empty() { Err(unread(&"there is none in PEM form")) } else { Ok(found) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No test of this program installs a provider.
+    #[test]
+    fn a_process_without_a_provider_is_told() {
+        let error = Tls::new(&Server::new("rediss://host")).map(|_| ()).expect_err("no provider");
+        assert!(error.contains("no rustls provider"), "{error}");
+    }
+}

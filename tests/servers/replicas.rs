@@ -210,3 +210,25 @@ async fn a_replica_may_be_promoted_by_hand() {
     successor.stop().await;
     sink.applied();
 }
+
+/// A master with `min-replicas-to-write` and no replica refuses writes. An emit is told, and a worker
+/// waits.
+#[tokio::test]
+async fn a_master_without_its_replicas_refuses_emits_and_workers_wait() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let sink = Recorder::new();
+    let emitter = Emitter::builder(redis.url()).keys(redis.keys().clone()).connect().await.expect("connected");
+    let worker = start(&redis, "a", &sink, |_| {});
+    emitter.emit("work:1", Json::new("1")).await.expect("emitted");
+    sink.until_sent(1).await;
+    let _: String = console.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    let error = emitter.emit("work:1", Json::new("2")).await.expect_err("no replica");
+    assert!(matches!(error, EmitError::Refused { .. }) && error.to_string().contains("NOREPLICAS"), "{error}");
+    tokio::time::sleep(MS(300)).await;
+    assert!(!worker.is_over());
+    let _: String = console.run(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    emitter.emit("work:1", Json::new("3")).await.expect("emitted");
+    sink.until_sent(2).await;
+    worker.finish().await;
+}
