@@ -310,9 +310,17 @@ impl WorkerBuilder {
     }
 
     /// Gives no batch to the sink before this number of replicas has it, 0 to 100. A wait is begun
-    /// anew after `timeout`, 10 ms to 1 minute. Default: 0, no wait. See [`WorkerConfig::wait`].
+    /// anew after `timeout`, 10 ms to 1 minute. Default: 0, no wait. With the number of all replicas,
+    /// an id that a receiver has seen survives the loss of the master.
     pub fn wait(mut self, replicas: u32, timeout: Duration) -> Self {
         (self.config.wait, self.config.wait_timeout) = (replicas, timeout);
+        self
+    }
+
+    /// Waits for the disks of the master and of these replicas, too: `WAITAOF`, in Redis from 7.2.
+    /// Default: no.
+    pub fn wait_local(mut self, wait_local: bool) -> Self {
+        self.config.wait_local = wait_local;
         self
     }
 
