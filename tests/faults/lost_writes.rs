@@ -243,7 +243,9 @@ async fn a_counter_that_is_ahead_of_the_time_jumps_too() {
 /// in hand, and then its own id once more.
 #[tokio::test]
 async fn ids_of_batches_in_hand_are_not_given_again() {
-    for then in [BatchResult::Done, BatchResult::Yield, BatchResult::Hold { rest: tag(7), delay: None, reason: "stop".into() }] {
+    let held = BatchResult::Hold { rest: tag(7), delay: None, reason: "stop".into() };
+    let results = [BatchResult::Done, BatchResult::Yield, held];
+    for (counter, then) in ["6", "7"].into_iter().flat_map(|counter| results.clone().map(|then| (counter, then))) {
         let redis = Redis::own(&[]);
         let mut state = State::new(redis.connect().await, redis.keys().clone());
         let keys = state.keys.clone();
@@ -253,7 +255,7 @@ async fn ids_of_batches_in_hand_are_not_given_again() {
         state.run("LPUSH", &[&keys.events("a"), "3"]).await;
         state.run("LPUSH", &[&keys.events("b"), "4"]).await;
         state.run("LPUSH", &[&keys.objects_with_events(), "b"]).await;
-        state.run("SET", &[&keys.next_event_id(), "6"]).await;
+        state.run("SET", &[&keys.next_event_id(), counter]).await;
         let bounds = Bounds {
             batch: 10,
             batch_bytes: 1 << 20,
