@@ -63,7 +63,7 @@ pub(super) const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// The interval at which a connection in use has the Sentinels asked.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// What the process has learnt of masters from Sentinels.
+/// The master that the Sentinels named last, and the connections to it.
 #[derive(Default)]
 struct Met {
     /// The highest configuration epoch seen.

@@ -30,7 +30,7 @@ pub(super) struct Parsed {
     pub(super) with_tls: bool,
 }
 
-/// Where the master is.
+/// The address of the server, or the Sentinels that name its address.
 pub(super) enum Place {
     Address(ConnectionAddr),
     Sentinels(Sentinels),

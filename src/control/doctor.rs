@@ -25,7 +25,7 @@ pub struct Finding {
     pub what: &'static str,
     /// The verdict.
     pub verdict: Verdict,
-    /// What was found, and what to do.
+    /// The finding, and advice if the verdict is not [`Verdict::Good`].
     pub told: String,
 }
 

@@ -93,8 +93,8 @@ impl RedisMemory {
     ///
     /// # Errors
     /// The server was replaced: another master that this process has met continues its history.
-    /// What it acknowledges will be lost, and its counter must not jump: two masters that both
-    /// jumped to the time could give the same ids.
+    /// Redis will lose the writes that this server accepts. Its counter must not jump, either: two
+    /// counters that jumped to the time could give the same ids.
     fn met(&self, Replication { id, before }: &Replication) -> Result<bool, RedisError> {
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         if history.replaced.contains(id) {
@@ -392,16 +392,16 @@ impl Manager {
         }
         match around!("connect", wire::connect(conn, keys, &replication.id, seen)).await {
             Ok(connected) => {
-                // Behind the script, which a replica or a Sentinel refuses with a clearer error.
-                if let Some(wait) = &self.wait {
-                    wait.check(conn).await?;
-                }
                 if connected.changed && !differs {
                     memory.changes.fetch_add(1, Ordering::Relaxed);
                 }
                 // The counter may include ids that other processes gave. If Redis loses its jump,
                 // this process still knows the number.
                 memory.highest.fetch_max(connected.counter, Ordering::Relaxed);
+                // Behind the script, which a replica or a Sentinel refuses with a clearer error.
+                if let Some(wait) = &self.wait {
+                    wait.check(conn).await?;
+                }
                 if connected.changed {
                     warn!(
                         counter = connected.counter,

@@ -14,7 +14,7 @@ const PROCESSES: usize = 2;
 /// Time at the start. Ids begin far below it, as after `--first-id 1`. Each id takes one unit.
 const START: u8 = 20;
 
-/// What the program does, one switch each.
+/// The guards of the protocol. Each can be switched off.
 #[derive(Clone, Copy, Debug)]
 struct Guards {
     /// A process refuses a master with an epoch below the highest one seen.
