@@ -235,6 +235,48 @@ fn what_comes_again_after_redis_went_back_is_counted_apart() {
     too_soon.finds(&[("doubled", 1), ("forked", 1)], &["--lossy"]);
 }
 
+/// Two masters: x1 and x2 are acknowledged by the new one. The old one accepts x7 later, and a worker
+/// delivers x7 at once. The new master gives x5, which does not follow on x7.
+#[test]
+fn what_comes_behind_an_event_that_redis_lost_is_counted_apart() {
+    let crossed = |prev| {
+        let lines = Recorded::sound().without("x5").set("x7", "prev", 4);
+        let lines = lines.with(invoke(71, "e11", "a", &["x9"])).with(done("ok", 72, "e11"));
+        lines.with(received(200, "a", "x9", JUMP, prev)).with(redis_lost(95, 150))
+    };
+    crossed(4).finds(&[("reordered", 1), ("forked", 1)], &[]);
+    let verdict = crossed(4).finds(&[], &["--lossy"]);
+    assert_eq!(verdict["behind_lost"], 1);
+    // It follows on x7, so Redis had not lost that one.
+    crossed(7).finds(&[("reordered", 1)], &["--lossy"]);
+}
+
+/// z1 and z2 are schedules, due at 300 and at 400; the receiver gets z1, then z2.
+#[test]
+fn a_schedule_is_not_early_and_comes_in_the_order_of_due_times() {
+    let scheduled = |t: u64, emit: &str, event: &str, due: u64| {
+        let mut invoked = invoke(t, emit, "s", &[event]);
+        invoked["due"] = due.into();
+        let mut answered = done("ok", t + 5, emit);
+        answered["due_ms"] = due.into();
+        [invoked, answered]
+    };
+    let both = |first: u64, second: u64| {
+        let lines = scheduled(200, "e20", "z1", 300).into_iter().chain(scheduled(210, "e21", "z2", 400));
+        let recorded = lines.fold(Recorded::sound(), Recorded::with);
+        let (low, high) = (first.min(second), first.max(second));
+        let (one, other) = if first < second { ("z1", "z2") } else { ("z2", "z1") };
+        recorded.with(received(low, "s", one, 20, 0)).with(received(high, "s", other, 21, 20))
+    };
+    both(310, 410).finds(&[], &[]);
+    both(299, 410).finds(&[("early", 1)], &[]);
+    both(420, 410).finds(&[("reordered", 1)], &[]);
+    // Redis' clock was set ahead.
+    let step = |by: u64| json!({"op": "clock_ahead", "t": 250, "by": by});
+    both(299, 410).with(step(10)).finds(&[], &[]);
+    both(280, 410).with(step(10)).finds(&[("early", 1)], &[]);
+}
+
 #[test]
 fn an_id_is_never_reused_and_nothing_older_is_applied_whatever_redis_lost() {
     let lost = || Recorded::sound().with(redis_lost(1, 2000));

@@ -1,6 +1,7 @@
 //! Compares the events that the receiver applied with the emitted ones.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use super::receiver::Receiver;
 use super::report::{Findings, HistoryKind, HistoryReport};
@@ -25,6 +26,20 @@ struct Known {
     event: super::Print,
     object: u32,
     prev: u64,
+}
+
+/// The times of an emit and of its reply.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    invoked: u64,
+    done: u64,
+}
+
+/// The event of an object that was emitted last.
+#[derive(Debug, Clone, Copy)]
+struct Latest {
+    invoked: u64,
+    id: u64,
 }
 
 struct Judge<'a> {
@@ -75,6 +90,17 @@ impl Judge<'_> {
         self.history.lossy && jumped && self.history.windows.iter().any(|Window { to, .. }| *to <= second_t)
     }
 
+    /// Returns by how much Redis' clock was set ahead between two times.
+    fn steps_ahead(&self, from: u64, to: u64) -> u64 {
+        self.history.steps.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, by)| by).sum()
+    }
+
+    /// Returns a time before which the event was certainly not queued.
+    fn not_queued_before(&self, emit: &Emit) -> u64 {
+        let is_steady = self.history.steps.iter().all(|(at, _)| *at < emit.invoked);
+        emit.due.filter(|_| is_steady).map_or(emit.invoked, |due| due.max(emit.invoked))
+    }
+
     /// Checks that each id has one event, and that each event was emitted. Counts duplicates.
     fn ids(&mut self, received: &[Received]) {
         let mut known: HashMap<u64, Known> = HashMap::new();
@@ -101,6 +127,9 @@ impl Judge<'_> {
                 });
             } else if t < emit.invoked {
                 self.findings.add(HistoryKind::Unexpected, place, || format!("id {id} came before it was emitted"));
+            } else if let Some(due) = emit.due.filter(|due| t + self.steps_ahead(emit.invoked, t) < *due) {
+                let early = Duration::from_nanos(due - t);
+                self.findings.add(HistoryKind::Early, place, || format!("id {id} came {early:?} before it was due"));
             }
             let came = &mut self.came[at as usize];
             if came.ids.iter().all(|(other, _)| *other != id) {
@@ -166,9 +195,14 @@ impl Judge<'_> {
     /// order within each emit.
     fn order(&mut self, object: usize, applied: &[Received]) {
         let name = &self.history.names[object];
-        let mut latest: Option<(u64, u64)> = None;
+        // The applied events that Redis has not lost, each with the one among them and those before it
+        // that was emitted last: the time of that emit, and its id.
+        let mut kept: Vec<(u64, Span, Latest)> = Vec::new();
         let mut before: Option<KnownEvent> = None;
-        for Received { id, event, place, .. } in applied.iter().copied() {
+        // The applied event with the latest due time: that time, a time before which it was not
+        // queued, and its id.
+        let mut latest_due: Option<(u64, u64, u64)> = None;
+        for Received { id, prev, event, place, .. } in applied.iter().copied() {
             let Some(&at) = self.history.events_by_name.get(&event) else { continue };
             // Only the first arrival counts: an event that comes again under a new id is behind
             // later events.
@@ -177,12 +211,28 @@ impl Judge<'_> {
             }
             let event = self.history.emitted[at as usize];
             let emit = self.emit(event);
-            let (invoked, done) = (emit.invoked, if emit.outcome == Outcome::Ok { emit.done } else { u64::MAX });
+            let stored = if emit.outcome == Outcome::Ok { emit.done } else { u64::MAX };
+            // A schedule's event is queued at an unknown time after it is due.
+            let (invoked, done) = (self.not_queued_before(emit), if emit.due.is_some() { u64::MAX } else { stored });
+            let due_ms = emit.due_ms;
             // The events of an emit must follow each other. Missing events are judged elsewhere.
             let whole = self.came[at as usize - event.sub as usize..at as usize].iter().all(|came| came.applied > 0);
             let follows = before.is_some_and(|before| before.emit == event.emit && before.sub + 1 == event.sub);
+            // Events behind `prev` are not in the Redis that gave this id: two masters may have
+            // accepted events at the same time.
+            let mut latest = kept.last().map(|(.., latest)| *latest);
+            let with_lost = latest;
+            while let Some((_, span, _)) = kept.last().filter(|(other, ..)| *other > prev)
+                && self.may_be_lost(span.invoked, span.done)
+            {
+                kept.pop();
+                latest_due = None;
+                latest = kept.last().map(|(.., latest)| *latest);
+            }
+            let is_late = |latest: Option<Latest>| latest.is_some_and(|latest| done < latest.invoked);
+            self.totals.behind_lost += u64::from(is_late(with_lost) && !is_late(latest));
             match latest {
-                Some((latest_invoked, latest_id)) if done < latest_invoked => {
+                Some(Latest { invoked: latest_invoked, id: latest_id }) if done < latest_invoked => {
                     self.findings.add(HistoryKind::Reordered, place, || {
                         format!("{name}: id {id} was acknowledged before id {latest_id} was emitted")
                     });
@@ -192,9 +242,21 @@ impl Judge<'_> {
                 }),
                 _ => {}
             }
-            if latest.is_none_or(|(latest_invoked, _)| invoked > latest_invoked) {
-                latest = Some((invoked, id));
+            // A schedule that was stored before another one was queued, and is due before that one, is
+            // queued before that one.
+            if let (Some(due), Some((later, queued, other))) = (due_ms, latest_due)
+                && due < later
+                && stored < queued
+            {
+                self.findings.add(HistoryKind::Reordered, place, || {
+                    format!("{name}: id {id} was due {} ms before id {other}", later - due)
+                });
             }
+            if let Some(due) = due_ms.filter(|due| latest_due.is_none_or(|(later, ..)| *due > later)) {
+                latest_due = Some((due, invoked, id));
+            }
+            let latest = latest.filter(|latest| latest.invoked >= invoked).unwrap_or(Latest { invoked, id });
+            kept.push((id, Span { invoked, done }, latest));
             before = Some(event);
         }
     }
@@ -203,7 +265,7 @@ impl Judge<'_> {
     fn events(&mut self) {
         for (at, mut came) in std::mem::take(&mut self.came).into_iter().enumerate() {
             let event = self.history.emitted[at];
-            let Emit { invoked, done, outcome, object } = *self.emit(event);
+            let Emit { invoked, done, outcome, object, .. } = *self.emit(event);
             self.totals.events += 1;
             self.again(&mut came, event.place, object);
             let came_at_all = !came.ids.is_empty();

@@ -7,8 +7,9 @@
 //!
 //! | `op` | members | logged |
 //! |---|---|---|
-//! | `invoke` | `t emit object events` | before an emit is sent; `events` are the main event and its subevents, each named once in the whole history |
-//! | `ok`, `failed`, `unknown` | `t emit` | after the reply: done, certainly not done, unknown |
+//! | `invoke` | `t emit object events due` | before an emit is sent; `events` are the main event and its subevents, each named once in the whole history; `due` only of a schedule: a time before which its event is not due |
+//! | `ok`, `failed`, `unknown` | `t emit due_ms` | after the reply: done, certainly not done, unknown; `due_ms` only of a schedule: its due time by Redis' clock |
+//! | `clock_ahead` | `t by` | Redis' clock was set ahead, by nanoseconds |
 //! | `receive` | `t object id prev event` | when the receiver gets an event, before it applies its rule |
 //! | `dead` | `t object id prev event` | for every dead letter |
 //! | `redis_lost` | `from to` | Redis may have lost what was written between the two times |
@@ -49,11 +50,19 @@ enum Line<'a> {
         object: Cow<'a, str>,
         #[serde(borrow)]
         events: Vec<Cow<'a, str>>,
+        #[serde(default)]
+        due: Option<u64>,
     },
     Ok {
         t: u64,
         #[serde(borrow)]
         emit: Cow<'a, str>,
+        #[serde(default)]
+        due_ms: Option<u64>,
+    },
+    ClockAhead {
+        t: u64,
+        by: u64,
     },
     Failed {
         t: u64,
@@ -108,6 +117,10 @@ struct Emit {
     /// Time of the reply; the largest time if there was none.
     done: u64,
     outcome: Outcome,
+    /// Of a schedule: a time before which the event is not due.
+    due: Option<u64>,
+    /// Of a schedule: the due time by Redis' clock, ms.
+    due_ms: Option<u64>,
 }
 
 /// One emitted event.
@@ -154,6 +167,8 @@ pub struct History {
     emitted: Vec<KnownEvent>,
     received: Vec<Received>,
     windows: Vec<Window>,
+    /// Steps ahead of Redis' clock: the times, and the nanoseconds.
+    steps: Vec<(u64, u64)>,
     findings: Findings,
 }
 
@@ -188,18 +203,19 @@ impl History {
         }
         let place = place(file, line);
         match serde_json::from_slice(text).map_err(HistoryLineError)? {
-            Line::Invoke { t, emit, object, events } => self.invoke(place, t, &emit, &object, &events),
-            Line::Ok { t, emit } => self.done(place, t, &emit, Outcome::Ok),
-            Line::Failed { t, emit } => self.done(place, t, &emit, Outcome::Failed),
-            Line::Unknown { t, emit } => self.done(place, t, &emit, Outcome::Unknown),
+            Line::Invoke { t, emit, object, events, due } => self.invoke(place, t, &emit, &object, &events, due),
+            Line::Ok { t, emit, due_ms } => self.done(place, t, &emit, Outcome::Ok, due_ms),
+            Line::Failed { t, emit } => self.done(place, t, &emit, Outcome::Failed, None),
+            Line::Unknown { t, emit } => self.done(place, t, &emit, Outcome::Unknown, None),
             Line::Receive { t, event } => self.receive(place, t, &event, false),
             Line::Dead { t, event } => self.receive(place, t, &event, true),
             Line::RedisLost { from, to } => self.windows.push(Window { from, to }),
+            Line::ClockAhead { t, by } => self.steps.push((t, by)),
         }
         Ok(())
     }
 
-    fn invoke(&mut self, place: Place, t: u64, name: &str, object: &str, events: &[Cow<'_, str>]) {
+    fn invoke(&mut self, place: Place, t: u64, name: &str, object: &str, events: &[Cow<'_, str>], due: Option<u64>) {
         let object = self.object(object);
         let emit = u32::try_from(self.emits.len()).unwrap_or(u32::MAX);
         match self.emits_by_name.entry(print(name.as_bytes())) {
@@ -208,7 +224,7 @@ impl History {
                 return self.findings.add(HistoryKind::Malformed, place, || format!("the emit {name} was invoked before"));
             }
         };
-        self.emits.push(Emit { object, invoked: t, done: u64::MAX, outcome: Outcome::Open });
+        self.emits.push(Emit { object, invoked: t, done: u64::MAX, outcome: Outcome::Open, due, due_ms: None });
         let mut sub = 0;
         for event in events {
             let at = u32::try_from(self.emitted.len()).unwrap_or(u32::MAX);
@@ -225,12 +241,13 @@ impl History {
         }
     }
 
-    fn done(&mut self, place: Place, t: u64, name: &str, outcome: Outcome) {
+    fn done(&mut self, place: Place, t: u64, name: &str, outcome: Outcome, due_ms: Option<u64>) {
         let emit = self.emits_by_name.get(&print(name.as_bytes())).map(|at| &mut self.emits[*at as usize]);
         match emit {
             Some(emit) if emit.outcome == Outcome::Open && t >= emit.invoked => {
                 emit.outcome = outcome;
                 emit.done = t;
+                emit.due_ms = due_ms;
             }
             Some(_) => self
                 .findings

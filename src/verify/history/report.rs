@@ -22,9 +22,11 @@ pub enum HistoryKind {
     Doubled,
     /// Two events under one id.
     IdReused,
-    /// An event applied out of the order of the emits, or one that came only after a later one was
-    /// applied.
+    /// An event applied out of the order of the emits, or of the due times of schedules; or one that
+    /// came only after a later one was applied.
     Reordered,
+    /// A scheduled event that came before it was due.
+    Early,
     /// A second event after the same `prev`, unless that is 0; or an id that came with two
     /// different `prev`.
     Forked,
@@ -38,12 +40,13 @@ pub enum HistoryKind {
 
 impl HistoryKind {
     /// All kinds, the most serious first.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Lost,
         Self::Undone,
         Self::Doubled,
         Self::IdReused,
         Self::Reordered,
+        Self::Early,
         Self::Forked,
         Self::Gap,
         Self::Unexpected,
@@ -59,6 +62,7 @@ impl fmt::Display for HistoryKind {
             Self::Doubled => "doubled",
             Self::IdReused => "ids reused",
             Self::Reordered => "reordered",
+            Self::Early => "early",
             Self::Forked => "forked",
             Self::Gap => "gaps",
             Self::Unexpected => "unexpected",
@@ -112,6 +116,9 @@ pub struct HistoryReport {
     /// Events that came again under a new id because Redis had lost their delivery. Counted only if
     /// the history is judged as lossy.
     pub redelivered: u64,
+    /// Events that came after an event that was emitted later, and that Redis had lost when it gave
+    /// their id. Two masters had accepted them. Counted only if the history is judged as lossy.
+    pub behind_lost: u64,
     /// The faults.
     pub faults: Faults,
     /// The first few faults of each kind.

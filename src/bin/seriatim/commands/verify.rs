@@ -235,6 +235,7 @@ fn history_verdict(report: &HistoryReport) -> anyhow::Result<String> {
     if report.lost_by_redis + report.redelivered > 0 {
         row("lost by Redis", report.lost_by_redis);
         row("redelivered after that", report.redelivered);
+        row("behind lost events", report.behind_lost);
     }
     for kind in HistoryKind::ALL {
         row(&kind.to_string(), report.count(kind));
