@@ -5,8 +5,9 @@
 --           all other keys, spelled from the prefix: read
 -- Arguments prefix
 --           then for each subject:
---             kind  `object`, `worker`, `name` or `shared`
---             name  the object, the worker id or the worker name; '' for `shared`
+--             kind  `object`, `worker`, `name`, `schedule` or `shared`
+--             name  the object, the worker id, the worker name, or the member of
+--                   events.scheduled; '' for `shared`
 --             hint  how to look for the cover of an object with events (I1):
 --               covered   a marker or a worker's list had the object a moment ago
 --               unknown   a finding I1 or `foreign` is only a suspicion
@@ -14,15 +15,15 @@
 --                         again at both ends of the markers. A finding that is the same as before
 --                         the search is certain: no event came or went meanwhile
 -- Replies   {'looked', findings, names}
---             findings  flat triples: the subject's position (from 1); `I1` to `I6`, `layout` or
+--             findings  flat triples: the subject's position (from 1); `I1` to `I6`, `I8`, `layout` or
 --                       `foreign`; a text
 --             names     objects in the lists of the workers, at most 1,000 of each
--- Keeps     writes nothing; checks I1 to I6
+-- Keeps     writes nothing; checks I1 to I6, and I8
 -- Cost      about 15 commands per subject; all rules for `shared`; LPOS over 2,000 markers for
 --           `searched`
 -- Uses: ids.after ids.parse lease.token_of names.is_foreign registry.parse rules.fields_of
--- Uses: rules.is_rule rules.next_of rules.next_text tag.first_of tag.has_failed tag.held_numbers
--- Uses: worker.parse
+-- Uses: rules.is_rule rules.next_of rules.next_text schedule.parse tag.first_of tag.has_failed
+-- Uses: tag.held_numbers worker.parse
 
 local workers_key = KEYS[1]
 local subjects = {}
@@ -298,6 +299,24 @@ local function check_name(subject)
   end
 end
 
+-- Checks that a schedule has an event and a due time (I8).
+local function check_schedule(subject)
+  local object, key = M.schedule.parse(subject.name)
+  if not object or object == '' then
+    return find('I8', K.events_scheduled, ' has an entry that is not an object and a key')
+  elseif M.names.is_foreign(object) then
+    return
+  end
+  local hash = P .. object .. K.events_scheduled_of
+  local due = shared(K.events_scheduled, 'zset') and call('ZSCORE', P .. K.events_scheduled, subject.name)
+  local has_event = type_of(hash) == 'hash' and call('HEXISTS', hash, key) == 1
+  if due and not has_event then
+    find('I8', 'is due, but ', object, K.events_scheduled_of, ' has no event for it: workers will remove it')
+  elseif has_event and not due then
+    find('I8', 'has an event, but no due time in ', K.events_scheduled, ': it will never be queued; schedule or cancel it')
+  end
+end
+
 -- Checks that every field of event.rules but `next` is a rule, and that `next` is the time at which
 -- the first of them is to be woken.
 local function check_rules()
@@ -328,7 +347,7 @@ local function check_shared()
   end
 end
 
-local look = {object = check_object, worker = check_worker, name = check_name, shared = check_shared}
+local look = {object = check_object, worker = check_worker, name = check_name, schedule = check_schedule, shared = check_shared}
 for at, subject in ipairs(subjects) do
   position = at
   look[subject.kind](subject)

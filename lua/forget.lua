@@ -1,7 +1,7 @@
 -- forget: deletes the last ids of idle objects, and with them all that remains of these objects.
 --
--- Purpose   Deletes OBJ:last.event.id of every named object that is idle: it has no events and no
---           owner, is not held, and no reserved key belongs to it. All other objects stay as they
+-- Purpose   Deletes OBJ:last.event.id of every named object that is idle: it has no events,
+--           no owner and no schedules, and is not held. All other objects stay as they
 --           are. A marker, or a name in a worker's list, is no reason to keep an object without
 --           events.
 -- Keys      KEYS[1] objects.held (zset, read)
@@ -9,7 +9,8 @@
 --           OBJ:last.event.id (string), OBJ:event.handled (hash): read and deleted
 --           OBJ:event.errors (list): deleted
 --           OBJ:event.worker (string), OBJ:events (list): read
---           OBJ:events.held, OBJ:events.held.id, OBJ:events.scheduled: whether they exist
+--           OBJ:events.scheduled (hash, read)
+--           OBJ:events.held, OBJ:events.held.id: whether they exist
 -- Arguments prefix
 --           objects (1 to 250)
 -- Replies   {'looked', word, detail, …}, a pair for each object:
@@ -18,7 +19,8 @@
 --             queued EVENTS   the number of its events
 --             owned W         its owner
 --             held ''
---             reserved KEY    a reserved key, or one with emits that were never pushed
+--             scheduled N     the number of its schedules
+--             reserved KEY    a key with emits that were never pushed
 --             wrong KEY       a key of a wrong type
 -- Keeps     I1 to I6. Ids go on from next.event.id: the object's next id is above all its ids
 --           before. An event with `prev` 0 is never early
@@ -51,8 +53,11 @@ local function kept_by(object)
   elseif is_there(base .. K.events) then
     return 'queued', call('LLEN', base .. K.events)
   end
-  if is_there(base .. K.events_scheduled_of) then
-    return 'reserved', object .. K.events_scheduled_of
+  local schedules = try('HLEN', base .. K.events_scheduled_of)
+  if type(schedules) == 'table' then
+    return 'wrong', object .. K.events_scheduled_of
+  elseif schedules > 0 then
+    return 'scheduled', schedules
   end
   -- Emits are pushed in the step that ends their event. Emits that are left behind must not be
   -- lost.

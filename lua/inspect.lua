@@ -8,18 +8,19 @@
 --           object
 --           bytes to show of an event (1 and more)
 -- Replies   {'inspected', field, value, field, value, …}. An absent field has no value; `wrong`,
---           `rule`, `error` and `result` may come several times. src/control/inspect/fields.rs lists the
+--           `rule`, `error`, `result` and `schedule` may come several times. src/control/inspect/fields.rs lists the
 --           fields
 -- Keeps     writes nothing
 -- Cost      LPOS over at most 10,000 markers; about 20 commands, and 2 per stored result, of at
---           most 64 KiB together. lua/taken.lua shows which workers have the object in their lists
--- Uses: emits.is_result rules.fields_of time.now_ms worker.parse
+--           most 64 KiB together, and 1 per schedule, of at most 100. lua/taken.lua shows which workers have the object in their lists
+-- Uses: emits.is_result rules.fields_of schedule.member time.now_ms worker.parse
 
 local object = ARGV[2]
 local text_bytes_max = tonumber(ARGV[3])
 
 local ERRORS_MAX = 20
 local RESULTS_BYTES_MAX = 65536
+local SCHEDULES_MAX = 100
 -- The number of markers searched, from the end that is taken next.
 local MARKERS_MAX = 10000
 
@@ -88,6 +89,19 @@ if expect(P .. K.objects_with_events, 'list') then
   local markers = call('LLEN', P .. K.objects_with_events)
   if marker then tell('markers_before', markers - 1 - marker) end
   if not marker and markers > MARKERS_MAX then tell('markers_beyond', 1) end
+end
+
+-- The schedules of the object: their number, and some of them.
+local schedules = base .. K.events_scheduled_of
+if expect(schedules, 'hash') then
+  tell('schedules', call('HLEN', schedules))
+  local has_times = expect(P .. K.events_scheduled, 'zset')
+  for i, key in ipairs(call('HSCAN', schedules, '0', 'COUNT', SCHEDULES_MAX)[2]) do
+    if i % 2 == 1 and i < 2 * SCHEDULES_MAX then
+      local due = has_times and call('ZSCORE', P .. K.events_scheduled, M.schedule.member(object, key))
+      tell('schedule', (due or '-') .. ' ' .. key)
+    end
+  end
 end
 
 local owner = string_at(base .. K.event_worker)

@@ -5,7 +5,7 @@
 //! macros are the bare calls. The variable `FAILPOINTS` sets the action of each point in the syntax
 //! of the crate `fail`, e.g. `FAILPOINTS='advance.after=2*off->1*return(abort)'`. The program must
 //! call `fail::FailScenario::setup`. The points are `open info connect load attach renew adopt
-//! advance handled detach pop deliver`, each with `.before` and `.after`. [`Action`] lists the
+//! promote advance handled detach pop wait deliver`, each with `.before` and `.after`. [`Action`] lists the
 //! values of `return`.
 //!
 //! With the feature, `SERIATIM_LUA_DIR` sets another directory for the scripts. So

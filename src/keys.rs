@@ -54,8 +54,6 @@ enum Role {
     Remains,
     /// Only frontends use the key.
     Frontend,
-    /// The key is reserved and not used yet.
-    Reserved,
 }
 
 /// A kind of key.
@@ -159,8 +157,8 @@ keys! {
         /// List: the failures of the event at the head of the batch, newest first: `MS ATTEMPT
         /// ERROR`.
         list Remains event_errors = ":event.errors",
-        /// Hash: schedule key to time and event.
-        hash Reserved events_scheduled_of = ":events.scheduled",
+        /// Hash: the object's schedules, key to event. Their times are in `events.scheduled`.
+        hash Work events_scheduled_of = ":events.scheduled",
     }
     workers {
         /// List: the objects that this worker has taken off the marker list.
@@ -199,8 +197,13 @@ keys! {
         zset Work event_workers_departed = "event.workers.departed",
         /// Stream: dead letters.
         stream Work events_dead = "events.dead",
-        /// Sorted set: scheduled events by time.
-        zset Reserved events_scheduled = "events.scheduled",
+        /// Sorted set: the schedules of all objects by due time in ms. A member is the object, a line
+        /// feed, and the key of the schedule.
+        zset Work events_scheduled = "events.scheduled",
+        /// Sorted set with one member: present if a worker must look for due schedules now.
+        zset Work events_scheduled_wake = "events.scheduled.wake",
+        /// Hash: the number of promoted events by lateness. A field is the upper bound in ms.
+        hash Work events_scheduled_lateness = "events.scheduled.lateness",
         /// Hash: pauses and blocks.
         hash Work event_rules = "event.rules",
         /// Stream: finalized events. With the log off: only events completed with errors, about the

@@ -34,6 +34,7 @@
 //! - `docs/design.md`: why the guarantees hold
 //! - `docs/protocol.md`: how to take part in any language
 //! - `docs/handlers.md`: async functions for types of events
+//! - `docs/time.md`: events for later
 //!
 //! # Modules
 //!

@@ -23,6 +23,7 @@ use crate::keys::{Keys, NamespaceError};
 ///   [`skip`](Self::skip)
 /// - Pauses and blocks: [`rules`](Self::rules), [`set_rule`](Self::set_rule),
 ///   [`lift_rule`](Self::lift_rule)
+/// - Schedules: [`schedules`](Self::schedules), [`schedules_of`](Self::schedules_of)
 /// - Others: [`actions`](Self::actions), [`forget`](Self::forget)
 ///
 /// # Pages

@@ -14,6 +14,7 @@
 //! - [`held`](mod@held): the held objects: why they wait; releasing them, skipping their first
 //!   event
 //! - [`rules`](mod@rules): pauses and blocks: set, lifted, listed
+//! - [`schedules`]: events that are queued when they are due
 //! - [`actions`](mod@actions): records of the actions of operators
 //! - [`log`](mod@log): the log of events, in the order of finalizing
 //! - [`forget`](mod@forget): deletes the last ids of idle objects
@@ -48,6 +49,7 @@ pub(crate) mod names;
 mod reply;
 pub mod rules;
 mod scan;
+pub mod schedules;
 mod server;
 pub mod stats;
 
@@ -65,5 +67,6 @@ pub use self::ids::{Cursor, RowId};
 pub use self::inspect::Inspection;
 pub use self::log::{LogEntry, LogPage, LogStatus};
 pub use self::rules::{Rule, Rules};
+pub use self::schedules::{SchedulePage, ScheduledEvent};
 pub use self::stats::Stats;
 pub use crate::wire::operator::By;

@@ -86,6 +86,22 @@ pub struct RuleStats {
     pub lifting: u64,
 }
 
+/// Counts of schedules.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ScheduleStats {
+    /// All schedules.
+    pub total: u64,
+    /// Schedules that are due now. They stay so only if no worker runs, or while there are too many.
+    pub due: u64,
+    /// Due time of the first schedule, ms since the epoch; none without schedules.
+    pub next_ms: Option<u64>,
+    /// Number of promoted events, by lateness: the time from the due time until the event was
+    /// queued. Each pair is an upper bound in ms, none for the last, and the number of events up to
+    /// it and above the bound before. Counted since the namespace exists.
+    pub lateness: Vec<(Option<u64>, u64)>,
+}
+
 /// The result of [`Control::stats`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -106,6 +122,8 @@ pub struct Stats {
     pub paused: u64,
     /// Pauses and blocks.
     pub rules: RuleStats,
+    /// Schedules.
+    pub schedules: ScheduleStats,
     /// Number of dead letters.
     pub dead_letters: u64,
     /// The last id given; 0 if none.
@@ -132,6 +150,7 @@ impl Control {
         let mut stats = Stats { now_ms: reply::now_ms(&mut conn).await?, ..Stats::default() };
         counts(&mut conn, keys, &mut stats).await?;
         rules(self, &mut stats).await?;
+        schedules(&mut conn, keys, &mut stats).await?;
         registered_names(&mut conn, keys, &mut stats).await?;
         stats.workers.sort_by(|a, b| a.name.cmp(&b.name));
         leases(&mut conn, keys, &mut stats.workers).await?;
@@ -212,6 +231,41 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
     let waiting = total.saturating_sub(due).saturating_sub(until_released);
     stats.held = HeldStats { total, due, waiting, until_released };
     (stats.markers, stats.paused, stats.dead_letters, stats.last_id) = (markers, paused, dead_letters, last_id);
+    Ok(())
+}
+
+async fn schedules<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
+    let (set, lateness) = (keys.events_scheduled(), keys.events_scheduled_lateness());
+    let mut pipe = redis::pipe();
+    pipe.cmd("ZCARD").arg(&set);
+    pipe.cmd("ZCOUNT").arg(&set).arg("-inf").arg(stats.now_ms);
+    pipe.cmd("ZRANGE").arg(&set).arg(0).arg(0).arg("WITHSCORES");
+    pipe.cmd("HGETALL").arg(&lateness);
+    let answers = ask(conn, "the schedules", &mut pipe).await?;
+    let mut answers = answers.into_iter().zip([&set, &set, &set, &lateness]).map(|(answer, key)| match answer {
+        Ok(value) => Ok(value),
+        Err(error) if error.code() == Some("WRONGTYPE") => {
+            if !stats.unreadable.contains(key) {
+                stats.unreadable.push(key.clone());
+            }
+            Ok(Value::Nil)
+        }
+        Err(error) => Err(ControlError::redis("the schedules")(error)),
+    });
+    let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
+    let (total, due, first, by_bound) = (next()?, next()?, next()?, next()?);
+    let texts =
+        |value: Value| -> Vec<String> { reply::array(value).unwrap_or_default().iter().filter_map(reply::text).collect() };
+    let next_ms = texts(first).get(1).and_then(|due| due.parse::<f64>().ok()).filter(|due| due.is_finite());
+    let mut lateness: Vec<(Option<u64>, u64)> =
+        texts(by_bound).chunks_exact(2).map(|pair| (pair[0].parse().ok(), pair[1].parse().unwrap_or(0))).collect();
+    lateness.sort_by_key(|(bound, _)| bound.unwrap_or(u64::MAX));
+    stats.schedules = ScheduleStats {
+        total: reply::number(&total).unwrap_or(0),
+        due: reply::number(&due).unwrap_or(0),
+        next_ms: next_ms.map(|due| due.max(0.0) as u64),
+        lateness,
+    };
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use redis::{ErrorKind, RedisError, RedisResult, ServerError, ServerErrorKind, Va
 use crate::connection::TooFew;
 use crate::connection::errors::told;
 use crate::connection::url::UrlError;
-use crate::event::{EventError, NameError, ObjectName};
+use crate::event::{EventError, NameError, ObjectName, ScheduleKeyError};
 
 /// The reason why an emit failed, and whether its events were queued.
 ///
@@ -30,6 +30,9 @@ pub enum EmitError {
     /// The event, a subevent or the data is invalid. Nothing was sent.
     #[error(transparent)]
     Event(#[from] EventError),
+    /// The key of a schedule is invalid. Nothing was sent.
+    #[error(transparent)]
+    Key(#[from] ScheduleKeyError),
     /// The given text is not a Redis URL. The message does not repeat the URL, because it may
     /// contain a password.
     #[error("{}", UrlError { reason: reason.clone() })]
@@ -91,15 +94,17 @@ pub enum EmitError {
         /// The object.
         object: ObjectName,
     },
-    /// A key of the emit is not a list. Redis ran the other commands of the transaction:
+    /// A key of the emit has another type. Redis ran the other commands of the transaction:
     ///
     /// - If `key` is the object's list of events, no event was queued. The data, if any, is set,
     ///   and a marker was pushed. A marker of an object without events does no harm.
     /// - If `key` is the list of markers (`objects.with.events`), the events *are* queued, but no
     ///   worker is notified. They wait until the key is repaired and the object's next marker
     ///   comes, e.g. with its next event. Do not emit them again.
+    /// - If `key` is `OBJ:events.scheduled`, no event was scheduled. Workers remove its due time when it
+    ///   has come. If `key` is `events.scheduled`, the event is stored, but has no due time.
     #[error(
-        "{key} is not a list, so an emit for {object} took effect only in part; see what else writes that key, and remove it"
+        "{key} has a wrong type, so an emit for {object} took effect only in part; see what else writes that key, and remove it"
     )]
     WrongType {
         /// The object.

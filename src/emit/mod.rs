@@ -5,6 +5,7 @@
 //! transaction and the errors of an emit:
 //!
 //! - [`Emitter`]: one emit at a time, or into the caller's own transaction
+//! - `schedule`: events that are queued later ([`Emitter::schedule`])
 //! - `many`: many events at once, in few transactions ([`Emitter::emit_many`])
 //! - `appended`: the outcome of an emit in the caller's own transaction
 //! - `group`: single emits of many tasks in few transactions
@@ -22,6 +23,7 @@ mod error;
 mod group;
 mod link;
 mod many;
+mod schedule;
 mod wire;
 
 use std::fmt;
@@ -41,6 +43,7 @@ pub use error::EmitError;
 use error::command_failed;
 use link::{Link, Own};
 pub use many::{CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX, EmitManyError, EmittedMany, ObjectFailed};
+pub use schedule::{Change, Schedule, ScheduleManyError, Scheduled};
 
 /// Default time limit of an [`Emitter`] with its own connection, for connecting and for a reply.
 pub const TIMEOUT: Duration = Duration::from_secs(5);

@@ -5,6 +5,7 @@
 
 #[cfg(feature = "worker")]
 mod event_type;
+mod schedule;
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -16,6 +17,9 @@ use serde_json::value::RawValue;
 
 #[cfg(feature = "worker")]
 pub(crate) use event_type::type_of;
+#[cfg(feature = "worker")]
+pub(crate) use schedule::object_and_key;
+pub use schedule::{SCHEDULE_KEY_BYTES_MAX, ScheduleKey, ScheduleKeyError};
 
 /// The longest object name, in bytes.
 pub const NAME_BYTES_MAX: usize = 512;

@@ -37,8 +37,12 @@ pub enum Forgot {
     },
     /// The object is held.
     Held,
-    /// A key reserved for later versions exists for the object, or emits of its handlers were never
-    /// pushed.
+    /// The object has schedules.
+    Scheduled {
+        /// The number of schedules.
+        events: u64,
+    },
+    /// Emits of the object's handlers were never pushed.
     Reserved {
         /// The key, without its namespace.
         key: String,
@@ -78,6 +82,7 @@ pub async fn forget(
         let word = reply.text()?;
         all.push(match word.as_str() {
             "queued" => Forgot::Queued { events: reply.count()? },
+            "scheduled" => Forgot::Scheduled { events: reply.count()? },
             word => {
                 let detail = String::from_utf8_lossy(&reply.bytes()?).into_owned();
                 match word {

@@ -76,7 +76,7 @@ macro_rules! manifest {
 
 manifest! {
     modules {
-        "lib/": clock emits fence hold ids jump lease names page registry rights rules slots suspects tag text time worker;
+        "lib/": clock emits fence hold ids jump lease names page registry rights rules schedule slots suspects tag text time worker;
         "advance/": again aside batch errors finish held log markers pauses popped results room state turns;
         "operator/": actions;
     }
@@ -89,6 +89,7 @@ manifest! {
         RENEW: ALLOW_OOM "renew" [fence hold ids lease names registry slots tag time worker];
         DETACH: ALLOW_OOM "detach" [fence hold ids lease names registry slots tag time worker];
         ADOPT: ALLOW_OOM "adopt" [clock hold ids lease names registry rules slots tag time worker];
+        PROMOTE: ALLOW_OOM "promote" [names schedule time];
         CONNECT: ALLOW_OOM "connect" [ids jump rights time];
         DOCTOR: NO_WRITES "doctor" [rights];
         HANDLED: ALLOW_OOM "handled" [emits fence ids lease registry tag worker];
@@ -103,11 +104,12 @@ manifest! {
     }
     other {
         FORGET: ALLOW_OOM "forget" [emits ids];
-        CHECK: NO_WRITES "check" [ids lease names registry rules tag worker];
-        INSPECT: NO_WRITES "inspect" [emits ids rules time worker];
+        CHECK: NO_WRITES "check" [ids lease names registry rules schedule tag worker];
+        INSPECT: NO_WRITES "inspect" [emits ids rules schedule time worker];
         TAKEN: NO_WRITES "taken" [worker];
         HELD: NO_WRITES "operator/held" [ids time];
         PAUSED: NO_WRITES "operator/paused" [ids rules time];
+        SCHEDULED: NO_WRITES "operator/scheduled" [ids schedule time];
         LOG: NO_WRITES "operator/log" [page];
         ENDED: NO_WRITES "operator/ended" [page];
         POSITION: DENY_OOM "projection/position" [lease];
@@ -155,8 +157,9 @@ impl Script {
 /// The first lines of every script: the prefix of all keys, two functions that call Redis, the
 /// state of the call (only in advance), and the modules.
 const HEAD: &str = "local P, call, try = ARGV[1], redis.call, redis.pcall\nlocal C, M\n";
-/// The command with which a worker process waits for markers. No script calls it.
-const POP: &str = "BLMOVE";
+/// The commands with which a worker process waits: for a marker, and for a schedule that is due sooner
+/// than it knows. No script calls them.
+const POPS: [&str; 2] = ["BLMOVE", "BZPOPMIN"];
 
 /// Adds the commands that a text passes to `call` and `try`.
 fn add_commands(commands: &mut BTreeSet<String>, text: &str) {
@@ -172,7 +175,7 @@ fn rights(group: &str) -> String {
         source.modules.iter().for_each(|name| add_commands(&mut commands, &module(name)));
     }
     if group == "worker" {
-        commands.insert(POP.to_owned());
+        commands.extend(POPS.map(str::to_owned));
     }
     commands.into_iter().collect::<Vec<_>>().join(" ")
 }

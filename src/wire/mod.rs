@@ -6,8 +6,8 @@
 //! call, the step has happened or has not. The header of each script describes both cases.
 //!
 //! - `lua`: the text of every script
-//! - `advance`, `attach`, `renew`, `detach`, `adopt`, `connect`, `doctor`, `handled`, `forget`, `position`:
-//!   one script each, with its arguments and its reply
+//! - `advance`, `attach`, `renew`, `detach`, `adopt`, `promote`, `connect`, `doctor`, `handled`, `forget`,
+//!   `position`: one script each, with its arguments and its reply
 //! - [`operator`]: the scripts of operators, one file each
 //! - [`values`]: the values that Redis stores as one text, one file each
 //! - `suspects`: the number of suspects that a process may take
@@ -27,6 +27,7 @@ mod load;
 mod lua;
 pub mod operator;
 pub mod position;
+mod promote;
 mod renew;
 mod reply;
 mod suspects;
@@ -44,6 +45,7 @@ pub use forget::{Forgot, OBJECTS_MAX, forget};
 pub use handled::{Finished, Handled, SlotBatch, handled};
 pub use load::{Load, Room};
 pub(crate) use lua::{CHECK, ENDED, INSPECT, LOG, TAKEN};
+pub use promote::{EVENTS_MAX as PROMOTED_MAX, Promoted, promote};
 pub use renew::{Renewed, renew};
 pub use suspects::Suspects;
 pub use values::{Emits, Tag, TagError};

@@ -31,9 +31,10 @@ use crate::wire::{self, ScriptError, Seen};
 /// Number of connections in the pool: advance (two with a wait for replicas), handler progress, and
 /// two spare. The wait for a marker takes its connection out of the pool.
 const CONNECTIONS: usize = 5;
-/// The size of the lease thread's pool: the lease, one to find a key of a wrong type, and for a
-/// moment those of the session before.
-const CONNECTIONS_APART: usize = 4;
+/// The size of the lease thread's pool: the lease, the promotion of schedules, one to find a key of a
+/// wrong type, and for a moment those of the session before. The wait for a wake takes its connection
+/// out of the pool.
+const CONNECTIONS_APART: usize = 6;
 
 /// Makes connections to one Redis.
 #[derive(Clone)]

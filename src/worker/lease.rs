@@ -6,8 +6,9 @@
 //! dies, the lease ends. Then other processes adopt the name's objects (`recover`), or the next
 //! process of the name attaches.
 //!
-//! A separate thread renews the lease and sweeps, with its own runtime and connections. So a
-//! handler that blocks the worker's threads neither loses the lease nor stops the sweeps. The
+//! A separate thread renews the lease, sweeps and promotes schedules, with its own runtime and
+//! connections. So a handler that blocks the worker's threads neither loses the lease nor stops the
+//! others. The
 //! thread renews only while the worker's loop turns (`activity`). If the loop stands still for
 //! `stall_max`, the thread lets the lease go.
 
@@ -27,6 +28,7 @@ use super::config::WorkerConfig;
 use super::connect::{Connection, Redis, give_up, is_lasting};
 use super::error::WorkerError;
 use super::growing_wait::GrowingWait;
+use super::promote::promote;
 use super::recover::sweep;
 use crate::connection::errors::{is_outage, told};
 use crate::failpoints::around;
@@ -235,6 +237,7 @@ pub(crate) fn keeper(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(WorkerError::Thread)?;
     let watch = Watch::new(Arc::clone(activity), config.stall_max, timeout).run();
     let keep = keep(redis.apart(), Arc::clone(config), session.clone(), notify, Arc::clone(activity));
+    let promote = Box::pin(promote(redis.apart(), Arc::clone(config)));
     let until = closed.clone();
     let work = async move {
         tokio::select! {
@@ -242,6 +245,7 @@ pub(crate) fn keeper(
             () = until.cancelled() => {}
             // The watch goes on after the lease is lost, so that it still finds a blocked thread.
             _ = futures_util::future::join(keep, watch) => {}
+            () = promote => {}
         }
     };
     // A log subscriber that is set only for the caller's thread also gets the events of the new

@@ -14,6 +14,7 @@
 //! - `allowance`: the most bytes per reply
 //! - `wait`: blocks on the markers while the process is idle
 //! - `retry`: the retry policies
+//! - `promote`: queues scheduled events when they are due
 //! - `recover`: takes over the objects of dead processes
 //! - `outage`: whether Redis is away, and the log lines about it
 //! - `connect`: connections, each checked before its first use
@@ -36,6 +37,7 @@ mod ledger;
 mod logged;
 mod outage;
 mod pending;
+mod promote;
 mod recover;
 mod retry;
 mod serve;

@@ -213,7 +213,7 @@ fn a_redis_that_refuses_in_mid_way_is_told_with_the_lines_done() {
     let path = bench.file("many.ndjson", numbered(3000).as_bytes());
     bench.connection.set::<_, _, ()>(keys.events("o3"), "a string").expect("SET");
     let message = stderr(&bench.emit(&["--from", text(&path)]), 3);
-    let parts = ["many.ndjson:3: ", "o3:events is not a list", "the lines 3 to 1024 of o3 are not emitted", "--skip 1024"];
+    let parts = ["many.ndjson:3: ", "o3:events has a wrong type", "the lines 3 to 1024 of o3 are not emitted", "--skip 1024"];
     assert_has(&message, &parts);
     assert_eq!(bench.queue("o4").len(), 146);
 

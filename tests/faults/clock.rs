@@ -58,6 +58,31 @@ async fn now_ms(console: &Console) -> u64 {
     seconds * 1000 + micros / 1000
 }
 
+/// The due times of schedules are absolute: after a step back they are an hour late.
+#[tokio::test]
+async fn a_clock_that_steps_back_makes_schedules_late_and_doubles_none() {
+    let (clock, redis) = with_clock();
+    let console = redis.console().await;
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |_| {});
+    let emitter = seriatim::Emitter::connect(redis.url()).await.expect("a connection").with_keys(redis.keys().clone());
+    let schedule = async |n: u32, after: Duration| {
+        let event = seriatim::event::Json::new(n.to_string());
+        emitter.schedule("work:1", event).after(after).send().await.expect("scheduled");
+    };
+    schedule(1, Duration::ZERO).await;
+    sink.until_sent(1).await;
+    schedule(2, Duration::from_millis(1500)).await;
+    step_back(&clock, &console).await;
+    schedule(3, Duration::from_millis(100)).await;
+    sink.until_sent(2).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    clock.step_ahead(HOUR);
+    sink.until_sent(3).await;
+    worker.finish().await;
+    assert_eq!(sink.sent_of("work:1"), ["1", "3", "2"]);
+}
+
 /// Held objects, due at once, and one with a retry in 3 s, when the clock is set back by an hour.
 #[tokio::test]
 async fn what_was_due_is_due_after_a_step_back() {

@@ -21,6 +21,7 @@ mod log;
 mod projection;
 mod retry;
 mod rules;
+mod schedule;
 mod sink_file;
 mod sink_stdout;
 mod suspects;

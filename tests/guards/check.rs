@@ -153,6 +153,26 @@ async fn what_is_wrong_with_a_worker_is_told() {
 }
 
 #[tokio::test]
+async fn a_schedule_has_an_event_and_a_due_time() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    state.clean().await;
+    let (hash, set) = (state.keys.events_scheduled_of("x"), state.keys.events_scheduled());
+    state.run("HSET", &[&hash, "whole", "{}"]).await;
+    state.run("ZADD", &[&set, "1", "x\nwhole"]).await;
+    assert_eq!(told(&mut state).await, Vec::<String>::new());
+    state.run("HSET", &[&hash, "timeless", "{}"]).await;
+    let never = "I8 schedule x\\ntimeless: has an event, but no due time in events.scheduled: it will never be queued; schedule or cancel it";
+    assert_eq!(told(&mut state).await, [never]);
+    state.run("HDEL", &[&hash, "timeless"]).await;
+    state.run("ZADD", &[&set, "1", "x\nempty", "2", "odd"]).await;
+    let mut found = told(&mut state).await;
+    found.sort();
+    let empty = "I8 schedule x\\nempty: is due, but x:events.scheduled has no event for it: workers will remove it";
+    assert_eq!(found, ["I8 schedule odd: events.scheduled has an entry that is not an object and a key", empty]);
+}
+
+#[tokio::test]
 async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
     const NO_VALUE: &str = "layout name b: its value in event.workers is not slots, token and time";
     each(&[

@@ -155,7 +155,6 @@ async fn only_an_idle_object_is_forgotten() {
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let keys = state.keys.clone();
     let key = |suffix: &str| Forgot::Wrong { key: format!("work:1{suffix}") };
-    let reserved = |suffix: &str| Forgot::Reserved { key: format!("work:1{suffix}") };
     for (command, args, expected) in [
         ("LPUSH", [keys.events("work:1"), "1".into(), "2".into()], Forgot::Queued { events: 2 }),
         ("SET", [keys.event_worker("work:1"), "w.0".into(), String::new()], Forgot::Owned { owner: "w.0".into() }),
@@ -164,7 +163,7 @@ async fn only_an_idle_object_is_forgotten() {
         ("SET", [keys.events_held_id("work:1"), "7 0 0 0 stop".into(), String::new()], Forgot::Held),
         ("ZADD", [keys.objects_held(), "1".into(), "work:1".into()], Forgot::Held),
         ("ZADD", [keys.objects_paused(), "0".into(), "work:1".into()], Forgot::Held),
-        ("HSET", [keys.events_scheduled_of("work:1"), "a".into(), "b".into()], reserved(":events.scheduled")),
+        ("HSET", [keys.events_scheduled_of("work:1"), "a".into(), "b".into()], Forgot::Scheduled { events: 1 }),
         ("HSET", [keys.events("work:1"), "a".into(), "b".into()], key(":events")),
         ("HSET", [keys.event_worker("work:1"), "a".into(), "b".into()], key(":event.worker")),
         ("HSET", [keys.last_event_id("work:1"), "a".into(), "b".into()], key(":last.event.id")),

@@ -19,6 +19,7 @@ mod handled;
 mod handled_emits;
 mod handled_results;
 mod lease;
+mod promote;
 mod recover;
 mod redis_cli;
 mod worker;

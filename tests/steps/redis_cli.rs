@@ -23,6 +23,54 @@ fn redis_cli(redis: &Redis, lines: &str) -> String {
     String::from_utf8(out.stdout).expect("text")
 }
 
+/// The user may do what docs/protocol.md says, and nothing else.
+#[tokio::test]
+async fn the_schedules_of_the_protocol_work_with_redis_cli_and_its_rights() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let p = console.keys.prefix();
+    let protocol = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol.md")).expect("the protocol");
+    let line = protocol.lines().map(str::trim).find(|line| line.starts_with("ACL SETUSER scheduler ")).expect("its rights");
+    redis_cli(&redis, &format!("{}\n", line.replace("{shop:0}:", p)));
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |_| {});
+    // One is due at once, one is replaced, and one is cancelled.
+    let said = redis_cli(
+        &redis,
+        &format!(
+            r#"
+AUTH scheduler PASSWORD
+MULTI
+HSET {p}user:1:events.scheduled renew '{{"type":"monthly"}}'
+ZADD {p}events.scheduled 99999999999999 "user:1\nrenew"
+EXEC
+MULTI
+HSET {p}user:1:events.scheduled renew '{{"type":"yearly"}}'
+ZADD {p}events.scheduled 1 "user:1\nrenew"
+ZADD {p}events.scheduled.wake 0 wake
+EXEC
+MULTI
+HSET {p}user:2:events.scheduled renew '{{"type":"monthly"}}'
+ZADD {p}events.scheduled 99999999999999 "user:2\nrenew"
+EXEC
+MULTI
+HDEL {p}user:2:events.scheduled renew
+ZREM {p}events.scheduled "user:2\nrenew"
+EXEC
+"#
+        ),
+    );
+    assert!(!said.contains("ERR") && !said.contains("NOPERM") && said.contains("QUEUED"), "{said}");
+    let refused = redis_cli(&redis, &format!("AUTH scheduler PASSWORD\nZADD {p}objects.held 1 x\nLPUSH {p}user:1:events 1\n"));
+    assert_eq!(refused.matches("NOPERM").count(), 2, "{refused}");
+    sink.until_sent(1).await;
+    worker.finish().await;
+    assert_eq!(sink.sent_of("user:1"), [r#"{"type":"yearly"}"#]);
+    console.check().await;
+    let left: u64 = console.run(&["ZCARD", &console.keys.events_scheduled()]).await;
+    assert_eq!(left, 0);
+}
+
 #[tokio::test]
 async fn a_multi_typed_into_redis_cli_is_an_emit() {
     let redis = Redis::own(&[]);

@@ -162,7 +162,8 @@ impl Console {
             key.ends_with(":last.event.id")
                 || key.ends_with(":lease")
                 || key.starts_with("event.workers")
-                || ["next.event.id", "seriatim.meta", "events.dead", "event.log", "operator.actions"].contains(&key.as_str())
+                || ["next.event.id", "seriatim.meta", "events.dead", "events.scheduled.lateness", "event.log", "operator.actions"]
+                    .contains(&key.as_str())
         };
         let deadline = std::time::Instant::now() + PATIENCE;
         while std::time::Instant::now() < deadline {

@@ -106,6 +106,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
                 "I4" => Invariant::I4,
                 "I5" => Invariant::I5,
                 "I6" => Invariant::I6,
+                "I8" => Invariant::I8,
                 "layout" => Invariant::Layout,
                 "foreign" => {
                     self.report.looked_at.foreign += 1;

@@ -22,7 +22,9 @@ pub enum Invariant {
     I6,
     /// No acknowledged event is lost while Redis keeps its writes.
     I7,
-    /// Not one of the seven: a key has another type or form than in `docs/protocol.md`.
+    /// Every schedule has one event and one due time.
+    I8,
+    /// Not one of the eight: a key has another type or form than in `docs/protocol.md`.
     #[serde(rename = "layout")]
     Layout,
 }
@@ -47,6 +49,8 @@ pub enum Subject {
     Worker(String),
     /// A worker process, by NAME.
     Name(String),
+    /// A schedule, by its member of `events.scheduled`, escaped: the object, `\n` and the key.
+    Schedule(String),
     /// A key shared by all workers.
     Shared,
 }
@@ -57,6 +61,7 @@ impl fmt::Display for Subject {
             Self::Object(name) => write!(f, "object {name}"),
             Self::Worker(id) => write!(f, "worker {id}"),
             Self::Name(name) => write!(f, "name {name}"),
+            Self::Schedule(member) => write!(f, "schedule {member}"),
             Self::Shared => f.write_str("shared key"),
         }
     }
@@ -89,6 +94,8 @@ pub struct LookedAt {
     pub objects_held: u64,
     /// Objects with a last id: at least one event was delivered.
     pub objects_delivered: u64,
+    /// Members of `events.scheduled`.
+    pub schedules: u64,
     /// Markers.
     pub markers: u64,
     /// Worker processes in `event.workers`.

@@ -14,6 +14,7 @@ pub(super) enum Kind {
     Object,
     Worker,
     Name,
+    Schedule,
     Shared,
 }
 
@@ -23,6 +24,7 @@ impl Kind {
             Self::Object => "object",
             Self::Worker => "worker",
             Self::Name => "name",
+            Self::Schedule => "schedule",
             Self::Shared => "shared",
         }
     }
@@ -33,6 +35,7 @@ impl Kind {
             Self::Object => Subject::Object(name),
             Self::Worker => Subject::Worker(name),
             Self::Name => Subject::Name(name),
+            Self::Schedule => Subject::Schedule(name),
             Self::Shared => Subject::Shared,
         }
     }

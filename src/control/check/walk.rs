@@ -23,8 +23,9 @@ impl<C: ConnectionLike> Walk<'_, C> {
         self.markers().await?;
         self.workers().await?;
         self.objects().await?;
-        self.held(self.keys.objects_held()).await?;
-        self.held(self.keys.objects_paused()).await?;
+        self.set(self.keys.objects_held(), Kind::Object).await?;
+        self.set(self.keys.objects_paused(), Kind::Object).await?;
+        self.set(self.keys.events_scheduled(), Kind::Schedule).await?;
         self.flush().await?;
         self.settle().await?;
         Ok(self.report)
@@ -90,7 +91,12 @@ impl<C: ConnectionLike> Walk<'_, C> {
                         self.count(kind);
                         if kind == "last_event_id" {
                             delivered.push((name, key.as_slice()));
-                        } else if here.insert(name) {
+                            continue;
+                        }
+                        if kind == "events_scheduled_of" && !matches!(self.keys.found(name), Err(NameError::Brace(_))) {
+                            self.schedules_of(name).await?;
+                        }
+                        if here.insert(name) {
                             self.look_at(Kind::Object, name.to_vec()).await?;
                         }
                     }
@@ -105,6 +111,28 @@ impl<C: ConnectionLike> Walk<'_, C> {
             self.delivered(&delivered).await?;
         }
         Ok(())
+    }
+
+    /// Looks at the schedules of an object.
+    async fn schedules_of(&mut self, object: &[u8]) -> Result<(), ControlError> {
+        let hash = [self.keys.prefix().as_bytes(), object, b":events.scheduled"].concat();
+        let mut cursor = 0_u64;
+        loop {
+            let mut ask = redis::cmd("HSCAN");
+            ask.arg(&hash).arg(cursor).arg("COUNT").arg(SUBJECTS_PER_CALL);
+            let (next, page): (u64, Vec<Vec<u8>>) = match ask.query_async(self.conn).await {
+                Ok(page) => page,
+                Err(error) if error.code() == Some("WRONGTYPE") => return Ok(()),
+                Err(error) => return Err(ControlError::redis("the schedules of an object")(error)),
+            };
+            for pair in page.chunks(2) {
+                self.look_at(Kind::Schedule, [object, b"\n", &pair[0]].concat()).await?;
+            }
+            cursor = next;
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
     }
 
     fn count(&mut self, kind: &str) {
@@ -140,7 +168,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
         Ok(())
     }
 
-    async fn held(&mut self, set: String) -> Result<(), ControlError> {
+    /// Looks at the members of a sorted set.
+    async fn set(&mut self, set: String, kind: Kind) -> Result<(), ControlError> {
         let mut cursor = 0_u64;
         loop {
             let mut ask = redis::cmd("ZSCAN");
@@ -148,11 +177,14 @@ impl<C: ConnectionLike> Walk<'_, C> {
             let (next, page): (u64, Vec<Vec<u8>>) = match ask.query_async(self.conn).await {
                 Ok(page) => page,
                 Err(error) if error.code() == Some("WRONGTYPE") => return Ok(()),
-                Err(error) => return Err(ControlError::redis("the held objects")(error)),
+                Err(error) => return Err(ControlError::redis("a sorted set")(error)),
             };
             for member in page.chunks(2) {
-                self.report.looked_at.objects_held += 1;
-                self.look_at(Kind::Object, member[0].clone()).await?;
+                match kind {
+                    Kind::Schedule => self.report.looked_at.schedules += 1,
+                    _ => self.report.looked_at.objects_held += 1,
+                }
+                self.look_at(kind, member[0].clone()).await?;
             }
             cursor = next;
             if cursor == 0 {

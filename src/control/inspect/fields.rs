@@ -8,7 +8,7 @@ use redis::{RedisResult, Value};
 use super::super::names::{self, Walk, Which};
 use super::super::rules::{self, Rule};
 use super::super::{ControlError, reply};
-use super::inspection::{FailedAttempt, KeptResults, NextEvent, Place, TEXT_BYTES_MAX, Tries};
+use super::inspection::{FailedAttempt, KeptResults, NextEvent, NextSchedule, Place, TEXT_BYTES_MAX, Tries};
 use crate::keys::Keys;
 use crate::wire;
 
@@ -34,6 +34,7 @@ pub(super) struct Fields {
     pub(super) rules: Vec<Rule>,
     pub(super) errors: Vec<FailedAttempt>,
     pub(super) results: Vec<String>,
+    pub(super) schedules: Vec<NextSchedule>,
 }
 
 impl Fields {
@@ -44,11 +45,13 @@ impl Fields {
             match field.as_str() {
                 "wrong" => fields.wrong.push(value),
                 "result" => fields.results.push(value),
+                "schedule" => fields.schedules.extend(schedule(&value)),
                 "error" => fields.errors.extend(failed_attempt(&value)),
                 "rule" => fields.rules.extend(rules::told(&pair[1], fields.number("now_ms").unwrap_or(0))),
                 _ => drop(fields.once.insert(field, value)),
             }
         }
+        fields.schedules.sort_by(|a, b| (a.due_ms, &a.key).cmp(&(b.due_ms, &b.key)));
         fields
     }
 
@@ -123,4 +126,11 @@ fn failed_attempt(kept: &str) -> Option<FailedAttempt> {
     let mut parts = kept.splitn(3, ' ');
     let (at_ms, attempt) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     Some(FailedAttempt { attempt, at_ms, error: parts.next()?.to_owned() })
+}
+
+/// Reads a schedule, `DUE KEY`.
+fn schedule(value: &str) -> Option<NextSchedule> {
+    let (due, key) = value.split_once(' ')?;
+    let due_ms = due.parse::<f64>().ok().filter(|due| due.is_finite()).map(|due| due.max(0.0) as u64);
+    Some(NextSchedule { key: crate::escape::name(key).into_owned(), due_ms })
 }

@@ -94,6 +94,16 @@ pub struct NextEvent {
     pub text: String,
 }
 
+/// A schedule of the object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct NextSchedule {
+    /// Key of the schedule, escaped.
+    pub key: String,
+    /// Due time, ms since the epoch; none if the schedule is broken (`check` gives details).
+    pub due_ms: Option<u64>,
+}
+
 /// Delivery counts of a batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -168,6 +178,10 @@ pub struct Inspection {
     /// Due time, ms since the epoch. None if the object is not held, or waits for an operator or a
     /// rule.
     pub due_ms: Option<u64>,
+    /// Number of schedules of the object.
+    pub schedules: u64,
+    /// Schedules of the object, by due time. If it has more than 100, only some of them.
+    pub next_schedules: Vec<NextSchedule>,
     /// Number of markers before the object's first marker; none if the first 10,000 markers have
     /// none of it.
     pub markers_before: Option<u64>,

@@ -10,7 +10,7 @@ mod why;
 
 use self::fields::{Fields, look};
 pub use self::inspection::{
-    EventState, FailedAttempt, Inspection, KeptResults, NextEvent, Place, Standing, TEXT_BYTES_MAX, Tries,
+    EventState, FailedAttempt, Inspection, KeptResults, NextEvent, NextSchedule, Place, Standing, TEXT_BYTES_MAX, Tries,
 };
 use super::names::Which;
 use super::{Control, ControlError};
@@ -70,8 +70,10 @@ fn inspection(fields: Fields, keys: &Keys, object: &[u8]) -> Inspection {
         kept_results: fields.kept_results(),
         held_why: fields.held_why(),
         due_ms: fields.due().filter(|due| due.is_finite()).map(|due| due as u64),
+        schedules: fields.number("schedules").unwrap_or(0),
         markers_before: fields.number("markers_before"),
         markers_beyond: fields.text("markers_beyond").is_some(),
+        next_schedules: fields.schedules,
         names_alive: fields.names_alive,
         // Errors left over from another event are a finding of `check`.
         errors: if has_failed { fields.errors } else { Vec::new() },

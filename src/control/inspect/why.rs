@@ -23,7 +23,7 @@ impl Fields {
             None if self.text("markers_before").is_some() => Standing::Marked,
             None if events && self.text("markers_beyond").is_some() => Standing::Marked,
             None if events => Standing::Uncovered,
-            None if self.text("last").is_some() || !self.wrong.is_empty() => Standing::Idle,
+            None if self.text("last").is_some() || self.text("schedules").is_some() || !self.wrong.is_empty() => Standing::Idle,
             None => Standing::Unknown,
         }
     }
@@ -56,6 +56,9 @@ impl Fields {
         match standing {
             Standing::Unknown => {
                 "nothing is known of it: no event of it waits, and none was delivered, under this name and namespace".to_owned()
+            }
+            Standing::Idle if self.text("schedules").is_some() => {
+                "no event of it waits; its scheduled events are queued when they are due".to_owned()
             }
             Standing::Idle if self.text("last").is_none() => "it has no events".to_owned(),
             Standing::Idle => "all its events are delivered or dead letters".to_owned(),

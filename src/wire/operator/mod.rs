@@ -1,5 +1,5 @@
 //! The calls of operators. They retry or drop dead letters, list and release held objects, skip
-//! first events, and set or lift rules. Each call may be repeated.
+//! first events, set or lift rules, and list schedules. Each call may be repeated.
 
 mod action;
 mod dead;
@@ -8,6 +8,7 @@ mod paused;
 mod release;
 mod release_many;
 mod rule;
+mod scheduled;
 mod skip;
 
 pub use action::By;
@@ -17,4 +18,5 @@ pub use paused::{PausedReply, paused};
 pub use release::{Released, release};
 pub use release_many::{RELEASE_PER_CALL_MAX, ReleasedOne, release_many};
 pub use rule::{RuleStep, Ruled, rule};
+pub use scheduled::{Range, ScheduledPage, ScheduledReply, scheduled};
 pub use skip::{Skipped, skip};

@@ -127,6 +127,9 @@ impl<'a> Scene<'a> {
         }
         // The server forgets every script once more.
         self.console.run::<()>(&["SCRIPT", "FLUSH"]).await;
+        for event in ["1", "2", "3"] {
+            self.schedule("due", event).await;
+        }
         let mut first = self.start_first();
         self.until_quiet(&mut first).await?;
         self.emit("plain", "8").await;
@@ -146,6 +149,15 @@ impl<'a> Scene<'a> {
     async fn emit(&mut self, object: &'static str, event: &str) {
         let event = format!("{:?}", format!("{object} {event}"));
         self.console.emit(object, &event).await;
+        self.emitted.entry(object).or_default().push(event);
+    }
+
+    /// Schedules an event that is due at the time of its number, long ago.
+    async fn schedule(&mut self, object: &'static str, number: &str) {
+        let event = format!("{:?}", format!("{object} {number}"));
+        let (hash, set) = (self.console.keys.events_scheduled_of(object), self.console.keys.events_scheduled());
+        self.console.run::<()>(&["HSET", &hash, number, &event]).await;
+        self.console.run::<()>(&["ZADD", &set, number, &format!("{object}\n{number}")]).await;
         self.emitted.entry(object).or_default().push(event);
     }
 
@@ -300,7 +312,7 @@ impl<'a> Scene<'a> {
     /// Returns the keys that exist while work is under way.
     async fn rest(console: &Console) -> Vec<String> {
         let mut rest = console.left().await;
-        let lasting = ["next.event.id", "seriatim.meta", "events.dead"];
+        let lasting = ["next.event.id", "seriatim.meta", "events.dead", "events.scheduled.lateness"];
         let lasts = |key: &String| {
             key.ends_with(":last.event.id")
                 || key.ends_with(":lease")

@@ -6,6 +6,7 @@ use proptest_state_machine::ReferenceStateMachine;
 use super::advance::choice;
 use super::reference::{Broken, NAMES};
 use super::rules::{KINDS, SELECTORS};
+use super::schedules::{Mode, SCHEDULE_KEYS};
 use super::world::{AttachStep, Bounds, EmitPlan, OBJECTS, Part, ROOMS, Step, Token, World};
 
 /// The state machine: any step can be made in any state.
@@ -125,7 +126,16 @@ fn script() -> impl Strategy<Value = Step> {
             .prop_map(|(id, highest, first, log)| Step::Connect(id, highest, first, log)),
         4 => operator(),
         4 => rule(),
+        6 => (prop_oneof![2 => Just(256usize), 1 => 1..4usize], prop_oneof![3 => Just(1usize << 20), 1 => 1..60usize])
+            .prop_map(|(events, bytes)| Step::Promote(events, bytes)),
     ]
+}
+
+fn schedule() -> impl Strategy<Value = Step> {
+    let mode = prop_oneof![3 => Just(Mode::Replace), 1 => Just(Mode::KeepTime), 1 => Just(Mode::KeepFirst)];
+    let len = prop_oneof![4 => Just(1u16), 1 => 10..60u16];
+    (object(), 0..SCHEDULE_KEYS.len(), prop::bool::weighted(0.8), 1..5u8, len, mode)
+        .prop_map(|(object, key, is_due, time, len, mode)| Step::Schedule(object, key, is_due, time, len, mode))
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -142,12 +152,15 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Broken::Rules),
         1 => Just(Broken::Paused),
         1 => Just(Broken::Meta),
+        2 => Just(Broken::Scheduled),
     ];
     prop_oneof![
         60 => script(),
         20 => prop::collection::vec((object(), events()), 1..3).prop_map(Step::Emit),
         2 => object().prop_map(|object| Step::Marker(Some(object))),
         2 => Just(Step::Marker(None)),
+        10 => schedule(),
+        2 => (object(), 0..SCHEDULE_KEYS.len()).prop_map(|(object, key)| Step::Cancel(object, key)),
         8 => (name(), 0..3usize).prop_map(|(name, slot)| Step::Pop(name, slot)),
         4 => name().prop_map(Step::Expire),
         1 => (0..NAMES.len()).prop_map(Step::Day),

@@ -12,6 +12,7 @@ mod operator;
 mod reference;
 mod regressions;
 mod rules;
+mod schedules;
 mod server;
 mod world;
 
@@ -33,7 +34,7 @@ use world::{Call, Step, World};
 
 const STEPS: u64 = 5_000;
 /// Kinds of replies that a run must reach to be meaningful.
-const SEEN: [&str; 39] = [
+const SEEN: [&str; 43] = [
     "Adopt -> Swept",
     "Advance -> Advanced",
     "Advance -> Counter",
@@ -48,6 +49,8 @@ const SEEN: [&str; 39] = [
     "Finish -> OtherBatch",
     "Finish -> Fenced",
     "Forget -> Forgot",
+    "Promote -> Promoted",
+    "Promote -> WrongType",
     "Renew -> Renewed",
     "Renew -> Fenced",
     "Renew -> Lapsed",
@@ -59,6 +62,8 @@ const SEEN: [&str; 39] = [
     "free",
     "quarantined",
     "emitted events pushed",
+    "schedules promoted",
+    "schedules that cannot be promoted",
     "batch given, 1 numbers",
     "batch given, 2 numbers",
     "batch given, 4 numbers",
@@ -92,6 +97,10 @@ fn count(figures: &mut Figures, broken: Option<Broken>, call: &Call, reply: &Rep
             .for_each(|(_, told)| add(told.as_ref().map_or("free".to_owned(), |told| word(format!("{:?}", told.then)))));
         advanced.batches.iter().for_each(|batch| add(format!("batch given, {} numbers", batch.tag.split(' ').count())));
         advanced.quarantined.iter().for_each(|_| add("quarantined".to_owned()));
+    }
+    if let Reply::Promoted { events, wrong, .. } = reply {
+        (0..*events).for_each(|_| add("schedules promoted".to_owned()));
+        wrong.iter().for_each(|_| add("schedules that cannot be promoted".to_owned()));
     }
 }
 

@@ -58,6 +58,9 @@ fn lines(report: &CheckReport, warnings: &[String]) -> anyhow::Result<String> {
         "          {} objects with events, {} owned, {} held, {} delivered before",
         seen.objects_with_events, seen.objects_owned, seen.objects_held, seen.objects_delivered
     )?;
+    if seen.schedules > 0 {
+        writeln!(out, "          {} schedules", seen.schedules)?;
+    }
     if seen.foreign > 0 {
         writeln!(out, "          {} keys of other programs, left alone; a --namespace keeps apart", seen.foreign)?;
     }

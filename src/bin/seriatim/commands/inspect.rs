@@ -99,6 +99,22 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
         writeln!(out, "next       {place}, {id}, {} bytes", next.bytes)?;
         writeln!(out, "           {}", shown::shortened(&next.text, 68))?;
     }
+    if seen.schedules > 0 {
+        writeln!(out, "scheduled  {} events", seen.schedules)?;
+        for schedule in seen.next_schedules.iter().take(5) {
+            let due = schedule.due_ms.map_or_else(
+                || "no due time".to_owned(),
+                |due| match due.checked_sub(seen.now_ms) {
+                    Some(left) if left > 0 => format!("in {}", shown::duration(left)),
+                    _ => "now".to_owned(),
+                },
+            );
+            writeln!(out, "           {}", shown::shortened(&format!("{due}: {}", schedule.key), 68))?;
+        }
+        if seen.schedules > 5 {
+            writeln!(out, "           `seriatim schedule list --object` shows all")?;
+        }
+    }
     match seen.markers_before {
         Some(before) => writeln!(out, "marker     yes, after {before} others")?,
         None if seen.markers_beyond => writeln!(out, "marker     none among the first 10000; more than 10000 are before it")?,

@@ -13,6 +13,7 @@ pub(crate) mod held;
 pub(crate) mod inspect;
 pub(crate) mod log;
 pub(crate) mod rules;
+pub(crate) mod schedule;
 pub(crate) mod stats;
 pub(crate) mod verify;
 pub(crate) mod worker;
@@ -46,6 +47,7 @@ macro_rules! commands {
 commands! {
     Worker(worker::Args) => worker::run;
     Emit(emit::Args) => emit::run;
+    Schedule(schedule::Args) => schedule::run;
     Verify(verify::Args) => verify::run;
     Check(check::Args) => check::run;
     Doctor(doctor::Args) => doctor::run;

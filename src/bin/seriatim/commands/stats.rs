@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
-use seriatim::control::stats::NameStats;
+use seriatim::control::stats::{NameStats, ScheduleStats};
 use seriatim::control::{Depth, Stats};
 
 use crate::console::exit::Exit;
@@ -90,6 +90,7 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
     )?;
     writeln!(out, "paused        {} objects", stats.paused)?;
     writeln!(out, "rules         {} set, {} being lifted", stats.rules.in_force, stats.rules.lifting)?;
+    schedules(&mut out, &stats.schedules, stats.now_ms)?;
     writeln!(out, "dead letters  {}", stats.dead_letters)?;
     writeln!(out, "last id       {}", stats.last_id)?;
     for projection in &stats.projections {
@@ -109,6 +110,31 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
         depths(&mut out, queues, top)?;
     }
     Ok(out)
+}
+
+fn schedules(out: &mut String, schedules: &ScheduleStats, now_ms: u64) -> anyhow::Result<()> {
+    let next = match schedules.next_ms.map(|due| due.saturating_sub(now_ms)) {
+        Some(left) if schedules.due == 0 => format!(", the first in {}", shown::duration(left)),
+        _ => String::new(),
+    };
+    writeln!(out, "schedules     {}: {} due{next}", schedules.total, schedules.due)?;
+    let promoted: u64 = schedules.lateness.iter().map(|(_, events)| events).sum();
+    // The bound below which this share of the promoted events is.
+    let within = |percent: u64| {
+        let mut left = (promoted * percent).div_ceil(100);
+        let found = schedules.lateness.iter().find(|(_, events)| {
+            left = left.saturating_sub(*events);
+            left == 0
+        });
+        match found {
+            Some((Some(bound), _)) => format!("{percent} % within {}", shown::duration(*bound)),
+            _ => format!("{percent} % later than an hour"),
+        }
+    };
+    if promoted > 0 {
+        writeln!(out, "lateness      {}, {}, of {promoted} promoted", within(50), within(99))?;
+    }
+    Ok(())
 }
 
 fn depths(out: &mut String, queues: &Depth, top: usize) -> anyhow::Result<()> {

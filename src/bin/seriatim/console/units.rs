@@ -1,10 +1,20 @@
-//! Durations and sizes on the command line.
+//! Durations, times and sizes on the command line.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Parses a duration: 250ms, 5s, 1m 30s.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write 250ms, 5s or 1m"))
+}
+
+/// Parses a point in time: RFC 3339, e.g. 2026-12-24T18:00:00+01:00, or Unix seconds.
+pub(crate) fn instant(text: &str) -> Result<SystemTime, String> {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        let at = text.parse().ok().and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
+        return at.ok_or_else(|| "the number is too large for a time in Unix seconds".to_owned());
+    }
+    let parsed: Result<jiff::Timestamp, _> = text.parse();
+    parsed.map(SystemTime::from).map_err(|_| "write 2026-12-24T18:00:00Z, with another zone +01:00, or Unix seconds".to_owned())
 }
 
 /// Parses a number of bytes: 65536, 64KiB, 8MiB.
@@ -24,6 +34,17 @@ pub(crate) fn bytes(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_is_rfc_3339_or_unix_seconds() {
+        let at = UNIX_EPOCH + Duration::from_secs(1_798_131_600);
+        for text in ["2026-12-24T18:00:00+01:00", "2026-12-24T17:00:00Z", "2026-12-24 17:00:00Z", "1798131600"] {
+            assert_eq!(instant(text), Ok(at), "{text}");
+        }
+        for text in ["", "soon", "2026-12-24", "2026-12-24T18:00:00", "-1", "99999999999999999999", "18446744073709551615"] {
+            assert!(instant(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn bytes_have_units() {

@@ -386,6 +386,7 @@ impl Reference {
     fn forget_one(&mut self, name: &Name) -> Option<Forgot> {
         let (is_due, is_paused) = (self.due.contains_key(name), self.paused.contains(name));
         let (is_broken, is_paused_broken) = (self.is_broken(&[Broken::Held]), self.is_broken(&[Broken::Paused]));
+        let schedules = self.schedules.keys().filter(|(object, _)| object == name).count() as u64;
         let object = self.object(name);
         let key = |suffix: &str| format!("{}{suffix}", String::from_utf8_lossy(name));
         let (Key::Right(queue), Key::Right(owner), Key::Right(last)) = (&object.queue, &object.owner, &object.last) else {
@@ -402,6 +403,7 @@ impl Reference {
             None if is_paused_broken => return None,
             None if is_paused => return Some(Forgot::Held),
             None if !queue.is_empty() => return Some(Forgot::Queued { events: queue.len() as u64 }),
+            None if schedules > 0 => return Some(Forgot::Scheduled { events: schedules }),
             // Otherwise the emits would be lost.
             None if object.handled.as_ref().is_some_and(|handled| !handled.emits.is_empty()) => {
                 return Some(Forgot::Reserved { key: key(":event.handled") });

@@ -7,6 +7,7 @@ use seriatim::wire::Forgot;
 
 use super::super::operator::Action;
 use super::super::rules::Rule;
+use super::super::schedules::Scheduled;
 use super::object::{EmitField, Key, Object};
 
 /// An object's name, any bytes.
@@ -145,6 +146,7 @@ pub enum Broken {
     Rules,
     Paused,
     Meta,
+    Scheduled,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -201,6 +203,15 @@ pub enum Reply {
     Unpushed(String),
     /// The slot has another batch.
     OtherBatch,
+    /// The events of schedules are queued. `is_due`: whether more are due; none without schedules.
+    Promoted {
+        events: u64,
+        is_due: Option<bool>,
+        markers: u64,
+        names: u64,
+        /// Members that could not be promoted.
+        wrong: Vec<Bytes>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -320,6 +331,10 @@ pub struct Reference {
     /// Number of dead letters ever made.
     pub buried: u64,
     pub actions: Vec<Action>,
+    /// Schedules by object and key.
+    pub schedules: BTreeMap<(Name, &'static str), Scheduled>,
+    /// Number of schedules ever promoted.
+    pub promoted: u64,
     /// Number of emits of handlers ever pushed.
     pub pushed: u64,
     /// Whether the schema is recorded, and the replication id.

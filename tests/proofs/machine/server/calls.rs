@@ -11,6 +11,7 @@ use seriatim::wire::{
 
 use super::super::advance::Advance;
 use super::super::reference::{self, FAR, Given, Reply, result_of};
+use super::super::schedules::{Mode, member};
 use super::super::world::{Call, Part};
 use super::{AGE_MS, BY, DAY, LONG_AGO, Server};
 use crate::support::sweep::sweep;
@@ -132,6 +133,15 @@ impl Server {
                     .await
                     .map(|found| Reply::Connected { changed: found.changed, counter: found.counter })
             }
+            Call::Promote { events, bytes } => {
+                wire::promote(&mut self.conn, &self.keys, *events, *bytes).await.map(|promoted| Reply::Promoted {
+                    events: promoted.events,
+                    is_due: promoted.next_due.map(|due| due.is_zero()),
+                    markers: promoted.markers,
+                    names: promoted.names,
+                    wrong: promoted.wrong.into_iter().map(|(member, _)| member.into()).collect(),
+                })
+            }
             Call::Forget(names) => {
                 let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
                 wire::forget(&mut self.conn, &self.keys, &names).await.map(Reply::Forgot)
@@ -216,6 +226,20 @@ impl Server {
                 let _ = pipe.query_async::<Value>(&mut self.conn).await;
             }
             Call::Marker(object) => drop(self.run("LPUSH", &[markers.as_bytes(), object]).await),
+            Call::Schedule { object, key, due, event, mode } => {
+                let (set, due) = (self.keys.events_scheduled(), due.to_string());
+                let put = if *mode == Mode::KeepFirst { "HSETNX" } else { "HSET" };
+                self.run(put, &[&self.key(object, ":events.scheduled"), key.as_bytes(), event]).await;
+                let mut add: Vec<&[u8]> = vec![set.as_bytes()];
+                add.extend((*mode != Mode::Replace).then_some(&b"NX"[..]));
+                let member = member(object, key);
+                add.extend([due.as_bytes(), &member]);
+                self.run("ZADD", &add).await;
+            }
+            Call::Cancel(object, key) => {
+                self.run("HDEL", &[&self.key(object, ":events.scheduled"), key.as_bytes()]).await;
+                self.run("ZREM", &[self.keys.events_scheduled().as_bytes(), &member(object, key)]).await;
+            }
             Call::Pop(w) => {
                 let to = self.keys.worker_object(w);
                 self.run("LMOVE", &[markers.as_bytes(), to.as_bytes(), b"RIGHT", b"LEFT"]).await;

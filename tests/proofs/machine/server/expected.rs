@@ -1,8 +1,11 @@
 //! The expected keys and values of Redis, from the reference.
 
+use std::collections::BTreeMap;
+
 use super::super::operator::{WHO, WHY};
-use super::super::reference::{Dead, FAR, OPERATOR, Reference, newest_first};
+use super::super::reference::{Dead, FAR, Name, OPERATOR, Reference, newest_first};
 use super::super::rules;
+use super::super::schedules::member;
 use super::{Dump, LONG_AGO};
 
 /// Returns the reference's state as keys of Redis, spelled as in `docs/protocol.md`.
@@ -86,6 +89,24 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
     }
     rules.sort();
     put(b"event.rules", "", "hash", rules.concat());
+    let mut schedules: Vec<_> = state
+        .schedules
+        .iter()
+        .map(|((object, key), schedule)| [member(object, key).to_vec(), text(schedule.due.to_string())])
+        .collect();
+    schedules.sort();
+    put(b"events.scheduled", "", "zset", schedules.concat());
+    let mut of_objects: BTreeMap<&Name, Vec<Vec<u8>>> = BTreeMap::new();
+    for ((object, key), schedule) in &state.schedules {
+        of_objects.entry(object).or_default().extend([text((*key).to_owned()), schedule.event.to_vec()]);
+    }
+    for (object, fields) in of_objects {
+        let mut pairs: Vec<_> = fields.chunks(2).map(<[Vec<u8>]>::to_vec).collect();
+        pairs.sort();
+        put(object, ":events.scheduled", "hash", pairs.concat());
+    }
+    let promoted = (state.promoted > 0).then(|| text(state.promoted.to_string()));
+    put(b"events.scheduled.lateness", "", "hash", promoted.into_iter().collect());
     put(b"next.event.id", "", "string", state.counter.iter().map(|counter| text(counter.to_string())).collect());
     put(b"event.workers", "", "hash", registry.collect());
     for (key, names) in [("event.workers.watched", &state.watched), ("event.workers.departed", &state.departed)] {

@@ -18,7 +18,8 @@ use seriatim::keys::Keys;
 use seriatim::wire::operator::By;
 
 use super::operator::{WHO, WHY};
-use super::reference::{Broken, FAR, Failure, Reference, Reply};
+use super::reference::{Broken, FAR, Failure, Name, Reference, Reply};
+use super::schedules::{Scheduled, member, postponed};
 use super::world::Call;
 use expected::{differences, wanted};
 
@@ -193,6 +194,7 @@ impl Server {
             Broken::Rules => keys.event_rules(),
             Broken::Paused => keys.objects_paused(),
             Broken::Meta => keys.meta(),
+            Broken::Scheduled => keys.events_scheduled(),
         };
         let (key, aside) = (key.as_bytes(), b"aside");
         if is_broken {
@@ -294,6 +296,11 @@ impl Server {
                 *value = names;
             }
         }
+        // Lateness depends on the clock; the number of events does not.
+        if let Some((_, value)) = dump.get_mut(self.keys.events_scheduled_lateness().as_bytes()) {
+            let number = |pair: &[Vec<u8>]| String::from_utf8_lossy(&pair[1]).parse::<u64>().unwrap_or(0);
+            *value = vec![value.chunks(2).map(number).sum::<u64>().to_string().into_bytes()];
+        }
         let meta = self.keys.meta().into_bytes();
         if let Some((_, value)) = dump.get_mut(&meta) {
             *value = value
@@ -331,6 +338,17 @@ impl Server {
             if at == Some(state.now) && ms.parse().is_ok_and(|ms: u64| during.contains(&ms)) {
                 pair[1] = format!("{rest} {}", FAR + state.now).into_bytes();
                 changes.cmd("HSET").arg(&workers).arg(&pair[0]).arg(&pair[1]).ignore();
+            }
+        }
+        // A schedule that could not be promoted is due in a minute.
+        let scheduled = self.keys.events_scheduled();
+        for pair in dump.get_mut(scheduled.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+            let is_it = |((object, key), _): &(&(Name, &str), &Scheduled)| member(object, key) == pair[0];
+            let Some(due) = state.schedules.iter().find(is_it).map(|(_, schedule)| schedule.due) else { continue };
+            let was: Option<u64> = String::from_utf8_lossy(&pair[1]).parse().ok();
+            if due == postponed(state.now) && was.is_some_and(|ms| during.contains(&(ms - 60_000))) {
+                pair[1] = due.to_string().into_bytes();
+                changes.cmd("ZADD").arg(&scheduled).arg("XX").arg(due).arg(&pair[0]).ignore();
             }
         }
         self.set_clock_of_rules(dump, state, during, &mut changes);

@@ -7,8 +7,9 @@ mod step;
 use std::collections::BTreeMap;
 
 use super::advance::{Advance, Choice, Told};
-use super::reference::{Attach, Broken, Emits, Event, Finish, Key, NAMES, Name, Numbers, Reference, Reply};
+use super::reference::{Attach, Broken, Emits, Event, FAR, Finish, Key, NAMES, Name, Numbers, Reference, Reply};
 use super::rules::{KINDS, SELECTORS};
+use super::schedules::SCHEDULE_KEYS;
 
 pub use step::*;
 
@@ -68,6 +69,15 @@ impl World {
                 Call::Emit(pushes.iter().map(|(at, lens)| (Name::from_static(OBJECTS[*at]), self.payloads(lens))).collect())
             }
             Step::Marker(at) => Call::Marker(at.map_or(Name::new(), |at| Name::from_static(OBJECTS[at]))),
+            Step::Schedule(at, key, is_due, time, len, mode) => Call::Schedule {
+                object: Name::from_static(OBJECTS[*at]),
+                key: SCHEDULE_KEYS[*key],
+                due: if *is_due { u64::from(*time) } else { FAR + u64::from(*time) },
+                event: self.payloads(&[*len]).remove(0),
+                mode: *mode,
+            },
+            Step::Cancel(at, key) => Call::Cancel(Name::from_static(OBJECTS[*at]), SCHEDULE_KEYS[*key]),
+            Step::Promote(events, bytes) => Call::Promote { events: *events, bytes: *bytes },
             Step::Pop(name, slot) => Call::Pop(format!("{}.{slot}", NAMES[*name])),
             Step::Advance(name, Token::Mine, bounds, choices) => match self.alive(*name) {
                 Some(name) => self.advance(name, Token::Mine, *bounds, choices),
@@ -190,6 +200,9 @@ impl World {
                 state.markers.insert(0, object.clone());
                 Reply::Done
             }
+            Call::Schedule { object, key, due, event, mode } => state.schedule(object, key, *due, event, *mode),
+            Call::Cancel(object, key) => state.cancel(object, key),
+            Call::Promote { events, bytes } => state.promote(*events, *bytes),
             Call::Pop(w) => state.pop(w),
             Call::Advance(args) => state.advance(args),
             Call::Attach(args) => state.attach(args),
@@ -289,7 +302,10 @@ impl World {
         let is_process =
             matches!(call, Call::Advance(_) | Call::Attach(_) | Call::Renew { .. } | Call::Adopt { .. } | Call::Detach { .. });
         if is_process
-            || matches!(call, Call::Finish(_) | Call::Settle { .. } | Call::SetFree(_) | Call::Skip(..) | Call::Rule(..))
+            || matches!(
+                call,
+                Call::Finish(_) | Call::Promote { .. } | Call::Settle { .. } | Call::SetFree(_) | Call::Skip(..) | Call::Rule(..)
+            )
         {
             self.calls.push(call.clone());
             self.calls.drain(..self.calls.len().saturating_sub(CALLS_KEPT));

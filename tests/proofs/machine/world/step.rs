@@ -2,6 +2,7 @@
 
 use super::super::advance::{Advance, Choice};
 use super::super::reference::{Attach, Broken, Event, Finish, Name, Room};
+use super::super::schedules::Mode;
 
 /// Keys of an object that can get another type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +74,12 @@ pub type EmitPlan = Vec<(usize, u16)>;
 pub enum Step {
     Emit(Vec<(usize, Vec<u16>)>),
     Marker(Option<usize>),
+    /// A frontend schedules an event: object, key, whether it is due, the time among equal ones, and
+    /// the length of the event.
+    Schedule(usize, usize, bool, u8, u16, Mode),
+    Cancel(usize, usize),
+    /// The most events and bytes of a call.
+    Promote(usize, usize),
     Pop(usize, usize),
     Advance(usize, Token, Bounds, [Choice; 3]),
     Attach(AttachStep),
@@ -117,6 +124,18 @@ pub enum Step {
 pub enum Call {
     Emit(Vec<(Name, Vec<Event>)>),
     Marker(Name),
+    Schedule {
+        object: Name,
+        key: &'static str,
+        due: u64,
+        event: Event,
+        mode: Mode,
+    },
+    Cancel(Name, &'static str),
+    Promote {
+        events: usize,
+        bytes: usize,
+    },
     Pop(String),
     Advance(Advance),
     Attach(Attach),

@@ -6,7 +6,7 @@
 
 mod lines;
 
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use seriatim::emit::EmitManyError;
@@ -20,6 +20,7 @@ use crate::console::pointer::Pointer;
 use crate::console::replicas::Replicas;
 use crate::console::shown::{self, Level};
 use crate::console::told::advice;
+use crate::console::units;
 use lines::{Batch, LINES_MAX, Read, Source};
 
 /// Emit one event, or a file of events
@@ -59,6 +60,13 @@ pub(crate) struct Args {
     /// Skip the first N lines, counting empty ones, because they are already emitted
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: u64,
+    /// Queue the event after this time, e.g. 10m, counted by Redis' clock
+    #[arg(long = "in", value_name = "DURATION", value_parser = units::time, conflicts_with_all = ["from", "data", "at"])]
+    after: Option<Duration>,
+    /// Queue the event at this time: 2026-12-24T18:00:00+01:00, or Unix seconds. `seriatim schedule`
+    /// also takes a key
+    #[arg(long, value_name = "TIME", value_parser = units::instant, conflicts_with_all = ["from", "data"])]
+    at: Option<SystemTime>,
     #[command(flatten)]
     replicas: Replicas,
 }
@@ -86,6 +94,18 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             let object = args.object.unwrap_or_default();
             let mut events = args.events.into_iter().map(Json::new);
             let emitter = connect(global, keys, &args.replicas).await?;
+            if args.after.is_some() || args.at.is_some() {
+                if events.len() > 1 {
+                    return Err(Failure::with(Exit::Input, "--in and --at take one event, without subevents"));
+                }
+                let schedule = emitter.schedule(object, events.next().unwrap_or_else(|| Json::new("")));
+                let schedule = match (args.after, args.at) {
+                    (Some(after), _) => schedule.after(after),
+                    (None, at) => schedule.at(at.unwrap_or(UNIX_EPOCH)),
+                };
+                schedule.send().await.map_err(failure)?;
+                return Ok(Exit::Done);
+            }
             let mut emit = emitter.event(object, events.next().unwrap_or_else(|| Json::new("")));
             for sub in events {
                 emit = emit.sub(sub);
@@ -99,13 +119,13 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     }
 }
 
-async fn connect(global: &Global, keys: seriatim::keys::Keys, replicas: &Replicas) -> anyhow::Result<Emitter> {
+pub(crate) async fn connect(global: &Global, keys: seriatim::keys::Keys, replicas: &Replicas) -> anyhow::Result<Emitter> {
     let builder = Emitter::builder(global.server()).keys(keys).wait(replicas.wait, replicas.wait_timeout);
     builder.wait_local(replicas.wait_local).connect().await.map_err(failure)
 }
 
 /// Turns the error of an emit into one line with advice, and an exit code.
-fn failure(error: EmitError) -> anyhow::Error {
+pub(crate) fn failure(error: EmitError) -> anyhow::Error {
     Failure::with(exit(&error), format!("{error}{}", hint(&error)))
 }
 
@@ -122,7 +142,9 @@ fn hint(error: &EmitError) -> String {
 
 fn exit(error: &EmitError) -> Exit {
     match error {
-        EmitError::Name(_) | EmitError::Event(_) | EmitError::Url { .. } | EmitError::Tls { .. } => Exit::Input,
+        EmitError::Name(_) | EmitError::Event(_) | EmitError::Key(_) | EmitError::Url { .. } | EmitError::Tls { .. } => {
+            Exit::Input
+        }
         EmitError::Unknown { .. } | EmitError::Unreplicated { .. } => Exit::Unknown,
         _ => Exit::Redis,
     }

@@ -1,0 +1,57 @@
+-- scheduled: reads a page of the schedules, of all objects by due time or of one object.
+--
+-- Purpose   Shows which events are due when. Writes nothing.
+-- Keys      KEYS[1] events.scheduled (zset, read)
+--           OBJ:events.scheduled (hashes, read)
+-- Arguments prefix
+--           `all`, or `object`
+--           of `all`: the first and the last due time (ms; `-inf`, `+inf`); the due time and the
+--           member before the page ('': from the start); schedules in the page (1 to 100)
+--           of `object`: its name; the cursor of HSCAN; about the number of schedules in the page
+--           (1 to 100)
+-- Replies   {'scheduled', ms since 1970, next cursor ('0': the end; '' of `all`),
+--           {member, due time or '', bytes of the event (-1: none), event or ''}…}. An event above
+--           8 KiB is not shown. A schedule whose due time changes between two pages may be missing,
+--           or come twice
+-- Keeps     writes nothing
+-- Cost      about 3 commands per schedule; of `all` also 2 of O(log n). HSCAN returns at most 128
+--           schedules of an object with few
+-- Uses: ids.text schedule.member schedule.parse time.now_ms
+local EVENT_BYTES_MAX = 8192
+local reply = { 'scheduled', M.ids.text(M.time.now_ms()), '' }
+
+-- Adds a schedule to the reply.
+local function tell(member, due, hash, key)
+  local bytes = hash and call('HEXISTS', hash, key) == 1 and call('HSTRLEN', hash, key) or -1
+  local event = bytes >= 0 and bytes <= EVENT_BYTES_MAX and call('HGET', hash, key) or ''
+  reply[#reply + 1] = { member, due or '', bytes, event }
+end
+
+if ARGV[2] == 'object' then
+  local object = ARGV[3]
+  local hash = P .. object .. K.events_scheduled_of
+  local found = call('HSCAN', hash, ARGV[4], 'COUNT', ARGV[5])
+  reply[3] = found[1]
+  for i = 1, #found[2], 2 do
+    local member = M.schedule.member(object, found[2][i])
+    tell(member, call('ZSCORE', KEYS[1], member), hash, found[2][i])
+  end
+  return reply
+end
+
+local first, last, due, before, count = ARGV[3], ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
+local from = first == '-inf' and 0 or call('ZCOUNT', KEYS[1], '-inf', '(' .. first)
+if due ~= '' and call('ZSCORE', KEYS[1], before) == due then
+  from = call('ZRANK', KEYS[1], before) + 1
+elseif due ~= '' then
+  from = call('ZCOUNT', KEYS[1], '-inf', '(' .. due)
+end
+local page = call('ZRANGE', KEYS[1], from, from + count - 1, 'WITHSCORES')
+for i = 1, #page, 2 do
+  if last ~= '+inf' and tonumber(page[i + 1]) > tonumber(last) then
+    break
+  end
+  local object, key = M.schedule.parse(page[i])
+  tell(page[i], page[i + 1], object and P .. object .. K.events_scheduled_of, key)
+end
+return reply

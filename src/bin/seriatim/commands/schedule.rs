@@ -1,0 +1,211 @@
+//! `seriatim schedule`: events that are queued later.
+
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use seriatim::control::Cursor;
+use seriatim::control::schedules::{PER_CALL_MAX, ScheduledEvent};
+use seriatim::emit::Change;
+use seriatim::event::Json;
+
+use super::emit::{connect, failure};
+use crate::console::exit::Exit;
+use crate::console::global::Global;
+use crate::console::replicas::Replicas;
+use crate::console::shown::{self, Level};
+use crate::console::{named, units};
+
+/// Schedule an event for later, list the schedules, or cancel one
+///
+/// A worker queues the event when it is due by Redis' clock. Only then the event gets its id. A
+/// schedule with a key can be replaced and cancelled until its event is queued.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Add(Add),
+    List(List),
+    Cancel(Cancel),
+}
+
+/// Schedule an event, and print its key and its due time
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  seriatim schedule add user:1 '{\"type\":\"trial ends\"}' --in 14d --key trial\n  \
+                        seriatim schedule add user:1 '{\"type\":\"renew\"}' --at 2026-12-24T18:00:00+01:00")]
+struct Add {
+    /// The object of the event, e.g. user:1
+    object: String,
+    /// The event as JSON
+    #[arg(allow_negative_numbers = true)]
+    event: String,
+    /// The time until the event is due, e.g. 90s, 10m or 14d, counted by Redis' clock
+    #[arg(long = "in", value_name = "DURATION", value_parser = units::time, required_unless_present = "at")]
+    after: Option<Duration>,
+    /// The time at which the event is due: 2026-12-24T18:00:00+01:00, or Unix seconds
+    #[arg(long, value_name = "TIME", value_parser = units::instant, conflicts_with = "after")]
+    at: Option<SystemTime>,
+    /// The key: a schedule of the object with this key is replaced [default: a new key]
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// If there is a schedule with this key, replace its event and keep its time
+    #[arg(long, requires = "key", conflicts_with = "keep_first")]
+    keep_time: bool,
+    /// If there is a schedule with this key, change nothing
+    #[arg(long, requires = "key")]
+    keep_first: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    replicas: Replicas,
+}
+
+/// Print the schedules by due time; those of one object in no order
+#[derive(Debug, clap::Args)]
+struct List {
+    /// Only schedules of this object, as outputs show it
+    #[arg(long, value_name = "OBJECT", conflicts_with_all = ["from", "to"])]
+    object: Option<String>,
+    /// Only schedules that are due at this time or later
+    #[arg(long, value_name = "TIME", value_parser = units::instant)]
+    from: Option<SystemTime>,
+    /// Only schedules that are due at this time or before
+    #[arg(long, value_name = "TIME", value_parser = units::instant)]
+    to: Option<SystemTime>,
+    /// Print at most N [default: all]
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Cancel a schedule; exit code 2 if there is none
+#[derive(Debug, clap::Args)]
+struct Cancel {
+    /// The object, e.g. user:1
+    object: String,
+    /// The key of the schedule, as the list shows it
+    #[arg(allow_hyphen_values = true)]
+    key: String,
+    #[command(flatten)]
+    replicas: Replicas,
+}
+
+pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
+    match args.command {
+        Command::Add(add) => add.run(global).await,
+        Command::List(list) => list.run(global).await,
+        Command::Cancel(cancel) => cancel.run(global).await,
+    }
+}
+
+impl Add {
+    async fn run(self, global: &Global) -> anyhow::Result<Exit> {
+        let emitter = connect(global, global.keys()?, &self.replicas).await?;
+        let mut schedule = emitter.schedule(&self.object, Json::new(self.event));
+        schedule = match (self.after, self.at) {
+            (Some(after), _) => schedule.after(after),
+            (None, at) => schedule.at(at.unwrap_or(UNIX_EPOCH)),
+        };
+        if let Some(key) = self.key {
+            schedule = schedule.key(key);
+        }
+        if self.keep_time {
+            schedule = schedule.keep_time();
+        } else if self.keep_first {
+            schedule = schedule.keep_first();
+        }
+        let scheduled = schedule.send().await.map_err(failure)?;
+        let change = match scheduled.change {
+            Change::New => "new",
+            Change::Replaced => "replaced",
+            _ => "kept",
+        };
+        let line = if self.json {
+            let line = serde_json::json!({
+                "object": self.object, "key": scheduled.key.as_str(), "due_ms": scheduled.due_ms, "change": change
+            });
+            line.to_string()
+        } else {
+            format!("{}  {}  {}  ({change})", shown::time(scheduled.due_ms), self.object, scheduled.key)
+        };
+        shown::print(&(line + "\n"))?;
+        Ok(Exit::Done)
+    }
+}
+
+impl List {
+    async fn run(self, global: &Global) -> anyhow::Result<Exit> {
+        let control = global.control().await?;
+        let object = self.object.as_deref().map(|object| named::object(control.keys(), object)).transpose()?;
+        let ms = |time: SystemTime| u64::try_from(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()).ok();
+        let (from, to) = (self.from.and_then(ms), self.to.and_then(ms));
+        let (mut left, mut printed) = (self.limit.unwrap_or(u64::MAX), 0);
+        let mut after: Option<Cursor> = None;
+        while left > 0 {
+            let count = PER_CALL_MAX.min(usize::try_from(left).unwrap_or(usize::MAX));
+            let page = match &object {
+                Some(object) => control.schedules_of(object, after.as_ref(), count).await,
+                None => control.schedules(from, to, after.as_ref(), count).await,
+            };
+            let page = page.map_err(shown::failure)?;
+            let mut out = String::new();
+            for schedule in page.schedules.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+                match self.json {
+                    true => writeln!(out, "{}", serde_json::to_string(schedule)?)?,
+                    false => write(&mut out, schedule, page.now_ms)?,
+                }
+                printed += 1;
+            }
+            left = self.limit.map_or(u64::MAX, |limit| limit - printed);
+            after = page.next;
+            if !shown::print(&out)? || after.is_none() {
+                break;
+            }
+        }
+        if printed == 0 && self.limit != Some(0) {
+            shown::tell(Level::Info, "there are no such schedules");
+        }
+        Ok(Exit::Done)
+    }
+}
+
+impl Cancel {
+    async fn run(self, global: &Global) -> anyhow::Result<Exit> {
+        let emitter = connect(global, global.keys()?, &self.replicas).await?;
+        if emitter.cancel(&self.object, &self.key).await.map_err(failure)? {
+            return Ok(Exit::Done);
+        }
+        let (object, key) = (&self.object, &self.key);
+        shown::tell(
+            Level::Error,
+            &format!("{object} has no schedule {key:?}: it was never there, or its event is queued by now"),
+        );
+        Ok(Exit::Input)
+    }
+}
+
+fn write(out: &mut String, schedule: &ScheduledEvent, now_ms: u64) -> anyhow::Result<()> {
+    let object = named::shown(&schedule.object, schedule.object_escaped.as_deref());
+    let due = match schedule.due_ms {
+        None => "no due time; `seriatim check` shows more".to_owned(),
+        Some(due) if due <= now_ms => format!("{}, due for {}", shown::time(due), shown::duration(now_ms - due)),
+        Some(due) => format!("{}, in {}", shown::time(due), shown::duration(due - now_ms)),
+    };
+    writeln!(out, "{object}  {}", schedule.key)?;
+    writeln!(out, "  due    {due}")?;
+    match (&schedule.event, schedule.event_bytes) {
+        (Some(event), _) => {
+            let head = &event[..event.len().min(400)];
+            writeln!(out, "  event  {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;
+        }
+        (None, Some(bytes)) => writeln!(out, "  event  of {bytes} bytes")?,
+        (None, None) => writeln!(out, "  event  none; `seriatim check` shows more")?,
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! Schedules: events that are queued when they are due.
+
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
+
+use super::{Control, ControlError, Cursor, reply};
+use crate::escape;
+use crate::event::object_and_key;
+use crate::wire::operator::{self, Range, ScheduledReply};
+
+/// Maximum number of schedules that one call reads. [`Control::schedules_of`] may return up to 128
+/// of an object with few.
+pub const PER_CALL_MAX: usize = 100;
+
+/// A scheduled event.
+///
+/// It serializes as `{"object":"work:1","key":"reminder","due_ms":1700,"event":{…}}`. An event above 8
+/// KiB is left out, and `event_bytes` has its size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScheduledEvent {
+    /// Name of the object; bytes that are not UTF-8 are shown as U+FFFD.
+    pub object: String,
+    /// [Escaped](crate::escape::name) form of `object`, if it differs.
+    pub object_escaped: Option<String>,
+    /// Key of the schedule, escaped. One that begins with `-` was made by the emitter.
+    pub key: String,
+    /// Due time, ms since the epoch; none if the schedule is broken ([`Control::check`]).
+    pub due_ms: Option<u64>,
+    /// The event, byte for byte; none if it has more than 8 KiB.
+    pub event: Option<Vec<u8>>,
+    /// Size of the event in bytes; none if the schedule is broken.
+    pub event_bytes: Option<u64>,
+}
+
+impl Serialize for ScheduledEvent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut line = serializer.serialize_map(None)?;
+        line.serialize_entry("object", &self.object)?;
+        if let Some(escaped) = &self.object_escaped {
+            line.serialize_entry("object_escaped", escaped)?;
+        }
+        line.serialize_entry("key", &self.key)?;
+        line.serialize_entry("due_ms", &self.due_ms)?;
+        match &self.event {
+            Some(event) => reply::serialize_event(&mut line, event)?,
+            None => {
+                line.serialize_entry("event", &None::<()>)?;
+                line.serialize_entry("event_bytes", &self.event_bytes)?;
+            }
+        }
+        line.end()
+    }
+}
+
+/// One page of schedules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct SchedulePage {
+    /// Time of Redis, ms since the epoch.
+    pub now_ms: u64,
+    /// The schedules: by due time, or of one object in no order.
+    pub schedules: Vec<ScheduledEvent>,
+    /// Cursor of the next page; none if there are no more.
+    pub next: Option<Cursor>,
+}
+
+impl Control {
+    /// Reads up to `count` schedules (1 to [`PER_CALL_MAX`]) of all objects, by due time. Only those
+    /// that are due at `from_ms` or later, and at `to_ms` or before. Begins behind `after`, or at the
+    /// beginning without it.
+    ///
+    /// A schedule whose due time changes between two pages may be missed, or be in both. Only reads;
+    /// may be called again.
+    ///
+    /// # Errors
+    /// [`ControlError::Cursor`] for a cursor of another list. Other errors if Redis cannot be asked,
+    /// or if `events.scheduled` is not a sorted set.
+    pub async fn schedules(
+        &self,
+        from_ms: Option<u64>,
+        to_ms: Option<u64>,
+        after: Option<&Cursor>,
+        count: usize,
+    ) -> Result<SchedulePage, ControlError> {
+        let count = count.clamp(1, PER_CALL_MAX);
+        let after = after.map(place).transpose()?;
+        let after = after.as_ref().map(|(due, member)| (due.as_str(), member.as_slice()));
+        let range = Range::All { from: from_ms, to: to_ms, after };
+        let page = operator::scheduled(&mut self.connection(), &self.keys, range, count).await?;
+        let last = page.schedules.last().filter(|_| page.schedules.len() == count);
+        let next = last.map(|last| Cursor::from(format!("{DUE}{} {}", last.due, escape::name(&last.member))));
+        Ok(SchedulePage { now_ms: page.now_ms, schedules: page.schedules.into_iter().map(event).collect(), next })
+    }
+
+    /// Reads about `count` schedules (1 to [`PER_CALL_MAX`]) of one object, in no order. A page may be
+    /// empty although there is a next one.
+    ///
+    /// Costs in proportion to the schedules of this object only. Only reads; may be called again.
+    ///
+    /// # Errors
+    /// [`ControlError::Name`] for an invalid object name, otherwise as
+    /// [`schedules`](Self::schedules).
+    pub async fn schedules_of(
+        &self,
+        object: impl AsRef<[u8]>,
+        after: Option<&Cursor>,
+        count: usize,
+    ) -> Result<SchedulePage, ControlError> {
+        let object = self.keys.found(&object)?;
+        let wrong = |cursor: &Cursor| ControlError::Cursor(cursor.to_string());
+        let number = |cursor: &Cursor| {
+            let number = cursor.as_str().strip_prefix(SCAN).and_then(|text| text.parse().ok());
+            number.ok_or_else(|| wrong(cursor))
+        };
+        let cursor = after.map(number).transpose()?.unwrap_or(0);
+        let range = Range::Object { object, cursor };
+        let page = operator::scheduled(&mut self.connection(), &self.keys, range, count.clamp(1, PER_CALL_MAX)).await?;
+        let next = (page.cursor != 0).then(|| Cursor::from(format!("{SCAN}{}", page.cursor)));
+        Ok(SchedulePage { now_ms: page.now_ms, schedules: page.schedules.into_iter().map(event).collect(), next })
+    }
+}
+
+/// Beginning of a cursor by due time. The due time, a blank and the member follow.
+const DUE: &str = "scheduled ";
+/// Beginning of a cursor of one object's schedules. The cursor of HSCAN follows.
+const SCAN: &str = "schedules ";
+
+fn place(cursor: &Cursor) -> Result<(String, Vec<u8>), ControlError> {
+    let read = || {
+        let (due, member) = cursor.as_str().strip_prefix(DUE)?.split_once(' ')?;
+        due.parse::<f64>().ok()?;
+        Some((due.to_owned(), escape::unescaped(member).ok()?))
+    };
+    read().ok_or_else(|| ControlError::Cursor(cursor.to_string()))
+}
+
+fn event(found: ScheduledReply) -> ScheduledEvent {
+    let (object, key) = object_and_key(&found.member).unwrap_or((&[], &found.member));
+    let is_shown = found.event_bytes.is_some_and(|bytes| bytes == found.event.len() as u64);
+    ScheduledEvent {
+        object: String::from_utf8_lossy(object).into_owned(),
+        object_escaped: escape::differing(object),
+        key: escape::name(key).into_owned(),
+        due_ms: found.due.parse::<f64>().ok().filter(|due| due.is_finite()).map(|due| due.max(0.0) as u64),
+        event_bytes: found.event_bytes,
+        event: is_shown.then_some(found.event),
+    }
+}

@@ -1,0 +1,368 @@
+//! Schedules: events that are queued later.
+//!
+//! A schedule is one plain transaction, as an emit is: `HSET OBJ:events.scheduled KEY EVENT`, `ZADD
+//! events.scheduled TIME OBJ\nKEY`. Worker processes push the event when it is due (`promote`). The
+//! same two commands for the same key replace event and time; `HDEL` and `ZREM` cancel.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use redis::{Pipeline, Value};
+
+use super::Emitter;
+use super::error::{EmitError, Failed, command_failed};
+use crate::event::{ID_END, IntoEvent, ObjectName, ScheduleKey};
+
+/// A schedule that is due within this time wakes a worker, because workers may look later than it is
+/// due. It covers a clock that is wrong by almost as much.
+const WAKE: Duration = Duration::from_secs(60);
+/// The largest time, in ms since the epoch.
+const TIME_MAX: u64 = ID_END - 1;
+
+/// What a schedule does if its object has one with the same key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Mode {
+    #[default]
+    Replace,
+    KeepTime,
+    KeepFirst,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum When {
+    At(u64),
+    After(Duration),
+}
+
+/// A schedule under construction: one event of an object, the time at which it is due, and a key.
+/// Made by [`Emitter::schedule`].
+#[derive(Debug)]
+#[must_use = "nothing is scheduled before send() is awaited"]
+pub struct Schedule<'a> {
+    emitter: &'a Emitter,
+    draft: Result<Draft, EmitError>,
+    when: When,
+    mode: Mode,
+}
+
+#[derive(Debug)]
+struct Draft {
+    object: ObjectName,
+    event: Bytes,
+    key: Option<ScheduleKey>,
+}
+
+/// What a schedule did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Change {
+    /// The object had no schedule with this key.
+    New,
+    /// The schedule with this key was replaced, or only its event with
+    /// [`keep_time`](Schedule::keep_time).
+    Replaced,
+    /// With [`keep_first`](Schedule::keep_first): the object has a schedule with this key, which is
+    /// unchanged.
+    Kept,
+}
+
+/// A schedule that Redis has acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Scheduled {
+    /// The key: the given one, or a new one that begins with `-`.
+    pub key: ScheduleKey,
+    /// The time at which the event is due by Redis' clock, in ms since 1970.
+    pub due_ms: u64,
+    /// What was there before.
+    pub change: Change,
+}
+
+/// The error of [`Emitter::schedule_many`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[error("{} schedules are acknowledged, the next ones are not: {error}", scheduled.len())]
+pub struct ScheduleManyError {
+    /// The acknowledged schedules, in the order of the iterator.
+    pub scheduled: Vec<Scheduled>,
+    /// The error of the next schedule. It may concern up to a transaction of schedules from there
+    /// on. Nothing behind that transaction was sent.
+    #[source]
+    pub error: EmitError,
+}
+
+impl Emitter {
+    /// Begins a schedule: the event is queued when it is due, and only then gets its id. Without
+    /// [`at`](Schedule::at) or [`after`](Schedule::after) it is due at once.
+    ///
+    /// [`Schedule::send`] returns the error of an invalid name or event.
+    ///
+    /// ```no_run
+    /// # async fn run(emitter: &seriatim::Emitter) -> Result<(), seriatim::EmitError> {
+    /// use seriatim::event::Json;
+    /// use std::time::Duration;
+    ///
+    /// let day = Duration::from_secs(24 * 60 * 60);
+    /// emitter.schedule("user:1", Json::new(r#"{"type":"trial ends"}"#)).after(14 * day).key("trial").send().await?;
+    /// // The user has paid.
+    /// emitter.cancel("user:1", "trial").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn schedule(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Schedule<'_> {
+        let object = self.keys.object(object.as_ref()).map_err(EmitError::from);
+        let event = event.into_event(self.event_bytes_max).map_err(EmitError::from);
+        let draft = object.and_then(|object| event.map(|event| Draft { object, event, key: None }));
+        Schedule { emitter: self, draft, when: When::At(0), mode: Mode::Replace }
+    }
+
+    /// Schedules many events, in transactions of up to [1024 events or 1 MiB](Self::with_chunk). Each
+    /// transaction takes effect as a whole; the entire call does not. All times
+    /// [`after`](Schedule::after) a duration count from the beginning of the call.
+    ///
+    /// # Errors
+    /// [`ScheduleManyError`] at the first failure. A schedule with a key can be sent again safely.
+    ///
+    /// # Cancellation
+    /// If the future is dropped, the transaction in flight takes effect or not. All transactions
+    /// before it have taken effect. Nothing after it was sent.
+    pub async fn schedule_many<'a>(
+        &self,
+        schedules: impl IntoIterator<Item = Schedule<'a>>,
+    ) -> Result<Vec<Scheduled>, ScheduleManyError> {
+        let (mut scheduled, mut now_ms) = (Vec::new(), None);
+        let mut chunk = Chunk::default();
+        let mut schedules = schedules.into_iter();
+        loop {
+            let next = schedules.next();
+            let is_last = next.is_none();
+            if let Some(schedule) = next {
+                match self.ready(schedule, &mut now_ms).await {
+                    Ok(ready) => chunk.add(self, ready),
+                    // What came before the invalid schedule is sent.
+                    Err(invalid) => {
+                        let error = self.send_chunk(chunk, &mut scheduled).await.err().unwrap_or(invalid);
+                        return Err(ScheduleManyError { scheduled, error });
+                    }
+                }
+            }
+            let is_full = chunk.ready.len() >= self.chunk_events_max || chunk.bytes >= self.chunk_bytes_max;
+            if (is_last || is_full)
+                && let Err(error) = self.send_chunk(std::mem::take(&mut chunk), &mut scheduled).await
+            {
+                return Err(ScheduleManyError { scheduled, error });
+            }
+            if is_last {
+                return Ok(scheduled);
+            }
+        }
+    }
+
+    /// Cancels the schedule with this key. Returns whether there was one: `false` also if its event
+    /// was queued before.
+    ///
+    /// # Errors
+    /// As [`emit`](Self::emit). Calling again is safe.
+    pub async fn cancel(&self, object: impl AsRef<str>, key: impl Into<String>) -> Result<bool, EmitError> {
+        let (object, key) = (self.keys.object(object.as_ref())?, ScheduleKey::new(key)?);
+        let (hash, set) = (self.keys.events_scheduled_of(object.as_str()), self.keys.events_scheduled());
+        let mut pipe = redis::pipe();
+        pipe.atomic();
+        pipe.cmd("HDEL").arg(&hash).arg(key.as_str()).ignore();
+        pipe.cmd("ZREM").arg(&set).arg(key.member(object.as_str())).ignore();
+        let answers = self.link.transact(&pipe).await.map_err(|failed| failed.about(&object))?;
+        let deleted = number(&object, answers.first(), || hash)?;
+        let removed = number(&object, answers.get(1), || set)?;
+        Ok(deleted + removed > 0)
+    }
+
+    /// Asks Redis for its time, in ms since the epoch.
+    async fn redis_ms(&self, object: &ObjectName) -> Result<u64, EmitError> {
+        let mut pipe = redis::pipe();
+        pipe.atomic().cmd("TIME").ignore();
+        let answers = self.link.transact(&pipe).await.map_err(|failed| failed.about(object))?;
+        let read = || {
+            let (seconds, micros): (u64, u64) = redis::from_redis_value(answers.into_iter().next()?).ok()?;
+            Some(seconds * 1000 + micros / 1000)
+        };
+        read().ok_or_else(|| unexpected(object, "TIME did not return a time"))
+    }
+
+    /// Checks a schedule, and computes its time. `now_ms`: the time of Redis, once it is known.
+    async fn ready(&self, schedule: Schedule<'_>, now_ms: &mut Option<u64>) -> Result<Ready, EmitError> {
+        let draft = schedule.draft?;
+        let (due_ms, wakes) = match schedule.when {
+            When::At(ms) => (ms, ms < local_ms(SystemTime::now()).saturating_add(millis(WAKE))),
+            When::After(time) => {
+                let now = match *now_ms {
+                    Some(now) => now,
+                    None => *now_ms.insert(self.redis_ms(&draft.object).await?),
+                };
+                (now.saturating_add(millis(time)), time < WAKE)
+            }
+        };
+        let key = draft.key.unwrap_or_else(ScheduleKey::unique);
+        Ok(Ready { object: draft.object, event: draft.event, key, due_ms: due_ms.min(TIME_MAX), wakes, mode: schedule.mode })
+    }
+
+    async fn send_chunk(&self, chunk: Chunk, scheduled: &mut Vec<Scheduled>) -> Result<(), EmitError> {
+        let Some(first) = chunk.ready.first() else { return Ok(()) };
+        let mut pipe = chunk.pipe;
+        if chunk.ready.iter().any(|ready| ready.wakes) {
+            pipe.cmd("ZADD").arg(self.keys.events_scheduled_wake()).arg(0).arg("wake").ignore();
+        }
+        let answers = self.link.transact(&pipe).await.map_err(|failed: Failed| failed.about(&first.object))?;
+        let mut answers = answers.iter();
+        for ready in chunk.ready {
+            scheduled.push(ready.read(self, &mut answers)?);
+        }
+        Ok(())
+    }
+}
+
+impl Schedule<'_> {
+    /// Sets the time at which the event is due. Redis' clock decides when it has come. A time in the
+    /// past is due at once.
+    pub fn at(mut self, time: SystemTime) -> Self {
+        self.when = When::At(local_ms(time));
+        self
+    }
+
+    /// Makes the event due after this time, counted from now by Redis' clock. The emitter asks Redis
+    /// for its time first, so `send` takes a second round trip.
+    pub fn after(mut self, time: Duration) -> Self {
+        self.when = When::After(time);
+        self
+    }
+
+    /// Sets the key: 1 to 256 bytes of UTF-8 without control characters. A later schedule of the
+    /// object with this key replaces this one, and [`Emitter::cancel`] cancels it. Without a key the
+    /// schedule gets one of its own, which begins with `-`.
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        if let Ok(draft) = &mut self.draft {
+            match ScheduleKey::new(key) {
+                Ok(key) => draft.key = Some(key),
+                Err(error) => self.draft = Err(error.into()),
+            }
+        }
+        self
+    }
+
+    /// If there is a schedule with this key, replaces only its event and keeps its time.
+    pub fn keep_time(mut self) -> Self {
+        self.mode = Mode::KeepTime;
+        self
+    }
+
+    /// If there is a schedule with this key, changes nothing.
+    pub fn keep_first(mut self) -> Self {
+        self.mode = Mode::KeepFirst;
+        self
+    }
+
+    /// Sends the schedule, in one atomic step. An earlier schedule of the object with the same key is
+    /// replaced: its event is never queued any more, if it was not queued before.
+    ///
+    /// # Errors
+    /// As [`Emitter::emit`], and [`EmitError::Key`]. With a key of its own and a time
+    /// [`at`](Self::at), it is safe to send the schedule again after
+    /// [`EmitError::Unknown`]. Only if it was due meanwhile, its event may come twice.
+    ///
+    /// # Cancellation
+    /// Dropping the future does not undo a transaction already sent.
+    pub async fn send(self) -> Result<Scheduled, EmitError> {
+        let emitter = self.emitter;
+        let ready = emitter.ready(self, &mut None).await?;
+        let object = ready.object.clone();
+        let (mut chunk, mut scheduled) = (Chunk::default(), Vec::with_capacity(1));
+        chunk.add(emitter, ready);
+        emitter.send_chunk(chunk, &mut scheduled).await?;
+        scheduled.pop().ok_or_else(|| unexpected(&object, "there is no reply to the schedule"))
+    }
+}
+
+/// A schedule whose commands are known.
+#[derive(Debug)]
+struct Ready {
+    object: ObjectName,
+    event: Bytes,
+    key: ScheduleKey,
+    due_ms: u64,
+    /// Whether a worker must look before it would by itself.
+    wakes: bool,
+    mode: Mode,
+}
+
+/// The schedules of one transaction.
+#[derive(Default)]
+struct Chunk {
+    pipe: Pipeline,
+    ready: Vec<Ready>,
+    bytes: usize,
+}
+
+impl Chunk {
+    fn add(&mut self, emitter: &Emitter, ready: Ready) {
+        let (hash, set) = (emitter.keys.events_scheduled_of(ready.object.as_str()), emitter.keys.events_scheduled());
+        let member = ready.key.member(ready.object.as_str());
+        self.pipe.atomic();
+        let put = if ready.mode == Mode::KeepFirst { "HSETNX" } else { "HSET" };
+        self.pipe.cmd(put).arg(&hash).arg(ready.key.as_str()).arg(&ready.event[..]).ignore();
+        let add = self.pipe.cmd("ZADD").arg(&set);
+        if ready.mode != Mode::Replace {
+            add.arg("NX");
+        }
+        add.arg(ready.due_ms).arg(&member).ignore();
+        if ready.mode != Mode::Replace {
+            self.pipe.cmd("ZSCORE").arg(&set).arg(&member).ignore();
+        }
+        self.bytes += ready.event.len() + member.len();
+        self.ready.push(ready);
+    }
+}
+
+impl Ready {
+    /// Reads the replies to the commands of this schedule.
+    fn read<'a>(self, emitter: &Emitter, answers: &mut impl Iterator<Item = &'a Value>) -> Result<Scheduled, EmitError> {
+        let object = &self.object;
+        let (put, added) = (answers.next(), answers.next());
+        let score = (self.mode != Mode::Replace).then(|| answers.next()).flatten();
+        let is_new = number(object, put, || emitter.keys.events_scheduled_of(object.as_str()))? > 0;
+        number(object, added, || emitter.keys.events_scheduled())?;
+        let due_ms = match score {
+            None => self.due_ms,
+            Some(score) => {
+                let due: Result<f64, _> = redis::from_redis_value(score.clone());
+                due.map_err(|_| unexpected(object, "ZSCORE did not return a time"))?.max(0.0) as u64
+            }
+        };
+        let change = match self.mode {
+            _ if is_new => Change::New,
+            Mode::KeepFirst => Change::Kept,
+            Mode::Replace | Mode::KeepTime => Change::Replaced,
+        };
+        Ok(Scheduled { key: self.key, due_ms, change })
+    }
+}
+
+/// Reads the reply to a command that returns a number.
+fn number(object: &ObjectName, answer: Option<&Value>, key: impl FnOnce() -> String) -> Result<i64, EmitError> {
+    match answer {
+        Some(Value::Int(number)) => Ok(*number),
+        Some(Value::ServerError(error)) => Err(command_failed(object, error, key)),
+        _ => Err(unexpected(object, "a command did not return a number")),
+    }
+}
+
+fn unexpected(object: &ObjectName, what: &'static str) -> EmitError {
+    EmitError::Unknown { object: object.clone(), source: (redis::ErrorKind::UnexpectedReturnType, what).into() }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(TIME_MAX)
+}
+
+/// Returns a time in ms since the epoch, rounded up, so that no event is early.
+fn local_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos().div_ceil(1_000_000)).unwrap_or(TIME_MAX)
+}

@@ -1,0 +1,121 @@
+//! The key of a schedule, and the name of a schedule in Redis.
+
+use std::fmt;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The longest key of a schedule, in bytes.
+pub const SCHEDULE_KEY_BYTES_MAX: usize = 256;
+
+/// The key of a schedule, unique among the schedules of its object: 1 to 256 bytes of UTF-8 without
+/// control characters, e.g. `reminder`. Clones are cheap enough.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ScheduleKey(String);
+
+/// The reason why the key of a schedule is invalid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScheduleKeyError {
+    /// The key is empty.
+    #[error("the key of a schedule must not be empty")]
+    Empty,
+    /// The key has more than 256 bytes; the field is its length.
+    #[error("the key of a schedule has at most {SCHEDULE_KEY_BYTES_MAX} bytes, this one has {0}")]
+    TooLong(usize),
+    /// The key has a control character; the fields are its code point and its byte position.
+    #[error("the key of a schedule has no control characters, this one has U+{0:04X} at byte {1}")]
+    Control(u32, usize),
+}
+
+impl ScheduleKey {
+    /// Checks a key.
+    ///
+    /// # Errors
+    /// [`ScheduleKeyError`] with the first broken rule.
+    pub fn new(key: impl Into<String>) -> Result<Self, ScheduleKeyError> {
+        let key = key.into();
+        if key.is_empty() {
+            return Err(ScheduleKeyError::Empty);
+        }
+        if key.len() > SCHEDULE_KEY_BYTES_MAX {
+            return Err(ScheduleKeyError::TooLong(key.len()));
+        }
+        if let Some((at, c)) = key.char_indices().find(|(_, c)| c.is_control()) {
+            return Err(ScheduleKeyError::Control(c as u32, at));
+        }
+        Ok(Self(key))
+    }
+
+    /// Returns a new key, `-MS-COUNT-RANDOM`, that no other schedule has. Of two keys that one
+    /// process makes, the later one is greater in the order of bytes. So schedules of one object
+    /// that are due at the same millisecond come in the order in which their process made them.
+    pub(crate) fn unique() -> Self {
+        static RANDOM: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        static STARTED_MS: LazyLock<u128> =
+            LazyLock::new(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis());
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        Self(format!("-{:013}-{count:012}-{:016x}", *STARTED_MS, *RANDOM))
+    }
+
+    /// Returns the key.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns the member of `events.scheduled` for this key of an object.
+    pub(crate) fn member(&self, object: &str) -> String {
+        [object, "\n", &self.0].concat()
+    }
+}
+
+/// Returns the object and the key of a member of `events.scheduled`; `None` if it has no line feed.
+#[cfg(feature = "worker")]
+pub(crate) fn object_and_key(member: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = member.iter().rposition(|byte| *byte == b'\n')?;
+    Some((&member[..at], &member[at + 1..]))
+}
+
+impl fmt::Display for ScheduleKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ScheduleKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_keys_are_refused() {
+        assert_eq!(ScheduleKey::new(""), Err(ScheduleKeyError::Empty));
+        assert_eq!(ScheduleKey::new("a\nb"), Err(ScheduleKeyError::Control(10, 1)));
+        assert_eq!(ScheduleKey::new("x".repeat(257)), Err(ScheduleKeyError::TooLong(257)));
+        assert_eq!(ScheduleKey::new("renew subscription").map(|key| key.to_string()), Ok("renew subscription".to_owned()));
+    }
+
+    #[test]
+    fn unique_keys_grow() {
+        let keys: Vec<_> = (0..1000).map(|_| ScheduleKey::unique()).collect();
+        assert!(keys.windows(2).all(|pair| pair[0] < pair[1]));
+        assert!(ScheduleKey::new(keys[0].as_str()).is_ok());
+    }
+
+    #[test]
+    #[cfg(feature = "worker")]
+    fn a_member_leads_back_to_object_and_key() {
+        let key = ScheduleKey::new("renew").expect("a key");
+        assert_eq!(object_and_key(key.member("user:1").as_bytes()), Some((&b"user:1"[..], &b"renew"[..])));
+        // A raw producer may have used a bad name.
+        assert_eq!(object_and_key(b"a\nb\nrenew"), Some((&b"a\nb"[..], &b"renew"[..])));
+        assert_eq!(object_and_key(b"work:1"), None);
+    }
+}

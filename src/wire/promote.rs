@@ -1,0 +1,55 @@
+//! The call of the script `promote`: it pushes scheduled events that are due.
+
+use std::time::Duration;
+
+use redis::aio::ConnectionLike;
+
+use super::error::ScriptError;
+use super::lua::PROMOTE;
+use super::reply::Reply;
+use crate::keys::Keys;
+
+/// The most events of one call.
+pub const EVENTS_MAX: usize = 256;
+
+/// The result of one call of `promote`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Promoted {
+    /// The number of events pushed.
+    pub events: u64,
+    /// The time until the next schedule is due; zero if more are due now, `None` without schedules.
+    pub next_due: Option<Duration>,
+    /// The number of markers after the call.
+    pub markers: u64,
+    /// The number of worker names that are watched, about the number of living processes.
+    pub names: u64,
+    /// The schedules that could not be pushed, each with the reason: members of
+    /// `events.scheduled`.
+    pub wrong: Vec<(Vec<u8>, String)>,
+}
+
+/// Promotes up to `events_max` events (1 to [`EVENTS_MAX`]), and one more than fits into `bytes`.
+///
+/// Cancellation: a call that was sent may still run. It is safe to repeat the call.
+pub async fn promote(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    events_max: usize,
+    bytes: usize,
+) -> Result<Promoted, ScriptError> {
+    let mut cmd = PROMOTE.with_key(&keys.events_scheduled());
+    cmd.arg(keys.prefix()).arg(events_max).arg(bytes);
+    let mut reply = Reply::of("promote", PROMOTE.call(conn, &cmd).await?)?;
+    match reply.text()?.as_str() {
+        "promoted" => {}
+        word => return Err(reply.wrong(format!("unknown status {word:?}"))),
+    }
+    let (events, next) = (reply.count()?, reply.int()?);
+    let next_due = u64::try_from(next).ok().map(Duration::from_millis);
+    let (markers, names) = (reply.count()?, reply.count()?);
+    let (mut told, mut wrong) = (reply.array()?, Vec::new());
+    while told.len() > 0 {
+        wrong.push((told.bytes()?, told.lossy()?));
+    }
+    Ok(Promoted { events, next_due, markers, names, wrong })
+}

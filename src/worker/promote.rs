@@ -1,0 +1,232 @@
+//! Promotes schedules: pushes their events when they are due.
+//!
+//! Every process can promote, at any time, in bounded steps of one script. What matters is the number
+//! of useless calls when there are many processes:
+//!
+//! - *Wake.* A frontend that schedules an event for soon adds a member to
+//!   `events.scheduled.wake`. One process pops it, and looks when the first schedule is due.
+//! - *Timer.* A process that was woken, or has promoted something, calls again when the next schedule
+//!   is due. If another process was faster, the call finds nothing, and the process sets no timer any
+//!   more. So each call of a timer but the last promotes an event.
+//! - *Look.* Each process looks from time to time, the more rarely the more processes there are. So
+//!   schedules are promoted if the process with the timer dies.
+//!
+//! If the process dies during a call, the step has happened or has not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{debug, warn};
+
+use super::config::WorkerConfig;
+use super::connect::{Connection, Redis, give_up, is_lasting};
+use super::growing_wait::{GrowingWait, jitter};
+use super::lease::failed;
+use crate::connection::PatientConnection;
+use crate::connection::errors::told;
+use crate::escape;
+use crate::failpoints::around;
+use crate::wire::{self, PROMOTED_MAX, Promoted};
+
+/// The bytes of events in one call.
+const BYTES: usize = 1024 * 1024;
+/// The shortest time between two calls. It bounds the calls if schedules are due all the time.
+const CALLS_APART: Duration = Duration::from_millis(5);
+/// The longest time for which the server blocks a wait for a wake.
+const BLOCK: Duration = Duration::from_secs(10);
+/// The time between two looks of a process, per living process, and its bounds.
+const LOOK_PER_NAME: Duration = Duration::from_millis(50);
+const LOOK_MIN: Duration = Duration::from_secs(1);
+const LOOK_MAX: Duration = Duration::from_secs(30);
+/// A look sets a timer for a schedule that is due within this time. The next look of some process may
+/// come later than the schedule is due.
+const LOOK_AHEAD: Duration = LOOK_MIN;
+/// With more markers than this, calls are rare: events that are promoted wait behind all markers, and
+/// so would events that are emitted meanwhile.
+const MARKERS_MANY: u64 = 1000;
+const PAUSE_MANY: Duration = Duration::from_millis(100);
+/// The longest pause between two calls while more schedules are due.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// The reason for a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// A frontend has scheduled an event for soon.
+    Wake,
+    /// The next schedule is due.
+    Timer,
+    /// A look from time to time.
+    Look,
+}
+
+/// Promotes schedules that are due, until the future is dropped.
+pub(crate) async fn promote(redis: Redis, config: Arc<WorkerConfig>) {
+    let mut promoter = Promoter { conn: None, timer: None, look_at: Instant::now(), backoff: new_backoff(), redis, config };
+    let wait = |redis: &Redis, config: &Arc<WorkerConfig>, conn| Box::pin(wake(redis.clone(), Arc::clone(config), conn));
+    let mut wakes = wait(&promoter.redis, &promoter.config, None);
+    let mut called_at: Option<Instant> = None;
+    loop {
+        let timer = promoter.timer.unwrap_or(promoter.look_at).min(promoter.look_at);
+        let cause = tokio::select! {
+            biased;
+            () = sleep_until(timer) => {
+                let is_timer = promoter.timer.is_some_and(|at| at <= Instant::now());
+                if is_timer { Cause::Timer } else { Cause::Look }
+            }
+            conn = &mut wakes => {
+                wakes = wait(&promoter.redis, &promoter.config, Some(conn));
+                Cause::Wake
+            }
+        };
+        if let Some(before) = called_at {
+            sleep_until(before + CALLS_APART).await;
+        }
+        promoter.run(cause).await;
+        called_at = Some(Instant::now());
+    }
+}
+
+fn new_backoff() -> GrowingWait {
+    GrowingWait::new(Duration::from_millis(20), Duration::from_secs(1))
+}
+
+struct Promoter {
+    redis: Redis,
+    config: Arc<WorkerConfig>,
+    conn: Option<Connection>,
+    /// The time at which the next schedule is due, if this process promotes it.
+    timer: Option<Instant>,
+    look_at: Instant,
+    backoff: GrowingWait,
+}
+
+impl Promoter {
+    /// Promotes all that is due, in steps, and sets timer and look.
+    async fn run(&mut self, cause: Cause) {
+        let mut promotes = cause == Cause::Wake;
+        loop {
+            let Some((promoted, took)) = self.step().await else { continue };
+            promotes |= promoted.events > 0;
+            if promoted.next_due == Some(Duration::ZERO) {
+                sleep(pause(&promoted, took)).await;
+                continue;
+            }
+            // The script rounds times up to ms. A timer may be early by less than that.
+            let at = promoted.next_due.map(|due| Instant::now() + due + Duration::from_millis(1));
+            let is_near = cause == Cause::Look && promoted.next_due.is_some_and(|due| due <= LOOK_AHEAD);
+            let had_timer = cause == Cause::Look && self.timer.is_some();
+            self.timer = at.filter(|_| promotes || is_near || had_timer);
+            let look = LOOK_PER_NAME.saturating_mul(u32::try_from(promoted.names).unwrap_or(u32::MAX)).clamp(LOOK_MIN, LOOK_MAX);
+            self.look_at = Instant::now() + jitter(look);
+            return;
+        }
+    }
+
+    /// Makes one call. Returns its result and the time it took; `None` after a failure and a wait.
+    async fn step(&mut self) -> Option<(Promoted, Duration)> {
+        let mut conn = match self.conn.take() {
+            Some(conn) => conn,
+            None => match self.redis.reconnect().await {
+                Ok(conn) => conn,
+                // The part of the process that keeps the lease meets the same error, and ends.
+                Err(_) => {
+                    self.backoff.wait().await;
+                    return None;
+                }
+            },
+        };
+        let began = Instant::now();
+        let called = around!("promote", wire::promote(&mut conn, &self.config.keys, PROMOTED_MAX, BYTES)).await;
+        let took = began.elapsed();
+        match called {
+            Ok(promoted) => {
+                self.redis.outage().answered(conn.made_at());
+                self.conn = Some(conn);
+                self.backoff = new_backoff();
+                tell(&promoted);
+                Some((promoted, took))
+            }
+            Err(error) => {
+                let made_at = conn.made_at();
+                give_up(conn);
+                if is_lasting(&error) {
+                    warn!(%error, "promote: the schedules cannot be promoted");
+                } else {
+                    failed(&self.redis, &self.config, made_at, error).await;
+                }
+                self.backoff.wait().await;
+                None
+            }
+        }
+    }
+}
+
+/// Returns the pause before the next call while more schedules are due. All processes together leave
+/// Redis half of its time for other work.
+fn pause(promoted: &Promoted, took: Duration) -> Duration {
+    let names = u32::try_from(promoted.names.max(1)).unwrap_or(u32::MAX);
+    let pause = match promoted.markers > MARKERS_MANY {
+        true => PAUSE_MANY.saturating_mul(names),
+        false => took.saturating_mul(names.saturating_mul(2) - 1),
+    };
+    pause.min(PAUSE_MAX)
+}
+
+fn tell(promoted: &Promoted) {
+    if promoted.events > 0 {
+        debug!(events = promoted.events, "promote");
+    }
+    for (member, why) in &promoted.wrong {
+        let schedule = escape::name(member);
+        match why.as_str() {
+            "absent" => warn!(%schedule, "promote: the schedule has no event; its due time is removed"),
+            "name" => warn!(%schedule, "promote: the schedule names no object of this namespace; its due time is removed"),
+            why => warn!(%schedule, why, "promote: the event cannot be queued; it is tried again in a minute"),
+        }
+    }
+}
+
+/// Waits for a wake, on a connection of its own, and returns that connection for the next wait.
+async fn wake(redis: Redis, config: Arc<WorkerConfig>, mut conn: Option<PatientConnection>) -> PatientConnection {
+    let (mut backoff, mut has_told) = (new_backoff(), false);
+    let key = config.keys.events_scheduled_wake();
+    let mut pop = redis::cmd("BZPOPMIN");
+    pop.arg(&key).arg(BLOCK.as_secs());
+    loop {
+        let mut open = match conn.take() {
+            Some(open) => open,
+            None => match redis.reconnect().await {
+                Ok(open) => Connection::take(open),
+                Err(_) => {
+                    backoff.wait().await;
+                    continue;
+                }
+            },
+        };
+        open.set_block(BLOCK);
+        let made_at = open.made_at();
+        let popped: Result<Option<(String, String, String)>, _> = pop.query_async(&mut open).await;
+        match popped {
+            Ok(Some(_)) => return open,
+            Ok(None) => {
+                redis.outage().answered(made_at);
+                conn = Some(open);
+            }
+            Err(error) if error.code() == Some("WRONGTYPE") => {
+                if !std::mem::replace(&mut has_told, true) {
+                    warn!(
+                        key,
+                        "promote: the key has a wrong type; schedules that are due soon are promoted up to {LOOK_MAX:?} late"
+                    );
+                }
+                backoff.wait().await;
+                conn = Some(open);
+            }
+            Err(error) => {
+                redis.outage().failed(made_at, &told(&error));
+                backoff.wait().await;
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Schedules: events that are queued when they are due.
+#![cfg(feature = "worker")]
+
+mod emit;
+mod promote;

@@ -1,0 +1,94 @@
+//! Promotion, one call at a time.
+#![cfg(feature = "worker")]
+
+use std::time::Duration;
+
+use seriatim::wire::{self, Promoted};
+
+use crate::support::Redis;
+use crate::support::console::Console;
+
+const MIB: usize = 1 << 20;
+
+async fn promote(redis: &Redis, events: usize, bytes: usize) -> Promoted {
+    wire::promote(&mut redis.connect().await, redis.keys(), events, bytes).await.expect("a reply")
+}
+
+/// Stores a schedule as a frontend does. The time is in ms since the epoch.
+async fn schedule(console: &Console, object: &str, key: &str, time: &str, event: &str) {
+    let keys = &console.keys;
+    console.run::<()>(&["HSET", &keys.events_scheduled_of(object), key, event]).await;
+    console.run::<()>(&["ZADD", &keys.events_scheduled(), time, &format!("{object}\n{key}")]).await;
+}
+
+#[tokio::test]
+async fn a_call_takes_its_events_and_bytes_and_says_when_the_next_is_due() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    for n in 1..=5 {
+        schedule(&console, "work:1", &format!("k{n}"), &n.to_string(), &format!("{n}")).await;
+    }
+    schedule(&console, "work:2", "big", "6", &"2".repeat(3000)).await;
+    schedule(&console, "work:2", "bigger", "7", &"3".repeat(3000)).await;
+    schedule(&console, "work:2", "late", "99999999999999", "9").await;
+    let first = promote(&redis, 3, MIB).await;
+    assert_eq!((first.events, first.next_due, first.markers, first.names), (3, Some(Duration::ZERO), 1, 0));
+    assert_eq!(console.list(&redis.keys().events("work:1")).await, ["1", "2", "3"]);
+    assert_eq!(promote(&redis, 100, 2000).await.events, 3, "two small events, and the one that exceeds the bytes");
+    let last = promote(&redis, 100, MIB).await;
+    assert_eq!(last.events, 1);
+    assert!(last.next_due.is_some_and(|due| due > Duration::from_secs(1_000_000)), "{last:?}");
+    assert_eq!(console.list(&redis.keys().objects_with_events()).await, ["work:1", "work:1", "work:2", "work:2"]);
+    let late: Vec<(String, u64)> = console.run(&["HGETALL", &redis.keys().events_scheduled_lateness()]).await;
+    assert_eq!(late, [("inf".to_owned(), 7)]);
+    assert_eq!(promote(&redis, 100, MIB).await.events, 0);
+    console.check().await;
+}
+
+/// Story: one object has a queue of a wrong type, one has schedules of a wrong type. There are an
+/// entry without an event, and entries that name no object.
+#[tokio::test]
+async fn an_event_that_cannot_be_queued_stays_and_stops_no_other() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let keys = redis.keys();
+    console.run::<()>(&["SET", &keys.events("bad:1"), "x"]).await;
+    schedule(&console, "bad:1", "k", "1", "1").await;
+    console.run::<()>(&["SET", &keys.events_scheduled_of("bad:2"), "x"]).await;
+    console.run::<()>(&["ZADD", &keys.events_scheduled(), "2", "bad:2\nk", "3", "gone:1\nk", "4", "odd", "5", "\nk"]).await;
+    schedule(&console, "work:1", "k", "6", "6").await;
+    let done = promote(&redis, 100, MIB).await;
+    assert_eq!(done.events, 1);
+    let wrong: Vec<(String, &str)> = done
+        .wrong
+        .iter()
+        .map(|(member, why)| (String::from_utf8_lossy(member).into_owned(), why.split(' ').next().unwrap_or_default()))
+        .collect();
+    let expected =
+        [("bad:1\nk", "WRONGTYPE"), ("bad:2\nk", "WRONGTYPE"), ("gone:1\nk", "absent"), ("odd", "name"), ("\nk", "name")];
+    assert_eq!(wrong, expected.map(|(member, why)| (member.to_owned(), why)));
+    assert_eq!(console.list(&keys.events("work:1")).await, ["6"]);
+    assert!(done.next_due.is_some_and(|due| due > Duration::from_secs(55) && due <= Duration::from_secs(60)), "{done:?}");
+    let left: Vec<String> = console.run(&["ZRANGE", &keys.events_scheduled(), "0", "-1"]).await;
+    assert_eq!(left, ["bad:1\nk", "bad:2\nk"]);
+    // An operator moves the keys away.
+    console.run::<()>(&["DEL", &keys.events("bad:1")]).await;
+    console.run::<()>(&["ZADD", &keys.events_scheduled(), "1", "bad:1\nk"]).await;
+    assert_eq!(promote(&redis, 100, MIB).await.events, 1);
+    assert_eq!(console.list(&keys.events("bad:1")).await, ["1"]);
+}
+
+/// Without a namespace, a name that begins with a brace may belong to one.
+#[tokio::test]
+async fn the_schedules_of_another_namespace_are_left_alone() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let mut conn = redis.connect().await;
+    let other = format!("{}work:1", redis.keys().prefix());
+    schedule(&console, "work:1", "k", "99999999999999", "1").await;
+    console.run::<()>(&["ZADD", "events.scheduled", "1", &format!("{other}\nk")]).await;
+    let done = wire::promote(&mut conn, &seriatim::keys::Keys::new(), 10, MIB).await.expect("a reply");
+    assert_eq!((done.events, done.wrong.len(), done.next_due), (0, 1, None));
+    let kept: u64 = console.run(&["HLEN", &redis.keys().events_scheduled_of("work:1")]).await;
+    assert_eq!(kept, 1);
+}
