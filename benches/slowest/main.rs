@@ -15,6 +15,7 @@ mod advance;
 mod leases;
 mod operator;
 mod rules;
+mod schedules;
 mod world;
 
 use std::process::ExitCode;
@@ -33,7 +34,8 @@ fn main() -> ExitCode {
     let filter = args.iter().find(|arg| !arg.starts_with("--"));
     let only_default = args.iter().any(|arg| arg == "--default");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let cases: Vec<Case> = [advance::cases(), rules::cases(), leases::cases(), operator::cases()].into_iter().flatten().collect();
+    let cases = [advance::cases(), rules::cases(), leases::cases(), schedules::cases(), operator::cases()];
+    let cases: Vec<Case> = cases.into_iter().flatten().collect();
     println!("| script | worst state | default settings, ms | largest settings, ms |");
     println!("|---|---|---|---|");
     let mut too_slow = false;

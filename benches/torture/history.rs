@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,12 +19,14 @@ pub(crate) struct History {
     began: Instant,
     last: AtomicU64,
     file: Mutex<BufWriter<File>>,
+    /// Whether Redis' clock may be wrong. A schedule made then could be due in an hour.
+    pub(crate) is_clock_wrong: AtomicBool,
 }
 
 impl History {
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         let file = Mutex::new(BufWriter::new(File::create(path)?));
-        Ok(Self { began: Instant::now(), last: AtomicU64::new(0), file })
+        Ok(Self { began: Instant::now(), last: AtomicU64::new(0), file, is_clock_wrong: AtomicBool::new(false) })
     }
 
     /// Returns the nanoseconds since the start.
@@ -41,6 +43,24 @@ impl History {
 
     pub(crate) fn invoke(&self, emit: &str, object: &str, events: &[String]) {
         self.write(&json!({"op": "invoke", "t": self.now(), "emit": emit, "object": object, "events": events}));
+    }
+
+    /// Records a schedule whose event is due after this time. Redis' time is asked for later than
+    /// now, and is rounded down to ms.
+    pub(crate) fn invoke_later(&self, emit: &str, object: &str, events: &[String], after: Duration) {
+        let t = self.now();
+        let due = t + (after.as_nanos() as u64).saturating_sub(1_000_000);
+        self.write(&json!({"op": "invoke", "t": t, "emit": emit, "object": object, "events": events, "due": due}));
+    }
+
+    /// Records that a schedule is stored, with its due time by Redis' clock.
+    pub(crate) fn scheduled(&self, emit: &str, due_ms: u64) {
+        self.write(&json!({"op": "ok", "t": self.now(), "emit": emit, "due_ms": due_ms}));
+    }
+
+    /// Records that Redis' clock is about to be set ahead.
+    pub(crate) fn clock_ahead(&self, by: Duration) {
+        self.write(&json!({"op": "clock_ahead", "t": self.now(), "by": by.as_nanos() as u64}));
     }
 
     /// Records the result of an emit. `op` is ok, failed or unknown. The time is that of the reply,

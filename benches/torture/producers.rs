@@ -93,7 +93,11 @@ impl Frontends {
             let one = random.chance(50).then(|| Self::object(&mut random));
             for _ in 0..burst {
                 let object = one.clone().unwrap_or_else(|| Self::object(&mut random));
-                if !self.emit(&emitter, &object, &mut random).await {
+                let done = match random.chance(20) && !self.history.is_clock_wrong.load(Ordering::SeqCst) {
+                    true => self.schedule(&emitter, &object, &mut random).await,
+                    false => self.emit(&emitter, &object, &mut random).await,
+                };
+                if !done {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             }
@@ -127,6 +131,20 @@ impl Frontends {
         };
         self.history.done(op, &name);
         op == "ok"
+    }
+
+    /// Schedules an event. Returns whether it was scheduled.
+    async fn schedule(&self, emitter: &Emitter, object: &str, random: &mut Random) -> bool {
+        let (name, events) = self.names(1);
+        let after = if random.chance(30) { Duration::ZERO } else { random.ms(0, 3000) };
+        let event = Json::new(format!("{{\"name\":\"{}\"}}", events[0]));
+        self.history.invoke_later(&name, object, &events, after);
+        let answer = emitter.schedule(object, event).after(after).send().await;
+        match &answer {
+            Ok(scheduled) => self.history.scheduled(&name, scheduled.due_ms),
+            Err(error) => self.history.done(if error.is_unknown() { "unknown" } else { "failed" }, &name),
+        }
+        answer.is_ok()
     }
 
     /// Runs a frontend without the library: a plain MULTI. Now and then it pushes text that is not

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ struct Log {
 /// Time after which Redis has run every command sent before.
 const SETTLED: Duration = Duration::from_millis(100);
 const HOUR: Duration = Duration::from_secs(3600);
+/// Longer than a frontend waits for the time of Redis.
+const CALL_MAX: Duration = Duration::from_secs(2);
 
 /// Length at which Redis rewrites the file; otherwise each start would take longer than the one
 /// before.
@@ -213,18 +216,28 @@ impl Server {
 
     /// Steps the clock of Redis, and steps it back after a while. Does nothing if not all processes
     /// have recovered from the last kill. Returns whether the clock was stepped.
-    pub(crate) async fn step_clock(&self, back: bool, time: Duration) -> bool {
+    ///
+    /// The history's flag is set meanwhile, from before any call that may see the step.
+    pub(crate) async fn step_clock(&self, back: bool, time: Duration, history: &History) -> bool {
         let _alone = self.clock_or_kill.lock().await;
         if !self.is_in_time().await.unwrap_or(false) {
             return false;
         }
+        history.is_clock_wrong.store(true, Ordering::SeqCst);
+        // A frontend that has not seen the flag asks for the time within this time.
+        tokio::time::sleep(CALL_MAX).await;
         if back {
             self.clock.step_back(HOUR);
         } else {
+            history.clock_ahead(HOUR);
             self.clock.step_ahead(HOUR);
         }
         tokio::time::sleep(time).await;
+        if back {
+            history.clock_ahead(HOUR);
+        }
         self.clock.step_back(Duration::ZERO);
+        history.is_clock_wrong.store(false, Ordering::SeqCst);
         true
     }
 

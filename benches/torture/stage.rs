@@ -143,15 +143,16 @@ impl Stage {
         loop {
             let seen = Control::new(conn.clone()).check_up_to(1).await?.looked_at;
             let rules = self.scene.rules.lift_all(&conn).await?;
-            if seen.objects_with_events + seen.objects_owned + seen.objects_held + rules == 0 {
+            if seen.objects_with_events + seen.objects_owned + seen.objects_held + seen.schedules + rules == 0 {
                 return Ok(());
             }
             if Instant::now() > deadline {
                 bail!(
-                    "after {DRAIN:?} {} objects have events, {} are owned, {} are held or paused, {rules} rules are there",
+                    "after {DRAIN:?} {} objects have events, {} are owned, {} are held or paused, {} schedules and {rules} rules are there",
                     seen.objects_with_events,
                     seen.objects_owned,
-                    seen.objects_held
+                    seen.objects_held,
+                    seen.schedules
                 );
             }
             sleep(Duration::from_millis(200)).await;
@@ -276,7 +277,7 @@ impl Scene {
                 let mut event_log = self.event_log.lock().await;
                 self.server.empty(down, &self.history, &mut event_log, &self.proxied).await?
             }
-            Fault::ClockStepped { back, time } => self.server.step_clock(back, time).await,
+            Fault::ClockStepped { back, time } => self.server.step_clock(back, time, &self.history).await,
             Fault::HalfOpen => {
                 self.proxied.half_open();
                 true

@@ -149,7 +149,7 @@ async fn drain(group: &Group) -> anyhow::Result<()> {
     let deadline = Instant::now() + DRAIN;
     loop {
         let seen = Control::new(group.connect().await?).check_up_to(1).await?.looked_at;
-        if seen.objects_with_events + seen.objects_owned + seen.objects_held == 0 {
+        if seen.objects_with_events + seen.objects_owned + seen.objects_held + seen.schedules == 0 {
             return Ok(());
         }
         if Instant::now() > deadline {
