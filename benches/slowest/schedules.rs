@@ -55,9 +55,9 @@ pub(crate) fn cases() -> Vec<Case> {
                 promote_all(world).await;
             })
         }),
-        case("operator/scheduled", "a page of 1,000,000 schedules, events of 8 KiB", |world, _| {
+        case("operator/scheduled", "a page of 100,000 schedules, events of 8 KiB", |world, _| {
             Box::pin(async move {
-                schedule(world, 1_000_000, 100_000, 10, 1_000_000).await;
+                schedule(world, 100_000, 10_000, 10, 1_000_000).await;
                 schedule(world, 1000, 1000, 8192, 1).await;
                 world.begin().await;
                 let control = support::control(&world.conn, &world.keys);

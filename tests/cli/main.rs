@@ -15,5 +15,6 @@ mod history;
 mod hostile_names;
 mod lists;
 mod options;
+mod schedule;
 mod settings;
 mod verify;

@@ -5,16 +5,18 @@
 //! soon as no further line has arrived.
 
 use std::io::{self, BufRead as _, Read as _};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use indicatif::ProgressBar;
 use serde_json::value::RawValue;
-use seriatim::event::EVENT_BYTES_MAX;
+use seriatim::event::{EVENT_BYTES_MAX, ScheduleKey};
 use seriatim::keys::Keys;
 use tokio::sync::mpsc::Sender;
 
 use crate::console::lines::{Buffered, LINE_BYTES_MAX, unpack, unreadable, without_mark};
 use crate::console::pointer::Pointer;
+use crate::console::units;
 
 /// Maximum number of events in a batch.
 pub(super) const LINES_MAX: usize = seriatim::emit::CHUNK_EVENTS_MAX;
@@ -41,6 +43,9 @@ pub(super) enum Read {
     },
 }
 
+/// The object, the event, and the task of a line.
+type Parsed = (String, Bytes, Option<(String, SystemTime)>);
+
 /// A batch of lines with events.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
@@ -56,6 +61,8 @@ pub(super) struct Line {
     pub(super) number: u64,
     pub(super) object: String,
     pub(super) event: Bytes,
+    /// Of a task: the key of its schedule, and its time.
+    pub(super) task: Option<(String, SystemTime)>,
 }
 
 /// A file or standard input, opened.
@@ -98,6 +105,9 @@ pub(super) struct Plan {
     pub(super) event_field: Pointer,
     pub(super) skip: u64,
     pub(super) keys: Keys,
+    /// Whether each line is a task: `key` is the object, `id` the key of the schedule, and the whole
+    /// line the event.
+    pub(super) tasks: bool,
 }
 
 impl Plan {
@@ -141,9 +151,9 @@ impl Plan {
             if line > self.skip {
                 match self.line(without_mark(line, &text)) {
                     Ok(None) => {}
-                    Ok(Some((object, event))) => {
+                    Ok(Some((object, event, task))) => {
                         lines.bytes += object.len() + event.len();
-                        lines.batch.lines.push(Line { number: line, object, event });
+                        lines.batch.lines.push(Line { number: line, object, event, task });
                     }
                     Err(why) => return Some(Read::Bad { line, why }),
                 }
@@ -153,12 +163,13 @@ impl Plan {
         }
     }
 
-    /// Returns the object and the event of one line; none if the line is empty.
-    fn line(&self, text: &[u8]) -> Result<Option<(String, Bytes)>, String> {
+    /// Returns the object, the event, and the task of one line; none if the line is empty.
+    fn line(&self, text: &[u8]) -> Result<Option<Parsed>, String> {
         if text.trim_ascii().is_empty() {
             return Ok(None);
         }
         let line: &RawValue = serde_json::from_slice(text).map_err(|error| not_json(&error))?;
+        let task = if self.tasks { Some(task(line)?) } else { None };
         let missing = |what: &str, field: &Pointer| format!("the line has no {what} at {field}");
         let object = self.object_field.find(line).ok_or_else(|| missing("object", &self.object_field))?;
         let object: String = serde_json::from_str(object.get())
@@ -168,8 +179,31 @@ impl Plan {
         if event.len() > EVENT_BYTES_MAX {
             return Err(format!("the event has {} bytes, the limit is {EVENT_BYTES_MAX}", event.len()));
         }
-        Ok(Some((object, Bytes::copy_from_slice(event.as_bytes()))))
+        Ok(Some((object, Bytes::copy_from_slice(event.as_bytes()), task)))
     }
+}
+
+/// Returns the key of a task's schedule, and its time.
+fn task(line: &RawValue) -> Result<(String, SystemTime), String> {
+    #[derive(serde::Deserialize)]
+    struct Members<'a> {
+        #[serde(borrow)]
+        id: Option<&'a RawValue>,
+        #[serde(borrow)]
+        time: Option<&'a RawValue>,
+    }
+    let members: Members<'_> = serde_json::from_str(line.get()).map_err(|_| "the line is not an object".to_owned())?;
+    // A number counts as its digits.
+    let text = |value: &RawValue| match serde_json::from_str(value.get()) {
+        Ok(text) => Some(text),
+        Err(_) => value.get().bytes().all(|byte| byte.is_ascii_digit()).then(|| value.get().to_owned()),
+    };
+    let id = members.id.ok_or("the line has no id")?;
+    let id: String = text(id).ok_or_else(|| format!("the id is no string and no whole number: {}", shortened(id.get())))?;
+    ScheduleKey::new(id.as_str()).map_err(|error| error.to_string())?;
+    let time = members.time.ok_or("the line has no time")?;
+    let at = text(time).ok_or_else(|| "it is no string and no whole number".to_owned()).and_then(|time| units::instant(&time));
+    Ok((id, at.map_err(|error| format!("the time is {}: {error}", shortened(time.get())))?))
 }
 
 /// The position of the reader.

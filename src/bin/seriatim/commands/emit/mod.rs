@@ -9,7 +9,7 @@ mod lines;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use seriatim::emit::EmitManyError;
+use seriatim::emit::{EmitManyError, ScheduleManyError};
 use seriatim::event::{EventError, Json};
 use seriatim::{EmitError, Emitter};
 use tokio::sync::mpsc;
@@ -30,7 +30,7 @@ use lines::{Batch, LINES_MAX, Read, Source};
 ///
 /// `seriatim emit --from FILE` emits a file of lines such as
 /// {"object":"work:1","event":{"type":"created"}}, in order. It stops at the first invalid line and
-/// prints how to continue.
+/// prints how to continue. --tasks schedules a file of tasks.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "seriatim emit [OPTIONS] OBJECT EVENT [SUBEVENT]...\n       seriatim emit [OPTIONS] --from FILE",
@@ -39,17 +39,22 @@ use lines::{Batch, LINES_MAX, Read, Source};
 )]
 pub(crate) struct Args {
     /// The object of the event, e.g. work:1
-    #[arg(value_name = "OBJECT", required_unless_present = "from", conflicts_with = "from")]
+    #[arg(value_name = "OBJECT", required_unless_present_any = ["from", "tasks"], conflicts_with_all = ["from", "tasks"])]
     object: Option<String>,
     /// The event as JSON; further ones are its subevents
-    #[arg(value_name = "EVENT", required_unless_present = "from", conflicts_with = "from", allow_negative_numbers = true)]
+    #[arg(value_name = "EVENT", required_unless_present_any = ["from", "tasks"], conflicts_with_all = ["from", "tasks"], allow_negative_numbers = true)]
     events: Vec<String>,
     /// Also set the object's state (the key OBJECT:data), as JSON, in the same step
-    #[arg(long, value_name = "JSON", conflicts_with = "from", allow_negative_numbers = true)]
+    #[arg(long, value_name = "JSON", conflicts_with_all = ["from", "tasks"], allow_negative_numbers = true)]
     data: Option<String>,
     /// Emit every line of this file: JSON lines, plain or gzip; - is standard input
     #[arg(long, value_name = "FILE")]
     from: Option<String>,
+    /// Schedule every line of this file, JSON lines as with --from: {"key","id","time",…}. `key` is the
+    /// object. A later line with the same key and id replaces an earlier one. `time` is Unix seconds,
+    /// also as a string, or 2026-12-24T18:00:00Z. The whole line is the event
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "object_field", "event_field"])]
+    tasks: Option<String>,
     /// The place of the object's name in a line: a JSON pointer (RFC 6901). If several members have
     /// the same name, the last one counts
     #[arg(long, value_name = "POINTER", default_value = "/object")]
@@ -61,11 +66,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: u64,
     /// Queue the event after this time, e.g. 10m, counted by Redis' clock
-    #[arg(long = "in", value_name = "DURATION", value_parser = units::time, conflicts_with_all = ["from", "data", "at"])]
+    #[arg(long = "in", value_name = "DURATION", value_parser = units::time, conflicts_with_all = ["from", "tasks", "data", "at"])]
     after: Option<Duration>,
     /// Queue the event at this time: 2026-12-24T18:00:00+01:00, or Unix seconds. `seriatim schedule`
     /// also takes a key
-    #[arg(long, value_name = "TIME", value_parser = units::instant, conflicts_with_all = ["from", "data"])]
+    #[arg(long, value_name = "TIME", value_parser = units::instant, conflicts_with_all = ["from", "tasks", "data"])]
     at: Option<SystemTime>,
     #[command(flatten)]
     replicas: Replicas,
@@ -73,19 +78,19 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let keys = global.keys()?;
-    match args.from {
+    let tasks = args.tasks.is_some();
+    match args.from.or(args.tasks) {
         Some(from) => {
             // The file is opened first, so that a wrong file name is reported even without a
             // running Redis.
             let source =
                 Source::open(&from).map_err(|error| Failure::with(Exit::Input, format!("cannot read {from}: {error}")))?;
             let emitter = connect(global, keys, &args.replicas).await?;
-            let read = lines::Plan {
-                object_field: args.object_field,
-                event_field: args.event_field,
-                skip: args.skip,
-                keys: emitter.keys().clone(),
+            let (object_field, event_field) = match tasks {
+                true => ("/key".parse().map_err(anyhow::Error::msg)?, "".parse().map_err(anyhow::Error::msg)?),
+                false => (args.object_field, args.event_field),
             };
+            let read = lines::Plan { tasks, object_field, event_field, skip: args.skip, keys: emitter.keys().clone() };
             let emitter = emitter.with_chunk(LINES_MAX, usize::MAX);
             File { emitter, name: source.name().to_owned(), skip: args.skip, events: 0 }.emit(source, read).await
         }
@@ -203,8 +208,31 @@ impl File {
         Ok(Exit::Done)
     }
 
+    /// Schedules one batch of tasks in one transaction.
+    async fn schedule(&mut self, batch: &Batch) -> anyhow::Result<()> {
+        let schedules = batch.lines.iter().filter_map(|line| {
+            let (key, at) = line.task.as_ref()?;
+            Some(self.emitter.schedule(&line.object, Json::new(line.event.clone())).at(*at).key(key))
+        });
+        let ScheduleManyError { scheduled, error, .. } = match self.emitter.schedule_many(schedules).await {
+            Ok(scheduled) => {
+                self.events += scheduled.len() as u64;
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        self.events += scheduled.len() as u64;
+        let line = batch.lines.get(scheduled.len()).map_or(batch.through, |line| line.number);
+        // A task has a key, so it can be scheduled again.
+        let (name, done) = (&self.name, self.go_on(line - 1));
+        Err(Failure::with(exit(&error), format!("{name}:{line}: {error}{}; {done}", hint(&error))))
+    }
+
     /// Sends one batch in one transaction.
     async fn send(&mut self, batch: &Batch) -> anyhow::Result<()> {
+        if batch.lines.first().is_some_and(|line| line.task.is_some()) {
+            return self.schedule(batch).await;
+        }
         let events = batch.lines.iter().map(|line| (line.object.as_str(), Json::new(line.event.clone())));
         match self.emitter.emit_many(events).await {
             Ok(emitted) => {
