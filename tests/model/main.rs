@@ -19,4 +19,5 @@ mod guards;
 mod masters;
 mod plain;
 mod scenarios;
+mod schedules;
 mod walk;

@@ -1,0 +1,301 @@
+//! Schedules: a model of its own, of what frontends store, replace and cancel, and of promotion.
+//!
+//! One object with two keys. A frontend stores an event with a due time under a key. Two processes
+//! promote at any time, and again after a lost reply. Redis' clock goes on, and may step back.
+//! Promoted events are in the queue of the object; what happens to them then is in the model beside
+//! this one.
+use stateright::{Model, Property};
+
+use crate::check::{Properties, explore, shortest};
+
+const KEYS: usize = 2;
+const PROCESSES: usize = 2;
+/// Number of events that frontends schedule.
+const EVENTS: u8 = 3;
+const TIME_MAX: u8 = 3;
+/// Number of steps back of the clock.
+const STEPS_BACK: u8 = 1;
+
+/// The guards of the protocol. Each can be switched off.
+#[derive(Clone, Copy, Debug)]
+struct Guards {
+    /// Event and time are stored, and removed, in one transaction.
+    one_transaction: bool,
+    /// The step that pushes the event removes the schedule.
+    one_step: bool,
+    /// Redis' clock decides what is due, not the clock of a process.
+    clock_of_redis: bool,
+    /// Due schedules are promoted in the order of their due times.
+    order: bool,
+}
+
+const ALL: Guards = Guards { one_transaction: true, one_step: true, clock_of_redis: true, order: true };
+
+#[derive(Clone)]
+struct Schedules {
+    guards: Guards,
+    /// The one property to check; `None`: all.
+    only: Option<&'static str>,
+}
+
+/// A write of a frontend that is still to come, if it takes two steps.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Half {
+    /// The due time of a key.
+    Time(usize, u8),
+    /// The removal of a due time.
+    NoTime(usize),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct State {
+    now: u8,
+    steps_back: u8,
+    /// `OBJ:events.scheduled`: the event of each key.
+    events: [Option<u8>; KEYS],
+    /// `events.scheduled`: the due time of each key.
+    times: [Option<u8>; KEYS],
+    half: Option<Half>,
+    /// The schedule that a process has pushed, but not removed yet.
+    pushed: [Option<usize>; PROCESSES],
+    /// What each process takes for the time.
+    clocks: [u8; PROCESSES],
+    /// The queue: all events ever promoted.
+    queue: Vec<u8>,
+    /// Ghosts: scheduled events, as a number; the due time of each; those replaced or cancelled
+    /// before they were promoted.
+    made: u8,
+    due: [u8; EVENTS as usize],
+    withdrawn: u8,
+    was_early: bool,
+    was_out_of_order: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Action {
+    /// Stores a new event under a key, or replaces the one there.
+    Schedule {
+        key: usize,
+        due: u8,
+    },
+    /// Replaces the event and keeps the time.
+    KeepTime {
+        key: usize,
+    },
+    Cancel {
+        key: usize,
+    },
+    /// The second command of a frontend.
+    Half,
+    /// A call for at most one schedule. A repeated call after a lost reply is another call.
+    Promote {
+        process: usize,
+        key: usize,
+    },
+    /// Removes what was pushed in a step of its own.
+    Remove {
+        process: usize,
+    },
+    Tick,
+    StepBack,
+    /// A process looks at the time.
+    Look {
+        process: usize,
+    },
+}
+
+impl Schedules {
+    fn store(&self, s: &mut State, key: usize, time: Option<u8>) {
+        let event = s.made;
+        let place = &mut s.events[key];
+        if let Some(before) = place.replace(event) {
+            s.withdrawn |= 1 << before;
+        }
+        s.made += 1;
+        let due = time.or(s.times[key]).unwrap_or(0);
+        s.due[event as usize] = due;
+        match time {
+            Some(due) if self.guards.one_transaction => s.times[key] = Some(due),
+            Some(due) => s.half = Some(Half::Time(key, due)),
+            None => {}
+        }
+    }
+
+    /// Returns the schedules that a process may promote next.
+    fn may_promote(&self, s: &State, process: usize) -> Vec<usize> {
+        let now = if self.guards.clock_of_redis { s.now } else { s.clocks[process] };
+        let due: Vec<usize> = (0..KEYS).filter(|&key| s.times[key].is_some_and(|due| due <= now)).collect();
+        let first = due.iter().filter_map(|&key| s.times[key]).min();
+        due.into_iter().filter(|&key| !self.guards.order || s.times[key] == first).collect()
+    }
+
+    fn promote(&self, s: &mut State, process: usize, key: usize) {
+        let Some(event) = s.events[key] else {
+            // An entry without an event is removed.
+            s.times[key] = None;
+            return;
+        };
+        s.was_early |= s.now < s.due[event as usize];
+        let overtaken = |&key: &usize| s.events[key].is_some_and(|other| s.due[other as usize] < s.due[event as usize]);
+        // Of two due schedules that are stored, the earlier one comes first.
+        s.was_out_of_order |= (0..KEYS).filter(|&other| other != key && s.times[other].is_some()).any(|other| overtaken(&other));
+        s.queue.push(event);
+        if self.guards.one_step {
+            (s.events[key], s.times[key]) = (None, None);
+        } else {
+            s.pushed[process] = Some(key);
+        }
+    }
+}
+
+impl Model for Schedules {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::default()]
+    }
+
+    fn actions(&self, s: &State, actions: &mut Vec<Action>) {
+        for key in 0..KEYS {
+            if s.half.is_none() && s.made < EVENTS {
+                actions.extend((1..=TIME_MAX).map(|due| Action::Schedule { key, due }));
+                if s.events[key].is_some() && s.times[key].is_some() {
+                    actions.push(Action::KeepTime { key });
+                }
+            }
+            if s.half.is_none() && s.events[key].is_some() {
+                actions.push(Action::Cancel { key });
+            }
+        }
+        if s.half.is_some() {
+            actions.push(Action::Half);
+        }
+        for process in 0..PROCESSES {
+            match s.pushed[process] {
+                Some(_) => actions.push(Action::Remove { process }),
+                None => actions.extend(self.may_promote(s, process).into_iter().map(|key| Action::Promote { process, key })),
+            }
+            if !self.guards.clock_of_redis && s.clocks[process] != s.now {
+                actions.push(Action::Look { process });
+            }
+        }
+        if s.now < TIME_MAX {
+            actions.push(Action::Tick);
+        }
+        if s.now > 0 && s.steps_back < STEPS_BACK {
+            actions.push(Action::StepBack);
+        }
+    }
+
+    fn next_state(&self, before: &State, action: Action) -> Option<State> {
+        let mut s = before.clone();
+        match action {
+            Action::Schedule { key, due } => self.store(&mut s, key, Some(due)),
+            Action::KeepTime { key } => self.store(&mut s, key, None),
+            Action::Cancel { key } => {
+                let event = s.events[key].take()?;
+                s.withdrawn |= 1 << event;
+                if self.guards.one_transaction {
+                    s.times[key] = None;
+                } else {
+                    s.half = Some(Half::NoTime(key));
+                }
+            }
+            Action::Half => match s.half.take()? {
+                Half::Time(key, due) => s.times[key] = Some(due),
+                Half::NoTime(key) => s.times[key] = None,
+            },
+            Action::Promote { process, key } => self.promote(&mut s, process, key),
+            Action::Remove { process } => {
+                let key = s.pushed[process].take()?;
+                (s.events[key], s.times[key]) = (None, None);
+            }
+            Action::Tick => s.now += 1,
+            Action::StepBack => {
+                s.now = 0;
+                s.steps_back += 1;
+            }
+            Action::Look { process } => s.clocks[process] = s.now,
+        }
+        (s != *before).then_some(s)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = vec![
+            Property::always("I8 every schedule has one event and one due time", |_, s: &State| {
+                s.half.is_some() || (0..KEYS).all(|key| s.events[key].is_some() == s.times[key].is_some())
+            }),
+            Property::always("I4 an event is in one place", |_, s: &State| (0..s.made).all(|event| s.places(event) <= 1)),
+            Property::always("I7 nothing is lost", |_, s: &State| {
+                (0..s.made).all(|event| s.places(event) > 0 || s.withdrawn & 1 << event != 0)
+            }),
+            Property::always("what is replaced or cancelled never comes", |_, s: &State| {
+                s.queue.iter().all(|event| s.withdrawn & 1 << event == 0)
+            }),
+            Property::always("no event is early", |_, s: &State| !s.was_early),
+            Property::always("events come in the order of their due times", |_, s: &State| !s.was_out_of_order),
+        ];
+        properties.retain(|property| self.only.is_none_or(|only| only == property.name));
+        properties
+    }
+}
+
+impl State {
+    /// Returns the number of places that have the event.
+    fn places(&self, event: u8) -> usize {
+        let stored = self.events.iter().filter(|&&other| other == Some(event)).count();
+        stored + self.queue.iter().filter(|&&other| other == event).count()
+    }
+}
+
+impl Properties for Schedules {
+    fn only(self, property: &'static str) -> Self {
+        Self { only: Some(property), ..self }
+    }
+
+    fn words(&self, _: &State, action: &Action) -> String {
+        format!("{action:?}")
+    }
+}
+
+/// Asserts that this property breaks.
+fn breaks(guards: Guards, property: &'static str) {
+    let trace = shortest(Schedules { guards, only: None }, property);
+    println!("{guards:?}: {property}\n  {}", trace.join("\n  "));
+    assert!(!trace.is_empty(), "`{property}` should break");
+}
+
+#[test]
+fn schedules_with_all_guards() {
+    let found = explore("schedules", Schedules { guards: ALL, only: None }, 2);
+    assert!(found.broken.is_empty(), "{:#?}", found.broken);
+}
+
+/// A frontend replaces the event first, and then the time. In between the new event comes at the old
+/// time. A cancelled schedule leaves a time, which a new event then gets.
+#[test]
+fn event_and_time_change_in_one_transaction() {
+    breaks(Guards { one_transaction: false, ..ALL }, "no event is early");
+    breaks(Guards { one_transaction: false, ..ALL }, "I8 every schedule has one event and one due time");
+}
+
+/// Two processes push the same event before one of them removes the schedule. A frontend replaces an
+/// event that is pushed already, and its new event is removed.
+#[test]
+fn the_push_removes_the_schedule() {
+    breaks(Guards { one_step: false, ..ALL }, "I4 an event is in one place");
+    breaks(Guards { one_step: false, ..ALL }, "I7 nothing is lost");
+    breaks(Guards { one_step: false, ..ALL }, "what is replaced or cancelled never comes");
+}
+
+/// Redis' clock steps back, and a process still has the time before.
+#[test]
+fn the_clock_of_redis_decides() {
+    breaks(Guards { clock_of_redis: false, ..ALL }, "no event is early");
+}
+
+#[test]
+fn the_first_due_schedule_comes_first() {
+    breaks(Guards { order: false, ..ALL }, "events come in the order of their due times");
+}
