@@ -206,6 +206,7 @@ enum Line {
     Receive { t: u64, object: String, id: u64, prev: u64, event: String },
     Dead { object: String, id: u64, prev: u64, event: String },
     RedisLost { from: u64, to: u64 },
+    ClockAhead {},
 }
 
 impl Known {
@@ -229,6 +230,7 @@ impl Known {
                 }
                 Line::Dead { object, id, prev, event } => drop(known.dead.insert(event, (object, id, prev))),
                 Line::RedisLost { from, to } => known.windows.push((from, to)),
+                Line::ClockAhead {} => {}
             }
         }
         Ok(known)
