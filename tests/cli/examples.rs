@@ -48,6 +48,22 @@ const OF_WORK_1: [&str; 6] = [
     "{}",
 ];
 
+/// `schedule` moves one reminder, cancels one, and gets the others in the order of their times.
+#[test]
+fn schedule() {
+    let redis = Redis::own(&[]);
+    let printed = run(&redis, "schedule", &[redis.url()]);
+    let lines: Vec<_> = printed.lines().skip(3).collect();
+    let expected = [
+        "cart:1: a reminder of 2 is due 2s from now",
+        "cart:1: moved",
+        "cart:2: cancelled",
+        r#"cart:3: {"items":1,"type":"reminder"}"#,
+        r#"cart:1: {"items":2,"type":"reminder"}"#,
+    ];
+    assert_eq!(lines, expected, "{printed}");
+}
+
 /// `emit` prints the number of queued events. `worker` prints all events in order, and the reason
 /// of its stop.
 #[tokio::test]
