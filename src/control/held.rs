@@ -10,6 +10,7 @@ use super::{Control, ControlError, Cursor, RowId};
 use crate::escape;
 use crate::wire::operator::{self, HeldReply, RELEASE_PER_CALL_MAX, ReleasedOne};
 pub use crate::wire::operator::{By, Released};
+use crate::wire::values::{HeldId, Tag};
 
 /// Maximum number of held objects that one call reads.
 pub const PER_CALL_MAX: usize = 250;
@@ -279,19 +280,18 @@ fn name(cursor: &Cursor) -> Result<Vec<u8>, ControlError> {
 
 impl HeldObject {
     fn of(place: HeldReply) -> Self {
-        let mut parts = place.held_id.splitn(5, ' ');
-        let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok()).unwrap_or(0);
-        let (first, _handouts, attempts, crashes) = (number(), number(), number(), number());
-        let why = parts.next().unwrap_or_default().to_owned();
+        let HeldId { tag, reason } = place.held_id.parse().unwrap_or_default();
+        let (first, why) = (tag.map(|tag| tag.first), reason.to_string());
+        let Tag { attempts, crashes, .. } = tag.unwrap_or_default();
         let due_ms = place.due.parse::<f64>().ok().filter(|due| due.is_finite()).map(|due| due as u64);
         Self {
             object: String::from_utf8_lossy(&place.object).into_owned(),
             object_escaped: escape::differing(&place.object),
             waits_for: waits_for(due_ms.is_none(), &why),
             due_ms,
-            id: (first > 0).then_some(first),
-            attempts,
-            crashes,
+            id: first,
+            attempts: attempts.into(),
+            crashes: crashes.into(),
             events: place.events,
             why,
             rules: Vec::new(),

@@ -17,6 +17,7 @@ use super::{Control, ControlError, reply};
 use crate::event::{NameError, ObjectName};
 use crate::wire::operator::{self, RuleStep};
 pub use crate::wire::operator::{By, Ruled};
+use crate::wire::values::RuleValue;
 
 /// Maximum number of rules at the same time. To pause more objects, give them a common prefix.
 pub const RULES_MAX: u64 = 1000;
@@ -174,22 +175,15 @@ impl Rule {
             _ => return None,
         };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let mut parts = value.splitn(6, |byte| *byte == b' ');
-        let mut number =
-            || parts.next().and_then(|part| std::str::from_utf8(part).ok()).and_then(|part| part.parse::<u64>().ok());
-        let (set_ms, end_ms, lifted, who_bytes, cursor_bytes) = (number()?, number()?, number()?, number()?, number()?);
-        let texts = parts.next()?;
-        let (actor, rest) = texts.split_at_checked(usize::try_from(who_bytes).ok()?)?;
-        let (_cursor, reason) = rest.split_at_checked(usize::try_from(cursor_bytes).ok()?)?;
-        let end_ms = (end_ms > 0).then_some(end_ms);
+        let rule = RuleValue::read(value)?;
         Some(Self {
             kind,
             selector: Selector(text(selector)),
-            in_force: lifted == 0 && end_ms.is_none_or(|end_ms| end_ms > now_ms),
-            actor: text(actor),
-            reason: text(reason),
-            set_ms,
-            end_ms,
+            in_force: rule.is_in_force(now_ms),
+            actor: text(&rule.who),
+            reason: text(&rule.why),
+            set_ms: rule.set_ms,
+            end_ms: rule.end_ms,
         })
     }
 }

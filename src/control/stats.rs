@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::names::{Walk, Which, slots_in};
 use super::{Control, ControlError, reply};
 use crate::keys::Keys;
-use crate::wire::values::Position;
+use crate::wire::values::{Position, Registration};
 
 /// Maximum number of names that [`Control::stats`] lists. Further names are only counted.
 pub const NAMES_MAX: usize = 1000;
@@ -325,7 +325,7 @@ async fn projections(control: &Control, stats: &mut Stats) -> Result<(), Control
 }
 
 fn registered(name: String, value: &str) -> NameStats {
-    let last_seen_ms = value.split(' ').nth(2).and_then(|ms| ms.parse().ok()).unwrap_or(0);
+    let last_seen_ms = value.parse::<Registration>().map_or(0, |registration| registration.last_seen_ms);
     NameStats { name, slots: slots_in(value).unwrap_or(0), last_seen_ms, ..NameStats::default() }
 }
 

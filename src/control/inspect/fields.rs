@@ -11,6 +11,7 @@ use super::super::{ControlError, reply};
 use super::inspection::{FailedAttempt, KeptResults, NextEvent, NextSchedule, Place, TEXT_BYTES_MAX, Tries};
 use crate::keys::Keys;
 use crate::wire;
+use crate::wire::values::{HeldId, Tag};
 
 /// Reads the object in one atomic step.
 pub(super) async fn look<C: ConnectionLike>(conn: &mut C, keys: &Keys, object: &[u8]) -> Result<Fields, ControlError> {
@@ -88,8 +89,8 @@ impl Fields {
 
     pub(super) fn next_event(&self) -> Option<NextEvent> {
         let places = [
-            (Place::Batch, "batch_text", "batch_bytes", self.first("batch_id")),
-            (Place::HeldBatch, "held_text", "held_bytes", self.first("held_id")),
+            (Place::Batch, "batch_text", "batch_bytes", self.batch_tag().map(|tag| tag.first)),
+            (Place::HeldBatch, "held_text", "held_bytes", self.held_id().and_then(|held| held.tag).map(|tag| tag.first)),
             (Place::Queue, "queued_text", "queued_bytes", None),
         ];
         places.into_iter().find_map(|(place, text, bytes, id)| {
@@ -97,9 +98,12 @@ impl Fields {
         })
     }
 
-    /// Returns the first id of a batch, from the field with the batch's numbers.
-    fn first(&self, field: &str) -> Option<u64> {
-        self.text(field)?.split(' ').next()?.parse().ok().filter(|first| *first > 0)
+    fn batch_tag(&self) -> Option<Tag> {
+        self.text("batch_id")?.parse().ok()
+    }
+
+    fn held_id(&self) -> Option<HeldId> {
+        self.text("held_id")?.parse().ok()
     }
 
     pub(super) fn kept_results(&self) -> Option<KeptResults> {
@@ -108,16 +112,14 @@ impl Fields {
     }
 
     pub(super) fn tries(&self) -> Option<Tries> {
-        let numbers = self.text("batch_id").or(self.text("held_id"))?;
-        let mut counts = numbers.split(' ').skip(1).map_while(|part| part.parse().ok());
-        let mut next = || counts.next().unwrap_or(0);
-        Some(Tries { handouts: next(), attempts: next(), crashes: next() })
+        let tag = self.batch_tag().or_else(|| Some(self.held_id()?.tag.unwrap_or_default()))?;
+        Some(Tries { handouts: tag.handouts.into(), attempts: tag.attempts.into(), crashes: tag.crashes.into() })
     }
 
-    /// Returns the reason text, which follows the four numbers of a held batch.
+    /// Returns the reason of the hold.
     pub(super) fn held_why(&self) -> Option<String> {
-        let why = self.text("held_id")?.splitn(5, ' ').nth(4)?;
-        (!why.is_empty()).then(|| why.to_owned())
+        let why = self.held_id()?.reason.to_string();
+        (!why.is_empty()).then_some(why)
     }
 }
 
