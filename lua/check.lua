@@ -314,6 +314,8 @@ local function check_schedule(subject)
     find('I8', 'is due, but ', object, K.events_scheduled_of, ' has no event for it: workers will remove it')
   elseif has_event and not due then
     find('I8', 'has an event, but no due time in ', K.events_scheduled, ': it will never be queued; schedule or cancel it')
+  elseif due and (tonumber(due) or 0) > 9007199254740991 then
+    find('I8', 'is due at ', due, ', a time that never comes; schedule or cancel it')
   end
 end
 

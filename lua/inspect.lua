@@ -12,8 +12,9 @@
 --           fields
 -- Keeps     writes nothing
 -- Cost      LPOS over at most 10,000 markers; about 20 commands, and 2 per stored result, of at
---           most 64 KiB together, and 1 per schedule, of at most 100. lua/taken.lua shows which workers have the object in their lists
--- Uses: emits.is_result rules.fields_of schedule.member time.now_ms worker.parse
+--           most 64 KiB together, and 1 per schedule, of at most 100 and
+--           1 MiB. lua/taken.lua shows which workers have the object in their lists
+-- Uses: emits.is_result rules.fields_of schedule.member schedule.scan time.now_ms worker.parse
 
 local object = ARGV[2]
 local text_bytes_max = tonumber(ARGV[3])
@@ -96,8 +97,8 @@ local schedules = base .. K.events_scheduled_of
 if expect(schedules, 'hash') then
   tell('schedules', call('HLEN', schedules))
   local has_times = expect(P .. K.events_scheduled, 'zset')
-  for i, key in ipairs(call('HSCAN', schedules, '0', 'COUNT', SCHEDULES_MAX)[2]) do
-    if i % 2 == 1 and i < 2 * SCHEDULES_MAX then
+  for i, key in ipairs((M.schedule.scan(schedules, '0', SCHEDULES_MAX))) do
+    if i <= SCHEDULES_MAX then
       local due = has_times and call('ZSCORE', P .. K.events_scheduled, M.schedule.member(object, key))
       tell('schedule', (due or '-') .. ' ' .. key)
     end

@@ -8,38 +8,70 @@
 --           OBJ:events.scheduled (hash, read and write)
 --           OBJ:events, objects.with.events (lists, written)
 --           events.scheduled.lateness (hash, written); event.workers.watched (zset, read)
+--           events.scheduled.wake (zset, read and deleted)
 -- Arguments prefix
 --           schedules (1 to 256)
 --           bytes of events (1 and more); the last event may exceed them
 -- Replies   {'promoted', events, ms to the next due time (-1: none), markers, watched worker names,
---           {member, why, …}}
---             why  what was wrong with a schedule: `WRONGTYPE …`: it is due again after a minute;
---                  `absent`: the hash has no event for the entry; `name`: the entry names no object of
---                  this namespace. Entries of the last two kinds are removed
+--           schedules with something wrong, {member, why, …}}
+--             why  what was wrong with a schedule; at most 16 of these. `wrong KEY`: the key has a
+--                  wrong type, and the schedule is due again after a minute. `absent`: the hash has
+--                  no event for the entry. `name`: the entry names no object of this namespace.
+--                  Entries of the last two kinds are removed
+--           {'denied', command}
 -- Keeps     I1, I4, I7, I8. The push and the removal of one schedule are neighbours. Should the
 --           script fail between two schedules, it still pushes the markers
--- Cost      about 8 commands; 4 per schedule; at most 256 schedules, and one event more than fits
---           into the bytes
+-- Cost      about 10 commands; 4 per schedule and 2 per object; at most 256 schedules, and one event
+--           more than fits into the bytes. With more than MARKERS_MAX markers at most 8 schedules
 -- Uses: names.is_foreign schedule.parse time.now_ms
 local most, bytes_left = ARGV[2], tonumber(ARGV[3])
-local POSTPONE_MS = 60000
+local POSTPONE_MS, WRONG_MAX = 60000, 16
+-- With this many markers or more a call takes few schedules: events that are emitted wait behind all
+-- markers.
+local MARKERS_MAX, FEW = 1000, 8
 -- Upper bounds of lateness, in ms.
 local BOUNDS = { 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 60000, 600000, 3600000 }
 
 -- A shared key of a wrong type fails here, before anything is written.
 local markers = call('LLEN', P .. K.objects_with_events)
-local lateness = P .. K.events_scheduled_lateness
-call('HLEN', lateness)
 local names = call('ZCARD', P .. K.event_workers_watched)
 local now_ms = M.time.now_ms()
+most = math.min(tonumber(most), math.max(MARKERS_MAX - markers, FEW))
 local due = call('ZRANGE', KEYS[1], '-inf', now_ms, 'BYSCORE', 'LIMIT', '0', most, 'WITHSCORES')
+for _, command in ipairs(due[1] and { 'HDEL', 'ZREM' } or {}) do
+  -- Without them a pushed event would stay a schedule.
+  if not redis.acl_check_cmd(command, KEYS[1], 'm') then
+    return { 'denied', command }
+  end
+end
 
-local promoted, marks, marked, late, wrong = 0, {}, {}, {}, {}
+local promoted, marks, marked, late, wrong, wrong_count = 0, {}, {}, {}, {}, 0
+-- Objects: the key of a wrong type, or false.
+local wrong_key_of = {}
+
+-- Notes a schedule with something wrong.
+local function note(member, why)
+  wrong_count = wrong_count + 1
+  if wrong_count <= WRONG_MAX then
+    wrong[#wrong + 1], wrong[#wrong + 2] = member, why
+  end
+end
 
 -- Removes an entry that leads to no event.
 local function drop(member, why)
   call('ZREM', KEYS[1], member)
-  wrong[#wrong + 1], wrong[#wrong + 2] = member, why
+  note(member, why)
+end
+
+-- Returns the key of the object that has a wrong type; false if none has.
+local function wrong_key(object)
+  for _, key in ipairs({ { K.events, 'list' }, { K.events_scheduled_of, 'hash' } }) do
+    local kind = call('TYPE', P .. object .. key[1]).ok
+    if kind ~= key[2] and kind ~= 'none' then
+      return object .. key[1]
+    end
+  end
+  return false
 end
 
 -- Counts a promoted event by its lateness.
@@ -60,30 +92,26 @@ local function promote(member, due_ms)
   if not object or object == '' or M.names.is_foreign(object) then
     return drop(member, 'name')
   end
+  if wrong_key_of[object] == nil then
+    wrong_key_of[object] = wrong_key(object)
+  end
+  if wrong_key_of[object] then
+    call('ZADD', KEYS[1], now_ms + POSTPONE_MS, member)
+    return note(member, 'wrong ' .. wrong_key_of[object])
+  end
   local hash = P .. object .. K.events_scheduled_of
-  local event = try('HGET', hash, key)
+  local event = call('HGET', hash, key)
   if not event then
     return drop(member, 'absent')
   end
-  local refused = type(event) == 'table' and event or nil
-  if not refused then
-    local pushed = try('LPUSH', P .. object .. K.events, event)
-    refused = type(pushed) == 'table' and pushed or nil
+  call('LPUSH', P .. object .. K.events, event)
+  if not marked[object] then
+    marked[object], marks[#marks + 1] = true, object
   end
-  if not refused then
-    call('HDEL', hash, key)
-    call('ZREM', KEYS[1], member)
-    if not marked[object] then
-      marked[object], marks[#marks + 1] = true, object
-    end
-    promoted, bytes_left = promoted + 1, bytes_left - #event
-    count(now_ms - due_ms)
-  elseif string.find(refused.err, '^WRONGTYPE') then
-    call('ZADD', KEYS[1], now_ms + POSTPONE_MS, member)
-    wrong[#wrong + 1], wrong[#wrong + 2] = member, refused.err
-  else
-    error(refused)
-  end
+  call('HDEL', hash, key)
+  call('ZREM', KEYS[1], member)
+  promoted, bytes_left = promoted + 1, bytes_left - #event
+  count(now_ms - due_ms)
 end
 
 local failed
@@ -98,7 +126,13 @@ if marks[1] then
   call('LPUSH', P .. K.objects_with_events, unpack(marks))
 end
 for bound, events in pairs(late) do
-  call('HINCRBY', lateness, bound, events)
+  -- Only a statistic: `check` reports a key of a wrong type.
+  try('HINCRBY', P .. K.events_scheduled_lateness, bound, events)
+end
+-- One wake is enough, whatever a frontend has added.
+local wakes = try('ZCARD', P .. K.events_scheduled_wake)
+if type(wakes) == 'number' and wakes > 1 then
+  call('DEL', P .. K.events_scheduled_wake)
 end
 if failed then
   local why = type(failed) == 'table' and failed.err or failed
@@ -107,4 +141,4 @@ end
 local first = call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')
 local next_ms = first[2] and tonumber(first[2]) or math.huge
 next_ms = next_ms == math.huge and -1 or math.max(math.ceil(next_ms - now_ms), 0)
-return { 'promoted', promoted, next_ms, markers + #marks, names, wrong }
+return { 'promoted', promoted, next_ms, markers + #marks, names, wrong_count, wrong }

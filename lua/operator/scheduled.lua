@@ -14,9 +14,10 @@
 --           8 KiB is not shown. A schedule whose due time changes between two pages may be missing,
 --           or come twice
 -- Keeps     writes nothing
--- Cost      about 3 commands per schedule; of `all` also 2 of O(log n). HSCAN returns at most 128
---           schedules of an object with few
--- Uses: ids.text schedule.member schedule.parse time.now_ms
+-- Cost      about 3 commands per schedule; of `all` also 2 of O(log n). Of `object` at most 1 MiB of
+--           events are read, and 4 events more. HSCAN returns at most 128 schedules of an object
+--           with few
+-- Uses: ids.text schedule.member schedule.parse schedule.scan time.now_ms
 local EVENT_BYTES_MAX = 8192
 local reply = { 'scheduled', M.ids.text(M.time.now_ms()), '' }
 
@@ -30,11 +31,11 @@ end
 if ARGV[2] == 'object' then
   local object = ARGV[3]
   local hash = P .. object .. K.events_scheduled_of
-  local found = call('HSCAN', hash, ARGV[4], 'COUNT', ARGV[5])
-  reply[3] = found[1]
-  for i = 1, #found[2], 2 do
-    local member = M.schedule.member(object, found[2][i])
-    tell(member, call('ZSCORE', KEYS[1], member), hash, found[2][i])
+  local keys, cursor = M.schedule.scan(hash, ARGV[4], tonumber(ARGV[5]))
+  reply[3] = cursor
+  for _, key in ipairs(keys) do
+    local member = M.schedule.member(object, key)
+    tell(member, call('ZSCORE', KEYS[1], member), hash, key)
   end
   return reply
 end

@@ -175,14 +175,14 @@ impl Emitter {
         Ok(deleted + removed > 0)
     }
 
-    /// Asks Redis for its time, in ms since the epoch.
+    /// Asks Redis for its time, in ms since the epoch, rounded up.
     async fn redis_ms(&self, object: &ObjectName) -> Result<u64, EmitError> {
         let mut pipe = redis::pipe();
         pipe.atomic().cmd("TIME").ignore();
         let answers = self.link.transact(&pipe).await.map_err(|failed| failed.about(object))?;
         let read = || {
             let (seconds, micros): (u64, u64) = redis::from_redis_value(answers.into_iter().next()?).ok()?;
-            Some(seconds * 1000 + micros / 1000)
+            Some(seconds * 1000 + micros.div_ceil(1000))
         };
         read().ok_or_else(|| unexpected(object, "TIME did not return a time"))
     }
@@ -357,8 +357,9 @@ fn unexpected(object: &ObjectName, what: &'static str) -> EmitError {
     EmitError::Unknown { object: object.clone(), source: (redis::ErrorKind::UnexpectedReturnType, what).into() }
 }
 
+/// Returns a duration in ms, rounded up.
 fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(TIME_MAX)
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(TIME_MAX)
 }
 
 /// Returns a time in ms since the epoch, rounded up, so that no event is early.

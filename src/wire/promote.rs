@@ -23,8 +23,9 @@ pub struct Promoted {
     pub markers: u64,
     /// The number of worker names that are watched, about the number of living processes.
     pub names: u64,
-    /// The schedules that could not be pushed, each with the reason: members of
-    /// `events.scheduled`.
+    /// The number of schedules that could not be pushed.
+    pub wrong_count: u64,
+    /// Up to 16 of them, each with the reason: members of `events.scheduled`.
     pub wrong: Vec<(Vec<u8>, String)>,
 }
 
@@ -42,14 +43,16 @@ pub async fn promote(
     let mut reply = Reply::of("promote", PROMOTE.call(conn, &cmd).await?)?;
     match reply.text()?.as_str() {
         "promoted" => {}
+        "denied" => return Err(ScriptError::Denied(reply.text()?)),
         word => return Err(reply.wrong(format!("unknown status {word:?}"))),
     }
     let (events, next) = (reply.count()?, reply.int()?);
     let next_due = u64::try_from(next).ok().map(Duration::from_millis);
     let (markers, names) = (reply.count()?, reply.count()?);
+    let wrong_count = reply.count()?;
     let (mut told, mut wrong) = (reply.array()?, Vec::new());
     while told.len() > 0 {
         wrong.push((told.bytes()?, told.lossy()?));
     }
-    Ok(Promoted { events, next_due, markers, names, wrong })
+    Ok(Promoted { events, next_due, markers, names, wrong_count, wrong })
 }

@@ -6,8 +6,8 @@
 //! - *Wake.* A frontend that schedules an event for soon adds a member to
 //!   `events.scheduled.wake`. One process pops it, and looks when the first schedule is due.
 //! - *Timer.* A process that was woken, or has promoted something, calls again when the next schedule
-//!   is due. If another process was faster, the call finds nothing, and the process sets no timer any
-//!   more. So each call of a timer but the last promotes an event.
+//!   is due. If another process was faster, the call finds nothing. With more than 20 processes it
+//!   sets no timer any more then. So each call of a timer but the last promotes an event.
 //! - *Look.* Each process looks from time to time, the more rarely the more processes there are. So
 //!   schedules are promoted if the process with the timer dies.
 //!
@@ -42,8 +42,10 @@ const LOOK_MAX: Duration = Duration::from_secs(30);
 /// A look sets a timer for a schedule that is due within this time. The next look of some process may
 /// come later than the schedule is due.
 const LOOK_AHEAD: Duration = LOOK_MIN;
-/// With more markers than this, calls are rare: events that are promoted wait behind all markers, and
-/// so would events that are emitted meanwhile.
+/// The number of processes up to which one of them looks at least once a second.
+const FEW_NAMES: u64 = 20;
+/// With this many markers or more, calls are rare and take few schedules: events that are emitted wait
+/// behind all markers.
 const MARKERS_MANY: u64 = 1000;
 const PAUSE_MANY: Duration = Duration::from_millis(100);
 /// The longest pause between two calls while more schedules are due.
@@ -114,7 +116,10 @@ impl Promoter {
             }
             // The script rounds times up to ms. A timer may be early by less than that.
             let at = promoted.next_due.map(|due| Instant::now() + due + Duration::from_millis(1));
-            let is_near = cause == Cause::Look && promoted.next_due.is_some_and(|due| due <= LOOK_AHEAD);
+            // With few processes each of them may keep its timer after a call that found nothing:
+            // perhaps the schedule was moved or cancelled, and nobody else has a timer.
+            let keeps = cause == Cause::Look || promoted.names <= FEW_NAMES;
+            let is_near = keeps && promoted.next_due.is_some_and(|due| due <= LOOK_AHEAD);
             let had_timer = cause == Cause::Look && self.timer.is_some();
             self.timer = at.filter(|_| promotes || is_near || had_timer);
             let look = LOOK_PER_NAME.saturating_mul(u32::try_from(promoted.names).unwrap_or(u32::MAX)).clamp(LOOK_MIN, LOOK_MAX);
@@ -166,11 +171,11 @@ impl Promoter {
 /// Redis half of its time for other work.
 fn pause(promoted: &Promoted, took: Duration) -> Duration {
     let names = u32::try_from(promoted.names.max(1)).unwrap_or(u32::MAX);
-    let pause = match promoted.markers > MARKERS_MANY {
-        true => PAUSE_MANY.saturating_mul(names),
+    let pause = match promoted.markers >= MARKERS_MANY {
+        true => return PAUSE_MANY.saturating_mul(names),
         false => took.saturating_mul(names.saturating_mul(2) - 1),
     };
-    pause.min(PAUSE_MAX)
+    pause.min(PAUSE_MAX.max(PAUSE_MANY.saturating_mul(names)))
 }
 
 fn tell(promoted: &Promoted) {
@@ -184,6 +189,10 @@ fn tell(promoted: &Promoted) {
             "name" => warn!(%schedule, "promote: the schedule names no object of this namespace; its due time is removed"),
             why => warn!(%schedule, why, "promote: the event cannot be queued; it is tried again in a minute"),
         }
+    }
+    let more = promoted.wrong_count.saturating_sub(promoted.wrong.len() as u64);
+    if more > 0 {
+        warn!(more, "promote: further schedules of this step are wrong as well");
     }
 }
 

@@ -74,7 +74,7 @@ fn a_schedule_is_added_replaced_listed_and_cancelled() {
     let stats = done(&redis, &["stats"]);
     assert!(stats.contains("schedules     2: 0 due, the first in 59 min"), "{stats}");
     let inspected = done(&redis, &["inspect", "user:1"]);
-    assert!(inspected.contains("scheduled  1 events") && inspected.contains("d: renew"), "{inspected}");
+    assert!(inspected.contains("scheduled  1 event\n") && inspected.contains("d: renew"), "{inspected}");
     assert!(done(&redis, &["check"]).contains("2 schedules"));
     done(&redis, &["schedule", "cancel", "user:1", "renew"]);
     let gone = refused(&redis, &["schedule", "cancel", "user:1", "renew"]);
@@ -146,6 +146,8 @@ fn a_file_of_tasks_is_scheduled() {
         (r#"{"key":"a","id":"x"}"#, "no time"),
         (r#"{"key":"a","id":"x","time":1.5}"#, "the time is 1.5"),
         (r#"{"key":"a","id":"x","time":"soon"}"#, "Unix seconds"),
+        (r#"{"key":"a","id":"x","time":1798131600000}"#, "not ms"),
+        (r#"{"key":"a","id":"x","time":-5}"#, "the time is -5: write"),
     ] {
         let bad = file("bad.ndjson", &format!("{{\"key\":\"a\",\"id\":\"first\",\"time\":4953805200}}\n{line}\n"));
         let why = refused(&redis, &["emit", "--tasks", &bad]);

@@ -165,6 +165,12 @@ async fn a_schedule_has_an_event_and_a_due_time() {
     let never = "I8 schedule x\\ntimeless: has an event, but no due time in events.scheduled: it will never be queued; schedule or cancel it";
     assert_eq!(told(&mut state).await, [never]);
     state.run("HDEL", &[&hash, "timeless"]).await;
+    state.run("HSET", &[&hash, "never", "{}"]).await;
+    state.run("ZADD", &[&set, "inf", "x\nnever"]).await;
+    let never = "I8 schedule x\\nnever: is due at inf, a time that never comes; schedule or cancel it";
+    assert_eq!(told(&mut state).await, [never]);
+    state.run("HDEL", &[&hash, "never"]).await;
+    state.run("ZREM", &[&set, "x\nnever"]).await;
     state.run("ZADD", &[&set, "1", "x\nempty", "2", "odd"]).await;
     let mut found = told(&mut state).await;
     found.sort();

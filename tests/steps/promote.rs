@@ -64,8 +64,8 @@ async fn an_event_that_cannot_be_queued_stays_and_stops_no_other() {
         .iter()
         .map(|(member, why)| (String::from_utf8_lossy(member).into_owned(), why.split(' ').next().unwrap_or_default()))
         .collect();
-    let expected =
-        [("bad:1\nk", "WRONGTYPE"), ("bad:2\nk", "WRONGTYPE"), ("gone:1\nk", "absent"), ("odd", "name"), ("\nk", "name")];
+    let expected = [("bad:1\nk", "wrong"), ("bad:2\nk", "wrong"), ("gone:1\nk", "absent"), ("odd", "name"), ("\nk", "name")];
+    assert_eq!((done.wrong_count, wrong.len()), (5, 5));
     assert_eq!(wrong, expected.map(|(member, why)| (member.to_owned(), why)));
     assert_eq!(console.list(&keys.events("work:1")).await, ["6"]);
     assert!(done.next_due.is_some_and(|due| due > Duration::from_secs(55) && due <= Duration::from_secs(60)), "{done:?}");
@@ -91,4 +91,72 @@ async fn the_schedules_of_another_namespace_are_left_alone() {
     assert_eq!((done.events, done.wrong.len(), done.next_due), (0, 1, None));
     let kept: u64 = console.run(&["HLEN", &redis.keys().events_scheduled_of("work:1")]).await;
     assert_eq!(kept, 1);
+}
+
+/// Story: a million overdue events were queued, ten times 256 a second, before a slow worker. An
+/// emitted event then waited behind all of them.
+#[tokio::test]
+async fn with_many_markers_few_schedules_are_promoted() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let markers = redis.keys().objects_with_events();
+    for n in 0..300 {
+        schedule(&console, &format!("work:{n}"), "k", "1", "1").await;
+    }
+    let many: Vec<&str> = ["LPUSH", &markers].into_iter().chain(std::iter::repeat_n("busy:1", 900)).collect();
+    console.run::<u64>(&many).await;
+    let first = promote(&redis, 256, MIB).await;
+    assert_eq!((first.events, first.markers), (100, 1000), "up to 1,000 markers");
+    assert_eq!(promote(&redis, 256, MIB).await.events, 8);
+}
+
+/// Story: 256 schedules of 1 MiB on a queue of a wrong type took Redis a second, every minute. The log
+/// had a line for each of them.
+#[tokio::test]
+async fn events_that_cannot_be_queued_are_not_read() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    console.run::<()>(&["SET", &redis.keys().events("bad:1"), "x"]).await;
+    for n in 0..100 {
+        schedule(&console, "bad:1", &format!("k{n}"), "1", "1").await;
+    }
+    let reads = async || {
+        let text: String = console.run(&["INFO", "commandstats"]).await;
+        let calls = text.lines().find_map(|line| line.strip_prefix("cmdstat_hget:calls="));
+        calls.and_then(|calls| calls.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let before = reads().await;
+    let done = promote(&redis, 256, MIB).await;
+    assert_eq!((done.events, done.wrong_count, done.wrong.len()), (0, 100, 16));
+    assert_eq!(reads().await, before);
+}
+
+/// Story: a statistic of a wrong type stopped all promotion, and a flood of wakes cost one call each.
+#[tokio::test]
+async fn a_wrong_statistic_and_many_wakes_stop_nothing() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let keys = redis.keys();
+    console.run::<()>(&["SET", &keys.events_scheduled_lateness(), "x"]).await;
+    for n in 0..50 {
+        console.run::<()>(&["ZADD", &keys.events_scheduled_wake(), "0", &n.to_string()]).await;
+    }
+    schedule(&console, "work:1", "k", "1", "1").await;
+    assert_eq!(promote(&redis, 256, MIB).await.events, 1);
+    let wakes: u64 = console.run(&["ZCARD", &keys.events_scheduled_wake()]).await;
+    assert_eq!(wakes, 0);
+}
+
+/// Story: a user lost the right to HDEL. The event was pushed without a marker, and came again later.
+#[tokio::test]
+async fn without_a_right_nothing_is_pushed() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    schedule(&console, "work:1", "k", "1", "1").await;
+    console.run::<()>(&["ACL", "SETUSER", "worker", "on", "nopass", "~*", "+@all", "-hdel"]).await;
+    let mut conn = redis.connect().await;
+    redis::cmd("AUTH").arg("worker").arg("x").query_async::<()>(&mut conn).await.expect("logged in");
+    let denied = wire::promote(&mut conn, redis.keys(), 10, MIB).await;
+    assert!(matches!(&denied, Err(wire::ScriptError::Denied(command)) if command == "HDEL"), "{denied:?}");
+    assert_eq!(console.list(&redis.keys().events("work:1")).await, Vec::<String>::new());
 }

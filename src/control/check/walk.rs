@@ -15,6 +15,9 @@ use crate::keys;
 /// Number of subjects per call of the script. Each blocks Redis for about 10 microseconds.
 const SUBJECTS_PER_CALL: usize = 32;
 
+/// Number of schedules that one HSCAN asks for.
+const SCHEDULES_PER_CALL: usize = 4;
+
 impl<C: ConnectionLike> Walk<'_, C> {
     /// Walks over all keys and returns the report.
     pub(super) async fn run(mut self) -> Result<CheckReport, ControlError> {
@@ -119,7 +122,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
         let mut cursor = 0_u64;
         loop {
             let mut ask = redis::cmd("HSCAN");
-            ask.arg(&hash).arg(cursor).arg("COUNT").arg(SUBJECTS_PER_CALL);
+            // The reply has the events, too.
+            ask.arg(&hash).arg(cursor).arg("COUNT").arg(SCHEDULES_PER_CALL);
             let (next, page): (u64, Vec<Vec<u8>>) = match ask.query_async(self.conn).await {
                 Ok(page) => page,
                 Err(error) if error.code() == Some("WRONGTYPE") => return Ok(()),

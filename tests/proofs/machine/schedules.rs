@@ -9,6 +9,9 @@ use super::reference::{Broken, Event, FAR, Key, Name, Reference, Reply};
 /// The keys of schedules. One looks like a member of another object.
 pub const SCHEDULE_KEYS: [&str; 3] = ["k", "-1", "a k"];
 
+/// The most schedules that a reply names as wrong.
+const WRONG_MAX: usize = 16;
+
 /// What a frontend does if there is a schedule with the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -87,6 +90,7 @@ impl Reference {
                 }
             }
         }
+        wrong.truncate(WRONG_MAX);
         self.promoted += events;
         let next = self.schedules.values().map(|schedule| schedule.due).min();
         Reply::Promoted {

@@ -100,7 +100,8 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
         writeln!(out, "           {}", shown::shortened(&next.text, 68))?;
     }
     if seen.schedules > 0 {
-        writeln!(out, "scheduled  {} events", seen.schedules)?;
+        let events = if seen.schedules == 1 { "event" } else { "events" };
+        writeln!(out, "scheduled  {} {events}", seen.schedules)?;
         for schedule in seen.next_schedules.iter().take(5) {
             let due = schedule.due_ms.map_or_else(
                 || "no due time".to_owned(),

@@ -6,10 +6,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use seriatim::control::Cursor;
 use seriatim::control::schedules::{PER_CALL_MAX, ScheduledEvent};
 use seriatim::emit::Change;
+use seriatim::escape;
 use seriatim::event::Json;
 
 use super::emit::{connect, failure};
-use crate::console::exit::Exit;
+use crate::console::exit::{Exit, Failure};
 use crate::console::global::Global;
 use crate::console::replicas::Replicas;
 use crate::console::shown::{self, Level};
@@ -87,7 +88,7 @@ struct List {
 /// Cancel a schedule; exit code 2 if there is none
 #[derive(Debug, clap::Args)]
 struct Cancel {
-    /// The object, e.g. user:1
+    /// The object, as the list shows it
     object: String,
     /// The key of the schedule, as the list shows it
     #[arg(allow_hyphen_values = true)]
@@ -178,13 +179,17 @@ impl List {
 impl Cancel {
     async fn run(self, global: &Global) -> anyhow::Result<Exit> {
         let emitter = connect(global, global.keys()?, &self.replicas).await?;
-        if emitter.cancel(&self.object, &self.key).await.map_err(failure)? {
+        let text = |shown: &str| match escape::unescaped(shown) {
+            Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            Err(error) => Err(Failure::with(Exit::Input, format!("{shown}: {error}"))),
+        };
+        if emitter.cancel(text(&self.object)?, text(&self.key)?).await.map_err(failure)? {
             return Ok(Exit::Done);
         }
         let (object, key) = (&self.object, &self.key);
         shown::tell(
             Level::Error,
-            &format!("{object} has no schedule {key:?}: it was never there, or its event is queued by now"),
+            &format!("{object} has no schedule \"{key}\": it was never there, or its event is queued by now"),
         );
         Ok(Exit::Input)
     }

@@ -7,11 +7,15 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write 250ms, 5s or 1m"))
 }
 
+/// The last second of the year 9999.
+const SECONDS_MAX: u64 = 253_402_300_799;
+
 /// Parses a point in time: RFC 3339, e.g. 2026-12-24T18:00:00+01:00, or Unix seconds.
 pub(crate) fn instant(text: &str) -> Result<SystemTime, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        let at = text.parse().ok().and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
-        return at.ok_or_else(|| "the number is too large for a time in Unix seconds".to_owned());
+        let seconds = text.parse().ok().filter(|seconds| *seconds <= SECONDS_MAX);
+        let at = seconds.and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
+        return at.ok_or_else(|| "it is after the year 9999: a number is Unix seconds, not ms".to_owned());
     }
     let parsed: Result<jiff::Timestamp, _> = text.parse();
     parsed.map(SystemTime::from).map_err(|_| "write 2026-12-24T18:00:00Z, with another zone +01:00, or Unix seconds".to_owned())
@@ -41,7 +45,16 @@ mod tests {
         for text in ["2026-12-24T18:00:00+01:00", "2026-12-24T17:00:00Z", "2026-12-24 17:00:00Z", "1798131600"] {
             assert_eq!(instant(text), Ok(at), "{text}");
         }
-        for text in ["", "soon", "2026-12-24", "2026-12-24T18:00:00", "-1", "99999999999999999999", "18446744073709551615"] {
+        for text in [
+            "",
+            "soon",
+            "2026-12-24",
+            "2026-12-24T18:00:00",
+            "-1",
+            "99999999999999999999",
+            "18446744073709551615",
+            "1798131600000",
+        ] {
             assert!(instant(text).is_err(), "{text}");
         }
     }

@@ -202,7 +202,7 @@ fn task(line: &RawValue) -> Result<(String, SystemTime), String> {
     let id: String = text(id).ok_or_else(|| format!("the id is no string and no whole number: {}", shortened(id.get())))?;
     ScheduleKey::new(id.as_str()).map_err(|error| error.to_string())?;
     let time = members.time.ok_or("the line has no time")?;
-    let at = text(time).ok_or_else(|| "it is no string and no whole number".to_owned()).and_then(|time| units::instant(&time));
+    let at = units::instant(&text(time).unwrap_or_default());
     Ok((id, at.map_err(|error| format!("the time is {}: {error}", shortened(time.get())))?))
 }
 
