@@ -398,8 +398,15 @@ async fn figure(console: &Console, section: &str, name: &str) -> u64 {
     value.split(',').next().and_then(|value| value.parse().ok()).expect("a number")
 }
 
-/// Story: each waiting `next()` opened its own connection every second: 64 waiters 63 per second,
-/// 1,024 waiters 810. Now one wait serves all callers, and wakes as many as there are events.
+/// Waits until this many pops have passed.
+async fn pops_pass(console: &Console, more: u64) {
+    let pops = async || figure(console, "commandstats", "cmdstat_blmove").await;
+    let seen = pops().await;
+    until("pops pass", PATIENCE, async || (pops().await >= seen + more).then_some(())).await;
+}
+
+/// Story: each waiting `next()` had its own connection. Now one wait serves all callers, and wakes as
+/// many as there are events.
 #[tokio::test]
 async fn any_number_of_waiters_shares_one_wait() {
     let redis = Redis::own(&[]);
@@ -412,17 +419,12 @@ async fn any_number_of_waiters_shares_one_wait() {
             let worker = std::sync::Arc::clone(&worker);
             waiting.spawn(async move { worker.next().await });
         }
-        let pops = async || figure(&console, "commandstats", "cmdstat_blmove").await;
-        let after = async |more: u64| {
-            let seen = pops().await;
-            until("pops pass", PATIENCE, async || (pops().await >= seen + more).then_some(())).await;
-        };
         // The first pops open the connections that stay.
-        after(5).await;
+        pops_pass(&console, 5).await;
         let connections = async || figure(&console, "stats", "total_connections_received").await;
-        let (before, began) = (connections().await, pops().await);
-        after(40).await;
-        assert_eq!(connections().await, before, "{} pops of {waiters} waiters", pops().await - began);
+        let before = connections().await;
+        pops_pass(&console, 40).await;
+        assert_eq!(connections().await, before, "{waiters} waiters");
         let objects: Vec<String> = (0..waiters).map(|n| format!("work:{waiters}:{n}")).collect();
         for object in &objects {
             console.emit(object, "1").await;
@@ -443,6 +445,32 @@ async fn any_number_of_waiters_shares_one_wait() {
         at_rest(&worker, &console).await;
         std::sync::Arc::into_inner(worker).expect("nobody else has it").close().await;
     }
+}
+
+/// Story: callers that ask again and again with a time limit, and so drop the future of `next()`,
+/// opened a connection each second: 64 of them 63.
+#[tokio::test]
+async fn waiters_that_give_up_and_ask_again_open_no_connections() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let worker = std::sync::Arc::new(claims(&redis, "w", |config| config.concurrency = 256).await);
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..64 {
+        let worker = std::sync::Arc::clone(&worker);
+        waiting.spawn(async move {
+            loop {
+                drop(tokio::time::timeout(Duration::from_millis(60), worker.next()).await);
+            }
+        });
+    }
+    pops_pass(&console, 5).await;
+    let connections = async || figure(&console, "stats", "total_connections_received").await;
+    let before = connections().await;
+    pops_pass(&console, 60).await;
+    assert_eq!(connections().await, before);
+    waiting.shutdown().await;
+    at_rest(&worker, &console).await;
+    std::sync::Arc::into_inner(worker).expect("nobody else has it").close().await;
 }
 
 /// Story: a caller waits, and the result of another caller makes an event due soon. The wait once
