@@ -1,7 +1,7 @@
 -- schedule: the members of events.scheduled, `OBJECT LF KEY`. A key has no line feed.
 
 -- The bytes of events after which a scan stops. HSCAN returns the events, too.
-local SCAN_BYTES, AT_ONCE = 1048576, '4'
+local SCAN_BYTES, AT_ONCE = 1048576, '1'
 
 -- Returns the object and the key of a member; nothing if it has no line feed.
 local function parse(member)
