@@ -15,8 +15,8 @@
 --           or come twice
 -- Keeps     writes nothing
 -- Cost      about 3 commands per schedule; of `all` also 2 of O(log n). Of `object` at most 1 MiB of
---           events are read, and one bucket of the hash more. HSCAN returns at most 128 schedules of an object
---           with few
+--           events are read, and one bucket of the hash more. HSCAN returns at most 128 schedules
+--           of an object with few
 -- Uses: ids.text schedule.member schedule.parse schedule.scan time.now_ms
 local EVENT_BYTES_MAX = 8192
 local reply = { 'scheduled', M.ids.text(M.time.now_ms()), '' }
