@@ -19,7 +19,7 @@ const WAKE: Duration = Duration::from_secs(60);
 /// The largest time, in ms since the epoch.
 const TIME_MAX: u64 = ID_END - 1;
 
-/// What a schedule does if its object has one with the same key.
+/// The treatment of an existing schedule with the same key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Mode {
     #[default]
@@ -52,7 +52,7 @@ struct Draft {
     key: Option<ScheduleKey>,
 }
 
-/// What a schedule did.
+/// The effect of a schedule on an existing one with the same key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
@@ -74,7 +74,7 @@ pub struct Scheduled {
     pub key: ScheduleKey,
     /// The time at which the event is due by Redis' clock, in ms since 1970.
     pub due_ms: u64,
-    /// What was there before.
+    /// The effect on an existing schedule with this key.
     pub change: Change,
 }
 
@@ -138,7 +138,7 @@ impl Emitter {
             if let Some(schedule) = next {
                 match self.ready(schedule, &mut now_ms).await {
                     Ok(ready) => chunk.add(self, ready),
-                    // What came before the invalid schedule is sent.
+                    // The schedules before the invalid one are sent.
                     Err(invalid) => {
                         let error = self.send_chunk(chunk, &mut scheduled).await.err().unwrap_or(invalid);
                         return Err(ScheduleManyError { scheduled, error });

@@ -58,7 +58,7 @@ struct State {
     half: Option<Half>,
     /// The schedule that a process has pushed, but not removed yet.
     pushed: [Option<usize>; PROCESSES],
-    /// What each process takes for the time.
+    /// The time that each process has seen last.
     clocks: [u8; PROCESSES],
     /// The queue: all events ever promoted.
     queue: Vec<u8>,

@@ -12,7 +12,7 @@ pub const SCHEDULE_KEYS: [&str; 3] = ["k", "-1", "a k"];
 /// The most schedules that a reply names as wrong.
 const WRONG_MAX: usize = 16;
 
-/// What a frontend does if there is a schedule with the key.
+/// The treatment of an existing schedule with the same key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Replace,
