@@ -5,9 +5,9 @@
 --           all other keys, spelled from the prefix: read
 -- Arguments prefix
 --           then for each subject:
---             kind  `object`, `worker`, `name`, `schedule` or `shared`
---             name  the object, the worker id, the worker name, or the member of
---                   events.scheduled; '' for `shared`
+--             kind  `object`, `worker`, `name`, `schedule`, `cron` or `shared`
+--             name  the object, the worker id, the worker name, the member of
+--                   events.scheduled, or the cron job; '' for `shared`
 --             hint  how to look for the cover of an object with events (I1):
 --               covered   a marker or a worker's list had the object a moment ago
 --               unknown   a finding I1 or `foreign` is only a suspicion
@@ -15,15 +15,15 @@
 --                         again at both ends of the markers. A finding that is the same as before
 --                         the search is certain: no event came or went meanwhile
 -- Replies   {'looked', findings, names}
---             findings  flat triples: the subject's position (from 1); `I1` to `I6`, `I8`, `layout` or
+--             findings  flat triples: the subject's position (from 1); `I1` to `I6`, `I8`, `I9`, `layout` or
 --                       `foreign`; a text
 --             names     objects in the lists of the workers, at most 1,000 of each
--- Keeps     writes nothing; checks I1 to I6, and I8
+-- Keeps     writes nothing; checks I1 to I6, I8 and I9
 -- Cost      about 15 commands per subject; all rules for `shared`; LPOS over 2,000 markers for
 --           `searched`
--- Uses: ids.after ids.parse lease.token_of names.is_foreign registry.parse rules.fields_of
--- Uses: rules.is_rule rules.next_of rules.next_text schedule.parse tag.first_of tag.has_failed
--- Uses: tag.held_numbers worker.parse
+-- Uses: cron.parse ids.after ids.parse lease.token_of names.is_foreign registry.parse
+-- Uses: rules.fields_of rules.is_rule rules.next_of rules.next_text schedule.parse tag.first_of
+-- Uses: tag.has_failed tag.held_numbers worker.parse
 
 local workers_key = KEYS[1]
 local subjects = {}
@@ -319,6 +319,22 @@ local function check_schedule(subject)
   end
 end
 
+-- Checks that a cron job has a next tick unless it is paused (I9).
+local function check_cron(subject)
+  local tick = shared(K.events_cron_next, 'zset') and call('ZSCORE', P .. K.events_cron_next, subject.name)
+  local value = shared(K.events_cron, 'hash') and call('HGET', P .. K.events_cron, subject.name)
+  local job = value and M.cron.parse(value)
+  if value and not job then
+    find('layout', K.events_cron, ' has a value that is no cron job: set or remove it')
+  elseif tick and not value then
+    find('I9', 'has a next tick, but ', K.events_cron, ' has no such job: workers will remove it')
+  elseif tick and job.is_paused then
+    find('I9', 'is paused, but has a next tick: it is tried in vain each minute; resume or remove it')
+  elseif job and not tick and not job.is_paused then
+    find('I9', 'has no next tick in ', K.events_cron_next, ': it will never fire; pause it and resume it')
+  end
+end
+
 -- Checks that every field of event.rules but `next` is a rule, and that `next` is the time at which
 -- the first of them is to be woken.
 local function check_rules()
@@ -349,7 +365,8 @@ local function check_shared()
   end
 end
 
-local look = {object = check_object, worker = check_worker, name = check_name, schedule = check_schedule, shared = check_shared}
+local look = {object = check_object, worker = check_worker, name = check_name, schedule = check_schedule, cron = check_cron,
+  shared = check_shared}
 for at, subject in ipairs(subjects) do
   position = at
   look[subject.kind](subject)

@@ -8,12 +8,12 @@
 --           OBJ:events.scheduled (hash, read and write)
 --           OBJ:events, objects.with.events (lists, written)
 --           events.scheduled.lateness (hash, written); event.workers.watched (zset, read)
---           events.scheduled.wake (zset, read and deleted)
+--           events.scheduled.wake (zset, read and deleted); events.cron.next (zset, read)
 -- Arguments prefix
 --           schedules (1 to 256)
 --           bytes of events (1 and more); the last event may exceed them
 -- Replies   {'promoted', events, ms to the next due time (-1: none), markers, watched worker names,
---           schedules with something wrong, {member, why, …}}
+--           ms to the next cron job (-1: none), schedules with something wrong, {member, why, …}}
 --             why  what was wrong with a schedule; at most 16 of these. `wrong KEY`: the key has a
 --                  wrong type, and the schedule is due again after a minute. `absent`: the hash has
 --                  no event for the entry. `name`: the entry names no object of this namespace.
@@ -138,7 +138,14 @@ if failed then
   local why = type(failed) == 'table' and failed.err or failed
   return redis.error_reply(string.match(why, '^%u+ ') and why or 'ERR ' .. why)
 end
-local first = call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')
-local next_ms = first[2] and tonumber(first[2]) or math.huge
-next_ms = next_ms == math.huge and -1 or math.max(math.ceil(next_ms - now_ms), 0)
-return { 'promoted', promoted, next_ms, markers + #marks, names, wrong_count, wrong }
+
+-- Returns the ms to the first score of a sorted set; -1 if there is none.
+local function ms_to_first(first)
+  local score = first[2] and tonumber(first[2]) or math.huge
+  return score == math.huge and -1 or math.max(math.ceil(score - now_ms), 0)
+end
+
+local next_ms = ms_to_first(call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES'))
+-- Schedules do not depend on cron jobs: `check` reports a key of a wrong type.
+local next_cron_ms = ms_to_first(try('ZRANGE', P .. K.events_cron_next, '0', '0', 'WITHSCORES'))
+return { 'promoted', promoted, next_ms, markers + #marks, names, next_cron_ms, wrong_count, wrong }

@@ -204,6 +204,14 @@ keys! {
         zset Work events_scheduled_wake = "events.scheduled.wake",
         /// Hash: the number of promoted events by lateness. A field is the upper bound in ms.
         hash Work events_scheduled_lateness = "events.scheduled.lateness",
+        /// Hash: the cron jobs, by name.
+        hash Work events_cron = "events.cron",
+        /// Sorted set: the names of the cron jobs that are not paused, by the time of the next tick
+        /// in ms.
+        zset Work events_cron_next = "events.cron.next",
+        /// Hash: cron job to the time up to which its ticks are handled, and the time of its last
+        /// run, in ms.
+        hash Work events_cron_last = "events.cron.last",
         /// Hash: pauses and blocks.
         hash Work event_rules = "event.rules",
         /// Stream: finalized events. With the log off: only events completed with errors, about the

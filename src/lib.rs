@@ -44,6 +44,7 @@
 //! - [`escape`]: escapes names and errors for people
 //! - [`event`]: object names, payloads, envelopes
 //! - [`keys`]: every Redis key
+//! - `cron`: the schedules of cron jobs (feature `worker`)
 //! - [`consume`]: envelopes and the receiver's rule, for consumers
 //! - `connection` (hidden): connections to Redis, URLs, errors of Redis as text
 //! - [`emit`]: sends events to Redis, for any number of frontends
@@ -63,6 +64,8 @@ pub mod connection;
 pub mod consume;
 #[cfg(feature = "worker")]
 pub mod control;
+#[cfg(feature = "worker")]
+pub mod cron;
 pub mod emit;
 pub mod escape;
 pub mod event;

@@ -1,4 +1,4 @@
-//! Promotion: a million schedules that are due at once, and large events.
+//! Promotion: a million schedules that are due at once, and large events. Cron jobs.
 
 use seriatim::control;
 use seriatim::wire::{self, PROMOTED_MAX};
@@ -33,6 +33,27 @@ async fn promote_all(world: &mut World) {
     }
 }
 
+/// Stores cron jobs that are due, with events of this size.
+async fn set_jobs(world: &mut World, count: usize, bytes: usize) {
+    for n in 0..count {
+        let (name, object, plan) =
+            (format!("job {n}"), format!("work:{n}"), r#"{"schedule":"@every 1h","zone":"UTC","missed":"all"}"#);
+        let value = format!("1 0 5 {} {} {object}{plan}", object.len(), plan.len()) + &event(bytes);
+        world.cmd(redis::cmd("HSET").arg(world.keys.events_cron()).arg(&name).arg(value)).await;
+        world.cmd(redis::cmd("HSET").arg(world.keys.events_cron_last()).arg(&name).arg("5 0")).await;
+        world.cmd(redis::cmd("ZADD").arg(world.keys.events_cron_next()).arg(n + 1).arg(name)).await;
+    }
+}
+
+/// Reads the jobs that are due, and queues the event of each this often.
+async fn fire(world: &mut World, events: usize) {
+    let due = wire::cron(&mut world.conn, &world.keys, &[]).await.expect("a reply").due;
+    let ticks = |job| wire::Ticks { job, handled_ms: 6, next_ms: None, events: Some(events) };
+    let ticks: Vec<_> = due.into_iter().map(ticks).collect();
+    let fired = wire::cron(&mut world.conn, &world.keys, &ticks).await.expect("a reply");
+    assert_eq!(fired.events, (ticks.len() * events) as u64);
+}
+
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         case("promote", "1,000,000 schedules of 100,000 objects, all due", |world, _| {
@@ -62,6 +83,45 @@ pub(crate) fn cases() -> Vec<Case> {
                 world.cmd(redis::cmd("SET").arg(world.keys.events("work:0")).arg("x")).await;
                 world.begin().await;
                 promote_all(world).await;
+            })
+        }),
+        case("cron", "10,000 jobs due, 16 fire", |world, _| {
+            Box::pin(async move {
+                set_jobs(world, 10_000, 1000).await;
+                world.begin().await;
+                fire(world, 1).await;
+            })
+        }),
+        case("cron", "1,000 ticks of one job, events of 1 KiB", |world, _| {
+            Box::pin(async move {
+                set_jobs(world, 1, 1024).await;
+                world.begin().await;
+                fire(world, 1000).await;
+            })
+        }),
+        case("cron", "jobs with events of 1 MiB", |world, _| {
+            Box::pin(async move {
+                set_jobs(world, 32, MIB).await;
+                world.begin().await;
+                fire(world, 1).await;
+            })
+        }),
+        case("operator/crons", "a page of 10,000 jobs with events of 8 KiB", |world, _| {
+            Box::pin(async move {
+                set_jobs(world, 10_000, 8192).await;
+                world.begin().await;
+                support::control(&world.conn, &world.keys).crons(None, 100).await.expect("a page");
+            })
+        }),
+        case("operator/cron", "a job with an event of 1 MiB, 10,000 others", |world, _| {
+            Box::pin(async move {
+                set_jobs(world, 10_000, 100).await;
+                let control = support::control(&world.conn, &world.keys);
+                let schedule = seriatim::cron::CronSchedule::new("@hourly", None).expect("a schedule");
+                let event = seriatim::event::Json::new(event(MIB - 100));
+                let job = control::CronDraft::new("job 1", schedule, "work:1", event).now();
+                world.begin().await;
+                control.set_cron(control::By { who: "ada", why: "a test" }, job).await.expect("set");
             })
         }),
         case("inspect", "an object with 256 schedules of 1 MiB", |world, _| {

@@ -17,7 +17,7 @@
 -- Cost      about 3 commands per schedule; of `all` also 2 of O(log n). Of `object` at most 1 MiB of
 --           events are read, and one bucket of the hash more. HSCAN returns at most 128 schedules
 --           of an object with few
--- Uses: ids.text schedule.member schedule.parse schedule.scan time.now_ms
+-- Uses: ids.text names.is_foreign schedule.member schedule.parse schedule.scan time.now_ms
 local EVENT_BYTES_MAX = 8192
 local reply = { 'scheduled', M.ids.text(M.time.now_ms()), '' }
 
@@ -53,6 +53,8 @@ for i = 1, #page, 2 do
     break
   end
   local object, key = M.schedule.parse(page[i])
+  -- The keys of a name of another namespace are not read.
+  object = object and not M.names.is_foreign(object) and object
   tell(page[i], page[i + 1], object and P .. object .. K.events_scheduled_of, key)
 end
 return reply

@@ -24,7 +24,8 @@ pub struct Action {
     pub action_id: RowId,
     /// Time of the action, ms since the epoch.
     pub at_ms: u64,
-    /// `retry`, `drop`, `release`, `skip`, `pause`, `resume`, `block` or `unblock`.
+    /// `retry`, `drop`, `release`, `skip`, `pause`, `resume`, `block`, `unblock`, `cron-set`,
+    /// `cron-remove`, `cron-pause`, `cron-resume` or `cron-run`.
     pub action: String,
     /// Operator who did it.
     pub who: String,
@@ -38,6 +39,8 @@ pub struct Action {
     pub id: Option<u64>,
     /// Id of the dead letter that was retried or dropped, or that a skip created.
     pub dead_id: Option<RowId>,
+    /// Name of the cron job that was changed or run, [escaped](crate::escape::name).
+    pub cron: Option<String>,
     /// Error with which the event had failed.
     pub error: Option<String>,
     /// The dropped event, byte for byte. Only the first 8 KiB of a longer event.
@@ -60,6 +63,9 @@ impl Serialize for Action {
         }
         line.serialize_entry("id", &self.id)?;
         line.serialize_entry("dead_id", &self.dead_id)?;
+        if let Some(cron) = &self.cron {
+            line.serialize_entry("cron", cron)?;
+        }
         line.serialize_entry("error", &self.error)?;
         match &self.event {
             Some(event) => reply::serialize_event(&mut line, event)?,
@@ -120,6 +126,7 @@ fn action(action_id: String, fields: &[(String, Value)]) -> Action {
         object_escaped: None,
         id: None,
         dead_id: None,
+        cron: None,
         error: None,
         event: None,
         event_bytes: None,
@@ -135,6 +142,7 @@ fn action(action_id: String, fields: &[(String, Value)]) -> Action {
                 action.object = text.unwrap_or_default();
             }
             "id" => action.id = reply::number(value).filter(|id| *id > 0),
+            "cron" => action.cron = reply::bytes(value).map(|name| escape::name(&name).into_owned()),
             "dead_id" => action.dead_id = text.map(RowId::from),
             "error" => action.error = text.filter(|error| !error.is_empty()),
             "event" => action.event = reply::bytes(value),

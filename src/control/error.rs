@@ -1,6 +1,7 @@
 //! The error of an operation of a [`Control`](super::Control).
 
-use crate::event::NameError;
+use crate::cron::CronError;
+use crate::event::{EventError, NameError, ScheduleKeyError};
 use crate::wire::ScriptError;
 
 /// The reason why a look at the system, or an action of an operator, failed.
@@ -44,6 +45,18 @@ pub enum ControlError {
         "there are already {0} pauses and blocks: nothing was done; a prefix such as work:* is one rule for all of its objects"
     )]
     Rules(u64),
+    /// The cron schedule is invalid; nothing was done.
+    #[error(transparent)]
+    Cron(CronError),
+    /// The name of the cron job is invalid; nothing was done.
+    #[error("the name of the cron job is invalid: {0}")]
+    CronName(#[source] ScheduleKeyError),
+    /// The event of the cron job is invalid; nothing was done.
+    #[error(transparent)]
+    Event(EventError),
+    /// The maximum number of cron jobs is reached; nothing was done.
+    #[error("there are already {0} cron jobs: nothing was done; remove some, or let one job's handler emit several events")]
+    CronJobs(u64),
     /// The given text is neither an id of a dead letter nor a cursor of their list.
     #[error("{0:?} is not an id of a dead letter; `seriatim dead list` shows the ids, e.g. 1767225600000-0")]
     DeadId(String),

@@ -24,6 +24,9 @@ use crate::keys::{Keys, NamespaceError};
 /// - Pauses and blocks: [`rules`](Self::rules), [`set_rule`](Self::set_rule),
 ///   [`lift_rule`](Self::lift_rule)
 /// - Schedules: [`schedules`](Self::schedules), [`schedules_of`](Self::schedules_of)
+/// - Cron jobs: [`crons`](Self::crons), [`set_cron`](Self::set_cron),
+///   [`remove_cron`](Self::remove_cron), [`pause_cron`](Self::pause_cron),
+///   [`resume_cron`](Self::resume_cron), [`run_cron`](Self::run_cron)
 /// - Others: [`actions`](Self::actions), [`forget`](Self::forget)
 ///
 /// # Pages

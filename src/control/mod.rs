@@ -15,6 +15,7 @@
 //!   event
 //! - [`rules`](mod@rules): pauses and blocks: set, lifted, listed
 //! - [`schedules`]: events that are queued when they are due
+//! - [`cron`]: events that are queued again and again
 //! - [`actions`](mod@actions): records of the actions of operators
 //! - [`log`](mod@log): the log of events, in the order of finalizing
 //! - [`forget`](mod@forget): deletes the last ids of idle objects
@@ -23,8 +24,8 @@
 //! - `names`, `scan` and `reply` (private): walks over the registered names and the key space, and
 //!   parsers of replies
 //!
-//! Only these operations write to Redis: retry, drop, release, skip, forget, and setting or lifting
-//! rules. They need the rights in `docs/protocol.md`. Each but forgetting is one atomic script, and
+//! Only these operations write to Redis: retry, drop, release, skip, forget, setting or lifting rules,
+//! and changing or running cron jobs. They need the rights in `docs/protocol.md`. Each but forgetting is one atomic script, and
 //! is recorded with the operator's name and reason.
 //!
 //! Every operation works in bounded steps and bounded memory, so it never delays the workers for
@@ -34,6 +35,7 @@
 pub mod actions;
 pub mod check;
 mod connection;
+pub mod cron;
 pub mod dead;
 pub mod depth;
 pub mod doctor;
@@ -55,6 +57,7 @@ pub mod stats;
 
 pub use self::actions::{Action, ActionPage};
 pub use self::check::CheckReport;
+pub use self::cron::{CronDone, CronDraft, CronJob, CronPage};
 pub use self::dead::{DeadLetter, DeadPage, Settle, Settled};
 pub use self::depth::Depth;
 pub use self::doctor::{Finding, Verdict};

@@ -102,6 +102,20 @@ pub struct ScheduleStats {
     pub lateness: Vec<(Option<u64>, u64)>,
 }
 
+/// Counts of cron jobs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct CronStats {
+    /// All cron jobs.
+    pub total: u64,
+    /// Jobs that are not paused.
+    pub active: u64,
+    /// Jobs that are due now. They stay so only if no worker runs.
+    pub due: u64,
+    /// Time of the next tick of any job, ms since the epoch; none without jobs.
+    pub next_ms: Option<u64>,
+}
+
 /// The result of [`Control::stats`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -124,6 +138,8 @@ pub struct Stats {
     pub rules: RuleStats,
     /// Schedules.
     pub schedules: ScheduleStats,
+    /// Cron jobs.
+    pub cron: CronStats,
     /// Number of dead letters.
     pub dead_letters: u64,
     /// The last id given; 0 if none.
@@ -236,36 +252,48 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
 
 async fn schedules<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
     let (set, lateness) = (keys.events_scheduled(), keys.events_scheduled_lateness());
+    let (jobs, ticks) = (keys.events_cron(), keys.events_cron_next());
     let mut pipe = redis::pipe();
     pipe.cmd("ZCARD").arg(&set);
     pipe.cmd("ZCOUNT").arg(&set).arg("-inf").arg(stats.now_ms);
     pipe.cmd("ZRANGE").arg(&set).arg(0).arg(0).arg("WITHSCORES");
     pipe.cmd("HGETALL").arg(&lateness);
+    pipe.cmd("HLEN").arg(&jobs);
+    pipe.cmd("ZCARD").arg(&ticks);
+    pipe.cmd("ZCOUNT").arg(&ticks).arg("-inf").arg(stats.now_ms);
+    pipe.cmd("ZRANGE").arg(&ticks).arg(0).arg(0).arg("WITHSCORES");
     let answers = ask(conn, "the schedules", &mut pipe).await?;
-    let mut answers = answers.into_iter().zip([&set, &set, &set, &lateness]).map(|(answer, key)| match answer {
-        Ok(value) => Ok(value),
-        Err(error) if error.code() == Some("WRONGTYPE") => {
-            if !stats.unreadable.contains(key) {
-                stats.unreadable.push(key.clone());
+    let mut answers =
+        answers.into_iter().zip([&set, &set, &set, &lateness, &jobs, &ticks, &ticks, &ticks]).map(|(answer, key)| match answer {
+            Ok(value) => Ok(value),
+            Err(error) if error.code() == Some("WRONGTYPE") => {
+                if !stats.unreadable.contains(key) {
+                    stats.unreadable.push(key.clone());
+                }
+                Ok(Value::Nil)
             }
-            Ok(Value::Nil)
-        }
-        Err(error) => Err(ControlError::redis("the schedules")(error)),
-    });
+            Err(error) => Err(ControlError::redis("the schedules")(error)),
+        });
     let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
     let (total, due, first, by_bound) = (next()?, next()?, next()?, next()?);
     let texts =
         |value: Value| -> Vec<String> { reply::array(value).unwrap_or_default().iter().filter_map(reply::text).collect() };
-    let next_ms = texts(first).get(1).and_then(|due| due.parse::<f64>().ok()).filter(|due| due.is_finite());
+    let time_of = |first: Value| {
+        let time = texts(first).get(1)?.parse::<f64>().ok().filter(|due| due.is_finite())?;
+        Some(time.max(0.0) as u64)
+    };
     let mut lateness: Vec<(Option<u64>, u64)> =
         texts(by_bound).chunks_exact(2).map(|pair| (pair[0].parse().ok(), pair[1].parse().unwrap_or(0))).collect();
     lateness.sort_by_key(|(bound, _)| bound.unwrap_or(u64::MAX));
     stats.schedules = ScheduleStats {
         total: reply::number(&total).unwrap_or(0),
         due: reply::number(&due).unwrap_or(0),
-        next_ms: next_ms.map(|due| due.max(0.0) as u64),
+        next_ms: time_of(first),
         lateness,
     };
+    let count = |value: Value| reply::number(&value).unwrap_or(0);
+    let (total, active, due) = (count(next()?), count(next()?), count(next()?));
+    stats.cron = CronStats { total, active, due, next_ms: time_of(next()?) };
     Ok(())
 }
 

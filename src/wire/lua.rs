@@ -76,7 +76,7 @@ macro_rules! manifest {
 
 manifest! {
     modules {
-        "lib/": clock emits fence hold ids jump lease names page registry rights rules schedule slots suspects tag text time worker;
+        "lib/": clock cron emits fence hold ids jump lease names page registry rights rules schedule slots suspects tag text time worker;
         "advance/": again aside batch errors finish held log markers pauses popped results room state turns;
         "operator/": actions;
     }
@@ -90,6 +90,7 @@ manifest! {
         DETACH: ALLOW_OOM "detach" [fence hold ids lease names registry slots tag time worker];
         ADOPT: ALLOW_OOM "adopt" [clock hold ids lease names registry rules slots tag time worker];
         PROMOTE: ALLOW_OOM "promote" [names schedule time];
+        CRON: ALLOW_OOM "cron" [cron ids names time];
         CONNECT: ALLOW_OOM "connect" [ids jump rights time];
         DOCTOR: NO_WRITES "doctor" [rights];
         HANDLED: ALLOW_OOM "handled" [emits fence ids lease registry tag worker];
@@ -101,15 +102,17 @@ manifest! {
         RELEASE_MANY: ALLOW_OOM "operator/release_many" [actions ids rights tag text time];
         SKIP: ALLOW_OOM "operator/skip" [actions emits ids rights tag text];
         RULE: ALLOW_OOM "operator/rule" [actions ids rights rules text time];
+        CRON_SET: ALLOW_OOM "operator/cron" [actions cron ids rights text time];
     }
     other {
         FORGET: ALLOW_OOM "forget" [emits ids];
-        CHECK: NO_WRITES "check" [ids lease names registry rules schedule tag worker];
+        CHECK: NO_WRITES "check" [cron ids lease names registry rules schedule tag worker];
         INSPECT: NO_WRITES "inspect" [emits ids rules schedule time worker];
         TAKEN: NO_WRITES "taken" [worker];
         HELD: NO_WRITES "operator/held" [ids time];
         PAUSED: NO_WRITES "operator/paused" [ids rules time];
-        SCHEDULED: NO_WRITES "operator/scheduled" [ids schedule time];
+        SCHEDULED: NO_WRITES "operator/scheduled" [ids names schedule time];
+        CRONS: NO_WRITES "operator/crons" [ids schedule time];
         LOG: NO_WRITES "operator/log" [page];
         ENDED: NO_WRITES "operator/ended" [page];
         POSITION: DENY_OOM "projection/position" [lease];
@@ -354,7 +357,7 @@ mod tests {
         let asking: Vec<_> =
             SCRIPTS.iter().filter(|source| source.modules.contains(&"rights")).map(|source| source.group).collect();
         // The first script of a connection, the doctor, and each script of operators that writes.
-        assert_eq!(asking, ["worker", "worker", "operator", "operator", "operator", "operator", "operator"]);
+        assert_eq!(asking, ["worker", "worker", "operator", "operator", "operator", "operator", "operator", "operator"]);
     }
 
     /// Returns the first line of a file, without the file's name.

@@ -6,7 +6,7 @@
 //! call, the step has happened or has not. The header of each script describes both cases.
 //!
 //! - `lua`: the text of every script
-//! - `advance`, `attach`, `renew`, `detach`, `adopt`, `promote`, `connect`, `doctor`, `handled`, `forget`,
+//! - `advance`, `attach`, `renew`, `detach`, `adopt`, `promote`, `cron`, `connect`, `doctor`, `handled`, `forget`,
 //!   `position`: one script each, with its arguments and its reply
 //! - [`operator`]: the scripts of operators, one file each
 //! - [`values`]: the values that Redis stores as one text, one file each
@@ -18,6 +18,7 @@ mod adopt;
 mod advance;
 mod attach;
 mod connect;
+mod cron;
 mod detach;
 mod doctor;
 mod error;
@@ -38,6 +39,7 @@ pub(crate) use advance::pop_and_advance;
 pub use advance::{Advance, Advanced, BatchReply, BatchResult, Bounds, ClaimFirst, EventLog, Report, advance};
 pub use attach::{Attach, Attached, attach};
 pub use connect::{Connected, Seen, connect};
+pub use cron::{DueJob, Fired, JOBS_MAX as CRON_JOBS_MAX, Ticks, cron};
 pub use detach::{Detached, detach};
 pub use doctor::missing_right;
 pub use error::ScriptError;
@@ -48,4 +50,4 @@ pub(crate) use lua::{CHECK, ENDED, INSPECT, LOG, TAKEN};
 pub use promote::{EVENTS_MAX as PROMOTED_MAX, Promoted, promote};
 pub use renew::{Renewed, renew};
 pub use suspects::Suspects;
-pub use values::{Emits, Tag, TagError};
+pub use values::{CronPlan, Emits, Tag, TagError};

@@ -23,6 +23,8 @@ pub struct Promoted {
     pub markers: u64,
     /// The number of worker names that are watched, about the number of living processes.
     pub names: u64,
+    /// The time until the next cron job is due; `None` if none will be.
+    pub next_cron: Option<Duration>,
     /// The number of schedules that could not be pushed.
     pub wrong_count: u64,
     /// Up to 16 of them, each with the reason: members of `events.scheduled`.
@@ -49,10 +51,11 @@ pub async fn promote(
     let (events, next) = (reply.count()?, reply.int()?);
     let next_due = u64::try_from(next).ok().map(Duration::from_millis);
     let (markers, names) = (reply.count()?, reply.count()?);
+    let next_cron = u64::try_from(reply.int()?).ok().map(Duration::from_millis);
     let wrong_count = reply.count()?;
     let (mut told, mut wrong) = (reply.array()?, Vec::new());
     while told.len() > 0 {
         wrong.push((told.bytes()?, told.lossy()?));
     }
-    Ok(Promoted { events, next_due, markers, names, wrong_count, wrong })
+    Ok(Promoted { events, next_due, markers, names, next_cron, wrong_count, wrong })
 }

@@ -15,6 +15,7 @@
 //! - `wait`: blocks on the markers while the process is idle
 //! - `retry`: the retry policies
 //! - `promote`: queues scheduled events when they are due
+//! - `cron`: fires cron jobs
 //! - `recover`: takes over the objects of dead processes
 //! - `outage`: whether Redis is away, and the log lines about it
 //! - `connect`: connections, each checked before its first use
@@ -28,6 +29,7 @@ mod by_hand;
 mod caller;
 mod config;
 mod connect;
+mod cron;
 mod deliver;
 mod error;
 mod growing_wait;

@@ -1,4 +1,4 @@
-//! Promotes schedules: pushes their events when they are due.
+//! Promotes schedules: pushes their events when they are due. Fires cron jobs beside that.
 //!
 //! Every process can promote, at any time, in bounded steps of one script. What matters is the number
 //! of useless calls when there are many processes:
@@ -21,6 +21,7 @@ use tracing::{debug, warn};
 
 use super::config::WorkerConfig;
 use super::connect::{Connection, Redis, give_up, is_lasting};
+use super::cron;
 use super::growing_wait::{GrowingWait, jitter};
 use super::lease::failed;
 use crate::connection::PatientConnection;
@@ -110,21 +111,54 @@ impl Promoter {
         loop {
             let Some((promoted, took)) = self.step().await else { continue };
             promotes |= promoted.events > 0;
+            let mut next_cron = promoted.next_cron;
+            if next_cron == Some(Duration::ZERO) {
+                let (events, next) = self.fire().await;
+                promotes |= events > 0;
+                next_cron = next;
+                if next == Some(Duration::ZERO) {
+                    sleep(pause(&promoted, took)).await;
+                    continue;
+                }
+            }
             if promoted.next_due == Some(Duration::ZERO) {
                 sleep(pause(&promoted, took)).await;
                 continue;
             }
             // The script rounds times up to ms. A timer may be early by less than that.
-            let at = promoted.next_due.map(|due| Instant::now() + due + Duration::from_millis(1));
+            let next_due = promoted.next_due.into_iter().chain(next_cron).min();
+            let at = next_due.map(|due| Instant::now() + due + Duration::from_millis(1));
             // With few processes each of them may keep its timer after a call that found nothing:
             // perhaps the schedule was moved or cancelled, and nobody else has a timer.
             let keeps = cause == Cause::Look || promoted.names <= FEW_NAMES;
-            let is_near = keeps && promoted.next_due.is_some_and(|due| due <= LOOK_AHEAD);
+            let is_near = keeps && next_due.is_some_and(|due| due <= LOOK_AHEAD);
             let had_timer = cause == Cause::Look && self.timer.is_some();
             self.timer = at.filter(|_| promotes || is_near || had_timer);
             let look = LOOK_PER_NAME.saturating_mul(u32::try_from(promoted.names).unwrap_or(u32::MAX)).clamp(LOOK_MIN, LOOK_MAX);
             self.look_at = Instant::now() + jitter(look);
             return;
+        }
+    }
+
+    /// Fires cron jobs. Returns the number of events queued, and the time until the next job is due.
+    /// After a failure that is the time of another attempt.
+    async fn fire(&mut self) -> (u64, Option<Duration>) {
+        let Some(mut conn) = self.conn.take() else { return (0, Some(LOOK_MIN)) };
+        match cron::fire(&mut conn, &self.config.keys).await {
+            Ok(fired) => {
+                self.conn = Some(conn);
+                fired
+            }
+            Err(error) => {
+                let made_at = conn.made_at();
+                give_up(conn);
+                if is_lasting(&error) || error.is_wrong_type() {
+                    warn!(%error, "cron: jobs cannot fire");
+                } else {
+                    failed(&self.redis, &self.config, made_at, error).await;
+                }
+                (0, Some(LOOK_MIN))
+            }
         }
     }
 

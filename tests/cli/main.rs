@@ -8,6 +8,7 @@ mod support;
 
 mod bench;
 mod control;
+mod cron;
 mod defaults;
 mod emit;
 mod examples;

@@ -15,7 +15,7 @@ fn run(redis: &Redis, args: &[&str]) -> Output {
 
 /// Runs a command that succeeds. Returns its output.
 #[track_caller]
-fn done(redis: &Redis, args: &[&str]) -> String {
+pub(crate) fn done(redis: &Redis, args: &[&str]) -> String {
     let output = run(redis, args);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(0), "{args:?}: {error}");
@@ -24,7 +24,7 @@ fn done(redis: &Redis, args: &[&str]) -> String {
 
 /// Runs a command that fails with exit code 2. Returns its message.
 #[track_caller]
-fn refused(redis: &Redis, args: &[&str]) -> String {
+pub(crate) fn refused(redis: &Redis, args: &[&str]) -> String {
     let output = run(redis, args);
     assert_eq!(output.status.code(), Some(2), "{args:?}");
     String::from_utf8(output.stderr).expect("text")

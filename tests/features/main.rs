@@ -11,6 +11,7 @@ mod support;
 
 mod check;
 mod claims;
+mod cron;
 mod dead;
 mod forget;
 mod gate;

@@ -179,6 +179,29 @@ async fn a_schedule_has_an_event_and_a_due_time() {
 }
 
 #[tokio::test]
+async fn a_cron_job_that_is_not_paused_has_a_next_tick() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    state.clean().await;
+    let (jobs, ticks) = (state.keys.events_cron(), state.keys.events_cron_next());
+    state.run("HSET", &[&jobs, "good", "1 0 5 3 2 x:1{}1", "paused", "1 1 5 3 2 x:1{}1"]).await;
+    state.run("ZADD", &[&ticks, "inf", "good"]).await;
+    assert_eq!(told(&mut state).await, Vec::<String>::new());
+    state.run("ZREM", &[&ticks, "good"]).await;
+    state.run("ZADD", &[&ticks, "7", "paused", "8", "gone"]).await;
+    state.run("HSET", &[&jobs, "odd", "odd"]).await;
+    let mut found = told(&mut state).await;
+    found.sort();
+    let expected = [
+        "I9 cron job gone: has a next tick, but events.cron has no such job: workers will remove it",
+        "I9 cron job good: has no next tick in events.cron.next: it will never fire; pause it and resume it",
+        "I9 cron job paused: is paused, but has a next tick: it is tried in vain each minute; resume or remove it",
+        "layout cron job odd: events.cron has a value that is no cron job: set or remove it",
+    ];
+    assert_eq!(found, expected);
+}
+
+#[tokio::test]
 async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
     const NO_VALUE: &str = "layout name b: its value in event.workers is not slots, token and time";
     each(&[

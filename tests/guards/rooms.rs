@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 /// The rooms, the lowest first. A room imports only from rooms before it.
-const ROOMS: [&str; 15] = [
+const ROOMS: [&str; 16] = [
     "escape",
     "event",
     "keys",
+    "cron",
     "consume",
     "connection",
     "failpoints",

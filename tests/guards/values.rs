@@ -1,6 +1,6 @@
 //! Values that Redis stores as one text: Rust and Lua parse and format them alike.
 
-use seriatim::wire::values::{Emits, HeldId, Holder, Lease, Registration, RuleValue};
+use seriatim::wire::values::{CronLast, CronValue, Emits, HeldId, Holder, Lease, Registration, RuleValue};
 use seriatim::wire::{Attached, Tag};
 
 use crate::support::Redis;
@@ -120,4 +120,36 @@ async fn emits() {
     let value = emits.value(3);
     let expected = Emits::read(&value).expect("emits").1;
     assert_eq!(list, expected.iter().flat_map(|(object, event)| [object.to_vec(), event.to_vec()]).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_cron_job_and_its_last_run() {
+    let redis = Redis::start();
+    for text in ["a-1 0 5 3 2 o:1{}[1] 2", "x 1 0 0 0 ", "y 0 1700000000000 4 2 a bc{}\"é\""] {
+        let (id, paused, since, object, plan, event, again): (String, u8, u64, String, String, String, String) = lua!(
+            redis,
+            ["cron"],
+            "local job = M.cron.parse(ARGV[1])\nreturn { job.id, job.is_paused and 1 or 0, job.since, job.object, job.plan, job.event, \
+             M.cron.text(job) }",
+            text
+        );
+        let value = CronValue {
+            id,
+            is_paused: paused == 1,
+            since_ms: since,
+            object: object.into(),
+            plan: plan.into(),
+            event: event.into(),
+        };
+        assert_eq!((CronValue::read(text.as_bytes()), &again[..]), (Some(value.clone()), text));
+        assert_eq!(value.text(), text.as_bytes());
+    }
+    for text in ["", "a 2 5 0 0 ", "a 0 5 3 0 ob", "a 0 x 0 0 ", " 0 5 0 0 "] {
+        let read: bool = lua!(redis, ["cron"], "return M.cron.parse(ARGV[1]) and 1 or 0", text);
+        assert_eq!((read, CronValue::read(text.as_bytes())), (false, None), "{text:?}");
+    }
+    for (text, handled_ms, fired_ms) in [("7 5", 7, 5), ("7", 0, 0), ("", 0, 0)] {
+        let read: (u64, u64) = lua!(redis, ["cron"], "return { M.cron.last_of(ARGV[1]) }", text);
+        assert_eq!((read, CronLast::read(text)), ((handled_ms, fired_ms), CronLast { handled_ms, fired_ms }));
+    }
 }

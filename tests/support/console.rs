@@ -162,6 +162,7 @@ impl Console {
             key.ends_with(":last.event.id")
                 || key.ends_with(":lease")
                 || key.starts_with("event.workers")
+                || key.starts_with("events.cron")
                 || ["next.event.id", "seriatim.meta", "events.dead", "events.scheduled.lateness", "event.log", "operator.actions"]
                     .contains(&key.as_str())
         };

@@ -107,6 +107,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
                 "I5" => Invariant::I5,
                 "I6" => Invariant::I6,
                 "I8" => Invariant::I8,
+                "I9" => Invariant::I9,
                 "layout" => Invariant::Layout,
                 "foreign" => {
                     self.report.looked_at.foreign += 1;

@@ -24,7 +24,9 @@ pub enum Invariant {
     I7,
     /// Every schedule has one event and one due time.
     I8,
-    /// Not one of the eight: a key has another type or form than in `docs/protocol.md`.
+    /// Every cron job that is not paused has one next tick.
+    I9,
+    /// Not one of the nine: a key has another type or form than in `docs/protocol.md`.
     #[serde(rename = "layout")]
     Layout,
 }
@@ -51,6 +53,8 @@ pub enum Subject {
     Name(String),
     /// A schedule, by its member of `events.scheduled`, escaped: the object, `\n` and the key.
     Schedule(String),
+    /// A cron job, by its escaped name.
+    Cron(String),
     /// A key shared by all workers.
     Shared,
 }
@@ -62,6 +66,7 @@ impl fmt::Display for Subject {
             Self::Worker(id) => write!(f, "worker {id}"),
             Self::Name(name) => write!(f, "name {name}"),
             Self::Schedule(member) => write!(f, "schedule {member}"),
+            Self::Cron(name) => write!(f, "cron job {name}"),
             Self::Shared => f.write_str("shared key"),
         }
     }
@@ -96,6 +101,8 @@ pub struct LookedAt {
     pub objects_delivered: u64,
     /// Members of `events.scheduled`.
     pub schedules: u64,
+    /// Cron jobs.
+    pub cron_jobs: u64,
     /// Markers.
     pub markers: u64,
     /// Worker processes in `event.workers`.

@@ -15,6 +15,7 @@ pub(super) enum Kind {
     Worker,
     Name,
     Schedule,
+    Cron,
     Shared,
 }
 
@@ -25,6 +26,7 @@ impl Kind {
             Self::Worker => "worker",
             Self::Name => "name",
             Self::Schedule => "schedule",
+            Self::Cron => "cron",
             Self::Shared => "shared",
         }
     }
@@ -36,6 +38,7 @@ impl Kind {
             Self::Worker => Subject::Worker(name),
             Self::Name => Subject::Name(name),
             Self::Schedule => Subject::Schedule(name),
+            Self::Cron => Subject::Cron(name),
             Self::Shared => Subject::Shared,
         }
     }

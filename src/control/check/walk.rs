@@ -11,6 +11,7 @@ use super::script::Kind;
 use super::state::{Name, SEEN_MAX, Walk};
 use crate::event::NameError;
 use crate::keys;
+use crate::wire::operator;
 
 /// Number of subjects per call of the script. Each blocks Redis for about 10 microseconds.
 const SUBJECTS_PER_CALL: usize = 32;
@@ -29,6 +30,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
         self.set(self.keys.objects_held(), Kind::Object).await?;
         self.set(self.keys.objects_paused(), Kind::Object).await?;
         self.set(self.keys.events_scheduled(), Kind::Schedule).await?;
+        self.cron_jobs().await?;
+        self.set(self.keys.events_cron_next(), Kind::Cron).await?;
         self.flush().await?;
         self.settle().await?;
         Ok(self.report)
@@ -139,6 +142,25 @@ impl<C: ConnectionLike> Walk<'_, C> {
         }
     }
 
+    async fn cron_jobs(&mut self) -> Result<(), ControlError> {
+        let mut cursor = 0;
+        loop {
+            let page = operator::crons(self.conn, self.keys, operator::Which::All(cursor, SUBJECTS_PER_CALL)).await;
+            let (_, next, jobs) = match page {
+                Err(error) if error.is_wrong_type() => return Ok(()),
+                page => page?,
+            };
+            for job in jobs {
+                self.report.looked_at.cron_jobs += 1;
+                self.look_at(Kind::Cron, job.name).await?;
+            }
+            cursor = next;
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    }
+
     fn count(&mut self, kind: &str) {
         let looked_at = &mut self.report.looked_at;
         looked_at.keys += 1;
@@ -186,6 +208,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
             for member in page.chunks(2) {
                 match kind {
                     Kind::Schedule => self.report.looked_at.schedules += 1,
+                    Kind::Cron => {}
                     _ => self.report.looked_at.objects_held += 1,
                 }
                 self.look_at(kind, member[0].clone()).await?;

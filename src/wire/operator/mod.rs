@@ -1,7 +1,8 @@
 //! The calls of operators. They retry or drop dead letters, list and release held objects, skip
-//! first events, set or lift rules, and list schedules. Each call may be repeated.
+//! first events, set or lift rules, list schedules, and change cron jobs. Each call may be repeated.
 
 mod action;
+mod cron;
 mod dead;
 mod held;
 mod paused;
@@ -12,6 +13,7 @@ mod scheduled;
 mod skip;
 
 pub use action::By;
+pub use cron::{CronDone, CronReply, CronStep, Which, cron, crons};
 pub use dead::{DEAD_PER_CALL_MAX, Settle, Settled, dead};
 pub use held::{HeldReply, held};
 pub use paused::{PausedReply, paused};

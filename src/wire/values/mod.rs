@@ -9,9 +9,12 @@
 //! | lease, `event.worker:NAME:lease` | [`Lease`], with a [`Holder`] | `lib/lease.lua` |
 //! | registration, a value of `event.workers` | [`Registration`] | `lib/registry.lua` |
 //! | pause or block, a value of `event.rules` | [`RuleValue`] | `lib/rules.lua` |
+//! | cron job, a value of `events.cron` | [`CronValue`] | `lib/cron.lua` |
+//! | last run of a cron job, a value of `events.cron.last` | [`CronLast`] | `lib/cron.lua` |
 //! | emits of a handler, a field of `OBJ:event.handled` | [`Emits`] | `lib/emits.lua` |
 //! | position of a projection, a value of `event.projections` | [`Position`] | none |
 
+mod cron;
 mod emits;
 mod held_id;
 mod lease;
@@ -21,6 +24,7 @@ mod registration;
 mod rule;
 mod tag;
 
+pub use cron::{CronLast, CronPlan, CronValue};
 pub use emits::Emits;
 pub use held_id::{HeldId, HeldIdError};
 pub(crate) use lease::host_name;

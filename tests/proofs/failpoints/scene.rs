@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use seriatim::keys::Keys;
 use seriatim::verify::Judge;
+use seriatim::wire::values::CronValue;
 
 use super::child::{FAILED, FINISHED};
 use super::fault::Fault;
@@ -130,6 +131,7 @@ impl<'a> Scene<'a> {
         for event in ["1", "2", "3"] {
             self.schedule("due", event).await;
         }
+        self.set_cron("ticks").await;
         let mut first = self.start_first();
         self.until_quiet(&mut first).await?;
         self.emit("plain", "8").await;
@@ -158,6 +160,28 @@ impl<'a> Scene<'a> {
         let (hash, set) = (self.console.keys.events_scheduled_of(object), self.console.keys.events_scheduled());
         self.console.run::<()>(&["HSET", &hash, number, &event]).await;
         self.console.run::<()>(&["ZADD", &set, number, &format!("{object}\n{number}")]).await;
+        self.emitted.entry(object).or_default().push(event);
+    }
+
+    /// Sets a cron job with one tick, an hour ago.
+    async fn set_cron(&mut self, object: &'static str) {
+        let event = format!("{:?}", format!("{object} 1"));
+        let (seconds, _): (u64, u64) = self.console.run(&["TIME"]).await;
+        let since_ms = (seconds - 5400) * 1000;
+        let plan = r#"{"schedule":"@every 1h","zone":"UTC","missed":"all"}"#;
+        let value = CronValue {
+            id: "1".to_owned(),
+            is_paused: false,
+            since_ms,
+            object: object.into(),
+            plan: plan.into(),
+            event: event.clone().into(),
+        };
+        let value = String::from_utf8(value.text()).expect("text");
+        let keys = self.console.keys.clone();
+        self.console.run::<()>(&["HSET", &keys.events_cron(), "job", &value]).await;
+        self.console.run::<()>(&["HSET", &keys.events_cron_last(), "job", &format!("{since_ms} 0")]).await;
+        self.console.run::<()>(&["ZADD", &keys.events_cron_next(), &(since_ms + 3_600_000).to_string(), "job"]).await;
         self.emitted.entry(object).or_default().push(event);
     }
 
@@ -317,6 +341,7 @@ impl<'a> Scene<'a> {
             key.ends_with(":last.event.id")
                 || key.ends_with(":lease")
                 || key.starts_with("event.workers")
+                || key.starts_with("events.cron")
                 || lasting.contains(&key.as_str())
         };
         rest.retain(|key| !lasts(key));

@@ -58,7 +58,8 @@ fn write(out: &mut String, action: &Action, now_ms: u64) -> anyhow::Result<()> {
     let object = named::shown(&action.object, action.object_escaped.as_deref());
     let id = action.id.map_or_else(String::new, |id| format!("  id {id}"));
     let dead_id = action.dead_id.as_ref().map_or_else(String::new, |dead_id| format!("  dead letter {dead_id}"));
-    writeln!(out, "{}  {object}{id}{dead_id}", shown::shortened(&action.action, 20))?;
+    let cron = action.cron.as_ref().map_or_else(String::new, |name| format!("  cron job {name}"));
+    writeln!(out, "{}  {object}{id}{dead_id}{cron}", shown::shortened(&action.action, 20))?;
     writeln!(out, "  by     {}, {ago} ago", shown::shortened(&action.who, 200))?;
     for (name, text) in [("why    ", Some(&action.why)), ("error  ", action.error.as_ref())] {
         if let Some(text) = text.filter(|text| !text.is_empty()) {

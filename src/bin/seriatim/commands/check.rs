@@ -61,6 +61,9 @@ fn lines(report: &CheckReport, warnings: &[String]) -> anyhow::Result<String> {
     if seen.schedules > 0 {
         writeln!(out, "          {} schedules", seen.schedules)?;
     }
+    if seen.cron_jobs > 0 {
+        writeln!(out, "          {} cron jobs", seen.cron_jobs)?;
+    }
     if seen.foreign > 0 {
         writeln!(out, "          {} keys of other programs, left alone; a --namespace keeps apart", seen.foreign)?;
     }

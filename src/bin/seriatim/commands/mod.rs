@@ -5,6 +5,7 @@
 
 pub(crate) mod actions;
 pub(crate) mod check;
+pub(crate) mod cron;
 pub(crate) mod dead;
 pub(crate) mod doctor;
 pub(crate) mod emit;
@@ -48,6 +49,7 @@ commands! {
     Worker(worker::Args) => worker::run;
     Emit(emit::Args) => emit::run;
     Schedule(schedule::Args) => schedule::run;
+    Cron(cron::Args) => cron::run;
     Verify(verify::Args) => verify::run;
     Check(check::Args) => check::run;
     Doctor(doctor::Args) => doctor::run;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
-use seriatim::control::stats::{NameStats, ScheduleStats};
+use seriatim::control::stats::{CronStats, NameStats, ScheduleStats};
 use seriatim::control::{Depth, Stats};
 
 use crate::console::exit::Exit;
@@ -91,6 +91,7 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
     writeln!(out, "paused        {} objects", stats.paused)?;
     writeln!(out, "rules         {} set, {} being lifted", stats.rules.in_force, stats.rules.lifting)?;
     schedules(&mut out, &stats.schedules, stats.now_ms)?;
+    cron(&mut out, &stats.cron, stats.now_ms)?;
     writeln!(out, "dead letters  {}", stats.dead_letters)?;
     writeln!(out, "last id       {}", stats.last_id)?;
     for projection in &stats.projections {
@@ -110,6 +111,19 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
         depths(&mut out, queues, top)?;
     }
     Ok(out)
+}
+
+fn cron(out: &mut String, cron: &CronStats, now_ms: u64) -> anyhow::Result<()> {
+    if cron.total == 0 {
+        return Ok(());
+    }
+    let next = match cron.next_ms.map(|due| due.saturating_sub(now_ms)) {
+        Some(left) if cron.due == 0 => format!(", the next in {}", shown::duration(left)),
+        _ => String::new(),
+    };
+    let paused = cron.total.saturating_sub(cron.active);
+    writeln!(out, "cron jobs     {}: {} due, {paused} paused{next}", cron.total, cron.due)?;
+    Ok(())
 }
 
 fn schedules(out: &mut String, schedules: &ScheduleStats, now_ms: u64) -> anyhow::Result<()> {

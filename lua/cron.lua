@@ -1,0 +1,104 @@
+-- cron: fires ticks of cron jobs, and returns the jobs that are due.
+--
+-- Purpose   The caller computes the ticks of the jobs that the call before has returned. This call
+--           queues the events of these ticks, each only if the job and the time up to which its
+--           ticks are handled are the same as before. So of many callers one fires. A repeated call
+--           changes nothing. A job that cannot fire is due again after a minute; its ticks are
+--           not lost.
+-- Keys      KEYS[1] events.cron.next (zset, read and write)
+--           events.cron (hash, read); events.cron.last (hash, read and write)
+--           OBJ:events, objects.with.events (lists, written)
+-- Arguments prefix
+--           jobs to return (1 to 64)
+--           then for each job to fire:
+--             name; id; the time up to which its ticks are handled, as the reply had it; the same
+--             after this call; its next tick (ms, or `inf`); how often its event is queued (0 to
+--             1,000), or `-1`: only postpone the job for a minute
+-- Replies   {'cron', ms since 1970, ms to the next due job (-1: none), jobs fired, events queued,
+--           {name, why, …}, job…}
+--             name, why  a job that could not fire: `wrong KEY`, the key has a wrong type; `name`,
+--                        its object belongs to another namespace; `value`, the job is invalid.
+--                        `absent`: the entry has no job, and is removed
+--             job        {name, id, since ms, plan, bytes of the event, handled ms}: a due job
+--           {'denied', command}
+-- Keeps     I1, I9
+-- Cost      about 5 commands; 7 per job to fire, 3 per job returned. Reads at most 1 MiB of jobs, and
+--           one more. The caller bounds the bytes of the events that are queued
+-- Uses: cron.last_of cron.last_text cron.parse cron.push cron.wrong_queue ids.text names.is_foreign
+-- Uses: time.now_ms
+local POSTPONE_MS, FIRST, EACH = 60000, 3, 6
+-- The bytes of jobs after which no further one is read.
+local BYTES_MAX = 1048576
+local jobs_key, last_key = P .. K.events_cron, P .. K.events_cron_last
+local now_ms = M.time.now_ms()
+
+-- Shared keys of a wrong type fail here, before anything is written.
+call('LLEN', P .. K.objects_with_events)
+call('ZCARD', KEYS[1])
+call('HLEN', jobs_key)
+call('HLEN', last_key)
+for _, command in ipairs(ARGV[FIRST] and { 'HSET', 'ZADD' } or {}) do
+  -- Without them a queued tick would be due again.
+  if not redis.acl_check_cmd(command, command == 'HSET' and last_key or KEYS[1], '1', 'm') then
+    return { 'denied', command }
+  end
+end
+local wrong, fired, queued = {}, 0, 0
+
+-- Postpones a job with something wrong.
+local function postpone(name, why)
+  call('ZADD', KEYS[1], 'XX', now_ms + POSTPONE_MS, name)
+  if why then
+    wrong[#wrong + 1], wrong[#wrong + 2] = name, why
+  end
+end
+
+-- Fires the ticks of one job.
+local function fire(name, id, handled, handled_after, next_tick, count)
+  local value = call('HGET', jobs_key, name)
+  local job = value and M.cron.parse(value)
+  local found, before = M.cron.last_of(call('HGET', last_key, name))
+  if not job or job.id ~= id or job.is_paused or found ~= handled then
+    return
+  elseif count < 0 then
+    return postpone(name)
+  end
+  local key = M.cron.wrong_queue(job.object)
+  if count > 0 and (key or M.names.is_foreign(job.object)) then
+    return postpone(name, key and 'wrong ' .. key or 'name')
+  end
+  -- The tick is handled first: if the push failed, a later one would queue it twice.
+  call('HSET', last_key, name, M.cron.last_text(handled_after, count > 0 and M.ids.text(now_ms) or before))
+  call('ZADD', KEYS[1], next_tick, name)
+  if count > 0 then
+    M.cron.push(job, count)
+    fired, queued = fired + 1, queued + count
+  end
+end
+
+for at = FIRST, #ARGV, EACH do
+  fire(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], tonumber(ARGV[at + 5]))
+end
+
+local jobs, bytes = {}, 0
+for _, name in ipairs(call('ZRANGE', KEYS[1], '-inf', now_ms, 'BYSCORE', 'LIMIT', '0', ARGV[2])) do
+  if bytes >= BYTES_MAX then
+    break
+  end
+  local value = call('HGET', jobs_key, name)
+  local job = value and M.cron.parse(value)
+  if not value then
+    call('ZREM', KEYS[1], name)
+    wrong[#wrong + 1], wrong[#wrong + 2] = name, 'absent'
+  elseif not job then
+    postpone(name, 'value')
+  else
+    bytes = bytes + #value
+    local handled = M.cron.last_of(call('HGET', last_key, name))
+    jobs[#jobs + 1] = { name, job.id, job.since, job.plan, #job.event, handled }
+  end
+end
+local first = call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')
+local next_ms = first[2] and tonumber(first[2]) or math.huge
+next_ms = next_ms == math.huge and -1 or math.max(math.ceil(next_ms - now_ms), 0)
+return { 'cron', M.ids.text(now_ms), next_ms, fired, queued, wrong, unpack(jobs) }

@@ -1,0 +1,108 @@
+-- cron: an operator sets, removes, pauses or resumes a cron job, or runs it now.
+--
+-- Purpose   set: a new job, or another schedule, object or event for the name. The same again changes
+--           nothing, so that a program may set its jobs at each start. A paused job stays paused.
+--           pause: the job has no ticks until `resume`; these are not made up for. run: queues the
+--           event once more, also of a paused job. Repeating a call but `run` changes nothing.
+-- Keys      KEYS[1] events.cron (hash, read and write)
+--           events.cron.next (zset), events.cron.last (hash): read and written
+--           OBJ:events, objects.with.events (lists), events.scheduled.wake (zset),
+--           operator.actions (stream): written
+-- Arguments prefix
+--           name of the operator (at most 1,000 bytes)
+--           reason for the action (at most 1,000 bytes, may be '')
+--           set | remove | pause | resume | run
+--           name of the job
+--           of set: id, object, plan, event, next tick (ms, or `inf`), run now 0|1, most jobs
+--           of resume: id of the paused job, a new id, next tick
+-- Replies   {'set', 'new' | 'replaced' | 'same'}; {'removed'}; {'paused'}; {'resumed'}; {'ran'}
+--           {'not_set'}
+--           {'changed'}: of resume, the job has another id, or is not paused
+--           {'invalid'}: the stored job is invalid; it can be set and removed
+--           {'too_many', number of jobs}
+--           {'denied', command}
+--           {'wrong_type', key, its type}
+-- Keeps     I1, I9
+-- Cost      about 25 commands; the job is read and written
+-- Uses: actions.note actions.refused cron.last_of cron.last_text cron.parse cron.push cron.text
+-- Uses: cron.wrong_queue ids.text time.now_ms
+local step, name = ARGV[4], ARGV[5]
+local next_key, last_key, wake_key = P .. K.events_cron_next, P .. K.events_cron_last, P .. K.events_scheduled_wake
+
+local no = M.actions.refused(KEYS[1], 'hash', next_key, 'zset', last_key, 'hash', wake_key, 'zset')
+if no then
+  return no
+end
+local now = M.ids.text(M.time.now_ms())
+local value = call('HGET', KEYS[1], name)
+local job = value and M.cron.parse(value)
+
+-- Writes the job, and the times of its next tick and of its last run.
+local function write(changed, next_tick, fired)
+  call('HSET', KEYS[1], name, M.cron.text(changed))
+  local _, before = M.cron.last_of(call('HGET', last_key, name))
+  call('HSET', last_key, name, M.cron.last_text(now, fired or before))
+  if changed.is_paused then
+    call('ZREM', next_key, name)
+  else
+    call('ZADD', next_key, next_tick, name)
+    call('ZADD', wake_key, '0', 'wake')
+  end
+end
+
+if step == 'set' then
+  local new = { id = ARGV[6], since = now, object = ARGV[7], plan = ARGV[8], event = ARGV[9], is_paused = job and job.is_paused or false }
+  local next_tick, runs, jobs_max = ARGV[10], ARGV[11] == '1', tonumber(ARGV[12])
+  local jobs = call('HLEN', KEYS[1])
+  if not value and jobs >= jobs_max then
+    return { 'too_many', jobs }
+  end
+  local key, found = M.cron.wrong_queue(new.object)
+  if runs and key then
+    return { 'wrong_type', key, found }
+  end
+  local is_same = job and job.object == new.object and job.plan == new.plan and job.event == new.event
+  if not is_same then
+    write(new, next_tick)
+    M.actions.note('cron-set', new.object, '', 'cron', name)
+  end
+  if runs then
+    call('HSET', last_key, name, M.cron.last_text(M.cron.last_of(call('HGET', last_key, name)), now))
+    M.cron.push(new, 1)
+    M.actions.note('cron-run', new.object, '', 'cron', name)
+  end
+  return { 'set', not value and 'new' or is_same and 'same' or 'replaced' }
+elseif not value then
+  return { 'not_set' }
+elseif step == 'remove' then
+  call('HDEL', KEYS[1], name)
+  call('HDEL', last_key, name)
+  call('ZREM', next_key, name)
+  M.actions.note('cron-remove', job and job.object or '', '', 'cron', name)
+  return { 'removed' }
+elseif not job then
+  return { 'invalid' }
+elseif step == 'pause' then
+  if not job.is_paused then
+    job.is_paused = true
+    write(job)
+    M.actions.note('cron-pause', job.object, '', 'cron', name)
+  end
+  return { 'paused' }
+elseif step == 'resume' then
+  if job.id ~= ARGV[6] or not job.is_paused then
+    return { 'changed' }
+  end
+  job.id, job.is_paused = ARGV[7], false
+  write(job, ARGV[8])
+  M.actions.note('cron-resume', job.object, '', 'cron', name)
+  return { 'resumed' }
+end
+local key, found = M.cron.wrong_queue(job.object)
+if key then
+  return { 'wrong_type', key, found }
+end
+call('HSET', last_key, name, M.cron.last_text(M.cron.last_of(call('HGET', last_key, name)), now))
+M.cron.push(job, 1)
+M.actions.note('cron-run', job.object, '', 'cron', name)
+return { 'ran' }

@@ -1,0 +1,224 @@
+//! `seriatim cron`: events that are queued again and again, by a schedule.
+
+use std::fmt::Write as _;
+
+use seriatim::control::Cursor;
+use seriatim::control::cron::{CronDone, CronDraft, CronJob, PER_CALL_MAX};
+use seriatim::cron::{CronSchedule, Missed};
+use seriatim::event::Json;
+
+use crate::console::actor::ActorWithReason;
+use crate::console::exit::{Exit, Failure};
+use crate::console::global::Global;
+use crate::console::named;
+use crate::console::shown::{self, Level};
+
+/// Queue an event again and again, by a cron schedule
+///
+/// Worker processes queue the event of a job at each tick of its schedule, by Redis' clock. Each
+/// tick fires once, whatever the number of processes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Add(Add),
+    List(List),
+    /// Remove a job; exit code 2 if there is none
+    Remove(One),
+    /// Pause a job: it has no ticks until `cron resume`
+    Pause(One),
+    /// Resume a paused job; ticks during the pause are not made up for
+    Resume(One),
+    /// Queue the event of a job now, also if it is paused
+    RunNow(One),
+}
+
+/// Set a job; a job of the same name is replaced
+///
+/// The same command again changes nothing, so a program may run it at each start. A paused job stays
+/// paused.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  seriatim cron add report \"30 9 * * MON-FRI\" reports '{\"type\":\"daily\"}' --tz Europe/Berlin\n  \
+                        seriatim cron add sync \"@every 90s\" sync:1 '{}' --now --missed skip"
+)]
+struct Add {
+    /// The name of the job
+    name: String,
+    /// Five or six fields (the first of six is the second), @every 90s, or @daily, @hourly, @weekly,
+    /// @monthly, @yearly
+    schedule: String,
+    /// The object of the event
+    object: String,
+    /// The event as JSON
+    #[arg(allow_negative_numbers = true)]
+    event: String,
+    /// The time zone of the fields, e.g. Europe/Berlin
+    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    tz: String,
+    /// Also queue the event now
+    #[arg(long)]
+    now: bool,
+    /// What happens after an outage with the ticks that were missed
+    #[arg(long, value_name = "WHAT", default_value = "once")]
+    missed: MissedArg,
+    #[command(flatten)]
+    actor: ActorWithReason,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum MissedArg {
+    /// A tick that is more than 60 s late does not fire
+    Skip,
+    /// All missed ticks together fire once
+    Once,
+    /// Every missed tick fires, of more than 1,000 the latest 1,000
+    All,
+}
+
+/// Print the jobs by name, with last and next run
+#[derive(Debug, clap::Args)]
+struct List {
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct One {
+    /// The name of the job
+    #[arg(allow_hyphen_values = true)]
+    name: String,
+    #[command(flatten)]
+    actor: ActorWithReason,
+}
+
+pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
+    let one = match args.command {
+        Command::Add(add) => return add.run(global).await,
+        Command::List(list) => return list.run(global).await,
+        Command::Remove(ref one) | Command::Pause(ref one) | Command::Resume(ref one) | Command::RunNow(ref one) => one,
+    };
+    let control = global.control().await?;
+    let who = one.actor.who();
+    let (by, name) = (one.actor.by(&who), &one.name);
+    let done = match args.command {
+        Command::Remove(_) => control.remove_cron(by, name).await,
+        Command::Pause(_) => control.pause_cron(by, name).await,
+        Command::Resume(_) => control.resume_cron(by, name).await,
+        _ => control.run_cron(by, name).await,
+    };
+    match done.map_err(shown::failure)? {
+        CronDone::NotSet => {
+            shown::tell(Level::Error, &format!("there is no cron job \"{name}\"; `seriatim cron list` shows the jobs"));
+            Ok(Exit::Input)
+        }
+        CronDone::Changed => {
+            shown::tell(Level::Info, &format!("the cron job \"{name}\" is not paused"));
+            Ok(Exit::Done)
+        }
+        done => {
+            let what = match done {
+                CronDone::Removed => "removed",
+                CronDone::Paused => "paused",
+                CronDone::Resumed => "resumed",
+                _ => "queued its event",
+            };
+            shown::print(&format!("{name}: {what}\n"))?;
+            Ok(Exit::Done)
+        }
+    }
+}
+
+impl Add {
+    async fn run(self, global: &Global) -> anyhow::Result<Exit> {
+        let schedule = CronSchedule::new(&self.schedule, Some(&self.tz));
+        let schedule = schedule.map_err(|error| Failure::with(Exit::Input, error.to_string()))?;
+        let missed = match self.missed {
+            MissedArg::Skip => Missed::Skip,
+            MissedArg::Once => Missed::Once,
+            MissedArg::All => Missed::All,
+        };
+        let mut draft = CronDraft::new(&self.name, schedule, &self.object, Json::new(self.event)).missed(missed);
+        if self.now {
+            draft = draft.now();
+        }
+        let who = self.actor.who();
+        let done = global.control().await?.set_cron(self.actor.by(&who), draft).await.map_err(shown::failure)?;
+        let what = match done {
+            CronDone::New => "added",
+            CronDone::Replaced => "replaced",
+            _ => "unchanged",
+        };
+        shown::print(&format!("{}: {what}\n", self.name))?;
+        Ok(Exit::Done)
+    }
+}
+
+impl List {
+    async fn run(self, global: &Global) -> anyhow::Result<Exit> {
+        let control = global.control().await?;
+        let (mut jobs, mut now_ms, mut after): (Vec<CronJob>, u64, Option<Cursor>) = (Vec::new(), 0, None);
+        loop {
+            let page = control.crons(after.as_ref(), PER_CALL_MAX).await.map_err(shown::failure)?;
+            now_ms = now_ms.max(page.now_ms);
+            jobs.extend(page.jobs);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        jobs.sort_by(|a, b| a.name.cmp(&b.name));
+        jobs.dedup_by(|a, b| a.name == b.name);
+        if jobs.is_empty() {
+            shown::tell(Level::Info, "there are no cron jobs");
+        }
+        let mut out = String::new();
+        for job in &jobs {
+            match self.json {
+                true => writeln!(out, "{}", serde_json::to_string(job)?)?,
+                false => write(&mut out, job, now_ms)?,
+            }
+        }
+        shown::print(&out)?;
+        Ok(Exit::Done)
+    }
+}
+
+fn write(out: &mut String, job: &CronJob, now_ms: u64) -> anyhow::Result<()> {
+    let Some(detail) = &job.detail else {
+        writeln!(out, "{}  of a form that this version does not know; set or remove it", job.name)?;
+        return Ok(());
+    };
+    let object = named::shown(&detail.object, detail.object_escaped.as_deref());
+    writeln!(out, "{}  {}  {}", job.name, detail.schedule, detail.zone)?;
+    let missed = match detail.missed {
+        Missed::Skip => "skip",
+        Missed::Once => "once",
+        Missed::All => "all",
+    };
+    writeln!(out, "  object  {object}, missed ticks: {missed}")?;
+    match &detail.event {
+        Some(event) => {
+            let head = &event[..event.len().min(400)];
+            writeln!(out, "  event   {}", shown::shortened(&String::from_utf8_lossy(head), 70))?;
+        }
+        None => writeln!(out, "  event   of {} bytes", detail.event_bytes)?,
+    }
+    let next = match detail.next_ms {
+        _ if detail.paused => "paused".to_owned(),
+        None => "never".to_owned(),
+        Some(next) if next <= now_ms => format!("{}, due for {}", shown::time(next), shown::duration(now_ms - next)),
+        Some(next) => format!("{}, in {}", shown::time(next), shown::duration(next - now_ms)),
+    };
+    let last = detail.last_ms.map_or_else(
+        || "never".to_owned(),
+        |last| format!("{}, {} ago", shown::time(last), shown::duration(now_ms.saturating_sub(last))),
+    );
+    writeln!(out, "  last    {last}\n  next    {next}")?;
+    Ok(())
+}

@@ -1,0 +1,309 @@
+//! Cron jobs: events that are queued again and again, by a schedule.
+
+use std::fmt;
+
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
+
+use super::{Control, ControlError, Cursor, reply};
+use crate::cron::{CronSchedule, Missed};
+use crate::escape;
+use crate::event::{EVENT_BYTES_MAX, IntoEvent, ScheduleKey};
+use crate::wire::operator::{self, By, CronReply, CronStep, Which};
+use crate::wire::values::{CronLast, CronPlan, CronValue};
+
+pub use crate::wire::operator::CronDone;
+
+/// Maximum number of cron jobs of a namespace.
+pub const JOBS_MAX: u64 = 10_000;
+
+/// Maximum number of jobs that one call reads. It may return up to 128 of few.
+pub const PER_CALL_MAX: usize = 100;
+
+/// How often [`Control::resume_cron`] reads the job again if somebody else changes it meanwhile.
+const TRIES: usize = 8;
+
+/// A cron job.
+///
+/// It serializes as `{"name":"invoices","schedule":"0 6 1 * *","zone":"Europe/Berlin","object":
+/// "billing","event":{…},"missed":"once","paused":false,"next_ms":1700,"last_ms":1600}`. An event above
+/// 16 KiB is left out, and `event_bytes` has its size. A job that this version cannot read has only a
+/// name and `"invalid":true`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CronJob {
+    /// Name of the job, [escaped](crate::escape::name).
+    pub name: String,
+    /// The rest; none if this version cannot read the job.
+    pub detail: Option<CronDetail>,
+}
+
+/// The settings and times of a [`CronJob`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CronDetail {
+    /// The schedule, as it was set.
+    pub schedule: String,
+    /// The time zone.
+    pub zone: String,
+    /// Name of the object; bytes that are not UTF-8 are shown as U+FFFD.
+    pub object: String,
+    /// [Escaped](crate::escape::name) form of `object`, if it differs.
+    pub object_escaped: Option<String>,
+    /// The event, byte for byte; none if it has more than about 16 KiB.
+    pub event: Option<Vec<u8>>,
+    /// Size of the event in bytes.
+    pub event_bytes: u64,
+    /// Treatment of ticks that came while no worker ran.
+    pub missed: Missed,
+    /// Whether the job is paused.
+    pub paused: bool,
+    /// Time of the next tick, ms since the epoch; none if the job is paused, or never due again. A
+    /// tick that cannot fire is tried again at this time.
+    pub next_ms: Option<u64>,
+    /// Time of the last run, ms since the epoch; none if there was none.
+    pub last_ms: Option<u64>,
+}
+
+impl Serialize for CronJob {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut line = serializer.serialize_map(None)?;
+        line.serialize_entry("name", &self.name)?;
+        let Some(job) = &self.detail else {
+            line.serialize_entry("invalid", &true)?;
+            return line.end();
+        };
+        line.serialize_entry("schedule", &job.schedule)?;
+        line.serialize_entry("zone", &job.zone)?;
+        line.serialize_entry("object", &job.object)?;
+        if let Some(escaped) = &job.object_escaped {
+            line.serialize_entry("object_escaped", escaped)?;
+        }
+        match &job.event {
+            Some(event) => reply::serialize_event(&mut line, event)?,
+            None => {
+                line.serialize_entry("event", &None::<()>)?;
+                line.serialize_entry("event_bytes", &job.event_bytes)?;
+            }
+        }
+        line.serialize_entry("missed", &job.missed)?;
+        line.serialize_entry("paused", &job.paused)?;
+        line.serialize_entry("next_ms", &job.next_ms)?;
+        line.serialize_entry("last_ms", &job.last_ms)?;
+        line.end()
+    }
+}
+
+/// One page of cron jobs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct CronPage {
+    /// Time of Redis, ms since the epoch.
+    pub now_ms: u64,
+    /// The jobs, in no order.
+    pub jobs: Vec<CronJob>,
+    /// Cursor of the next page; none if there are no more.
+    pub next: Option<Cursor>,
+}
+
+/// A cron job to set: made by [`CronDraft::new`], passed to [`Control::set_cron`].
+#[derive(Debug, Clone)]
+#[must_use = "nothing is set before Control::set_cron"]
+pub struct CronDraft<E> {
+    name: String,
+    schedule: CronSchedule,
+    object: String,
+    event: E,
+    missed: Missed,
+    now: bool,
+}
+
+impl<E: IntoEvent> CronDraft<E> {
+    /// Begins a job. `name`: 1 to 256 bytes of UTF-8 without control characters.
+    pub fn new(name: impl Into<String>, schedule: CronSchedule, object: impl Into<String>, event: E) -> Self {
+        Self { name: name.into(), schedule, object: object.into(), event, missed: Missed::Once, now: false }
+    }
+
+    /// Sets the treatment of ticks that come while no worker runs. Default: [`Missed::Once`].
+    pub fn missed(mut self, missed: Missed) -> Self {
+        self.missed = missed;
+        self
+    }
+
+    /// Also queues the event once, when the job is set.
+    pub fn now(mut self) -> Self {
+        self.now = true;
+        self
+    }
+}
+
+impl Control {
+    /// Sets a cron job: a worker process queues its event at each tick of its schedule. A job of
+    /// the same name is replaced; a paused one stays paused. If the job is there with the same
+    /// schedule, object and event, nothing changes, so a program may set its jobs at each start.
+    /// Takes effect within a second. Recorded in the [actions](Control::actions).
+    ///
+    /// Returns [`CronDone::New`], [`CronDone::Replaced`] or [`CronDone::Same`]. One atomic step.
+    /// Calling again is safe, except with [`CronDraft::now`]. Dropping the future does not undo the
+    /// step.
+    ///
+    /// # Errors
+    /// [`ControlError::Cron`] for a schedule without a tick in the future.
+    /// [`ControlError::CronName`], [`ControlError::Name`] and [`ControlError::Event`] for an invalid
+    /// name, object or event. [`ControlError::CronJobs`] if there are [`JOBS_MAX`] already. Other
+    /// errors if Redis cannot be asked or forbids it.
+    pub async fn set_cron<E: IntoEvent>(&self, by: By<'_>, job: CronDraft<E>) -> Result<CronDone, ControlError> {
+        let name = ScheduleKey::new(job.name).map_err(ControlError::CronName)?;
+        let object = self.keys.object(&job.object)?;
+        let event = job.event.into_event(EVENT_BYTES_MAX).map_err(ControlError::Event)?;
+        let mut conn = self.connection();
+        let now_ms = reply::now_ms(&mut conn).await?;
+        let next_ms = first_tick(&job.schedule, now_ms)?;
+        let (id, plan) = (new_id(), CronPlan::new(&job.schedule, job.missed).text());
+        let step = CronStep::Set {
+            id: &id,
+            object: object.as_str(),
+            plan: &plan,
+            event: &event,
+            next_ms: Some(next_ms),
+            now: job.now,
+            jobs_max: JOBS_MAX,
+        };
+        match operator::cron(&mut conn, &self.keys, by, name.as_str(), step).await? {
+            CronDone::TooMany(jobs) => Err(ControlError::CronJobs(jobs)),
+            done => Ok(done),
+        }
+    }
+
+    /// Removes a cron job. Returns [`CronDone::Removed`] or [`CronDone::NotSet`]. Events that are
+    /// queued stay. Recorded in the [actions](Control::actions).
+    ///
+    /// One atomic step. Calling again is safe. Dropping the future does not undo the step.
+    ///
+    /// # Errors
+    /// As [`set_cron`](Self::set_cron).
+    pub async fn remove_cron(&self, by: By<'_>, name: &str) -> Result<CronDone, ControlError> {
+        self.cron_step(by, name, CronStep::Remove).await
+    }
+
+    /// Pauses a cron job: it has no ticks until it is resumed. Returns [`CronDone::Paused`] or
+    /// [`CronDone::NotSet`]. Recorded in the [actions](Control::actions).
+    ///
+    /// One atomic step. Calling again is safe. Dropping the future does not undo the step.
+    ///
+    /// # Errors
+    /// As [`set_cron`](Self::set_cron).
+    pub async fn pause_cron(&self, by: By<'_>, name: &str) -> Result<CronDone, ControlError> {
+        self.cron_step(by, name, CronStep::Pause).await
+    }
+
+    /// Queues the event of a cron job now, also if it is paused. The next tick stays. Returns
+    /// [`CronDone::Ran`] or [`CronDone::NotSet`]. Recorded in the [actions](Control::actions).
+    ///
+    /// One atomic step. A second call queues a second event. Dropping the future does not undo the
+    /// step.
+    ///
+    /// # Errors
+    /// As [`set_cron`](Self::set_cron).
+    pub async fn run_cron(&self, by: By<'_>, name: &str) -> Result<CronDone, ControlError> {
+        self.cron_step(by, name, CronStep::Run).await
+    }
+
+    /// Resumes a paused cron job. The ticks during the pause are not made up for. Returns
+    /// [`CronDone::Resumed`], [`CronDone::NotSet`], or [`CronDone::Changed`] if the job was not
+    /// paused. Recorded in the [actions](Control::actions).
+    ///
+    /// Calling again is safe. Dropping the future does not undo the step.
+    ///
+    /// # Errors
+    /// As [`set_cron`](Self::set_cron).
+    pub async fn resume_cron(&self, by: By<'_>, name: &str) -> Result<CronDone, ControlError> {
+        let name = ScheduleKey::new(name).map_err(ControlError::CronName)?;
+        let mut conn = self.connection();
+        for _ in 0..TRIES {
+            let which = Which::One(name.as_str().as_bytes());
+            let (now_ms, _, jobs) = operator::crons(&mut conn, &self.keys, which).await?;
+            let Some(job) = jobs.into_iter().next() else { return Ok(CronDone::NotSet) };
+            let value = CronValue::read(&job.value);
+            let plan = value.as_ref().and_then(|value| CronPlan::read(&value.plan).ok());
+            let Some((value, plan)) = value.zip(plan) else { return Err(invalid(&name)) };
+            if !value.is_paused {
+                return Ok(CronDone::Changed);
+            }
+            let schedule = plan.schedule().map_err(ControlError::Cron)?;
+            let next_ms = Some(first_tick(&schedule, now_ms)?);
+            let step = CronStep::Resume { id: &value.id, new_id: &new_id(), next_ms };
+            match operator::cron(&mut conn, &self.keys, by, name.as_str(), step).await? {
+                CronDone::Changed => {}
+                CronDone::Invalid => return Err(invalid(&name)),
+                done => return Ok(done),
+            }
+        }
+        Ok(CronDone::Changed)
+    }
+
+    /// Reads about `count` cron jobs (1 to [`PER_CALL_MAX`]), in no order. A page may be empty
+    /// although there is a next one. Only reads; may be called again.
+    ///
+    /// # Errors
+    /// [`ControlError::Cursor`] for a cursor of another list. Other errors if Redis cannot be asked,
+    /// or if `events.cron` is not a hash.
+    pub async fn crons(&self, after: Option<&Cursor>, count: usize) -> Result<CronPage, ControlError> {
+        let number = |cursor: &Cursor| {
+            let number = cursor.as_str().strip_prefix(SCAN).and_then(|text| text.parse().ok());
+            number.ok_or_else(|| ControlError::Cursor(cursor.to_string()))
+        };
+        let which = Which::All(after.map(number).transpose()?.unwrap_or(0), count.clamp(1, PER_CALL_MAX));
+        let (now_ms, cursor, jobs) = operator::crons(&mut self.connection(), &self.keys, which).await?;
+        let next = (cursor != 0).then(|| Cursor::from(format!("{SCAN}{cursor}")));
+        Ok(CronPage { now_ms, jobs: jobs.into_iter().map(job).collect(), next })
+    }
+
+    async fn cron_step(&self, by: By<'_>, name: &str, step: CronStep<'_>) -> Result<CronDone, ControlError> {
+        let name = ScheduleKey::new(name).map_err(ControlError::CronName)?;
+        match operator::cron(&mut self.connection(), &self.keys, by, name.as_str(), step).await? {
+            CronDone::Invalid => Err(invalid(&name)),
+            done => Ok(done),
+        }
+    }
+}
+
+/// Beginning of a cursor. The cursor of HSCAN follows.
+const SCAN: &str = "cron ";
+
+fn new_id() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
+}
+
+fn invalid(name: impl fmt::Display) -> ControlError {
+    let answer = format!("the cron job \"{name}\" has a form that this version does not know; set or remove it");
+    ControlError::Reply { what: "events.cron", answer }
+}
+
+fn first_tick(schedule: &CronSchedule, now_ms: u64) -> Result<u64, ControlError> {
+    let never = || ControlError::Cron(crate::cron::CronError::Never(schedule.as_str().to_owned()));
+    schedule.next_after(now_ms, now_ms).ok_or_else(never)
+}
+
+fn job(found: CronReply) -> CronJob {
+    let name = escape::name(&found.name).into_owned();
+    let read = || {
+        let value = CronValue::read(&found.value)?;
+        let plan = CronPlan::read(&value.plan).ok()?;
+        let event_bytes = value.event_bytes(found.value_bytes);
+        let last = CronLast::read(&found.last);
+        Some(CronDetail {
+            schedule: plan.schedule,
+            zone: plan.zone,
+            object: String::from_utf8_lossy(&value.object).into_owned(),
+            object_escaped: escape::differing(&value.object),
+            event: (event_bytes == value.event.len() as u64).then_some(value.event),
+            event_bytes,
+            missed: plan.missed,
+            paused: value.is_paused,
+            next_ms: found.next.parse::<f64>().ok().filter(|next| next.is_finite()).map(|next| next.max(0.0) as u64),
+            last_ms: (last.fired_ms > 0).then_some(last.fired_ms),
+        })
+    };
+    CronJob { detail: read(), name }
+}

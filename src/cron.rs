@@ -1,0 +1,265 @@
+//! The schedule of a cron job: the times at which it is due.
+//!
+//! The ticks of a schedule are computed by every process that needs them, from the same text, time
+//! zone and beginning. If two processes have different time zone data, they may disagree about a
+//! tick; then it fires when one of them finds that it is due, and only once.
+
+use std::fmt;
+use std::str::FromStr as _;
+
+use jiff::tz::TimeZone;
+use jiff::{Span, SpanRelativeTo, Timestamp, Zoned};
+use serde::{Deserialize, Serialize};
+
+/// The most bytes of a schedule's text.
+const TEXT_BYTES_MAX: usize = 256;
+/// The first word of a schedule with a fixed interval.
+const EVERY: &str = "@every";
+/// The shortest and the longest interval, in ms: a second, and about a hundred years.
+const EVERY_MS: std::ops::RangeInclusive<i64> = 1000..=100 * 365 * 24 * 3600 * 1000;
+
+/// The reason why the text is not a schedule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CronError {
+    /// The fields are invalid.
+    #[error(
+        "{text:?} is not a cron schedule: {reason}; write five or six fields as in \"30 9 * * MON-FRI\", @every 1h, or @daily"
+    )]
+    Fields {
+        /// The text.
+        text: String,
+        /// The reason.
+        reason: String,
+    },
+    /// The interval is invalid.
+    #[error("{0:?} is not an interval: write a second to a hundred years, as in @every 90s, @every 1h30m or @every 2d")]
+    Every(String),
+    /// The time zone is unknown.
+    #[error("{0:?} is not a time zone: write a name of the IANA database, as in Europe/Berlin")]
+    Zone(String),
+    /// The schedule has no tick in the future.
+    #[error("{0:?} has no time in the future at which it is due")]
+    Never(String),
+}
+
+/// A cron schedule: five or six fields (the first of six is the second), `@every DURATION`, or one
+/// of `@yearly`, `@monthly`, `@weekly`, `@daily`, `@hourly`; and the time zone of the fields.
+///
+/// A time of the fields that the clock of the zone skips in spring is due right after the gap. A
+/// time that comes twice in autumn is due once, if hour and minute are fixed.
+#[derive(Clone)]
+pub struct CronSchedule {
+    text: String,
+    zone: String,
+    ticks: Ticks,
+}
+
+#[derive(Clone)]
+enum Ticks {
+    /// The interval in ms.
+    Every(i64),
+    Fields(Box<croner::Cron>, TimeZone),
+}
+
+impl CronSchedule {
+    /// Reads a schedule. `zone`: a name of the IANA time zone database; UTC without one. `@every`
+    /// does not depend on the zone.
+    ///
+    /// # Errors
+    /// [`CronError`] with the first broken rule.
+    pub fn new(text: &str, zone: Option<&str>) -> Result<Self, CronError> {
+        let text = text.trim();
+        let zone = zone.unwrap_or("UTC");
+        let time_zone = TimeZone::get(zone).map_err(|_| CronError::Zone(zone.to_owned()))?;
+        let made = |ticks| Self { text: text.to_owned(), zone: zone.to_owned(), ticks };
+        let wrong = |reason: String| CronError::Fields { text: text.chars().take(TEXT_BYTES_MAX).collect(), reason };
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(wrong(format!("it has more than {TEXT_BYTES_MAX} bytes")));
+        }
+        if let Some(interval) = text.strip_prefix(EVERY) {
+            let ms = Span::from_str(interval.trim()).and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()));
+            let ms = ms.ok().and_then(|duration| i64::try_from(duration.as_millis()).ok());
+            let ms = ms.filter(|ms| EVERY_MS.contains(ms)).ok_or_else(|| CronError::Every(text.to_owned()))?;
+            return Ok(made(Ticks::Every(ms)));
+        }
+        let parser = croner::parser::CronParser::builder().year(croner::parser::Year::Disallowed).build();
+        let cron = parser.parse(text).map_err(|error| wrong(error.to_string()))?;
+        Ok(made(Ticks::Fields(Box::new(cron), time_zone)))
+    }
+
+    /// Returns the first tick after a time; `None` if there is none. Times are in ms since 1970.
+    /// `since`: the time from which the intervals of `@every` count.
+    pub fn next_after(&self, after: u64, since: u64) -> Option<u64> {
+        match &self.ticks {
+            Ticks::Every(interval) => {
+                let interval = u64::try_from(*interval).ok()?;
+                let passed = after.checked_sub(since).map_or(0, |passed| passed / interval);
+                since.checked_add(interval.checked_mul(passed + 1)?)
+            }
+            Ticks::Fields(cron, zone) => ms(&cron.find_next_occurrence(&at(after, zone)?, false).ok()?),
+        }
+    }
+
+    /// Returns the last tick before a time, as [`next_after`](Self::next_after).
+    fn last_before(&self, before: u64, since: u64) -> Option<u64> {
+        match &self.ticks {
+            Ticks::Every(interval) => {
+                let interval = u64::try_from(*interval).ok()?;
+                let passed = before.checked_sub(since)?.checked_sub(1)? / interval;
+                (passed > 0).then(|| since + passed * interval)
+            }
+            // The search begins at a whole second, and does not find that second itself.
+            Ticks::Fields(cron, zone) => {
+                let before = before.div_ceil(1000).saturating_mul(1000);
+                ms(&cron.find_previous_occurrence(&at(before, zone)?, false).ok()?)
+            }
+        }
+    }
+
+    /// Returns the ticks after `after` and up to `until`, the oldest first: at most `count_max` of
+    /// them, the latest ones.
+    pub(crate) fn between(&self, after: u64, until: u64, since: u64, count_max: usize) -> Vec<u64> {
+        let (mut ticks, mut at) = (Vec::new(), after);
+        while ticks.len() <= count_max {
+            match self.next_after(at, since).filter(|tick| *tick <= until && *tick > at) {
+                Some(tick) => {
+                    ticks.push(tick);
+                    at = tick;
+                }
+                None => return ticks,
+            }
+        }
+        // There are more: those before are left out.
+        ticks.clear();
+        at = until.saturating_add(1);
+        while ticks.len() < count_max {
+            let Some(tick) = self.last_before(at, since).filter(|tick| *tick > after && *tick < at) else { break };
+            ticks.push(tick);
+            at = tick;
+        }
+        ticks.reverse();
+        ticks
+    }
+
+    /// Returns the text of the schedule.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the name of the time zone.
+    pub fn zone(&self) -> &str {
+        &self.zone
+    }
+}
+
+impl fmt::Debug for CronSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CronSchedule({:?}, {:?})", self.text, self.zone)
+    }
+}
+
+impl PartialEq for CronSchedule {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text && self.zone == other.zone
+    }
+}
+
+fn at(ms: u64, zone: &TimeZone) -> Option<Zoned> {
+    let ms = i64::try_from(ms).ok()?;
+    Some(Timestamp::from_millisecond(ms).ok()?.to_zoned(zone.clone()))
+}
+
+fn ms(time: &Zoned) -> Option<u64> {
+    u64::try_from(time.timestamp().as_millisecond()).ok()
+}
+
+/// The treatment of ticks that came while no worker ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Missed {
+    /// A tick that is more than 60 s late does not fire.
+    Skip,
+    /// All ticks that are late together fire once.
+    #[default]
+    Once,
+    /// Every tick fires, of more than 1,000 the latest 1,000.
+    All,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time(text: &str) -> u64 {
+        u64::try_from(Timestamp::from_str(text).expect("a time").as_millisecond()).expect("after 1970")
+    }
+
+    fn ticks(schedule: &str, zone: &str, from: &str, to: &str) -> Vec<String> {
+        let schedule = CronSchedule::new(schedule, Some(zone)).expect("a schedule");
+        let ticks = schedule.between(time(from), time(to), 0, 100);
+        let zone = TimeZone::get(zone).expect("a zone");
+        ticks.into_iter().map(|tick| at(tick, &zone).expect("a time").strftime("%m-%d %H:%M:%S%:z").to_string()).collect()
+    }
+
+    #[test]
+    fn a_schedule_has_five_or_six_fields_or_a_word() {
+        for good in [
+            "30 9 * * MON-FRI",
+            "0 30 9 * * *",
+            "@daily",
+            "@every 1h",
+            "@every 90s",
+            " @every 1h30m ",
+            "@every 2d",
+            "*/5 * * * *",
+        ] {
+            let schedule = CronSchedule::new(good, None).expect(good);
+            assert!(schedule.next_after(1_700_000_000_000, 0).is_some(), "{good}");
+        }
+        for bad in ["", "* * * *", "0 0 0 1 1 * 2030", "61 * * * *", "@sometimes", &"1,".repeat(400)] {
+            assert!(matches!(CronSchedule::new(bad, None), Err(CronError::Fields { .. })), "{bad:?}");
+        }
+        for bad in ["@every", "@every 0s", "@every 999ms", "@every 1mo", "@every 200y", "@every -1h", "@every 1"] {
+            assert!(matches!(CronSchedule::new(bad, None), Err(CronError::Every(_))), "{bad:?}");
+        }
+        assert!(matches!(CronSchedule::new("@daily", Some("Europe/Nowhere")), Err(CronError::Zone(_))));
+        assert_eq!(CronSchedule::new("0 0 30 2 *", None).expect("fields").next_after(0, 0), None);
+    }
+
+    /// In Berlin, 02:00 to 03:00 is skipped on 29 March 2026 and comes twice on 25 October.
+    #[test]
+    fn daylight_saving_skips_and_repeats_no_tick_of_a_fixed_time() {
+        let zone = "Europe/Berlin";
+        let spring = ticks("30 2 * * *", zone, "2026-03-28T00:00:00Z", "2026-03-31T00:00:00Z");
+        assert_eq!(spring, ["03-28 02:30:00+01:00", "03-29 03:00:00+02:00", "03-30 02:30:00+02:00"]);
+        let autumn = ticks("30 2 * * *", zone, "2026-10-24T00:00:00Z", "2026-10-27T00:00:00Z");
+        assert_eq!(autumn, ["10-24 02:30:00+02:00", "10-25 02:30:00+02:00", "10-26 02:30:00+01:00"]);
+        // Every half hour of real time has its tick.
+        let spring = ticks("*/30 * * * *", zone, "2026-03-29T00:00:00Z", "2026-03-29T02:00:00Z");
+        assert_eq!(spring, ["03-29 01:30:00+01:00", "03-29 03:00:00+02:00", "03-29 03:30:00+02:00", "03-29 04:00:00+02:00"]);
+        let autumn = ticks("*/30 * * * *", zone, "2026-10-24T23:59:00Z", "2026-10-25T01:59:00Z");
+        assert_eq!(autumn, ["10-25 02:00:00+02:00", "10-25 02:30:00+02:00", "10-25 02:00:00+01:00", "10-25 02:30:00+01:00"]);
+    }
+
+    #[test]
+    fn intervals_count_from_the_beginning() {
+        let every = CronSchedule::new("@every 90s", None).expect("a schedule");
+        assert_eq!(every.next_after(0, 1_000), Some(91_000));
+        assert_eq!(every.next_after(90_999, 1_000), Some(91_000));
+        assert_eq!(every.next_after(91_000, 1_000), Some(181_000));
+        assert_eq!(every.next_after(u64::MAX - 1, 1_000), None);
+        assert_eq!(every.between(91_000, 361_000, 1_000, 10), [181_000, 271_000, 361_000]);
+    }
+
+    /// The latest ticks remain if there are too many, and the work is bounded.
+    #[test]
+    fn of_many_ticks_the_latest_remain() {
+        for (text, step) in [("@every 1s", 1_000), ("* * * * * *", 1_000), ("* * * * *", 60_000)] {
+            let schedule = CronSchedule::new(text, None).expect("a schedule");
+            let until = 1_700_000_000_000 / 60_000 * 60_000;
+            let ticks = schedule.between(0, until, 0, 1000);
+            assert_eq!((ticks.len(), ticks[0], ticks[999]), (1000, until - 999 * step, until), "{text}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Fires cron jobs: computes the ticks of the jobs that are due, and queues their events.
+//!
+//! Every process may do this at any time. A call of the script names the time up to which the ticks
+//! of a job were handled before, so of all processes one fires a tick. If the process dies before the
+//! call, another one computes the same ticks.
+
+use std::time::Duration;
+
+use redis::aio::ConnectionLike;
+use tracing::{debug, warn};
+
+use crate::cron::{CronSchedule, Missed};
+use crate::escape;
+use crate::failpoints::around;
+use crate::keys::Keys;
+use crate::wire::{self, CronPlan, DueJob, Fired, ScriptError, Ticks};
+
+/// The most ticks of a job that fire after an outage.
+const MISSED_MAX: usize = 1000;
+/// The lateness above which a tick counts as missed, in ms.
+const LATE_MS: u64 = 60_000;
+/// The most bytes of events that one call queues, if it queues more than one.
+const BYTES: usize = 1024 * 1024;
+/// The most calls of one round. Another round follows if jobs are still due.
+const CALLS_MAX: usize = 256;
+
+/// Fires all ticks that are due. Returns the number of events queued, and the time until the next
+/// job is due: zero if there are more.
+///
+/// Cancellation: a call that was sent may still run. No tick fires twice.
+pub(super) async fn fire(conn: &mut impl ConnectionLike, keys: &Keys) -> Result<(u64, Option<Duration>), ScriptError> {
+    let (mut ticks, mut events) = (Vec::new(), 0);
+    for _ in 0..CALLS_MAX {
+        let fired = around!("cron", wire::cron(conn, keys, &ticks)).await?;
+        events += fired.events;
+        tell(&fired);
+        ticks = to_fire(&fired);
+        if ticks.is_empty() {
+            return Ok((events, fired.next_due));
+        }
+    }
+    Ok((events, Some(Duration::ZERO)))
+}
+
+/// Returns the ticks to fire of the jobs that are due.
+fn to_fire(fired: &Fired) -> Vec<Ticks> {
+    let (mut all, mut bytes_left) = (Vec::new(), BYTES);
+    for job in &fired.due {
+        let ticks = ticks_of(job, fired.now_ms);
+        let bytes = ticks.events.unwrap_or(0).saturating_mul(job.event_bytes);
+        if bytes > bytes_left && !all.is_empty() {
+            break;
+        }
+        bytes_left = bytes_left.saturating_sub(bytes);
+        all.push(ticks);
+    }
+    all
+}
+
+fn ticks_of(job: &DueJob, now_ms: u64) -> Ticks {
+    let read = CronPlan::read(&job.plan).map_err(|error| error.to_string());
+    let schedule =
+        read.and_then(|plan| plan.schedule().map(|schedule| (schedule, plan.missed)).map_err(|error| error.to_string()));
+    match schedule {
+        Ok((schedule, missed)) => due_ticks(job, now_ms, &schedule, missed),
+        Err(why) => {
+            let name = escape::name(&job.name);
+            warn!(%name, why, "cron: this process cannot compute the ticks of the job; it is tried again in a minute");
+            Ticks { job: job.clone(), handled_ms: job.handled_ms, next_ms: None, events: None }
+        }
+    }
+}
+
+fn due_ticks(job: &DueJob, now_ms: u64, schedule: &CronSchedule, missed: Missed) -> Ticks {
+    let since = job.since_ms;
+    // If Redis has lost the last run, ticks count from the last change of the job.
+    let handled = job.handled_ms.max(since);
+    let ticks = |handled_ms: u64, events: usize| Ticks {
+        job: job.clone(),
+        handled_ms,
+        next_ms: schedule.next_after(handled_ms, since),
+        events: Some(events),
+    };
+    // A clock that has stepped back: the ticks up to that time are handled.
+    let now_ms = now_ms.max(handled);
+    match missed {
+        Missed::Once => ticks(now_ms, schedule.between(handled, now_ms, since, 1).len()),
+        Missed::Skip => {
+            let from = handled.max(now_ms.saturating_sub(LATE_MS + 1));
+            ticks(now_ms, schedule.between(from, now_ms, since, 1).len())
+        }
+        Missed::All => {
+            let due = schedule.between(handled, now_ms, since, MISSED_MAX);
+            let events = (BYTES / job.event_bytes.max(1)).clamp(1, MISSED_MAX);
+            match due.get(events) {
+                // The others fire with the next call.
+                Some(_) => ticks(due[events - 1], events),
+                None => ticks(now_ms, due.len()),
+            }
+        }
+    }
+}
+
+fn tell(fired: &Fired) {
+    if fired.events > 0 {
+        debug!(jobs = fired.jobs, events = fired.events, "cron");
+    }
+    for (name, why) in &fired.wrong {
+        let name = escape::name(name);
+        match why.as_str() {
+            "absent" => warn!(%name, "cron: the job is gone; its next tick is removed"),
+            why => warn!(%name, why, "cron: the job cannot fire; it is tried again in a minute"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_700_000_000_000;
+
+    fn job(handled_ms: u64, event_bytes: usize) -> DueJob {
+        DueJob { name: b"n".to_vec(), id: b"1".to_vec(), since_ms: 0, plan: Vec::new(), event_bytes, handled_ms }
+    }
+
+    fn fired(schedule: &str, missed: Missed, handled_ms: u64, event_bytes: usize) -> (usize, u64) {
+        let schedule = CronSchedule::new(schedule, None).expect("a schedule");
+        let ticks = due_ticks(&job(handled_ms, event_bytes), NOW, &schedule, missed);
+        assert_eq!(ticks.next_ms, schedule.next_after(ticks.handled_ms, 0));
+        (ticks.events.expect("a schedule"), ticks.handled_ms)
+    }
+
+    /// `NOW` is 22:13:20. The job was down since 20:00.
+    #[test]
+    fn missed_ticks_are_skipped_or_fire_once_or_all() {
+        let before = NOW - 8_000_000;
+        assert_eq!(fired("@hourly", Missed::Skip, before, 10), (0, NOW));
+        assert_eq!(fired("@hourly", Missed::Once, before, 10), (1, NOW));
+        assert_eq!(fired("@hourly", Missed::All, before, 10), (2, NOW));
+        // A tick at 22:13:00 is 20 s late, one at 22:12:20 exactly 60 s.
+        assert_eq!(fired("13 22 * * *", Missed::Skip, before, 10), (1, NOW));
+        assert_eq!(fired("20 12 22 * * *", Missed::Skip, before, 10), (1, NOW));
+        assert_eq!(fired("19 12 22 * * *", Missed::Skip, before, 10), (0, NOW));
+    }
+
+    #[test]
+    fn at_most_a_thousand_ticks_fire_in_calls_of_bounded_size() {
+        assert_eq!(fired("* * * * * *", Missed::All, 0, 10), (1000, NOW));
+        assert_eq!(fired("* * * * * *", Missed::All, 0, 300_000), (3, NOW - 997_000));
+        assert_eq!(fired("* * * * * *", Missed::All, 0, 2_000_000), (1, NOW - 999_000));
+        assert_eq!(fired("* * * * * *", Missed::All, NOW - 5_000, 400_000), (2, NOW - 3_000));
+    }
+
+    #[test]
+    fn a_clock_that_has_stepped_back_fires_nothing() {
+        for missed in [Missed::Skip, Missed::Once, Missed::All] {
+            assert_eq!(fired("* * * * * *", missed, NOW + 60_000, 10), (0, NOW + 60_000));
+        }
+    }
+
+    #[test]
+    fn a_call_queues_few_large_events() {
+        let plan = CronPlan::new(&CronSchedule::new("@hourly", None).expect("a schedule"), Missed::Once).text();
+        let due = [10, 600_000, 600_000].map(|event_bytes| DueJob { plan: plan.clone(), ..job(0, event_bytes) });
+        let fired = Fired { now_ms: NOW, next_due: None, jobs: 0, events: 0, wrong: Vec::new(), due: due.to_vec() };
+        assert_eq!(to_fire(&fired).len(), 2);
+        let wrong = Fired { due: vec![DueJob { plan: b"{}".to_vec(), ..job(0, 10) }], ..fired };
+        assert_eq!(to_fire(&wrong)[0].events, None);
+    }
+}
