@@ -360,6 +360,13 @@ local function check_shared()
     has[key[1]] = expect(P .. key[1], key[2])
   end
   if has[K.event_rules] then check_rules() end
+  local is_sound = function(key, kind) return shared(key, kind) or shared(key, 'none') end
+  if is_sound(K.events_emitted, 'hash') and is_sound(K.events_emitted_ends, 'zset') then
+    local keys, ends = call('HLEN', P .. K.events_emitted), call('ZCARD', P .. K.events_emitted_ends)
+    if keys ~= ends then
+      find('layout', K.events_emitted, ' has ', keys, ' keys, but ', K.events_emitted_ends, ' has ', ends)
+    end
+  end
   if has[K.next_event_id] and not whole(call('GET', P .. K.next_event_id)) then
     find('layout', P, K.next_event_id, ' is not a whole number below 2^53')
   end

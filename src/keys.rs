@@ -24,7 +24,6 @@ const PROJECTION: &str = "event.projection.";
 /// - `events`, `worker_event`, `event_projection_lease`: the suffix after the object, the worker
 ///   id, or the projection's name
 /// - `objects_held`: a whole key without its prefix
-#[cfg(feature = "worker")]
 pub(crate) fn for_lua() -> impl Iterator<Item = (&'static str, &'static str)> {
     let kinds = [OBJECT_KINDS, WORKER_KINDS, PROJECTION_KINDS, SHARED_KINDS].into_iter().flatten().copied();
     [("WORKER", WORKER), ("PROJECTION", PROJECTION)].into_iter().chain(kinds)
@@ -82,7 +81,6 @@ pub(crate) fn is_read_of_object(kind: &str) -> bool {
 ///
 /// - `OBJECT_TYPES`, `SHARED_TYPES`: pairs of suffix and type, of the keys that workers need
 /// - `OBJECT_REMAINS`: the suffixes of the keys that may remain of an idle object
-#[cfg(feature = "worker")]
 pub(crate) fn lists_for_lua() -> [(&'static str, String); 3] {
     let types = |kinds: &[Kind]| {
         let used = kinds.iter().filter(|kind| matches!(kind.role, Role::Work | Role::Remains));
@@ -214,6 +212,13 @@ keys! {
         hash Work events_cron_last = "events.cron.last",
         /// Hash: pauses and blocks.
         hash Work event_rules = "event.rules",
+        /// Hash: limits of the queues, by selector.
+        hash Work event_limits = "event.limits",
+        /// Hash: idempotency keys of emits, each with a digest of its events. A field is the object, a
+        /// line feed, and the key.
+        hash Work events_emitted = "events.emitted",
+        /// Sorted set: the same fields, by the end of their time in ms.
+        zset Work events_emitted_ends = "events.emitted.ends",
         /// Stream: finalized events. With the log off: only events completed with errors, about the
         /// last thousand.
         stream Work event_log = "event.log",

@@ -47,9 +47,8 @@
 //! - `cron`: the schedules of cron jobs (feature `worker`)
 //! - [`consume`]: envelopes and the receiver's rule, for consumers
 //! - `connection` (hidden): connections to Redis, URLs, errors of Redis as text
+//! - `wire` (hidden): the Lua scripts, their calls, and the values stored in Redis
 //! - [`emit`]: sends events to Redis, for any number of frontends
-//! - `wire` (hidden): the Lua scripts, their calls, and the values stored in Redis (feature
-//!   `worker`)
 //! - `sink`: the target to which a worker sends events (feature `worker`)
 //! - `handlers`: async functions for types of events, a sink (feature `worker`)
 //! - `worker`: claims, delivers, commits and recovers (feature `worker`)
@@ -82,7 +81,6 @@ pub mod sink;
 pub mod testing;
 #[cfg(feature = "worker")]
 pub mod verify;
-#[cfg(feature = "worker")]
 #[doc(hidden)]
 pub mod wire;
 #[cfg(feature = "worker")]

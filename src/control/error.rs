@@ -45,6 +45,12 @@ pub enum ControlError {
         "there are already {0} pauses and blocks: nothing was done; a prefix such as work:* is one rule for all of its objects"
     )]
     Rules(u64),
+    /// A limit cannot have this selector; nothing was done.
+    #[error("{0:?} cannot have this limit: a limit is for * or a prefix such as work:*, and the number of markers only for *")]
+    LimitSelector(String),
+    /// The maximum number of limits is reached; nothing was done.
+    #[error("there are already {0} limits: nothing was done; one prefix such as work:* covers all of its objects")]
+    Limits(u64),
     /// The cron schedule is invalid; nothing was done.
     #[error(transparent)]
     Cron(CronError),

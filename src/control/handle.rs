@@ -27,6 +27,8 @@ use crate::keys::{Keys, NamespaceError};
 /// - Cron jobs: [`crons`](Self::crons), [`set_cron`](Self::set_cron),
 ///   [`remove_cron`](Self::remove_cron), [`pause_cron`](Self::pause_cron),
 ///   [`resume_cron`](Self::resume_cron), [`run_cron`](Self::run_cron)
+/// - Limits: [`limits`](Self::limits), [`set_limit`](Self::set_limit),
+///   [`remove_limit`](Self::remove_limit)
 /// - Others: [`actions`](Self::actions), [`forget`](Self::forget)
 ///
 /// # Pages

@@ -16,6 +16,7 @@
 //! - [`rules`](mod@rules): pauses and blocks: set, lifted, listed
 //! - [`schedules`]: events that are queued when they are due
 //! - [`cron`]: events that are queued again and again
+//! - [`limits`]: the most queued events and markers
 //! - [`actions`](mod@actions): records of the actions of operators
 //! - [`log`](mod@log): the log of events, in the order of finalizing
 //! - [`forget`](mod@forget): deletes the last ids of idle objects
@@ -25,7 +26,7 @@
 //!   parsers of replies
 //!
 //! Only these operations write to Redis: retry, drop, release, skip, forget, setting or lifting rules,
-//! and changing or running cron jobs. They need the rights in `docs/protocol.md`. Each but forgetting is one atomic script, and
+//! setting or removing limits, and changing or running cron jobs. They need the rights in `docs/protocol.md`. Each but forgetting is one atomic script, and
 //! is recorded with the operator's name and reason.
 //!
 //! Every operation works in bounded steps and bounded memory, so it never delays the workers for
@@ -46,6 +47,7 @@ mod handle;
 pub mod held;
 mod ids;
 pub mod inspect;
+pub mod limits;
 pub mod log;
 pub(crate) mod names;
 mod reply;
@@ -68,6 +70,7 @@ pub use self::handle::Control;
 pub use self::held::{HeldObject, HeldPage, Released, Skipped};
 pub use self::ids::{Cursor, RowId};
 pub use self::inspect::Inspection;
+pub use self::limits::{LimitDone, QueueLimit};
 pub use self::log::{LogEntry, LogPage, LogStatus};
 pub use self::rules::{Rule, Rules};
 pub use self::schedules::{SchedulePage, ScheduledEvent};

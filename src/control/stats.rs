@@ -102,6 +102,16 @@ pub struct ScheduleStats {
     pub lateness: Vec<(Option<u64>, u64)>,
 }
 
+/// Counts of idempotency keys of emits.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct EmittedStats {
+    /// Number of keys. Those whose window is over count until a later emit with a key removes them.
+    pub keys: u64,
+    /// Bytes that they take in Redis, about; none if Redis does not tell.
+    pub bytes: Option<u64>,
+}
+
 /// Counts of cron jobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -140,6 +150,8 @@ pub struct Stats {
     pub schedules: ScheduleStats,
     /// Cron jobs.
     pub cron: CronStats,
+    /// Idempotency keys of emits.
+    pub idempotency_keys: EmittedStats,
     /// Number of dead letters.
     pub dead_letters: u64,
     /// The last id given; 0 if none.
@@ -167,6 +179,7 @@ impl Control {
         counts(&mut conn, keys, &mut stats).await?;
         rules(self, &mut stats).await?;
         schedules(&mut conn, keys, &mut stats).await?;
+        emitted(&mut conn, keys, &mut stats).await?;
         registered_names(&mut conn, keys, &mut stats).await?;
         stats.workers.sort_by(|a, b| a.name.cmp(&b.name));
         leases(&mut conn, keys, &mut stats.workers).await?;
@@ -294,6 +307,21 @@ async fn schedules<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Sta
     let count = |value: Value| reply::number(&value).unwrap_or(0);
     let (total, active, due) = (count(next()?), count(next()?), count(next()?));
     stats.cron = CronStats { total, active, due, next_ms: time_of(next()?) };
+    Ok(())
+}
+
+async fn emitted<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
+    let (hash, ends) = (keys.events_emitted(), keys.events_emitted_ends());
+    let mut pipe = redis::pipe();
+    pipe.cmd("ZCARD").arg(&ends);
+    for key in [&hash, &ends] {
+        pipe.cmd("MEMORY").arg("USAGE").arg(key);
+    }
+    let answers = ask(conn, "the idempotency keys", &mut pipe).await?;
+    let numbers: Vec<_> = answers.iter().map(|answer| answer.as_ref().ok().and_then(reply::number)).collect();
+    let count = numbers.first().copied().flatten().unwrap_or(0);
+    let bytes = numbers.get(1).copied().flatten().zip(numbers.get(2).copied().flatten()).map(|(hash, ends)| hash + ends);
+    stats.idempotency_keys = EmittedStats { keys: count, bytes };
     Ok(())
 }
 

@@ -86,6 +86,23 @@ pub enum EmitError {
         /// Whether it is not on the master's disk, but should be.
         not_local: bool,
     },
+    /// The idempotency key was used before for other events or data of this object. Nothing was
+    /// applied.
+    #[error("the idempotency key {key:?} of {object} was used for another emit; nothing was applied")]
+    KeyReused {
+        /// The object.
+        object: ObjectName,
+        /// The key.
+        key: String,
+    },
+    /// A limit is reached. Nothing was applied. Try again when workers have drained the queue.
+    #[error("the emit for {object} was not applied: {full}; try again later, or see `seriatim limit list`")]
+    Full {
+        /// The object.
+        object: ObjectName,
+        /// What is full.
+        full: Full,
+    },
     /// Redis is at its `maxmemory`. Nothing was applied.
     #[error(
         "Redis is out of memory, the emit for {object} was not applied: raise maxmemory, or wait until the workers have drained the queues"
@@ -124,6 +141,28 @@ pub enum EmitError {
     },
 }
 
+/// What is full, by a [limit](crate::emit) of the queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Full {
+    /// The object would have more queued events than its limit.
+    #[error("the object has {queued} events queued, the limit is {limit}")]
+    Queue {
+        /// Number of queued events.
+        queued: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// There are too many markers.
+    #[error("there are {markers} markers, the limit is {limit}")]
+    Markers {
+        /// Number of markers.
+        markers: u64,
+        /// The limit.
+        limit: u64,
+    },
+}
+
 impl EmitError {
     /// Returns whether the outcome is unknown: the emit may have been applied, or may be applied
     /// later.
@@ -148,6 +187,11 @@ pub(super) enum Failed {
 }
 
 impl Failed {
+    /// Returns the failure of an emit without a usable reply.
+    pub(super) fn no_reply() -> Self {
+        Self::Unknown(RedisError::from((ErrorKind::UnexpectedReturnType, "the reply is not that of the script")))
+    }
+
     /// Turns the failure into the error of an emit for this object.
     pub(super) fn about(&self, object: &ObjectName) -> EmitError {
         let object = object.clone();
@@ -197,6 +241,17 @@ pub(super) fn command_failed(object: &ObjectName, error: &ServerError, key: impl
     match error.code() {
         "WRONGTYPE" => EmitError::WrongType { object: object.clone(), key: key() },
         _ => EmitError::Unknown { object: object.clone(), source: error.clone().into() },
+    }
+}
+
+/// Returns the error of an emit by script. The script checks types and rights first, so with such an
+/// error nothing was applied.
+pub(super) fn script_failed(object: &ObjectName, error: RedisError) -> EmitError {
+    let object = object.clone();
+    match error.clone().into_server_errors().as_deref() {
+        Some([(_, first), ..]) if out_of_memory(first) => EmitError::OutOfMemory { object },
+        Some(_) if matches!(error.code(), Some("WRONGTYPE" | "NOPERM")) => EmitError::Refused { object, source: error },
+        _ => EmitError::Unknown { object, source: error },
     }
 }
 

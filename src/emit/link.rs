@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::ConnectionLike;
-use redis::{AsyncConnectionConfig, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value};
 
 use super::draft::Draft;
 use super::error::{EmitError, Failed, read_answer};
@@ -78,6 +78,17 @@ impl Link {
                 let mut given = lock(given).another();
                 // As in `Wire::transact`.
                 read_answer(given.req_packed_commands(pipe, pipe.len() + 1, 1).await, pipe.len())
+            }
+        }
+    }
+
+    /// Sends a command that only reads.
+    pub(super) async fn ask(&self, cmd: &Cmd) -> RedisResult<Value> {
+        match self {
+            Self::Own(own) => own.live().await?.wire.ask(cmd).await,
+            Self::Given(given) => {
+                let mut given = lock(given).another();
+                given.req_packed_command(cmd).await
             }
         }
     }

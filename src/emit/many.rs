@@ -14,7 +14,10 @@ use std::task::Poll;
 use redis::{Cmd, Pipeline, Value};
 
 use super::Emitter;
+use super::draft::Draft;
 use super::error::{EmitError, Failed};
+use super::idempotent::read;
+use super::limits::Known;
 use crate::event::{IntoEvent, ObjectName};
 
 /// Default number of events after which [`Emitter::emit_many`] sends a chunk.
@@ -22,6 +25,9 @@ pub const CHUNK_EVENTS_MAX: usize = 1024;
 /// Default size of names and events, in bytes, after which [`Emitter::emit_many`] sends a chunk: 1
 /// MiB.
 pub const CHUNK_BYTES_MAX: usize = 1024 * 1024;
+
+/// Number of events in a chunk if there are limits.
+const SCRIPTS_PER_CHUNK: usize = 128;
 
 /// The result if all events were acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,8 +123,11 @@ impl Emitter {
         let mut chunk = progress.gather(&mut events);
         loop {
             progress.drop_failed(&mut chunk);
-            let pipe = chunk.take_pipeline(self);
-            let mut sending = pin!(async { if pipe.is_empty() { Ok(Vec::new()) } else { self.link.transact(&pipe).await } });
+            let (known, looks) = self.limits().await;
+            let pipe = chunk.take_pipeline(self, &known);
+            let mut sending = pin!(
+                self.looking(looks, async { if pipe.is_empty() { Ok(Vec::new()) } else { self.link.transact(&pipe).await } })
+            );
             // After one poll the transaction is with the connection's task. The next chunk is
             // collected meanwhile.
             let early = poll_fn(|cx| match sending.as_mut().poll(cx) {
@@ -156,22 +165,36 @@ struct Group {
     push: Cmd,
     first: u64,
     events: u64,
+    /// Whether the object has limits, so that its events go by script.
+    by_script: bool,
 }
 
 impl Chunk {
     /// Moves the transaction out of the groups; empty if there is nothing to send.
-    fn take_pipeline(&mut self, emitter: &Emitter) -> Pipeline {
+    fn take_pipeline(&mut self, emitter: &Emitter, known: &Known) -> Pipeline {
         let mut pipe = Pipeline::with_capacity(self.groups.len() + 1);
         if self.groups.is_empty() {
             return pipe;
         }
         pipe.atomic();
-        let mut mark = emitter.mark();
+        let (mut mark, mut has_text, mut has_marks) = (emitter.mark(), false, false);
         for group in &mut self.groups {
-            pipe.add_command(std::mem::take(&mut group.push));
-            mark.arg(group.object.as_str());
+            let push = std::mem::take(&mut group.push);
+            let limit = known.of(group.object.as_str());
+            group.by_script = limit.is_some();
+            if let Some(limit) = limit {
+                let draft = Draft { object: group.object.clone(), push, events: 0, bytes: 0, data: None };
+                // The first one brings the script's text, and so loads it for the others.
+                pipe.add_command(emitter.script_of(&draft, None, limit, !std::mem::replace(&mut has_text, true)));
+            } else {
+                pipe.add_command(push);
+                mark.arg(group.object.as_str());
+                has_marks = true;
+            }
         }
-        pipe.add_command(mark);
+        if has_marks {
+            pipe.add_command(mark);
+        }
         pipe
     }
 }
@@ -192,7 +215,9 @@ impl Progress<'_> {
     fn gather<O: AsRef<str>, E: IntoEvent>(&mut self, events: &mut impl Iterator<Item = (O, E)>) -> Chunk {
         let mut chunk = Chunk { groups: Vec::new(), by_object: HashMap::new(), end: self.position, last: false };
         let mut bytes = 0;
-        for _ in 0..self.emitter.chunk_events_max {
+        // Emits by script take longer.
+        let scripts_max = if self.emitter.limits.known().is_empty() { usize::MAX } else { SCRIPTS_PER_CHUNK };
+        for _ in 0..self.emitter.chunk_events_max.min(scripts_max) {
             let Some((object, event)) = events.next() else {
                 chunk.last = true;
                 break;
@@ -225,7 +250,7 @@ impl Progress<'_> {
             (None, Some(name)) => {
                 let push = self.emitter.push(&name);
                 chunk.by_object.insert(name.clone(), chunk.groups.len());
-                chunk.groups.push(Group { object: name, push, first: at, events: 0 });
+                chunk.groups.push(Group { object: name, push, first: at, events: 0, by_script: false });
                 chunk.groups.last_mut()
             }
             (known, _) => known.and_then(|index| chunk.groups.get_mut(index)),
@@ -272,9 +297,17 @@ impl Progress<'_> {
         };
         self.chunks += 1;
         let emitter = self.emitter;
+        let has_marks = chunk.groups.iter().any(|group| !group.by_script);
         let mark = answers.last().unwrap_or(&Value::Nil);
         for (group, answer) in chunk.groups.iter().zip(&answers) {
             let object = &group.object;
+            if group.by_script {
+                match read(object, None, answer).and_then(|done| done.ok_or_else(|| Failed::no_reply().about(object))) {
+                    Ok(_) => self.acknowledged += group.events,
+                    Err(error) => self.fail(object.as_str(), group.first, error),
+                }
+                continue;
+            }
             let pushed = emitter.pushed(object, answer, || emitter.keys.events(object.as_str()));
             let marked = pushed.and_then(|_| emitter.pushed(object, mark, || emitter.markers.to_string()));
             match marked {
@@ -282,7 +315,7 @@ impl Progress<'_> {
                 Err(error) => self.fail(object.as_str(), group.first, error),
             }
         }
-        if !matches!(mark, Value::Int(_)) {
+        if has_marks && !matches!(mark, Value::Int(_)) {
             self.stop(chunk.end);
         }
     }

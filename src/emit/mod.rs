@@ -6,6 +6,8 @@
 //!
 //! - [`Emitter`]: one emit at a time, or into the caller's own transaction
 //! - `schedule`: events that are queued later ([`Emitter::schedule`])
+//! - `idempotent`: emits by script: with an idempotency key, or of an object with limits
+//! - `limits`: the limits of the queues
 //! - `many`: many events at once, in few transactions ([`Emitter::emit_many`])
 //! - `appended`: the outcome of an emit in the caller's own transaction
 //! - `group`: single emits of many tasks in few transactions
@@ -21,6 +23,8 @@ mod appended;
 mod draft;
 mod error;
 mod group;
+mod idempotent;
+mod limits;
 mod link;
 mod many;
 mod schedule;
@@ -39,8 +43,10 @@ use crate::keys::{Keys, NamespaceError};
 
 pub use appended::Appended;
 use draft::Draft;
-pub use error::EmitError;
 use error::command_failed;
+pub use error::{EmitError, Full};
+pub use idempotent::{IdempotentEmit, WINDOW};
+use limits::Limits;
 use link::{Link, Own};
 pub use many::{CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX, EmitManyError, EmittedMany, ObjectFailed};
 pub use schedule::{Change, Schedule, ScheduleManyError, Scheduled};
@@ -90,6 +96,7 @@ pub const WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Emitter {
     link: Arc<Link>,
     keys: Keys,
+    limits: Arc<Limits>,
     /// Key of the markers, formatted once.
     markers: Arc<str>,
     event_bytes_max: usize,
@@ -107,6 +114,9 @@ pub struct Emitted {
     /// a worker do not count. If this number keeps growing, the producer is faster than the
     /// workers.
     pub queued: u64,
+    /// Whether an emit with the same [idempotency key](Emit::idempotency_key) was done before, so that
+    /// this one queued nothing.
+    pub repeated: bool,
 }
 
 /// The settings of an [`Emitter`] with its own connection; made by [`Emitter::builder`].
@@ -171,7 +181,9 @@ impl EmitterBuilder {
         let wait = Wait::new(self.wait.0, self.wait.1, self.wait_local);
         let own = Own::new(&self.server, self.connection_timeout, self.response_timeout, wait)?;
         own.connect().await?;
-        Ok(Emitter::over(Link::Own(Box::new(own))).with_keys(self.keys))
+        let emitter = Emitter::over(Link::Own(Box::new(own))).with_keys(self.keys);
+        emitter.limits().await;
+        Ok(emitter)
     }
 }
 
@@ -223,6 +235,7 @@ impl Emitter {
         let keys = Keys::new();
         Self {
             link: Arc::new(link),
+            limits: Arc::default(),
             markers: keys.objects_with_events().into(),
             keys,
             event_bytes_max: EVENT_BYTES_MAX,
@@ -236,6 +249,7 @@ impl Emitter {
     pub fn with_keys(mut self, keys: Keys) -> Self {
         self.markers = keys.objects_with_events().into();
         self.keys = keys;
+        self.limits = Arc::default();
         self
     }
 
@@ -360,8 +374,13 @@ impl Emit<'_> {
     pub async fn send(self) -> Result<Emitted, EmitError> {
         let emitter = self.emitter;
         let draft = self.draft?;
+        let (known, looks) = emitter.limits().await;
+        if let Some(limit) = known.of(draft.object.as_str()) {
+            return emitter.looking(looks, emitter.send_script(&draft, None, limit)).await;
+        }
         let (object, events, with_data) = (draft.object.clone(), draft.events, draft.data.is_some());
-        let answers = emitter.link.emit(draft, &emitter.markers).await.map_err(|failed| failed.about(&object))?;
+        let sending = emitter.link.emit(draft, &emitter.markers);
+        let answers = emitter.looking(looks, sending).await.map_err(|failed| failed.about(&object))?;
         if let (true, Some(Value::ServerError(error))) = (with_data, answers.first()) {
             return Err(EmitError::Unknown { object, source: error.clone().into() });
         }
@@ -369,7 +388,7 @@ impl Emit<'_> {
         let answer = |at: usize| answers.get(at).unwrap_or(&Value::Nil);
         let queued = emitter.pushed(&object, answer(at), || emitter.keys.events(object.as_str()))?;
         emitter.pushed(&object, answer(at + 1), || emitter.markers.to_string())?;
-        Ok(Emitted { events, queued })
+        Ok(Emitted { events, queued, repeated: false })
     }
 
     /// Appends the commands of the emit to a pipeline of the caller, and makes that pipeline

@@ -3,7 +3,7 @@
 
 use futures_util::future::join;
 use redis::aio::ConnectionLike as _;
-use redis::{Pipeline, RedisResult, Value};
+use redis::{Cmd, Pipeline, RedisResult, Value};
 
 use super::error::Failed;
 use crate::connection::{PatientConnection, Wait};
@@ -26,6 +26,11 @@ impl Wire {
 
     pub(super) fn is_closed(&self) -> bool {
         self.connection.is_closed()
+    }
+
+    /// Sends a command that only reads.
+    pub(super) async fn ask(&mut self, cmd: &Cmd) -> RedisResult<Value> {
+        self.connection.req_packed_command(cmd).await
     }
 
     /// Sends an atomic pipeline once, and returns the reply to its `EXEC`. The second result is the

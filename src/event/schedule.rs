@@ -19,13 +19,13 @@ pub struct ScheduleKey(String);
 #[non_exhaustive]
 pub enum ScheduleKeyError {
     /// The key is empty.
-    #[error("the key of a schedule must not be empty")]
+    #[error("a key must not be empty")]
     Empty,
     /// The key has more than 256 bytes; the field is its length.
-    #[error("the key of a schedule has at most {SCHEDULE_KEY_BYTES_MAX} bytes, this one has {0}")]
+    #[error("a key has at most {SCHEDULE_KEY_BYTES_MAX} bytes, this one has {0}")]
     TooLong(usize),
     /// The key has a control character; the fields are its code point and its byte position.
-    #[error("the key of a schedule has no control characters, this one has U+{0:04X} at byte {1}")]
+    #[error("a key has no control characters, this one has U+{0:04X} at byte {1}")]
     Control(u32, usize),
 }
 

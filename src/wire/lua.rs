@@ -3,9 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
+use redis::Cmd;
+#[cfg(feature = "worker")]
 use redis::aio::ConnectionLike;
-use redis::{Cmd, ErrorKind, RedisError, ScriptInvocation, ServerErrorKind, Value};
+#[cfg(feature = "worker")]
+use redis::{ErrorKind, RedisError, ScriptInvocation, ServerErrorKind, Value};
 
+#[cfg(feature = "worker")]
 use crate::failpoints::around;
 use crate::keys;
 
@@ -34,7 +38,7 @@ macro_rules! lua {
 
 /// A script of the manifest.
 struct Source {
-    /// The users of the script: `worker`, `operator`, or `other`.
+    /// The users of the script: `emitter`, `worker`, `operator`, or `other`.
     group: &'static str,
     /// The name of its file, without `.lua`.
     file: &'static str,
@@ -80,6 +84,9 @@ manifest! {
         "advance/": again aside batch errors finish held log markers pauses popped results room state turns;
         "operator/": actions;
     }
+    emitter {
+        EMIT: DENY_OOM "emit" [schedule time];
+    }
     worker {
         ADVANCE: ALLOW_OOM "advance" [
             ids time markers batch again aside emits errors fence finish held hold jump lease log names pauses popped
@@ -102,6 +109,7 @@ manifest! {
         RELEASE_MANY: ALLOW_OOM "operator/release_many" [actions ids rights tag text time];
         SKIP: ALLOW_OOM "operator/skip" [actions emits ids rights tag text];
         RULE: ALLOW_OOM "operator/rule" [actions ids rights rules text time];
+        LIMIT: ALLOW_OOM "operator/limit" [actions ids rights text time];
         CRON_SET: ALLOW_OOM "operator/cron" [actions cron ids rights text time];
     }
     other {
@@ -122,13 +130,25 @@ manifest! {
 /// A script's text, with the functions that call it.
 pub(crate) struct Script {
     inner: redis::Script,
+    text: String,
 }
 
 impl Script {
     fn new(flags: &str, file: &str) -> Self {
         let source = SCRIPTS.iter().find(|source| source.file == file);
         let source = source.unwrap_or_else(|| unreachable!("the manifest lists no script {file}"));
-        Self { inner: redis::Script::new(&assemble(flags, source)) }
+        let text = assemble(flags, source);
+        Self { inner: redis::Script::new(&text), text }
+    }
+
+    /// Begins a call of a frontend, as [`with_key`](Self::with_key), or with the script's text.
+    pub(crate) fn begin(&self, key: &str, with_text: bool) -> Cmd {
+        if !with_text {
+            return self.with_key(key);
+        }
+        let mut cmd = redis::cmd("EVAL");
+        cmd.arg(&self.text).arg(1).arg(key);
+        cmd
     }
 
     /// Begins a call. Its one key tells a Redis cluster which node runs the call. Arguments follow.
@@ -138,11 +158,13 @@ impl Script {
         cmd
     }
 
+    #[cfg(feature = "worker")]
     /// Begins a call that first loads the script if the server does not know it.
     pub(crate) fn invoke(&self) -> ScriptInvocation<'_> {
         self.inner.prepare_invoke()
     }
 
+    #[cfg(feature = "worker")]
     /// Calls the script. If the server does not know the script, loads it first.
     ///
     /// Cancellation: a call that was sent may still run.
@@ -357,7 +379,10 @@ mod tests {
         let asking: Vec<_> =
             SCRIPTS.iter().filter(|source| source.modules.contains(&"rights")).map(|source| source.group).collect();
         // The first script of a connection, the doctor, and each script of operators that writes.
-        assert_eq!(asking, ["worker", "worker", "operator", "operator", "operator", "operator", "operator", "operator"]);
+        assert_eq!(
+            asking,
+            ["worker", "worker", "operator", "operator", "operator", "operator", "operator", "operator", "operator"]
+        );
     }
 
     /// Returns the first line of a file, without the file's name.

@@ -6,6 +6,7 @@
 //! call, the step has happened or has not. The header of each script describes both cases.
 //!
 //! - `lua`: the text of every script
+//! - `emit`: the one script of frontends, without the feature `worker`
 //! - `advance`, `attach`, `renew`, `detach`, `adopt`, `promote`, `cron`, `connect`, `doctor`, `handled`, `forget`,
 //!   `position`: one script each, with its arguments and its reply
 //! - [`operator`]: the scripts of operators, one file each
@@ -14,40 +15,75 @@
 //! - `load`: the limit on the work of one call of `advance`
 //! - `reply`, `error`: code that all calls share
 
+#![cfg_attr(not(feature = "worker"), allow(dead_code))]
+
+#[cfg(feature = "worker")]
 mod adopt;
+#[cfg(feature = "worker")]
 mod advance;
+#[cfg(feature = "worker")]
 mod attach;
+#[cfg(feature = "worker")]
 mod connect;
+#[cfg(feature = "worker")]
 mod cron;
+#[cfg(feature = "worker")]
 mod detach;
+#[cfg(feature = "worker")]
 mod doctor;
+mod emit;
 mod error;
+#[cfg(feature = "worker")]
 mod forget;
+#[cfg(feature = "worker")]
 mod handled;
+#[cfg(feature = "worker")]
 mod load;
 mod lua;
+#[cfg(feature = "worker")]
 pub mod operator;
+#[cfg(feature = "worker")]
 pub mod position;
+#[cfg(feature = "worker")]
 mod promote;
+#[cfg(feature = "worker")]
 mod renew;
 mod reply;
+#[cfg(feature = "worker")]
 mod suspects;
 pub mod values;
 
+#[cfg(feature = "worker")]
 pub use adopt::{Adopted, Sweep, adopt};
+#[cfg(feature = "worker")]
 pub(crate) use advance::pop_and_advance;
+#[cfg(feature = "worker")]
 pub use advance::{Advance, Advanced, BatchReply, BatchResult, Bounds, ClaimFirst, EventLog, Report, advance};
+#[cfg(feature = "worker")]
 pub use attach::{Attach, Attached, attach};
+#[cfg(feature = "worker")]
 pub use connect::{Connected, Seen, connect};
+#[cfg(feature = "worker")]
 pub use cron::{DueJob, Fired, JOBS_MAX as CRON_JOBS_MAX, Ticks, cron};
+#[cfg(feature = "worker")]
 pub use detach::{Detached, detach};
+#[cfg(feature = "worker")]
 pub use doctor::missing_right;
+pub use emit::{EmitReply, ScriptedEmit};
 pub use error::ScriptError;
+#[cfg(feature = "worker")]
 pub use forget::{Forgot, OBJECTS_MAX, forget};
+#[cfg(feature = "worker")]
 pub use handled::{Finished, Handled, SlotBatch, handled};
+#[cfg(feature = "worker")]
 pub use load::{Load, Room};
+#[cfg(feature = "worker")]
 pub(crate) use lua::{CHECK, ENDED, INSPECT, LOG, TAKEN};
+#[cfg(feature = "worker")]
 pub use promote::{EVENTS_MAX as PROMOTED_MAX, Promoted, promote};
+#[cfg(feature = "worker")]
 pub use renew::{Renewed, renew};
+#[cfg(feature = "worker")]
 pub use suspects::Suspects;
+#[cfg(feature = "worker")]
 pub use values::{CronPlan, Emits, Tag, TagError};

@@ -14,6 +14,7 @@ mod emit;
 mod examples;
 mod history;
 mod hostile_names;
+mod limit;
 mod lists;
 mod options;
 mod schedule;

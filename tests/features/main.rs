@@ -18,6 +18,7 @@ mod gate;
 mod handle;
 mod handlers;
 mod held;
+mod limits;
 mod log;
 mod projection;
 mod retry;

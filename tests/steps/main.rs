@@ -14,6 +14,7 @@ mod deliver_closures;
 mod emit;
 mod emit_appended;
 mod emit_grouped;
+mod emit_once;
 mod errors;
 mod handled;
 mod handled_emits;

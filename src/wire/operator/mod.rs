@@ -1,10 +1,12 @@
 //! The calls of operators. They retry or drop dead letters, list and release held objects, skip
-//! first events, set or lift rules, list schedules, and change cron jobs. Each call may be repeated.
+//! first events, set or lift rules, list schedules, set limits, and
+//! change cron jobs. Each call may be repeated.
 
 mod action;
 mod cron;
 mod dead;
 mod held;
+mod limit;
 mod paused;
 mod release;
 mod release_many;
@@ -16,6 +18,7 @@ pub use action::By;
 pub use cron::{CronDone, CronReply, CronStep, Which, cron, crons};
 pub use dead::{DEAD_PER_CALL_MAX, Settle, Settled, dead};
 pub use held::{HeldReply, held};
+pub use limit::{LimitDone, LimitStep, limit};
 pub use paused::{PausedReply, paused};
 pub use release::{Released, release};
 pub use release_many::{RELEASE_PER_CALL_MAX, ReleasedOne, release_many};

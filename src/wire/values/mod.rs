@@ -11,26 +11,48 @@
 //! | pause or block, a value of `event.rules` | [`RuleValue`] | `lib/rules.lua` |
 //! | cron job, a value of `events.cron` | [`CronValue`] | `lib/cron.lua` |
 //! | last run of a cron job, a value of `events.cron.last` | [`CronLast`] | `lib/cron.lua` |
+//! | limit of the queues, a value of `event.limits` | [`LimitValue`] | `operator/limit.lua` |
 //! | emits of a handler, a field of `OBJ:event.handled` | [`Emits`] | `lib/emits.lua` |
 //! | position of a projection, a value of `event.projections` | [`Position`] | none |
 
+#[cfg(feature = "worker")]
 mod cron;
+#[cfg(feature = "worker")]
 mod emits;
+#[cfg(feature = "worker")]
 mod held_id;
+#[cfg(feature = "worker")]
 mod lease;
+mod limit;
+#[cfg(feature = "worker")]
 mod position;
+#[cfg(feature = "worker")]
 mod reason;
+#[cfg(feature = "worker")]
 mod registration;
+#[cfg(feature = "worker")]
 mod rule;
+#[cfg(feature = "worker")]
 mod tag;
 
+#[cfg(feature = "worker")]
 pub use cron::{CronLast, CronPlan, CronValue};
+#[cfg(feature = "worker")]
 pub use emits::Emits;
+#[cfg(feature = "worker")]
 pub use held_id::{HeldId, HeldIdError};
+#[cfg(feature = "worker")]
 pub(crate) use lease::host_name;
+#[cfg(feature = "worker")]
 pub use lease::{Holder, Lease, LeaseError};
+pub use limit::LimitValue;
+#[cfg(feature = "worker")]
 pub use position::Position;
+#[cfg(feature = "worker")]
 pub use reason::{Reason, ReasonCode};
+#[cfg(feature = "worker")]
 pub use registration::{Registration, RegistrationError};
+#[cfg(feature = "worker")]
 pub use rule::RuleValue;
+#[cfg(feature = "worker")]
 pub use tag::{Tag, TagError};

@@ -12,6 +12,7 @@ pub(crate) mod emit;
 pub(crate) mod forget;
 pub(crate) mod held;
 pub(crate) mod inspect;
+pub(crate) mod limit;
 pub(crate) mod log;
 pub(crate) mod rules;
 pub(crate) mod schedule;
@@ -75,6 +76,7 @@ commands! {
     /// Objects under another rule stay.
     Unblock(rules::Lift) => rules::lift, Kind::Block;
     Rules(rules::List) => rules::list;
+    Limit(limit::Args) => limit::run;
     Actions(actions::Args) => actions::run;
     Log(log::Args) => log::run;
     Forget(forget::Args) => forget::run;

@@ -92,6 +92,11 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
     writeln!(out, "rules         {} set, {} being lifted", stats.rules.in_force, stats.rules.lifting)?;
     schedules(&mut out, &stats.schedules, stats.now_ms)?;
     cron(&mut out, &stats.cron, stats.now_ms)?;
+    let emitted = &stats.idempotency_keys;
+    if emitted.keys > 0 {
+        let bytes = emitted.bytes.map_or_else(String::new, |bytes| format!(", {bytes} bytes"));
+        writeln!(out, "emit keys     {}{bytes}", emitted.keys)?;
+    }
     writeln!(out, "dead letters  {}", stats.dead_letters)?;
     writeln!(out, "last id       {}", stats.last_id)?;
     for projection in &stats.projections {

@@ -152,7 +152,9 @@ pub(crate) fn failure(error: ControlError) -> anyhow::Error {
         ControlError::Redis { .. } => Exit::Redis,
         ControlError::Name(_) | ControlError::DeadId(_) | ControlError::LogId(_) => Exit::Input,
         ControlError::Cursor(_) | ControlError::Url { .. } => Exit::Input,
-        ControlError::Cron(_) | ControlError::CronName(_) | ControlError::Event(_) => Exit::Input,
+        ControlError::Cron(_) | ControlError::CronName(_) | ControlError::LimitSelector(_) | ControlError::Event(_) => {
+            Exit::Input
+        }
         ControlError::Denied(_) => Exit::Redis,
         _ => Exit::Broken,
     };

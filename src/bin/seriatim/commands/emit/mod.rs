@@ -72,6 +72,10 @@ pub(crate) struct Args {
     /// also takes a key
     #[arg(long, value_name = "TIME", value_parser = units::instant, conflicts_with_all = ["from", "tasks", "data"])]
     at: Option<SystemTime>,
+    /// Queue the events only if the object's key was not used in the last 24 hours, so that the command
+    /// can be repeated
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "tasks", "after", "at"])]
+    idempotency_key: Option<String>,
     #[command(flatten)]
     replicas: Replicas,
 }
@@ -118,7 +122,13 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             if let Some(data) = args.data {
                 emit = emit.data(Json::new(data));
             }
-            emit.send().await.map_err(failure)?;
+            let Some(key) = args.idempotency_key else {
+                emit.send().await.map_err(failure)?;
+                return Ok(Exit::Done);
+            };
+            if emit.idempotency_key(key).send().await.map_err(failure)?.repeated {
+                shown::tell(Level::Info, "the same emit was done before; nothing was queued");
+            }
             Ok(Exit::Done)
         }
     }
@@ -147,9 +157,12 @@ fn hint(error: &EmitError) -> String {
 
 fn exit(error: &EmitError) -> Exit {
     match error {
-        EmitError::Name(_) | EmitError::Event(_) | EmitError::Key(_) | EmitError::Url { .. } | EmitError::Tls { .. } => {
-            Exit::Input
-        }
+        EmitError::Name(_)
+        | EmitError::Event(_)
+        | EmitError::Key(_)
+        | EmitError::KeyReused { .. }
+        | EmitError::Url { .. }
+        | EmitError::Tls { .. } => Exit::Input,
         EmitError::Unknown { .. } | EmitError::Unreplicated { .. } => Exit::Unknown,
         _ => Exit::Redis,
     }

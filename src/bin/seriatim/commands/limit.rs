@@ -1,0 +1,120 @@
+//! `seriatim limit`: limits of the queues.
+
+use std::fmt::Write as _;
+use std::num::NonZeroU64;
+
+use seriatim::control::limits::{LimitDone, QueueLimit};
+use seriatim::control::rules::Selector;
+
+use crate::console::actor::ActorWithReason;
+use crate::console::exit::Exit;
+use crate::console::global::Global;
+use crate::console::shown::{self, Level};
+
+/// Limit the queues: emits above a limit are refused
+///
+/// Limits bind emitters of this library and commands, within 5 s. They do not bind producers that send
+/// a plain MULTI, emits of handlers, schedules, cron jobs and retried dead letters.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Set(Set),
+    List(List),
+    Remove(Remove),
+}
+
+/// Set the limit of all objects or of a prefix
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  seriatim limit set '*' --queued 10000 --markers 1000000\n  seriatim limit set 'vip:*' --queued 50000"
+)]
+struct Set {
+    /// `*` for all objects, or a prefix such as work:*; for an object the longest one counts
+    selector: Selector,
+    /// The most events queued for an object [default: any number]
+    #[arg(long, value_name = "N", required_unless_present = "markers")]
+    queued: Option<NonZeroU64>,
+    /// The most markers of the namespace, only with `*` [default: any number]
+    #[arg(long, value_name = "N")]
+    markers: Option<NonZeroU64>,
+    #[command(flatten)]
+    actor: ActorWithReason,
+}
+
+/// Print the limits
+#[derive(Debug, clap::Args)]
+struct List {
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Remove a limit; exit code 2 if there is none
+#[derive(Debug, clap::Args)]
+struct Remove {
+    /// The selector, as the list shows it
+    selector: Selector,
+    #[command(flatten)]
+    actor: ActorWithReason,
+}
+
+pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
+    let control = global.control().await?;
+    match args.command {
+        Command::Set(set) => {
+            let who = set.actor.who();
+            let done = control.set_limit(set.actor.by(&who), &set.selector, set.queued, set.markers).await;
+            let what = match done.map_err(shown::failure)? {
+                LimitDone::New => "set",
+                _ => "replaced",
+            };
+            shown::print(&format!("{}: {what}\n", set.selector))?;
+        }
+        Command::List(list) => {
+            let limits = control.limits().await.map_err(shown::failure)?;
+            if limits.is_empty() {
+                shown::tell(Level::Info, "there are no limits");
+            }
+            let mut out = String::new();
+            for limit in &limits {
+                match list.json {
+                    true => writeln!(out, "{}", serde_json::to_string(limit)?)?,
+                    false => write(&mut out, limit)?,
+                }
+            }
+            shown::print(&out)?;
+        }
+        Command::Remove(remove) => {
+            let who = remove.actor.who();
+            let done = control.remove_limit(remove.actor.by(&who), &remove.selector).await.map_err(shown::failure)?;
+            if done == LimitDone::NotSet {
+                shown::tell(
+                    Level::Error,
+                    &format!("there is no limit for {}; `seriatim limit list` shows them", remove.selector),
+                );
+                return Ok(Exit::Input);
+            }
+            shown::print(&format!("{}: removed\n", remove.selector))?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn write(out: &mut String, limit: &QueueLimit) -> anyhow::Result<()> {
+    let number = |number: Option<u64>| number.map_or_else(|| "any number".to_owned(), |number| number.to_string());
+    writeln!(out, "{}", shown::shortened(&limit.selector, 200))?;
+    writeln!(out, "  queued   {}", number(limit.queued_max))?;
+    if let Some(markers) = limit.markers_max {
+        writeln!(out, "  markers  {markers}")?;
+    }
+    writeln!(out, "  by       {}, {}", shown::shortened(&limit.actor, 200), shown::time(limit.set_ms))?;
+    if !limit.reason.is_empty() {
+        writeln!(out, "  why      {}", shown::shortened(&limit.reason, 2000))?;
+    }
+    Ok(())
+}

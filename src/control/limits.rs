@@ -1,0 +1,114 @@
+//! Limits of the queues: the most queued events of an object, and the most markers.
+//!
+//! Emitters and commands refuse an emit that would exceed a limit. Producers that send a plain
+//! `MULTI`, emits of handlers, promoted schedules, cron jobs and retried dead letters are not bound.
+
+use std::num::NonZeroU64;
+
+use redis::RedisResult;
+use serde::Serialize;
+
+use super::rules::Selector;
+use super::{Control, ControlError};
+use crate::wire::operator::{self, By, LimitStep};
+use crate::wire::values::LimitValue;
+
+pub use crate::wire::operator::LimitDone;
+
+/// Maximum number of limits at the same time. Each emitter reads all of them.
+pub const LIMITS_MAX: u64 = 1000;
+
+/// A limit.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[non_exhaustive]
+pub struct QueueLimit {
+    /// The objects: `*`, or a prefix as in `work:*`. For an object the longest one counts.
+    pub selector: String,
+    /// The most queued events of an object; none: any number.
+    pub queued_max: Option<u64>,
+    /// The most markers of the namespace; none: any number.
+    pub markers_max: Option<u64>,
+    /// The actor who set it.
+    pub actor: String,
+    /// The reason given for it.
+    pub reason: String,
+    /// The time at which it was set, ms since the epoch.
+    pub set_ms: u64,
+}
+
+impl Control {
+    /// Sets a limit for all objects or a prefix: the most queued events of an object, and the most
+    /// markers of the namespace. `None`: any number; so an inner prefix can be without a limit. A
+    /// limit of markers is only for the selector `*`. Replaces the limit of this selector. Emitters
+    /// obey it within 5 s. Recorded in the [actions](Control::actions).
+    ///
+    /// One atomic step. Calling again is safe. Dropping the future does not undo the step.
+    ///
+    /// # Errors
+    /// [`ControlError::LimitSelector`] for the name of one object, or for a prefix with a limit of
+    /// markers. [`ControlError::Limits`] if there are [`LIMITS_MAX`] already. Other errors if Redis
+    /// cannot be asked or forbids it.
+    pub async fn set_limit(
+        &self,
+        by: By<'_>,
+        selector: &Selector,
+        queued_max: Option<NonZeroU64>,
+        markers_max: Option<NonZeroU64>,
+    ) -> Result<LimitDone, ControlError> {
+        let text = self.limit_selector(selector)?;
+        if markers_max.is_some() && text != "*" {
+            return Err(ControlError::LimitSelector(text.to_owned()));
+        }
+        let (queued_max, markers_max) = (queued_max.map(NonZeroU64::get), markers_max.map(NonZeroU64::get));
+        let step = LimitStep::Set { queued_max, markers_max, limits_max: LIMITS_MAX };
+        match operator::limit(&mut self.connection(), &self.keys, by, text, step).await? {
+            LimitDone::TooMany(limits) => Err(ControlError::Limits(limits)),
+            done => Ok(done),
+        }
+    }
+
+    /// Removes a limit. Returns [`LimitDone::Removed`] or [`LimitDone::NotSet`]. Emitters notice
+    /// within a second. Recorded in the [actions](Control::actions).
+    ///
+    /// One atomic step. Calling again is safe. Dropping the future does not undo the step.
+    ///
+    /// # Errors
+    /// As [`set_limit`](Self::set_limit).
+    pub async fn remove_limit(&self, by: By<'_>, selector: &Selector) -> Result<LimitDone, ControlError> {
+        let text = self.limit_selector(selector)?;
+        Ok(operator::limit(&mut self.connection(), &self.keys, by, text, LimitStep::Remove).await?)
+    }
+
+    /// Reads all limits, by selector; there are at most [`LIMITS_MAX`]. Only reads; may be called
+    /// again.
+    ///
+    /// # Errors
+    /// [`ControlError`] if Redis cannot be asked, or if `event.limits` is not a hash.
+    pub async fn limits(&self) -> Result<Vec<QueueLimit>, ControlError> {
+        let mut ask = redis::cmd("HGETALL");
+        ask.arg(self.keys.event_limits());
+        let answer: RedisResult<Vec<(Vec<u8>, Vec<u8>)>> = ask.query_async(&mut self.connection()).await;
+        let fields = answer.map_err(ControlError::redis("event.limits"))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let read = |(selector, value): (Vec<u8>, Vec<u8>)| {
+            let LimitValue { queued_max, markers_max, set_ms, who, why } = LimitValue::read(&value)?;
+            let (selector, actor, reason) = (text(&selector), text(&who), text(&why));
+            Some(QueueLimit { selector, queued_max, markers_max, actor, reason, set_ms })
+        };
+        let mut limits: Vec<_> = fields.into_iter().filter_map(read).collect();
+        limits.sort();
+        Ok(limits)
+    }
+
+    fn limit_selector<'a>(&self, selector: &'a Selector) -> Result<&'a str, ControlError> {
+        let text = selector.as_str();
+        match text.strip_suffix('*') {
+            _ if text == "*" => Ok(text),
+            Some(prefix) if prefix.ends_with(':') => {
+                self.keys.object(prefix)?;
+                Ok(text)
+            }
+            _ => Err(ControlError::LimitSelector(text.to_owned())),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Emits by script: with an idempotency key, or of an object with limits.
+
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use tokio::time::sleep;
+
+use super::draft::Draft;
+use super::error::{EmitError, Failed, Full, script_failed};
+use super::limits::Limit;
+use super::{Emit, Emitted, Emitter};
+use crate::event::{IntoEvent, ObjectName, ScheduleKey};
+use crate::wire::{EmitReply, ScriptedEmit};
+
+/// Default time for which an idempotency key is kept.
+pub const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
+/// The shortest and the longest time.
+const WINDOW_MIN: Duration = Duration::from_secs(1);
+const WINDOW_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+/// How often an emit with a key is sent if its outcome is unknown.
+const TRIES: usize = 4;
+/// The wait before the second try. It doubles.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+
+/// An emit with an idempotency key, under construction. Made by [`Emit::idempotency_key`].
+#[derive(Debug)]
+#[must_use = "nothing is emitted before send() is awaited"]
+pub struct IdempotentEmit<'a> {
+    emit: Emit<'a>,
+    key: Result<ScheduleKey, EmitError>,
+    window: Duration,
+}
+
+impl<'a> Emit<'a> {
+    /// Gives the emit an idempotency key of its object: 1 to 256 bytes of UTF-8 without control
+    /// characters. The same emit again within a window is not queued again, also from another
+    /// process, after a lost reply, and after a restart of Redis. Another emit with this key is an
+    /// error, [`EmitError::KeyReused`].
+    ///
+    /// One script does it, so such an emit cannot be part of a transaction of the caller. A key costs
+    /// Redis about 300 bytes and twice its object's and its own name, until its window is over.
+    ///
+    /// ```no_run
+    /// # async fn run(emitter: &seriatim::Emitter) -> Result<(), seriatim::EmitError> {
+    /// use seriatim::event::Json;
+    ///
+    /// let emit = emitter.event("user:1", Json::new(r#"{"type":"paid","amount":20}"#)).idempotency_key("payment 4711");
+    /// if emit.send().await?.repeated {
+    ///     println!("it was queued before");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn idempotency_key(self, key: impl Into<String>) -> IdempotentEmit<'a> {
+        IdempotentEmit { emit: self, key: ScheduleKey::new(key).map_err(EmitError::from), window: WINDOW }
+    }
+}
+
+impl IdempotentEmit<'_> {
+    /// Adds a subevent, as [`Emit::sub`].
+    #[allow(clippy::should_implement_trait)] // It is the word for it, and nothing is subtracted.
+    pub fn sub(mut self, event: impl IntoEvent) -> Self {
+        self.emit = self.emit.sub(event);
+        self
+    }
+
+    /// Sets the object's state, as [`Emit::data`]. It belongs to the emit: with other data the emit
+    /// counts as another one.
+    pub fn data(mut self, data: impl IntoEvent) -> Self {
+        self.emit = self.emit.data(data);
+        self
+    }
+
+    /// Sets the time for which the key is kept, by Redis' clock: 1 s to 366 days; others are cut to
+    /// that. Default: 24 hours. A repeat does not prolong it.
+    pub fn window(mut self, window: Duration) -> Self {
+        self.window = window.clamp(WINDOW_MIN, WINDOW_MAX);
+        self
+    }
+
+    /// Sends the emit. If its outcome is unknown, sends it again, up to three times within about a
+    /// second and the timeouts.
+    ///
+    /// # Errors
+    /// As [`Emit::send`], and [`EmitError::KeyReused`] and [`EmitError::Key`]. After
+    /// [`EmitError::Unknown`] it is safe to send it again.
+    ///
+    /// # Cancellation
+    /// As with [`Emit::send`]. It is safe to send the emit again.
+    pub async fn send(self) -> Result<Emitted, EmitError> {
+        let (emitter, draft, key) = (self.emit.emitter, self.emit.draft?, self.key?);
+        let (known, looks) = emitter.limits().await;
+        let limit = known.of(draft.object.as_str()).unwrap_or_default();
+        let window_ms = u64::try_from(self.window.as_millis()).unwrap_or(u64::MAX);
+        let sending = async {
+            let mut wait = TRY_AGAIN;
+            let mut unknown = None;
+            for _ in 0..TRIES {
+                match emitter.send_script(&draft, Some((key.as_str(), window_ms)), limit).await {
+                    Err(error) if error.is_unknown() => unknown = Some(error),
+                    // Nothing was sent this time. An earlier try may have taken effect.
+                    Err(EmitError::Connect { .. }) if unknown.is_some() => {}
+                    other => return other,
+                }
+                sleep(wait).await;
+                wait *= 2;
+            }
+            Err(unknown.unwrap_or_else(|| Failed::no_reply().about(&draft.object)))
+        };
+        emitter.looking(looks, sending).await
+    }
+}
+
+impl Emitter {
+    /// Sends an emit by script, once.
+    pub(super) async fn send_script(&self, draft: &Draft, key: Option<(&str, u64)>, limit: Limit) -> Result<Emitted, EmitError> {
+        for with_text in [false, true] {
+            let mut pipe = redis::pipe();
+            pipe.atomic().add_command(self.script_of(draft, key, limit, with_text));
+            let answers = self.link.transact(&pipe).await.map_err(|failed| failed.about(&draft.object))?;
+            let answer = answers.first().unwrap_or(&Value::Nil);
+            if let Some((queued, repeated)) = read(&draft.object, key.map(|(key, _)| key), answer)? {
+                return Ok(Emitted { events: draft.events, queued, repeated });
+            }
+        }
+        Err(Failed::no_reply().about(&draft.object))
+    }
+
+    /// Returns the command of an emit by script.
+    pub(super) fn script_of(&self, draft: &Draft, key: Option<(&str, u64)>, limit: Limit, with_text: bool) -> Cmd {
+        let data = draft.data.as_ref().map(|(_, data)| &data[..]);
+        let Limit { queued_max, markers_max } = limit;
+        let mut cmd =
+            ScriptedEmit { object: draft.object.as_str(), key, queued_max, markers_max, data }.begin(&self.keys, with_text);
+        for event in draft.push.args_iter().skip(PUSH_ARGS) {
+            if let redis::Arg::Simple(event) = event {
+                cmd.arg(event);
+            }
+        }
+        cmd
+    }
+}
+
+/// The words of LPUSH before the first event.
+const PUSH_ARGS: usize = 2;
+
+/// Reads the reply of the script: the number of queued events, and whether the emit was done before.
+/// `None`: the server does not know the script, and nothing has happened.
+pub(super) fn read(object: &ObjectName, key: Option<&str>, answer: &Value) -> Result<Option<(u64, bool)>, EmitError> {
+    let full = |full: Full| EmitError::Full { object: object.clone(), full };
+    match EmitReply::read(answer).map_err(|error| script_failed(object, error))? {
+        EmitReply::Emitted(queued) => Ok(Some((queued, false))),
+        EmitReply::Repeated(queued) => Ok(Some((queued, true))),
+        EmitReply::Differs => Err(EmitError::KeyReused { object: object.clone(), key: key.unwrap_or_default().to_owned() }),
+        EmitReply::QueueFull(queued, limit) => Err(full(Full::Queue { queued, limit })),
+        EmitReply::MarkersFull(markers, limit) => Err(full(Full::Markers { markers, limit })),
+        EmitReply::Unknown => Ok(None),
+    }
+}

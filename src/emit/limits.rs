@@ -1,0 +1,166 @@
+//! The limits of the queues, as far as this emitter knows them.
+//!
+//! An emitter reads all limits when it connects, and again from time to time while it is used, on
+//! the way of an emit: rarely without limits, once a second with some. An emit does not wait for
+//! that, except the first one over a connection of the caller. An emit of an object with a limit is a
+//! script; all others stay plain transactions.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use redis::{RedisResult, Value};
+
+use super::Emitter;
+use crate::wire::values::LimitValue;
+
+/// The time after which an emitter reads the limits again: without limits, with some, and after
+/// Redis has refused to tell them.
+const LOOK_WITHOUT: Duration = Duration::from_secs(5);
+const LOOK_WITH: Duration = Duration::from_secs(1);
+const LOOK_REFUSED: Duration = Duration::from_secs(60);
+
+/// The limits of one object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Limit {
+    pub(super) queued_max: Option<u64>,
+    pub(super) markers_max: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Limits(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The limits by selector.
+    table: Arc<Table>,
+    /// The time of the next look; `None`: there was none yet.
+    look_at: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Table(HashMap<String, Limit>);
+
+impl Table {
+    /// Returns the limits of an object: of queued events the one with the longest matching
+    /// selector, of markers the one for all objects.
+    fn of(&self, object: &str) -> Option<Limit> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let all = self.0.get("*").copied().unwrap_or_default();
+        let colons = object.match_indices(':').map(|(at, _)| &object[..=at]);
+        let longest = colons.rev().find_map(|prefix| self.0.get(&format!("{prefix}*")));
+        let queued_max = longest.map_or(all.queued_max, |limit| limit.queued_max);
+        let limit = Limit { queued_max, markers_max: all.markers_max };
+        (limit != Limit::default()).then_some(limit)
+    }
+}
+
+/// The limits known at one moment.
+#[derive(Debug, Clone)]
+pub(super) struct Known(Arc<Table>);
+
+impl Known {
+    pub(super) fn of(&self, object: &str) -> Option<Limit> {
+        self.0.of(object)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.0.is_empty()
+    }
+}
+
+impl Limits {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn known(&self) -> Known {
+        Known(Arc::clone(&self.state().table))
+    }
+
+    /// Returns whether the caller is to look now, and whether nobody has looked yet.
+    fn is_due(&self) -> (bool, bool) {
+        let mut state = self.state();
+        let now = Instant::now();
+        let is_first = state.look_at.is_none();
+        let is_due = state.look_at.is_none_or(|at| at <= now);
+        if is_due {
+            // Other emits do not look at the same time.
+            state.look_at = Some(now + LOOK_WITH);
+        }
+        (is_due, is_first)
+    }
+
+    fn learn(&self, answer: RedisResult<Value>) {
+        let fields = answer.and_then(|value| {
+            let value = value.extract_error()?;
+            redis::from_redis_value::<HashMap<Vec<u8>, Vec<u8>>>(value).map_err(Into::into)
+        });
+        let mut state = self.state();
+        let wait = match fields {
+            Ok(fields) => {
+                let read = |(selector, value): (Vec<u8>, Vec<u8>)| {
+                    let LimitValue { queued_max, markers_max, .. } = LimitValue::read(&value)?;
+                    Some((String::from_utf8(selector).ok()?, Limit { queued_max, markers_max }))
+                };
+                let table: HashMap<_, _> = fields.into_iter().filter_map(read).collect();
+                let wait = if table.is_empty() { LOOK_WITHOUT } else { LOOK_WITH };
+                state.table = Arc::new(Table(table));
+                wait
+            }
+            // The user may not read the limits, or they have a wrong type.
+            Err(error) if matches!(error.code(), Some("NOPERM" | "WRONGTYPE")) => LOOK_REFUSED,
+            Err(_) => LOOK_WITH,
+        };
+        state.look_at = Some(Instant::now() + wait);
+    }
+}
+
+impl Emitter {
+    /// Reads the limits.
+    pub(super) async fn look_at_limits(&self) {
+        let mut ask = redis::cmd("HGETALL");
+        ask.arg(self.keys.event_limits());
+        self.limits.learn(self.link.ask(&ask).await);
+    }
+
+    /// Returns the limits, and whether to look again on the way.
+    pub(super) async fn limits(&self) -> (Known, bool) {
+        let (is_due, is_first) = self.limits.is_due();
+        if is_first {
+            self.look_at_limits().await;
+        }
+        (self.limits.known(), is_due && !is_first)
+    }
+
+    /// Sends something, and looks at the limits on the way if it is time.
+    pub(super) async fn looking<T>(&self, looks: bool, sending: impl Future<Output = T>) -> T {
+        if !looks {
+            return sending.await;
+        }
+        futures_util::future::join(sending, self.look_at_limits()).await.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_selector_counts() {
+        let limit = |queued: u64, markers: u64| Limit {
+            queued_max: (queued > 0).then_some(queued),
+            markers_max: (markers > 0).then_some(markers),
+        };
+        let rows = [("*", limit(10, 99)), ("a:*", limit(5, 7)), ("a:b:*", limit(0, 0))];
+        let table = Table(rows.map(|(selector, limit)| (selector.to_owned(), limit)).into());
+        assert_eq!(table.of("x"), Some(limit(10, 99)));
+        assert_eq!(table.of("a:1"), Some(limit(5, 99)));
+        assert_eq!(table.of("a:b:1"), Some(limit(0, 99)), "no limit for this prefix");
+        assert_eq!(Table::default().of("a"), None);
+        let table = Table([("a:*".to_owned(), limit(5, 0))].into());
+        assert_eq!((table.of("a"), table.of("b:a:"), table.of("a:")), (None, None, Some(limit(5, 0))));
+    }
+}

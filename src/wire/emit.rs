@@ -1,0 +1,113 @@
+//! The call of the script `emit`: it queues the events of an object once per key, and within limits.
+
+use redis::{Cmd, ErrorKind, RedisError, ServerError, Value};
+
+use super::error::ScriptError;
+use super::lua::EMIT;
+use super::reply::Reply;
+use crate::keys::Keys;
+
+/// An emit by script.
+#[derive(Debug)]
+pub struct ScriptedEmit<'a> {
+    /// The object.
+    pub object: &'a str,
+    /// The idempotency key, and the time in ms for which it is kept.
+    pub key: Option<(&'a str, u64)>,
+    /// The most events queued for the object; `None`: any number.
+    pub queued_max: Option<u64>,
+    /// The most markers; `None`: any number.
+    pub markers_max: Option<u64>,
+    /// The object's state.
+    pub data: Option<&'a [u8]>,
+}
+
+/// The result of an emit by script. All but `Emitted` changed nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EmitReply {
+    /// The events are queued; the number of events queued for the object.
+    Emitted(u64),
+    /// The emit with this key was done before.
+    Repeated(u64),
+    /// The object's key was used for other events or data.
+    Differs,
+    /// The object has too many events: how many, and the limit.
+    QueueFull(u64, u64),
+    /// There are too many markers: how many, and the limit.
+    MarkersFull(u64, u64),
+    /// The server does not know the script. [`ScriptedEmit::begin`] with its text loads it.
+    Unknown,
+}
+
+impl ScriptedEmit<'_> {
+    /// Begins the command. The events follow as arguments, the main event first. `with_text`: also
+    /// works if the server does not know the script, and loads it.
+    pub fn begin(&self, keys: &Keys, with_text: bool) -> Cmd {
+        let mut cmd = EMIT.begin(&keys.objects_with_events(), with_text);
+        let (key, window_ms) = self.key.unwrap_or(("", 0));
+        cmd.arg(keys.prefix()).arg(self.object).arg(key).arg(window_ms);
+        cmd.arg(self.queued_max.unwrap_or(0)).arg(self.markers_max.unwrap_or(0));
+        cmd.arg(if self.data.is_some() { "data" } else { "none" }).arg(self.data.unwrap_or_default());
+        cmd
+    }
+}
+
+impl EmitReply {
+    /// Reads the reply.
+    ///
+    /// # Errors
+    /// The error in place of a reply. A refusal of the script begins with `NOPERM` or `WRONGTYPE`.
+    pub fn read(value: &Value) -> Result<Self, RedisError> {
+        let mut reply = match value {
+            Value::ServerError(error) if error.code() == "NOSCRIPT" => return Ok(Self::Unknown),
+            Value::ServerError(error) => return Err(error.clone().into()),
+            value => Reply::of("emit", value.clone()).map_err(unexpected)?,
+        };
+        let mut read = || {
+            Ok(match reply.text()?.as_str() {
+                "emitted" => Ok(Self::Emitted(reply.count()?)),
+                "repeated" => Ok(Self::Repeated(reply.count()?)),
+                "differs" => Ok(Self::Differs),
+                "full" => {
+                    let (what, now, limit) = (reply.text()?, reply.count()?, reply.count()?);
+                    Ok(if what == "markers" { Self::MarkersFull(now, limit) } else { Self::QueueFull(now, limit) })
+                }
+                "denied" => Err(refusal("NOPERM", format!("the user may not use {}", reply.text()?))),
+                "wrong_type" => Err(refusal("WRONGTYPE", format!("{} is a {}", reply.lossy()?, reply.text()?))),
+                word => return Err(reply.wrong(format!("unknown status {word:?}"))),
+            })
+        };
+        read().map_err(unexpected)?
+    }
+}
+
+fn refusal(code: &str, detail: String) -> RedisError {
+    let line = format!("-{code} {}\r\n", detail.replace(['\r', '\n'], " "));
+    match redis::parse_redis_value(line.as_bytes()) {
+        Ok(Value::ServerError(error)) => ServerError::into(error),
+        _ => RedisError::from((ErrorKind::UnexpectedReturnType, "the script refused the emit", detail)),
+    }
+}
+
+fn unexpected(error: ScriptError) -> RedisError {
+    RedisError::from((ErrorKind::UnexpectedReturnType, "an unexpected reply to an emit", error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_read() {
+        let word = |word: &str| Value::BulkString(word.as_bytes().to_vec());
+        let array = |words: &[&str], number: i64| {
+            Value::Array(words.iter().map(|text| word(text)).chain([Value::Int(number), Value::Int(7)]).collect())
+        };
+        assert_eq!(EmitReply::read(&array(&["emitted"], 3)).expect("a reply"), EmitReply::Emitted(3));
+        assert_eq!(EmitReply::read(&array(&["full", "queued"], 9)).expect("a reply"), EmitReply::QueueFull(9, 7));
+        assert_eq!(EmitReply::read(&array(&["full", "markers"], 9)).expect("a reply"), EmitReply::MarkersFull(9, 7));
+        let refused = EmitReply::read(&array(&["wrong_type", "a\nb:events", "string"], 0)).expect_err("refused");
+        assert_eq!((refused.code(), refused.detail()), (Some("WRONGTYPE"), Some("a b:events is a string")));
+        assert!(EmitReply::read(&array(&["other"], 0)).is_err() && EmitReply::read(&Value::Nil).is_err());
+    }
+}

@@ -1,0 +1,69 @@
+//! The call that sets or removes a limit of the queues.
+
+use redis::aio::ConnectionLike;
+
+use super::action::{By, begin, call};
+use crate::keys::Keys;
+use crate::wire::error::ScriptError;
+use crate::wire::lua::LIMIT;
+
+/// The change of a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitStep {
+    /// Set the limit.
+    Set {
+        /// The most queued events of an object; `None`: any number.
+        queued_max: Option<u64>,
+        /// The most markers; `None`: any number.
+        markers_max: Option<u64>,
+        /// The most limits there may be.
+        limits_max: u64,
+    },
+    /// Remove the limit.
+    Remove,
+}
+
+/// The result of the change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LimitDone {
+    /// The limit is set, and was not set before.
+    New,
+    /// The limit was set before. It now has the numbers, the actor and the reason of this call.
+    Again,
+    /// The limit is removed.
+    Removed,
+    /// There is no such limit.
+    NotSet,
+    /// The maximum number of limits is reached. The call changed nothing.
+    TooMany(u64),
+}
+
+/// Sets or removes a limit. It is safe to repeat the call.
+pub async fn limit(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    by: By<'_>,
+    selector: &str,
+    step: LimitStep,
+) -> Result<LimitDone, ScriptError> {
+    let mut cmd = begin(&LIMIT, &keys.event_limits(), keys, by);
+    match step {
+        LimitStep::Set { queued_max, markers_max, limits_max } => {
+            cmd.arg("set").arg(selector).arg(queued_max.unwrap_or(0)).arg(markers_max.unwrap_or(0)).arg(limits_max);
+        }
+        LimitStep::Remove => drop(cmd.arg("remove").arg(selector)),
+    }
+    let (word, mut reply) = call(conn, "limit", &LIMIT, &cmd).await?;
+    match word.as_str() {
+        "set" => match reply.text()?.as_str() {
+            "new" => Ok(LimitDone::New),
+            "again" => Ok(LimitDone::Again),
+            word => Err(reply.wrong(format!("unknown result {word:?}"))),
+        },
+        "removed" => Ok(LimitDone::Removed),
+        "not_set" => Ok(LimitDone::NotSet),
+        "too_many" => Ok(LimitDone::TooMany(reply.count()?)),
+        word => Err(reply.wrong(format!("unknown status {word:?}"))),
+    }
+}

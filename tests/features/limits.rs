@@ -1,0 +1,147 @@
+//! Limits of the queues: an emit above a limit is refused as a whole.
+#![cfg(feature = "worker")]
+
+use std::num::NonZeroU64;
+
+use seriatim::control::limits::LimitDone;
+use seriatim::control::rules::Selector;
+use seriatim::control::{By, Control, ControlError};
+use seriatim::emit::Full;
+use seriatim::event::Json;
+use seriatim::{EmitError, Emitter};
+
+use crate::support::console::PATIENCE;
+use crate::support::recorder::Recorder;
+use crate::support::running::start;
+use crate::support::{Redis, control, until};
+
+const BY: By<'static> = By { who: "ada", why: "a test" };
+
+async fn set(control: &Control, selector: &str, queued: u64, markers: u64) -> Result<LimitDone, ControlError> {
+    let selector: Selector = selector.parse().expect("a selector");
+    control.set_limit(BY, &selector, NonZeroU64::new(queued), NonZeroU64::new(markers)).await
+}
+
+async fn emitter(redis: &Redis) -> Emitter {
+    Emitter::builder(redis.url()).keys(redis.keys().clone()).connect().await.expect("a connection")
+}
+
+fn event(n: u32) -> Json {
+    Json::new(n.to_string())
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_an_emit_and_nothing_is_half_done() {
+    let redis = Redis::start();
+    let (console, control) = (redis.console().await, control(&redis.connect().await, redis.keys()));
+    assert_eq!(set(&control, "*", 3, 0).await.expect("set"), LimitDone::New);
+    assert_eq!(set(&control, "vip:*", 5, 0).await.expect("set"), LimitDone::New);
+    let emitter = emitter(&redis).await;
+    for n in 1..=2 {
+        assert_eq!(emitter.emit("work:1", event(n)).await.expect("queued").queued, u64::from(n));
+    }
+    let two = emitter.event("work:1", event(3)).sub(event(4)).data(event(9)).send().await.expect_err("two too many");
+    assert!(matches!(two, EmitError::Full { full: Full::Queue { queued: 2, limit: 3 }, .. }), "{two}");
+    emitter.emit("work:1", event(3)).await.expect("queued");
+    assert!(matches!(emitter.emit("work:1", event(4)).await, Err(EmitError::Full { .. })));
+    let keyed = emitter.event("work:1", event(4)).idempotency_key("k").send().await;
+    assert!(matches!(keyed, Err(EmitError::Full { .. })), "{keyed:?}");
+    for n in 1..=5 {
+        emitter.emit("vip:1", event(n)).await.expect("queued");
+    }
+    assert!(emitter.emit("vip:1", event(6)).await.is_err());
+    assert_eq!(console.text(&redis.keys().data("work:1")).await, None);
+    assert_eq!(console.list(&redis.keys().events("work:1")).await, ["1", "2", "3"]);
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |_| {});
+    sink.until_sent(8).await;
+    emitter.event("work:1", event(4)).idempotency_key("k").send().await.expect("queued: there is room again");
+    sink.until_sent(9).await;
+    worker.finish().await;
+    console.check().await;
+}
+
+#[tokio::test]
+async fn too_many_markers_refuse_emits_of_all_objects() {
+    let redis = Redis::start();
+    let control = control(&redis.connect().await, redis.keys());
+    set(&control, "*", 0, 4).await.expect("set");
+    let emitter = emitter(&redis).await;
+    for n in 0..4 {
+        emitter.emit(format!("work:{n}"), event(1)).await.expect("queued");
+    }
+    let error = emitter.emit("other:1", event(1)).await.expect_err("full");
+    assert!(matches!(error, EmitError::Full { full: Full::Markers { markers: 4, limit: 4 }, .. }), "{error}");
+    assert!(error.to_string().contains("there are 4 markers, the limit is 4"), "{error}");
+}
+
+/// Only the objects above the limit fail, with the position of their first refused event.
+#[tokio::test]
+async fn many_events_at_once_stop_only_the_objects_above_the_limit() {
+    let redis = Redis::start();
+    let (console, control) = (redis.console().await, control(&redis.connect().await, redis.keys()));
+    set(&control, "small:*", 150, 0).await.expect("set");
+    let emitter = emitter(&redis).await;
+    let events = (0..900_u32).map(|n| (format!("{}:{}", if n % 3 == 0 { "small" } else { "large" }, n % 2), event(n)));
+    let error = emitter.emit_many(events.clone()).await.map(|done| done.events);
+    assert_eq!(error.expect("150 of each small one fit"), 900);
+    let error = emitter.emit_many(events).await.expect_err("the small ones are full");
+    let failed: Vec<_> = error.failed.iter().map(|failed| (failed.object.as_str(), failed.first)).collect();
+    assert_eq!((failed, error.acknowledged, error.stopped), (vec![("small:0", 0), ("small:1", 3)], 600, None));
+    let (small, large) =
+        (console.list(&redis.keys().events("small:0")).await, console.list(&redis.keys().events("large:1")).await);
+    assert_eq!((small.len(), large.len()), (150, 600));
+    assert!(large[..300].iter().map(|text| text.parse::<u32>().expect("a number")).is_sorted());
+    console.check().await;
+}
+
+/// An emitter that is connected learns of a new limit while it is used, and of its end.
+#[tokio::test]
+async fn a_connected_emitter_learns_of_limits() {
+    let redis = Redis::start();
+    let control = control(&redis.connect().await, redis.keys());
+    let emitter = emitter(&redis).await;
+    emitter.emit("work:1", event(1)).await.expect("queued");
+    set(&control, "work:*", 1, 0).await.expect("set");
+    until("the limit is known", PATIENCE, async || {
+        let refused = emitter.emit("work:1", event(1)).await.is_err();
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        refused.then_some(())
+    })
+    .await;
+    let selector: Selector = "work:*".parse().expect("a selector");
+    assert_eq!(control.remove_limit(BY, &selector).await.expect("removed"), LimitDone::Removed);
+    assert_eq!(control.remove_limit(BY, &selector).await.expect("no error"), LimitDone::NotSet);
+    until("the limit is over", PATIENCE, async || emitter.emit("work:1", event(1)).await.ok()).await;
+    assert!(control.limits().await.expect("read").is_empty());
+}
+
+#[tokio::test]
+async fn limits_bind_no_promotion_and_no_plain_transaction() {
+    let redis = Redis::start();
+    let (console, control) = (redis.console().await, control(&redis.connect().await, redis.keys()));
+    set(&control, "*", 1, 1).await.expect("set");
+    console.emit("work:1", "1").await;
+    console.emit("work:1", "2").await;
+    let emitter = emitter(&redis).await;
+    emitter.schedule("work:1", event(3)).send().await.expect("scheduled");
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |_| {});
+    sink.until_sent(3).await;
+    worker.finish().await;
+}
+
+#[tokio::test]
+async fn a_limit_is_for_all_objects_or_a_prefix() {
+    let redis = Redis::start();
+    let control = control(&redis.connect().await, redis.keys());
+    for (selector, markers) in [("work:1", 0), ("work:*", 5)] {
+        assert!(matches!(set(&control, selector, 5, markers).await, Err(ControlError::LimitSelector(_))), "{selector}");
+    }
+    assert_eq!(set(&control, "work:*", 5, 0).await.expect("set"), LimitDone::New);
+    assert_eq!(set(&control, "work:*", 6, 0).await.expect("set"), LimitDone::Again);
+    let limits = control.limits().await.expect("read");
+    assert_eq!((limits.len(), limits[0].queued_max, limits[0].actor.as_str()), (1, Some(6), "ada"));
+    let actions = control.actions(None, 9).await.expect("a page").actions;
+    assert!(actions.iter().all(|action| action.action == "limit-set" && action.object == "work:*"), "{actions:?}");
+}
