@@ -15,7 +15,9 @@
 --           OBJ:events, OBJ:last.event.id, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id:
 --           read and written
 --           OBJ:event.handled (hash): read and deleted; OBJ:event.errors (list): written
---           OBJ:events of the objects for which handlers emitted (lists): written
+--           OBJ:events of the objects for which handlers emitted (lists): written. Of those for which
+--           they scheduled: OBJ:events.scheduled (hashes), events.scheduled and
+--           events.scheduled.wake (zsets): read and written
 -- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per
 --           reply; slots that may claim (0 to 1024); markers looked at (1 to 4096); where to claim
 --           first: held | markers; ms after which the last id of a released object is forgotten (0:
@@ -50,7 +52,8 @@
 --           Commands: about 20 per call; 2 per claim; 2 or more per batch of more than one event; 1
 --           per object that is looked up in the rules; 2 per due suspect without room. With the log
 --           on: 1 per finalized event, 2 per batch, 3 per call. Per failed event 1 or 2, and 1 more
---           when it ends. Per slot with `handled` 1, plus 1 per event emitted and 2 per object.
+--           when it ends. Per slot with `handled` 1, plus 1 per event emitted, 2 per object, and
+--           up to 3 per event scheduled.
 -- Uses: again.rise_above aside.put aside.refused aside.wrong_of batch.go_on batch.put_back
 -- Uses: batch.take_more fence.refused ids.after ids.parse ids.text jump.beyond log.trim
 -- Uses: markers.trim pauses.pause pauses.wake popped.claim popped.give_back popped.slots

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use seriatim::handlers::SUBTASKS_MAX;
+use seriatim::wire::values::{Due, Later, LaterMode};
 use seriatim::wire::{
     self, Advance, BatchReply, BatchResult, Bounds, ClaimFirst, Emits, EventLog, Finished, Load, Room, SlotBatch,
 };
@@ -22,6 +23,35 @@ fn report_all(call: &mut Advance, batches: &[BatchReply], more: fn(Load, usize, 
         }
         call.report(batch.slot, &done(batch));
     }
+}
+
+/// Commits in all slots an event whose handlers have emitted or scheduled as much as they may.
+async fn commit_emits(world: &mut World, settings: &Settings, later: bool) {
+    let batches = world.fill(settings, 1, EVENT_BYTES).await;
+    let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
+    let (mut room, emitted) = (Room::of_call(), event(2000));
+    for batch in &batches {
+        let mut emits = Emits::default();
+        for n in 0..1000 {
+            let object = format!("emitted:{}:{n}", batch.slot);
+            let schedule = Later { key: b"key", mode: LaterMode::KeepTime, due: Due::After(5) };
+            match later {
+                true => emits.push_later(object.as_bytes(), emitted.as_bytes(), schedule),
+                false => emits.push(object.as_bytes(), emitted.as_bytes()),
+            }
+        }
+        if !room.admits(Load::of_batch(1, EVENT_BYTES).with_emits(emits.events(), emits.bytes())) {
+            break;
+        }
+        let hand = SlotBatch { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
+        let value = emits.value(0);
+        let finished = Finished { id: batch.tag.first, field: "handler:a", emits: Some(("emit:a", &value)), result: None };
+        wire::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
+        call.handled(batch.slot);
+        call.report(batch.slot, &done(batch));
+    }
+    world.begin().await;
+    world.advance(&call).await;
 }
 
 /// Commits in all slots a batch of one event, while their objects have more events.
@@ -55,30 +85,11 @@ pub(crate) fn cases() -> Vec<Case> {
     });
     large.more_ms = 3.0;
     let title = "commit: handlers of one event have emitted 1,000 events of 2 MiB together";
-    let mut emits = case("advance", title, |world, settings| {
-        Box::pin(async move {
-            let batches = world.fill(settings, 1, EVENT_BYTES).await;
-            let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
-            let (mut room, emitted) = (Room::of_call(), event(2000));
-            for batch in &batches {
-                let mut emits = Emits::default();
-                (0..1000).for_each(|n| emits.push(format!("emitted:{}:{n}", batch.slot).as_bytes(), emitted.as_bytes()));
-                if !room.admits(Load::of_batch(1, EVENT_BYTES).with_emits(emits.events(), emits.bytes())) {
-                    break;
-                }
-                let hand = SlotBatch { name: NAME, token: TOKEN, slot: batch.slot, object: &batch.object, tag: batch.tag };
-                let value = emits.value(0);
-                let finished =
-                    Finished { id: batch.tag.first, field: "handler:a", emits: Some(("emit:a", &value)), result: None };
-                wire::handled(&mut world.conn, &world.keys, &hand, Some(finished)).await.expect("kept");
-                call.handled(batch.slot);
-                call.report(batch.slot, &done(batch));
-            }
-            world.begin().await;
-            world.advance(&call).await;
-        })
-    });
+    let mut emits = case("advance", title, |world, settings| Box::pin(commit_emits(world, settings, false)));
     emits.more_ms = 2.0 * 3.0;
+    let title = "commit: handlers of one event have scheduled 1,000 events of 2 MiB together";
+    let mut later = case("advance", title, |world, settings| Box::pin(commit_emits(world, settings, true)));
+    later.more_ms = 2.0 * 3.0;
     vec![
         case("advance", "claim: all slots, full batches", |world, settings| {
             Box::pin(async move {
@@ -206,6 +217,7 @@ pub(crate) fn cases() -> Vec<Case> {
             })
         }),
         emits,
+        later,
         case("advance", "commit: all slots, 1,000 finished subtasks, with the log", |world, settings| {
             Box::pin(async move {
                 let batches = world.fill(settings, 1, EVENT_BYTES).await;

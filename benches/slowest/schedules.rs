@@ -45,6 +45,22 @@ async fn set_jobs(world: &mut World, count: usize, bytes: usize) {
     }
 }
 
+/// Stores a million idempotency keys whose window is over.
+async fn emit_keys(world: &mut World) {
+    for from in (0..1_000_000).step_by(10_000) {
+        let (mut hash, mut ends) = (redis::cmd("HSET"), redis::cmd("ZADD"));
+        hash.arg(world.keys.events_emitted());
+        ends.arg(world.keys.events_emitted_ends());
+        for n in from..from + 10_000 {
+            let member = format!("work:{n}\nkey {n}");
+            hash.arg(&member).arg("0123456789012345678901234567890123456789");
+            ends.arg(n).arg(member);
+        }
+        world.cmd(&mut hash).await;
+        world.cmd(&mut ends).await;
+    }
+}
+
 /// Reads the jobs that are due, and queues the event of each this often.
 async fn fire(world: &mut World, events: usize) {
     let due = wire::cron(&mut world.conn, &world.keys, &[]).await.expect("a reply").due;
@@ -104,6 +120,18 @@ pub(crate) fn cases() -> Vec<Case> {
                 set_jobs(world, 32, MIB).await;
                 world.begin().await;
                 fire(world, 1).await;
+            })
+        }),
+        case("emit", "a key, 1,000 events of 1 KiB, and 1,000,000 keys", |world, _| {
+            Box::pin(async move {
+                emit_keys(world).await;
+                world.begin().await;
+                let emitter = seriatim::Emitter::new(world.conn.clone()).with_keys(world.keys.clone());
+                let mut emit = emitter.event("work:1", seriatim::event::Json::new(event(1024)));
+                for _ in 1..1000 {
+                    emit = emit.sub(seriatim::event::Json::new(event(1024)));
+                }
+                emit.idempotency_key("new").send().await.expect("queued");
             })
         }),
         case("operator/crons", "a page of 10,000 jobs with events of 8 KiB", |world, _| {

@@ -1,7 +1,7 @@
 -- finish: ends an event with handler progress in OBJ:event.handled.
 -- The emits of its handlers are pushed. With the log on, their results are written into its row.
 -- Uses: aside.is_wrong_type aside.put_batch emits.parse emits.push emits.results_of
--- Uses: emits.wrong_queue
+-- Uses: emits.wrong_key
 
 -- Reads the handler progress of a slot whose result may end the event. Puts the batch aside if
 -- emits cannot be pushed, and returns whether they can. Comes before the first write, because emits
@@ -13,7 +13,7 @@ local function read(i, object)
   local id, emits = M.emits.parse(kept)
   local wrong, found = object .. K.event_handled, 'hash that cannot be read'
   if emits then
-    wrong, found = M.emits.wrong_queue(emits)
+    wrong, found = M.emits.wrong_key(emits)
   end
   if wrong then
     M.aside.put_batch(i, object, 'quarantine: ' .. wrong .. ' is a ' .. found)
@@ -29,7 +29,7 @@ local function event(i, object, over)
   local handled = C.handled[C.number[i]]
   if over and handled.id > over then
     return
-  elseif #handled.emits == 0 then
+  elseif #handled.emits == 0 and not handled.emits.later then
     C.to_delete[#C.to_delete + 1] = P .. object .. K.event_handled
     return
   end

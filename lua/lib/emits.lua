@@ -1,12 +1,14 @@
--- emits: events that handlers have emitted and results that they have returned.
+-- emits: events that handlers have emitted or scheduled, and results that they have returned.
 --
 -- They are fields of OBJ:event.handled until the step that ends the event:
 --   id         the id of the event
 --   emit:ID    all emits of one handler: `PLACE EVENTS BYTES `, then for each event `NAME_BYTES
 --              EVENT_BYTES `, the object's name and the event. PLACE is the handler's place among
---              the registered ones
+--              the registered ones. A schedule: `sNAME_BYTES EVENT_BYTES KEY_BYTES MODE DUE `, the
+--              object's name, the event and the key. MODE: `r` replaces, `t` keeps the time, `f` keeps
+--              the first. DUE: `@MS` since 1970, or `+MS` after the step that ends the event
 --   result:ID  the result of one handler: the member `"ID":VALUE` of a JSON object
--- Uses: ids.parse
+-- Uses: ids.parse schedule.member time.now_ms
 
 -- Returns whether a field of the hash has emits.
 local function is_emit(field)
@@ -36,10 +38,24 @@ local function results_of(kept)
   return members[1] and '{' .. table.concat(members, ',') .. '}'
 end
 
+-- Parses a schedule. Returns it and the place behind it; nothing if it is invalid.
+local function schedule_of(text, at)
+  local name_bytes, event_bytes, key_bytes, mode, sign, ms, from = string.match(text, '^s(%d+) (%d+) (%d+) ([rtf])([@+])(%d+) ()', at)
+  if not from then
+    return nil
+  end
+  local event_at = from + name_bytes
+  local key_at = event_at + event_bytes
+  local behind = key_at + key_bytes
+  local schedule = { object = string.sub(text, from, event_at - 1), event = string.sub(text, event_at, key_at - 1), mode = mode }
+  schedule.key, schedule.sign, schedule.ms = string.sub(text, key_at, behind - 1), sign, tonumber(ms)
+  return schedule, behind
+end
+
 -- Parses the fields and values of the hash. Returns two values:
 --   id     the event's id; 0 if absent
---   emits  {object, event, object, event, …}: handlers in the order of their places, the events of
---          each in the order of its emits; nil if the hash is invalid
+--   emits  {object, event, object, event, …, later = schedules or nil}: handlers in the order of
+--          their places, the events of each in the order of its emits; nil if the hash is invalid
 local function emits_of(kept)
   local id, texts, emits, n = 0, {}, {}, 0
   for i = 1, #kept, 2 do
@@ -57,37 +73,85 @@ local function emits_of(kept)
     local text, at = of.text, of.at
     repeat
       local name_bytes, event_bytes, from = string.match(text, '^(%d+) (%d+) ()', at)
-      local event_at = from and from + name_bytes
-      at = event_at and event_at + event_bytes
+      local event_at, schedule = from and from + name_bytes, nil
+      if event_at then
+        at = event_at + event_bytes
+      else
+        schedule, at = schedule_of(text, at)
+      end
       if id == 0 or not of.at or not at or at > #text + 1 then
         return id, nil
+      elseif schedule then
+        emits.later = emits.later or {}
+        emits.later[#emits.later + 1] = schedule
+      else
+        emits[n + 1], emits[n + 2] = string.sub(text, from, event_at - 1), string.sub(text, event_at, at - 1)
+        n = n + 2
       end
-      emits[n + 1], emits[n + 2] = string.sub(text, from, event_at - 1), string.sub(text, event_at, at - 1)
-      n = n + 2
     until at > #text
   end
   return id, emits
 end
 
--- Returns the first queue of these objects with a wrong type: its key without prefix, and its type.
--- Callers ask before their first write.
-local function wrong_queue(emits)
+-- Returns the first key that these emits write and that has a wrong type: the key without prefix,
+-- and its type. Callers ask before their first write.
+local function wrong_key(emits)
   local seen = {}
-  for i = 1, #emits, 2 do
-    local object = emits[i]
-    local found = seen[object] or call('TYPE', P .. object .. K.events).ok
-    if found ~= 'list' and found ~= 'none' then
-      return object .. K.events, found
+  local function wrong(key, kind)
+    local found = seen[key] or call('TYPE', P .. key).ok
+    seen[key] = found
+    return found ~= kind and found ~= 'none' and found
+  end
+  for _, schedule in ipairs(emits.later or {}) do
+    local hash = schedule.object .. K.events_scheduled_of
+    for _, key in ipairs({ { hash, 'hash' }, { K.events_scheduled, 'zset' }, { K.events_scheduled_wake, 'zset' } }) do
+      local found = wrong(key[1], key[2])
+      if found then
+        return key[1], found
+      end
     end
-    seen[object] = found
+  end
+  for i = 1, #emits, 2 do
+    local queue = emits[i] .. K.events
+    local found = wrong(queue, 'list')
+    if found then
+      return queue, found
+    end
+  end
+end
+
+-- An event that is due within this time wakes a worker, as one that a frontend schedules.
+local WAKE_MS = 60000
+
+-- Schedules the events, as a frontend does.
+local function schedule_all(later)
+  local now_ms, wakes = M.time.now_ms(), false
+  for _, schedule in ipairs(later) do
+    local hash, member = P .. schedule.object .. K.events_scheduled_of, M.schedule.member(schedule.object, schedule.key)
+    local due_ms = schedule.sign == '+' and now_ms + schedule.ms or schedule.ms
+    local is_there = schedule.mode ~= 'r' and call('ZSCORE', P .. K.events_scheduled, member)
+    if not is_there or schedule.mode == 't' then
+      call('HSET', hash, schedule.key, schedule.event)
+    end
+    if not is_there then
+      call('ZADD', P .. K.events_scheduled, string.format('%.0f', due_ms), member)
+      wakes = wakes or due_ms < now_ms + WAKE_MS
+    end
+  end
+  if wakes then
+    call('ZADD', P .. K.events_scheduled_wake, '0', 'wake')
   end
 end
 
 -- Most markers in one command, because of the limit of unpack.
 local MARKERS_PER_PUSH = 1000
 
--- Pushes the events as a frontend does, with one marker per object. Returns the number of markers.
+-- Pushes the events as a frontend does, with one marker per object, and schedules those for later.
+-- Returns the number of markers.
 local function push_emits(emits)
+  if emits.later then
+    schedule_all(emits.later)
+  end
   local marked, markers = {}, {}
   for i = 1, #emits, 2 do
     local object = emits[i]
@@ -104,5 +168,5 @@ end
 
 return {
   is_emit = is_emit, is_result = is_result, size_of = size_of, results_of = results_of, parse = emits_of,
-  wrong_queue = wrong_queue, push = push_emits,
+  wrong_key = wrong_key, push = push_emits,
 }

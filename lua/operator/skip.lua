@@ -10,7 +10,9 @@
 --           events.dead, event.log, operator.actions (streams), objects.with.events (list): written
 --           OBJ:events.held (list), OBJ:events.held.id (string): read and write
 --           OBJ:event.handled (hash): read and deleted; OBJ:event.errors (list): deleted
---           OBJ:events of the objects for which handlers of the event emitted (lists): written
+--           OBJ:events of the objects for which handlers of the event emitted (lists): written. Of
+--           those for which they scheduled: OBJ:events.scheduled (hashes), events.scheduled and
+--           events.scheduled.wake (zsets): read and written
 -- Arguments prefix
 --           name of the operator (at most 1,000 bytes)
 --           reason for the action (at most 1,000 bytes, may be '')
@@ -24,9 +26,10 @@
 --           {'denied', command}
 --           {'wrong_type', key, its type}
 -- Keeps     I2, I4, I5. The rest keeps its hand-outs, so that no tag comes twice
--- Cost      about 15 commands; 1 per event that handlers emitted, and 2 per object of these
+-- Cost      about 15 commands; 1 per event that handlers emitted, 2 per object of these, and up
+--           to 3 per event scheduled
 -- Uses: actions.make_due actions.note actions.refused emits.parse emits.push emits.results_of
--- Uses: emits.wrong_queue ids.after ids.parse ids.text tag.held_numbers tag.held_text tag.held_why
+-- Uses: emits.wrong_key ids.after ids.parse ids.text tag.held_numbers tag.held_text tag.held_why
 local object, expected = ARGV[4], ARGV[5]
 local batch = P .. object .. K.events_held
 
@@ -62,7 +65,7 @@ local is_over = handled_id <= M.ids.parse(first)
 if is_over and not emits then
   return { 'wrong_type', handled, 'hash that cannot be read' }
 elseif is_over then
-  local wrong, kind = M.emits.wrong_queue(emits)
+  local wrong, kind = M.emits.wrong_key(emits)
   if wrong then
     return { 'wrong_type', P .. wrong, kind }
   end

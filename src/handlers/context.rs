@@ -172,12 +172,17 @@ impl HandlerContext {
     /// If Redis is at its `maxmemory` when a handler with emits succeeds, that counts as a
     /// transient failure, and the handler runs again.
     pub fn emit(&self, object: impl AsRef<str>, event: impl IntoEvent) -> Result<(), HandlerEmitError> {
-        let object = match &self.run.cx.ledger {
-            Some(ledger) => ledger.object(object.as_ref())?,
-            None => ObjectName::new(object)?,
-        };
+        let object = self.object_named(object.as_ref())?;
         let event = event.into_event(EVENT_BYTES_MAX)?;
         self.emitting.push(&self.run.room, object.as_str(), &event)
+    }
+
+    /// Checks the name of an object.
+    pub(super) fn object_named(&self, object: &str) -> Result<ObjectName, HandlerEmitError> {
+        Ok(match &self.run.cx.ledger {
+            Some(ledger) => ledger.object(object)?,
+            None => ObjectName::new(object)?,
+        })
     }
 
     /// Sets the handler's result: `&T` of anything that serializes, or [`Json`](crate::event::Json)

@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use crate::event::{EventError, NameError};
+use crate::event::{EventError, NameError, ScheduleKeyError};
 use crate::wire::Emits;
+use crate::wire::values::Later;
 
 /// The most events that the handlers of one event emit together.
 pub const EMITS_MAX: usize = 1000;
@@ -62,6 +63,9 @@ pub enum HandlerEmitError {
     /// The event is invalid.
     #[error(transparent)]
     Event(#[from] EventError),
+    /// The key of a schedule is invalid.
+    #[error(transparent)]
+    Key(#[from] ScheduleKeyError),
     /// The handlers of the event would emit more than 1,000 events, or 2 MiB of object names and
     /// events.
     #[error(
@@ -137,6 +141,20 @@ impl Emitting {
         let done = emitting.as_mut().ok_or(HandlerEmitError::Ended)?;
         room.take(object.len() + event.len())?;
         done.emits.push(object.as_bytes(), event);
+        Ok(())
+    }
+
+    pub(super) fn push_later(
+        &self,
+        room: &EmitRoom,
+        object: &str,
+        event: &[u8],
+        later: Later<'_>,
+    ) -> Result<(), HandlerEmitError> {
+        let mut emitting = locked(&self.0);
+        let done = emitting.as_mut().ok_or(HandlerEmitError::Ended)?;
+        room.take(object.len() + event.len() + later.key.len())?;
+        done.emits.push_later(object.as_bytes(), event, later);
         Ok(())
     }
 

@@ -8,6 +8,7 @@
 //! - `handler`, `failure`: the trait of a handler, and its failures
 //! - `context`: the context of a handler, and the guard for subtasks
 //! - `emits`: the emits of a handler, and its result
+//! - `schedule`: the schedules of a handler
 //! - `set`: the registered handlers, and the fields of each in the ledger (`fields`)
 //! - `run`: the handlers of one event
 
@@ -17,6 +18,7 @@ mod failure;
 mod fields;
 mod handler;
 mod run;
+mod schedule;
 mod set;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +34,7 @@ pub use emits::{EMITS_BYTES_MAX, EMITS_MAX, HandlerEmitError, HandlerResultError
 pub use failure::{Failure, HandlerResult};
 pub use handler::{EventType, Handler};
 pub use run::HandlerOutcome;
+pub use schedule::HandlerSchedule;
 pub use set::Unhandled;
 
 use self::fields::HandlerFields;

@@ -1,10 +1,13 @@
 //! Emitted events, and patterns that match them in tests.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use serde_core::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::event::ObjectName;
+use crate::wire::values::{Due, Later};
 
 /// An event emitted by a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +17,30 @@ pub struct EmittedEvent {
     pub object: ObjectName,
     /// The event: JSON, byte for byte as it will be pushed.
     pub payload: Bytes,
+    /// The schedule, if the event is for later.
+    pub schedule: Option<EmittedSchedule>,
+}
+
+/// The schedule of an event that a handler has [scheduled](crate::handlers::HandlerContext::schedule).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EmittedSchedule {
+    /// The key: the given one, or a new one that begins with `-`.
+    pub key: String,
+    /// The point in time at which the event is due, ms since the epoch; none if `after` is set.
+    pub at_ms: Option<u64>,
+    /// The time after the end of the handler's event.
+    pub after: Option<Duration>,
+}
+
+impl From<Later<'_>> for EmittedSchedule {
+    fn from(later: Later<'_>) -> Self {
+        let (at_ms, after) = match later.due {
+            Due::At(ms) => (Some(ms), None),
+            Due::After(ms) => (None, Some(Duration::from_millis(ms))),
+        };
+        Self { key: String::from_utf8_lossy(later.key).into_owned(), at_ms, after }
+    }
 }
 
 impl EmittedEvent {
@@ -68,12 +95,27 @@ fn has(event: &Value, wanted: &Value) -> bool {
 /// Returns the first of these events that is for the object and matches.
 pub(super) fn find<'a>(emitted: &'a [EmittedEvent], object: &str, pattern: &impl EventPattern) -> Option<&'a EmittedEvent> {
     let matches = |event: &EmittedEvent| event.json::<Value>().is_ok_and(|event| pattern.matches(&event));
-    emitted.iter().find(|event| event.object.as_str() == object && matches(event))
+    let mut now = emitted.iter().filter(|event| event.schedule.is_none());
+    now.find(|event| event.object.as_str() == object && matches(event))
+}
+
+/// Returns the first scheduled event that is for the object and matches.
+pub(super) fn find_scheduled<'a>(
+    emitted: &'a [EmittedEvent],
+    object: &str,
+    pattern: &impl EventPattern,
+) -> Option<&'a EmittedEvent> {
+    let matches = |event: &EmittedEvent| event.json::<Value>().is_ok_and(|event| pattern.matches(&event));
+    let mut later = emitted.iter().filter(|event| event.schedule.is_some());
+    later.find(|event| event.object.as_str() == object && matches(event))
 }
 
 /// Returns the events as lines, for the message of a failed assertion.
 pub(super) fn shown(emitted: &[EmittedEvent]) -> String {
-    let line = |event: &EmittedEvent| format!("\n  {}  {}", event.object, String::from_utf8_lossy(&event.payload));
+    let line = |event: &EmittedEvent| {
+        let when = event.schedule.as_ref().map_or_else(String::new, |schedule| format!("  later, key {:?}", schedule.key));
+        format!("\n  {}  {}{when}", event.object, String::from_utf8_lossy(&event.payload))
+    };
     if emitted.is_empty() { "\n  nothing".to_owned() } else { emitted.iter().map(line).collect() }
 }
 

@@ -13,6 +13,7 @@ use crate::event::{NameError, ObjectName};
 use crate::keys::Keys;
 use crate::sink::{Ledger, LedgerError, Progress, With};
 use crate::wire::Emits;
+use crate::wire::values::EmitEntry;
 
 /// The identity of an event: its object and its id.
 pub(super) type Place = (ObjectName, u64);
@@ -38,9 +39,10 @@ impl Kept {
         let unreadable = || LedgerError::Failed("what the handler has emitted cannot be read".to_owned());
         if let Some((emit_field, value)) = emits {
             let (place, events) = Emits::read(value).ok_or_else(unreadable)?;
-            let event = |(object, event): (&[u8], &[u8])| EmittedEvent {
-                object: ObjectName::found(&String::from_utf8_lossy(object)),
-                payload: Bytes::copy_from_slice(event),
+            let event = |entry: EmitEntry<'_>| EmittedEvent {
+                object: ObjectName::found(&String::from_utf8_lossy(entry.object)),
+                payload: Bytes::copy_from_slice(entry.event),
+                schedule: entry.later.map(Into::into),
             };
             self.emits.insert((place, emit_field.to_owned()), events.into_iter().map(event).collect());
         }

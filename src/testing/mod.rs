@@ -46,7 +46,7 @@ mod ran;
 mod watch;
 
 pub use self::drain::{DrainError, Drained, EVENTS_MAX, LEFT_MAX, Unfinished, drain};
-pub use self::emitted::{EmittedEvent, EventPattern};
+pub use self::emitted::{EmittedEvent, EmittedSchedule, EventPattern};
 pub use self::handlers::{HandlerTest, TestEvent, TestEventError};
 pub use self::ran::Ran;
 pub use self::watch::{DrainedEvent, Fate};

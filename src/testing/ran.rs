@@ -123,6 +123,19 @@ impl Ran {
         }
     }
 
+    /// Asserts that a matching event was scheduled for this object: see [`EventPattern`]. Returns the
+    /// first match; its [`schedule`](EmittedEvent::schedule) has key and time.
+    ///
+    /// # Panics
+    /// If no event matches.
+    #[track_caller]
+    pub fn assert_scheduled(&self, object: &str, pattern: impl EventPattern) -> &EmittedEvent {
+        match emitted::find_scheduled(&self.emitted, object, &pattern) {
+            Some(event) => event,
+            None => panic!("no event was scheduled for {object} like {}{}", pattern.shown(), self.told()),
+        }
+    }
+
     /// Asserts that no matching event was emitted for this object.
     ///
     /// # Panics

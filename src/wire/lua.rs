@@ -90,7 +90,7 @@ manifest! {
     worker {
         ADVANCE: ALLOW_OOM "advance" [
             ids time markers batch again aside emits errors fence finish held hold jump lease log names pauses popped
-            registry results room rules state suspects tag text turns worker
+            registry results room rules schedule state suspects tag text turns worker
         ];
         ATTACH: ALLOW_OOM "attach" [hold ids lease names registry slots suspects tag time worker];
         RENEW: ALLOW_OOM "renew" [fence hold ids lease names registry slots tag time worker];
@@ -100,20 +100,20 @@ manifest! {
         CRON: ALLOW_OOM "cron" [cron ids names time];
         CONNECT: ALLOW_OOM "connect" [ids jump rights time];
         DOCTOR: NO_WRITES "doctor" [rights];
-        HANDLED: ALLOW_OOM "handled" [emits fence ids lease registry tag worker];
-        HANDLED_EMITS: DENY_OOM "handled" [emits fence ids lease registry tag worker];
+        HANDLED: ALLOW_OOM "handled" [emits fence ids lease registry tag worker schedule time];
+        HANDLED_EMITS: DENY_OOM "handled" [emits fence ids lease registry tag worker schedule time];
     }
     operator {
         DEAD: ALLOW_OOM "operator/dead" [actions names rights text];
         RELEASE: ALLOW_OOM "operator/release" [actions ids rights tag text];
         RELEASE_MANY: ALLOW_OOM "operator/release_many" [actions ids rights tag text time];
-        SKIP: ALLOW_OOM "operator/skip" [actions emits ids rights tag text];
+        SKIP: ALLOW_OOM "operator/skip" [actions emits ids rights tag text schedule time];
         RULE: ALLOW_OOM "operator/rule" [actions ids rights rules text time];
         LIMIT: ALLOW_OOM "operator/limit" [actions ids rights text time];
         CRON_SET: ALLOW_OOM "operator/cron" [actions cron ids rights text time];
     }
     other {
-        FORGET: ALLOW_OOM "forget" [emits ids];
+        FORGET: ALLOW_OOM "forget" [emits ids schedule time];
         CHECK: NO_WRITES "check" [cron ids lease names registry rules schedule tag worker];
         INSPECT: NO_WRITES "inspect" [emits ids rules schedule time worker];
         TAKEN: NO_WRITES "taken" [worker];

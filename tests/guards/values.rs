@@ -1,6 +1,8 @@
 //! Values that Redis stores as one text: Rust and Lua parse and format them alike.
 
-use seriatim::wire::values::{CronLast, CronValue, Emits, HeldId, Holder, Lease, Registration, RuleValue};
+use seriatim::wire::values::{
+    CronLast, CronValue, Due, EmitEntry, Emits, HeldId, Holder, Later, LaterMode, Lease, Registration, RuleValue,
+};
 use seriatim::wire::{Attached, Tag};
 
 use crate::support::Redis;
@@ -110,16 +112,46 @@ async fn emits() {
     let redis = Redis::start();
     let mut emits = Emits::default();
     emits.push(b"a 1", b"{} ");
+    let later = |key, mode, due| Later { key, mode, due };
+    emits.push_later(b"b", b"[1]", later(b"k 1", LaterMode::KeepTime, Due::After(5)));
     emits.push("\u{e9}".as_bytes(), b"7");
-    let list: Vec<Vec<u8>> = lua!(
+    emits.push_later(b"c 2", b"", later(b"", LaterMode::KeepFirst, Due::At(17)));
+    emits.push_later(b"d", b"1", later(b"x", LaterMode::Replace, Due::At(0)));
+    let value = emits.value(3);
+    let (list, scheduled): (Vec<Vec<u8>>, Vec<Vec<Vec<u8>>>) = lua!(
         redis,
         ["ids" "emits"],
-        "local _, list = M.emits.parse({ 'id', '7', 'emit:h', ARGV[1] })\nreturn list",
-        emits.value(3)
+        "local _, list = M.emits.parse({ 'id', '7', 'emit:h', ARGV[1] })\nlocal later = {}\n\
+         for i, s in ipairs(list.later) do later[i] = { s.object, s.event, s.key, s.mode, s.sign .. s.ms } end\nreturn { list, later }",
+        &value
     );
-    let value = emits.value(3);
     let expected = Emits::read(&value).expect("emits").1;
-    assert_eq!(list, expected.iter().flat_map(|(object, event)| [object.to_vec(), event.to_vec()]).collect::<Vec<_>>());
+    let now = expected.iter().filter(|entry| entry.later.is_none());
+    assert_eq!(list, now.flat_map(|entry| [entry.object.to_vec(), entry.event.to_vec()]).collect::<Vec<_>>());
+    let text = |entry: &EmitEntry<'_>| {
+        let later = entry.later?;
+        let mode = match later.mode {
+            LaterMode::Replace => "r",
+            LaterMode::KeepTime => "t",
+            LaterMode::KeepFirst => "f",
+        };
+        let due = match later.due {
+            Due::At(ms) => format!("@{ms}"),
+            Due::After(ms) => format!("+{ms}"),
+        };
+        Some([entry.object, entry.event, later.key, mode.as_bytes(), due.as_bytes()].map(<[u8]>::to_vec).to_vec())
+    };
+    assert_eq!(scheduled, expected.iter().filter_map(text).collect::<Vec<_>>());
+    let cut = &value[..value.len() - 1];
+    for invalid in [cut, b"3 1 5 s1 1 1 x@1 abc", b"3 1 5 s1 1 1 r1 abc", b"3 1 5 s1 1 9 r@1 abc", b"3 1 5 s1 1 r@1 ab"] {
+        let is_invalid: bool = lua!(
+            redis,
+            ["ids" "emits"],
+            "local _, list = M.emits.parse({ 'id', '7', 'emit:h', ARGV[1] })\nreturn list == nil and 1 or 0",
+            invalid
+        );
+        assert!(is_invalid && Emits::read(invalid).is_none(), "{}", String::from_utf8_lossy(invalid));
+    }
 }
 
 #[tokio::test]

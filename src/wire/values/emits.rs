@@ -1,7 +1,57 @@
-//! The events that a handler has emitted, in the form that the scripts read (`lua/lib/emits.lua`).
+//! The events that a handler has emitted or scheduled, in the form that the scripts read
+//! (`lua/lib/emits.lua`).
 
-/// An object's name, and an event for it.
-type ObjectAndEvent<'a> = (&'a [u8], &'a [u8]);
+/// An emitted or scheduled event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmitEntry<'a> {
+    /// The object.
+    pub object: &'a [u8],
+    /// The event.
+    pub event: &'a [u8],
+    /// The schedule; `None` if the event is pushed at once.
+    pub later: Option<Later<'a>>,
+}
+
+/// The schedule of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Later<'a> {
+    /// The key of the schedule.
+    pub key: &'a [u8],
+    /// The treatment of an existing schedule with this key.
+    pub mode: LaterMode,
+    /// The time at which the event is due.
+    pub due: Due,
+}
+
+/// The treatment of an existing schedule with the same key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaterMode {
+    /// Replace event and time.
+    Replace,
+    /// Replace the event.
+    KeepTime,
+    /// Change nothing.
+    KeepFirst,
+}
+
+/// The time at which a scheduled event is due, in ms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Due {
+    /// A time since the epoch.
+    At(u64),
+    /// A time after the step that schedules the event.
+    After(u64),
+}
+
+impl LaterMode {
+    fn letter(self) -> char {
+        match self {
+            Self::Replace => 'r',
+            Self::KeepTime => 't',
+            Self::KeepFirst => 'f',
+        }
+    }
+}
 
 /// The events that one handler has emitted for an event.
 #[derive(Debug, Clone, Default)]
@@ -19,6 +69,22 @@ impl Emits {
         self.text.extend_from_slice(format!("{} {} ", object.len(), event.len()).as_bytes());
         self.text.extend_from_slice(object);
         self.text.extend_from_slice(event);
+    }
+
+    /// Adds a scheduled event for an object.
+    pub fn push_later(&mut self, object: &[u8], event: &[u8], later: Later<'_>) {
+        self.events += 1;
+        self.bytes += object.len() + event.len() + later.key.len();
+        let due = match later.due {
+            Due::At(ms) => format!("@{ms}"),
+            Due::After(ms) => format!("+{ms}"),
+        };
+        let (key_bytes, mode) = (later.key.len(), later.mode.letter());
+        // Older programs do not read on at the letter.
+        self.text.extend_from_slice(format!("s{} {} {key_bytes} {mode}{due} ", object.len(), event.len()).as_bytes());
+        self.text.extend_from_slice(object);
+        self.text.extend_from_slice(event);
+        self.text.extend_from_slice(later.key);
     }
 
     /// Returns the number of events.
@@ -43,25 +109,44 @@ impl Emits {
         [format!("{place} {} {} ", self.events, self.bytes).as_bytes(), &self.text].concat()
     }
 
-    /// Reads a value of the field `emit:ID`: the handler's place, and each object's name with its
-    /// event. Returns `None` if the value is invalid.
-    pub fn read(value: &[u8]) -> Option<(usize, Vec<ObjectAndEvent<'_>>)> {
-        let mut rest = value;
-        let number = |rest: &mut &[u8]| -> Option<usize> {
+    /// Reads a value of the field `emit:ID`: the handler's place, and its events in their order.
+    /// Returns `None` if the value is invalid.
+    pub fn read(value: &[u8]) -> Option<(usize, Vec<EmitEntry<'_>>)> {
+        fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
             let (text, behind) = rest.split_at(rest.iter().position(|byte| *byte == b' ')?);
             *rest = &behind[1..];
-            std::str::from_utf8(text).ok()?.parse().ok()
-        };
+            std::str::from_utf8(text).ok()
+        }
+        let number = |rest: &mut &[u8]| -> Option<usize> { word(rest)?.parse().ok() };
+        let mut rest = value;
         let (place, events, _bytes) = (number(&mut rest)?, number(&mut rest)?, number(&mut rest)?);
         let mut emits = Vec::new();
         while !rest.is_empty() {
+            let is_later = rest.first() == Some(&b's');
+            rest = &rest[usize::from(is_later)..];
             let (name_bytes, event_bytes) = (number(&mut rest)?, number(&mut rest)?);
+            let later = if is_later { Some((number(&mut rest)?, mode_and_due(word(&mut rest)?)?)) } else { None };
             let (object, behind) = rest.split_at_checked(name_bytes)?;
             let (event, behind) = behind.split_at_checked(event_bytes)?;
-            emits.push((object, event));
+            let (key, behind) = behind.split_at_checked(later.map_or(0, |(key_bytes, _)| key_bytes))?;
+            let later = later.map(|(_, (mode, due))| Later { key, mode, due });
+            emits.push(EmitEntry { object, event, later });
             rest = behind;
         }
         (emits.len() == events).then_some((place, emits))
+    }
+}
+
+fn mode_and_due(text: &str) -> Option<(LaterMode, Due)> {
+    let mut letters = text.chars();
+    let (mode, sign) = (letters.next()?, letters.next()?);
+    let ms = letters.as_str().parse().ok()?;
+    let mode =
+        [LaterMode::Replace, LaterMode::KeepTime, LaterMode::KeepFirst].into_iter().find(|known| known.letter() == mode)?;
+    match sign {
+        '@' => Some((mode, Due::At(ms))),
+        '+' => Some((mode, Due::After(ms))),
+        _ => None,
     }
 }
 
@@ -73,9 +158,14 @@ mod tests {
     fn what_was_written_is_read() {
         let mut emits = Emits::default();
         emits.push(b"a 1", b"{} ");
+        let later = Later { key: b"k 1", mode: LaterMode::KeepTime, due: Due::After(5) };
+        emits.push_later(b"b", b"[]", later);
         emits.push("é".as_bytes(), b"");
         let value = emits.value(7);
-        assert_eq!(Emits::read(&value), Some((7, vec![(&b"a 1"[..], &b"{} "[..]), ("é".as_bytes(), &b""[..])])));
+        let now = |object, event| EmitEntry { object, event, later: None };
+        let scheduled = EmitEntry { object: b"b", event: b"[]", later: Some(later) };
+        assert_eq!(Emits::read(&value), Some((7, vec![now(b"a 1", b"{} "), scheduled, now("é".as_bytes(), b"")])));
+        assert_eq!((emits.events(), emits.bytes()), (3, 14));
         assert_eq!(Emits::read(&Emits::default().value(0)), Some((0, vec![])));
         for end in 0..value.len() {
             assert_eq!(Emits::read(&value[..end]), None, "{end}");

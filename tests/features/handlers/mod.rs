@@ -4,6 +4,7 @@
 mod answers;
 mod emit;
 mod finished;
+mod schedule;
 
 use std::future::pending;
 use std::sync::{Arc, Mutex};

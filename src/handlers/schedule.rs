@@ -1,0 +1,97 @@
+//! A schedule that a handler sets with its success.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use super::context::HandlerContext;
+use super::emits::HandlerEmitError;
+use crate::event::{EVENT_BYTES_MAX, IntoEvent, ObjectName, ScheduleKey};
+use crate::wire::values::{Due, Later, LaterMode};
+
+/// A schedule of a handler, under construction. Made by [`HandlerContext::schedule`].
+#[derive(Debug)]
+#[must_use = "nothing is scheduled without add()"]
+pub struct HandlerSchedule<'a> {
+    cx: &'a HandlerContext,
+    event: Result<(ObjectName, Bytes), HandlerEmitError>,
+    key: Option<Result<ScheduleKey, HandlerEmitError>>,
+    mode: LaterMode,
+    due: Due,
+}
+
+impl HandlerContext {
+    /// Begins a schedule: an event for any object that is queued when it is due. Without
+    /// [`at`](HandlerSchedule::at) or [`after`](HandlerSchedule::after) it is due at once.
+    ///
+    /// Like an [emit](Self::emit), the schedule belongs to the success of the handler: it is set in
+    /// the step that finalizes the handler's event. If the handler fails, or its process dies, it is
+    /// discarded.
+    ///
+    /// ```no_run
+    /// # use seriatim::handlers::{Failure, HandlerContext};
+    /// # use std::time::Duration;
+    /// # fn handle(cx: &HandlerContext) -> Result<(), Failure> {
+    /// let day = Duration::from_secs(24 * 60 * 60);
+    /// cx.schedule(cx.object(), &serde_json::json!({"type": "remind"})).after(7 * day).key("reminder").add()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn schedule(&self, object: impl AsRef<str>, event: impl IntoEvent) -> HandlerSchedule<'_> {
+        let object = self.object_named(object.as_ref());
+        let event = object.and_then(|object| Ok((object, event.into_event(EVENT_BYTES_MAX)?)));
+        HandlerSchedule { cx: self, event, key: None, mode: LaterMode::Replace, due: Due::At(0) }
+    }
+}
+
+impl HandlerSchedule<'_> {
+    /// Sets the point in time at which the event is due, by Redis' clock.
+    pub fn at(mut self, time: SystemTime) -> Self {
+        self.due = Due::At(millis(time.duration_since(UNIX_EPOCH).unwrap_or_default()));
+        self
+    }
+
+    /// Makes the event due after this time, counted from the step that finalizes the handler's
+    /// event, by Redis' clock.
+    pub fn after(mut self, time: Duration) -> Self {
+        self.due = Due::After(millis(time));
+        self
+    }
+
+    /// Sets the key, as [`Schedule::key`](crate::emit::Schedule::key): a schedule of the object with
+    /// this key is replaced.
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(ScheduleKey::new(key).map_err(HandlerEmitError::from));
+        self
+    }
+
+    /// If there is a schedule with this key, replaces only its event and keeps its time.
+    pub fn keep_time(mut self) -> Self {
+        self.mode = LaterMode::KeepTime;
+        self
+    }
+
+    /// If there is a schedule with this key, changes nothing.
+    pub fn keep_first(mut self) -> Self {
+        self.mode = LaterMode::KeepFirst;
+        self
+    }
+
+    /// Adds the schedule to what the handler does with its success. Returns its key.
+    ///
+    /// # Errors
+    /// As [`HandlerContext::emit`], and [`HandlerEmitError::Key`]. A schedule counts as an emit, with
+    /// the bytes of its key.
+    pub fn add(self) -> Result<ScheduleKey, HandlerEmitError> {
+        let (object, event) = self.event?;
+        let key = self.key.unwrap_or_else(|| Ok(ScheduleKey::unique()))?;
+        let later = Later { key: key.as_str().as_bytes(), mode: self.mode, due: self.due };
+        self.cx.emitting.push_later(&self.cx.run.room, object.as_str(), &event, later)?;
+        Ok(key)
+    }
+}
+
+/// Returns a duration in ms, rounded up, so that no event is early. Far times are cut to the largest
+/// time of a schedule.
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(crate::event::ID_END - 1)
+}
