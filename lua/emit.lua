@@ -55,11 +55,12 @@ local queued, count = call('LLEN', queue), #ARGV - FIRST + 1
 local member, digest, now_ms
 if key ~= '' then
   now_ms, member = M.time.now_ms(), M.schedule.member(object, key)
-  local parts = { has_data and #data or 'none', data }
+  -- The events are not joined: that would copy them once more.
+  local parts = { has_data and redis.sha1hex(data) or 'none' }
   for i = FIRST, #ARGV do
-    parts[#parts + 1], parts[#parts + 2] = #ARGV[i], ARGV[i]
+    parts[#parts + 1] = redis.sha1hex(ARGV[i])
   end
-  digest = redis.sha1hex(table.concat(parts, ' '))
+  digest = redis.sha1hex(table.concat(parts))
   local found, ends_ms = call('HGET', emitted, member), call('ZSCORE', ends, member)
   if found and ends_ms and tonumber(ends_ms) > now_ms then
     return found == digest and { 'repeated', queued } or { 'differs' }

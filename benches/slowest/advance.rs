@@ -29,10 +29,12 @@ fn report_all(call: &mut Advance, batches: &[BatchReply], more: fn(Load, usize, 
 async fn commit_emits(world: &mut World, settings: &Settings, later: bool) {
     let batches = world.fill(settings, 1, EVENT_BYTES).await;
     let mut call = Advance::new(&world.keys, NAME, TOKEN, settings.bounds(), ClaimFirst::Markers);
-    let (mut room, emitted) = (Room::of_call(), event(2000));
+    let mut room = Room::of_call();
     for batch in &batches {
         let mut emits = Emits::default();
-        for n in 0..1000 {
+        let (count, bytes) = if later { (500, 4000) } else { (1000, 2000) };
+        let emitted = event(bytes);
+        for n in 0..count {
             let object = format!("emitted:{}:{n}", batch.slot);
             let schedule = Later { key: b"key", mode: LaterMode::KeepTime, due: Due::After(5) };
             match later {
@@ -87,7 +89,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let title = "commit: handlers of one event have emitted 1,000 events of 2 MiB together";
     let mut emits = case("advance", title, |world, settings| Box::pin(commit_emits(world, settings, false)));
     emits.more_ms = 2.0 * 3.0;
-    let title = "commit: handlers of one event have scheduled 1,000 events of 2 MiB together";
+    let title = "commit: handlers of one event have scheduled 500 events of 2 MiB together";
     let mut later = case("advance", title, |world, settings| Box::pin(commit_emits(world, settings, true)));
     later.more_ms = 2.0 * 3.0;
     vec![

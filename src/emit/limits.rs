@@ -65,10 +65,6 @@ impl Known {
     pub(super) fn of(&self, object: &str) -> Option<Limit> {
         self.0.of(object)
     }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.0.is_empty()
-    }
 }
 
 impl Limits {

@@ -26,7 +26,7 @@ pub const CHUNK_EVENTS_MAX: usize = 1024;
 /// MiB.
 pub const CHUNK_BYTES_MAX: usize = 1024 * 1024;
 
-/// Number of events in a chunk if there are limits.
+/// Number of objects with limits in a chunk.
 const SCRIPTS_PER_CHUNK: usize = 128;
 
 /// The result if all events were acknowledged.
@@ -153,6 +153,8 @@ impl Emitter {
 struct Chunk {
     groups: Vec<Group>,
     by_object: HashMap<ObjectName, usize>,
+    /// Number of objects with limits. Emits by script take longer.
+    scripts: usize,
     /// Position just after its last event.
     end: u64,
     /// Whether the iterator ended with this chunk.
@@ -213,11 +215,10 @@ impl Progress<'_> {
     /// Takes events from the iterator until a chunk is full. Refused events count too, so that one
     /// step stays bounded.
     fn gather<O: AsRef<str>, E: IntoEvent>(&mut self, events: &mut impl Iterator<Item = (O, E)>) -> Chunk {
-        let mut chunk = Chunk { groups: Vec::new(), by_object: HashMap::new(), end: self.position, last: false };
+        let mut chunk = Chunk { groups: Vec::new(), by_object: HashMap::new(), scripts: 0, end: self.position, last: false };
         let mut bytes = 0;
-        // Emits by script take longer.
-        let scripts_max = if self.emitter.limits.known().is_empty() { usize::MAX } else { SCRIPTS_PER_CHUNK };
-        for _ in 0..self.emitter.chunk_events_max.min(scripts_max) {
+        let known = self.emitter.limits.known();
+        for _ in 0..self.emitter.chunk_events_max {
             let Some((object, event)) = events.next() else {
                 chunk.last = true;
                 break;
@@ -228,11 +229,11 @@ impl Progress<'_> {
             if !self.failed.is_empty() && self.failed.contains_key(object) {
                 continue;
             }
-            match self.add(&mut chunk, at, object, event) {
+            match self.add(&mut chunk, &known, at, object, event) {
                 Ok(added) => bytes += added,
                 Err(error) => self.fail(object, at, error),
             }
-            if bytes >= self.emitter.chunk_bytes_max {
+            if bytes >= self.emitter.chunk_bytes_max || chunk.scripts >= SCRIPTS_PER_CHUNK {
                 break;
             }
         }
@@ -241,19 +242,20 @@ impl Progress<'_> {
     }
 
     /// Adds one event to the chunk. Returns the number of bytes added.
-    fn add(&self, chunk: &mut Chunk, at: u64, object: &str, event: impl IntoEvent) -> Result<usize, EmitError> {
-        let known = chunk.by_object.get(object).copied();
+    fn add(&self, chunk: &mut Chunk, known: &Known, at: u64, object: &str, event: impl IntoEvent) -> Result<usize, EmitError> {
+        let index = chunk.by_object.get(object).copied();
         // The name is checked first, as in a single emit.
-        let name = if known.is_none() { Some(self.emitter.keys.object(object)?) } else { None };
+        let name = if index.is_none() { Some(self.emitter.keys.object(object)?) } else { None };
         let event = event.into_event(self.emitter.event_bytes_max)?;
-        let group = match (known, name) {
+        let group = match (index, name) {
             (None, Some(name)) => {
                 let push = self.emitter.push(&name);
+                chunk.scripts += usize::from(known.of(object).is_some());
                 chunk.by_object.insert(name.clone(), chunk.groups.len());
                 chunk.groups.push(Group { object: name, push, first: at, events: 0, by_script: false });
                 chunk.groups.last_mut()
             }
-            (known, _) => known.and_then(|index| chunk.groups.get_mut(index)),
+            (index, _) => index.and_then(|index| chunk.groups.get_mut(index)),
         };
         if let Some(group) = group {
             group.push.arg(&event[..]);

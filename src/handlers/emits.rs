@@ -6,9 +6,9 @@ use bytes::Bytes;
 
 use crate::event::{EventError, NameError, ScheduleKeyError};
 use crate::wire::Emits;
-use crate::wire::values::Later;
+use crate::wire::values::{Later, SCHEDULE_EVENTS};
 
-/// The most events that the handlers of one event emit together.
+/// The most events that the handlers of one event emit together. A scheduled event counts twice.
 pub const EMITS_MAX: usize = 1000;
 /// The most bytes that the handlers of one event emit together, object names and events: 2 MiB.
 pub const EMITS_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -90,12 +90,12 @@ impl EmitRoom {
         Self(Mutex::new((EMITS_MAX.saturating_sub(events), bytes_left)))
     }
 
-    fn take(&self, bytes: usize) -> Result<(), HandlerEmitError> {
+    fn take(&self, events: usize, bytes: usize) -> Result<(), HandlerEmitError> {
         let mut left = locked(&self.0);
-        if left.0 == 0 || left.1 < bytes {
+        if left.0 < events || left.1 < bytes {
             return Err(HandlerEmitError::Full);
         }
-        *left = (left.0 - 1, left.1 - bytes);
+        *left = (left.0 - events, left.1 - bytes);
         Ok(())
     }
 
@@ -139,7 +139,7 @@ impl Emitting {
     pub(super) fn push(&self, room: &EmitRoom, object: &str, event: &[u8]) -> Result<(), HandlerEmitError> {
         let mut emitting = locked(&self.0);
         let done = emitting.as_mut().ok_or(HandlerEmitError::Ended)?;
-        room.take(object.len() + event.len())?;
+        room.take(1, object.len() + event.len())?;
         done.emits.push(object.as_bytes(), event);
         Ok(())
     }
@@ -153,7 +153,7 @@ impl Emitting {
     ) -> Result<(), HandlerEmitError> {
         let mut emitting = locked(&self.0);
         let done = emitting.as_mut().ok_or(HandlerEmitError::Ended)?;
-        room.take(object.len() + event.len() + later.key.len())?;
+        room.take(SCHEDULE_EVENTS, object.len() + event.len() + later.key.len())?;
         done.emits.push_later(object.as_bytes(), event, later);
         Ok(())
     }

@@ -79,8 +79,8 @@ impl HandlerSchedule<'_> {
     /// Adds the schedule to what the handler does with its success. Returns its key.
     ///
     /// # Errors
-    /// As [`HandlerContext::emit`], and [`HandlerEmitError::Key`]. A schedule counts as an emit, with
-    /// the bytes of its key.
+    /// As [`HandlerContext::emit`], and [`HandlerEmitError::Key`]. A schedule counts as two emits,
+    /// with the bytes of its key.
     pub fn add(self) -> Result<ScheduleKey, HandlerEmitError> {
         let (object, event) = self.event?;
         let key = self.key.unwrap_or_else(|| Ok(ScheduleKey::unique()))?;

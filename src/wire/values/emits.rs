@@ -12,6 +12,9 @@ pub struct EmitEntry<'a> {
     pub later: Option<Later<'a>>,
 }
 
+/// The number of emitted events that take as long as one scheduled event.
+pub const SCHEDULE_EVENTS: usize = 2;
+
 /// The schedule of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Later<'a> {
@@ -71,9 +74,9 @@ impl Emits {
         self.text.extend_from_slice(event);
     }
 
-    /// Adds a scheduled event for an object.
+    /// Adds a scheduled event for an object. It counts as two events, because it takes more commands.
     pub fn push_later(&mut self, object: &[u8], event: &[u8], later: Later<'_>) {
-        self.events += 1;
+        self.events += SCHEDULE_EVENTS;
         self.bytes += object.len() + event.len() + later.key.len();
         let due = match later.due {
             Due::At(ms) => format!("@{ms}"),
@@ -87,7 +90,7 @@ impl Emits {
         self.text.extend_from_slice(later.key);
     }
 
-    /// Returns the number of events.
+    /// Returns the number of events; a scheduled one counts twice.
     pub fn events(&self) -> usize {
         self.events
     }
@@ -133,7 +136,8 @@ impl Emits {
             emits.push(EmitEntry { object, event, later });
             rest = behind;
         }
-        (emits.len() == events).then_some((place, emits))
+        let counted: usize = emits.iter().map(|entry| if entry.later.is_some() { SCHEDULE_EVENTS } else { 1 }).sum();
+        (counted == events).then_some((place, emits))
     }
 }
 
@@ -165,7 +169,7 @@ mod tests {
         let now = |object, event| EmitEntry { object, event, later: None };
         let scheduled = EmitEntry { object: b"b", event: b"[]", later: Some(later) };
         assert_eq!(Emits::read(&value), Some((7, vec![now(b"a 1", b"{} "), scheduled, now("é".as_bytes(), b"")])));
-        assert_eq!((emits.events(), emits.bytes()), (3, 14));
+        assert_eq!((emits.events(), emits.bytes()), (4, 14));
         assert_eq!(Emits::read(&Emits::default().value(0)), Some((0, vec![])));
         for end in 0..value.len() {
             assert_eq!(Emits::read(&value[..end]), None, "{end}");

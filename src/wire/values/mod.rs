@@ -38,7 +38,7 @@ mod tag;
 #[cfg(feature = "worker")]
 pub use cron::{CronLast, CronPlan, CronValue};
 #[cfg(feature = "worker")]
-pub use emits::{Due, EmitEntry, Emits, Later, LaterMode};
+pub use emits::{Due, EmitEntry, Emits, Later, LaterMode, SCHEDULE_EVENTS};
 #[cfg(feature = "worker")]
 pub use held_id::{HeldId, HeldIdError};
 #[cfg(feature = "worker")]
