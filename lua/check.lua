@@ -329,7 +329,7 @@ local function check_cron(subject)
   elseif tick and not value then
     find('I9', 'has a next tick, but ', K.events_cron, ' has no such job: workers will remove it')
   elseif tick and job.is_paused then
-    find('I9', 'is paused, but has a next tick: it is tried in vain each minute; resume or remove it')
+    find('I9', 'is paused, but has a next tick: workers will remove that')
   elseif job and not tick and not job.is_paused then
     find('I9', 'has no next tick in ', K.events_cron_next, ': it will never fire; pause it and resume it')
   end

@@ -16,16 +16,17 @@
 --             1,000), or `-1`: only postpone the job for a minute
 -- Replies   {'cron', ms since 1970, ms to the next due job (-1: none), jobs fired, events queued,
 --           {name, why, …}, job…}
---             name, why  a job that could not fire: `wrong KEY`, the key has a wrong type; `name`,
---                        its object belongs to another namespace; `value`, the job is invalid.
+--             name, why  a job that could not fire: `wrong KEY`, the key has a wrong type; `denied
+--                        …`, a right is missing; `name`, its object belongs to another
+--                        namespace; `value`, the job is invalid.
 --                        `absent`: the entry has no job, and is removed
 --             job        {name, id, since ms, plan, bytes of the event, handled ms}: a due job
 --           {'denied', command}
 -- Keeps     I1, I9
 -- Cost      about 5 commands; 7 per job to fire, 3 per job returned. Reads at most 1 MiB of jobs, and
 --           one more. The caller bounds the bytes of the events that are queued
--- Uses: cron.last_of cron.last_text cron.parse cron.push cron.wrong_queue ids.text names.is_foreign
--- Uses: time.now_ms
+-- Uses: cron.last_of cron.last_text cron.parse cron.push cron.wrong_queue ids.parse ids.text
+-- Uses: names.is_foreign time.now_ms
 local POSTPONE_MS, FIRST, EACH = 60000, 3, 6
 -- The bytes of jobs after which no further one is read.
 local BYTES_MAX = 1048576
@@ -37,10 +38,11 @@ call('LLEN', P .. K.objects_with_events)
 call('ZCARD', KEYS[1])
 call('HLEN', jobs_key)
 call('HLEN', last_key)
-for _, command in ipairs(ARGV[FIRST] and { 'HSET', 'ZADD' } or {}) do
-  -- Without them a queued tick would be due again.
-  if not redis.acl_check_cmd(command, command == 'HSET' and last_key or KEYS[1], '1', 'm') then
-    return { 'denied', command }
+local written = { { 'HSET', last_key }, { 'ZADD', KEYS[1] }, { 'LPUSH', P .. K.objects_with_events } }
+for _, pair in ipairs(ARGV[FIRST] and written or {}) do
+  -- Without them a tick would be lost, or due again.
+  if not redis.acl_check_cmd(pair[1], pair[2], '1', 'm') then
+    return { 'denied', pair[1] }
   end
 end
 local wrong, fired, queued = {}, 0, 0
@@ -58,7 +60,7 @@ local function fire(name, id, handled, handled_after, next_tick, count)
   local value = call('HGET', jobs_key, name)
   local job = value and M.cron.parse(value)
   local found, before = M.cron.last_of(call('HGET', last_key, name))
-  if not job or job.id ~= id or job.is_paused or found ~= handled then
+  if not job or job.id ~= id or job.is_paused or tonumber(found) ~= tonumber(handled) then
     return
   elseif count < 0 then
     return postpone(name)
@@ -66,8 +68,10 @@ local function fire(name, id, handled, handled_after, next_tick, count)
   local key = M.cron.wrong_queue(job.object)
   if count > 0 and (key or M.names.is_foreign(job.object)) then
     return postpone(name, key and 'wrong ' .. key or 'name')
+  elseif count > 0 and not redis.acl_check_cmd('LPUSH', P .. job.object .. K.events, 'v') then
+    return postpone(name, 'denied LPUSH ' .. job.object .. K.events)
   end
-  -- The tick is handled first: if the push failed, a later one would queue it twice.
+  -- The tick is handled first: if the script failed after a push, the next call would queue it again.
   call('HSET', last_key, name, M.cron.last_text(handled_after, count > 0 and M.ids.text(now_ms) or before))
   call('ZADD', KEYS[1], next_tick, name)
   if count > 0 then
@@ -87,14 +91,18 @@ for _, name in ipairs(call('ZRANGE', KEYS[1], '-inf', now_ms, 'BYSCORE', 'LIMIT'
   end
   local value = call('HGET', jobs_key, name)
   local job = value and M.cron.parse(value)
+  local handled = M.ids.parse((M.cron.last_of(call('HGET', last_key, name))))
+  handled = handled and M.ids.text(handled)
   if not value then
     call('ZREM', KEYS[1], name)
     wrong[#wrong + 1], wrong[#wrong + 2] = name, 'absent'
-  elseif not job then
+  elseif job and job.is_paused then
+    -- A paused job has no ticks.
+    call('ZREM', KEYS[1], name)
+  elseif not job or not M.ids.parse(job.since) or not handled then
     postpone(name, 'value')
   else
     bytes = bytes + #value
-    local handled = M.cron.last_of(call('HGET', last_key, name))
     jobs[#jobs + 1] = { name, job.id, job.since, job.plan, #job.event, handled }
   end
 end

@@ -86,9 +86,10 @@ if key ~= '' then
   call('ZADD', ends, now_ms + window_ms, member)
   local over = call('ZRANGE', ends, '-inf', now_ms, 'BYSCORE', 'LIMIT', '0', EXPIRED_MAX)
   if over[1] then
-    -- Only housekeeping: without the right, keys stay.
-    try('HDEL', emitted, unpack(over))
-    try('ZREM', ends, unpack(over))
+    -- Only housekeeping: without the rights, keys stay.
+    if type(try('HDEL', emitted, unpack(over))) == 'number' then
+      try('ZREM', ends, unpack(over))
+    end
   end
 end
 return { 'emitted', queued }

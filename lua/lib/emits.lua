@@ -8,7 +8,7 @@
 --              object's name, the event and the key. MODE: `r` replaces, `t` keeps the time, `f` keeps
 --              the first. DUE: `@MS` since 1970, or `+MS` after the step that ends the event
 --   result:ID  the result of one handler: the member `"ID":VALUE` of a JSON object
--- Uses: ids.parse schedule.member time.now_ms
+-- Uses: ids.MAX ids.parse schedule.member time.now_ms
 
 -- Returns whether a field of the hash has emits.
 local function is_emit(field)
@@ -128,7 +128,7 @@ local function schedule_all(later)
   local now_ms, wakes = M.time.now_ms(), false
   for _, schedule in ipairs(later) do
     local hash, member = P .. schedule.object .. K.events_scheduled_of, M.schedule.member(schedule.object, schedule.key)
-    local due_ms = schedule.sign == '+' and now_ms + schedule.ms or schedule.ms
+    local due_ms = math.min(schedule.sign == '+' and now_ms + schedule.ms or schedule.ms, M.ids.MAX)
     local is_there = schedule.mode ~= 'r' and call('ZSCORE', P .. K.events_scheduled, member)
     if not is_there or schedule.mode == 't' then
       call('HSET', hash, schedule.key, schedule.event)

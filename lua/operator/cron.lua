@@ -13,7 +13,8 @@
 --           reason for the action (at most 1,000 bytes, may be '')
 --           set | remove | pause | resume | run
 --           name of the job
---           of set: id, object, plan, event, next tick (ms, or `inf`), run now 0|1, most jobs
+--           of set: id, object, plan, event, next tick (ms, or `inf`), also run now 0|1
+--           (unless nothing changes), most jobs
 --           of resume: id of the paused job, a new id, next tick
 -- Replies   {'set', 'new' | 'replaced' | 'same'}; {'removed'}; {'paused'}; {'resumed'}; {'ran'}
 --           {'not_set'}
@@ -25,7 +26,7 @@
 -- Keeps     I1, I9
 -- Cost      about 25 commands; the job is read and written
 -- Uses: actions.note actions.refused cron.last_of cron.last_text cron.parse cron.push cron.text
--- Uses: cron.wrong_queue ids.text time.now_ms
+-- Uses: cron.wrong_queue ids.text names.is_foreign time.now_ms
 local step, name = ARGV[4], ARGV[5]
 local next_key, last_key, wake_key = P .. K.events_cron_next, P .. K.events_cron_last, P .. K.events_scheduled_wake
 
@@ -37,11 +38,11 @@ local now = M.ids.text(M.time.now_ms())
 local value = call('HGET', KEYS[1], name)
 local job = value and M.cron.parse(value)
 
--- Writes the job, and the times of its next tick and of its last run.
-local function write(changed, next_tick, fired)
+-- Writes the job. Its ticks up to now are over.
+local function write(changed, next_tick)
   call('HSET', KEYS[1], name, M.cron.text(changed))
-  local _, before = M.cron.last_of(call('HGET', last_key, name))
-  call('HSET', last_key, name, M.cron.last_text(now, fired or before))
+  local _, fired = M.cron.last_of(call('HGET', last_key, name))
+  call('HSET', last_key, name, M.cron.last_text(now, fired))
   if changed.is_paused then
     call('ZREM', next_key, name)
   else
@@ -57,16 +58,22 @@ if step == 'set' then
   if not value and jobs >= jobs_max then
     return { 'too_many', jobs }
   end
+  local is_same = job and job.object == new.object and job.plan == new.plan and job.event == new.event
   local key, found = M.cron.wrong_queue(new.object)
-  if runs and key then
+  if runs and not is_same and key then
     return { 'wrong_type', key, found }
   end
-  local is_same = job and job.object == new.object and job.plan == new.plan and job.event == new.event
-  if not is_same then
+  if not is_same and job and job.plan == new.plan and not job.is_paused then
+    -- Only the object or the event: ticks that are due stay due.
+    new.since = job.since
+    call('HSET', KEYS[1], name, M.cron.text(new))
+  elseif not is_same then
     write(new, next_tick)
+  end
+  if not is_same then
     M.actions.note('cron-set', new.object, '', 'cron', name)
   end
-  if runs then
+  if runs and not is_same then
     call('HSET', last_key, name, M.cron.last_text(M.cron.last_of(call('HGET', last_key, name)), now))
     M.cron.push(new, 1)
     M.actions.note('cron-run', new.object, '', 'cron', name)
@@ -101,6 +108,8 @@ end
 local key, found = M.cron.wrong_queue(job.object)
 if key then
   return { 'wrong_type', key, found }
+elseif M.names.is_foreign(job.object) then
+  return { 'invalid' }
 end
 call('HSET', last_key, name, M.cron.last_text(M.cron.last_of(call('HGET', last_key, name)), now))
 M.cron.push(job, 1)

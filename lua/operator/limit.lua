@@ -19,7 +19,8 @@
 --           {'wrong_type', key, its type}
 -- Keeps     I1 to I9: touches nothing else
 -- Cost      about 20 commands
--- Uses: actions.note actions.refused actions.who actions.why ids.text time.now_ms
+-- Uses: actions.note actions.refused actions.who actions.why ids.text text.beginning time.now_ms
+local TEXT_BYTES_MAX = 200
 local step, selector, queued_max, markers_max, limits_max = ARGV[4], ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 
 local no = M.actions.refused(KEYS[1], 'hash')
@@ -32,9 +33,10 @@ if step == 'set' then
   if not is_set and limits >= limits_max then
     return { 'too_many', limits }
   end
-  local who = M.actions.who
+  -- Emitters read all limits: the texts are short.
+  local who, why = M.text.beginning(M.actions.who, TEXT_BYTES_MAX), M.text.beginning(M.actions.why, TEXT_BYTES_MAX)
   local numbers = string.format('%s %s %s %d ', queued_max, markers_max, M.ids.text(M.time.now_ms()), #who)
-  call('HSET', KEYS[1], selector, numbers .. who .. M.actions.why)
+  call('HSET', KEYS[1], selector, numbers .. who .. why)
   M.actions.note('limit-set', selector, '')
   return { 'set', is_set and 'again' or 'new' }
 end

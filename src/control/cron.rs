@@ -130,7 +130,7 @@ impl<E: IntoEvent> CronDraft<E> {
         self
     }
 
-    /// Also queues the event once, when the job is set.
+    /// Also queues the event once, if the job is new or changed.
     pub fn now(mut self) -> Self {
         self.now = true;
         self
@@ -144,7 +144,7 @@ impl Control {
     /// Takes effect within a second. Recorded in the [actions](Control::actions).
     ///
     /// Returns [`CronDone::New`], [`CronDone::Replaced`] or [`CronDone::Same`]. One atomic step.
-    /// Calling again is safe, except with [`CronDraft::now`]. Dropping the future does not undo the
+    /// Calling again is safe. Dropping the future does not undo the
     /// step.
     ///
     /// # Errors
@@ -158,7 +158,7 @@ impl Control {
         let event = job.event.into_event(EVENT_BYTES_MAX).map_err(ControlError::Event)?;
         let mut conn = self.connection();
         let now_ms = reply::now_ms(&mut conn).await?;
-        let next_ms = first_tick(&job.schedule, now_ms)?;
+        let next_ms = first_tick(&job.schedule, now_ms, now_ms)?;
         let (id, plan) = (new_id(), CronPlan::new(&job.schedule, job.missed).text());
         let step = CronStep::Set {
             id: &id,
@@ -231,7 +231,7 @@ impl Control {
                 return Ok(CronDone::Changed);
             }
             let schedule = plan.schedule().map_err(ControlError::Cron)?;
-            let next_ms = Some(first_tick(&schedule, now_ms)?);
+            let next_ms = Some(first_tick(&schedule, now_ms, value.since_ms)?);
             let step = CronStep::Resume { id: &value.id, new_id: &new_id(), next_ms };
             match operator::cron(&mut conn, &self.keys, by, name.as_str(), step).await? {
                 CronDone::Changed => {}
@@ -280,9 +280,9 @@ fn invalid(name: impl fmt::Display) -> ControlError {
     ControlError::Reply { what: "events.cron", answer }
 }
 
-fn first_tick(schedule: &CronSchedule, now_ms: u64) -> Result<u64, ControlError> {
+fn first_tick(schedule: &CronSchedule, now_ms: u64, since_ms: u64) -> Result<u64, ControlError> {
     let never = || ControlError::Cron(crate::cron::CronError::Never(schedule.as_str().to_owned()));
-    schedule.next_after(now_ms, now_ms).ok_or_else(never)
+    schedule.next_after(now_ms, since_ms).ok_or_else(never)
 }
 
 fn job(found: CronReply) -> CronJob {

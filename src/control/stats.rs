@@ -318,6 +318,9 @@ async fn emitted<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats
         pipe.cmd("MEMORY").arg("USAGE").arg(key);
     }
     let answers = ask(conn, "the idempotency keys", &mut pipe).await?;
+    if answers.first().is_some_and(|answer| answer.as_ref().is_err_and(|error| error.code() == Some("WRONGTYPE"))) {
+        stats.unreadable.push(ends.clone());
+    }
     let numbers: Vec<_> = answers.iter().map(|answer| answer.as_ref().ok().and_then(reply::number)).collect();
     let count = numbers.first().copied().flatten().unwrap_or(0);
     let bytes = numbers.get(1).copied().flatten().zip(numbers.get(2).copied().flatten()).map(|(hash, ends)| hash + ends);

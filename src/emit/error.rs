@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, RedisResult, ServerError, ServerErrorKind, Value};
 
+use super::idempotent::{SCRIPT_BYTES_MAX, SCRIPT_EVENTS_MAX};
 use crate::connection::TooFew;
 use crate::connection::errors::told;
 use crate::connection::url::UrlError;
@@ -94,6 +95,20 @@ pub enum EmitError {
         object: ObjectName,
         /// The key.
         key: String,
+    },
+    /// An emit with an idempotency key, or of an object with limits, has too many events or bytes.
+    /// Nothing was sent.
+    #[error(
+        "an emit for {object} has {events} events with {bytes} bytes; with an idempotency key or limits it has at most \
+         {SCRIPT_EVENTS_MAX} with {SCRIPT_BYTES_MAX} bytes: split it"
+    )]
+    TooLarge {
+        /// The object.
+        object: ObjectName,
+        /// Number of events.
+        events: usize,
+        /// Bytes of all events.
+        bytes: usize,
     },
     /// A limit is reached. Nothing was applied. Try again when workers have drained the queue.
     #[error("the emit for {object} was not applied: {full}; try again later, or see `seriatim limit list`")]

@@ -19,6 +19,10 @@ const WINDOW_MIN: Duration = Duration::from_secs(1);
 const WINDOW_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// How often an emit with a key is sent if its outcome is unknown.
 const TRIES: usize = 4;
+/// The most events of an emit with an idempotency key or of an object with limits. Redis runs nothing else meanwhile.
+pub const SCRIPT_EVENTS_MAX: usize = 1024;
+/// The most bytes of the events of an emit by script.
+pub const SCRIPT_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// The wait before the second try. It doubles.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 
@@ -38,7 +42,7 @@ impl<'a> Emit<'a> {
     /// error, [`EmitError::KeyReused`].
     ///
     /// One script does it, so such an emit cannot be part of a transaction of the caller. A key costs
-    /// Redis about 300 bytes and twice its object's and its own name, until its window is over.
+    /// Redis about 260 bytes, and twice the bytes of object name and key, until its window is over.
     ///
     /// ```no_run
     /// # async fn run(emitter: &seriatim::Emitter) -> Result<(), seriatim::EmitError> {
@@ -88,25 +92,39 @@ impl IdempotentEmit<'_> {
     /// As with [`Emit::send`]. It is safe to send the emit again.
     pub async fn send(self) -> Result<Emitted, EmitError> {
         let (emitter, draft, key) = (self.emit.emitter, self.emit.draft?, self.key?);
+        draft.fits_a_script()?;
         let (known, looks) = emitter.limits().await;
         let limit = known.of(draft.object.as_str()).unwrap_or_default();
         let window_ms = u64::try_from(self.window.as_millis()).unwrap_or(u64::MAX);
         let sending = async {
-            let mut wait = TRY_AGAIN;
+            let (mut wait, mut tries) = (TRY_AGAIN, 1);
             let mut unknown = None;
-            for _ in 0..TRIES {
+            loop {
                 match emitter.send_script(&draft, Some((key.as_str(), window_ms)), limit).await {
                     Err(error) if error.is_unknown() => unknown = Some(error),
-                    // Nothing was sent this time. An earlier try may have taken effect.
-                    Err(EmitError::Connect { .. }) if unknown.is_some() => {}
-                    other => return other,
+                    Ok(emitted) => return Ok(emitted),
+                    Err(error @ EmitError::KeyReused { .. }) => return Err(error),
+                    // This try had no effect, but an earlier one may have.
+                    Err(error) => unknown = Some(unknown.ok_or(error)?),
+                }
+                if let Some(error) = unknown.take_if(|_| tries >= TRIES) {
+                    return Err(error);
                 }
                 sleep(wait).await;
-                wait *= 2;
+                (wait, tries) = (wait * 2, tries + 1);
             }
-            Err(unknown.unwrap_or_else(|| Failed::no_reply().about(&draft.object)))
         };
         emitter.looking(looks, sending).await
+    }
+}
+
+impl Draft {
+    /// Checks that the emit is not too large for a script.
+    pub(super) fn fits_a_script(&self) -> Result<(), EmitError> {
+        if self.events <= SCRIPT_EVENTS_MAX && self.bytes <= SCRIPT_BYTES_MAX {
+            return Ok(());
+        }
+        Err(EmitError::TooLarge { object: self.object.clone(), events: self.events, bytes: self.bytes })
     }
 }
 

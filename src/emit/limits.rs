@@ -1,8 +1,9 @@
 //! The limits of the queues, as far as this emitter knows them.
 //!
 //! An emitter reads all limits when it connects, and again from time to time while it is used, on
-//! the way of an emit: rarely without limits, once a second with some. An emit does not wait for
-//! that, except the first one over a connection of the caller. An emit of an object with a limit is a
+//! the way of an emit: rarely without limits, once a second with some. That emit is sent first, but
+//! returns only when both replies are there. Over a connection of the caller, emits wait for the
+//! first look. An emit of an object with a limit is a
 //! script; all others stay plain transactions.
 
 use std::collections::HashMap;
@@ -10,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use redis::{RedisResult, Value};
+use tokio::sync::OnceCell;
 
 use super::Emitter;
 use crate::wire::values::LimitValue;
@@ -28,7 +30,11 @@ pub(super) struct Limit {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Limits(Mutex<State>);
+pub(super) struct Limits {
+    state: Mutex<State>,
+    /// Whether somebody has looked. All emits wait for the first look.
+    looked: OnceCell<()>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -69,24 +75,23 @@ impl Known {
 
 impl Limits {
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn known(&self) -> Known {
         Known(Arc::clone(&self.state().table))
     }
 
-    /// Returns whether the caller is to look now, and whether nobody has looked yet.
-    fn is_due(&self) -> (bool, bool) {
+    /// Returns whether the caller is to look now.
+    fn is_due(&self) -> bool {
         let mut state = self.state();
         let now = Instant::now();
-        let is_first = state.look_at.is_none();
         let is_due = state.look_at.is_none_or(|at| at <= now);
         if is_due {
             // Other emits do not look at the same time.
             state.look_at = Some(now + LOOK_WITH);
         }
-        (is_due, is_first)
+        is_due
     }
 
     fn learn(&self, answer: RedisResult<Value>) {
@@ -124,11 +129,10 @@ impl Emitter {
 
     /// Returns the limits, and whether to look again on the way.
     pub(super) async fn limits(&self) -> (Known, bool) {
-        let (is_due, is_first) = self.limits.is_due();
-        if is_first {
-            self.look_at_limits().await;
+        if !self.limits.looked.initialized() {
+            self.limits.looked.get_or_init(|| self.look_at_limits()).await;
         }
-        (self.limits.known(), is_due && !is_first)
+        (self.limits.known(), self.limits.is_due())
     }
 
     /// Sends something, and looks at the limits on the way if it is time.

@@ -120,6 +120,7 @@ impl Emitter {
         let mut events = events.into_iter();
         let mut progress =
             Progress { emitter: self, position: 0, acknowledged: 0, chunks: 0, failed: HashMap::new(), stopped: None };
+        self.limits().await;
         let mut chunk = progress.gather(&mut events);
         loop {
             progress.drop_failed(&mut chunk);

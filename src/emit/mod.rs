@@ -45,7 +45,7 @@ pub use appended::Appended;
 use draft::Draft;
 use error::command_failed;
 pub use error::{EmitError, Full};
-pub use idempotent::{IdempotentEmit, WINDOW};
+pub use idempotent::{IdempotentEmit, SCRIPT_BYTES_MAX, SCRIPT_EVENTS_MAX, WINDOW};
 use limits::Limits;
 use link::{Link, Own};
 pub use many::{CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX, EmitManyError, EmittedMany, ObjectFailed};
@@ -114,8 +114,8 @@ pub struct Emitted {
     /// a worker do not count. If this number keeps growing, the producer is faster than the
     /// workers.
     pub queued: u64,
-    /// Whether an emit with the same [idempotency key](Emit::idempotency_key) was done before, so that
-    /// this one queued nothing.
+    /// Whether an emit with the same [idempotency key](Emit::idempotency_key) was done before, by
+    /// somebody or by an earlier try of this call. Then the last try queued nothing.
     pub repeated: bool,
 }
 
@@ -198,8 +198,8 @@ impl Emitter {
     /// [`builder`](Self::builder) sets others.
     ///
     /// After a loss, the next call reconnects before it sends anything. A call that had sent its
-    /// transaction when the connection was lost returns [`EmitError::Unknown`]. The emitter never
-    /// sends again what may have taken effect. The connection uses RESP3 and needs Redis 7 or
+    /// transaction when the connection was lost returns [`EmitError::Unknown`]. Without an idempotency key the
+    /// emitter never sends again what may have taken effect. The connection uses RESP3 and needs Redis 7 or
     /// Valkey.
     pub async fn connect(server: impl Into<Server>) -> Result<Self, EmitError> {
         Self::builder(server).connect().await
@@ -376,6 +376,7 @@ impl Emit<'_> {
         let draft = self.draft?;
         let (known, looks) = emitter.limits().await;
         if let Some(limit) = known.of(draft.object.as_str()) {
+            draft.fits_a_script()?;
             return emitter.looking(looks, emitter.send_script(&draft, None, limit)).await;
         }
         let (object, events, with_data) = (draft.object.clone(), draft.events, draft.data.is_some());

@@ -110,7 +110,7 @@ manifest! {
         SKIP: ALLOW_OOM "operator/skip" [actions emits ids rights tag text schedule time];
         RULE: ALLOW_OOM "operator/rule" [actions ids rights rules text time];
         LIMIT: ALLOW_OOM "operator/limit" [actions ids rights text time];
-        CRON_SET: ALLOW_OOM "operator/cron" [actions cron ids rights text time];
+        CRON_SET: ALLOW_OOM "operator/cron" [actions cron ids names rights text time];
     }
     other {
         FORGET: ALLOW_OOM "forget" [emits ids schedule time];

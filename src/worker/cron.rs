@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use redis::aio::ConnectionLike;
+use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
 
 use crate::cron::{CronSchedule, Missed};
@@ -17,29 +18,39 @@ use crate::wire::{self, CronPlan, DueJob, Fired, ScriptError, Ticks};
 
 /// The most ticks of a job that fire after an outage.
 const MISSED_MAX: usize = 1000;
-/// The lateness above which a tick counts as missed, in ms.
+/// The lateness above which a tick counts as missed, in ms. Up to it each tick fires.
 const LATE_MS: u64 = 60_000;
 /// The most bytes of events that one call queues, if it queues more than one.
 const BYTES: usize = 1024 * 1024;
 /// The most calls of one round. Another round follows if jobs are still due.
-const CALLS_MAX: usize = 256;
+const CALLS_MAX: usize = 64;
+/// The longest pause between two calls.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Fires all ticks that are due. Returns the number of events queued, and the time until the next
-/// job is due: zero if there are more.
+/// Fires all ticks that are due. Returns the number of events queued, and the time at which the next
+/// job is due: now if there are more.
 ///
 /// Cancellation: a call that was sent may still run. No tick fires twice.
-pub(super) async fn fire(conn: &mut impl ConnectionLike, keys: &Keys) -> Result<(u64, Option<Duration>), ScriptError> {
+pub(super) async fn fire(
+    conn: &mut impl ConnectionLike,
+    keys: &Keys,
+    processes: u32,
+) -> Result<(u64, Option<Instant>), ScriptError> {
     let (mut ticks, mut events) = (Vec::new(), 0);
     for _ in 0..CALLS_MAX {
+        let began = Instant::now();
         let fired = around!("cron", wire::cron(conn, keys, &ticks)).await?;
         events += fired.events;
         tell(&fired);
+        let next_due = fired.next_due.map(|due| Instant::now() + due);
         ticks = to_fire(&fired);
         if ticks.is_empty() {
-            return Ok((events, fired.next_due));
+            return Ok((events, next_due));
         }
+        // As with promotion, all processes together leave Redis half of its time for other work.
+        sleep(began.elapsed().saturating_mul(processes.saturating_mul(2).saturating_sub(1)).min(PAUSE_MAX)).await;
     }
-    Ok((events, Some(Duration::ZERO)))
+    Ok((events, Some(Instant::now())))
 }
 
 /// Returns the ticks to fire of the jobs that are due.
@@ -83,13 +94,15 @@ fn due_ticks(job: &DueJob, now_ms: u64, schedule: &CronSchedule, missed: Missed)
     };
     // A clock that has stepped back: the ticks up to that time are handled.
     let now_ms = now_ms.max(handled);
+    let Some(first) = schedule.next_after(handled, since).filter(|first| *first <= now_ms) else { return ticks(now_ms, 0) };
+    let is_outage = now_ms - first > LATE_MS;
     match missed {
-        Missed::Once => ticks(now_ms, schedule.between(handled, now_ms, since, 1).len()),
-        Missed::Skip => {
-            let from = handled.max(now_ms.saturating_sub(LATE_MS + 1));
+        Missed::Once if is_outage => ticks(now_ms, 1),
+        Missed::Skip if is_outage => {
+            let from = handled.max(now_ms - LATE_MS - 1);
             ticks(now_ms, schedule.between(from, now_ms, since, 1).len())
         }
-        Missed::All => {
+        Missed::Once | Missed::Skip | Missed::All => {
             let due = schedule.between(handled, now_ms, since, MISSED_MAX);
             let events = (BYTES / job.event_bytes.max(1)).clamp(1, MISSED_MAX);
             match due.get(events) {
@@ -142,6 +155,20 @@ mod tests {
         assert_eq!(fired("13 22 * * *", Missed::Skip, before, 10), (1, NOW));
         assert_eq!(fired("20 12 22 * * *", Missed::Skip, before, 10), (1, NOW));
         assert_eq!(fired("19 12 22 * * *", Missed::Skip, before, 10), (0, NOW));
+    }
+
+    /// A short delay is no outage.
+    #[test]
+    fn ticks_of_the_last_minute_all_fire() {
+        for missed in [Missed::Skip, Missed::Once, Missed::All] {
+            assert_eq!(fired("* * * * * *", missed, NOW - 5_000, 10), (5, NOW));
+            assert_eq!(fired("* * * * * *", missed, NOW - 61_000, 10), (61, NOW));
+            assert_eq!(fired("* * * * * *", missed, NOW - 5_000, 600_000), (1, NOW - 4_000));
+            assert_eq!(fired("@hourly", missed, NOW, 10), (0, NOW));
+        }
+        assert_eq!(fired("* * * * * *", Missed::Once, NOW - 62_000, 10), (1, NOW));
+        assert_eq!(fired("* * * * * *", Missed::Skip, NOW - 62_000, 10), (1, NOW));
+        assert_eq!(fired("* * * * * *", Missed::All, NOW - 62_000, 10), (62, NOW));
     }
 
     #[test]

@@ -111,12 +111,13 @@ impl Promoter {
         loop {
             let Some((promoted, took)) = self.step().await else { continue };
             promotes |= promoted.events > 0;
-            let mut next_cron = promoted.next_cron;
-            if next_cron == Some(Duration::ZERO) {
-                let (events, next) = self.fire().await;
+            let replied_at = Instant::now();
+            let mut next_cron = promoted.next_cron.map(|due| replied_at + due);
+            if promoted.next_cron == Some(Duration::ZERO) {
+                let (events, next) = self.fire(&promoted).await;
                 promotes |= events > 0;
                 next_cron = next;
-                if next == Some(Duration::ZERO) {
+                if next.is_some_and(|at| at <= Instant::now()) {
                     sleep(pause(&promoted, took)).await;
                     continue;
                 }
@@ -126,12 +127,12 @@ impl Promoter {
                 continue;
             }
             // The script rounds times up to ms. A timer may be early by less than that.
-            let next_due = promoted.next_due.into_iter().chain(next_cron).min();
-            let at = next_due.map(|due| Instant::now() + due + Duration::from_millis(1));
+            let next = promoted.next_due.map(|due| replied_at + due).into_iter().chain(next_cron).min();
+            let at = next.map(|due| due + Duration::from_millis(1));
             // With few processes each of them may keep its timer after a call that found nothing:
             // perhaps the schedule was moved or cancelled, and nobody else has a timer.
             let keeps = cause == Cause::Look || promoted.names <= FEW_NAMES;
-            let is_near = keeps && next_due.is_some_and(|due| due <= LOOK_AHEAD);
+            let is_near = keeps && next.is_some_and(|due| due <= Instant::now() + LOOK_AHEAD);
             let had_timer = cause == Cause::Look && self.timer.is_some();
             self.timer = at.filter(|_| promotes || is_near || had_timer);
             let look = LOOK_PER_NAME.saturating_mul(u32::try_from(promoted.names).unwrap_or(u32::MAX)).clamp(LOOK_MIN, LOOK_MAX);
@@ -140,24 +141,27 @@ impl Promoter {
         }
     }
 
-    /// Fires cron jobs. Returns the number of events queued, and the time until the next job is due.
-    /// After a failure that is the time of another attempt.
-    async fn fire(&mut self) -> (u64, Option<Duration>) {
-        let Some(mut conn) = self.conn.take() else { return (0, Some(LOOK_MIN)) };
-        match cron::fire(&mut conn, &self.config.keys).await {
+    /// Fires cron jobs. Returns the number of events queued, and the time at which the next job is
+    /// due. After a failure that is the time of another attempt.
+    async fn fire(&mut self, promoted: &Promoted) -> (u64, Option<Instant>) {
+        let again = Some(Instant::now() + LOOK_MIN);
+        let Some(mut conn) = self.conn.take() else { return (0, again) };
+        let processes = u32::try_from(promoted.names.max(1)).unwrap_or(u32::MAX);
+        match cron::fire(&mut conn, &self.config.keys, processes).await {
             Ok(fired) => {
                 self.conn = Some(conn);
                 fired
             }
             Err(error) => {
+                if is_lasting(&error) || error.is_wrong_type() {
+                    self.conn = Some(conn);
+                    warn!(%error, "cron: jobs cannot fire; they are tried again in {LOOK_MAX:?}");
+                    return (0, Some(Instant::now() + LOOK_MAX));
+                }
                 let made_at = conn.made_at();
                 give_up(conn);
-                if is_lasting(&error) || error.is_wrong_type() {
-                    warn!(%error, "cron: jobs cannot fire");
-                } else {
-                    failed(&self.redis, &self.config, made_at, error).await;
-                }
-                (0, Some(LOOK_MIN))
+                failed(&self.redis, &self.config, made_at, error).await;
+                (0, again)
             }
         }
     }

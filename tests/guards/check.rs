@@ -195,7 +195,7 @@ async fn a_cron_job_that_is_not_paused_has_a_next_tick() {
     let expected = [
         "I9 cron job gone: has a next tick, but events.cron has no such job: workers will remove it",
         "I9 cron job good: has no next tick in events.cron.next: it will never fire; pause it and resume it",
-        "I9 cron job paused: is paused, but has a next tick: it is tried in vain each minute; resume or remove it",
+        "I9 cron job paused: is paused, but has a next tick: workers will remove that",
         "layout cron job odd: events.cron has a value that is no cron job: set or remove it",
     ];
     assert_eq!(found, expected);

@@ -1,7 +1,7 @@
 //! Values that Redis stores as one text: Rust and Lua parse and format them alike.
 
 use seriatim::wire::values::{
-    CronLast, CronValue, Due, EmitEntry, Emits, HeldId, Holder, Later, LaterMode, Lease, Registration, RuleValue,
+    CronLast, CronValue, Due, EmitEntry, Emits, HeldId, Holder, Later, LaterMode, Lease, LimitValue, Registration, RuleValue,
 };
 use seriatim::wire::{Attached, Tag};
 
@@ -152,6 +152,21 @@ async fn emits() {
         );
         assert!(is_invalid && Emits::read(invalid).is_none(), "{}", String::from_utf8_lossy(invalid));
     }
+}
+
+#[tokio::test]
+async fn a_limit() {
+    let redis = Redis::start();
+    let control = crate::support::control(&redis.connect().await, redis.keys());
+    let by = seriatim::control::By { who: "ada b", why: "why not" };
+    let selector = "work:*".parse().expect("a selector");
+    control.set_limit(by, &selector, std::num::NonZeroU64::new(7), None).await.expect("set");
+    let mut conn = redis.connect().await;
+    let value: Vec<u8> =
+        redis::cmd("HGET").arg(redis.keys().event_limits()).arg("work:*").query_async(&mut conn).await.expect("a value");
+    let limit = LimitValue::read(&value).expect("a limit");
+    assert_eq!((limit.queued_max, limit.markers_max, limit.set_ms > 1_700_000_000_000), (Some(7), None, true));
+    assert_eq!((&limit.who[..], &limit.why[..]), (&b"ada b"[..], &b"why not"[..]));
 }
 
 #[tokio::test]

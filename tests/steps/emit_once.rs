@@ -16,7 +16,8 @@ async fn emitter(redis: &Redis, url: &str) -> Emitter {
 #[tokio::test]
 async fn an_emit_repeated_a_thousand_times_at_once_is_queued_once() {
     let redis = Redis::own(&[]);
-    let emitters = [emitter(&redis, redis.url()).await, emitter(&redis, redis.url()).await];
+    let own = async || Emitter::connect(redis.url()).await.expect("a connection").with_keys(redis.keys().clone());
+    let emitters = [own().await, own().await];
     let emits = (0..1000).map(|n| {
         let emit = emitters[n % 2].event("work:1", Json::new("1")).sub(Json::new("2")).idempotency_key("k");
         async move { emit.send().await.expect("an outcome") }
@@ -110,6 +111,23 @@ async fn after_its_window_a_key_is_free_and_is_removed() {
     }
     assert!(emitter.event("work:1", Json::new("2")).idempotency_key("k0").send().await.expect("an outcome").repeated);
     console.check().await;
+}
+
+#[tokio::test]
+async fn an_emit_that_is_too_large_for_a_script_is_refused() {
+    let redis = Redis::own(&[]);
+    let emitter = emitter(&redis, redis.url()).await;
+    let emit = |events: usize, bytes: usize| {
+        let text = format!("\"{}\"", "x".repeat(bytes));
+        (1..events).fold(emitter.event("work:1", Json::new(text.clone())), |emit, _| emit.sub(Json::new(text.clone())))
+    };
+    for (n, (events, bytes)) in [(1024, 10), (2, 1_000_000)].into_iter().enumerate() {
+        emit(events, bytes).idempotency_key(format!("{n}")).send().await.expect("queued");
+    }
+    for (events, bytes) in [(1025, 10), (3, 1_000_000)] {
+        let error = emit(events, bytes).idempotency_key("large").send().await.expect_err("too large");
+        assert!(matches!(error, EmitError::TooLarge { events: found, .. } if found == events), "{error}");
+    }
 }
 
 /// The script checks types first: nothing is half done.

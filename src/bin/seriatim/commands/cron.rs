@@ -60,7 +60,7 @@ struct Add {
     /// The time zone of the fields, e.g. Europe/Berlin
     #[arg(long, value_name = "ZONE", default_value = "UTC")]
     tz: String,
-    /// Also queue the event now
+    /// Also queue the event now, if the job is new or changed
     #[arg(long)]
     now: bool,
     /// What happens after an outage with the ticks that were missed
@@ -112,7 +112,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         Command::Resume(_) => control.resume_cron(by, name).await,
         _ => control.run_cron(by, name).await,
     };
-    match done.map_err(shown::failure)? {
+    match done.map_err(shown::action_failure)? {
         CronDone::NotSet => {
             shown::tell(Level::Error, &format!("there is no cron job \"{name}\"; `seriatim cron list` shows the jobs"));
             Ok(Exit::Input)
@@ -148,7 +148,7 @@ impl Add {
             draft = draft.now();
         }
         let who = self.actor.who();
-        let done = global.control().await?.set_cron(self.actor.by(&who), draft).await.map_err(shown::failure)?;
+        let done = global.control().await?.set_cron(self.actor.by(&who), draft).await.map_err(shown::action_failure)?;
         let what = match done {
             CronDone::New => "added",
             CronDone::Replaced => "replaced",

@@ -28,7 +28,18 @@ enum Command {
     Remove(Remove),
 }
 
-/// Set the limit of all objects or of a prefix
+/// A number, or none for any number.
+#[derive(Debug, Clone, Copy)]
+struct Most(Option<NonZeroU64>);
+
+fn number_or_any(text: &str) -> Result<Most, String> {
+    match text {
+        "any" => Ok(Most(None)),
+        text => text.parse().map(|number| Most(Some(number))).map_err(|_| "write a number from 1 on, or any".to_owned()),
+    }
+}
+
+/// Set the limit of all objects or of a prefix; both numbers replace those set before
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  seriatim limit set '*' --queued 10000 --markers 1000000\n  seriatim limit set 'vip:*' --queued 50000"
@@ -36,9 +47,9 @@ enum Command {
 struct Set {
     /// `*` for all objects, or a prefix such as work:*; for an object the longest one counts
     selector: Selector,
-    /// The most events queued for an object [default: any number]
-    #[arg(long, value_name = "N", required_unless_present = "markers")]
-    queued: Option<NonZeroU64>,
+    /// The most events queued for an object, or `any` [default: any]
+    #[arg(long, value_name = "N", value_parser = number_or_any, required_unless_present = "markers")]
+    queued: Option<Most>,
     /// The most markers of the namespace, only with `*` [default: any number]
     #[arg(long, value_name = "N")]
     markers: Option<NonZeroU64>,
@@ -68,8 +79,9 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     match args.command {
         Command::Set(set) => {
             let who = set.actor.who();
-            let done = control.set_limit(set.actor.by(&who), &set.selector, set.queued, set.markers).await;
-            let what = match done.map_err(shown::failure)? {
+            let done =
+                control.set_limit(set.actor.by(&who), &set.selector, set.queued.and_then(|most| most.0), set.markers).await;
+            let what = match done.map_err(shown::action_failure)? {
                 LimitDone::New => "set",
                 _ => "replaced",
             };
@@ -91,7 +103,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         }
         Command::Remove(remove) => {
             let who = remove.actor.who();
-            let done = control.remove_limit(remove.actor.by(&who), &remove.selector).await.map_err(shown::failure)?;
+            let done = control.remove_limit(remove.actor.by(&who), &remove.selector).await.map_err(shown::action_failure)?;
             if done == LimitDone::NotSet {
                 shown::tell(
                     Level::Error,

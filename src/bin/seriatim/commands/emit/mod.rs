@@ -127,7 +127,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
                 return Ok(Exit::Done);
             };
             if emit.idempotency_key(key).send().await.map_err(failure)?.repeated {
-                shown::tell(Level::Info, "the same emit was done before; nothing was queued");
+                shown::tell(Level::Info, "the emit was done before, or by an earlier try; it is queued once");
             }
             Ok(Exit::Done)
         }
@@ -161,6 +161,7 @@ fn exit(error: &EmitError) -> Exit {
         | EmitError::Event(_)
         | EmitError::Key(_)
         | EmitError::KeyReused { .. }
+        | EmitError::TooLarge { .. }
         | EmitError::Url { .. }
         | EmitError::Tls { .. } => Exit::Input,
         EmitError::Unknown { .. } | EmitError::Unreplicated { .. } => Exit::Unknown,
@@ -265,7 +266,10 @@ impl File {
             usize::try_from(position).ok().and_then(|at| batch.lines.get(at)).map_or(batch.through, |line| line.number)
         };
         let Some(first) = error.failed.first() else { return anyhow::anyhow!("{name}: {error}") };
-        let (line, last, why) = (number(first.first), batch.through, &first.error);
+        // Lines behind the one at which the call stopped were not sent.
+        let last = error.stopped.and_then(|stopped| stopped.checked_sub(1)).map_or(batch.through, number);
+        let last = if error.stopped.is_none_or(|stopped| stopped >= batch.lines.len() as u64) { batch.through } else { last };
+        let (line, why) = (number(first.first), &first.error);
         let done = self.go_on(line - 1);
         let message = match why {
             EmitError::Unknown { .. } => format!(
@@ -277,7 +281,7 @@ impl File {
                  lost and `seriatim inspect` does not show them",
                 self.go_on(last)
             ),
-            EmitError::WrongType { .. } if error.stopped.is_none() => {
+            _ if error.stopped.is_none() => {
                 let objects: Vec<_> = error.failed.iter().take(5).map(|failed| failed.object.as_str()).collect();
                 let (objects, more) = (objects.join(", "), if error.failed.len() > 5 { " and others" } else { "" });
                 format!(
