@@ -2,7 +2,7 @@
 //!
 //! The ticks of a schedule are computed by every process that needs them, from the same text, time
 //! zone and beginning. If two processes have different time zone data, they may disagree about a
-//! tick; then it fires when one of them finds that it is due, and only once.
+//! tick: it may then fire at both times.
 
 use std::fmt;
 use std::str::FromStr as _;
@@ -46,8 +46,9 @@ pub enum CronError {
 /// A cron schedule: five or six fields (the first of six is the second), `@every DURATION`, or one
 /// of `@yearly`, `@monthly`, `@weekly`, `@daily`, `@hourly`; and the time zone of the fields.
 ///
-/// A time of the fields that the clock of the zone skips in spring is due right after the gap. A
-/// time that comes twice in autumn is due once, if hour and minute are fixed.
+/// A fixed time has one second, one minute and one hour. If the clock of the zone skips it in spring,
+/// it is due right after the gap. If it comes twice in autumn, it is due the first time. Other times
+/// in the gap are not due, and those that come twice are due twice.
 #[derive(Clone)]
 pub struct CronSchedule {
     text: String,
@@ -174,16 +175,17 @@ fn ms(time: &Zoned) -> Option<u64> {
     u64::try_from(time.timestamp().as_millisecond()).ok()
 }
 
-/// The treatment of ticks that came while no worker ran.
+/// The treatment of all ticks since the last run, if the first of them is more than 60 s late. Until
+/// then each tick fires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Missed {
-    /// A tick that is more than 60 s late does not fire.
+    /// They fire once, but those more than 60 s late do not count.
     Skip,
-    /// All ticks that are late together fire once.
+    /// They fire once.
     #[default]
     Once,
-    /// Every tick fires, of more than 1,000 the latest 1,000.
+    /// Each fires, of more than 1,000 the latest 1,000.
     All,
 }
 

@@ -63,7 +63,7 @@ struct Add {
     /// Also queue the event now, if the job is new or changed
     #[arg(long)]
     now: bool,
-    /// What happens after an outage with the ticks that were missed
+    /// What happens if the first tick that has not fired is more than 60 s late
     #[arg(long, value_name = "WHAT", default_value = "once")]
     missed: MissedArg,
     #[command(flatten)]
@@ -72,11 +72,11 @@ struct Add {
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum MissedArg {
-    /// A tick that is more than 60 s late does not fire
+    /// They fire once, but those more than 60 s late do not count
     Skip,
-    /// All missed ticks together fire once
+    /// They fire once
     Once,
-    /// Every missed tick fires, of more than 1,000 the latest 1,000
+    /// Each fires, of more than 1,000 the latest 1,000
     All,
 }
 
