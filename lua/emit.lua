@@ -11,15 +11,17 @@
 --           window in ms: how long the key is kept
 --           most events queued for the object (0: any number)
 --           most markers (0: any number)
---           `data` and the object's state, or `none` and ''
+--           `data` and the object's state; `none` and ''; or `part` and '': the events are emits of
+--           their own, of which as many as fit are queued
 --           events, the main event first (1 and more)
 -- Replies   {'emitted', events queued}
+--           {'part', events queued, limit, events of this call among them}: the others did not fit
 --           {'repeated', events queued}: the emit with this key was done before
 --           {'differs'}: the object's key was used for other events or data
 --           {'full', 'queued' | 'markers', number now, limit}
 --           {'denied', command}
 --           {'wrong_type', key, its type}
---           All but `emitted` changed nothing
+--           All but `emitted` and `part` changed nothing
 -- Keeps     I1, I7
 -- Cost      about 6 commands, with a key 10 more; with a key it hashes the events, and removes at most
 --           8 keys whose window is over. The caller bounds the bytes
@@ -66,7 +68,11 @@ if key ~= '' then
     return found == digest and { 'repeated', queued } or { 'differs' }
   end
 end
+local last = #ARGV
 if queued_max > 0 and queued + count > queued_max then
+  last = ARGV[7] == 'part' and last - (queued + count - queued_max) or 0
+end
+if last < FIRST then
   return { 'full', 'queued', queued, queued_max }
 end
 local markers = markers_max > 0 and call('LLEN', KEYS[1]) or 0
@@ -77,8 +83,8 @@ end
 if has_data then
   call('SET', P .. object .. K.data, data)
 end
-for i = FIRST, #ARGV, EVENTS_PER_PUSH do
-  queued = call('LPUSH', queue, unpack(ARGV, i, math.min(i + EVENTS_PER_PUSH - 1, #ARGV)))
+for i = FIRST, last, EVENTS_PER_PUSH do
+  queued = call('LPUSH', queue, unpack(ARGV, i, math.min(i + EVENTS_PER_PUSH - 1, last)))
 end
 call('LPUSH', KEYS[1], object)
 if key ~= '' then
@@ -91,5 +97,8 @@ if key ~= '' then
       try('ZREM', ends, unpack(over))
     end
   end
+end
+if last < #ARGV then
+  return { 'part', queued, queued_max, last - FIRST + 1 }
 end
 return { 'emitted', queued }

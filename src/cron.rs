@@ -70,10 +70,10 @@ impl CronSchedule {
     /// # Errors
     /// [`CronError`] with the first broken rule.
     pub fn new(text: &str, zone: Option<&str>) -> Result<Self, CronError> {
-        let text = text.trim();
+        let text = &text.split_whitespace().collect::<Vec<_>>().join(" ");
         let zone = zone.unwrap_or("UTC");
         let time_zone = TimeZone::get(zone).map_err(|_| CronError::Zone(zone.to_owned()))?;
-        let made = |ticks| Self { text: text.to_owned(), zone: zone.to_owned(), ticks };
+        let made = |ticks| Self { text: text.clone(), zone: zone.to_owned(), ticks };
         let wrong = |reason: String| CronError::Fields { text: text.chars().take(TEXT_BYTES_MAX).collect(), reason };
         if text.len() > TEXT_BYTES_MAX {
             return Err(wrong(format!("it has more than {TEXT_BYTES_MAX} bytes")));
@@ -81,7 +81,7 @@ impl CronSchedule {
         if let Some(interval) = text.strip_prefix(EVERY) {
             let ms = Span::from_str(interval.trim()).and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()));
             let ms = ms.ok().and_then(|duration| i64::try_from(duration.as_millis()).ok());
-            let ms = ms.filter(|ms| EVERY_MS.contains(ms)).ok_or_else(|| CronError::Every(text.to_owned()))?;
+            let ms = ms.filter(|ms| EVERY_MS.contains(ms)).ok_or_else(|| CronError::Every(text.clone()))?;
             return Ok(made(Ticks::Every(ms)));
         }
         let parser = croner::parser::CronParser::builder().year(croner::parser::Year::Disallowed).build();
@@ -219,6 +219,8 @@ mod tests {
             let schedule = CronSchedule::new(good, None).expect(good);
             assert!(schedule.next_after(1_700_000_000_000, 0).is_some(), "{good}");
         }
+        let broken = CronSchedule::new("30 9\n *\t* MON", None).expect("fields");
+        assert_eq!(broken.as_str(), "30 9 * * MON");
         for bad in ["", "* * * *", "0 0 0 1 1 * 2030", "61 * * * *", "@sometimes", &"1,".repeat(400)] {
             assert!(matches!(CronSchedule::new(bad, None), Err(CronError::Fields { .. })), "{bad:?}");
         }

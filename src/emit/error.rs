@@ -107,7 +107,7 @@ pub enum EmitError {
         object: ObjectName,
         /// Number of events.
         events: usize,
-        /// Bytes of all events.
+        /// Bytes of all events and of the data.
         bytes: usize,
     },
     /// A limit is reached. Nothing was applied. Try again when workers have drained the queue.
@@ -161,10 +161,12 @@ pub enum EmitError {
 #[non_exhaustive]
 pub enum Full {
     /// The object would have more queued events than its limit.
-    #[error("the object has {queued} events queued, the limit is {limit}")]
+    #[error("the object has {queued} events queued, and {events} more would exceed the limit of {limit}")]
     Queue {
         /// Number of queued events.
         queued: u64,
+        /// Number of events of the emit, or of those that did not fit.
+        events: u64,
         /// The limit.
         limit: u64,
     },

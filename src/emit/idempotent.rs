@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::draft::Draft;
 use super::error::{EmitError, Failed, Full, script_failed};
@@ -15,14 +15,14 @@ use crate::wire::{EmitReply, ScriptedEmit};
 /// Default time for which an idempotency key is kept.
 pub const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
 /// The shortest and the longest time.
-const WINDOW_MIN: Duration = Duration::from_secs(1);
+const WINDOW_MIN: Duration = Duration::from_secs(60);
 const WINDOW_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// How often an emit with a key is sent if its outcome is unknown.
 const TRIES: usize = 4;
 /// The most events of an emit with an idempotency key or of an object with limits. Redis runs nothing else meanwhile.
 pub const SCRIPT_EVENTS_MAX: usize = 1024;
-/// The most bytes of the events of an emit by script.
-pub const SCRIPT_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// The most bytes of the events and the data of such an emit: 1 MiB.
+pub const SCRIPT_BYTES_MAX: usize = 1024 * 1024;
 /// The wait before the second try. It doubles.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 
@@ -74,7 +74,7 @@ impl IdempotentEmit<'_> {
         self
     }
 
-    /// Sets the time for which the key is kept, by Redis' clock: 1 s to 366 days; others are cut to
+    /// Sets the time for which the key is kept, by Redis' clock: 1 minute to 366 days; others are cut to
     /// that. Default: 24 hours. A repeat does not prolong it.
     pub fn window(mut self, window: Duration) -> Self {
         self.window = window.clamp(WINDOW_MIN, WINDOW_MAX);
@@ -97,7 +97,7 @@ impl IdempotentEmit<'_> {
         let limit = known.of(draft.object.as_str()).unwrap_or_default();
         let window_ms = u64::try_from(self.window.as_millis()).unwrap_or(u64::MAX);
         let sending = async {
-            let (mut wait, mut tries) = (TRY_AGAIN, 1);
+            let (mut wait, mut tries, began) = (TRY_AGAIN, 1, Instant::now());
             let mut unknown = None;
             loop {
                 match emitter.send_script(&draft, Some((key.as_str(), window_ms)), limit).await {
@@ -107,7 +107,9 @@ impl IdempotentEmit<'_> {
                     // This try had no effect, but an earlier one may have.
                     Err(error) => unknown = Some(unknown.ok_or(error)?),
                 }
-                if let Some(error) = unknown.take_if(|_| tries >= TRIES) {
+                // The key of the first try must still be there.
+                let is_over = tries >= TRIES || began.elapsed() > self.window / 4;
+                if let Some(error) = unknown.take_if(|_| is_over) {
                     return Err(error);
                 }
                 sleep(wait).await;
@@ -121,10 +123,11 @@ impl IdempotentEmit<'_> {
 impl Draft {
     /// Checks that the emit is not too large for a script.
     pub(super) fn fits_a_script(&self) -> Result<(), EmitError> {
-        if self.events <= SCRIPT_EVENTS_MAX && self.bytes <= SCRIPT_BYTES_MAX {
+        let bytes = self.bytes + self.data.as_ref().map_or(0, |(_, data)| data.len());
+        if self.events <= SCRIPT_EVENTS_MAX && bytes <= SCRIPT_BYTES_MAX {
             return Ok(());
         }
-        Err(EmitError::TooLarge { object: self.object.clone(), events: self.events, bytes: self.bytes })
+        Err(EmitError::TooLarge { object: self.object.clone(), events: self.events, bytes })
     }
 }
 
@@ -133,22 +136,22 @@ impl Emitter {
     pub(super) async fn send_script(&self, draft: &Draft, key: Option<(&str, u64)>, limit: Limit) -> Result<Emitted, EmitError> {
         for with_text in [false, true] {
             let mut pipe = redis::pipe();
-            pipe.atomic().add_command(self.script_of(draft, key, limit, with_text));
+            pipe.atomic().add_command(self.script_of(draft, key, limit, with_text, false));
             let answers = self.link.transact(&pipe).await.map_err(|failed| failed.about(&draft.object))?;
             let answer = answers.first().unwrap_or(&Value::Nil);
-            if let Some((queued, repeated)) = read(&draft.object, key.map(|(key, _)| key), answer)? {
-                return Ok(Emitted { events: draft.events, queued, repeated });
+            if let Some(done) = read(&draft.object, key.map(|(key, _)| key), draft.events as u64, answer)? {
+                return Ok(Emitted { events: draft.events, queued: done.queued, repeated: done.repeated });
             }
         }
         Err(Failed::no_reply().about(&draft.object))
     }
 
     /// Returns the command of an emit by script.
-    pub(super) fn script_of(&self, draft: &Draft, key: Option<(&str, u64)>, limit: Limit, with_text: bool) -> Cmd {
+    pub(super) fn script_of(&self, draft: &Draft, key: Option<(&str, u64)>, limit: Limit, with_text: bool, parts: bool) -> Cmd {
         let data = draft.data.as_ref().map(|(_, data)| &data[..]);
         let Limit { queued_max, markers_max } = limit;
-        let mut cmd =
-            ScriptedEmit { object: draft.object.as_str(), key, queued_max, markers_max, data }.begin(&self.keys, with_text);
+        let mut cmd = ScriptedEmit { object: draft.object.as_str(), key, queued_max, markers_max, data, parts }
+            .begin(&self.keys, with_text);
         for event in draft.push.args_iter().skip(PUSH_ARGS) {
             if let redis::Arg::Simple(event) = event {
                 cmd.arg(event);
@@ -161,15 +164,30 @@ impl Emitter {
 /// The words of LPUSH before the first event.
 const PUSH_ARGS: usize = 2;
 
-/// Reads the reply of the script: the number of queued events, and whether the emit was done before.
-/// `None`: the server does not know the script, and nothing has happened.
-pub(super) fn read(object: &ObjectName, key: Option<&str>, answer: &Value) -> Result<Option<(u64, bool)>, EmitError> {
+/// What an emit by script has done.
+pub(super) struct Done {
+    /// Number of events queued for the object.
+    pub(super) queued: u64,
+    /// Whether the emit was done before.
+    pub(super) repeated: bool,
+    /// Of emits of their own, if not all fit: the number of those that did, and the error of the next.
+    pub(super) part: Option<(u64, EmitError)>,
+}
+
+/// Reads the reply of the script to an emit of this many events. `None`: the server does not know the
+/// script, and nothing has happened.
+pub(super) fn read(object: &ObjectName, key: Option<&str>, events: u64, answer: &Value) -> Result<Option<Done>, EmitError> {
     let full = |full: Full| EmitError::Full { object: object.clone(), full };
+    let done = |queued: u64, repeated: bool| Ok(Some(Done { queued, repeated, part: None }));
     match EmitReply::read(answer).map_err(|error| script_failed(object, error))? {
-        EmitReply::Emitted(queued) => Ok(Some((queued, false))),
-        EmitReply::Repeated(queued) => Ok(Some((queued, true))),
+        EmitReply::Emitted(queued) => done(queued, false),
+        EmitReply::Repeated(queued) => done(queued, true),
+        EmitReply::Part(queued, limit, some) => {
+            let error = full(Full::Queue { queued, events: events.saturating_sub(some), limit });
+            Ok(Some(Done { queued, repeated: false, part: Some((some, error)) }))
+        }
         EmitReply::Differs => Err(EmitError::KeyReused { object: object.clone(), key: key.unwrap_or_default().to_owned() }),
-        EmitReply::QueueFull(queued, limit) => Err(full(Full::Queue { queued, limit })),
+        EmitReply::QueueFull(queued, limit) => Err(full(Full::Queue { queued, events, limit })),
         EmitReply::MarkersFull(markers, limit) => Err(full(Full::Markers { markers, limit })),
         EmitReply::Unknown => Ok(None),
     }

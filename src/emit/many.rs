@@ -16,7 +16,7 @@ use redis::{Cmd, Pipeline, Value};
 use super::Emitter;
 use super::draft::Draft;
 use super::error::{EmitError, Failed};
-use super::idempotent::read;
+use super::idempotent::{Done, read};
 use super::limits::Known;
 use crate::event::{IntoEvent, ObjectName};
 
@@ -167,9 +167,17 @@ struct Group {
     object: ObjectName,
     push: Cmd,
     first: u64,
-    events: u64,
+    /// Positions of its events.
+    positions: Vec<u64>,
     /// Whether the object has limits, so that its events go by script.
     by_script: bool,
+}
+
+impl Group {
+    /// Returns the number of events.
+    fn events(&self) -> u64 {
+        self.positions.len() as u64
+    }
 }
 
 impl Chunk {
@@ -188,7 +196,7 @@ impl Chunk {
             if let Some(limit) = limit {
                 let draft = Draft { object: group.object.clone(), push, events: 0, bytes: 0, data: None };
                 // The first one brings the script's text, and so loads it for the others.
-                pipe.add_command(emitter.script_of(&draft, None, limit, !std::mem::replace(&mut has_text, true)));
+                pipe.add_command(emitter.script_of(&draft, None, limit, !std::mem::replace(&mut has_text, true), true));
             } else {
                 pipe.add_command(push);
                 mark.arg(group.object.as_str());
@@ -253,14 +261,14 @@ impl Progress<'_> {
                 let push = self.emitter.push(&name);
                 chunk.scripts += usize::from(known.of(object).is_some());
                 chunk.by_object.insert(name.clone(), chunk.groups.len());
-                chunk.groups.push(Group { object: name, push, first: at, events: 0, by_script: false });
+                chunk.groups.push(Group { object: name, push, first: at, positions: Vec::new(), by_script: false });
                 chunk.groups.last_mut()
             }
             (index, _) => index.and_then(|index| chunk.groups.get_mut(index)),
         };
         if let Some(group) = group {
             group.push.arg(&event[..]);
-            group.events += 1;
+            group.positions.push(at);
         }
         Ok(object.len() + event.len())
     }
@@ -305,8 +313,14 @@ impl Progress<'_> {
         for (group, answer) in chunk.groups.iter().zip(&answers) {
             let object = &group.object;
             if group.by_script {
-                match read(object, None, answer).and_then(|done| done.ok_or_else(|| Failed::no_reply().about(object))) {
-                    Ok(_) => self.acknowledged += group.events,
+                let done = read(object, None, group.events(), answer);
+                match done.and_then(|done| done.ok_or_else(|| Failed::no_reply().about(object))) {
+                    Ok(Done { part: Some((some, error)), .. }) => {
+                        self.acknowledged += some;
+                        let next = usize::try_from(some).ok().and_then(|some| group.positions.get(some).copied());
+                        self.fail(object.as_str(), next.unwrap_or(group.first), error);
+                    }
+                    Ok(_) => self.acknowledged += group.events(),
                     Err(error) => self.fail(object.as_str(), group.first, error),
                 }
                 continue;
@@ -314,7 +328,7 @@ impl Progress<'_> {
             let pushed = emitter.pushed(object, answer, || emitter.keys.events(object.as_str()));
             let marked = pushed.and_then(|_| emitter.pushed(object, mark, || emitter.markers.to_string()));
             match marked {
-                Ok(_) => self.acknowledged += group.events,
+                Ok(_) => self.acknowledged += group.events(),
                 Err(error) => self.fail(object.as_str(), group.first, error),
             }
         }

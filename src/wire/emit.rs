@@ -20,13 +20,19 @@ pub struct ScriptedEmit<'a> {
     pub markers_max: Option<u64>,
     /// The object's state.
     pub data: Option<&'a [u8]>,
+    /// Whether the events are emits of their own, of which as many as fit are queued. Without data
+    /// and key.
+    pub parts: bool,
 }
 
-/// The result of an emit by script. All but `Emitted` changed nothing.
+/// The result of an emit by script. All but `Emitted` and `Part` changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EmitReply {
     /// The events are queued; the number of events queued for the object.
     Emitted(u64),
+    /// Of emits of their own, only so many fit: the number of events queued for the object, the limit,
+    /// and the number of events of this call.
+    Part(u64, u64, u64),
     /// The emit with this key was done before.
     Repeated(u64),
     /// The object's key was used for other events or data.
@@ -47,7 +53,14 @@ impl ScriptedEmit<'_> {
         let (key, window_ms) = self.key.unwrap_or(("", 0));
         cmd.arg(keys.prefix()).arg(self.object).arg(key).arg(window_ms);
         cmd.arg(self.queued_max.unwrap_or(0)).arg(self.markers_max.unwrap_or(0));
-        cmd.arg(if self.data.is_some() { "data" } else { "none" }).arg(self.data.unwrap_or_default());
+        cmd.arg(if self.parts {
+            "part"
+        } else if self.data.is_some() {
+            "data"
+        } else {
+            "none"
+        })
+        .arg(self.data.unwrap_or_default());
         cmd
     }
 }
@@ -66,6 +79,7 @@ impl EmitReply {
         let mut read = || {
             Ok(match reply.text()?.as_str() {
                 "emitted" => Ok(Self::Emitted(reply.count()?)),
+                "part" => Ok(Self::Part(reply.count()?, reply.count()?, reply.count()?)),
                 "repeated" => Ok(Self::Repeated(reply.count()?)),
                 "differs" => Ok(Self::Differs),
                 "full" => {
@@ -104,6 +118,7 @@ mod tests {
             Value::Array(words.iter().map(|text| word(text)).chain([Value::Int(number), Value::Int(7)]).collect())
         };
         assert_eq!(EmitReply::read(&array(&["emitted"], 3)).expect("a reply"), EmitReply::Emitted(3));
+        assert_eq!(EmitReply::read(&array(&["repeated"], 3)).expect("a reply"), EmitReply::Repeated(3));
         assert_eq!(EmitReply::read(&array(&["full", "queued"], 9)).expect("a reply"), EmitReply::QueueFull(9, 7));
         assert_eq!(EmitReply::read(&array(&["full", "markers"], 9)).expect("a reply"), EmitReply::MarkersFull(9, 7));
         let refused = EmitReply::read(&array(&["wrong_type", "a\nb:events", "string"], 0)).expect_err("refused");

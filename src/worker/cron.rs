@@ -7,9 +7,10 @@
 use std::time::Duration;
 
 use redis::aio::ConnectionLike;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
+use super::growing_wait::jitter;
 use crate::cron::{CronSchedule, Missed};
 use crate::escape;
 use crate::failpoints::around;
@@ -22,33 +23,34 @@ const MISSED_MAX: usize = 1000;
 const LATE_MS: u64 = 60_000;
 /// The most bytes of events that one call queues, if it queues more than one.
 const BYTES: usize = 1024 * 1024;
-/// The most calls of one round. Another round follows if jobs are still due.
-const CALLS_MAX: usize = 64;
-/// The longest pause between two calls.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The most rounds at once; promotion has its turn after them.
+const ROUNDS_MAX: usize = 4;
+/// The longest time for which jobs are left to processes that were faster.
+const LEAVE: Duration = Duration::from_secs(1);
 
-/// Fires all ticks that are due. Returns the number of events queued, and the time at which the next
-/// job is due: now if there are more.
+/// Fires ticks that are due, in a few calls. Returns the number of events queued, and the time at which
+/// the next job is due, or this process should look again: now if there are more.
+///
+/// Jobs are fired right after they were read. If other processes were faster, this one leaves the rest
+/// to them for a while. So with many processes few calls are in vain.
 ///
 /// Cancellation: a call that was sent may still run. No tick fires twice.
-pub(super) async fn fire(
-    conn: &mut impl ConnectionLike,
-    keys: &Keys,
-    processes: u32,
-) -> Result<(u64, Option<Instant>), ScriptError> {
-    let (mut ticks, mut events) = (Vec::new(), 0);
-    for _ in 0..CALLS_MAX {
-        let began = Instant::now();
+pub(super) async fn fire(conn: &mut impl ConnectionLike, keys: &Keys) -> Result<(u64, Option<Instant>), ScriptError> {
+    let mut events = 0;
+    for _ in 0..ROUNDS_MAX {
+        let due = around!("cron", wire::cron(conn, keys, &[])).await?;
+        tell(&due);
+        let ticks = to_fire(&due);
+        if ticks.is_empty() {
+            return Ok((events, due.next_due.map(|due| Instant::now() + due)));
+        }
         let fired = around!("cron", wire::cron(conn, keys, &ticks)).await?;
         events += fired.events;
         tell(&fired);
-        let next_due = fired.next_due.map(|due| Instant::now() + due);
-        ticks = to_fire(&fired);
-        if ticks.is_empty() {
-            return Ok((events, next_due));
+        let others = fired.jobs == 0 && ticks.iter().any(|ticks| ticks.events.is_some_and(|events| events > 0));
+        if others {
+            return Ok((events, Some(Instant::now() + jitter(LEAVE))));
         }
-        // As with promotion, all processes together leave Redis half of its time for other work.
-        sleep(began.elapsed().saturating_mul(processes.saturating_mul(2).saturating_sub(1)).min(PAUSE_MAX)).await;
     }
     Ok((events, Some(Instant::now())))
 }

@@ -114,11 +114,11 @@ impl Promoter {
             let replied_at = Instant::now();
             let mut next_cron = promoted.next_cron.map(|due| replied_at + due);
             if promoted.next_cron == Some(Duration::ZERO) {
-                let (events, next) = self.fire(&promoted).await;
+                let (events, next) = self.fire().await;
                 promotes |= events > 0;
                 next_cron = next;
                 if next.is_some_and(|at| at <= Instant::now()) {
-                    sleep(pause(&promoted, took)).await;
+                    sleep(CALLS_APART).await;
                     continue;
                 }
             }
@@ -143,11 +143,10 @@ impl Promoter {
 
     /// Fires cron jobs. Returns the number of events queued, and the time at which the next job is
     /// due. After a failure that is the time of another attempt.
-    async fn fire(&mut self, promoted: &Promoted) -> (u64, Option<Instant>) {
+    async fn fire(&mut self) -> (u64, Option<Instant>) {
         let again = Some(Instant::now() + LOOK_MIN);
         let Some(mut conn) = self.conn.take() else { return (0, again) };
-        let processes = u32::try_from(promoted.names.max(1)).unwrap_or(u32::MAX);
-        match cron::fire(&mut conn, &self.config.keys, processes).await {
+        match cron::fire(&mut conn, &self.config.keys).await {
             Ok(fired) => {
                 self.conn = Some(conn);
                 fired

@@ -19,7 +19,10 @@ fn limits_are_set_listed_obeyed_and_removed() {
     done(&redis, &["emit", "work:1", "1", "2"]);
     let full = run(&redis, &["emit", "work:1", "3"]);
     let error = String::from_utf8_lossy(&full.stderr).into_owned();
-    assert!(!full.status.success() && error.contains("the object has 2 events queued, the limit is 2"), "{error}");
+    assert!(
+        !full.status.success() && error.contains("the object has 2 events queued, and 1 more would exceed the limit of 2"),
+        "{error}"
+    );
     assert_eq!(done(&redis, &["limit", "remove", "work:*"]), "work:*: removed\n");
     done(&redis, &["emit", "work:1", "3"]);
     assert!(refused(&redis, &["limit", "remove", "work:*"]).contains("there is no limit for work:*"));

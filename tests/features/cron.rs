@@ -295,6 +295,36 @@ async fn a_job_that_cannot_fire_keeps_its_ticks_and_stops_no_other() {
     assert_eq!(listed.iter().filter(|job| job.detail.is_none()).count(), 3, "{listed:?}");
 }
 
+/// Story: ticks were lost with many processes. Each waited between reading the jobs and firing them, so
+/// most calls were in vain, until the ticks were more than 60 s late. Schedules waited meanwhile.
+#[tokio::test]
+async fn many_processes_fire_many_jobs_soon_and_schedules_do_not_wait() {
+    let redis = Redis::start();
+    let (console, control, sink) = (redis.console().await, control_of(&redis).await, Recorder::new());
+    let hourly = CronSchedule::new("@every 1h", None).expect("a schedule");
+    for n in 0..500 {
+        let name = format!("job {n}");
+        control
+            .set_cron(BY, CronDraft::new(&name, hourly.clone(), format!("work:{n}"), Json::new("1")).missed(Missed::Skip))
+            .await
+            .expect("set");
+        set_back(&console, &name, 3_600_000).await;
+    }
+    let workers: Vec<_> = (0..30).map(|n| start(&redis, &format!("w{n}"), &sink, |config| config.concurrency = 4)).collect();
+    sink.until_sent(500).await;
+    let fired = handled(&console, "job 0").await;
+    let mut last = 0;
+    for n in 0..500 {
+        last = last.max(handled(&console, &format!("job {n}")).await);
+    }
+    println!("first to last: {} ms", last - fired);
+    for worker in workers {
+        worker.finish().await;
+    }
+    assert_eq!(sink.sent().len(), 500);
+    console.check().await;
+}
+
 /// The jobs of one moment come in steps.
 #[tokio::test]
 async fn a_thousand_jobs_of_one_moment_all_fire_once() {

@@ -41,7 +41,7 @@ async fn a_full_queue_refuses_an_emit_and_nothing_is_half_done() {
         assert_eq!(emitter.emit("work:1", event(n)).await.expect("queued").queued, u64::from(n));
     }
     let two = emitter.event("work:1", event(3)).sub(event(4)).data(event(9)).send().await.expect_err("two too many");
-    assert!(matches!(two, EmitError::Full { full: Full::Queue { queued: 2, limit: 3 }, .. }), "{two}");
+    assert!(matches!(two, EmitError::Full { full: Full::Queue { queued: 2, events: 2, limit: 3 }, .. }), "{two}");
     emitter.emit("work:1", event(3)).await.expect("queued");
     assert!(matches!(emitter.emit("work:1", event(4)).await, Err(EmitError::Full { .. })));
     let keyed = emitter.event("work:1", event(4)).idempotency_key("k").send().await;
@@ -144,4 +144,20 @@ async fn a_limit_is_for_all_objects_or_a_prefix() {
     assert_eq!((limits.len(), limits[0].queued_max, limits[0].actor.as_str()), (1, Some(6), "ada"));
     let actions = control.actions(None, 9).await.expect("a page").actions;
     assert!(actions.iter().all(|action| action.action == "limit-set" && action.object == "work:*"), "{actions:?}");
+}
+
+/// Story: the events of an object in one transaction once were refused together, although some fit.
+#[tokio::test]
+async fn of_many_events_as_many_are_queued_as_fit() {
+    let redis = Redis::start();
+    let (console, control) = (redis.console().await, control(&redis.connect().await, redis.keys()));
+    set(&control, "small:*", 1500, 0).await.expect("set");
+    let emitter = emitter(&redis).await;
+    let events = (0..3000_u32).map(|n| ("small:1", event(n)));
+    let error = emitter.emit_many(events).await.expect_err("full");
+    assert_eq!((error.acknowledged, error.failed[0].first), (1500, 1500));
+    assert!(error.failed[0].error.to_string().contains("the object has 1500 events queued"), "{error}");
+    let queued = console.list(&redis.keys().events("small:1")).await;
+    assert_eq!(queued, (0..1500).map(|n| n.to_string()).collect::<Vec<_>>());
+    console.check().await;
 }
