@@ -42,7 +42,7 @@ impl<'a> Emit<'a> {
     /// error, [`EmitError::KeyReused`].
     ///
     /// One script does it, so such an emit cannot be part of a transaction of the caller. A key costs
-    /// Redis about 260 bytes, and twice the bytes of object name and key, until its window is over.
+    /// Redis about 210 bytes, and twice the bytes of object name and key, until its window is over.
     ///
     /// ```no_run
     /// # async fn run(emitter: &seriatim::Emitter) -> Result<(), seriatim::EmitError> {

@@ -164,7 +164,8 @@ async fn a_key_costs_what_its_comment_says() {
     let each = (bytes[0] + bytes[1]) / 10_000;
     println!("{each} bytes per key");
     let names = "user:1234567\npayment 10 00000000".len() as u64;
-    assert!((200..=300).contains(&(each - 2 * names)), "{each} bytes");
+    // Redis 7 needs 210 bytes beside the names, Valkey 9 130: its tables are denser.
+    assert!((100..=300).contains(&(each - 2 * names)), "{each} bytes");
 }
 
 #[tokio::test]
