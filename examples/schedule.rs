@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use seriatim::Emitter;
-use seriatim::emit::Change;
+use seriatim::emit::{Cancelled, Change};
 use seriatim::sink::{self, Stop};
 use seriatim::worker::{Shutdown, Worker};
 
@@ -31,7 +31,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let moved = remind(&emitter, "cart:1", 2).await?;
     println!("cart:1: {}", if moved == Change::Replaced { "moved" } else { "new" });
     let cancelled = emitter.cancel("cart:2", KEY).await?;
-    println!("cart:2: {}", if cancelled { "cancelled" } else { "too late" });
+    println!("cart:2: {}", if cancelled == Cancelled::Cancelled { "cancelled" } else { "too late" });
 
     let shutdown = Shutdown::new();
     let stop = shutdown.clone();

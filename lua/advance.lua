@@ -15,6 +15,8 @@
 --           OBJ:events, OBJ:last.event.id, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id:
 --           read and written
 --           OBJ:event.handled (hash): read and deleted; OBJ:event.errors (list): written
+--           OBJ:event.key (string), OBJ:events.scheduled (hashes) and events.scheduled (zset) of events
+--           with a key: read and written
 --           OBJ:events of the objects for which handlers emitted (lists): written. Of those for which
 --           they scheduled: OBJ:events.scheduled (hashes), events.scheduled and
 --           events.scheduled.wake (zsets): read and written
@@ -52,10 +54,13 @@
 --           Commands: about 20 per call; 2 per claim; 2 or more per batch of more than one event; 1
 --           per object that is looked up in the rules; 2 per due suspect without room. With the log
 --           on: 1 per finalized event, 2 per batch, 3 per call. Per failed event 1 or 2, and 1 more
---           when it ends. Per slot with `handled` 1, plus 1 per event emitted, 2 per object, and
+--           when it ends. Per event with a key 7, of which at most 512 are claimed, and 4 per key
+--           that was replaced or cancelled, of which at most 256 are passed over. Per slot with
+--           `handled` 1, plus 1 per event emitted, 2 per object, and
 --           up to 3 per event scheduled.
 -- Uses: again.rise_above aside.put aside.refused aside.wrong_of batch.go_on batch.put_back
--- Uses: batch.take_more fence.refused ids.after ids.parse ids.text jump.beyond log.trim
+-- Uses: batch.take_more fence.refused ids.after ids.parse ids.text jump.beyond keyed.tag_of
+-- Uses: keyed.take log.trim
 -- Uses: markers.trim pauses.pause pauses.wake popped.claim popped.give_back popped.slots
 -- Uses: results.finish results.let_go results.name results.prepare results.settle state.expire
 -- Uses: state.guard state.open time.now_ms turns.claim
@@ -166,6 +171,14 @@ own = claims_left > 0 and function(i, object, owner, last, source)
     M.state.open(own)
     M.aside.put(i, object, M.aside.wrong_of(i, object, event))
     return 'wrong'
+  elseif string.byte(event) == 0 then
+    -- Perhaps a reference.
+    local got
+    M.state.open(own)
+    event, got = M.keyed.take(i, object, event)
+    if not event then
+      return got
+    end
   end
   local entry = { args[arg[i] - 2], object, '', last or '0', event }
   if source ~= 'list' then
@@ -358,14 +371,19 @@ if entries[1] then
     take_more = M.batch.take_more
   end
   local last, s = C.counter, #to_set
-  local id_after, id_text = M.ids.after, M.ids.text
+  local id_after, id_text, keys = M.ids.after, M.ids.text, C.key
   for e = 1, #entries do
     local slot, entry = taken[e], entries[e]
     if slot then
-      if take_more and C.bytes_left > 0 then
+      local key = keys and keys[slot]
+      if take_more and C.bytes_left > 0 and not key then
         M.state.guard(take_more, slot, entry)
       end
       local tag = id_text(id_after(last, 1))
+      if key then
+        tag = M.keyed.tag_of(slot, entry[2], tag)
+        s = #to_set
+      end
       last = id_after(last, #entry - 4)
       to_set[s + 1], to_set[s + 2] = tag_keys[slot], tag
       entry[3], s = tag, s + 2

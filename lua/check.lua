@@ -22,8 +22,8 @@
 -- Cost      about 15 commands per subject; all rules for `shared`; LPOS over 2,000 markers for
 --           `searched`
 -- Uses: cron.parse ids.after ids.parse lease.token_of names.is_foreign registry.parse
--- Uses: rules.fields_of rules.is_rule rules.next_of rules.next_text schedule.parse tag.first_of
--- Uses: tag.has_failed tag.held_numbers worker.parse
+-- Uses: rules.fields_of rules.is_rule rules.next_of rules.next_text schedule.due_of schedule.parse
+-- Uses: tag.first_of tag.has_failed tag.held_numbers worker.parse
 
 local workers_key = KEYS[1]
 local subjects = {}
@@ -308,12 +308,18 @@ local function check_schedule(subject)
     return
   end
   local hash = P .. object .. K.events_scheduled_of
-  local due = shared(K.events_scheduled, 'zset') and call('ZSCORE', P .. K.events_scheduled, subject.name)
+  local score = shared(K.events_scheduled, 'zset') and call('ZSCORE', P .. K.events_scheduled, subject.name)
+  local due, is_queued = nil, false
+  if score then
+    due, is_queued = M.schedule.due_of(score)
+  end
   local has_event = type_of(hash) == 'hash' and call('HEXISTS', hash, key) == 1
   if due and not has_event then
     find('I8', 'is due, but ', object, K.events_scheduled_of, ' has no event for it: workers will remove it')
   elseif has_event and not due then
     find('I8', 'has an event, but no due time in ', K.events_scheduled, ': it will never be queued; schedule or cancel it')
+  elseif is_queued and type_of(P .. object .. K.events) == 'none' then
+    find('I8', 'is queued, but ', object, K.events, ' is empty: it will never be claimed; schedule or cancel it')
   elseif due and (tonumber(due) or 0) > 9007199254740991 then
     find('I8', 'is due at ', due, ', a time that never comes; schedule or cancel it')
   end

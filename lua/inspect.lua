@@ -14,7 +14,8 @@
 -- Cost      LPOS over at most 10,000 markers; about 20 commands, and 2 per stored result, of at
 --           most 64 KiB together, and 1 per schedule, of at most 100 and
 --           1 MiB. lua/taken.lua shows which workers have the object in their lists
--- Uses: emits.is_result rules.fields_of schedule.member schedule.scan time.now_ms worker.parse
+-- Uses: emits.is_result rules.fields_of schedule.due_of schedule.member schedule.referred
+-- Uses: schedule.scan time.now_ms worker.parse
 
 local object = ARGV[2]
 local text_bytes_max = tonumber(ARGV[3])
@@ -47,6 +48,10 @@ local function tell_list(key, count_field, text_field, bytes_field)
   if not expect(key, 'list') then return end
   tell(count_field, call('LLEN', key))
   local oldest = call('LINDEX', key, -1)
+  -- The oldest event may be queued as a reference.
+  local _, chosen = M.schedule.referred(oldest)
+  local event = chosen and try('HGET', P .. object .. K.events_scheduled_of, chosen)
+  oldest = type(event) == 'string' and event or oldest
   tell(bytes_field, #oldest)
   tell(text_field, string.sub(oldest, 1, text_bytes_max))
 end
@@ -99,8 +104,12 @@ if expect(schedules, 'hash') then
   local has_times = expect(P .. K.events_scheduled, 'zset')
   for i, key in ipairs((M.schedule.scan(schedules, '0', SCHEDULES_MAX))) do
     if i <= SCHEDULES_MAX then
-      local due = has_times and call('ZSCORE', P .. K.events_scheduled, M.schedule.member(object, key))
-      tell('schedule', (due or '-') .. ' ' .. key)
+      local score = has_times and call('ZSCORE', P .. K.events_scheduled, M.schedule.member(object, key))
+      local due, is_queued = '-', false
+      if score then
+        due, is_queued = M.schedule.due_of(score)
+      end
+      tell(is_queued and 'schedule_queued' or 'schedule', due .. ' ' .. key)
     end
   end
 end

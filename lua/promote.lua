@@ -1,9 +1,10 @@
 -- promote: pushes scheduled events that are due to the queues of their objects.
 --
--- Purpose   Moves due schedules to OBJ:events, in the order of their due times, and pushes one
---           marker per object. From then on they are events like all others, and get their ids when
---           they are claimed. Any process may call at any time: a schedule is in one place.
---           A schedule that cannot be pushed stays, and is due again after a minute.
+-- Purpose   Queues due schedules in OBJ:events, in the order of their due times, and pushes one
+--           marker per object. They get their ids when they are claimed. Of a schedule with a key of
+--           a user only a reference is queued: the event stays under its key until it is claimed.
+--           Any process may call at any time: a schedule is queued once.
+--           A schedule that cannot be queued stays, and is due again after a minute.
 -- Keys      KEYS[1] events.scheduled (zset, read and write)
 --           OBJ:events.scheduled (hash, read and write)
 --           OBJ:events, objects.with.events (lists, written)
@@ -19,11 +20,12 @@
 --                  no event for the entry. `name`: the entry names no object of this namespace.
 --                  Entries of the last two kinds are removed
 --           {'denied', command}
--- Keeps     I1, I4, I7, I8. The push and the removal of one schedule are neighbours. Should the
+-- Keeps     I1, I4, I7, I8. The push and the change of one schedule are neighbours. Should the
 --           script fail between two schedules, it still pushes the markers
 -- Cost      about 10 commands; 4 per schedule and 2 per object; at most 256 schedules, and one event
 --           more than fits into the bytes. With more than MARKERS_MAX markers at most 8 schedules
--- Uses: names.is_foreign schedule.parse time.now_ms
+-- Uses: names.is_foreign schedule.FIRST_DUE schedule.is_chosen schedule.parse schedule.queued
+-- Uses: time.now_ms
 local most, bytes_left = ARGV[2], tonumber(ARGV[3])
 local POSTPONE_MS, WRONG_MAX = 60000, 16
 -- With this many markers or more a call takes few schedules: events that are emitted wait behind all
@@ -37,10 +39,10 @@ local markers = call('LLEN', P .. K.objects_with_events)
 local names = call('ZCARD', P .. K.event_workers_watched)
 local now_ms = M.time.now_ms()
 most = math.min(tonumber(most), math.max(MARKERS_MAX - markers, FEW))
-local due = call('ZRANGE', KEYS[1], '-inf', now_ms, 'BYSCORE', 'LIMIT', '0', most, 'WITHSCORES')
-for _, command in ipairs(due[1] and { 'HDEL', 'ZREM' } or {}) do
+local due = call('ZRANGE', KEYS[1], M.schedule.FIRST_DUE, now_ms, 'BYSCORE', 'LIMIT', '0', most, 'WITHSCORES')
+for _, command in ipairs(due[1] and { 'HDEL', 'ZREM', 'ZADD' } or {}) do
   -- Without them a pushed event would stay a schedule.
-  if not redis.acl_check_cmd(command, KEYS[1], 'm') then
+  if not redis.acl_check_cmd(command, KEYS[1], '0', 'm') then
     return { 'denied', command }
   end
 end
@@ -99,8 +101,13 @@ local function promote(member, due_ms)
     call('ZADD', KEYS[1], now_ms + POSTPONE_MS, member)
     return note(member, 'wrong ' .. wrong_key_of[object])
   end
-  local hash = P .. object .. K.events_scheduled_of
-  local event = call('HGET', hash, key)
+  local hash, is_chosen = P .. object .. K.events_scheduled_of, M.schedule.is_chosen(key)
+  local event, score
+  if is_chosen and call('HEXISTS', hash, key) == 1 then
+    score, event = M.schedule.queued(due_ms, key)
+  elseif not is_chosen then
+    event = call('HGET', hash, key)
+  end
   if not event then
     return drop(member, 'absent')
   end
@@ -108,8 +115,12 @@ local function promote(member, due_ms)
   if not marked[object] then
     marked[object], marks[#marks + 1] = true, object
   end
-  call('HDEL', hash, key)
-  call('ZREM', KEYS[1], member)
+  if score then
+    call('ZADD', KEYS[1], score, member)
+  else
+    call('HDEL', hash, key)
+    call('ZREM', KEYS[1], member)
+  end
   promoted, bytes_left = promoted + 1, bytes_left - #event
   count(now_ms - due_ms)
 end
@@ -145,7 +156,7 @@ local function ms_to_first(first)
   return score == math.huge and -1 or math.max(math.ceil(score - now_ms), 0)
 end
 
-local next_ms = ms_to_first(call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES'))
+local next_ms = ms_to_first(call('ZRANGE', KEYS[1], M.schedule.FIRST_DUE, '+inf', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES'))
 -- Schedules do not depend on cron jobs: `check` reports a key of a wrong type.
 local next_cron_ms = ms_to_first(try('ZRANGE', P .. K.events_cron_next, '0', '0', 'WITHSCORES'))
 return { 'promoted', promoted, next_ms, markers + #marks, names, next_cron_ms, wrong_count, wrong }

@@ -155,6 +155,9 @@ keys! {
         /// List: the failures of the event at the head of the batch, newest first: `MS ATTEMPT
         /// ERROR`.
         list Remains event_errors = ":event.errors",
+        /// String: the id and the key of an event of a schedule with a key that a slot has taken, while it
+        /// is in hand or held. Of no meaning once the object's last id is as high.
+        string Remains event_key = ":event.key",
         /// Hash: the object's schedules, key to event. Their times are in `events.scheduled`.
         hash Work events_scheduled_of = ":events.scheduled",
     }

@@ -1,8 +1,8 @@
 -- batch: more events of an object, into the slot's batch and back.
 -- An entry of the reply is {number, object, tag, prev, event…}.
--- Uses: aside.put aside.wrong_of ids.after ids.text pauses.pause results.let_go
--- Uses: state.guard
-local EVENTS_FROM = 5
+-- Uses: aside.put aside.wrong_of ids.after ids.text keyed.tag_of keyed.take pauses.pause
+-- Uses: results.let_go state.guard
+local EVENTS_FROM, byte = 5, string.byte
 
 -- Counts events that the call has taken. Behind the last one it may take the reply counts as full.
 local function count(events)
@@ -12,7 +12,8 @@ local function count(events)
   end
 end
 
--- Moves what else there is, up to a batch. Both keys are lists: the first event went from one to
+-- Moves what else there is, up to a batch, and up to an event that begins with a NUL: that may be a
+-- reference (advance/keyed.lua). Both keys are lists: the first event went from one to
 -- the other. If a command is refused because the Redis user has lost a right, this raises; the
 -- entry then has the events of the batch.
 local function take_more(i, entry)
@@ -30,7 +31,7 @@ local function take_more(i, entry)
       break
     end
     local got, fit, bytes_before = #more, 0, bytes
-    repeat
+    while fit < got and bytes < batch_bytes and byte(more[fit + 1]) ~= 0 do
       fit, n = fit + 1, n + 1
       local event = more[fit]
       local size = #event
@@ -39,8 +40,8 @@ local function take_more(i, entry)
         longest = size
       end
       entry[n + EVENTS_FROM - 1] = event
-    until fit == got or bytes >= batch_bytes
-    local pushed = try('LPUSH', batch, unpack(more, 1, fit))
+    end
+    local pushed = fit > 0 and try('LPUSH', batch, unpack(more, 1, fit))
     local is_refused = type(pushed) == 'table'
     C.bytes_left = C.bytes_left - (bytes - bytes_before)
     for k = got, is_refused and 1 or fit + 1, -1 do
@@ -78,17 +79,25 @@ local function go_on(n)
     elseif object then
       event = try('LMOVE', P .. object .. K.events, C.base[i] .. K.worker_event, 'RIGHT', 'LEFT')
     end
+    local got = event
+    if type(event) == 'string' and byte(event) == 0 then
+      event, got = M.keyed.take(i, object, event)
+    end
     if type(event) == 'string' then
-      local tag = M.ids.text(M.ids.after(C.counter, 1))
+      local tag = M.keyed.tag_of(i, object, M.ids.text(M.ids.after(C.counter, 1)))
       local entry, s = { ARGV[C.arg[i] - 2], object, tag, C.prev[i] or ARGV[C.arg[i] + 2], event }, #C.to_set
       C.entries[#C.entries + 1], C.busy[i], C.left[i] = entry, true, nil
       C.to_set[s + 1], C.to_set[s + 2] = C.base[i] .. K.worker_event_id, tag
       C.bytes_left, C.progress = C.bytes_left - #event, true
       -- The first event takes as long as four that come with others.
       count(4)
-      M.state.guard(take_more, i, entry)
+      if not C.key[i] then
+        M.state.guard(take_more, i, entry)
+      end
       -- Even if it fails: an id is not given twice.
       C.counter = M.ids.after(C.counter, #entry - EVENTS_FROM + 1)
+    elseif got == 'wrong' then
+      C.left[i] = nil
     elseif event then
       C.left[i] = nil
       M.aside.put(i, object, M.aside.wrong_of(i, object, event))

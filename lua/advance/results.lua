@@ -1,7 +1,7 @@
 -- results: takes in results other than `done`.
 -- Uses: again.give again.give_unknown again.last_of again.rise_above errors.keep finish.event
 -- Uses: finish.read hold.batch hold.object ids.after ids.parse log.delivered log.keep_without_log
--- Uses: log.row tag.has_failed tag.held_text tag.numbers time.now_ms
+-- Uses: log.row tag.has_failed tag.held_text tag.is_odd tag.numbers time.now_ms
 
 -- The fields after each word. `tag` is the tag of the batch in flight, as the reply gave it; `last`
 -- is the id of the last delivered event, '' if `count` is 0; `next` is the tag of the rest, '' if
@@ -60,7 +60,8 @@ local function prepare(i)
   return (not C.handled[C.number[i]] or M.finish.read(i, object)) and (not C.logs or M.log.delivered(i, object, nil))
 end
 
--- Finishes that commit: ends the handler progress, and deletes the errors of the first event.
+-- Finishes that commit: ends the handler progress, and deletes the errors and the key of the first
+-- event.
 local function finish(i)
   local object, tag = ARGV[C.arg[i]], ARGV[C.arg[i] + 1]
   if C.handled[C.number[i]] then
@@ -68,6 +69,9 @@ local function finish(i)
   end
   if M.tag.has_failed(tag) then
     C.to_delete[#C.to_delete + 1] = P .. object .. K.event_errors
+  end
+  if M.tag.is_odd(tag) then
+    C.to_delete[#C.to_delete + 1] = P .. object .. K.event_key
   end
 end
 
@@ -139,6 +143,9 @@ local function settle_part(i, result)
   end
   if count > 0 and M.tag.has_failed(tag) then
     call('DEL', P .. object .. K.event_errors)
+  end
+  if count > 0 and M.tag.is_odd(tag) then
+    call('DEL', P .. object .. K.event_key)
   end
   if delay_ms then
     hold_rest(i, result, count, delay_ms, held_id, why)

@@ -8,6 +8,7 @@
 --   result        slots: the words of their results
 --   object, prev slots whose result named pieces of a batch: the object, and the id before its next
 --                 events
+--   key           slots: the key of the schedule whose event they have taken
 --   handled       numbers of slots: whether handlers have finished for an event of the batch
 --   looks         numbers of slots to look at
 --   quarantined   the reply: objects that were put aside, each followed by the reason
@@ -22,6 +23,7 @@ local function open(own)
   -- Markers that the call may still look at; those at the tail that are used and not trimmed yet;
   -- objects that may still be let go.
   C.markers_max, C.markers_used, C.drops_left = tonumber(ARGV[8]), 0, 256
+  C.key = {}
   C.object, C.prev, C.handled, C.looks, C.quarantined, C.put_aside, C.to_expire = {}, {}, {}, {}, {}, {}, {}
   setmetatable(C, { __index = function(made, list)
     -- Every slot is named when one of these is first used.

@@ -1,7 +1,8 @@
 -- tag: the numbers of a batch, in flight or held, and the reason for a hold.
 --
 -- event.worker:W:event.id  the tag of a batch in flight: `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]`,
---                          without trailing zeros
+--                          without trailing zeros. `FIRST 0`: the first hand-out of an event whose
+--                          key stands in OBJ:event.key
 -- OBJ:events.held.id       the numbers of a held batch and the reason: `FIRST HANDOUTS ATTEMPTS
 --                          CRASHES WHY`; FIRST is 0 for an object without a batch
 -- Uses: ids.parse
@@ -23,6 +24,17 @@ local function text_of(first, handouts, attempts, crashes)
     return string.format('%s %d', first, handouts)
   end
   return first
+end
+
+-- Returns the tag of the first hand-out of an event whose key stands in OBJ:event.key.
+local function keyed(first)
+  return first .. ' 0'
+end
+
+-- Returns whether more belongs to the end of the batch than to that of others: it has numbers, or
+-- its event a key.
+local function is_odd(tag)
+  return string.find(tag, ' ', 1, true) ~= nil
 end
 
 -- Returns the first id of a tag as a number; nil if the text is no tag.
@@ -72,5 +84,5 @@ end
 
 return {
   numbers = numbers, text = text_of, first_of = first_of, held_numbers = held_numbers, held_why = held_why,
-  held_error = held_error, held_text = held_text, has_failed = has_failed,
+  held_error = held_error, held_text = held_text, has_failed = has_failed, keyed = keyed, is_odd = is_odd,
 }

@@ -10,22 +10,28 @@
 --           of `object`: its name; the cursor of HSCAN; about the number of schedules in the page
 --           (1 to 100)
 -- Replies   {'scheduled', ms since 1970, next cursor ('0': the end; '' of `all`),
---           {member, due time or '', bytes of the event (-1: none), event or ''}…}. An event above
---           8 KiB is not shown. A schedule whose due time changes between two pages may be missing,
+--           {member, due time or '', bytes of the event (-1: none), event or '', 1: its event is
+--           queued, 0: not yet}…}. `all` leaves out those that are queued. An event above 8 KiB is
+--           not shown. A schedule whose due time changes between two pages may be missing,
 --           or come twice
 -- Keeps     writes nothing
 -- Cost      about 3 commands per schedule; of `all` also 2 of O(log n). Of `object` at most 1 MiB of
 --           events are read, and one bucket of the hash more. HSCAN returns at most 128 schedules
 --           of an object with few
--- Uses: ids.text names.is_foreign schedule.member schedule.parse schedule.scan time.now_ms
+-- Uses: ids.text names.is_foreign schedule.FIRST_DUE schedule.due_of schedule.member
+-- Uses: schedule.parse schedule.scan time.now_ms
 local EVENT_BYTES_MAX = 8192
 local reply = { 'scheduled', M.ids.text(M.time.now_ms()), '' }
 
 -- Adds a schedule to the reply.
-local function tell(member, due, hash, key)
+local function tell(member, score, hash, key)
+  local due, is_queued = '', false
+  if score then
+    due, is_queued = M.schedule.due_of(score)
+  end
   local bytes = hash and call('HEXISTS', hash, key) == 1 and call('HSTRLEN', hash, key) or -1
   local event = bytes >= 0 and bytes <= EVENT_BYTES_MAX and call('HGET', hash, key) or ''
-  reply[#reply + 1] = { member, due or '', bytes, event }
+  reply[#reply + 1] = { member, due, bytes, event, is_queued and 1 or 0 }
 end
 
 if ARGV[2] == 'object' then
@@ -41,7 +47,7 @@ if ARGV[2] == 'object' then
 end
 
 local first, last, due, before, count = ARGV[3], ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
-local from = first == '-inf' and 0 or call('ZCOUNT', KEYS[1], '-inf', '(' .. first)
+local from = call('ZCOUNT', KEYS[1], '-inf', first == '-inf' and string.sub(M.schedule.FIRST_DUE, 2) or '(' .. first)
 if due ~= '' and call('ZSCORE', KEYS[1], before) == due then
   from = call('ZRANK', KEYS[1], before) + 1
 elseif due ~= '' then

@@ -9,7 +9,8 @@
 --           (strings): read
 --           events.dead, event.log, operator.actions (streams), objects.with.events (list): written
 --           OBJ:events.held (list), OBJ:events.held.id (string): read and write
---           OBJ:event.handled (hash): read and deleted; OBJ:event.errors (list): deleted
+--           OBJ:event.handled (hash): read and deleted; OBJ:event.errors (list), OBJ:event.key
+--           (string): deleted
 --           OBJ:events of the objects for which handlers of the event emitted (lists): written. Of
 --           those for which they scheduled: OBJ:events.scheduled (hashes), events.scheduled and
 --           events.scheduled.wake (zsets): read and written
@@ -87,7 +88,7 @@ if is_over then
   call('DEL', handled)
   M.emits.push(emits)
 end
-call('DEL', P .. object .. K.event_errors)
+call('DEL', P .. object .. K.event_errors, P .. object .. K.event_key)
 local left = call('LLEN', batch)
 if left > 0 then
   -- As with any event that leaves a batch: the attempts were those of this event. One crash stays,

@@ -30,6 +30,8 @@ pub enum LogStatus {
     CompletedWithErrors,
     /// The event went to the dead letters.
     Dead,
+    /// The event was cancelled by its key while it waited for a retry or an operator.
+    Cancelled,
     /// A word that this version does not know.
     Other(String),
 }
@@ -41,6 +43,7 @@ impl LogStatus {
             Self::Completed => "completed",
             Self::CompletedWithErrors => "completed_with_errors",
             Self::Dead => "dead",
+            Self::Cancelled => "cancelled",
             Self::Other(word) => word,
         }
     }
@@ -50,6 +53,7 @@ impl LogStatus {
             "completed" => Self::Completed,
             "completed_with_errors" => Self::CompletedWithErrors,
             "dead" => Self::Dead,
+            "cancelled" => Self::Cancelled,
             _ => Self::Other(word),
         }
     }

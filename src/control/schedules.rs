@@ -14,8 +14,8 @@ pub const PER_CALL_MAX: usize = 100;
 
 /// A scheduled event.
 ///
-/// It serializes as `{"object":"work:1","key":"reminder","due_ms":1700,"event":{…}}`. An event above 8
-/// KiB is left out, and `event_bytes` has its size.
+/// It serializes as `{"object":"work:1","key":"reminder","due_ms":1700,"event":{…}}`, and with
+/// `"queued":true` if it is. An event above 8 KiB is left out, and `event_bytes` has its size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScheduledEvent {
@@ -31,6 +31,8 @@ pub struct ScheduledEvent {
     pub event: Option<Vec<u8>>,
     /// Size of the event in bytes; none if the schedule is broken.
     pub event_bytes: Option<u64>,
+    /// Whether the event is queued, and no worker has taken it yet.
+    pub queued: bool,
 }
 
 impl Serialize for ScheduledEvent {
@@ -42,6 +44,9 @@ impl Serialize for ScheduledEvent {
         }
         line.serialize_entry("key", &self.key)?;
         line.serialize_entry("due_ms", &self.due_ms)?;
+        if self.queued {
+            line.serialize_entry("queued", &true)?;
+        }
         match &self.event {
             Some(event) => reply::serialize_event(&mut line, event)?,
             None => {
@@ -67,7 +72,7 @@ pub struct SchedulePage {
 
 impl Control {
     /// Reads up to `count` schedules (1 to [`PER_CALL_MAX`]) of all objects, by due time. Only those
-    /// that are due at `from_ms` or later, and at `to_ms` or before. Begins behind `after`, or at the
+    /// whose events are not queued yet, and that are due at `from_ms` or later, and at `to_ms` or before. Begins behind `after`, or at the
     /// beginning without it.
     ///
     /// A schedule whose due time changes between two pages may be missed, or be in both. Only reads;
@@ -93,7 +98,8 @@ impl Control {
         Ok(SchedulePage { now_ms: page.now_ms, schedules: page.schedules.into_iter().map(event).collect(), next })
     }
 
-    /// Reads about `count` schedules (1 to [`PER_CALL_MAX`]) of one object, in no order. A page may be
+    /// Reads about `count` schedules (1 to [`PER_CALL_MAX`]) of one object, in no order, also those
+    /// whose events are queued. A page may be
     /// empty although there is a next one.
     ///
     /// Costs in proportion to the schedules of this object only. Only reads; may be called again.
@@ -145,5 +151,6 @@ fn event(found: ScheduledReply) -> ScheduledEvent {
         due_ms: found.due.parse::<f64>().ok().filter(|due| due.is_finite()).map(|due| due.max(0.0) as u64),
         event_bytes: found.event_bytes,
         event: is_shown.then_some(found.event),
+        queued: found.is_queued,
     }
 }

@@ -263,13 +263,16 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
     Ok(())
 }
 
+/// The scores of schedules whose events are not queued begin behind this one.
+const FIRST_DUE: &str = "(-1000000000000000";
+
 async fn schedules<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
     let (set, lateness) = (keys.events_scheduled(), keys.events_scheduled_lateness());
     let (jobs, ticks) = (keys.events_cron(), keys.events_cron_next());
     let mut pipe = redis::pipe();
-    pipe.cmd("ZCARD").arg(&set);
-    pipe.cmd("ZCOUNT").arg(&set).arg("-inf").arg(stats.now_ms);
-    pipe.cmd("ZRANGE").arg(&set).arg(0).arg(0).arg("WITHSCORES");
+    pipe.cmd("ZCOUNT").arg(&set).arg(FIRST_DUE).arg("+inf");
+    pipe.cmd("ZCOUNT").arg(&set).arg(FIRST_DUE).arg(stats.now_ms);
+    pipe.cmd("ZRANGE").arg(&set).arg(FIRST_DUE).arg("+inf").arg("BYSCORE").arg("LIMIT").arg(0).arg(1).arg("WITHSCORES");
     pipe.cmd("HGETALL").arg(&lateness);
     pipe.cmd("HLEN").arg(&jobs);
     pipe.cmd("ZCARD").arg(&ticks);

@@ -49,7 +49,7 @@ pub use idempotent::{IdempotentEmit, SCRIPT_BYTES_MAX, SCRIPT_EVENTS_MAX, WINDOW
 use limits::Limits;
 use link::{Link, Own};
 pub use many::{CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX, EmitManyError, EmittedMany, ObjectFailed};
-pub use schedule::{Change, Schedule, ScheduleManyError, Scheduled};
+pub use schedule::{Cancelled, Change, Schedule, ScheduleManyError, Scheduled};
 
 /// Default time limit of an [`Emitter`] with its own connection, for connecting and for a reply.
 pub const TIMEOUT: Duration = Duration::from_secs(5);

@@ -2,22 +2,28 @@
 //!
 //! A schedule is one plain transaction, as an emit is: `HSET OBJ:events.scheduled KEY EVENT`, `ZADD
 //! events.scheduled TIME OBJ\nKEY`. Worker processes push the event when it is due (`promote`). The
-//! same two commands for the same key replace event and time; `HDEL` and `ZREM` cancel.
+//! same two commands for the same key replace event and time; `HDEL` and `ZREM` cancel. All this works
+//! until a slot takes the event. `GET OBJ:event.key` tells whether one has; then the script `cancel`
+//! ends the event if it waits for a retry.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use redis::{Pipeline, Value};
+use redis::{Cmd, Pipeline, Value};
 
 use super::Emitter;
-use super::error::{EmitError, Failed, command_failed};
+use super::error::{EmitError, Failed, command_failed, script_failed};
 use crate::event::{ID_END, IntoEvent, ObjectName, ScheduleKey};
+use crate::wire::{self, CancelReply};
 
 /// A schedule that is due within this time wakes a worker, because workers may look later than it is
 /// due. It covers a clock that is wrong by almost as much.
 const WAKE: Duration = Duration::from_secs(60);
 /// The largest time, in ms since the epoch.
 const TIME_MAX: u64 = ID_END - 1;
+
+/// Once the event of a key is queued, the score of its schedule is this minus the due time.
+const QUEUED: f64 = -1e15;
 
 /// The treatment of an existing schedule with the same key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,11 +65,28 @@ pub enum Change {
     /// The object had no schedule with this key.
     New,
     /// The schedule with this key was replaced, or only its event with
-    /// [`keep_time`](Schedule::keep_time).
+    /// [`keep_time`](Schedule::keep_time). The event before it never comes, or never again.
     Replaced,
     /// With [`keep_first`](Schedule::keep_first): the object has a schedule with this key, which is
     /// unchanged.
     Kept,
+    /// An event with this key is in flight: a worker has it. It goes on, and this schedule gives one
+    /// more event.
+    Running,
+}
+
+/// The effect of [`Emitter::cancel`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cancelled {
+    /// The event was scheduled, or queued, or it waited for a retry or an operator. It never comes, or
+    /// never again.
+    Cancelled,
+    /// The event is in flight: a worker has it, and it goes on. If the key was scheduled again, that
+    /// schedule is cancelled.
+    Running,
+    /// There is no event with this key: it was never scheduled, or it is over.
+    NotFound,
 }
 
 /// A schedule that Redis has acknowledged.
@@ -157,22 +180,61 @@ impl Emitter {
         }
     }
 
-    /// Cancels the schedule with this key. Returns whether there was one: `false` also if its event
-    /// was queued before.
+    /// Cancels the event with this key: until a worker takes it, and while it waits for a retry or an
+    /// operator. Emits of its handlers that have succeeded are queued.
+    ///
+    /// The event of a key that begins with `-` can be cancelled only until it is due.
     ///
     /// # Errors
-    /// As [`emit`](Self::emit). Calling again is safe.
-    pub async fn cancel(&self, object: impl AsRef<str>, key: impl Into<String>) -> Result<bool, EmitError> {
+    /// As [`emit`](Self::emit). To cancel an event that waits for a retry needs the rights of a
+    /// script; without them it is [`EmitError::Refused`]. Calling again is safe.
+    ///
+    /// # Cancellation
+    /// If the future is dropped, the event may be cancelled or not.
+    pub async fn cancel(&self, object: impl AsRef<str>, key: impl Into<String>) -> Result<Cancelled, EmitError> {
         let (object, key) = (self.keys.object(object.as_ref())?, ScheduleKey::new(key)?);
         let (hash, set) = (self.keys.events_scheduled_of(object.as_str()), self.keys.events_scheduled());
         let mut pipe = redis::pipe();
         pipe.atomic();
         pipe.cmd("HDEL").arg(&hash).arg(key.as_str()).ignore();
         pipe.cmd("ZREM").arg(&set).arg(key.member(object.as_str())).ignore();
+        if key.is_chosen() {
+            pipe.add_command(self.taken(&object)).ignore();
+        }
         let answers = self.link.transact(&pipe).await.map_err(|failed| failed.about(&object))?;
         let deleted = number(&object, answers.first(), || hash)?;
         let removed = number(&object, answers.get(1), || set)?;
-        Ok(deleted + removed > 0)
+        let was_there = if deleted + removed > 0 { Cancelled::Cancelled } else { Cancelled::NotFound };
+        match answers.get(2) {
+            Some(taken) if is_taken(taken, &key) => Ok(match self.cancel_taken(&object, &key).await? {
+                CancelReply::Cancelled => Cancelled::Cancelled,
+                CancelReply::Running => Cancelled::Running,
+                CancelReply::Absent | CancelReply::Unknown => was_there,
+            }),
+            _ => Ok(was_there),
+        }
+    }
+
+    /// Returns the command that tells the key of the event that a slot has taken.
+    fn taken(&self, object: &ObjectName) -> Cmd {
+        let mut cmd = redis::cmd("GET");
+        cmd.arg(self.keys.event_key(object.as_str()));
+        cmd
+    }
+
+    /// Ends the event with this key if it waits for a retry or an operator.
+    async fn cancel_taken(&self, object: &ObjectName, key: &ScheduleKey) -> Result<CancelReply, EmitError> {
+        for with_text in [false, true] {
+            let mut pipe = redis::pipe();
+            pipe.atomic().add_command(wire::cancel(&self.keys, object.as_str().as_bytes(), key.as_str(), with_text));
+            let answers = self.link.transact(&pipe).await.map_err(|failed| failed.about(object))?;
+            let answer = CancelReply::read(answers.first().unwrap_or(&Value::Nil));
+            match answer.map_err(|error| script_failed(object, error))? {
+                CancelReply::Unknown => {}
+                known => return Ok(known),
+            }
+        }
+        Err(Failed::no_reply().about(object))
     }
 
     /// Asks Redis for its time, in ms since the epoch, rounded up.
@@ -212,8 +274,22 @@ impl Emitter {
         }
         let answers = self.link.transact(&pipe).await.map_err(|failed: Failed| failed.about(&first.object))?;
         let mut answers = answers.iter();
+        let mut taken = Vec::new();
         for ready in chunk.ready {
-            scheduled.push(ready.read(self, &mut answers)?);
+            let object = ready.object.clone();
+            let (done, is_taken) = ready.read(self, &mut answers)?;
+            if is_taken && done.change != Change::Kept {
+                taken.push((scheduled.len(), object));
+            }
+            scheduled.push(done);
+        }
+        // All are stored by now. Of their keys, events may wait for a retry.
+        for (at, object) in taken {
+            scheduled[at].change = match self.cancel_taken(&object, &scheduled[at].key).await? {
+                CancelReply::Running => Change::Running,
+                CancelReply::Cancelled => Change::Replaced,
+                CancelReply::Absent | CancelReply::Unknown => scheduled[at].change,
+            };
         }
         Ok(())
     }
@@ -235,8 +311,11 @@ impl Schedule<'_> {
     }
 
     /// Sets the key: 1 to 256 bytes of UTF-8 without control characters. A later schedule of the
-    /// object with this key replaces this one, and [`Emitter::cancel`] cancels it. Without a key the
-    /// schedule gets one of its own, which begins with `-`.
+    /// object with this key replaces this one, and [`Emitter::cancel`] cancels it: until a worker
+    /// takes the event, and while it waits for a retry. Without a key the schedule gets one of its
+    /// own, which begins with `-`. The event of such a key counts as taken once it is due.
+    ///
+    /// The event of a key is a batch of its own: a worker takes one per object at a time.
     pub fn key(mut self, key: impl Into<String>) -> Self {
         if let Ok(draft) = &mut self.draft {
             match ScheduleKey::new(key) {
@@ -247,23 +326,27 @@ impl Schedule<'_> {
         self
     }
 
-    /// If there is a schedule with this key, replaces only its event and keeps its time.
+    /// If there is a schedule with this key, replaces only its event and keeps its time: an event that is
+    /// queued keeps its place. An event that a worker has taken has no time any more.
     pub fn keep_time(mut self) -> Self {
         self.mode = Mode::KeepTime;
         self
     }
 
-    /// If there is a schedule with this key, changes nothing.
+    /// If there is a schedule with this key, changes nothing. Once a worker has taken its event, that
+    /// is no schedule any more.
     pub fn keep_first(mut self) -> Self {
         self.mode = Mode::KeepFirst;
         self
     }
 
     /// Sends the schedule, in one atomic step. An earlier schedule of the object with the same key is
-    /// replaced: its event is never queued any more, if it was not queued before.
+    /// replaced: its event never comes, unless a worker has taken it. If that event waits for a retry
+    /// or an operator, a second step ends it; if it is in flight, it goes on ([`Change::Running`]).
     ///
     /// # Errors
-    /// As [`Emitter::emit`], and [`EmitError::Key`]. With a key of its own and a time
+    /// As [`Emitter::emit`], and [`EmitError::Key`]. An error of the second step leaves the new schedule
+    /// there, and the event before it may come once more. With a key of its own and a time
     /// [`at`](Self::at), it is safe to send the schedule again after
     /// [`EmitError::Unknown`]. Only if it was due meanwhile, its event may come twice.
     ///
@@ -315,24 +398,31 @@ impl Chunk {
         if ready.mode != Mode::Replace {
             self.pipe.cmd("ZSCORE").arg(&set).arg(&member).ignore();
         }
+        if ready.key.is_chosen() {
+            self.pipe.add_command(emitter.taken(&ready.object)).ignore();
+        }
         self.bytes += ready.event.len() + member.len();
         self.ready.push(ready);
     }
 }
 
 impl Ready {
-    /// Reads the replies to the commands of this schedule.
-    fn read<'a>(self, emitter: &Emitter, answers: &mut impl Iterator<Item = &'a Value>) -> Result<Scheduled, EmitError> {
+    /// Reads the replies to the commands of this schedule. Returns also whether a slot has taken an event
+    /// with its key.
+    fn read<'a>(self, emitter: &Emitter, answers: &mut impl Iterator<Item = &'a Value>) -> Result<(Scheduled, bool), EmitError> {
         let object = &self.object;
         let (put, added) = (answers.next(), answers.next());
         let score = (self.mode != Mode::Replace).then(|| answers.next()).flatten();
+        let taken = self.key.is_chosen().then(|| answers.next()).flatten();
+        let is_taken = taken.is_some_and(|taken| is_taken(taken, &self.key));
         let is_new = number(object, put, || emitter.keys.events_scheduled_of(object.as_str()))? > 0;
         number(object, added, || emitter.keys.events_scheduled())?;
         let due_ms = match score {
             None => self.due_ms,
             Some(score) => {
                 let due: Result<f64, _> = redis::from_redis_value(score.clone());
-                due.map_err(|_| unexpected(object, "ZSCORE did not return a time"))?.max(0.0) as u64
+                let due = due.map_err(|_| unexpected(object, "ZSCORE did not return a time"))?;
+                if due <= QUEUED { (QUEUED - due) as u64 } else { due.max(0.0) as u64 }
             }
         };
         let change = match self.mode {
@@ -340,8 +430,14 @@ impl Ready {
             Mode::KeepFirst => Change::Kept,
             Mode::Replace | Mode::KeepTime => Change::Replaced,
         };
-        Ok(Scheduled { key: self.key, due_ms, change })
+        Ok((Scheduled { key: self.key, due_ms, change }, is_taken))
     }
+}
+
+/// Returns whether the value of `OBJ:event.key`, `ID KEY`, names this key.
+fn is_taken(value: &Value, key: &ScheduleKey) -> bool {
+    let Value::BulkString(text) = value else { return false };
+    text.iter().position(|byte| *byte == b' ').is_some_and(|at| &text[at + 1..] == key.as_str().as_bytes())
 }
 
 /// Reads the reply to a command that returns a number.

@@ -60,6 +60,11 @@ impl ScheduleKey {
         Self(format!("-{:013}-{count:012}-{:016x}", *STARTED_MS, *RANDOM))
     }
 
+    /// Returns whether a user has chosen the key.
+    pub(crate) fn is_chosen(&self) -> bool {
+        !self.0.starts_with('-')
+    }
+
     /// Returns the key.
     pub fn as_str(&self) -> &str {
         &self.0

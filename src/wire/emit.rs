@@ -1,4 +1,5 @@
 //! The call of the script `emit`: it queues the events of an object once per key, and within limits.
+//! The reading of replies is that of all scripts of frontends.
 
 use redis::{Cmd, ErrorKind, RedisError, ServerError, Value};
 
@@ -71,40 +72,55 @@ impl EmitReply {
     /// # Errors
     /// The error in place of a reply. A refusal of the script begins with `NOPERM` or `WRONGTYPE`.
     pub fn read(value: &Value) -> Result<Self, RedisError> {
-        let mut reply = match value {
-            Value::ServerError(error) if error.code() == "NOSCRIPT" => return Ok(Self::Unknown),
-            Value::ServerError(error) => return Err(error.clone().into()),
-            value => Reply::of("emit", value.clone()).map_err(unexpected)?,
-        };
-        let mut read = || {
-            Ok(match reply.text()?.as_str() {
-                "emitted" => Ok(Self::Emitted(reply.count()?)),
-                "part" => Ok(Self::Part(reply.count()?, reply.count()?, reply.count()?)),
-                "repeated" => Ok(Self::Repeated(reply.count()?)),
-                "differs" => Ok(Self::Differs),
+        read("emit", value, Self::Unknown, |word, reply| {
+            Ok(match word {
+                "emitted" => Self::Emitted(reply.count()?),
+                "part" => Self::Part(reply.count()?, reply.count()?, reply.count()?),
+                "repeated" => Self::Repeated(reply.count()?),
+                "differs" => Self::Differs,
                 "full" => {
                     let (what, now, limit) = (reply.text()?, reply.count()?, reply.count()?);
-                    Ok(if what == "markers" { Self::MarkersFull(now, limit) } else { Self::QueueFull(now, limit) })
+                    if what == "markers" { Self::MarkersFull(now, limit) } else { Self::QueueFull(now, limit) }
                 }
-                "denied" => Err(refusal("NOPERM", format!("the user may not use {}", reply.text()?))),
-                "wrong_type" => Err(refusal("WRONGTYPE", format!("{} is a {}", reply.lossy()?, reply.text()?))),
                 word => return Err(reply.wrong(format!("unknown status {word:?}"))),
             })
-        };
-        read().map_err(unexpected)?
+        })
     }
+}
+
+/// Reads the reply to a script of frontends. `unknown`: the result if the server does not know the
+/// script. `read`: reads the reply behind its first word.
+pub(super) fn read<T>(
+    script: &'static str,
+    value: &Value,
+    unknown: T,
+    read: impl FnOnce(&str, &mut Reply) -> Result<T, ScriptError>,
+) -> Result<T, RedisError> {
+    let mut reply = match value {
+        Value::ServerError(error) if error.code() == "NOSCRIPT" => return Ok(unknown),
+        Value::ServerError(error) => return Err(error.clone().into()),
+        value => Reply::of(script, value.clone()).map_err(unexpected)?,
+    };
+    let known = || {
+        Ok(match reply.text()?.as_str() {
+            "denied" => Err(refusal("NOPERM", format!("the user may not use {}", reply.text()?))),
+            "wrong_type" => Err(refusal("WRONGTYPE", format!("{} is a {}", reply.lossy()?, reply.text()?))),
+            word => Ok(read(word, &mut reply)?),
+        })
+    };
+    known().map_err(unexpected)?
 }
 
 fn refusal(code: &str, detail: String) -> RedisError {
     let line = format!("-{code} {}\r\n", detail.replace(['\r', '\n'], " "));
     match redis::parse_redis_value(line.as_bytes()) {
         Ok(Value::ServerError(error)) => ServerError::into(error),
-        _ => RedisError::from((ErrorKind::UnexpectedReturnType, "the script refused the emit", detail)),
+        _ => RedisError::from((ErrorKind::UnexpectedReturnType, "the script refused the call", detail)),
     }
 }
 
 fn unexpected(error: ScriptError) -> RedisError {
-    RedisError::from((ErrorKind::UnexpectedReturnType, "an unexpected reply to an emit", error.to_string()))
+    RedisError::from((ErrorKind::UnexpectedReturnType, "an unexpected reply of a script", error.to_string()))
 }
 
 #[cfg(test)]

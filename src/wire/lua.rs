@@ -81,15 +81,16 @@ macro_rules! manifest {
 manifest! {
     modules {
         "lib/": clock cron emits fence hold ids jump lease names page registry rights rules schedule slots suspects tag text time worker;
-        "advance/": again aside batch errors finish held log markers pauses popped results room state turns;
+        "advance/": again aside batch errors finish held keyed log markers pauses popped results room state turns;
         "operator/": actions;
     }
     emitter {
         EMIT: DENY_OOM "emit" [schedule time];
+        CANCEL: ALLOW_OOM "cancel" [emits ids schedule tag time];
     }
     worker {
         ADVANCE: ALLOW_OOM "advance" [
-            ids time markers batch again aside emits errors fence finish held hold jump lease log names pauses popped
+            ids time markers batch again aside emits errors fence finish held hold jump keyed lease log names pauses popped
             registry results room rules schedule state suspects tag text turns worker
         ];
         ATTACH: ALLOW_OOM "attach" [hold ids lease names registry slots suspects tag time worker];

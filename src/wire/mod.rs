@@ -6,7 +6,7 @@
 //! call, the step has happened or has not. The header of each script describes both cases.
 //!
 //! - `lua`: the text of every script
-//! - `emit`: the one script of frontends, without the feature `worker`
+//! - `emit`, `cancel`: the scripts of frontends, without the feature `worker`
 //! - `advance`, `attach`, `renew`, `detach`, `adopt`, `promote`, `cron`, `connect`, `doctor`, `handled`, `forget`,
 //!   `position`: one script each, with its arguments and its reply
 //! - [`operator`]: the scripts of operators, one file each
@@ -23,6 +23,7 @@ mod adopt;
 mod advance;
 #[cfg(feature = "worker")]
 mod attach;
+mod cancel;
 #[cfg(feature = "worker")]
 mod connect;
 #[cfg(feature = "worker")]
@@ -61,6 +62,7 @@ pub(crate) use advance::pop_and_advance;
 pub use advance::{Advance, Advanced, BatchReply, BatchResult, Bounds, ClaimFirst, EventLog, Report, advance};
 #[cfg(feature = "worker")]
 pub use attach::{Attach, Attached, attach};
+pub use cancel::{CancelReply, cancel};
 #[cfg(feature = "worker")]
 pub use connect::{Connected, Seen, connect};
 #[cfg(feature = "worker")]

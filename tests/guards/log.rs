@@ -35,7 +35,7 @@ async fn what_completes_with_errors_is_in_the_log() {
     state.run("DEL", &[&keys.event_log()]).await;
     state.run("SET", &[&keys.event_log(), "wrong"]).await;
     let mut call = Advance::new(&keys, "w", "token-1", Bounds { claims: 0, ..BOUNDS }, ClaimFirst::Held);
-    call.report(1, &complete("work:2", Tag { first: 7, handouts: 3, attempts: 1, crashes: 2 }, None));
+    call.report(1, &complete("work:2", Tag { first: 7, handouts: 3, attempts: 1, crashes: 2, is_keyed: false }, None));
     wire::advance(&mut state.conn, &call).await.expect("an answer");
     let held = console.held_id("work:2").await.expect("held");
     assert!(held.starts_with("7 3 2 2 quarantine: event.log: WRONGTYPE "), "{held}");

@@ -30,9 +30,13 @@ async fn a_tag() {
             "local a, b, c, d = M.tag.numbers(ARGV[1])\nreturn { a, b, c, d, M.tag.text(a, b, c, d) }",
             text
         );
-        assert_eq!(text.parse(), Ok(Tag { first, handouts, attempts, crashes }), "{text}");
-        assert_eq!((again, Tag { first, handouts, attempts, crashes }.to_string()), (text.to_owned(), text.to_owned()));
+        let tag = Tag { first, handouts, attempts, crashes, is_keyed: false };
+        assert_eq!(text.parse(), Ok(tag), "{text}");
+        assert_eq!((again, tag.to_string()), (text.to_owned(), text.to_owned()));
     }
+    let (keyed, first, is_odd): (String, u64, bool) = lua!(redis, ["tag" "ids"], "local tag = M.tag.keyed(ARGV[1])\nreturn { tag, M.tag.first_of(tag), M.tag.is_odd(tag) and 1 or 0 }", "7");
+    let tag = Tag { first, is_keyed: true, ..Tag::default() };
+    assert_eq!((keyed.parse(), tag.to_string(), is_odd), (Ok(tag), keyed, true));
 }
 
 #[tokio::test]
@@ -46,7 +50,7 @@ async fn a_held_id() {
              return { a, b, c, d, why, M.tag.held_text(a, b, c, d, why) }",
             text
         );
-        let held_id = HeldId { tag: Some(Tag { first, handouts, attempts, crashes }), reason: reason.into() };
+        let held_id = HeldId { tag: Some(Tag { first, handouts, attempts, crashes, is_keyed: false }), reason: reason.into() };
         assert_eq!((text.parse(), held_id.to_string()), (Ok(held_id), again), "{text}");
     }
     // An object that is held without a batch.

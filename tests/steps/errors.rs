@@ -66,7 +66,7 @@ async fn failed_twice(redis: &Redis) -> (State, Console) {
     (state, console)
 }
 
-const FAILED: Tag = Tag { first: 5, handouts: 2, attempts: 2, crashes: 0 };
+const FAILED: Tag = Tag { first: 5, handouts: 2, attempts: 2, crashes: 0, is_keyed: false };
 
 fn report(tag: Tag, count: usize, then: BatchResult) -> Report {
     let last = count.checked_sub(1).map(|at| tag.first + at as u64);
@@ -303,7 +303,7 @@ async fn they_go_with_the_longest_batch() {
     state.run("SET", &[&keys.worker_event_id("w.0"), "9 0 1"]).await;
     state.run("LPUSH", &[&keys.event_errors("work:1"), "17 1 no"]).await;
     console.check().await;
-    let tag = Tag { first: 9, handouts: 0, attempts: 1, crashes: 0 };
+    let tag = Tag { first: 9, handouts: 0, attempts: 1, crashes: 0, is_keyed: false };
     assert!(told(&mut state, &report(tag, 1000, BatchResult::Done), 0).await.is_none());
     console.check().await;
     assert_eq!(console.text(&keys.last_event_id("work:1")).await.as_deref(), Some("1008"));

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use seriatim::wire::{self, Promoted};
+use seriatim::wire::{self, Advance, Advanced, Bounds, ClaimFirst, Promoted, Suspects};
 
+use crate::state::State;
 use crate::support::Redis;
 use crate::support::console::Console;
 
@@ -26,10 +27,10 @@ async fn a_call_takes_its_events_and_bytes_and_says_when_the_next_is_due() {
     let redis = Redis::start();
     let console = redis.console().await;
     for n in 1..=5 {
-        schedule(&console, "work:1", &format!("k{n}"), &n.to_string(), &format!("{n}")).await;
+        schedule(&console, "work:1", &format!("-{n}"), &n.to_string(), &format!("{n}")).await;
     }
-    schedule(&console, "work:2", "big", "6", &"2".repeat(3000)).await;
-    schedule(&console, "work:2", "bigger", "7", &"3".repeat(3000)).await;
+    schedule(&console, "work:2", "-big", "6", &"2".repeat(3000)).await;
+    schedule(&console, "work:2", "-bigger", "7", &"3".repeat(3000)).await;
     schedule(&console, "work:2", "late", "99999999999999", "9").await;
     let first = promote(&redis, 3, MIB).await;
     assert_eq!((first.events, first.next_due, first.markers, first.names), (3, Some(Duration::ZERO), 1, 0));
@@ -67,15 +68,15 @@ async fn an_event_that_cannot_be_queued_stays_and_stops_no_other() {
     let expected = [("bad:1\nk", "wrong"), ("bad:2\nk", "wrong"), ("gone:1\nk", "absent"), ("odd", "name"), ("\nk", "name")];
     assert_eq!((done.wrong_count, wrong.len()), (5, 5));
     assert_eq!(wrong, expected.map(|(member, why)| (member.to_owned(), why)));
-    assert_eq!(console.list(&keys.events("work:1")).await, ["6"]);
+    assert_eq!(console.list(&keys.events("work:1")).await, ["\0due 6 k"]);
     assert!(done.next_due.is_some_and(|due| due > Duration::from_secs(55) && due <= Duration::from_secs(60)), "{done:?}");
     let left: Vec<String> = console.run(&["ZRANGE", &keys.events_scheduled(), "0", "-1"]).await;
-    assert_eq!(left, ["bad:1\nk", "bad:2\nk"]);
+    assert_eq!(left, ["work:1\nk", "bad:1\nk", "bad:2\nk"]);
     // An operator moves the keys away.
     console.run::<()>(&["DEL", &keys.events("bad:1")]).await;
     console.run::<()>(&["ZADD", &keys.events_scheduled(), "1", "bad:1\nk"]).await;
     assert_eq!(promote(&redis, 100, MIB).await.events, 1);
-    assert_eq!(console.list(&keys.events("bad:1")).await, ["1"]);
+    assert_eq!(console.list(&keys.events("bad:1")).await, ["\0due 1 k"]);
 }
 
 /// Without a namespace, a name that begins with a brace may belong to one.
@@ -159,4 +160,40 @@ async fn without_a_right_nothing_is_pushed() {
     let denied = wire::promote(&mut conn, redis.keys(), 10, MIB).await;
     assert!(matches!(&denied, Err(wire::ScriptError::Denied(command)) if command == "HDEL"), "{denied:?}");
     assert_eq!(console.list(&redis.keys().events("work:1")).await, Vec::<String>::new());
+}
+
+/// Story: a key is replaced again and again after its event was queued, while its object is paused. Each
+/// time leaves a reference. A call passes over a bounded number, and loses nothing behind them.
+#[tokio::test]
+async fn references_that_lead_nowhere_are_passed_over_in_bounded_calls() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let keys = state.keys.clone();
+    state.run("SET", &[&keys.worker_lease("w"), "t a 1 1"]).await;
+    state.run("SET", &[&keys.next_event_id(), "0"]).await;
+    for n in 0..700 {
+        state.run("LPUSH", &[&keys.events("work:1"), &format!("\0due {n} k")]).await;
+    }
+    state.run("LPUSH", &[&keys.events("work:1"), "1", "2"]).await;
+    state.run("LPUSH", &[&keys.objects_with_events(), "work:1"]).await;
+    let bounds = Bounds {
+        batch: 10,
+        batch_bytes: MIB,
+        reply_bytes: MIB,
+        claims: 4,
+        markers: 100,
+        forget_after: None,
+        suspects: Suspects::NONE,
+    };
+    for queued in [446, 190, 0] {
+        let mut call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Markers);
+        (0..4).for_each(|slot| call.free(slot));
+        let answer = wire::advance(&mut state.conn, &call).await.expect("an answer");
+        let Advanced::Ok { batches, more, .. } = answer else { panic!("{answer:?}") };
+        let left: usize = redis::cmd("LLEN").arg(keys.events("work:1")).query_async(&mut state.conn).await.expect("a number");
+        assert_eq!((left, more), (queued, queued > 0));
+        let events: Vec<_> = batches.iter().map(|batch| batch.events.clone()).collect();
+        let expected: &[&[&[u8]]] = if queued > 0 { &[] } else { &[&[b"1", b"2"]] };
+        assert_eq!(events, expected);
+    }
 }

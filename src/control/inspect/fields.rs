@@ -46,7 +46,8 @@ impl Fields {
             match field.as_str() {
                 "wrong" => fields.wrong.push(value),
                 "result" => fields.results.push(value),
-                "schedule" => fields.schedules.extend(schedule(&value)),
+                "schedule" => fields.schedules.extend(schedule(&value, false)),
+                "schedule_queued" => fields.schedules.extend(schedule(&value, true)),
                 "error" => fields.errors.extend(failed_attempt(&value)),
                 "rule" => fields.rules.extend(rules::told(&pair[1], fields.number("now_ms").unwrap_or(0))),
                 _ => drop(fields.once.insert(field, value)),
@@ -131,8 +132,8 @@ fn failed_attempt(kept: &str) -> Option<FailedAttempt> {
 }
 
 /// Reads a schedule, `DUE KEY`.
-fn schedule(value: &str) -> Option<NextSchedule> {
+fn schedule(value: &str, queued: bool) -> Option<NextSchedule> {
     let (due, key) = value.split_once(' ')?;
     let due_ms = due.parse::<f64>().ok().filter(|due| due.is_finite()).map(|due| due.max(0.0) as u64);
-    Some(NextSchedule { key: crate::escape::name(key).into_owned(), due_ms })
+    Some(NextSchedule { key: crate::escape::name(key).into_owned(), due_ms, queued })
 }

@@ -102,6 +102,8 @@ pub struct NextSchedule {
     pub key: String,
     /// Due time, ms since the epoch; none if the schedule is broken (`check` gives details).
     pub due_ms: Option<u64>,
+    /// Whether the event is queued, and no worker has taken it yet.
+    pub queued: bool,
 }
 
 /// Delivery counts of a batch.

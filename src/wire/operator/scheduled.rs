@@ -40,6 +40,8 @@ pub struct ScheduledReply {
     pub event_bytes: Option<u64>,
     /// The event; empty if it is larger than 8 KiB.
     pub event: Vec<u8>,
+    /// Whether the event is queued.
+    pub is_queued: bool,
 }
 
 /// A page of schedules.
@@ -84,7 +86,8 @@ pub async fn scheduled(
     while reply.len() > 0 {
         let mut one = reply.array()?;
         let (member, due) = (one.bytes()?, one.text()?);
-        schedules.push(ScheduledReply { member, due, event_bytes: u64::try_from(one.int()?).ok(), event: one.bytes()? });
+        let (event_bytes, event, is_queued) = (u64::try_from(one.int()?).ok(), one.bytes()?, one.int()? == 1);
+        schedules.push(ScheduledReply { member, due, event_bytes, event, is_queued });
     }
     Ok(ScheduledPage { now_ms, cursor, schedules })
 }

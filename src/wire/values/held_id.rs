@@ -18,7 +18,7 @@ pub struct HeldId {
 
 impl fmt::Display for HeldId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tag { first, handouts, attempts, crashes } = self.tag.unwrap_or_default();
+        let Tag { first, handouts, attempts, crashes, .. } = self.tag.unwrap_or_default();
         write!(f, "{first} {handouts} {attempts} {crashes} {}", self.reason)
     }
 }

@@ -9,8 +9,8 @@ use crate::event::ID_END;
 /// Identifies a batch in flight. No two hand-outs in a namespace have the same first id and the
 /// same number of hand-outs.
 ///
-/// Redis stores the tag as `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]` without trailing zeros. The
-/// scripts compare tags as text.
+/// Redis stores the tag as `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]` without trailing zeros; the first
+/// hand-out of an event with a key is `FIRST 0`. The scripts compare tags as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tag {
     /// The id of the first event.
@@ -21,6 +21,8 @@ pub struct Tag {
     pub attempts: u32,
     /// The number of workers that died with the batch in flight.
     pub crashes: u32,
+    /// Whether this is the first hand-out of the event of a schedule with a key.
+    pub is_keyed: bool,
 }
 
 impl Tag {
@@ -37,13 +39,14 @@ impl Tag {
                 attempts: 0,
                 crashes: self.crashes.min(1),
                 handouts: self.handouts,
+                is_keyed: false,
             },
         }
     }
 
     /// Returns the tag after one more failure of the first event.
     pub fn failed(self) -> Self {
-        Self { attempts: self.attempts.saturating_add(1), ..self }
+        Self { attempts: self.attempts.saturating_add(1), is_keyed: false, ..self }
     }
 
     /// Returns whether the first event must be delivered alone.
@@ -61,7 +64,7 @@ impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.first)?;
         let rest = [self.handouts, self.attempts, self.crashes];
-        let shown = rest.iter().rposition(|n| *n > 0).map_or(0, |last| last + 1);
+        let shown = rest.iter().rposition(|n| *n > 0).map_or(usize::from(self.is_keyed), |last| last + 1);
         rest[..shown].iter().try_for_each(|n| write!(f, " {n}"))
     }
 }
@@ -85,7 +88,8 @@ impl FromStr for Tag {
             *slot = part.parse().map_err(|_| wrong())?;
         }
         let [handouts, attempts, crashes] = rest;
-        parts.next().map_or(Ok(Self { first, handouts, attempts, crashes }), |_| Err(wrong()))
+        let is_keyed = rest == [0; 3] && text.bytes().filter(|byte| *byte == b' ').count() == 1;
+        parts.next().map_or(Ok(Self { first, handouts, attempts, crashes, is_keyed }), |_| Err(wrong()))
     }
 }
 
@@ -97,17 +101,20 @@ mod tests {
     proptest! {
         #[test]
         fn a_tag_is_what_its_text_says(first in 1u64..1 << 53, handouts in 0u32..3, attempts in 0u32..3, crashes in 0u32..3) {
-            let tag = Tag { first, handouts, attempts, crashes };
+            let tag = Tag { first, handouts, attempts, crashes, is_keyed: false };
             let text = tag.to_string();
             prop_assert_eq!(text.parse::<Tag>(), Ok(tag));
             prop_assert!(!text.ends_with(" 0"));
+            let keyed = Tag { first, is_keyed: true, ..Tag::default() };
+            prop_assert_eq!(keyed.to_string(), format!("{first} 0"));
+            prop_assert_eq!(keyed.to_string().parse::<Tag>(), Ok(keyed));
         }
     }
 
     #[test]
     fn what_remains_of_a_suspect_batch_stays_suspect() {
-        let tag = Tag { first: 10, handouts: 1, attempts: 2, crashes: 3 };
-        assert_eq!(tag.after(1, 1), Tag { first: 11, handouts: 1, attempts: 0, crashes: 1 });
+        let tag = Tag { first: 10, handouts: 1, attempts: 2, crashes: 3, is_keyed: false };
+        assert_eq!(tag.after(1, 1), Tag { first: 11, handouts: 1, attempts: 0, crashes: 1, is_keyed: false });
         assert_eq!(tag.after(0, 1), tag);
         assert_eq!(Tag { crashes: 0, ..tag }.after(2, 1).to_string(), "12 1");
     }

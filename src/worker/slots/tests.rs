@@ -133,7 +133,7 @@ fn the_last_attempt_is_followed_by_what_the_policy_says() {
             other => panic!("{other:?}"),
         }
     };
-    let rest = Tag { first: 7, handouts: 2, attempts: 2, crashes: 0 };
+    let rest = Tag { first: 7, handouts: 2, attempts: 2, ..Tag::default() };
     let again = BatchResult::Hold { rest, delay: Some(Duration::from_secs(9)), reason: "retry: down".into() };
     assert_eq!(last(UsedUp::DeadLetter, "7 2 1", 0), again);
     let (next, error) = (Some(Tag { first: 8, handouts: 2, ..Tag::default() }), "down".to_owned());
@@ -181,7 +181,7 @@ fn a_suspect_is_delivered_alone() {
     let slot = delivering("7 1 0 2", 3);
     let Slot::Delivering(in_flight) = &slot else { panic!() };
     assert_eq!(in_flight.offered(), 1);
-    let next = Tag { first: 8, handouts: 1, attempts: 0, crashes: 1 };
+    let next = Tag { first: 8, handouts: 1, crashes: 1, ..Tag::default() };
     assert_eq!(reported(slot, 1, None).then, BatchResult::Part { next });
 }
 
@@ -194,7 +194,7 @@ fn a_killer_is_settled_as_it_is_said() {
         other => panic!("{other:?}"),
     };
     let (next, error) =
-        (Some(Tag { first: 8, handouts: 1, attempts: 0, crashes: 1 }), "crashes: died 5 times with this event in hand");
+        (Some(Tag { first: 8, handouts: 1, crashes: 1, ..Tag::default() }), "crashes: died 5 times with this event in hand");
     let dead = BatchResult::Reject { next, id: 7, error: error.to_owned(), attempts: 2 };
     assert_eq!(settled(UsedUp::DeadLetter), (0, true, dead));
     let complete = BatchResult::Complete { next, id: 7, error: error.to_owned(), attempts: 2 };

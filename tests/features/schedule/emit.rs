@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use seriatim::control::schedules::ScheduledEvent;
-use seriatim::emit::Change;
+use seriatim::emit::{Cancelled, Change};
 use seriatim::event::Json;
 use seriatim::{EmitError, Emitter};
 
@@ -64,10 +64,10 @@ async fn what_is_cancelled_never_fires_and_leaves_nothing() {
     emitter.schedule("user:1", Json::new("1")).after(HOUR).key("a").send().await.expect("scheduled");
     let unnamed = emitter.schedule("user:1", Json::new("2")).after(HOUR).send().await.expect("scheduled");
     assert!(unnamed.key.as_str().starts_with('-'));
-    assert!(emitter.cancel("user:1", "a").await.expect("cancelled"));
-    assert!(!emitter.cancel("user:1", "a").await.expect("nothing to cancel"));
-    assert!(!emitter.cancel("user:2", unnamed.key.as_str()).await.expect("another object"));
-    assert!(emitter.cancel("user:1", unnamed.key.as_str()).await.expect("cancelled"));
+    assert_eq!(emitter.cancel("user:1", "a").await.expect("cancelled"), Cancelled::Cancelled);
+    assert_eq!(emitter.cancel("user:1", "a").await.expect("nothing to cancel"), Cancelled::NotFound);
+    assert_eq!(emitter.cancel("user:2", unnamed.key.as_str()).await.expect("another object"), Cancelled::NotFound);
+    assert_eq!(emitter.cancel("user:1", unnamed.key.as_str()).await.expect("cancelled"), Cancelled::Cancelled);
     assert_eq!(redis.console().await.left().await, Vec::<String>::new());
 }
 

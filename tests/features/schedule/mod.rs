@@ -2,4 +2,5 @@
 #![cfg(feature = "worker")]
 
 mod emit;
+mod keyed;
 mod promote;

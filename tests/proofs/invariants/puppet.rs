@@ -175,7 +175,13 @@ impl Puppet {
 pub fn rest(tag: Tag, count: usize) -> Tag {
     match count {
         0 => tag,
-        _ => Tag { first: tag.first + count as u64, attempts: 0, crashes: tag.crashes.min(1), handouts: tag.handouts },
+        _ => Tag {
+            first: tag.first + count as u64,
+            attempts: 0,
+            crashes: tag.crashes.min(1),
+            handouts: tag.handouts,
+            is_keyed: false,
+        },
     }
 }
 

@@ -125,6 +125,7 @@ fn script() -> impl Strategy<Value = Step> {
         1 => (0..3u8, 0..3u8, 0..3u8, any::<bool>())
             .prop_map(|(id, highest, first, log)| Step::Connect(id, highest, first, log)),
         4 => operator(),
+        4 => (object(), 0..SCHEDULE_KEYS.len()).prop_map(|(object, key)| Step::CancelTaken(object, key)),
         4 => rule(),
         6 => (prop_oneof![2 => Just(256usize), 1 => 1..4usize], prop_oneof![3 => Just(1usize << 20), 1 => 1..60usize])
             .prop_map(|(events, bytes)| Step::Promote(events, bytes)),

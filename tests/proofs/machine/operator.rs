@@ -121,6 +121,7 @@ impl Reference {
         let held = self.object(object);
         held.held = Key::Right(batch);
         held.errors = Key::default();
+        held.key = None;
         held.held_id = Key::Right((left > 0).then_some(rest));
         if is_over {
             self.end_handled(object);

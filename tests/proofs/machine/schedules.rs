@@ -1,10 +1,11 @@
-//! Schedules in the reference: what a frontend stores, replaces and cancels, and what is promoted.
+//! Schedules in the reference: what a frontend stores, replaces and cancels, what is promoted, and what
+//! a slot takes.
 
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::reference::{Broken, Event, FAR, Key, Name, Reference, Reply};
+use super::reference::{Broken, Dead, Event, FAR, Key, Name, Numbers, Reference, Reply, Row};
 
 /// The keys of schedules. One looks like a member of another object.
 pub const SCHEDULE_KEYS: [&str; 3] = ["k", "-1", "a k"];
@@ -26,6 +27,32 @@ pub struct Scheduled {
     /// The due time: below [`FAR`] in the past, from there on in the far future.
     pub due: u64,
     pub event: Event,
+    /// Whether the queue has a reference to the event.
+    pub is_queued: bool,
+}
+
+impl Scheduled {
+    /// Returns the score in `events.scheduled`.
+    pub fn score(&self) -> String {
+        if self.is_queued { format!("-{}", 1_000_000_000_000_000 + self.due) } else { self.due.to_string() }
+    }
+}
+
+/// What a slot finds at the head of a queue.
+pub enum Head {
+    /// The event of a schedule with a key.
+    Keyed(Event, &'static str),
+    /// A reference whose schedule was replaced or cancelled.
+    Void,
+    /// Any other event.
+    Plain,
+    /// A reference, but `events.scheduled` has a wrong type.
+    Wrong,
+}
+
+/// Returns the reference to a queued event.
+fn reference_to(due: u64, key: &str) -> Event {
+    format!("\0due {due} {key}").into_bytes().into()
 }
 
 /// Returns the due time of an event that could not be queued in this step.
@@ -45,7 +72,7 @@ impl Reference {
         match self.schedules.get_mut(&place) {
             Some(_) if mode == Mode::KeepFirst => {}
             Some(schedule) if mode == Mode::KeepTime => schedule.event = event.clone(),
-            _ => drop(self.schedules.insert(place, Scheduled { due, event: event.clone() })),
+            _ => drop(self.schedules.insert(place, Scheduled { due, event: event.clone(), is_queued: false })),
         }
         Reply::Done
     }
@@ -56,15 +83,72 @@ impl Reference {
         Reply::Done
     }
 
+    /// CANCEL, the script: an event that waits for a retry or an operator is over.
+    pub fn cancel_taken(&mut self, object: &Name, key: &'static str) -> Reply {
+        let found = self.object(object).clone();
+        let last = found.last_id().unwrap_or(0);
+        let Some((id, _)) = found.key.filter(|(id, taken)| *taken == key && *id > last) else {
+            return Reply::Cancelled("absent");
+        };
+        if found.owner != Key::Right(Some("held".to_owned())) {
+            return Reply::Cancelled("running");
+        }
+        let Some(numbers) = Numbers::of_held(&found.held_id).filter(|numbers| numbers.first == id) else {
+            return Reply::Cancelled("absent");
+        };
+        let broken = [Broken::Held, Broken::Paused, Broken::Markers, Broken::Meta, Broken::Log];
+        let cannot_push = found.handled.as_ref().and_then(|kept| self.cannot_push(kept)).is_some();
+        let Key::Right(batch) = found.held else { return Reply::WrongType };
+        if self.is_broken(&broken) || cannot_push {
+            return Reply::WrongType;
+        }
+        if self.log_on {
+            let why =
+                found.held_id.right().and_then(|id| id.as_ref()?.splitn(5, |byte| *byte == b' ').nth(4).map(<[u8]>::to_vec));
+            let error = [b"cancelled: ", &why.unwrap_or_default()[..]].concat().into();
+            let prev = found.last.right().and_then(Clone::clone).unwrap_or_else(|| "0".to_owned());
+            let event = batch.first().cloned().unwrap_or_default();
+            let event = Dead { serial: 0, id, prev, object: object.clone(), event, error, attempts: numbers.attempts };
+            let results = found.handled.as_ref().and_then(|kept| kept.results_of(id));
+            self.log.push(Row { status: "cancelled", event, taken: false, results });
+        }
+        self.end_handled(object);
+        let held = self.object(object);
+        (held.held, held.held_id, held.errors, held.key) = (Key::default(), Key::default(), Key::default(), None);
+        if !self.paused.contains(object) {
+            self.due.insert(object.clone(), 0);
+            self.markers.push(Name::new());
+        }
+        Reply::Cancelled("cancelled")
+    }
+
+    /// Reads the head of the object's queue. The event of a valid reference leaves its schedule.
+    pub fn head(&mut self, object: &Name, head: &Event) -> Head {
+        let key = SCHEDULE_KEYS.into_iter().find(|key| {
+            let text = head.strip_prefix(b"\0due ").and_then(|rest| rest.strip_suffix(key.as_bytes()));
+            text.and_then(|due| due.strip_suffix(b" ")).is_some_and(|due| due.iter().all(u8::is_ascii_digit))
+        });
+        let Some(key) = key else { return Head::Plain };
+        if self.is_broken(&[Broken::Scheduled]) {
+            return Head::Wrong;
+        }
+        let place = (object.clone(), key);
+        let is_it = self.schedules.get(&place).is_some_and(|found| found.is_queued && reference_to(found.due, key) == head);
+        if !is_it {
+            return Head::Void;
+        }
+        self.schedules.remove(&place).map_or(Head::Void, |schedule| Head::Keyed(schedule.event, key))
+    }
+
     /// PROMOTE. Due schedules become events, in the order of their due times and then of their
     /// members. One whose queue has a wrong type is due again later.
     pub fn promote(&mut self, most: usize, bytes: usize) -> Reply {
         if self.is_broken(&[Broken::Markers, Broken::Scheduled]) {
             return Reply::WrongType;
         }
+        let due = self.schedules.iter().filter(|(_, at)| at.due < FAR && !at.is_queued).collect::<Vec<_>>();
         let mut due: Vec<_> =
-            self.schedules.iter().map(|((object, key), at)| (at.due, member(object, key), object.clone(), *key)).collect();
-        due.retain(|(at, ..)| *at < FAR);
+            due.into_iter().map(|((object, key), at)| (at.due, member(object, key), object.clone(), *key)).collect();
         due.sort();
         let (mut events, mut left) = (0, bytes);
         let (mut marked, mut wrong) = (BTreeSet::new(), Vec::new());
@@ -75,7 +159,15 @@ impl Reference {
             let place = (object.clone(), key);
             match &mut self.objects.entry(object.clone()).or_default().queue {
                 Key::Right(queue) => {
-                    let Some(Scheduled { event, .. }) = self.schedules.remove(&place) else { unreachable!("it is due") };
+                    let event = if key.starts_with('-') {
+                        self.schedules.remove(&place).map(|schedule| schedule.event)
+                    } else {
+                        self.schedules.get_mut(&place).map(|schedule| {
+                            schedule.is_queued = true;
+                            reference_to(schedule.due, key)
+                        })
+                    };
+                    let event = event.expect("it is due");
                     left = left.saturating_sub(event.len());
                     queue.push(event);
                     events += 1;
@@ -92,7 +184,7 @@ impl Reference {
         }
         wrong.truncate(WRONG_MAX);
         self.promoted += events;
-        let next = self.schedules.values().map(|schedule| schedule.due).min();
+        let next = self.schedules.values().filter(|schedule| !schedule.is_queued).map(|schedule| schedule.due).min();
         Reply::Promoted {
             events,
             is_due: next.map(|due| due < FAR),

@@ -106,6 +106,7 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
             let due = schedule.due_ms.map_or_else(
                 || "no due time".to_owned(),
                 |due| match due.checked_sub(seen.now_ms) {
+                    _ if schedule.queued => "queued".to_owned(),
                     Some(left) if left > 0 => format!("in {}", shown::duration(left)),
                     _ => "now".to_owned(),
                 },

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use seriatim::control::Cursor;
 use seriatim::control::schedules::{PER_CALL_MAX, ScheduledEvent};
-use seriatim::emit::Change;
+use seriatim::emit::{Cancelled, Change};
 use seriatim::escape;
 use seriatim::event::Json;
 
@@ -18,8 +18,8 @@ use crate::console::{named, units};
 
 /// Schedule an event for later, list the schedules, or cancel one
 ///
-/// A worker queues the event when it is due by Redis' clock. Only then the event gets its id. A
-/// schedule with a key can be replaced and cancelled until its event is queued.
+/// A worker queues the event when it is due by Redis' clock. Its event gets an id when a worker takes
+/// it. Until then, and while it waits for a retry, its key replaces and cancels it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -68,7 +68,7 @@ struct Add {
 /// Print the schedules by due time; those of one object in no order
 #[derive(Debug, clap::Args)]
 struct List {
-    /// Only schedules of this object, as outputs show it
+    /// Only schedules of this object, as outputs show it; also those whose event is queued
     #[arg(long, value_name = "OBJECT", conflicts_with_all = ["from", "to"])]
     object: Option<String>,
     /// Only schedules that are due at this time or later
@@ -85,7 +85,9 @@ struct List {
     json: bool,
 }
 
-/// Cancel a schedule; exit code 2 if there is none
+/// Cancel a schedule, or its event while it waits
+///
+/// Exit code 2 if there is none, or if a worker has the event: then it goes on.
 #[derive(Debug, clap::Args)]
 struct Cancel {
     /// The object, as the list shows it
@@ -125,7 +127,8 @@ impl Add {
         let change = match scheduled.change {
             Change::New => "new",
             Change::Replaced => "replaced",
-            _ => "kept",
+            Change::Kept => "kept",
+            _ => "running",
         };
         let line = if self.json {
             let line = serde_json::json!({
@@ -183,14 +186,14 @@ impl Cancel {
             Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
             Err(error) => Err(Failure::with(Exit::Input, format!("{shown}: {error}"))),
         };
-        if emitter.cancel(text(&self.object)?, text(&self.key)?).await.map_err(failure)? {
-            return Ok(Exit::Done);
-        }
+        let cancelled = emitter.cancel(text(&self.object)?, text(&self.key)?).await.map_err(failure)?;
         let (object, key) = (&self.object, &self.key);
-        shown::tell(
-            Level::Error,
-            &format!("{object} has no schedule \"{key}\": it was never there, or its event is queued by now"),
-        );
+        let why = match cancelled {
+            Cancelled::Cancelled => return Ok(Exit::Done),
+            Cancelled::Running => format!("{object}: the event \"{key}\" is running: a worker has it, and it goes on"),
+            _ => format!("{object} has no schedule \"{key}\": it was never there, or its event is over"),
+        };
+        shown::tell(Level::Error, &why);
         Ok(Exit::Input)
     }
 }
@@ -199,6 +202,7 @@ fn write(out: &mut String, schedule: &ScheduledEvent, now_ms: u64) -> anyhow::Re
     let object = named::shown(&schedule.object, schedule.object_escaped.as_deref());
     let due = match schedule.due_ms {
         None => "no due time; `seriatim check` shows more".to_owned(),
+        Some(due) if schedule.queued => format!("{}, queued", shown::time(due)),
         Some(due) if due <= now_ms => format!("{}, due for {}", shown::time(due), shown::duration(now_ms - due)),
         Some(due) => format!("{}, in {}", shown::time(due), shown::duration(due - now_ms)),
     };

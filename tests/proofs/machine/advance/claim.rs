@@ -51,25 +51,31 @@ impl Call<'_> {
             self.progress = true;
             return Got::Dropped;
         }
-        let taken = self.take(&slot.w, name, 1);
-        if taken.as_ref().is_some_and(|events| !events.is_empty()) {
+        let queued = self.state.object(name).queue.right().map(Vec::len);
+        if queued.is_some_and(|events| events > 0) {
             let last = self.state.object(name).last_id().unwrap_or(0);
             self.rise_above(last);
         }
-        match taken {
+        match queued {
             None => self.quarantine(slot, name, ":events", "hash"),
-            Some(events) if events.is_empty() => return Got::Empty,
-            Some(events) if self.state.object(name).last_id().is_none() => {
-                self.put_back(slot, name, events);
+            Some(0) => return Got::Empty,
+            Some(_) if self.state.object(name).last_id().is_none() => {
                 let kind = if self.state.object(name).last == Key::Wrong { "hash" } else { "string" };
                 self.quarantine(slot, name, ":last.event.id", kind);
             }
             // An unreadable owner means no owner, but a held batch must not be skipped.
-            Some(events) if self.state.object(name).owner == Key::Wrong && self.state.is_held(name) => {
-                self.put_back(slot, name, events);
+            Some(_) if self.state.object(name).owner == Key::Wrong && self.state.is_held(name) => {
                 self.quarantine_held(slot, name);
             }
             Some(_) => {
+                match self.take(&slot.w, name, 1) {
+                    None => {
+                        self.quarantine_schedules(slot, name);
+                        return Got::Dropped;
+                    }
+                    Some(events) if events.is_empty() => return Got::Empty,
+                    Some(_) => {}
+                }
                 let last = self.state.object(name).last_id().unwrap_or(0);
                 if !named {
                     self.enlist(slot, name);
@@ -126,7 +132,14 @@ impl Call<'_> {
         if self.state.object(&name).owner == Key::Wrong {
             self.quarantine_held(slot, &name);
             return Some(Got::Dropped);
-        } else if self.state.owner(&name).as_deref() != Some("held") {
+        }
+        let is_claimed = self.claimed.iter().any(|(_, _, claimed, _)| *claimed == name) || slot.given.as_ref() == Some(&name);
+        let object = self.state.object(&name);
+        if object.owner == Key::default() && object.held_id.right().is_some_and(Option::is_some) && !is_claimed {
+            // The owner is gone, but the object is held.
+            object.owner = Key::Right(Some("held".to_owned()));
+        }
+        if self.state.owner(&name).as_deref() != Some("held") {
             self.state.due.remove(&name);
             return Some(Got::Dropped);
         } else if self.state.is_ruled(&name) {

@@ -5,9 +5,12 @@ mod results;
 
 pub use results::{Choice, Delay, Told, choice};
 
+use std::collections::BTreeMap;
+
 use super::reference::{
     Advanced, Broken, Event, Given, ID_MAX, JUMP, Key, Name, Numbers, OPERATOR, Reference, Reply, Room, remove,
 };
+use super::schedules::Head;
 
 #[derive(Debug, Clone)]
 pub struct Advance {
@@ -74,6 +77,8 @@ struct Call<'a> {
     claimed: Vec<(usize, String, Name, u64)>,
     batches: Vec<Given>,
     quarantined: Vec<(String, String)>,
+    /// The keys of schedules whose events slots have taken.
+    keyed: BTreeMap<String, &'static str>,
 }
 
 impl Reference {
@@ -107,6 +112,7 @@ impl Reference {
             claimed: Vec::new(),
             batches: Vec::new(),
             quarantined: Vec::new(),
+            keyed: BTreeMap::new(),
         };
         call.run(args);
         let Call { reply_bytes, from_held, progress, mut batches, quarantined, .. } = call;
@@ -180,7 +186,8 @@ impl Call<'_> {
             return;
         }
         match self.take(&slot.w, name, self.batch) {
-            None => self.quarantine(slot, name, ":events", "hash"),
+            None if self.state.object(name).queue == Key::Wrong => self.quarantine(slot, name, ":events", "hash"),
+            None => self.quarantine_schedules(slot, name),
             Some(events) if events.is_empty() => {
                 self.forget_later(name);
                 self.state.worker(&slot.w).tag = None;
@@ -204,14 +211,33 @@ impl Call<'_> {
         }
     }
 
-    /// Moves events of the object into the worker's batch, up to `count_max` in it. Returns the
-    /// batch; none if the queue has a wrong type.
+    /// Moves events of the object into the worker's batch, up to `count_max` in it. The event of a
+    /// schedule with a key is a batch of its own. Returns the batch; none if a key has a wrong type:
+    /// the queue's, or `events.scheduled` if the queue begins with a reference.
     fn take(&mut self, w: &str, name: &Name, count_max: usize) -> Option<Vec<Event>> {
         let mut batch = std::mem::take(&mut self.state.worker(w).batch);
-        let Key::Right(queue) = &mut self.state.object(name).queue else { return None };
         let mut bytes: usize = batch.iter().map(|event| event.len()).sum();
-        while !queue.is_empty() && batch.len() < count_max && (batch.is_empty() || bytes < self.batch_bytes) {
-            let event = queue.remove(0);
+        while batch.len() < count_max && (batch.is_empty() || bytes < self.batch_bytes) && !self.keyed.contains_key(w) {
+            let Key::Right(queue) = &self.state.object(name).queue else { return None };
+            let Some(mut event) = queue.first().cloned() else { break };
+            if !batch.is_empty() && event.starts_with(b"\0") {
+                break;
+            }
+            let head = self.state.head(name, &event);
+            if let Head::Wrong = head {
+                return None;
+            }
+            if let Key::Right(queue) = &mut self.state.object(name).queue {
+                queue.remove(0);
+            }
+            match head {
+                Head::Void => continue,
+                Head::Keyed(found, key) => {
+                    event = found;
+                    self.keyed.insert(w.to_owned(), key);
+                }
+                Head::Plain | Head::Wrong => {}
+            }
             bytes += event.len();
             self.reply_bytes -= event.len() as i64;
             batch.push(event);
@@ -220,9 +246,22 @@ impl Call<'_> {
         Some(batch)
     }
 
+    /// Holds the object for an operator, because `events.scheduled` has a wrong type.
+    fn quarantine_schedules(&mut self, slot: &Slot, name: &Name) {
+        let why = b"quarantine: events.scheduled is a set";
+        self.state.hold(&slot.w, name, OPERATOR, Some([&b"0 0 0 0 "[..], why].concat().into()));
+        self.state.unpause(name);
+        self.tell_quarantined(name, why);
+    }
+
     /// Gives new ids to the events of the worker's batch.
     fn give(&mut self, number: usize, w: &str, name: &Name, prev: u64) {
-        let tag = Numbers::of(self.counter + 1).tag();
+        let first = self.counter + 1;
+        let key = self.keyed.get(w).copied();
+        let tag = Numbers { is_keyed: key.is_some(), ..Numbers::of(first) }.tag();
+        if let Some(key) = key {
+            self.state.object(name).key = Some((first, key));
+        }
         let worker = self.state.worker(w);
         worker.tag = Some(tag.clone());
         let events = worker.batch.clone();
@@ -295,14 +334,6 @@ impl Call<'_> {
         self.state.object(name).owner = Key::Right(Some("held".to_owned()));
         remove(&mut self.state.worker(&slot.w).objects, name);
         self.tell_quarantined(name, &[b"quarantine: ", &name[..], b":event.worker is a hash"].concat());
-    }
-
-    fn put_back(&mut self, slot: &Slot, name: &Name, events: Vec<Event>) {
-        self.reply_bytes += events.iter().map(|event| event.len() as i64).sum::<i64>();
-        self.state.worker(&slot.w).batch.clear();
-        if let Key::Right(queue) = &mut self.state.object(name).queue {
-            queue.splice(..0, events);
-        }
     }
 
     fn tell_quarantined(&mut self, name: &Name, why: &[u8]) {

@@ -150,8 +150,8 @@ impl Told {
 
 impl From<Numbers> for Tag {
     fn from(numbers: Numbers) -> Self {
-        let Numbers { first, handouts, attempts, crashes } = numbers;
-        Self { first, handouts, attempts, crashes }
+        let Numbers { first, handouts, attempts, crashes, is_keyed } = numbers;
+        Self { first, handouts, attempts, crashes, is_keyed }
     }
 }
 
@@ -285,6 +285,9 @@ impl Call<'_> {
         }
         if count > 0 && told.tag.attempts > 0 {
             self.state.object(&told.object).errors = Key::default();
+        }
+        if count > 0 && told.tag.tag().contains(' ') {
+            self.state.object(&told.object).key = None;
         }
         let object = self.state.object(&told.object);
         if let Some(last) = told.last {

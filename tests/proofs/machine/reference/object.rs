@@ -56,6 +56,8 @@ pub struct Object {
     pub held_id: Key<Option<Bytes>>,
     /// Record of finished handlers of an event.
     pub handled: Option<Handled>,
+    /// The id and the key of an event of a schedule that is in hand or held.
+    pub key: Option<(u64, &'static str)>,
     /// Errors of the first event of the batch, newest first.
     pub errors: Key<Vec<Failure>>,
 }
@@ -136,7 +138,7 @@ pub type Held = (&'static str, &'static str, Vec<Vec<u8>>);
 
 impl Object {
     /// Returns every key of the object. A key without values is absent.
-    pub fn keys(&self) -> [Held; 7] {
+    pub fn keys(&self) -> [Held; 8] {
         let text = |text: &String| text.clone().into_bytes();
         let string = |value: &Option<String>| value.iter().map(text).collect();
         let handled = self.handled.iter().flat_map(|kept| {
@@ -158,6 +160,7 @@ impl Object {
             self.held.held(":events.held", "list", |events| newest_first(events)),
             self.held_id.held(":events.held.id", "string", |value| value.iter().map(|text| text.to_vec()).collect()),
             (":event.handled", "hash", handled.concat()),
+            (":event.key", "string", self.key.iter().map(|(id, key)| text(&format!("{id} {key}"))).collect()),
             self.errors.held(":event.errors", "list", errors),
         ]
     }

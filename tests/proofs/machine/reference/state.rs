@@ -40,17 +40,20 @@ pub struct Numbers {
     pub handouts: u32,
     pub attempts: u32,
     pub crashes: u32,
+    /// Whether this is the first hand-out of an event with a key.
+    pub is_keyed: bool,
 }
 
 impl Numbers {
     pub fn of(first: u64) -> Self {
-        Self { first, handouts: 0, attempts: 0, crashes: 0 }
+        Self { first, handouts: 0, attempts: 0, crashes: 0, is_keyed: false }
     }
 
-    /// Formats `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]`.
+    /// Formats `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]`, or `FIRST 0`.
     pub fn tag(self) -> String {
-        let Self { first, handouts, attempts, crashes } = self;
+        let Self { first, handouts, attempts, crashes, is_keyed } = self;
         match (handouts, attempts, crashes) {
+            (0, 0, 0) if is_keyed => format!("{first} 0"),
             (0, 0, 0) => format!("{first}"),
             (_, 0, 0) => format!("{first} {handouts}"),
             (_, _, 0) => format!("{first} {handouts} {attempts}"),
@@ -61,12 +64,12 @@ impl Numbers {
     pub fn of_tag(tag: &str) -> Self {
         let all: Vec<u64> = tag.split(' ').map(|n| n.parse().expect("a tag")).collect();
         let at = |n: usize| all.get(n).copied().unwrap_or(0) as u32;
-        Self { first: all[0], handouts: at(1), attempts: at(2), crashes: at(3) }
+        Self { first: all[0], handouts: at(1), attempts: at(2), crashes: at(3), is_keyed: tag.ends_with(" 0") && all.len() == 2 }
     }
 
     /// Formats `FIRST HANDOUTS ATTEMPTS CRASHES WHY`.
     pub fn held_id(self, why: &[u8]) -> Bytes {
-        let Self { first, handouts, attempts, crashes } = self;
+        let Self { first, handouts, attempts, crashes, .. } = self;
         [format!("{first} {handouts} {attempts} {crashes} ").as_bytes(), why].concat().into()
     }
 
@@ -74,7 +77,8 @@ impl Numbers {
     pub fn of_held(held_id: &Key<Option<Bytes>>) -> Option<Self> {
         let text = String::from_utf8_lossy(held_id.right()?.as_ref()?).into_owned();
         let all: Vec<u64> = text.splitn(5, ' ').take(4).map(|n| n.parse().expect("a number")).collect();
-        let numbers = Self { first: all[0], handouts: all[1] as u32, attempts: all[2] as u32, crashes: all[3] as u32 };
+        let numbers =
+            Self { first: all[0], handouts: all[1] as u32, attempts: all[2] as u32, crashes: all[3] as u32, is_keyed: false };
         (numbers.first > 0).then_some(numbers)
     }
 
@@ -82,7 +86,7 @@ impl Numbers {
     pub fn after(self, count: usize) -> Self {
         match count {
             0 => self,
-            _ => Self { first: self.first + count as u64, attempts: 0, crashes: self.crashes.min(1), ..self },
+            _ => Self { first: self.first + count as u64, attempts: 0, crashes: self.crashes.min(1), is_keyed: false, ..self },
         }
     }
 }
@@ -201,6 +205,8 @@ pub enum Reply {
     Kept(u64, BTreeSet<String>, (usize, usize), usize),
     /// Some emits of this event are not yet pushed.
     Unpushed(String),
+    /// Result of the script that cancels.
+    Cancelled(&'static str),
     /// The slot has another batch.
     OtherBatch,
     /// The events of schedules are queued. `is_due`: whether more are due; none without schedules.

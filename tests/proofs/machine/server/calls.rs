@@ -6,7 +6,8 @@ use std::time::Duration;
 use redis::Value;
 use seriatim::wire::operator::{self, Released, RuleStep, Ruled, Settle, Settled, Skipped};
 use seriatim::wire::{
-    self, Advanced, Attached, ClaimFirst, Detached, EventLog, Finished, Handled, Renewed, ScriptError, Seen, SlotBatch,
+    self, Advanced, Attached, CancelReply, ClaimFirst, Detached, EventLog, Finished, Handled, Renewed, ScriptError, Seen,
+    SlotBatch,
 };
 
 use super::super::advance::Advance;
@@ -142,6 +143,7 @@ impl Server {
                     wrong: promoted.wrong.into_iter().map(|(member, _)| member.into()).collect(),
                 })
             }
+            Call::CancelTaken(object, key) => self.cancel_taken(object, key).await,
             Call::Forget(names) => {
                 let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
                 wire::forget(&mut self.conn, &self.keys, &names).await.map(Reply::Forgot)
@@ -157,6 +159,16 @@ impl Server {
             Err(error) if error.is_wrong_type() => Ok((Reply::WrongType, None)),
             Err(error) => Err(error.to_string()),
         }
+    }
+
+    async fn cancel_taken(&mut self, object: &[u8], key: &str) -> Result<Reply, ScriptError> {
+        let reply = wire::cancel(&self.keys, object, key, true).query_async(&mut self.conn).await?;
+        Ok(match CancelReply::read(&reply) {
+            Ok(CancelReply::Cancelled) => Reply::Cancelled("cancelled"),
+            Ok(CancelReply::Running) => Reply::Cancelled("running"),
+            Ok(_) => Reply::Cancelled("absent"),
+            Err(error) => return Err(error.into()),
+        })
     }
 
     async fn advance(&mut self, args: &Advance) -> Result<(Reply, Option<Duration>), ScriptError> {

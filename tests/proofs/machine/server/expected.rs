@@ -89,11 +89,8 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
     }
     rules.sort();
     put(b"event.rules", "", "hash", rules.concat());
-    let mut schedules: Vec<_> = state
-        .schedules
-        .iter()
-        .map(|((object, key), schedule)| [member(object, key).to_vec(), text(schedule.due.to_string())])
-        .collect();
+    let mut schedules: Vec<_> =
+        state.schedules.iter().map(|((object, key), schedule)| [member(object, key).to_vec(), text(schedule.score())]).collect();
     schedules.sort();
     put(b"events.scheduled", "", "zset", schedules.concat());
     let mut of_objects: BTreeMap<&Name, Vec<Vec<u8>>> = BTreeMap::new();

@@ -170,7 +170,8 @@ impl Server {
         let window = before * 1000..(self.looked_ms + 1) * 1000 + 1_000_000;
         let (Some(found), Some(counter)) = (found.filter(|found| window.contains(found)), state.counter) else { return 0 };
         let difference = found - counter;
-        for (key, (_, value)) in dump.iter_mut().filter(|(other, _)| **other == key || other.ends_with(b":event.id")) {
+        let is_id = |other: &[u8]| other == key || other.ends_with(b":event.id") || other.ends_with(b":event.key");
+        for (key, (_, value)) in dump.iter_mut().filter(|(other, _)| is_id(other)) {
             let [text] = &mut value[..] else { continue };
             let there = at_jump(&String::from_utf8_lossy(text), difference).into_bytes();
             if *text != there && !key.ends_with(b":last.event.id") {

@@ -78,6 +78,8 @@ pub enum Step {
     /// the length of the event.
     Schedule(usize, usize, bool, u8, u16, Mode),
     Cancel(usize, usize),
+    /// An event that a slot has taken is cancelled by its key.
+    CancelTaken(usize, usize),
     /// The most events and bytes of a call.
     Promote(usize, usize),
     Pop(usize, usize),
@@ -132,6 +134,7 @@ pub enum Call {
         mode: Mode,
     },
     Cancel(Name, &'static str),
+    CancelTaken(Name, &'static str),
     Promote {
         events: usize,
         bytes: usize,

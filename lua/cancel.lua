@@ -1,0 +1,97 @@
+-- cancel: ends an event with a key that a slot has had, and that waits for a retry or an operator.
+--
+-- Purpose   An event of a schedule that nobody has taken yet is cancelled by plain commands. This
+--           script ends one that was taken and is held, without another delivery. It is over as if
+--           an operator had skipped it, but becomes no dead letter: emits of handlers that have
+--           finished are pushed, and with the event log on a row says `cancelled`. The object goes
+--           on with its next event. Repeating a call changes nothing.
+-- Keys      KEYS[1] objects.held (zset, written)
+--           OBJ:event.key (string, read and deleted)
+--           OBJ:event.worker, OBJ:last.event.id (strings), objects.paused (zset), seriatim.meta
+--           (hash): read
+--           OBJ:events.held (list), OBJ:events.held.id (string): read and deleted
+--           OBJ:event.handled (hash): read and deleted; OBJ:event.errors (list): deleted
+--           objects.with.events (list), event.log (stream): written
+--           OBJ:events of the objects for which handlers of the event emitted (lists): written. Of
+--           those for which they scheduled: OBJ:events.scheduled (hashes), events.scheduled and
+--           events.scheduled.wake (zsets): read and written
+-- Arguments prefix
+--           object
+--           key
+-- Replies   {'cancelled', id}
+--           {'running', id}: a slot has it
+--           {'absent'}: no event of this key is in hand or held
+--           {'denied', command}
+--           {'wrong_type', key, its type}
+--           All but `cancelled` changed nothing
+-- Keeps     I2, I4, I5. An event with a key is a batch of its own, so the whole held batch ends
+-- Cost      about 25 commands; 1 per event that handlers emitted, 2 per object of these, and up
+--           to 3 per event scheduled
+-- Uses: emits.parse emits.push emits.results_of emits.wrong_key ids.parse ids.text
+-- Uses: tag.held_numbers tag.held_why
+local object, key = ARGV[2], ARGV[3]
+local of_key, batch, held_id = P .. object .. K.event_key, P .. object .. K.events_held, P .. object .. K.events_held_id
+local handled, errors = P .. object .. K.event_handled, P .. object .. K.event_errors
+
+local found = call('MGET', of_key, P .. object .. K.event_worker, P .. object .. K.last_event_id, held_id)
+local id, taken = string.match(found[1] or '', '^(%d+) (.*)$')
+local last = found[3] and M.ids.parse(found[3]) or 0
+if taken ~= key or not M.ids.parse(id) or M.ids.parse(id) <= last then
+  return { 'absent' }
+elseif found[2] ~= 'held' then
+  return { 'running', id }
+end
+-- The batch in hand is another one if OBJ:event.key was left behind.
+local first, _, attempts = M.tag.held_numbers(found[4] or '')
+if first ~= id then
+  return { 'absent' }
+end
+
+-- Before the first write: a script that fails halfway is not undone.
+local types = {
+  KEYS[1], 'zset', P .. K.objects_paused, 'zset', P .. K.objects_with_events, 'list', batch, 'list', handled, 'hash', P .. K.meta, 'hash',
+  P .. K.event_log, 'stream',
+}
+for i = 1, #types, 2 do
+  local kind = call('TYPE', types[i]).ok
+  if kind ~= types[i + 1] and kind ~= 'none' then
+    return { 'wrong_type', types[i], kind }
+  end
+end
+local logs = call('HGET', P .. K.meta, 'event.log')
+local rights = {
+  { 'DEL', batch, held_id, handled, errors, of_key }, { 'ZADD', KEYS[1], '0', object }, { 'RPUSH', P .. K.objects_with_events, '' },
+  logs and { 'XADD', P .. K.event_log, '*', 'f', 'v' } or nil,
+}
+for _, right in ipairs(rights) do
+  if not redis.acl_check_cmd(unpack(right)) then
+    return { 'denied', right[1] }
+  end
+end
+local kept = call('HGETALL', handled)
+local handled_id, emits = M.emits.parse(kept)
+if not emits then
+  return { 'wrong_type', handled, 'hash that cannot be read' }
+end
+local wrong, kind = M.emits.wrong_key(emits)
+if wrong then
+  return { 'wrong_type', P .. wrong, kind }
+end
+
+if logs then
+  local event, results = call('LINDEX', batch, '-1') or '', handled_id == M.ids.parse(id) and M.emits.results_of(kept)
+  local why = 'cancelled: ' .. M.tag.held_why(found[4])
+  local fields = { 'id', id, 'prev', found[3] or '0', 'object', object, 'event', event, 'error', why, 'attempts', M.ids.text(attempts) }
+  if results then
+    fields[#fields + 1], fields[#fields + 2] = 'results', results
+  end
+  -- Workers trim the log.
+  call('XADD', P .. K.event_log, '*', 'status', 'cancelled', unpack(fields))
+end
+call('DEL', batch, held_id, handled, errors, of_key)
+M.emits.push(emits)
+if not call('ZSCORE', P .. K.objects_paused, object) then
+  call('ZADD', KEYS[1], '0', object)
+  call('RPUSH', P .. K.objects_with_events, '')
+end
+return { 'cancelled', id }

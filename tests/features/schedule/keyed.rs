@@ -1,0 +1,293 @@
+//! Events with keys behind their due time: in the queue, in hand, and while they wait for a retry.
+
+use std::time::Duration;
+
+use seriatim::Emitter;
+use seriatim::control::rules::{Kind, Selector};
+use seriatim::emit::{Cancelled, Change};
+use seriatim::event::Json;
+use seriatim::sink::Stop;
+
+use crate::support::console::{Console, PATIENCE};
+use crate::support::recorder::{Act, Gate, Recorder};
+use crate::support::running::{Running, start};
+use crate::support::{Redis, until};
+
+const OBJECT: &str = "user:1";
+
+/// A worker that has the first event, `first`, of the object in hand, so that later ones stay queued.
+struct Busy {
+    redis: Redis,
+    emitter: Emitter,
+    console: Console,
+    worker: Running,
+    sink: Recorder,
+    gate: Gate,
+}
+
+impl Busy {
+    async fn begin() -> Self {
+        let redis = Redis::start();
+        let gate = Gate::closed();
+        let waits = gate.clone();
+        let sink = Recorder::with(move |offer| if offer.text() == "\"first\"" { Act::Wait(waits.clone()) } else { Act::Send });
+        let worker = start(&redis, "w", &sink, |_| {});
+        let emitter = Emitter::connect(redis.url()).await.expect("a connection").with_keys(redis.keys().clone());
+        let console = redis.console().await;
+        emitter.emit(OBJECT, Json::new("\"first\"")).await.expect("emitted");
+        gate.until_reached(1).await;
+        Self { redis, emitter, console, worker, sink, gate }
+    }
+
+    /// Schedules an event that is due now, and waits until this many events are queued.
+    async fn queue(&self, key: &str, event: &str, queued: usize) {
+        let change = self.emitter.schedule(OBJECT, Json::new(event.to_owned())).key(key).send().await.expect("scheduled").change;
+        assert_ne!(change, Change::Running);
+        let queue = self.redis.keys().events(OBJECT);
+        until("it is queued", PATIENCE, async || (self.console.list(&queue).await.len() >= queued).then_some(())).await;
+    }
+
+    /// Lets the worker go on, and returns what was sent behind the first event.
+    async fn sent(self, events: usize) -> Vec<String> {
+        self.gate.open();
+        self.sink.until_sent(1 + events).await;
+        self.console.until_at_rest().await;
+        self.worker.finish().await;
+        self.console.check().await;
+        let left = self.console.left().await;
+        let key = self.redis.keys().event_key(OBJECT);
+        assert!(
+            !left.contains(&key) && !left.iter().any(|key| key.contains("scheduled") && !key.contains("lateness")),
+            "{left:?}"
+        );
+        self.sink.sent_of(OBJECT)[1..].to_vec()
+    }
+}
+
+#[tokio::test]
+async fn a_queued_event_is_replaced_at_a_new_time_and_never_comes() {
+    let busy = Busy::begin().await;
+    busy.queue("renew", "1", 1).await;
+    busy.console.emit(OBJECT, "2").await;
+    let later = busy.emitter.schedule(OBJECT, Json::new("3")).key("renew").after(Duration::from_millis(100));
+    assert_eq!(later.send().await.expect("scheduled").change, Change::Replaced);
+    assert_eq!(busy.sent(2).await, ["2", "3"]);
+}
+
+#[tokio::test]
+async fn a_queued_event_is_cancelled() {
+    let busy = Busy::begin().await;
+    busy.queue("renew", "1", 1).await;
+    busy.queue("other", "2", 2).await;
+    assert_eq!(busy.emitter.cancel(OBJECT, "renew").await.expect("cancelled"), Cancelled::Cancelled);
+    assert_eq!(busy.emitter.cancel(OBJECT, "renew").await.expect("cancelled"), Cancelled::NotFound);
+    assert_eq!(busy.sent(1).await, ["2"]);
+}
+
+#[tokio::test]
+async fn a_queued_event_keeps_its_place_with_its_time() {
+    let busy = Busy::begin().await;
+    busy.queue("a", "1", 1).await;
+    busy.queue("b", "2", 2).await;
+    busy.console.emit(OBJECT, "3").await;
+    let kept = busy.emitter.schedule(OBJECT, Json::new("10")).key("a").after(Duration::from_secs(3600)).keep_time();
+    let kept = kept.send().await.expect("scheduled");
+    assert_eq!(kept.change, Change::Replaced);
+    assert!(kept.due_ms < 10, "it is due since its old time, {}", kept.due_ms);
+    let first = busy.emitter.schedule(OBJECT, Json::new("20")).key("b").after(Duration::from_secs(3600)).keep_first();
+    assert_eq!(first.send().await.expect("scheduled").change, Change::Kept);
+    assert_eq!(busy.sent(3).await, ["10", "2", "3"]);
+}
+
+/// A key that is replaced and comes due again leaves references behind.
+#[tokio::test]
+async fn a_key_that_comes_due_again_and_again_comes_once() {
+    let busy = Busy::begin().await;
+    for n in 0..20 {
+        let busy = &busy;
+        busy.queue("renew", &n.to_string(), n + 1).await;
+        busy.console.run::<()>(&["ZADD", &busy.redis.keys().events_scheduled(), "99999999999999", "user:1\nrenew"]).await;
+    }
+    busy.queue("renew", "20", 21).await;
+    assert_eq!(busy.sent(1).await, ["20"]);
+}
+
+/// A worker that fails each event of a text once, and then tries again in an hour.
+async fn failing(redis: &Redis, log: bool) -> (Running, Recorder) {
+    let sink = Recorder::with(|offer| match (offer.text().as_str(), offer.before) {
+        ("\"bad\"", 0) => Act::Stop(Stop::transient("not yet")),
+        _ => Act::Send,
+    });
+    let worker = start(redis, "w", &sink, |config| {
+        config.retry = "fixed:1h".parse().expect("a policy");
+        config.event_log = log.then(Default::default);
+    });
+    (worker, sink)
+}
+
+#[tokio::test]
+async fn an_event_that_waits_for_a_retry_is_replaced_or_cancelled() {
+    for cancels in [false, true] {
+        let redis = Redis::start();
+        let (worker, sink) = failing(&redis, true).await;
+        let (console, keys) = (redis.console().await, redis.keys().clone());
+        let emitter = Emitter::connect(redis.url()).await.expect("a connection").with_keys(keys.clone());
+        emitter.schedule(OBJECT, Json::new("\"bad\"")).key("renew").send().await.expect("scheduled");
+        console.until_held(OBJECT, "retry").await;
+        console.emit(OBJECT, "2").await;
+        let expected = if cancels {
+            assert_eq!(emitter.cancel(OBJECT, "other").await.expect("an answer"), Cancelled::NotFound);
+            assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::Cancelled);
+            assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::NotFound);
+            vec!["2"]
+        } else {
+            let again = emitter.schedule(OBJECT, Json::new("3")).key("renew").after(Duration::from_millis(300));
+            assert_eq!(again.send().await.expect("an answer").change, Change::Replaced);
+            vec!["2", "3"]
+        };
+        sink.until_sent(expected.len()).await;
+        console.until_at_rest().await;
+        worker.finish().await;
+        assert_eq!(sink.sent_of(OBJECT), expected);
+        let prevs: Vec<_> = sink.sent().iter().map(|offer| (offer.id, offer.prev)).collect();
+        assert_eq!(prevs[0], (2, 0), "the id of the cancelled event is over, and was never delivered");
+        console.check().await;
+        let rows: Vec<(String, Vec<String>)> = console.run(&["XRANGE", &keys.event_log(), "-", "+", "COUNT", "1"]).await;
+        let row = rows[0].1.join(" ");
+        assert!(
+            row.starts_with("status cancelled id 1 prev 0 object user:1 event \"bad\" error cancelled: retry: not yet"),
+            "{row}"
+        );
+        assert!(!console.left().await.contains(&keys.event_key(OBJECT)));
+    }
+}
+
+#[tokio::test]
+async fn a_paused_event_that_waited_for_a_retry_is_cancelled_and_stays_paused() {
+    let redis = Redis::start();
+    let (worker, sink) = failing(&redis, false).await;
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    let emitter = Emitter::connect(redis.url()).await.expect("a connection").with_keys(keys.clone());
+    let control = crate::support::control(&redis.connect().await, &keys);
+    emitter.schedule(OBJECT, Json::new("\"bad\"")).key("renew").send().await.expect("scheduled");
+    console.until_held(OBJECT, "retry").await;
+    let by = seriatim::control::By { who: "me", why: "test" };
+    let selector: Selector = OBJECT.parse().expect("a selector");
+    control.set_rule(by, Kind::Pause, &selector, None).await.expect("paused");
+    console.release(OBJECT).await;
+    until("it is paused", PATIENCE, async || console.run::<Option<f64>>(&["ZSCORE", &keys.objects_paused(), OBJECT]).await).await;
+    assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::Cancelled);
+    emitter.emit(OBJECT, Json::new("2")).await.expect("emitted");
+    console.until_idle(1).await;
+    assert_eq!(sink.sent().len(), 0);
+    control.lift_rule(by, Kind::Pause, &selector).await.expect("resumed");
+    sink.until_sent(1).await;
+    worker.finish().await;
+    assert_eq!(sink.sent_of(OBJECT), ["2"]);
+    console.check().await;
+}
+
+#[tokio::test]
+async fn in_flight_the_calls_say_running_and_after_the_end_the_key_is_free() {
+    let redis = Redis::start();
+    let gate = Gate::closed();
+    let waits = gate.clone();
+    let sink = Recorder::with(move |offer| if offer.text() == "1" { Act::Wait(waits.clone()) } else { Act::Send });
+    let worker = start(&redis, "w", &sink, |_| {});
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    let emitter = Emitter::connect(redis.url()).await.expect("a connection").with_keys(keys.clone());
+    emitter.schedule(OBJECT, Json::new("1")).key("renew").send().await.expect("scheduled");
+    gate.until_reached(1).await;
+    assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::Running);
+    assert_eq!(emitter.cancel(OBJECT, "other").await.expect("an answer"), Cancelled::NotFound);
+    let hour = Duration::from_secs(3600);
+    let again = emitter.schedule(OBJECT, Json::new("2")).key("renew").after(hour).send().await.expect("an answer");
+    assert_eq!(again.change, Change::Running);
+    let many = ["renew", "other"].map(|key| emitter.schedule(OBJECT, Json::new("3")).key(key).after(hour));
+    let many = emitter.schedule_many(many).await.expect("an answer");
+    assert_eq!(many.iter().map(|scheduled| scheduled.change).collect::<Vec<_>>(), [Change::Running, Change::New]);
+    assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::Running);
+    gate.open();
+    sink.until_sent(1).await;
+    until("the event is over", PATIENCE, async || console.text(&keys.event_key(OBJECT)).await.is_none().then_some(())).await;
+    assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::NotFound);
+    worker.finish().await;
+    assert_eq!(sink.sent_of(OBJECT), ["1"]);
+}
+
+/// The event is still known by its key after its worker has died with it.
+#[tokio::test]
+async fn an_event_is_known_by_its_key_after_its_worker_died() {
+    let redis = Redis::start();
+    let gate = Gate::closed();
+    let waits = gate.clone();
+    let first = Recorder::with(move |_| Act::Wait(waits.clone()));
+    let worker = start(&redis, "a", &first, |_| {});
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    let emitter = Emitter::connect(redis.url()).await.expect("a connection").with_keys(keys.clone());
+    emitter.schedule(OBJECT, Json::new("\"bad\"")).key("renew").send().await.expect("scheduled");
+    gate.until_reached(1).await;
+    worker.crash().await;
+    assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::Running);
+    let (worker, second) = failing(&redis, false).await;
+    console.end_lease("a").await;
+    console.until_held(OBJECT, "retry").await;
+    assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::Cancelled);
+    console.until_at_rest().await;
+    worker.finish().await;
+    assert_eq!(second.sent().len(), 0);
+    console.check().await;
+}
+
+#[tokio::test]
+async fn an_event_that_begins_with_a_nul_is_an_event() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let odd = ["\0", "\0due", "\0due x k", "2", "\0x", "\0due 1"];
+    console.emit_all(OBJECT, odd).await;
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |_| {});
+    until("all are over", PATIENCE, async || (console.dead().await.len() == odd.len() - 1).then_some(())).await;
+    sink.until_sent(1).await;
+    worker.finish().await;
+    let field = |letter: &[(String, Vec<u8>)], name: &str| {
+        let found = letter.iter().find(|(field, _)| field == name).map(|(_, value)| String::from_utf8_lossy(value).into_owned());
+        found.expect("a field")
+    };
+    let dead: Vec<_> = console.dead().await.iter().map(|letter| (field(letter, "id"), field(letter, "event"))).collect();
+    // No event is JSON but the one.
+    let expected = odd.iter().enumerate().filter(|(_, event)| **event != "2");
+    assert_eq!(dead, expected.map(|(at, event)| ((at + 1).to_string(), (*event).to_owned())).collect::<Vec<_>>());
+    assert_eq!(sink.sent().iter().map(|offer| (offer.id, offer.text())).collect::<Vec<_>>(), [(4, "2".to_owned())]);
+    console.check().await;
+}
+
+/// Without the rights of the script, the error says so, and the event goes on.
+#[tokio::test]
+async fn without_the_rights_of_the_script_a_waiting_event_is_not_cancelled() {
+    let redis = Redis::own(&[]);
+    let (worker, _sink) = failing(&redis, false).await;
+    let console = redis.console().await;
+    let protocol = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol.md")).expect("the protocol");
+    let line = protocol.lines().map(str::trim).find(|line| line.starts_with("ACL SETUSER scheduler ")).expect("its rights");
+    let line = line.replace("{shop:0}:", redis.keys().prefix());
+    console.run::<()>(&line.split(' ').collect::<Vec<_>>()).await;
+    let info = redis::Client::open(redis.url()).expect("a URL").get_connection_info().clone();
+    let user = info.redis_settings().clone().set_username("scheduler").set_password("PASSWORD");
+    let client = redis::Client::open(info.set_redis_settings(user)).expect("settings");
+    let conn = client.get_multiplexed_async_connection().await.expect("a connection");
+    let emitter = Emitter::new(conn).with_keys(redis.keys().clone());
+    emitter.schedule(OBJECT, Json::new("\"bad\"")).key("renew").send().await.expect("scheduled");
+    console.until_held(OBJECT, "retry").await;
+    let error = emitter.cancel(OBJECT, "renew").await.expect_err("no right");
+    assert!(matches!(error, seriatim::EmitError::Refused { .. }), "{error:?}");
+    let line = protocol.lines().map(str::trim).find(|line| line.starts_with("ACL SETUSER canceller ")).expect("its rights");
+    let line = line.replace("{shop:0}:", redis.keys().prefix()).replace(" canceller ", " scheduler ");
+    console.run::<()>(&line.split(' ').collect::<Vec<_>>()).await;
+    let conn = client.get_multiplexed_async_connection().await.expect("a connection");
+    let emitter = Emitter::new(conn).with_keys(redis.keys().clone());
+    assert_eq!(emitter.cancel(OBJECT, "renew").await.expect("an answer"), Cancelled::Cancelled);
+    console.until_at_rest().await;
+    worker.finish().await;
+    console.check().await;
+}
