@@ -1,23 +1,24 @@
 //! Promotion: a million schedules that are due at once, and large events. Cron jobs.
 
 use seriatim::control;
-use seriatim::wire::{self, PROMOTED_MAX};
+use seriatim::wire::{self, ClaimFirst, PROMOTED_MAX};
 
 use crate::support;
 use crate::world::{Case, World, case, event};
 
 const MIB: usize = 1 << 20;
 
-/// Stores schedules, due at times that differ by 1 ms.
-async fn schedule(world: &mut World, count: usize, objects: usize, bytes: usize, first_ms: u64) {
+/// Stores schedules, due at times that differ by 1 ms. A key that does not begin with `-` is one that a
+/// user has chosen.
+async fn schedule(world: &mut World, key: &str, count: usize, objects: usize, bytes: usize, first_ms: u64) {
     let set = world.keys.events_scheduled();
     let at_once = (16 * MIB / bytes).clamp(1, 1000);
     for from in (0..count).step_by(at_once) {
         let mut pipe = redis::pipe();
         for n in from..(from + at_once).min(count) {
             let object = format!("work:{}", n % objects);
-            pipe.cmd("HSET").arg(world.keys.events_scheduled_of(&object)).arg(format!("k{n}")).arg(event(bytes)).ignore();
-            pipe.cmd("ZADD").arg(&set).arg(first_ms + n as u64).arg(format!("{object}\nk{n}")).ignore();
+            pipe.cmd("HSET").arg(world.keys.events_scheduled_of(&object)).arg(format!("{key}{n}")).arg(event(bytes)).ignore();
+            pipe.cmd("ZADD").arg(&set).arg(first_ms + n as u64).arg(format!("{object}\n{key}{n}")).ignore();
         }
         world.pipe(&pipe).await;
     }
@@ -71,31 +72,88 @@ async fn fire(world: &mut World, events: usize) {
 }
 
 pub(crate) fn cases() -> Vec<Case> {
+    let mut cancel = case("cancel", "an event of 1 MiB whose handlers have emitted 1,000 events of 1 KiB", |world, _| {
+        Box::pin(async move {
+            let keys = world.keys.clone();
+            let one = format!("7 1024 other:1{}", event(1024));
+            let emits = format!("0 1000 {} ", 1000 * 1031) + &one.repeat(1000);
+            let mut pipe = redis::pipe();
+            pipe.cmd("SET").arg(keys.event_key("work:1")).arg("7 k").cmd("SET").arg(keys.event_worker("work:1")).arg("held");
+            pipe.cmd("SET").arg(keys.events_held_id("work:1")).arg("7 0 1 0 retry: x");
+            pipe.cmd("LPUSH")
+                .arg(keys.events_held("work:1"))
+                .arg(event(MIB))
+                .cmd("ZADD")
+                .arg(keys.objects_held())
+                .arg(9e12)
+                .arg("work:1");
+            pipe.cmd("HSET").arg(keys.event_handled("work:1")).arg("id").arg(7).arg("emit:h").arg(emits);
+            pipe.cmd("HSET").arg(keys.meta()).arg("event.log").arg("on");
+            world.pipe(&pipe).await;
+            world.begin().await;
+            let done: redis::Value =
+                wire::cancel(&keys, b"work:1", "k", true).query_async(&mut world.conn).await.expect("a reply");
+            assert_eq!(wire::CancelReply::read(&done).expect("a reply"), wire::CancelReply::Cancelled);
+        })
+    });
+    cancel.more_ms = 2.0 * 3.0;
     vec![
         case("promote", "1,000,000 schedules of 100,000 objects, all due", |world, _| {
             Box::pin(async move {
-                schedule(world, 1_000_000, 100_000, 100, 1).await;
+                schedule(world, "-", 1_000_000, 100_000, 100, 1).await;
                 world.begin().await;
                 promote_all(world).await;
             })
         }),
+        case("promote", "1,000,000 schedules with keys of 100,000 objects, all due", |world, _| {
+            Box::pin(async move {
+                schedule(world, "k", 1_000_000, 100_000, 100, 1).await;
+                world.begin().await;
+                promote_all(world).await;
+            })
+        }),
+        case("advance", "claim: all slots, an event with a key each, 1,000,000 schedules", |world, settings| {
+            Box::pin(async move {
+                let slots = settings.slots();
+                world.attach(slots).await;
+                schedule(world, "-", 1_000_000, 10_000, 10, 9_000_000_000_000).await;
+                schedule(world, &"k".repeat(250), slots, slots, 1000, 1).await;
+                promote_all(world).await;
+                let call = world.free(settings, ClaimFirst::Markers);
+                world.begin().await;
+                world.advance(&call).await;
+            })
+        }),
+        case("advance", "claim: references that lead nowhere, 100 of each object", |world, settings| {
+            Box::pin(async move {
+                let slots = settings.slots();
+                world.attach(slots).await;
+                schedule(world, "k", 100 * slots, slots, 10, 1).await;
+                promote_all(world).await;
+                world.cmd(redis::cmd("DEL").arg(world.keys.events_scheduled())).await;
+                let call = world.free(settings, ClaimFirst::Markers);
+                world.begin().await;
+                world.advance(&call).await;
+            })
+        }),
+        cancel,
         case("promote", "100,000 schedules of one object, all due", |world, _| {
             Box::pin(async move {
-                schedule(world, 100_000, 1, 100, 1).await;
+                schedule(world, "-", 100_000, 1, 100, 1).await;
                 world.begin().await;
                 promote_all(world).await;
             })
         }),
         case("promote", "events of 1 MiB", |world, _| {
             Box::pin(async move {
-                schedule(world, 100, 100, MIB, 1).await;
+                schedule(world, "-", 100, 100, MIB, 1).await;
                 world.begin().await;
                 promote_all(world).await;
             })
         }),
         case("promote", "events of 1 MiB for a queue of a wrong type", |world, _| {
             Box::pin(async move {
-                schedule(world, 256, 1, MIB, 1).await;
+                schedule(world, "-", 256, 1, MIB, 1).await;
                 world.cmd(redis::cmd("SET").arg(world.keys.events("work:0")).arg("x")).await;
                 world.begin().await;
                 promote_all(world).await;
@@ -154,14 +212,14 @@ pub(crate) fn cases() -> Vec<Case> {
         }),
         case("inspect", "an object with 256 schedules of 1 MiB", |world, _| {
             Box::pin(async move {
-                schedule(world, 256, 1, MIB, 1).await;
+                schedule(world, "-", 256, 1, MIB, 1).await;
                 world.begin().await;
                 support::control(&world.conn, &world.keys).inspect("work:0").await.expect("inspected");
             })
         }),
         case("operator/scheduled", "an object with 256 schedules of 1 MiB", |world, _| {
             Box::pin(async move {
-                schedule(world, 256, 1, MIB, 1).await;
+                schedule(world, "-", 256, 1, MIB, 1).await;
                 world.begin().await;
                 let control = support::control(&world.conn, &world.keys);
                 control.schedules_of("work:0", None, control::schedules::PER_CALL_MAX).await.expect("a page");
@@ -169,8 +227,8 @@ pub(crate) fn cases() -> Vec<Case> {
         }),
         case("operator/scheduled", "a page of 100,000 schedules, events of 8 KiB", |world, _| {
             Box::pin(async move {
-                schedule(world, 100_000, 10_000, 10, 1_000_000).await;
-                schedule(world, 1000, 1000, 8192, 1).await;
+                schedule(world, "-", 100_000, 10_000, 10, 1_000_000).await;
+                schedule(world, "-", 1000, 1000, 8192, 1).await;
                 world.begin().await;
                 let control = support::control(&world.conn, &world.keys);
                 let page = control.schedules(None, None, None, control::schedules::PER_CALL_MAX).await.expect("a page");

@@ -139,7 +139,12 @@ impl Frontends {
         let after = if random.chance(30) { Duration::ZERO } else { random.ms(0, 3000) };
         let event = Json::new(format!("{{\"name\":\"{}\"}}", events[0]));
         self.history.invoke_later(&name, object, &events, after);
-        let answer = emitter.schedule(object, event).after(after).send().await;
+        let mut schedule = emitter.schedule(object, event).after(after);
+        if random.chance(50) {
+            // An event with a key waits in the queue as a reference.
+            schedule = schedule.key(format!("key of {name}"));
+        }
+        let answer = schedule.send().await;
         match &answer {
             Ok(scheduled) => self.history.scheduled(&name, scheduled.due_ms),
             Err(error) => self.history.done(if error.is_unknown() { "unknown" } else { "failed" }, &name),

@@ -48,10 +48,10 @@ local function take(i, object, text)
     end
     call('DEL', batch)
     passes_left = passes_left - 1
-    if passes_left == 0 then
-      -- The next call goes on.
+    if passes_left <= 0 then
+      -- The next call goes on. Until then the reply counts as full.
       M.results.let_go(i, object)
-      C.put_aside[object], C.progress = true, true
+      C.put_aside[object], C.progress, C.bytes_left = true, true, math.min(C.bytes_left, 0)
       return nil, 'wrong'
     end
     text = call('LMOVE', queue, batch, 'RIGHT', 'LEFT')

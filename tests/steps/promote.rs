@@ -196,4 +196,15 @@ async fn references_that_lead_nowhere_are_passed_over_in_bounded_calls() {
         let expected: &[&[&[u8]]] = if queued > 0 { &[] } else { &[&[b"1", b"2"]] };
         assert_eq!(events, expected);
     }
+    // The bound is one of the call, not of each object.
+    for n in 0..300 {
+        let object = format!("user:{n}");
+        state.run("LPUSH", &[&keys.events(&object), "\0due 1 k", "\0due 2 k"]).await;
+        state.run("LPUSH", &[&keys.objects_with_events(), &object]).await;
+    }
+    let mut call = Advance::new(&keys, "w", "t", Bounds { claims: 512, markers: 4096, ..bounds }, ClaimFirst::Markers);
+    (1..512).for_each(|slot| call.free(slot));
+    wire::advance(&mut state.conn, &call).await.expect("an answer");
+    let markers: usize = redis::cmd("LLEN").arg(keys.objects_with_events()).query_async(&mut state.conn).await.expect("a number");
+    assert_eq!(markers, 300 - 128, "two references of each object, 256 in all");
 }
