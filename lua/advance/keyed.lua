@@ -1,6 +1,6 @@
 -- keyed: events of schedules with a key. The queue of the object has a reference to such an event,
 -- which stays in OBJ:events.scheduled until a slot takes it. It is a batch of its own.
--- Uses: aside.is_wrong_type aside.put results.let_go schedule.member schedule.queued
+-- Uses: aside.is_wrong_type aside.put batch.count results.let_go schedule.member schedule.queued
 -- Uses: schedule.referred tag.keyed
 
 -- References that this call may still pass over, because their schedules were replaced or cancelled.
@@ -40,6 +40,8 @@ local function take(i, object, text)
       call('HDEL', P .. object .. K.events_scheduled_of, key)
       call('ZREM', P .. K.events_scheduled, member)
       C.key[i] = key
+      -- It takes three times as long as another first event.
+      M.batch.count(8)
       return event
     elseif not done or wrong then
       call('LMOVE', batch, queue, 'RIGHT', 'RIGHT')

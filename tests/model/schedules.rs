@@ -1,9 +1,9 @@
 //! Schedules: a model of its own, of what frontends store, replace and cancel, and of promotion.
 //!
 //! One object with two keys. A frontend stores an event with a due time under a key. Two processes
-//! promote at any time, and again after a lost reply. Redis' clock goes on, and may step back.
-//! Promoted events are in the queue of the object; what happens to them then is in the model beside
-//! this one.
+//! promote at any time, and again after a lost reply. Redis' clock goes on, and may step back. A
+//! promoted event is queued as a reference: the event stays under its key, where it can be replaced
+//! and cancelled, until a slot takes it. What happens to it then is in the model beside this one.
 use stateright::{Model, Property};
 
 use crate::check::{Properties, explore, shortest};
@@ -21,15 +21,18 @@ const STEPS_BACK: u8 = 1;
 struct Guards {
     /// Event and time are stored, and removed, in one transaction.
     one_transaction: bool,
-    /// The step that pushes the event removes the schedule.
+    /// The step that pushes the reference marks the schedule as queued.
     one_step: bool,
+    /// A reference counts only if the schedule is queued, and was due when the reference says.
+    due_in_reference: bool,
     /// Redis' clock decides what is due, not the clock of a process.
     clock_of_redis: bool,
     /// Due schedules are promoted in the order of their due times.
     order: bool,
 }
 
-const ALL: Guards = Guards { one_transaction: true, one_step: true, clock_of_redis: true, order: true };
+const ALL: Guards =
+    Guards { one_transaction: true, one_step: true, due_in_reference: true, clock_of_redis: true, order: true };
 
 #[derive(Clone)]
 struct Schedules {
@@ -53,17 +56,19 @@ struct State {
     steps_back: u8,
     /// `OBJ:events.scheduled`: the event of each key.
     events: [Option<u8>; KEYS],
-    /// `events.scheduled`: the due time of each key.
-    times: [Option<u8>; KEYS],
+    /// `events.scheduled`: the due time of each key, and whether its event is queued.
+    times: [Option<(u8, bool)>; KEYS],
     half: Option<Half>,
-    /// The schedule that a process has pushed, but not removed yet.
+    /// The schedule that a process has pushed, but not marked as queued yet.
     pushed: [Option<usize>; PROCESSES],
     /// The time that each process has seen last.
     clocks: [u8; PROCESSES],
-    /// The queue: all events ever promoted.
-    queue: Vec<u8>,
+    /// The queue: references, each with its key and its due time; the oldest first.
+    queue: Vec<(usize, u8)>,
+    /// All events that slots have taken.
+    taken: Vec<u8>,
     /// Ghosts: scheduled events, as a number; the due time of each; those replaced or cancelled
-    /// before they were promoted.
+    /// before a slot took them.
     made: u8,
     due: [u8; EVENTS as usize],
     withdrawn: u8,
@@ -92,10 +97,12 @@ enum Action {
         process: usize,
         key: usize,
     },
-    /// Removes what was pushed in a step of its own.
-    Remove {
+    /// Marks what was pushed in a step of its own.
+    Mark {
         process: usize,
     },
+    /// A slot takes what is next in the queue.
+    Take,
     Tick,
     StepBack,
     /// A process looks at the time.
@@ -112,10 +119,10 @@ impl Schedules {
             s.withdrawn |= 1 << before;
         }
         s.made += 1;
-        let due = time.or(s.times[key]).unwrap_or(0);
+        let due = time.or(s.times[key].map(|(due, _)| due)).unwrap_or(0);
         s.due[event as usize] = due;
         match time {
-            Some(due) if self.guards.one_transaction => s.times[key] = Some(due),
+            Some(due) if self.guards.one_transaction => s.times[key] = Some((due, false)),
             Some(due) => s.half = Some(Half::Time(key, due)),
             None => {}
         }
@@ -124,7 +131,7 @@ impl Schedules {
     /// Returns the schedules that a process may promote next.
     fn may_promote(&self, s: &State, process: usize) -> Vec<usize> {
         let now = if self.guards.clock_of_redis { s.now } else { s.clocks[process] };
-        let due: Vec<usize> = (0..KEYS).filter(|&key| s.times[key].is_some_and(|due| due <= now)).collect();
+        let due: Vec<usize> = (0..KEYS).filter(|&key| s.times[key].is_some_and(|(due, queued)| due <= now && !queued)).collect();
         let first = due.iter().filter_map(|&key| s.times[key]).min();
         due.into_iter().filter(|&key| !self.guards.order || s.times[key] == first).collect()
     }
@@ -136,14 +143,28 @@ impl Schedules {
             return;
         };
         s.was_early |= s.now < s.due[event as usize];
+        let waits = |other: usize| s.times[other].is_some_and(|(_, queued)| !queued);
         let overtaken = |&key: &usize| s.events[key].is_some_and(|other| s.due[other as usize] < s.due[event as usize]);
         // Of two due schedules that are stored, the earlier one comes first.
-        s.was_out_of_order |= (0..KEYS).filter(|&other| other != key && s.times[other].is_some()).any(|other| overtaken(&other));
-        s.queue.push(event);
+        s.was_out_of_order |= (0..KEYS).filter(|&other| other != key && waits(other)).any(|other| overtaken(&other));
+        let Some((due, _)) = s.times[key] else { return };
+        s.queue.push((key, due));
         if self.guards.one_step {
-            (s.events[key], s.times[key]) = (None, None);
+            s.times[key] = Some((due, true));
         } else {
             s.pushed[process] = Some(key);
+        }
+    }
+}
+
+impl Schedules {
+    fn take(&self, s: &mut State) {
+        let (key, due) = s.queue.remove(0);
+        let counts = s.times[key] == Some((due, true)) || !self.guards.due_in_reference;
+        if let Some(event) = s.events[key].filter(|_| counts) {
+            s.was_early |= s.now < s.due[event as usize] && s.steps_back == 0;
+            s.taken.push(event);
+            (s.events[key], s.times[key]) = (None, None);
         }
     }
 }
@@ -173,12 +194,15 @@ impl Model for Schedules {
         }
         for process in 0..PROCESSES {
             match s.pushed[process] {
-                Some(_) => actions.push(Action::Remove { process }),
+                Some(_) => actions.push(Action::Mark { process }),
                 None => actions.extend(self.may_promote(s, process).into_iter().map(|key| Action::Promote { process, key })),
             }
             if !self.guards.clock_of_redis && s.clocks[process] != s.now {
                 actions.push(Action::Look { process });
             }
+        }
+        if !s.queue.is_empty() {
+            actions.push(Action::Take);
         }
         if s.now < TIME_MAX {
             actions.push(Action::Tick);
@@ -203,14 +227,15 @@ impl Model for Schedules {
                 }
             }
             Action::Half => match s.half.take()? {
-                Half::Time(key, due) => s.times[key] = Some(due),
+                Half::Time(key, due) => s.times[key] = Some((due, false)),
                 Half::NoTime(key) => s.times[key] = None,
             },
             Action::Promote { process, key } => self.promote(&mut s, process, key),
-            Action::Remove { process } => {
+            Action::Mark { process } => {
                 let key = s.pushed[process].take()?;
-                (s.events[key], s.times[key]) = (None, None);
+                s.times[key] = s.times[key].map(|(due, _)| (due, true));
             }
+            Action::Take => self.take(&mut s),
             Action::Tick => s.now += 1,
             Action::StepBack => {
                 s.now = 0;
@@ -231,7 +256,14 @@ impl Model for Schedules {
                 (0..s.made).all(|event| s.places(event) > 0 || s.withdrawn & 1 << event != 0)
             }),
             Property::always("what is replaced or cancelled never comes", |_, s: &State| {
-                s.queue.iter().all(|event| s.withdrawn & 1 << event == 0)
+                s.taken.iter().all(|event| s.withdrawn & 1 << event == 0)
+            }),
+            Property::always("I8 a queued event has one reference that counts", |_, s: &State| {
+                s.pushed.iter().any(Option::is_some)
+                    || (0..KEYS).all(|key| match s.times[key] {
+                        Some((due, true)) => s.queue.contains(&(key, due)),
+                        _ => true,
+                    })
             }),
             Property::always("no event is early", |_, s: &State| !s.was_early),
             Property::always("events come in the order of their due times", |_, s: &State| !s.was_out_of_order),
@@ -245,7 +277,7 @@ impl State {
     /// Returns the number of places that have the event.
     fn places(&self, event: u8) -> usize {
         let stored = self.events.iter().filter(|&&other| other == Some(event)).count();
-        stored + self.queue.iter().filter(|&&other| other == event).count()
+        stored + self.taken.iter().filter(|&&other| other == event).count()
     }
 }
 
@@ -280,13 +312,18 @@ fn event_and_time_change_in_one_transaction() {
     breaks(Guards { one_transaction: false, ..ALL }, "I8 every schedule has one event and one due time");
 }
 
-/// Two processes push the same event before one of them removes the schedule. A frontend replaces an
-/// event that is pushed already, and its new event is removed.
+/// A slot comes to the reference before the schedule is marked, and passes it over. A frontend replaces
+/// the event meanwhile, and the new event is marked although its time has not come.
 #[test]
-fn the_push_removes_the_schedule() {
-    breaks(Guards { one_step: false, ..ALL }, "I4 an event is in one place");
-    breaks(Guards { one_step: false, ..ALL }, "I7 nothing is lost");
-    breaks(Guards { one_step: false, ..ALL }, "what is replaced or cancelled never comes");
+fn the_push_marks_the_schedule() {
+    breaks(Guards { one_step: false, ..ALL }, "I8 a queued event has one reference that counts");
+}
+
+/// A key is replaced after its event was queued. The old reference leads to the new event, which is not
+/// due yet.
+#[test]
+fn a_reference_says_when_its_event_was_due() {
+    breaks(Guards { due_in_reference: false, ..ALL }, "no event is early");
 }
 
 /// Redis' clock steps back, and a process still has the time before.
