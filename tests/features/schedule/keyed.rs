@@ -75,6 +75,37 @@ async fn a_queued_event_is_replaced_at_a_new_time_and_never_comes() {
 }
 
 #[tokio::test]
+async fn a_queued_event_is_shown_as_queued() {
+    let busy = Busy::begin().await;
+    busy.queue("renew", "1", 1).await;
+    let control = crate::support::control(&busy.redis.connect().await, busy.redis.keys());
+    let of_object = control.schedules_of(OBJECT, None, 100).await.expect("schedules").schedules;
+    let shown: Vec<_> = of_object.iter().map(|one| (one.key.as_str(), one.due_ms, one.queued, one.event.as_deref())).collect();
+    assert_eq!(shown, [("renew", Some(0), true, Some(&b"1"[..]))]);
+    assert_eq!(control.schedules(None, None, None, 100).await.expect("schedules").schedules, []);
+    let stats = control.stats().await.expect("stats").schedules;
+    assert_eq!((stats.total, stats.due, stats.next_ms), (0, 0, None));
+    let seen = control.inspect(OBJECT).await.expect("inspected");
+    let next: Vec<_> = seen.next_schedules.iter().map(|one| (one.key.as_str(), one.queued)).collect();
+    assert_eq!(next, [("renew", true)]);
+    busy.console.check().await;
+    assert_eq!(busy.sent(1).await, ["1"]);
+}
+
+#[tokio::test]
+async fn a_queue_that_was_lost_is_found_and_the_key_can_be_scheduled_again() {
+    let busy = Busy::begin().await;
+    busy.queue("renew", "1", 1).await;
+    busy.console.run::<()>(&["DEL", &busy.redis.keys().events(OBJECT)]).await;
+    let report = crate::support::control(&busy.redis.connect().await, busy.redis.keys()).check().await.expect("a report");
+    let findings: Vec<_> = report.violations.iter().map(|found| found.what.clone()).collect();
+    assert!(findings.len() == 1 && findings[0].contains("is queued, but user:1:events is empty"), "{findings:?}");
+    let again = busy.emitter.schedule(OBJECT, Json::new("2")).key("renew").send().await.expect("scheduled");
+    assert_eq!(again.change, Change::Replaced);
+    assert_eq!(busy.sent(1).await, ["2"]);
+}
+
+#[tokio::test]
 async fn a_queued_event_is_cancelled() {
     let busy = Busy::begin().await;
     busy.queue("renew", "1", 1).await;
