@@ -7,7 +7,7 @@
 --           on with its next event. Repeating a call changes nothing.
 -- Keys      KEYS[1] objects.held (zset, written)
 --           OBJ:event.key (string, read and deleted)
---           OBJ:event.worker, OBJ:last.event.id (strings), objects.paused (zset), seriatim.meta
+--           OBJ:event.worker, OBJ:last.event.id, event.worker:W:event.id (strings), objects.paused (zset), seriatim.meta
 --           (hash): read
 --           OBJ:events.held (list), OBJ:events.held.id (string): read and deleted
 --           OBJ:event.handled (hash): read and deleted; OBJ:event.errors (list): deleted
@@ -28,7 +28,7 @@
 -- Cost      about 25 commands; 1 per event that handlers emitted, 2 per object of these, and up
 --           to 3 per event scheduled
 -- Uses: emits.parse emits.push emits.results_of emits.wrong_key ids.parse ids.text
--- Uses: tag.held_numbers tag.held_why
+-- Uses: tag.held_numbers tag.held_why tag.numbers
 local object, key = ARGV[2], ARGV[3]
 local of_key, batch, held_id = P .. object .. K.event_key, P .. object .. K.events_held, P .. object .. K.events_held_id
 local handled, errors = P .. object .. K.event_handled, P .. object .. K.event_errors
@@ -39,9 +39,10 @@ local last = found[3] and M.ids.parse(found[3]) or 0
 if taken ~= key or not M.ids.parse(id) or M.ids.parse(id) <= last then
   return { 'absent' }
 elseif found[2] ~= 'held' then
-  return { 'running', id }
+  -- The batch in hand is another one if OBJ:event.key was left behind.
+  local tag = found[2] and call('MGET', P .. K.WORKER .. found[2] .. K.worker_event_id)[1]
+  return tag and (M.tag.numbers(tag)) == id and { 'running', id } or { 'absent' }
 end
--- The batch in hand is another one if OBJ:event.key was left behind.
 local first, _, attempts = M.tag.held_numbers(found[4] or '')
 if first ~= id then
   return { 'absent' }

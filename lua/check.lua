@@ -320,7 +320,7 @@ local function check_schedule(subject)
     find('I8', 'has an event, but no due time in ', K.events_scheduled, ': it will never be queued; schedule or cancel it')
   elseif is_queued and type_of(P .. object .. K.events) == 'none' then
     find('I8', 'is queued, but ', object, K.events, ' is empty: it will never be claimed; schedule or cancel it')
-  elseif due and (tonumber(due) or 0) > 9007199254740991 then
+  elseif due and math.abs(tonumber(due) or 0) > 9007199254740991 then
     find('I8', 'is due at ', due, ', a time that never comes; schedule or cancel it')
   end
 end

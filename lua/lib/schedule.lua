@@ -52,7 +52,8 @@ end
 
 -- Returns whether the event of a schedule with this score is queued, as a reference.
 local function is_queued(score)
-  return (tonumber(score) or 0) <= QUEUED
+  local number = tonumber(score) or 0
+  return number <= QUEUED and number > -math.huge
 end
 
 -- Returns the due time of a schedule, as text, and whether its event is queued.

@@ -31,8 +31,7 @@ struct Guards {
     order: bool,
 }
 
-const ALL: Guards =
-    Guards { one_transaction: true, one_step: true, due_in_reference: true, clock_of_redis: true, order: true };
+const ALL: Guards = Guards { one_transaction: true, one_step: true, due_in_reference: true, clock_of_redis: true, order: true };
 
 #[derive(Clone)]
 struct Schedules {

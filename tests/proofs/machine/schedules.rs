@@ -90,8 +90,14 @@ impl Reference {
         let Some((id, _)) = found.key.filter(|(id, taken)| *taken == key && *id > last) else {
             return Reply::Cancelled("absent");
         };
-        if found.owner != Key::Right(Some("held".to_owned())) {
-            return Reply::Cancelled("running");
+        match found.owner.right().and_then(Clone::clone) {
+            Some(owner) if owner == "held" => {}
+            Some(owner) => {
+                let tag = self.worker(&owner).tag.clone();
+                let is_it = tag.is_some_and(|tag| Numbers::of_tag(&tag).first == id);
+                return Reply::Cancelled(if is_it { "running" } else { "absent" });
+            }
+            None => return Reply::Cancelled("absent"),
         }
         let Some(numbers) = Numbers::of_held(&found.held_id).filter(|numbers| numbers.first == id) else {
             return Reply::Cancelled("absent");
