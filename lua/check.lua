@@ -359,6 +359,17 @@ local function check_rules()
   end
 end
 
+-- Checks that every field of event.limits is a limit. Emitters pass over others.
+local function check_limits()
+  local all = call('HGETALL', P .. K.event_limits)
+  for at = 1, #all, 2 do
+    local who_bytes, texts = string.match(all[at + 1], '^%d+ %d+ %d+ (%d+) (.*)$')
+    if not who_bytes or tonumber(who_bytes) > #texts then
+      find('layout', K.event_limits, ' has a field ', all[at], ' that is no limit: set or remove that limit')
+    end
+  end
+end
+
 -- Checks the shared keys.
 local function check_shared()
   local has = {}
@@ -366,6 +377,7 @@ local function check_shared()
     has[key[1]] = expect(P .. key[1], key[2])
   end
   if has[K.event_rules] then check_rules() end
+  if has[K.event_limits] then check_limits() end
   local is_sound = function(key, kind) return shared(key, kind) or shared(key, 'none') end
   if is_sound(K.events_emitted, 'hash') and is_sound(K.events_emitted_ends, 'zset') then
     local keys, ends = call('HLEN', P .. K.events_emitted), call('ZCARD', P .. K.events_emitted_ends)

@@ -224,6 +224,14 @@ async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
         ("HSET @event.rules pause~* 1~0~0~3~ada", "layout shared key: event.rules has a field pause * that is no rule"),
         ("HSET @event.rules other~* 1~0~0~3~0~ada", "layout shared key: event.rules has a field other * that is no rule"),
         (
+            "HSET @event.limits * 1~0~1700~9~ada",
+            "layout shared key: event.limits has a field * that is no limit: set or remove that limit",
+        ),
+        (
+            "HSET @event.limits * many~0~1700~3~ada",
+            "layout shared key: event.limits has a field * that is no limit: set or remove that limit",
+        ),
+        (
             "HSET @event.rules pause~* 1~5~0~3~0~ada",
             "layout shared key: event.rules says that rules are to be looked at next at never, it should be 5",
         ),
