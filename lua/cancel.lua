@@ -18,25 +18,26 @@
 -- Arguments prefix
 --           object
 --           key
+--           id of the event that OBJ:event.key named: another event of the key goes on
 -- Replies   {'cancelled', id}
 --           {'running', id}: a slot has it
---           {'absent'}: no event of this key is in hand or held
+--           {'absent'}: this event is neither in hand nor held
 --           {'denied', command}
 --           {'wrong_type', key, its type}
 --           All but `cancelled` changed nothing
 -- Keeps     I2, I4, I5. An event with a key is a batch of its own, so the whole held batch ends
--- Cost      about 25 commands; 1 per event that handlers emitted, 2 per object of these, and up
---           to 3 per event scheduled
+-- Cost      about 30 commands; 2 per event that handlers emitted, 2 per object of these, and up
+--           to 7 per event scheduled
 -- Uses: emits.parse emits.push emits.results_of emits.wrong_key ids.parse ids.text
 -- Uses: tag.held_numbers tag.held_why tag.numbers
-local object, key = ARGV[2], ARGV[3]
+local object, key, expected = ARGV[2], ARGV[3], ARGV[4]
 local of_key, batch, held_id = P .. object .. K.event_key, P .. object .. K.events_held, P .. object .. K.events_held_id
 local handled, errors = P .. object .. K.event_handled, P .. object .. K.event_errors
 
 local found = call('MGET', of_key, P .. object .. K.event_worker, P .. object .. K.last_event_id, held_id)
 local id, taken = string.match(found[1] or '', '^(%d+) (.*)$')
 local last = found[3] and M.ids.parse(found[3]) or 0
-if taken ~= key or not M.ids.parse(id) or M.ids.parse(id) <= last then
+if taken ~= key or id ~= expected or not M.ids.parse(id) or M.ids.parse(id) <= last then
   return { 'absent' }
 elseif found[2] ~= 'held' then
   -- The batch in hand is another one if OBJ:event.key was left behind.
@@ -60,15 +61,11 @@ for i = 1, #types, 2 do
   end
 end
 local logs = call('HGET', P .. K.meta, 'event.log')
+local markers, schedules = P .. K.objects_with_events, P .. K.events_scheduled
 local rights = {
-  { 'DEL', batch, held_id, handled, errors, of_key }, { 'ZADD', KEYS[1], '0', object }, { 'RPUSH', P .. K.objects_with_events, '' },
-  logs and { 'XADD', P .. K.event_log, '*', 'f', 'v' } or nil,
+  { 'DEL', batch, held_id, handled, errors, of_key }, { 'ZADD', KEYS[1], '0', object }, { 'ZSCORE', P .. K.objects_paused, object },
+  { 'RPUSH', markers, '' }, logs and { 'XADD', P .. K.event_log, '*', 'f', 'v' } or nil,
 }
-for _, right in ipairs(rights) do
-  if not redis.acl_check_cmd(unpack(right)) then
-    return { 'denied', right[1] }
-  end
-end
 local kept = call('HGETALL', handled)
 local handled_id, emits = M.emits.parse(kept)
 if not emits then
@@ -77,6 +74,22 @@ end
 local wrong, kind = M.emits.wrong_key(emits)
 if wrong then
   return { 'wrong_type', P .. wrong, kind }
+end
+
+for i = 1, #emits, 2 do
+  rights[#rights + 1] = { 'LPUSH', P .. emits[i] .. K.events, 'v' }
+  rights[#rights + 1] = i == 1 and { 'LPUSH', markers, 'v' } or nil
+end
+for _, later in ipairs(emits.later or {}) do
+  rights[#rights + 1] = { 'HSET', P .. later.object .. K.events_scheduled_of, 'f', 'v' }
+  rights[#rights + 1] = { 'ZSCORE', schedules, 'm' }
+  rights[#rights + 1] = { 'ZADD', schedules, '0', 'm' }
+  rights[#rights + 1] = { 'ZADD', P .. K.events_scheduled_wake, '0', 'm' }
+end
+for _, right in ipairs(rights) do
+  if not redis.acl_check_cmd(unpack(right)) then
+    return { 'denied', right[1] }
+  end
 end
 
 if logs then

@@ -7,7 +7,7 @@
 -- Keys      KEYS[1] objects.held (zset, read)
 --           objects.paused (zset, read)
 --           OBJ:last.event.id (string), OBJ:event.handled (hash): read and deleted
---           OBJ:event.errors (list): deleted
+--           OBJ:event.errors (list), OBJ:event.key (string): deleted
 --           OBJ:event.worker (string), OBJ:events (list): read
 --           OBJ:events.scheduled (hash, read)
 --           OBJ:events.held, OBJ:events.held.id: whether they exist

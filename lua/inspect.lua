@@ -14,8 +14,8 @@
 -- Cost      LPOS over at most 10,000 markers; about 20 commands, and 2 per stored result, of at
 --           most 64 KiB together, and 1 per schedule, of at most 100 and
 --           1 MiB. lua/taken.lua shows which workers have the object in their lists
--- Uses: emits.is_result rules.fields_of schedule.due_of schedule.member schedule.referred
--- Uses: schedule.scan time.now_ms worker.parse
+-- Uses: emits.is_result rules.fields_of schedule.counts schedule.due_of schedule.member
+-- Uses: schedule.referred schedule.scan time.now_ms worker.parse
 
 local object = ARGV[2]
 local text_bytes_max = tonumber(ARGV[3])
@@ -49,9 +49,14 @@ local function tell_list(key, count_field, text_field, bytes_field)
   tell(count_field, call('LLEN', key))
   local oldest = call('LINDEX', key, -1)
   -- The oldest event may be queued as a reference.
-  local _, chosen = M.schedule.referred(oldest)
-  local event = chosen and try('HGET', P .. object .. K.events_scheduled_of, chosen)
-  oldest = type(event) == 'string' and event or oldest
+  local time_us, chosen = M.schedule.referred(oldest)
+  local score = chosen and try('ZSCORE', P .. K.events_scheduled, M.schedule.member(object, chosen))
+  if type(score) == 'string' and M.schedule.counts(score, time_us) then
+    local event = try('HGET', P .. object .. K.events_scheduled_of, chosen)
+    oldest = type(event) == 'string' and event or oldest
+  elseif chosen then
+    oldest = 'replaced or cancelled: ' .. chosen
+  end
   tell(bytes_field, #oldest)
   tell(text_field, string.sub(oldest, 1, text_bytes_max))
 end

@@ -22,10 +22,10 @@
 --           {'denied', command}
 -- Keeps     I1, I4, I7, I8. The push and the change of one schedule are neighbours. Should the
 --           script fail between two schedules, it still pushes the markers
--- Cost      about 10 commands; 4 per schedule and 2 per object; at most 256 schedules, and one event
+-- Cost      about 10 commands; 4 per schedule, 5 if a user has chosen its key, and 2 per object; at most 256 schedules, and one event
 --           more than fits into the bytes. With more than MARKERS_MAX markers at most 8 schedules
 -- Uses: names.is_foreign schedule.FIRST_DUE schedule.is_chosen schedule.parse schedule.queued
--- Uses: time.now_ms
+-- Uses: schedule.referred time.now_ms time.now_us
 local most, bytes_left = ARGV[2], tonumber(ARGV[3])
 local POSTPONE_MS, WRONG_MAX = 60000, 16
 -- With this many markers or more a call takes few schedules: events that are emitted wait behind all
@@ -37,7 +37,7 @@ local BOUNDS = { 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 60
 -- A shared key of a wrong type fails here, before anything is written.
 local markers = call('LLEN', P .. K.objects_with_events)
 local names = call('ZCARD', P .. K.event_workers_watched)
-local now_ms = M.time.now_ms()
+local now_ms, now_us = M.time.now_ms(), M.time.now_us()
 most = math.min(tonumber(most), math.max(MARKERS_MAX - markers, FEW))
 local due = call('ZRANGE', KEYS[1], M.schedule.FIRST_DUE, now_ms, 'BYSCORE', 'LIMIT', '0', most, 'WITHSCORES')
 for _, command in ipairs(due[1] and { 'HDEL', 'ZREM', 'ZADD' } or {}) do
@@ -104,14 +104,21 @@ local function promote(member, due_ms)
   local hash, is_chosen = P .. object .. K.events_scheduled_of, M.schedule.is_chosen(key)
   local event, score
   if is_chosen and call('HEXISTS', hash, key) == 1 then
-    score, event = M.schedule.queued(due_ms, key)
+    score, event = M.schedule.queued(now_us, key)
   elseif not is_chosen then
     event = call('HGET', hash, key)
   end
   if not event then
     return drop(member, 'absent')
   end
-  call('LPUSH', P .. object .. K.events, event)
+  -- A key that comes due again and again leaves one reference, if nothing was queued between.
+  local newest = score and call('LINDEX', P .. object .. K.events, '0')
+  local _, newest_key = M.schedule.referred(newest or '')
+  if newest_key == key then
+    call('LSET', P .. object .. K.events, '0', event)
+  else
+    call('LPUSH', P .. object .. K.events, event)
+  end
   if not marked[object] then
     marked[object], marks[#marks + 1] = true, object
   end

@@ -92,7 +92,7 @@ pub(crate) fn cases() -> Vec<Case> {
             world.pipe(&pipe).await;
             world.begin().await;
             let done: redis::Value =
-                wire::cancel(&keys, b"work:1", "k", true).query_async(&mut world.conn).await.expect("a reply");
+                wire::cancel(&keys, b"work:1", "k", "7", true).query_async(&mut world.conn).await.expect("a reply");
             assert_eq!(wire::CancelReply::read(&done).expect("a reply"), wire::CancelReply::Cancelled);
         })
     });

@@ -3,6 +3,8 @@
 -- Uses: aside.put aside.wrong_of ids.after ids.text keyed.tag_of keyed.take pauses.pause
 -- Uses: results.let_go state.guard
 local EVENTS_FROM, byte = 5, string.byte
+-- What this call may still put back: events, and their bytes.
+local back_left, back_bytes_left = 2048, 4194304
 
 -- Counts events that the call has taken. Behind the last one it may take the reply counts as full.
 local function count(events)
@@ -20,6 +22,9 @@ local function take_more(i, entry)
   local queue, batch = P .. entry[2] .. K.events, C.base[i] .. K.worker_event
   local batch_max, batch_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
   local n, bytes = 1, #entry[EVENTS_FROM]
+  if back_left <= 0 or back_bytes_left <= 0 then
+    return
+  end
   local longest = math.max(bytes, 1)
   while n < batch_max and bytes < batch_bytes do
     -- Sizes are known only after taking: what is next is guessed to be as long as the longest so
@@ -44,9 +49,14 @@ local function take_more(i, entry)
     local pushed = fit > 0 and try('LPUSH', batch, unpack(more, 1, fit))
     local is_refused = type(pushed) == 'table'
     C.bytes_left = C.bytes_left - (bytes - bytes_before)
+    local back = {}
     for k = got, is_refused and 1 or fit + 1, -1 do
-      call('RPUSH', queue, more[k])
+      back[#back + 1] = more[k]
+      back_left, back_bytes_left = back_left - 1, back_bytes_left - #more[k]
       entry[n - fit + k + EVENTS_FROM - 1] = nil
+    end
+    if back[1] then
+      call('RPUSH', queue, unpack(back))
     end
     if is_refused then
       error(pushed)

@@ -1,21 +1,29 @@
--- keyed: events of schedules with a key. The queue of the object has a reference to such an event,
--- which stays in OBJ:events.scheduled until a slot takes it. It is a batch of its own.
--- Uses: aside.is_wrong_type aside.put batch.count results.let_go schedule.member schedule.queued
--- Uses: schedule.referred tag.keyed
+-- keyed: takes events of schedules with a key, to which queues have references.
+-- The event stays in OBJ:events.scheduled until a slot takes it. It is a batch of its own.
+-- Uses: aside.is_wrong_type aside.put batch.count hold.object schedule.counts schedule.member
+-- Uses: schedule.referred tag.keyed time.now_ms
 
 -- References that this call may still pass over, because their schedules were replaced or cancelled.
 local passes_left = 256
+-- An object waits so long if its schedules cannot be read.
+local POSTPONE_MS = 60000
+
+-- Holds the object without a batch. This call does not claim it again.
+local function hold(i, object, delay_ms)
+  M.hold.object(C.base[i], object, M.time.now_ms() + delay_ms, nil)
+  C.put_aside[object], C.held_changed, C.progress = true, true, true
+end
 
 -- Returns the event of a reference. Without one returns nil, and a key of a wrong type if there is
 -- one.
-local function event_of(object, member, due, key)
+local function event_of(object, member, time_us, key)
   local hash = object .. K.events_scheduled_of
   local event, score = try('HGET', P .. hash, key), try('ZSCORE', P .. K.events_scheduled, member)
   if M.aside.is_wrong_type(event) then
     return nil, hash
   elseif M.aside.is_wrong_type(score) then
     return nil, K.events_scheduled
-  elseif not score or tonumber(score) ~= tonumber((M.schedule.queued(due, key))) then
+  elseif not M.schedule.counts(score, time_us) then
     return nil
   elseif not event then
     call('ZREM', P .. K.events_scheduled, member)
@@ -29,12 +37,12 @@ end
 local function take(i, object, text)
   local queue, batch = P .. object .. K.events, C.base[i] .. K.worker_event
   repeat
-    local due, key = M.schedule.referred(text)
-    if not due then
+    local time_us, key = M.schedule.referred(text)
+    if not time_us then
       return text
     end
     local member = M.schedule.member(object, key)
-    local done, event, wrong = pcall(event_of, object, member, due, key)
+    local done, event, wrong = pcall(event_of, object, member, time_us, key)
     if done and event then
       call('LSET', batch, '0', event)
       call('HDEL', P .. object .. K.events_scheduled_of, key)
@@ -45,15 +53,22 @@ local function take(i, object, text)
       return event
     elseif not done or wrong then
       call('LMOVE', batch, queue, 'RIGHT', 'RIGHT')
-      M.aside.put(i, object, wrong or error(event))
+      if not done then
+        error(event)
+      elseif wrong == K.events_scheduled then
+        -- This key is not the object's. Promotion says what is wrong with it.
+        hold(i, object, POSTPONE_MS)
+      else
+        M.aside.put(i, object, wrong)
+      end
       return nil, 'wrong'
     end
     call('DEL', batch)
     passes_left = passes_left - 1
     if passes_left <= 0 then
       -- The next call goes on. Until then the reply counts as full.
-      M.results.let_go(i, object)
-      C.put_aside[object], C.progress, C.bytes_left = true, true, math.min(C.bytes_left, 0)
+      hold(i, object, 0)
+      C.bytes_left = math.min(C.bytes_left, 0)
       return nil, 'wrong'
     end
     text = call('LMOVE', queue, batch, 'RIGHT', 'LEFT')

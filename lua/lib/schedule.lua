@@ -1,14 +1,14 @@
 -- schedule: the entries of events.scheduled, and references to their events in queues.
 --
 -- events.scheduled  a member is `OBJECT LF KEY`; a key has no line feed. The score is the due time
---                   in ms. Once the event of a key is queued, the score is -10^15 minus the due time
--- OBJ:events        a reference, `NUL due DUE KEY`, stands for the event of this key while it is
---                   queued. It counts only while the score says that the event is queued, and was
---                   due then
+--                   in ms. Once the event of a key is queued, the score is -10^15 minus the time at
+--                   which it was, in µs
+-- OBJ:events        a reference, `NUL queued US KEY`, stands for the event of this key while it is
+--                   queued. It counts only while the score says that the event was queued then
 
 -- The bytes of events after which a scan stops. HSCAN returns the events, too.
 local SCAN_BYTES, AT_ONCE = 1048576, '1'
-local QUEUED = -1000000000000000
+local QUEUED, QUEUED_MIN = -1000000000000000, -9007199254740991
 
 -- Returns the object and the key of a member; nothing if it has no line feed.
 local function parse(member)
@@ -39,32 +39,32 @@ local function is_chosen(key)
   return string.byte(key) ~= 45
 end
 
--- Returns the score, as text, and the reference of a schedule with this due time that is queued.
-local function queued(due_ms, key)
-  local due = string.format('%.0f', math.max(math.floor(due_ms), 0))
-  return string.format('%.0f', QUEUED - due), '\0due ' .. due .. ' ' .. key
+-- Returns the score, as text, and the reference of a schedule whose event is queued at this time.
+local function queued(now_us, key)
+  return string.format('%.0f', QUEUED - now_us), string.format('\0queued %.0f ', now_us) .. key
 end
 
--- Returns the due time, as text, and the key of a reference; nothing if the text is another event.
+-- Returns the time, as text, and the key of a reference; nothing if the text is another event.
 local function referred(text)
-  return string.match(text, '^%zdue (%d+) (.*)$')
+  return string.match(text, '^%zqueued (%d+) (.*)$')
 end
 
--- Returns whether the event of a schedule with this score is queued, as a reference.
-local function is_queued(score)
-  local number = tonumber(score) or 0
-  return number <= QUEUED and number > -math.huge
+-- Returns whether a reference with this time counts.
+local function counts(score, time_us)
+  return score and tonumber(score) == QUEUED - tonumber(time_us)
 end
 
--- Returns the due time of a schedule, as text, and whether its event is queued.
+-- Returns the due time of a schedule, as text, and whether its event is queued. Then the time is the
+-- one at which it was.
 local function due_of(score)
-  if is_queued(score) then
-    return string.format('%.0f', QUEUED - tonumber(score)), true
+  local number = tonumber(score) or 0
+  if number <= QUEUED and number >= QUEUED_MIN then
+    return string.format('%.0f', math.floor((QUEUED - number) / 1000)), true
   end
   return score, false
 end
 
 return {
   FIRST_DUE = '(-1000000000000000', parse = parse, member = member, scan = scan, is_chosen = is_chosen, queued = queued,
-  referred = referred, is_queued = is_queued, due_of = due_of,
+  referred = referred, counts = counts, due_of = due_of,
 }

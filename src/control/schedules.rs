@@ -25,7 +25,8 @@ pub struct ScheduledEvent {
     pub object_escaped: Option<String>,
     /// Key of the schedule, escaped. One that begins with `-` was made by the emitter.
     pub key: String,
-    /// Due time, ms since the epoch; none if the schedule is broken ([`Control::check`]).
+    /// Due time, ms since the epoch; none if the schedule is broken ([`Control::check`]). Of a queued
+    /// event: the time at which it was queued.
     pub due_ms: Option<u64>,
     /// The event, byte for byte; none if it has more than 8 KiB.
     pub event: Option<Vec<u8>>,

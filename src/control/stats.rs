@@ -90,11 +90,11 @@ pub struct RuleStats {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ScheduleStats {
-    /// All schedules.
+    /// All schedules whose events are not queued yet.
     pub total: u64,
     /// Schedules that are due now. They stay so only if no worker runs, or while there are too many.
     pub due: u64,
-    /// Due time of the first schedule, ms since the epoch; none without schedules.
+    /// Due time of the first of these, ms since the epoch; none without any.
     pub next_ms: Option<u64>,
     /// Number of promoted events, by lateness: the time from the due time until the event was
     /// queued. Each pair is an upper bound in ms, none for the last, and the number of events up to

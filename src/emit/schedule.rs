@@ -22,7 +22,7 @@ const WAKE: Duration = Duration::from_secs(60);
 /// The largest time, in ms since the epoch.
 const TIME_MAX: u64 = ID_END - 1;
 
-/// Once the event of a key is queued, the score of its schedule is this minus the due time.
+/// Once the event of a key is queued, the score of its schedule is this minus the time of that, in µs.
 const QUEUED: f64 = -1e15;
 
 /// The treatment of an existing schedule with the same key.
@@ -71,7 +71,7 @@ pub enum Change {
     /// unchanged.
     Kept,
     /// An event with this key is in flight: a worker has it. It goes on, and this schedule gives one
-    /// more event.
+    /// more event. With [`keep_first`](Schedule::keep_first) the event may also wait for a retry.
     Running,
 }
 
@@ -95,7 +95,8 @@ pub enum Cancelled {
 pub struct Scheduled {
     /// The key: the given one, or a new one that begins with `-`.
     pub key: ScheduleKey,
-    /// The time at which the event is due by Redis' clock, in ms since 1970.
+    /// The time at which the event is due by Redis' clock, in ms since 1970. If the schedule keeps the
+    /// time of an event that is queued: the time at which it was queued.
     pub due_ms: u64,
     /// The effect on an existing schedule with this key.
     pub change: Change,
@@ -115,7 +116,7 @@ pub struct ScheduleManyError {
 }
 
 impl Emitter {
-    /// Begins a schedule: the event is queued when it is due, and only then gets its id. Without
+    /// Begins a schedule: the event is queued when it is due, and gets its id when a worker takes it. Without
     /// [`at`](Schedule::at) or [`after`](Schedule::after) it is due at once.
     ///
     /// [`Schedule::send`] returns the error of an invalid name or event.
@@ -140,7 +141,8 @@ impl Emitter {
 
     /// Schedules many events, in transactions of up to [1024 events or 1 MiB](Self::with_chunk). Each
     /// transaction takes effect as a whole; the entire call does not. All times
-    /// [`after`](Schedule::after) a duration count from the beginning of the call.
+    /// [`after`](Schedule::after) a duration count from the beginning of the call. Each key whose event
+    /// waits for a retry costs one more round trip.
     ///
     /// # Errors
     /// [`ScheduleManyError`] at the first failure. A schedule with a key can be sent again safely.
@@ -206,7 +208,7 @@ impl Emitter {
         let removed = number(&object, answers.get(1), || set)?;
         let was_there = if deleted + removed > 0 { Cancelled::Cancelled } else { Cancelled::NotFound };
         match answers.get(2) {
-            Some(taken) if is_taken(taken, &key) => Ok(match self.cancel_taken(&object, &key).await? {
+            Some(taken) if let Some(id) = taken_id(taken, &key) => Ok(match self.cancel_taken(&object, &key, id).await? {
                 CancelReply::Cancelled => Cancelled::Cancelled,
                 CancelReply::Running => Cancelled::Running,
                 CancelReply::Absent | CancelReply::Unknown => was_there,
@@ -222,11 +224,11 @@ impl Emitter {
         cmd
     }
 
-    /// Ends the event with this key if it waits for a retry or an operator.
-    async fn cancel_taken(&self, object: &ObjectName, key: &ScheduleKey) -> Result<CancelReply, EmitError> {
+    /// Ends the event with this key and this id if it waits for a retry or an operator.
+    async fn cancel_taken(&self, object: &ObjectName, key: &ScheduleKey, id: &str) -> Result<CancelReply, EmitError> {
         for with_text in [false, true] {
             let mut pipe = redis::pipe();
-            pipe.atomic().add_command(wire::cancel(&self.keys, object.as_str().as_bytes(), key.as_str(), with_text));
+            pipe.atomic().add_command(wire::cancel(&self.keys, object.as_str().as_bytes(), key.as_str(), id, with_text));
             let answers = self.link.transact(&pipe).await.map_err(|failed| failed.about(object))?;
             let answer = CancelReply::read(answers.first().unwrap_or(&Value::Nil));
             match answer.map_err(|error| script_failed(object, error))? {
@@ -274,24 +276,38 @@ impl Emitter {
         }
         let answers = self.link.transact(&pipe).await.map_err(|failed: Failed| failed.about(&first.object))?;
         let mut answers = answers.iter();
-        let mut taken = Vec::new();
+        let (mut taken, mut unread) = (Vec::new(), Ok(()));
         for ready in chunk.ready {
-            let object = ready.object.clone();
-            let (done, is_taken) = ready.read(self, &mut answers)?;
-            if is_taken && done.change != Change::Kept {
-                taken.push((scheduled.len(), object));
+            let (object, mode) = (ready.object.clone(), ready.mode);
+            match ready.read(self, &mut answers) {
+                Ok((mut done, Some(_))) if mode == Mode::KeepFirst => {
+                    done.change = if done.change == Change::New { Change::Running } else { done.change };
+                    scheduled.push(done);
+                }
+                Ok((done, id)) => {
+                    taken.extend(id.map(|id| (scheduled.len(), object, id)));
+                    scheduled.push(done);
+                }
+                Err(error) => {
+                    unread = Err(error);
+                    break;
+                }
             }
-            scheduled.push(done);
         }
-        // All are stored by now. Of their keys, events may wait for a retry.
-        for (at, object) in taken {
-            scheduled[at].change = match self.cancel_taken(&object, &scheduled[at].key).await? {
-                CancelReply::Running => Change::Running,
-                CancelReply::Cancelled => Change::Replaced,
-                CancelReply::Absent | CancelReply::Unknown => scheduled[at].change,
-            };
+        // These are stored by now. Of their keys, events may wait for a retry.
+        for (at, object, id) in taken {
+            match self.cancel_taken(&object, &scheduled[at].key, &id).await {
+                Ok(CancelReply::Running) => scheduled[at].change = Change::Running,
+                Ok(CancelReply::Cancelled) => scheduled[at].change = Change::Replaced,
+                Ok(CancelReply::Absent | CancelReply::Unknown) => {}
+                Err(error) => {
+                    // Sent again from here on, all is done.
+                    scheduled.truncate(at);
+                    return Err(error);
+                }
+            }
         }
-        Ok(())
+        unread
     }
 }
 
@@ -334,13 +350,14 @@ impl Schedule<'_> {
     }
 
     /// If there is a schedule with this key, changes nothing. Once a worker has taken its event, that
-    /// is no schedule any more.
+    /// is no schedule any more: the event goes on, also if it waits for a retry, and this schedule
+    /// gives one more ([`Change::Running`]).
     pub fn keep_first(mut self) -> Self {
         self.mode = Mode::KeepFirst;
         self
     }
 
-    /// Sends the schedule, in one atomic step. An earlier schedule of the object with the same key is
+    /// Sends the schedule. It is stored in one atomic step. An earlier schedule of the object with the same key is
     /// replaced: its event never comes, unless a worker has taken it. If that event waits for a retry
     /// or an operator, a second step ends it; if it is in flight, it goes on ([`Change::Running`]).
     ///
@@ -407,14 +424,18 @@ impl Chunk {
 }
 
 impl Ready {
-    /// Reads the replies to the commands of this schedule. Returns also whether a slot has taken an event
-    /// with its key.
-    fn read<'a>(self, emitter: &Emitter, answers: &mut impl Iterator<Item = &'a Value>) -> Result<(Scheduled, bool), EmitError> {
+    /// Reads the replies to the commands of this schedule. Returns also the id of an event with its key
+    /// that a slot has taken.
+    fn read<'a>(
+        self,
+        emitter: &Emitter,
+        answers: &mut impl Iterator<Item = &'a Value>,
+    ) -> Result<(Scheduled, Option<String>), EmitError> {
         let object = &self.object;
         let (put, added) = (answers.next(), answers.next());
         let score = (self.mode != Mode::Replace).then(|| answers.next()).flatten();
         let taken = self.key.is_chosen().then(|| answers.next()).flatten();
-        let is_taken = taken.is_some_and(|taken| is_taken(taken, &self.key));
+        let id = taken.and_then(|taken| taken_id(taken, &self.key)).map(str::to_owned);
         let is_new = number(object, put, || emitter.keys.events_scheduled_of(object.as_str()))? > 0;
         number(object, added, || emitter.keys.events_scheduled())?;
         let due_ms = match score {
@@ -422,7 +443,7 @@ impl Ready {
             Some(score) => {
                 let due: Result<f64, _> = redis::from_redis_value(score.clone());
                 let due = due.map_err(|_| unexpected(object, "ZSCORE did not return a time"))?;
-                if due <= QUEUED { (QUEUED - due) as u64 } else { due.max(0.0) as u64 }
+                if due <= QUEUED { ((QUEUED - due) / 1000.0) as u64 } else { due.max(0.0) as u64 }
             }
         };
         let change = match self.mode {
@@ -430,14 +451,15 @@ impl Ready {
             Mode::KeepFirst => Change::Kept,
             Mode::Replace | Mode::KeepTime => Change::Replaced,
         };
-        Ok((Scheduled { key: self.key, due_ms, change }, is_taken))
+        Ok((Scheduled { key: self.key, due_ms, change }, id))
     }
 }
 
-/// Returns whether the value of `OBJ:event.key`, `ID KEY`, names this key.
-fn is_taken(value: &Value, key: &ScheduleKey) -> bool {
-    let Value::BulkString(text) = value else { return false };
-    text.iter().position(|byte| *byte == b' ').is_some_and(|at| &text[at + 1..] == key.as_str().as_bytes())
+/// Returns the id in the value of `OBJ:event.key`, `ID KEY`, if it names this key.
+fn taken_id<'a>(value: &'a Value, key: &ScheduleKey) -> Option<&'a str> {
+    let Value::BulkString(text) = value else { return None };
+    let (id, taken) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+    (taken == key.as_str()).then_some(id)
 }
 
 /// Reads the reply to a command that returns a number.

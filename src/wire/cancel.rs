@@ -13,16 +13,16 @@ pub enum CancelReply {
     Cancelled,
     /// A slot has the event. Nothing has changed.
     Running,
-    /// No event of this key is in hand or held.
+    /// The event is neither in hand nor held.
     Absent,
     /// The server does not know the script. [`cancel`] with its text loads it.
     Unknown,
 }
 
-/// Makes the command. `with_text`: also works if the server does not know the script, and loads it.
-pub fn cancel(keys: &Keys, object: &[u8], key: &str, with_text: bool) -> Cmd {
+/// Makes the command. `id`: the id in `OBJ:event.key`; another event of the key goes on. `with_text`: also works if the server does not know the script, and loads it.
+pub fn cancel(keys: &Keys, object: &[u8], key: &str, id: &str, with_text: bool) -> Cmd {
     let mut cmd = CANCEL.begin(&keys.objects_held(), with_text);
-    cmd.arg(keys.prefix()).arg(object).arg(key);
+    cmd.arg(keys.prefix()).arg(object).arg(key).arg(id);
     cmd
 }
 

@@ -22,6 +22,15 @@ async fn schedule(console: &Console, object: &str, key: &str, time: &str, event:
     console.run::<()>(&["ZADD", &keys.events_scheduled(), time, &format!("{object}\n{key}")]).await;
 }
 
+/// Returns the queue of an object, with `T` for the times in references.
+async fn queue(console: &Console, object: &str) -> Vec<String> {
+    let hide = |event: String| match event.strip_prefix("\0queued ").and_then(|rest| rest.split_once(' ')) {
+        Some((time, key)) if time.parse::<u64>().is_ok() => format!("\0queued T {key}"),
+        _ => event,
+    };
+    console.list(&console.keys.events(object)).await.into_iter().map(hide).collect()
+}
+
 #[tokio::test]
 async fn a_call_takes_its_events_and_bytes_and_says_when_the_next_is_due() {
     let redis = Redis::start();
@@ -68,7 +77,7 @@ async fn an_event_that_cannot_be_queued_stays_and_stops_no_other() {
     let expected = [("bad:1\nk", "wrong"), ("bad:2\nk", "wrong"), ("gone:1\nk", "absent"), ("odd", "name"), ("\nk", "name")];
     assert_eq!((done.wrong_count, wrong.len()), (5, 5));
     assert_eq!(wrong, expected.map(|(member, why)| (member.to_owned(), why)));
-    assert_eq!(console.list(&keys.events("work:1")).await, ["\0due 6 k"]);
+    assert_eq!(queue(&console, "work:1").await, ["\0queued T k"]);
     assert!(done.next_due.is_some_and(|due| due > Duration::from_secs(55) && due <= Duration::from_secs(60)), "{done:?}");
     let left: Vec<String> = console.run(&["ZRANGE", &keys.events_scheduled(), "0", "-1"]).await;
     assert_eq!(left, ["work:1\nk", "bad:1\nk", "bad:2\nk"]);
@@ -76,7 +85,7 @@ async fn an_event_that_cannot_be_queued_stays_and_stops_no_other() {
     console.run::<()>(&["DEL", &keys.events("bad:1")]).await;
     console.run::<()>(&["ZADD", &keys.events_scheduled(), "1", "bad:1\nk"]).await;
     assert_eq!(promote(&redis, 100, MIB).await.events, 1);
-    assert_eq!(console.list(&keys.events("bad:1")).await, ["\0due 1 k"]);
+    assert_eq!(queue(&console, "bad:1").await, ["\0queued T k"]);
 }
 
 /// Without a namespace, a name that begins with a brace may belong to one.
@@ -172,7 +181,7 @@ async fn references_that_lead_nowhere_are_passed_over_in_bounded_calls() {
     state.run("SET", &[&keys.worker_lease("w"), "t a 1 1"]).await;
     state.run("SET", &[&keys.next_event_id(), "0"]).await;
     for n in 0..700 {
-        state.run("LPUSH", &[&keys.events("work:1"), &format!("\0due {n} k")]).await;
+        state.run("LPUSH", &[&keys.events("work:1"), &format!("\0queued {n} k")]).await;
     }
     state.run("LPUSH", &[&keys.events("work:1"), "1", "2"]).await;
     state.run("LPUSH", &[&keys.objects_with_events(), "work:1"]).await;
@@ -199,7 +208,7 @@ async fn references_that_lead_nowhere_are_passed_over_in_bounded_calls() {
     // The bound is one of the call, not of each object.
     for n in 0..300 {
         let object = format!("user:{n}");
-        state.run("LPUSH", &[&keys.events(&object), "\0due 1 k", "\0due 2 k"]).await;
+        state.run("LPUSH", &[&keys.events(&object), "\0queued 1 k", "\0queued 2 k"]).await;
         state.run("LPUSH", &[&keys.objects_with_events(), &object]).await;
     }
     let mut call = Advance::new(&keys, "w", "t", Bounds { claims: 512, markers: 4096, ..bounds }, ClaimFirst::Markers);
@@ -207,4 +216,17 @@ async fn references_that_lead_nowhere_are_passed_over_in_bounded_calls() {
     wire::advance(&mut state.conn, &call).await.expect("an answer");
     let markers: usize = redis::cmd("LLEN").arg(keys.objects_with_events()).query_async(&mut state.conn).await.expect("a number");
     assert_eq!(markers, 300 - 128, "two references of each object, 256 in all");
+}
+
+/// A key that comes due again takes the place of its reference only if that is the newest in the queue.
+#[tokio::test]
+async fn a_key_that_is_due_again_leaves_one_reference_if_nothing_was_queued_between() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    for key in ["k", "k", "other", "k", "k"] {
+        schedule(&console, "work:1", key, "1", "1").await;
+        assert_eq!(promote(&redis, 10, MIB).await.events, 1);
+    }
+    assert_eq!(queue(&console, "work:1").await, ["\0queued T k", "\0queued T other", "\0queued T k"]);
+    console.check().await;
 }

@@ -80,8 +80,11 @@ async fn a_queued_event_is_shown_as_queued() {
     busy.queue("renew", "1", 1).await;
     let control = crate::support::control(&busy.redis.connect().await, busy.redis.keys());
     let of_object = control.schedules_of(OBJECT, None, 100).await.expect("schedules").schedules;
-    let shown: Vec<_> = of_object.iter().map(|one| (one.key.as_str(), one.due_ms, one.queued, one.event.as_deref())).collect();
-    assert_eq!(shown, [("renew", Some(0), true, Some(&b"1"[..]))]);
+    let shown: Vec<_> = of_object.iter().map(|one| (one.key.as_str(), one.queued, one.event.as_deref())).collect();
+    assert_eq!(shown, [("renew", true, Some(&b"1"[..]))]);
+    let (seconds, _): (u64, u64) = busy.console.run(&["TIME"]).await;
+    let at = of_object[0].due_ms.expect("a time") / 1000;
+    assert!((seconds - 60..=seconds).contains(&at), "it was queued at {at}, now it is {seconds}");
     assert_eq!(control.schedules(None, None, None, 100).await.expect("schedules").schedules, []);
     let stats = control.stats().await.expect("stats").schedules;
     assert_eq!((stats.total, stats.due, stats.next_ms), (0, 0, None));
@@ -124,23 +127,50 @@ async fn a_queued_event_keeps_its_place_with_its_time() {
     let kept = busy.emitter.schedule(OBJECT, Json::new("10")).key("a").after(Duration::from_secs(3600)).keep_time();
     let kept = kept.send().await.expect("scheduled");
     assert_eq!(kept.change, Change::Replaced);
-    assert!(kept.due_ms < 10, "it is due since its old time, {}", kept.due_ms);
+    let (seconds, _): (u64, u64) = busy.console.run(&["TIME"]).await;
+    assert!((seconds - 60..=seconds).contains(&(kept.due_ms / 1000)), "it was queued at {}", kept.due_ms);
     let first = busy.emitter.schedule(OBJECT, Json::new("20")).key("b").after(Duration::from_secs(3600)).keep_first();
     assert_eq!(first.send().await.expect("scheduled").change, Change::Kept);
     assert_eq!(busy.sent(3).await, ["10", "2", "3"]);
 }
 
-/// A key that is replaced and comes due again leaves references behind.
+/// A key that is replaced and comes due again, at the same due time, leaves references behind. It comes
+/// once, and overtakes nothing that was queued between.
 #[tokio::test]
-async fn a_key_that_comes_due_again_and_again_comes_once() {
+async fn a_key_that_comes_due_again_and_again_comes_once_and_overtakes_nothing() {
     let busy = Busy::begin().await;
     for n in 0..20 {
-        let busy = &busy;
-        busy.queue("renew", &n.to_string(), n + 1).await;
-        busy.console.run::<()>(&["ZADD", &busy.redis.keys().events_scheduled(), "99999999999999", "user:1\nrenew"]).await;
+        busy.queue("renew", &n.to_string(), 2 * n + 1).await;
+        busy.console.emit(OBJECT, format!("\"emitted {n}\"")).await;
+        if n % 2 == 1 {
+            assert_eq!(busy.emitter.cancel(OBJECT, "renew").await.expect("cancelled"), Cancelled::Cancelled);
+        }
     }
-    busy.queue("renew", "20", 21).await;
-    assert_eq!(busy.sent(1).await, ["20"]);
+    busy.queue("renew", "20", 41).await;
+    let mut expected: Vec<_> = (0..20).map(|n| format!("\"emitted {n}\"")).collect();
+    expected.push("20".to_owned());
+    assert_eq!(busy.sent(21).await, expected);
+}
+
+/// Story: a frontend saw that its key was in hand, and was slow. Its new event had failed once when it
+/// came to end the old one, and was ended itself.
+#[tokio::test]
+async fn only_the_event_that_was_seen_is_ended() {
+    let redis = Redis::start();
+    let (worker, _sink) = failing(&redis, false).await;
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    let emitter = Emitter::connect(redis.url()).await.expect("a connection").with_keys(keys.clone());
+    emitter.emit(OBJECT, Json::new("1")).await.expect("emitted");
+    emitter.schedule(OBJECT, Json::new("\"bad\"")).key("renew").send().await.expect("scheduled");
+    console.until_held(OBJECT, "retry").await;
+    let before = console.left().await;
+    let cancel = seriatim::wire::cancel(&keys, OBJECT.as_bytes(), "renew", "1", true);
+    let reply = cancel.query_async(&mut redis.connect().await).await.expect("a reply");
+    assert_eq!(seriatim::wire::CancelReply::read(&reply).expect("a reply"), seriatim::wire::CancelReply::Absent);
+    assert_eq!(console.left().await, before);
+    let first = emitter.schedule(OBJECT, Json::new("2")).key("renew").after(Duration::from_secs(3600)).keep_first();
+    assert_eq!(first.send().await.expect("scheduled").change, Change::Running, "it waits for a retry, and goes on");
+    worker.finish().await;
 }
 
 /// A worker that fails each event of a text once, and then tries again in an hour.
@@ -274,7 +304,7 @@ async fn an_event_is_known_by_its_key_after_its_worker_died() {
 async fn an_event_that_begins_with_a_nul_is_an_event() {
     let redis = Redis::start();
     let console = redis.console().await;
-    let odd = ["\0", "\0due", "\0due x k", "2", "\0x", "\0due 1"];
+    let odd = ["\0", "\0queued", "\0queued x k", "2", "\0x", "\0queued 1"];
     console.emit_all(OBJECT, odd).await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});

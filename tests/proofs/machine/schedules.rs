@@ -27,16 +27,19 @@ pub struct Scheduled {
     /// The due time: below [`FAR`] in the past, from there on in the far future.
     pub due: u64,
     pub event: Event,
-    /// Whether the queue has a reference to the event.
-    pub is_queued: bool,
+    /// The step in which the event was queued, as a reference.
+    pub queued: Option<u64>,
 }
 
 impl Scheduled {
     /// Returns the score in `events.scheduled`.
     pub fn score(&self) -> String {
-        if self.is_queued { format!("-{}", 1_000_000_000_000_000 + self.due) } else { self.due.to_string() }
+        self.queued.map_or_else(|| self.due.to_string(), |at| format!("-{}", QUEUED + at))
     }
 }
+
+/// The score of a schedule whose event is queued is minus this, minus the time.
+pub const QUEUED: u64 = 1_000_000_000_000_000;
 
 /// What a slot finds at the head of a queue.
 pub enum Head {
@@ -50,9 +53,18 @@ pub enum Head {
     Wrong,
 }
 
-/// Returns the reference to a queued event.
-fn reference_to(due: u64, key: &str) -> Event {
-    format!("\0due {due} {key}").into_bytes().into()
+/// The beginning of a reference; its time and the key follow.
+pub const REFERENCE: &[u8] = b"\0queued ";
+
+/// Returns whether the event is a reference of this key.
+fn is_reference_of(event: &Event, key: &str) -> bool {
+    let text = event.strip_prefix(REFERENCE).and_then(|rest| rest.strip_suffix(key.as_bytes()));
+    text.and_then(|time| time.strip_suffix(b" ")).is_some_and(|time| time.iter().all(u8::is_ascii_digit))
+}
+
+/// Returns the reference to an event that was queued at this time.
+fn reference_to(at: u64, key: &str) -> Event {
+    [REFERENCE, format!("{at} {key}").as_bytes()].concat().into()
 }
 
 /// Returns the due time of an event that could not be queued in this step.
@@ -72,7 +84,7 @@ impl Reference {
         match self.schedules.get_mut(&place) {
             Some(_) if mode == Mode::KeepFirst => {}
             Some(schedule) if mode == Mode::KeepTime => schedule.event = event.clone(),
-            _ => drop(self.schedules.insert(place, Scheduled { due, event: event.clone(), is_queued: false })),
+            _ => drop(self.schedules.insert(place, Scheduled { due, event: event.clone(), queued: None })),
         }
         Reply::Done
     }
@@ -130,16 +142,12 @@ impl Reference {
 
     /// Reads the head of the object's queue. The event of a valid reference leaves its schedule.
     pub fn head(&mut self, object: &Name, head: &Event) -> Head {
-        let key = SCHEDULE_KEYS.into_iter().find(|key| {
-            let text = head.strip_prefix(b"\0due ").and_then(|rest| rest.strip_suffix(key.as_bytes()));
-            text.and_then(|due| due.strip_suffix(b" ")).is_some_and(|due| due.iter().all(u8::is_ascii_digit))
-        });
-        let Some(key) = key else { return Head::Plain };
+        let Some(key) = SCHEDULE_KEYS.into_iter().find(|key| is_reference_of(head, key)) else { return Head::Plain };
         if self.is_broken(&[Broken::Scheduled]) {
             return Head::Wrong;
         }
         let place = (object.clone(), key);
-        let is_it = self.schedules.get(&place).is_some_and(|found| found.is_queued && reference_to(found.due, key) == head);
+        let is_it = self.schedules.get(&place).is_some_and(|found| found.queued.is_some_and(|at| reference_to(at, key) == head));
         if !is_it {
             return Head::Void;
         }
@@ -152,7 +160,7 @@ impl Reference {
         if self.is_broken(&[Broken::Markers, Broken::Scheduled]) {
             return Reply::WrongType;
         }
-        let due = self.schedules.iter().filter(|(_, at)| at.due < FAR && !at.is_queued).collect::<Vec<_>>();
+        let due = self.schedules.iter().filter(|(_, at)| at.due < FAR && at.queued.is_none()).collect::<Vec<_>>();
         let mut due: Vec<_> =
             due.into_iter().map(|((object, key), at)| (at.due, member(object, key), object.clone(), *key)).collect();
         due.sort();
@@ -168,13 +176,20 @@ impl Reference {
                     let event = if key.starts_with('-') {
                         self.schedules.remove(&place).map(|schedule| schedule.event)
                     } else {
+                        let now = self.now;
                         self.schedules.get_mut(&place).map(|schedule| {
-                            schedule.is_queued = true;
-                            reference_to(schedule.due, key)
+                            schedule.queued = Some(now);
+                            reference_to(now, key)
                         })
                     };
                     let event = event.expect("it is due");
-                    left = left.saturating_sub(event.len());
+                    // A time in µs has 16 digits, where a step has few.
+                    let time = if event.starts_with(REFERENCE) { 16 - self.now.to_string().len() } else { 0 };
+                    left = left.saturating_sub(event.len() + time);
+                    // A reference of the same key leads nowhere any more.
+                    if event.starts_with(REFERENCE) && queue.last().is_some_and(|last| is_reference_of(last, key)) {
+                        queue.pop();
+                    }
                     queue.push(event);
                     events += 1;
                     if marked.insert(object.clone()) {
@@ -190,7 +205,7 @@ impl Reference {
         }
         wrong.truncate(WRONG_MAX);
         self.promoted += events;
-        let next = self.schedules.values().filter(|schedule| !schedule.is_queued).map(|schedule| schedule.due).min();
+        let next = self.schedules.values().filter(|schedule| schedule.queued.is_none()).map(|schedule| schedule.due).min();
         Reply::Promoted {
             events,
             is_due: next.map(|due| due < FAR),

@@ -142,6 +142,7 @@ fn said(forgot: &Forgot) -> String {
         Forgot::Forgotten { last_event_id } => format!("forgotten, its last id was {}", shown::shortened(last_event_id, 40)),
         Forgot::Unknown => "unknown".to_owned(),
         Forgot::Queued { events } => format!("kept: {events} of its events are queued"),
+        Forgot::Scheduled { events } => format!("kept: {events} of its events are scheduled"),
         Forgot::Owned { owner } => format!("kept: worker {} has it", shown::shortened(owner, 100)),
         Forgot::Held => "kept: it is held; seriatim inspect shows the reason".to_owned(),
         Forgot::Reserved { key: name } => format!("kept: {} exists", key(name)),

@@ -190,7 +190,9 @@ impl Cancel {
         let (object, key) = (&self.object, &self.key);
         let why = match cancelled {
             Cancelled::Cancelled => return Ok(Exit::Done),
-            Cancelled::Running => format!("{object}: the event \"{key}\" is running: a worker has it, and it goes on"),
+            Cancelled::Running => format!(
+                "{object}: the event \"{key}\" is running: a worker has it, and it goes on; a later schedule of it is cancelled"
+            ),
             _ => format!("{object} has no schedule \"{key}\": it was never there, or its event is over"),
         };
         shown::tell(Level::Error, &why);
@@ -202,7 +204,7 @@ fn write(out: &mut String, schedule: &ScheduledEvent, now_ms: u64) -> anyhow::Re
     let object = named::shown(&schedule.object, schedule.object_escaped.as_deref());
     let due = match schedule.due_ms {
         None => "no due time; `seriatim check` shows more".to_owned(),
-        Some(due) if schedule.queued => format!("{}, queued", shown::time(due)),
+        Some(due) if schedule.queued => format!("queued at {}", shown::time(due)),
         Some(due) if due <= now_ms => format!("{}, due for {}", shown::time(due), shown::duration(now_ms - due)),
         Some(due) => format!("{}, in {}", shown::time(due), shown::duration(due - now_ms)),
     };

@@ -70,7 +70,7 @@ impl Call<'_> {
             Some(_) => {
                 match self.take(&slot.w, name, 1) {
                     None => {
-                        self.quarantine_schedules(slot, name);
+                        self.postpone(slot, name);
                         return Got::Dropped;
                     }
                     Some(events) if events.is_empty() => return Got::Empty,

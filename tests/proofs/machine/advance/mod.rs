@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::reference::{
     Advanced, Broken, Event, Given, ID_MAX, JUMP, Key, Name, Numbers, OPERATOR, Reference, Reply, Room, remove,
 };
-use super::schedules::Head;
+use super::schedules::{Head, postponed};
 
 #[derive(Debug, Clone)]
 pub struct Advance {
@@ -187,7 +187,7 @@ impl Call<'_> {
         }
         match self.take(&slot.w, name, self.batch) {
             None if self.state.object(name).queue == Key::Wrong => self.quarantine(slot, name, ":events", "hash"),
-            None => self.quarantine_schedules(slot, name),
+            None => self.postpone(slot, name),
             Some(events) if events.is_empty() => {
                 self.forget_later(name);
                 self.state.worker(&slot.w).tag = None;
@@ -246,12 +246,10 @@ impl Call<'_> {
         Some(batch)
     }
 
-    /// Holds the object for an operator, because `events.scheduled` has a wrong type.
-    fn quarantine_schedules(&mut self, slot: &Slot, name: &Name) {
-        let why = b"quarantine: events.scheduled is a set";
-        self.state.hold(&slot.w, name, OPERATOR, Some([&b"0 0 0 0 "[..], why].concat().into()));
-        self.state.unpause(name);
-        self.tell_quarantined(name, why);
+    /// Holds the object for a minute, because `events.scheduled` has a wrong type.
+    fn postpone(&mut self, slot: &Slot, name: &Name) {
+        self.state.hold(&slot.w, name, postponed(self.state.now), None);
+        self.progress = true;
     }
 
     /// Gives new ids to the events of the worker's batch.

@@ -162,7 +162,9 @@ impl Server {
     }
 
     async fn cancel_taken(&mut self, object: &[u8], key: &str) -> Result<Reply, ScriptError> {
-        let reply = wire::cancel(&self.keys, object, key, true).query_async(&mut self.conn).await?;
+        let taken: Option<String> = redis::cmd("GET").arg(self.key(object, ":event.key")).query_async(&mut self.conn).await?;
+        let id = taken.as_deref().and_then(|taken| taken.split(' ').next()).unwrap_or_default().to_owned();
+        let reply = wire::cancel(&self.keys, object, key, &id, true).query_async(&mut self.conn).await?;
         Ok(match CancelReply::read(&reply) {
             Ok(CancelReply::Cancelled) => Reply::Cancelled("cancelled"),
             Ok(CancelReply::Running) => Reply::Cancelled("running"),

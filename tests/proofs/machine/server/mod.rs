@@ -19,7 +19,7 @@ use seriatim::wire::operator::By;
 
 use super::operator::{WHO, WHY};
 use super::reference::{Broken, FAR, Failure, Name, Reference, Reply};
-use super::schedules::{Scheduled, member, postponed};
+use super::schedules::{QUEUED, REFERENCE, Scheduled, member, postponed};
 use super::world::Call;
 use expected::{differences, wanted};
 
@@ -326,7 +326,8 @@ impl Server {
             let Some(due) = state.due.get(&pair[0][..]).copied() else { continue };
             let was: Option<u64> = String::from_utf8_lossy(&pair[1]).parse().ok();
             let is_new = due == state.now && was.is_some_and(|ms| during.contains(&ms))
-                || due == FAR + state.now && was.is_some_and(|ms| during.contains(&ms.saturating_sub(FAR)));
+                || due == FAR + state.now && was.is_some_and(|ms| during.contains(&ms.saturating_sub(FAR)))
+                || due == postponed(state.now) && was.is_some_and(|ms| during.contains(&ms.saturating_sub(60_000)));
             if is_new {
                 pair[1] = due.to_string().into_bytes();
                 changes.cmd("ZADD").arg(&held).arg("XX").arg(due).arg(&pair[0]).ignore();
@@ -341,13 +342,14 @@ impl Server {
                 changes.cmd("HSET").arg(&workers).arg(&pair[0]).arg(&pair[1]).ignore();
             }
         }
+        self.set_queued(dump, state, before, &mut changes);
         // A schedule that could not be promoted is due in a minute.
         let scheduled = self.keys.events_scheduled();
         for pair in dump.get_mut(scheduled.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
             let is_it = |((object, key), _): &(&(Name, &str), &Scheduled)| member(object, key) == pair[0];
             let Some(due) = state.schedules.iter().find(is_it).map(|(_, schedule)| schedule.due) else { continue };
             let was: Option<u64> = String::from_utf8_lossy(&pair[1]).parse().ok();
-            if due == postponed(state.now) && was.is_some_and(|ms| during.contains(&(ms - 60_000))) {
+            if due == postponed(state.now) && was.is_some_and(|ms| during.contains(&ms.saturating_sub(60_000))) {
                 pair[1] = due.to_string().into_bytes();
                 changes.cmd("ZADD").arg(&scheduled).arg("XX").arg(due).arg(&pair[0]).ignore();
             }
@@ -355,6 +357,34 @@ impl Server {
         self.set_clock_of_rules(dump, state, during, &mut changes);
         if !changes.is_empty() {
             let _: () = changes.query_async(&mut self.conn).await.expect("times are written");
+        }
+    }
+
+    /// Replaces the times in references, and in the scores of their schedules.
+    fn set_queued(&self, dump: &mut Dump, state: &Reference, before: u64, changes: &mut redis::Pipeline) {
+        let during = before * 1000..(self.looked_ms + 1) * 1000;
+        let time_of = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u64>().ok().filter(|us| during.contains(us));
+        for (name, object) in &state.objects {
+            let Some(queue) = object.queue.right() else { continue };
+            let key = self.key(name, ":events");
+            let found = dump.get_mut(&key).into_iter().flat_map(|(_, values)| values);
+            for (at, (value, expected)) in found.zip(queue.iter().rev()).enumerate() {
+                let time = value.strip_prefix(REFERENCE).and_then(|rest| time_of(rest.split(|byte| *byte == b' ').next()?));
+                if time.is_some() && expected.starts_with(REFERENCE) {
+                    let now = format!("{} ", state.now);
+                    let rest = value[REFERENCE.len()..].splitn(2, |byte| *byte == b' ').nth(1).unwrap_or_default();
+                    *value = [REFERENCE, now.as_bytes(), rest].concat();
+                    changes.cmd("LSET").arg(&key).arg(at).arg(&value[..]).ignore();
+                }
+            }
+        }
+        let scheduled = self.keys.events_scheduled();
+        for pair in dump.get_mut(scheduled.as_bytes()).iter_mut().flat_map(|(_, value)| value.chunks_mut(2)) {
+            let score = pair[1].strip_prefix(b"-").and_then(|score| std::str::from_utf8(score).ok()?.parse::<u64>().ok());
+            if score.is_some_and(|score| score > QUEUED && during.contains(&(score - QUEUED))) {
+                pair[1] = format!("-{}", QUEUED + state.now).into_bytes();
+                changes.cmd("ZADD").arg(&scheduled).arg("XX").arg(&pair[1]).arg(&pair[0]).ignore();
+            }
         }
     }
 
@@ -394,6 +424,7 @@ fn is_due(got: Option<Duration>, wanted: Option<u64>, now: u64, before: u64, aft
         None => got.is_none(),
         Some(due) if due <= now => got == Some(0),
         Some(due) if due == FAR + now => got == Some(FAR),
+        Some(due) if due == postponed(now) => got == Some(60_000),
         Some(due) => got.is_some_and(|left| (due - after..=due - before).contains(&left)),
     }
 }
