@@ -23,15 +23,15 @@ struct Guards {
     one_transaction: bool,
     /// The step that pushes the reference marks the schedule as queued.
     one_step: bool,
-    /// A reference counts only if the schedule is queued, and was due when the reference says.
-    due_in_reference: bool,
+    /// A reference counts only if the schedule was queued when the reference says.
+    time_in_reference: bool,
     /// Redis' clock decides what is due, not the clock of a process.
     clock_of_redis: bool,
     /// Due schedules are promoted in the order of their due times.
     order: bool,
 }
 
-const ALL: Guards = Guards { one_transaction: true, one_step: true, due_in_reference: true, clock_of_redis: true, order: true };
+const ALL: Guards = Guards { one_transaction: true, one_step: true, time_in_reference: true, clock_of_redis: true, order: true };
 
 #[derive(Clone)]
 struct Schedules {
@@ -55,15 +55,18 @@ struct State {
     steps_back: u8,
     /// `OBJ:events.scheduled`: the event of each key.
     events: [Option<u8>; KEYS],
-    /// `events.scheduled`: the due time of each key, and whether its event is queued.
-    times: [Option<(u8, bool)>; KEYS],
+    /// `events.scheduled`: the due time of each key, and the number of the reference to its event, if
+    /// that is queued.
+    times: [Option<(u8, Option<u8>)>; KEYS],
     half: Option<Half>,
     /// The schedule that a process has pushed, but not marked as queued yet.
-    pushed: [Option<usize>; PROCESSES],
+    pushed: [Option<(usize, u8)>; PROCESSES],
     /// The time that each process has seen last.
     clocks: [u8; PROCESSES],
-    /// The queue: references, each with its key and its due time; the oldest first.
+    /// The queue: references, each with its key and its number; the oldest first.
     queue: Vec<(usize, u8)>,
+    /// The number of references ever pushed. It stands for the time.
+    references: u8,
     /// All events that slots have taken.
     taken: Vec<u8>,
     /// Ghosts: scheduled events, as a number; the due time of each; those replaced or cancelled
@@ -121,7 +124,7 @@ impl Schedules {
         let due = time.or(s.times[key].map(|(due, _)| due)).unwrap_or(0);
         s.due[event as usize] = due;
         match time {
-            Some(due) if self.guards.one_transaction => s.times[key] = Some((due, false)),
+            Some(due) if self.guards.one_transaction => s.times[key] = Some((due, None)),
             Some(due) => s.half = Some(Half::Time(key, due)),
             None => {}
         }
@@ -130,7 +133,8 @@ impl Schedules {
     /// Returns the schedules that a process may promote next.
     fn may_promote(&self, s: &State, process: usize) -> Vec<usize> {
         let now = if self.guards.clock_of_redis { s.now } else { s.clocks[process] };
-        let due: Vec<usize> = (0..KEYS).filter(|&key| s.times[key].is_some_and(|(due, queued)| due <= now && !queued)).collect();
+        let due: Vec<usize> =
+            (0..KEYS).filter(|&key| s.times[key].is_some_and(|(due, queued)| due <= now && queued.is_none())).collect();
         let first = due.iter().filter_map(|&key| s.times[key]).min();
         due.into_iter().filter(|&key| !self.guards.order || s.times[key] == first).collect()
     }
@@ -142,24 +146,25 @@ impl Schedules {
             return;
         };
         s.was_early |= s.now < s.due[event as usize];
-        let waits = |other: usize| s.times[other].is_some_and(|(_, queued)| !queued);
+        let waits = |other: usize| s.times[other].is_some_and(|(_, queued)| queued.is_none());
         let overtaken = |&key: &usize| s.events[key].is_some_and(|other| s.due[other as usize] < s.due[event as usize]);
         // Of two due schedules that are stored, the earlier one comes first.
         s.was_out_of_order |= (0..KEYS).filter(|&other| other != key && waits(other)).any(|other| overtaken(&other));
         let Some((due, _)) = s.times[key] else { return };
-        s.queue.push((key, due));
+        s.references += 1;
+        s.queue.push((key, s.references));
         if self.guards.one_step {
-            s.times[key] = Some((due, true));
+            s.times[key] = Some((due, Some(s.references)));
         } else {
-            s.pushed[process] = Some(key);
+            s.pushed[process] = Some((key, s.references));
         }
     }
 }
 
 impl Schedules {
     fn take(&self, s: &mut State) {
-        let (key, due) = s.queue.remove(0);
-        let counts = s.times[key] == Some((due, true)) || !self.guards.due_in_reference;
+        let (key, number) = s.queue.remove(0);
+        let counts = s.times[key].is_some_and(|(_, queued)| queued == Some(number)) || !self.guards.time_in_reference;
         if let Some(event) = s.events[key].filter(|_| counts) {
             s.was_early |= s.now < s.due[event as usize] && s.steps_back == 0;
             s.taken.push(event);
@@ -226,13 +231,13 @@ impl Model for Schedules {
                 }
             }
             Action::Half => match s.half.take()? {
-                Half::Time(key, due) => s.times[key] = Some((due, false)),
+                Half::Time(key, due) => s.times[key] = Some((due, None)),
                 Half::NoTime(key) => s.times[key] = None,
             },
             Action::Promote { process, key } => self.promote(&mut s, process, key),
             Action::Mark { process } => {
-                let key = s.pushed[process].take()?;
-                s.times[key] = s.times[key].map(|(due, _)| (due, true));
+                let (key, number) = s.pushed[process].take()?;
+                s.times[key] = s.times[key].map(|(due, _)| (due, Some(number)));
             }
             Action::Take => self.take(&mut s),
             Action::Tick => s.now += 1,
@@ -260,7 +265,7 @@ impl Model for Schedules {
             Property::always("I8 a queued event has one reference that counts", |_, s: &State| {
                 s.pushed.iter().any(Option::is_some)
                     || (0..KEYS).all(|key| match s.times[key] {
-                        Some((due, true)) => s.queue.contains(&(key, due)),
+                        Some((_, Some(number))) => s.queue.contains(&(key, number)),
                         _ => true,
                     })
             }),
@@ -321,8 +326,8 @@ fn the_push_marks_the_schedule() {
 /// A key is replaced after its event was queued. The old reference leads to the new event, which is not
 /// due yet.
 #[test]
-fn a_reference_says_when_its_event_was_due() {
-    breaks(Guards { due_in_reference: false, ..ALL }, "no event is early");
+fn a_reference_says_when_its_event_was_queued() {
+    breaks(Guards { time_in_reference: false, ..ALL }, "no event is early");
 }
 
 /// Redis' clock steps back, and a process still has the time before.
