@@ -7,6 +7,7 @@ use seriatim::control::rules::{Kind, Selector};
 use seriatim::emit::{Cancelled, Change};
 use seriatim::event::Json;
 use seriatim::sink::Stop;
+use seriatim::wire;
 
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Gate, Recorder};
@@ -164,9 +165,9 @@ async fn only_the_event_that_was_seen_is_ended() {
     emitter.schedule(OBJECT, Json::new("\"bad\"")).key("renew").send().await.expect("scheduled");
     console.until_held(OBJECT, "retry").await;
     let before = console.left().await;
-    let cancel = seriatim::wire::cancel(&keys, OBJECT.as_bytes(), "renew", "1", true);
+    let cancel = wire::cancel(&keys, OBJECT.as_bytes(), "renew", "1", true);
     let reply = cancel.query_async(&mut redis.connect().await).await.expect("a reply");
-    assert_eq!(seriatim::wire::CancelReply::read(&reply).expect("a reply"), seriatim::wire::CancelReply::Absent);
+    assert_eq!(wire::CancelReply::read(&reply).expect("a reply"), wire::CancelReply::Absent);
     assert_eq!(console.left().await, before);
     let first = emitter.schedule(OBJECT, Json::new("2")).key("renew").after(Duration::from_secs(3600)).keep_first();
     assert_eq!(first.send().await.expect("scheduled").change, Change::Running, "it waits for a retry, and goes on");
@@ -351,4 +352,48 @@ async fn without_the_rights_of_the_script_a_waiting_event_is_not_cancelled() {
     console.until_at_rest().await;
     worker.finish().await;
     console.check().await;
+}
+
+/// A script that fails halfway is not undone, so it looks for all its rights first.
+#[tokio::test]
+async fn without_one_right_the_script_changes_nothing() {
+    let redis = Redis::own(&[]);
+    let (console, keys) = (redis.console().await, redis.keys().clone());
+    let info = redis::Client::open(redis.url()).expect("a URL").get_connection_info().clone();
+    let user = info.redis_settings().clone().set_username("u").set_password("PASSWORD");
+    let client = redis::Client::open(info.set_redis_settings(user)).expect("settings");
+    for right in ["lpush", "rpush", "del", "zadd", "zscore", "hset", "xadd", "hgetall"] {
+        console.run::<()>(&["FLUSHALL"]).await;
+        let emits = "0 2 12 7 1 other:11s7 1 1 r+5 other:22x";
+        for words in [
+            &["SET", &keys.event_key(OBJECT), "7 k"][..],
+            &["SET", &keys.event_worker(OBJECT), "held"],
+            &["SET", &keys.events_held_id(OBJECT), "7 0 1 0 retry: no"],
+            &["LPUSH", &keys.events_held(OBJECT), "1"],
+            &["ZADD", &keys.objects_held(), "9999999999999", OBJECT],
+            &["HSET", &keys.event_handled(OBJECT), "id", "7", "emit:h", emits],
+            &["HSET", &keys.meta(), "event.log", "on"],
+        ] {
+            console.run::<redis::Value>(words).await;
+        }
+        console.run::<()>(&["ACL", "SETUSER", "u", "reset", "on", ">PASSWORD", "~*", "+@all", &format!("-{right}")]).await;
+        let dump = async || {
+            let mut all = Vec::new();
+            for key in console.left().await {
+                all.push((key.clone(), console.run::<redis::Value>(&["DUMP", &key]).await));
+            }
+            all
+        };
+        let before = dump().await;
+        let mut conn = client.get_multiplexed_async_connection().await.expect("a connection");
+        let reply = wire::cancel(&keys, OBJECT.as_bytes(), "k", "7", true).query_async(&mut conn).await;
+        let refused = reply.and_then(|reply| wire::CancelReply::read(&reply));
+        assert!(refused.is_err(), "without {right}: {refused:?}");
+        assert_eq!(dump().await, before, "without {right}");
+    }
+    let reply = wire::cancel(&keys, OBJECT.as_bytes(), "k", "7", true).query_async(&mut redis.connect().await).await;
+    assert_eq!(wire::CancelReply::read(&reply.expect("a reply")).expect("a reply"), wire::CancelReply::Cancelled);
+    assert_eq!(console.list(&keys.events("other:1")).await, ["1"]);
+    let later: Vec<String> = console.run(&["HGETALL", &keys.events_scheduled_of("other:2")]).await;
+    assert_eq!(later, ["x", "2"]);
 }
