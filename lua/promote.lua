@@ -22,8 +22,9 @@
 --           {'denied', command}
 -- Keeps     I1, I4, I7, I8. The push and the change of one schedule are neighbours. Should the
 --           script fail between two schedules, it still pushes the markers
--- Cost      about 10 commands; 4 per schedule, 5 if a user has chosen its key, and 2 per object; at most 256 schedules, and one event
---           more than fits into the bytes. With more than MARKERS_MAX markers at most 8 schedules
+-- Cost      about 10 commands; 4 per schedule, 5 if a user has chosen its key, and 2 per object.
+--           At most 256 schedules, and one event more than fits into the bytes. With more than
+--           MARKERS_MAX markers at most 8 schedules
 -- Uses: names.is_foreign schedule.FIRST_DUE schedule.is_chosen schedule.parse schedule.queued
 -- Uses: schedule.referred time.now_ms time.now_us
 local most, bytes_left = ARGV[2], tonumber(ARGV[3])

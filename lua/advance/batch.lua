@@ -3,7 +3,7 @@
 -- Uses: aside.put aside.wrong_of ids.after ids.text keyed.tag_of keyed.take pauses.pause
 -- Uses: results.let_go state.guard
 local EVENTS_FROM, byte = 5, string.byte
--- What this call may still put back: events, and their bytes.
+-- The events that this call may still put back, and their bytes.
 local back_left, back_bytes_left = 2048, 4194304
 
 -- Counts events that the call has taken. Behind the last one it may take the reply counts as full.

@@ -164,7 +164,7 @@ impl Emitter {
 /// The words of LPUSH before the first event.
 const PUSH_ARGS: usize = 2;
 
-/// What an emit by script has done.
+/// The result of an emit by script.
 pub(super) struct Done {
     /// Number of events queued for the object.
     pub(super) queued: u64,

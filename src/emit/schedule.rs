@@ -116,8 +116,8 @@ pub struct ScheduleManyError {
 }
 
 impl Emitter {
-    /// Begins a schedule: the event is queued when it is due, and gets its id when a worker takes it. Without
-    /// [`at`](Schedule::at) or [`after`](Schedule::after) it is due at once.
+    /// Begins a schedule: the event is queued when it is due, and gets its id when a worker takes it.
+    /// Without [`at`](Schedule::at) or [`after`](Schedule::after) it is due at once.
     ///
     /// [`Schedule::send`] returns the error of an invalid name or event.
     ///

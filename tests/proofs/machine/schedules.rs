@@ -41,7 +41,7 @@ impl Scheduled {
 /// The score of a schedule whose event is queued is minus this, minus the time.
 pub const QUEUED: u64 = 1_000_000_000_000_000;
 
-/// What a slot finds at the head of a queue.
+/// The head of a queue, as a slot reads it.
 pub enum Head {
     /// The event of a schedule with a key.
     Keyed(Event, &'static str),

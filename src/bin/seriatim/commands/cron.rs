@@ -63,7 +63,7 @@ struct Add {
     /// Also queue the event now, if the job is new or changed
     #[arg(long)]
     now: bool,
-    /// What happens if the first tick that has not fired is more than 60 s late
+    /// The ticks that fire after an outage, if the first of them is more than 60 s late
     #[arg(long, value_name = "WHAT", default_value = "once")]
     missed: MissedArg,
     #[command(flatten)]
