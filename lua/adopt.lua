@@ -1,13 +1,14 @@
 -- adopt: any worker process takes over the objects of names without a lease.
 --
 -- Purpose   Holds, due now, the objects that slots of a name without a lease own. A batch in flight
---           has one crash more. Other names in the lists of its slots return to the markers. Each
---           name is looked at when it is due, by the process that comes first.
+--           counts one crash more. Other names in the lists of these slots return to the markers.
+--           Each worker name has a due time; the first process that calls after it looks at the
+--           name.
 --             watched   a name with a lease, or with something in its slots
 --             departed  a name with neither. A pop of its process may still move a marker. So the
 --                       name is looked at 1 s, 10 s, 1 min, 10 min and 1 h after its last sign of
---                       life, and once more when it is forgotten. If it has something then, that is
---                       taken over, and the looks start again
+--                       life, and once more when it is forgotten. If its slots have something then,
+--                       the call takes that over, and the looks start again
 --           Watched names come first. Departed names are looked at in rounds: at most one round per
 --           second over all processes, each with a bound of keys. Half of a round takes the names
 --           that fell due last, half those that fell due first. So many old names do not delay the
@@ -55,7 +56,7 @@ local forget_ms, since_ms, notice_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), ton
 
 local NAMES_MAX, KEYS_MAX, THINGS_MAX, SLOTS_MAX = 256, 1024, 256, 1024
 local ROUND_MS, ROUND_KEYS, PASS_MS, PASS_NAMES = 1000, 6144, 3600000, 256
--- The cost of a look at a name, in keys, besides those of its slots.
+-- The cost of a look at a name, in keys, without the keys of its slots.
 local NAME_KEYS = 24
 
 M.registry.check_types()
@@ -73,8 +74,8 @@ end
 -- The time written by the last sweep: at most a second older than the caller's sweep before this
 -- one.
 local noted_ms = tonumber(state[4] or '')
--- Whether the clock has stepped ahead a moment ago. The pause after that is long enough for live
--- processes to notice, and to attach again.
+-- Whether the clock stepped ahead a short time ago. During that time no name is taken over. So live
+-- processes can notice that their leases have ended, and can attach again.
 local is_ahead = is_within(state[6], math.max(M.clock.AHEAD_MS, notice_ms + 2 * M.clock.STEP_MS))
 if not is_ahead and noted_ms and since_ms and now_ms - noted_ms > since_ms + 2 * M.clock.STEP_MS then
   local gained_ms = now_ms - noted_ms - since_ms
@@ -92,8 +93,8 @@ local function key_endings(slots)
   end
 end
 
--- Returns whether one of the slots' keys exists. `endings`: those of their lists, or of their
--- batches.
+-- Returns whether one of the slots' keys exists. `endings`: the ends of the keys of the slots'
+-- lists, or of their batches.
 local function any_of(name, slots, endings)
   local keys, at = {}, P .. K.WORKER .. name
   for slot = 1, slots do
@@ -111,8 +112,8 @@ end
 
 local cause = { now_ms = now_ms, why = 'takeover', died = true, crashes_max = crashes_max }
 
--- Takes over the objects and names in the slots of a name. A name with a key of a wrong type is
--- left to `seriatim check`, so that it does not stop the takeover of others.
+-- Takes over the objects and names in the slots of a worker name. Skips a worker name with a key of
+-- a wrong type, so that it does not stop the takeover of others; `seriatim check` reports it.
 local function take_over(name, slots, token)
   local held, strays = 0, 0
   if pcall(M.slots.check_types, name, slots) then
@@ -144,8 +145,8 @@ local function is_leased(name)
   return true
 end
 
--- Looks at a name of the set with the key `set`. A departed name had nothing at the look before:
--- only a pop can have moved a name into a list since.
+-- Looks at a name of the set with the key `set`. A departed name had nothing in its slots at the
+-- look before. Since then only a pop can have moved the name of an object into a list.
 local function look(name, set)
   if is_leased(name) then
     return M.registry.watch(name, now_ms + look_ms)
@@ -182,7 +183,8 @@ end
 local function look_at_watched()
   local due = call('ZRANGE', watched, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, NAMES_MAX)
   local more = #due == NAMES_MAX
-  -- No process writes a time that far ahead: these are from before a step of the clock.
+  -- No process writes a time that far ahead, so these names got their times before the clock
+  -- stepped back.
   local far_ms = now_ms + 10 * look_ms + ROUND_MS
   for _, name in ipairs(call('ZRANGE', watched, 'inf', '(' .. far_ms, 'BYSCORE', 'REV', 'LIMIT', 0, NAMES_MAX)) do
     due[#due + 1] = name
@@ -202,7 +204,8 @@ local function index(cursor)
   for i = 1, #found[2], 2 do
     local name = found[2][i]
     if not call('ZSCORE', watched, name) and not call('ZSCORE', departed, name) then
-      -- Its last sign of life is its score: it is due at once, and late ones are looked at first.
+      -- The score is the name's last sign of life. So the name is due at once, and names with a
+      -- late sign of life are looked at first.
       local _, _, at_ms = M.registry.parse(found[2][i + 1])
       call('ZADD', departed, math.min(at_ms, now_ms), name)
     end
@@ -243,7 +246,8 @@ if moved > 0 or moves_on then
   return reply
 end
 reply[2] = look_at_watched() and 1 or 0
--- A time more than a round ahead is from before the clock stepped back.
+-- If the time of the next round is more than one round ahead, it was written before the clock
+-- stepped back. Then the round is now.
 local is_round = not state[1] or (tonumber(state[1]) or 0) <= now_ms or not is_within(state[1], ROUND_MS + 1)
 if reply[2] == 0 and things == 0 and is_round then
   call('HSET', meta_key, 'names.next', string.format('%.0f', now_ms + ROUND_MS))

@@ -3,9 +3,9 @@
 -- Purpose   Commits the results of batches in flight, gives the same slots more events of their
 --           objects, and gives free slots other objects. Pauses objects that a rule names, and
 --           wakes objects whose rules were lifted or have ended; both in bounded steps. A repeated
---           call changes nothing: a result of another batch than the one in flight is ignored, and
---           a slot that still has a batch gets that batch again.
---           The usual steps stand here. The modules in lua/advance/ do what only some calls need.
+--           call changes nothing: the script ignores a result unless the result names the batch in
+--           flight, and gives a slot that still has a batch that same batch again. The usual steps
+--           stand here. The modules in lua/advance/ do what only some calls need.
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read)
 --           next.event.id (string), objects.with.events (list), objects.held and objects.paused
 --           (zsets): read and written
@@ -46,18 +46,18 @@
 --           | {'lapsed'} | {'fenced', lease}
 --           | {'counter', value}: next.event.id is no number, or at its end
 -- Keeps     I1 to I6
--- Cost      A call claims at most 512 objects and lets at most 256 go that cannot be claimed. It
---           takes at most 4,096 events, and one batch more than fits into the reply's bytes; the
+-- Cost      A call claims at most 512 objects and passes over at most 256 that cannot be claimed.
+--           It takes at most 4,096 events, and one batch more than fits into the reply's bytes; the
 --           first event of a batch counts as four. It pauses at most 256 objects, wakes 64, and
 --           asks for 2,048 fields of rules; the last object may ask for 18 more. The caller bounds
 --           the results, their rows in the log and the handler progress (src/wire/load.rs).
 --           Commands: about 20 per call; 2 per claim; 2 or more per batch of more than one event; 1
 --           per object that is looked up in the rules; 2 per due suspect without room. With the log
 --           on: 1 per finalized event, 2 per batch, 3 per call. Per failed event 1 or 2, and 1 more
---           when it ends. Per event with a key 7, of which at most 341 are claimed, and 4 per key
---           that was replaced or cancelled, of which at most 256 are passed over. Per slot with
---           `handled` 1, plus 1 per event emitted, 2 per object, and
---           up to 3 per event scheduled.
+--           when it ends. Per event with a key 7; a call claims at most 341 of these. Per reference
+--           to a schedule that was replaced or cancelled 4; a call passes over at most 256 of
+--           these. Per slot with `handled` 1, plus 1 per event emitted, 2 per object, and up to 3
+--           per event scheduled.
 -- Uses: again.rise_above aside.put aside.refused aside.wrong_of batch.go_on batch.put_back
 -- Uses: batch.take_more fence.refused ids.after ids.parse ids.text jump.beyond keyed.tag_of
 -- Uses: keyed.take log.trim
@@ -77,7 +77,8 @@ if not lease or string.sub(lease, 1, #token) ~= token then
   return M.fence.refused(name, token, lease)
 end
 
--- Every call reads these. A shared key of a wrong type fails here, before anything is written.
+-- Every call reads these shared keys. If one of them has a wrong type, the call fails here, before
+-- the first write.
 local counter_text, claims_left = call('GET', P .. K.next_event_id), tonumber(args[7])
 local soonest, rules_next = call('ZRANGE', P .. K.objects_held, 0, 0, 'WITHSCORES'), call('HGET', P .. K.event_rules, 'next')
 local markers = call('LLEN', P .. K.objects_with_events)
@@ -85,8 +86,9 @@ if rules_next then
   call('ZCARD', P .. K.objects_paused)
 end
 
--- The counter. `connect` has written it: an absent one was evicted, and a lower one is from an
--- earlier state of Redis. Calls that only commit need nothing more of the module of ids.
+-- The counter of ids. `connect` has written it, so an absent counter was evicted. A counter below
+-- the highest id that the caller has seen is from an earlier state of Redis. The number is parsed
+-- here, so that calls that only commit do not need the module of ids.
 local counter_before = counter_text and #counter_text <= 16 and string.find(counter_text, '^%d+$') and tonumber(counter_text)
 local counter = counter_before
 if counter_text and not counter then
@@ -98,29 +100,31 @@ if counter + 1024 * tonumber(args[4]) > ID_MAX then
   return { 'counter', counter_text or '0' }
 end
 
--- The state of this call: the work that it may still do, and what it has done. A small call makes
--- few tables and functions, for these are most of what it costs: M.state.open adds the fields that
--- modules need.
+-- `C`, the state of this call: the work that the call may still do, and the work that it has done.
+-- M.state.open adds the fields that only modules need. So a small call makes few tables and
+-- functions, which are most of its cost.
 local arg, base, left, to_delete, to_set = {}, {}, {}, {}, {}
 C = {
   -- At 0 bytes the reply counts as full.
   counter = counter, bytes_left = tonumber(args[6]), claims_left = claims_left, events_left = 4096, markers_left = markers,
   from = args[9], rules_next = rules_next,
-  -- Whether a held object may be due; whether objects.held may have changed in this call; whether
-  -- anything was done.
+  -- `is_due`: whether a held object may be due. `held_changed`: whether objects.held may have
+  -- changed in this call. `progress`: whether this call has done anything.
   is_due = soonest[2] and soonest[2] ~= 'inf' and tonumber(soonest[2]) <= M.time.now_ms() or false,
   held_changed = false, progress = false,
-  -- Slots, in the order of the call: the place of the arguments of their results; the first part of
-  -- their keys; the object they leave, whose name is still in their lists.
+  -- Tables with an item per slot, in the order of the call. `arg`: the position in ARGV of the
+  -- fields of the slot's result. `base`: the beginning of the slot's keys. `left`: the object that
+  -- the slot has left, whose name is still in the slot's list.
   arg = arg, base = base, left = left,
-  -- Writes that wait until all slots have come this far, so that one command does them for all:
-  -- keys, and keys and values. They cannot fail, for these commands do not mind the type of a key.
-  -- Code that reads such a key writes them down first. A key that is set has no time to live: that
-  -- comes after it.
+  -- Keys to delete, and keys to set with their values. These writes wait until all slots have
+  -- reached the same step, so that one command does the writes of all slots. DEL and MSET cannot
+  -- fail, because they accept keys of any type. Code that reads such a key calls `write_down`
+  -- first. MSET removes a time to live, so `write_down` sets times to live after it.
   to_delete = to_delete, to_set = to_set,
-  -- Only if slots may claim. Slots: whether they have a batch. The reply: batches. Slots of new
-  -- batches, by their places there. Objects that slots have claimed in this call, but not those of
-  -- markers alone.
+  -- Only if slots may claim. `busy`: whether a slot has a batch. `entries`: the batches of the
+  -- reply. `taken`: the slot of a new batch, by the position of the batch in `entries`. `claimed`:
+  -- objects that slots have claimed in this call, without those claimed while only markers had
+  -- objects (advance/turns.lua).
   busy = claims_left > 0 and {}, entries = claims_left > 0 and {}, taken = claims_left > 0 and {}, claimed = claims_left > 0 and {},
 }
 
@@ -141,9 +145,9 @@ local function write_down()
 end
 
 -- Makes the slot the owner of `object` and takes its first event. Returns 'claimed', 'empty',
--- 'paused', or 'wrong'. `owner`, `last`: values of the object's keys. `source`: `list`, the slot's
--- list has the name; `held`; `markers`; or `sound markers`, and every key without a value is
--- absent.
+-- 'paused', or 'wrong'. `owner`, `last`: values of the object's keys. `source`: `list` if the
+-- slot's list already has the name; `held`; `markers`; or `sound markers` if a missing `owner` or
+-- `last` means an absent key, not a key of a wrong type.
 local own
 own = claims_left > 0 and function(i, object, owner, last, source)
   if C.rules_next and owner ~= 'held' and M.pauses.pause(i, object, last, source) then
@@ -153,7 +157,7 @@ own = claims_left > 0 and function(i, object, owner, last, source)
   local owner_key = P .. object .. K.event_worker
   local usual = not last or last_id and last_id <= C.counter
   if usual and source ~= 'sound markers' and not (owner and last) then
-    -- MGET has no value for a key of a wrong type either.
+    -- MGET returns nil for an absent key, and also for a key of a wrong type.
     local last_key = P .. object .. K.last_event_id
     usual = call('EXISTS', owner and last_key or owner_key, last and owner_key or last_key) == 0
   end
@@ -172,7 +176,7 @@ own = claims_left > 0 and function(i, object, owner, last, source)
     M.aside.put(i, object, M.aside.wrong_of(i, object, event))
     return 'wrong'
   elseif string.byte(event) == 0 then
-    -- Perhaps a reference.
+    -- An event that begins with a NUL may be a reference to a schedule.
     local got
     M.state.open(own)
     event, got = M.keyed.take(i, object, event)
@@ -182,7 +186,7 @@ own = claims_left > 0 and function(i, object, owner, last, source)
   end
   local entry = { args[arg[i] - 2], object, '', last or '0', event }
   if source ~= 'list' then
-    -- In the place of the one the slot has left.
+    -- Replaces the name of the object that the slot has left, if there is one.
     local list = base[i] .. K.worker_object
     local put = left[i] and try('LSET', list, '-1', object) or try('LPUSH', list, object)
     if type(put) == 'table' and put.err then
@@ -191,15 +195,15 @@ own = claims_left > 0 and function(i, object, owner, last, source)
     end
     left[i] = nil
   end
-  -- The first event takes as long as four that come with others.
+  -- The first event of a batch takes as much time as four later ones.
   local bytes_left, events_left = C.bytes_left - #event, C.events_left - 4
   C.bytes_left, C.events_left = events_left <= 0 and math.min(bytes_left, 0) or bytes_left, events_left
   local entries, s = C.entries, #to_set
   local e = #entries + 1
   to_set[s + 1], to_set[s + 2] = owner_key, name .. '.' .. entry[1]
   if last and forgets then
-    -- Set anew it has no time to live: it must not be forgotten while events that follow on it are
-    -- in flight.
+    -- Sets the last id again, which removes its time to live. The last id must not expire while
+    -- later events of the object are in flight.
     to_set[s + 3], to_set[s + 4] = P .. object .. K.last_event_id, last
   end
   entries[e], C.taken[e], C.busy[i] = entry, i, true
@@ -207,8 +211,7 @@ own = claims_left > 0 and function(i, object, owner, last, source)
   return 'claimed'
 end
 
--- The call names free slots, and those whose batch is delivered. The module reads all other
--- results.
+-- Reads the results `free` and `done`. M.results.name reads all other results.
 if logs or forgets or rules_next then
   M.state.open(own)
 end
@@ -236,18 +239,20 @@ for i = 1, C.failed and 0 or n do
   local tag, a, is_over = tags[i], arg[i], false
   local word, object = args[a - 1], args[a]
   if tag and (word == 'done' or word == 'yield') and args[a + 1] == tag then
-    -- More belongs to the end of an event that handlers have finished, that has failed, or that is
-    -- logged. A tag with a blank has attempts, hand-outs or crashes.
+    -- The commit needs additional steps if handlers have finished an event, or if the log is on. It
+    -- also needs them if the tag has a blank: the tag has hand-outs, attempts or crashes, or the
+    -- event has a key.
     local is_odd = logs or handled and handled[args[a - 2]] or string.find(tag, ' ', 1, true)
     if is_odd then
       M.state.open(own)
     end
     if tonumber(args[a + 2]) > C.counter then
-      -- The counter is of an earlier state of Redis, and the caller has forgotten its highest id.
+      -- The counter is from an earlier state of Redis, and the caller no longer knows the highest
+      -- id that it has seen.
       M.again.rise_above(tonumber(args[a + 2]))
     end
     if not is_odd or M.state.guard(M.results.prepare, i) then
-      -- Batch and tag go together: if the call fails further on, the slot has no batch.
+      -- Deletes batch and tag together, so that the slot has no batch if the call fails later.
       local d, s = #to_delete, #to_set
       to_delete[d + 1], to_delete[d + 2] = base[i] .. K.worker_event, tag_keys[i]
       to_set[s + 1], to_set[s + 2] = P .. object .. K.last_event_id, args[a + 2]
@@ -277,22 +282,23 @@ if logs and not C.failed then
   M.state.guard(M.log.trim)
 end
 
--- Go on. One look tells whether all these objects have come to their end, as is the rule if objects
--- have few events each.
+-- Go on. If objects have few events each, as is usual, none of these objects has more events, and
+-- one EXISTS shows this for all of them.
 if queues[1] and not C.failed and call('EXISTS', unpack(queues)) > 0 then
   write_down()
   M.state.open(own)
   M.state.guard(M.batch.go_on, n)
 end
 if C.failed then
-  -- The slots keep these objects, for these may have more events.
+  -- After a failure the slots keep their objects, because these objects may have more events.
   left = {}
   C.left = left
 end
 for i = 1, queues[1] and n or 0 do
   if left[i] then
-    -- The name stays in the slot's list until the slot's next object takes its place, or the call
-    -- ends: as the last of the list, for all that came later are before it.
+    -- The name stays in the slot's list until the name of the slot's next object replaces it, or
+    -- until the call ends. It is the last name in the list, because later names are pushed before
+    -- it.
     to_delete[#to_delete + 1] = P .. left[i] .. K.event_worker
     if forgets then
       C.to_expire[#C.to_expire + 1] = P .. left[i] .. K.last_event_id
@@ -307,9 +313,10 @@ if C.looks and not C.failed then
   end
 end
 
--- Claim: no more than there are free slots, so that room for more events than the first ones
--- remains. First the objects to which pops have moved markers: their names are in the lists of free
--- slots. The list of a slot that has just left an object has one name at least.
+-- Claim. A call claims at most 512 objects, and no more than there are free slots, so that room
+-- remains for further events of these objects. First come the objects whose markers were moved by
+-- pops: their names are in the lists of free slots. The list of a slot that has just left an object
+-- exists in any case, because it still has the name of that object.
 local lists, without, l, slot, busy = {}, 0, 0, nil, C.busy
 for i = 1, C.failed and 0 or n do
   if not (busy and busy[i]) then
@@ -328,7 +335,8 @@ for _, i in ipairs(with) do
   local object = not C.failed and names[1]
   if object then
     write_down()
-    -- A name that is alone in its list, has no brace, and has no owner, was moved by a pop.
+    -- A pop has moved this name if it is alone in its list, does not begin with a brace, and its
+    -- object has no owner.
     if not names[2] and object ~= '' and string.byte(object) ~= 123 and C.claims_left > 0 and C.bytes_left > 0 and not C.claimed[object] then
       found = call('MGET', P .. object .. K.event_worker, P .. object .. K.last_event_id)
       if not found[1] then
@@ -356,8 +364,8 @@ for k, object in pairs(left) do
   C.failed = C.failed or type(removed) == 'table' and removed
 end
 
--- Whatever has failed: events that were taken get their ids, and the ids and the markers that were
--- used are written down.
+-- Even if the call has failed, events that were taken get their ids. Then the call trims the
+-- markers that it has used, and writes the new counter.
 local entries, taken = C.entries or {}, C.taken
 if entries[1] then
   local claimed, take_more = {}, false
@@ -366,7 +374,8 @@ if entries[1] then
       claimed[#claimed + 1] = P .. entries[e][2] .. K.events
     end
   end
-  -- If objects have one event each, as is the rule while nothing has piled up, one look tells.
+  -- One EXISTS shows whether any claimed object has more events. As long as no events have piled
+  -- up, none has.
   if claimed[1] and call('EXISTS', unpack(claimed)) > 0 then
     take_more = M.batch.take_more
   end
@@ -400,7 +409,8 @@ if C.counter ~= counter_before then
 end
 write_down()
 if C.failed then
-  -- Redis makes text of an error that pcall caught; its code, e.g. WRONGTYPE, comes first.
+  -- Redis turns an error that pcall caught into a text. The text begins with the code of the error,
+  -- for example WRONGTYPE.
   local why = type(C.failed) == 'table' and C.failed.err or C.failed
   return redis.error_reply(string.match(why, '^%u+ ') and why or 'ERR ' .. why)
 end

@@ -45,8 +45,9 @@ call('SET', KEYS[1], M.lease.text(token, holder), 'PX', lease_ms)
 M.registry.register(name, slots_all, token, now_ms)
 M.registry.watch(name, now_ms)
 
--- An unfinished batch means a death, with two exceptions: this process had the batch before its
--- lease lapsed, or this call is a repeated one, even if its own lease has lapsed since.
+-- An unfinished batch counts as a death of the process that had it, with two exceptions. Either
+-- this process itself had the batch before its lease lapsed. Or this call is repeated, even if the
+-- lease of the first call has lapsed since.
 local died = not repeated and last_token ~= before and last_token ~= token
 local cause = { now_ms = now_ms, why = 'slots', died = died, crashes_max = crashes_max }
 local kept, held = 0, 0

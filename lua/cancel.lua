@@ -1,10 +1,10 @@
 -- cancel: ends an event with a key that a slot has had, and that waits for a retry or an operator.
 --
--- Purpose   An event of a schedule that nobody has taken yet is cancelled by plain commands. This
---           script ends one that was taken and is held, without another delivery. It is over as if
---           an operator had skipped it, but becomes no dead letter: emits of handlers that have
---           finished are pushed, and with the event log on a row says `cancelled`. The object goes
---           on with its next event. Repeating a call changes nothing.
+-- Purpose   Plain commands cancel a schedule whose event no slot has taken yet. This script ends an
+--           event that a slot has taken and that is held now, without another delivery. The event
+--           ends as if an operator had skipped it, but becomes no dead letter. Emits of handlers
+--           that have finished are pushed. With the event log on, a row says `cancelled`. The
+--           object goes on with its next event. Repeating a call changes nothing.
 -- Keys      KEYS[1] objects.held (zset, written)
 --           OBJ:event.key (string, read and deleted)
 --           OBJ:event.worker, OBJ:last.event.id, event.worker:W:event.id (strings), objects.paused (zset), seriatim.meta
@@ -40,7 +40,7 @@ local last = found[3] and M.ids.parse(found[3]) or 0
 if taken ~= key or id ~= expected or not M.ids.parse(id) or M.ids.parse(id) <= last then
   return { 'absent' }
 elseif found[2] ~= 'held' then
-  -- The batch in hand is another one if OBJ:event.key was left behind.
+  -- If OBJ:event.key was left behind, the batch in hand is another one.
   local tag = found[2] and call('MGET', P .. K.WORKER .. found[2] .. K.worker_event_id)[1]
   return tag and (M.tag.numbers(tag)) == id and { 'running', id } or { 'absent' }
 end
@@ -49,7 +49,8 @@ if first ~= id then
   return { 'absent' }
 end
 
--- Before the first write: a script that fails halfway is not undone.
+-- Checks types and rights before the first write, because Redis does not undo a script that fails
+-- halfway.
 local types = {
   KEYS[1], 'zset', P .. K.objects_paused, 'zset', P .. K.objects_with_events, 'list', batch, 'list', handled, 'hash', P .. K.meta, 'hash',
   P .. K.event_log, 'stream',

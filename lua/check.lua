@@ -65,7 +65,8 @@ local function expect(key, wanted)
   return found == wanted
 end
 
--- Returns the same for a shared key, without a finding: the subject `shared` has that.
+-- Returns whether a shared key exists with this type. A wrong type adds no finding here, because
+-- the subject `shared` has this finding.
 local shared_types = {}
 local function shared(name, wanted)
   local found = shared_types[name]
@@ -359,7 +360,7 @@ local function check_rules()
   end
 end
 
--- Checks that every field of event.limits is a limit. Emitters pass over others.
+-- Checks that every field of event.limits is a limit. Emitters ignore other fields.
 local function check_limits()
   local all = call('HGETALL', P .. K.event_limits)
   for at = 1, #all, 2 do

@@ -9,12 +9,11 @@
 --             chosen no first id
 --           The time is above every id given before, as long as fewer than a million ids a second
 --           are given. That holds even if Redis has lost an earlier jump and no process remembers
---           its ids.
---           Writes whether the event log is on, for operators, who finalize events too. Writes the
---           number of rows kept: a worker without the log must not trim the rows of those with it.
---           Raises the version of the protocol, so that workers of the version before cannot
---           connect any more. Refuses an unknown version, and a user who lacks rights, before the
---           first write.
+--           its ids. Writes whether the event log is on, for operators, who finalize events too.
+--           Writes the number of rows kept, because a worker without the log must not trim the rows
+--           of workers with it. Raises the version of the protocol, so that workers of the version
+--           before cannot connect any more. Refuses an unknown version, and a user who lacks
+--           rights, before the first write.
 -- Keys      KEYS[1] seriatim.meta (hash, read and write)
 --           next.event.id (string, read and write)
 -- Arguments prefix

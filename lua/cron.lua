@@ -1,10 +1,10 @@
 -- cron: fires ticks of cron jobs, and returns the jobs that are due.
 --
 -- Purpose   The caller computes the ticks of the jobs that the call before has returned. This call
---           queues the events of these ticks, each only if the job and the time up to which its
---           ticks are handled are the same as before. So of many callers one fires. A repeated call
---           changes nothing. A job that cannot fire is due again after a minute; its ticks are
---           not lost.
+--           queues the events of these ticks, but only if the job is the same as then, and if no
+--           other process has handled ticks of it since. So only one of many callers fires a tick.
+--           A repeated call changes nothing. A job that cannot fire is due again after a minute;
+--           its ticks are not lost.
 -- Keys      KEYS[1] events.cron.next (zset, read and write)
 --           events.cron (hash, read); events.cron.last (hash, read and write)
 --           OBJ:events, objects.with.events (lists, written)
@@ -23,8 +23,8 @@
 --             job        {name, id, since ms, plan, bytes of the event, handled ms}: a due job
 --           {'denied', command}
 -- Keeps     I1, I9
--- Cost      about 5 commands; 7 per job to fire, 3 per job returned. Reads at most 1 MiB of jobs, and
---           one more. The caller bounds the bytes of the events that are queued
+-- Cost      about 5 commands; 7 per job to fire, 3 per job returned. Reads at most 1 MiB of jobs,
+--           and one more. The caller bounds the bytes of the events that are queued
 -- Uses: cron.last_of cron.last_text cron.parse cron.push cron.wrong_queue ids.parse ids.text
 -- Uses: names.is_foreign time.now_ms
 local POSTPONE_MS, FIRST, EACH = 60000, 3, 6
@@ -40,7 +40,7 @@ call('HLEN', jobs_key)
 call('HLEN', last_key)
 local written = { { 'HSET', last_key }, { 'ZADD', KEYS[1] }, { 'LPUSH', P .. K.objects_with_events } }
 for _, pair in ipairs(ARGV[FIRST] and written or {}) do
-  -- Without them a tick would be lost, or due again.
+  -- Without these rights a tick would be lost, or due again.
   if not redis.acl_check_cmd(pair[1], pair[2], '1', 'm') then
     return { 'denied', pair[1] }
   end
@@ -71,7 +71,8 @@ local function fire(name, id, handled, handled_after, next_tick, count)
   elseif count > 0 and not redis.acl_check_cmd('LPUSH', P .. job.object .. K.events, 'v') then
     return postpone(name, 'denied LPUSH ' .. job.object .. K.events)
   end
-  -- The tick is handled first: if the script failed after a push, the next call would queue it again.
+  -- Marks the tick as handled before the push. If the script failed after the push, the next call
+  -- would queue the event again.
   call('HSET', last_key, name, M.cron.last_text(handled_after, count > 0 and M.ids.text(now_ms) or before))
   call('ZADD', KEYS[1], next_tick, name)
   if count > 0 then

@@ -1,7 +1,8 @@
 -- emit: queues events of an object, at most once per key, and within limits.
 --
--- Purpose   An emit with an idempotency key, or of an object with limits. All other emits are plain
---           transactions. With a key, the same emit again within the window changes nothing.
+-- Purpose   Queues an emit that has an idempotency key, or whose object has limits. All other emits
+--           are plain transactions. If an emit with a key is repeated within the window, the call
+--           changes nothing.
 -- Keys      KEYS[1] objects.with.events (list, read and written)
 --           OBJ:events (list, read and written); OBJ:data (string, written)
 --           events.emitted (hash), events.emitted.ends (zset): read and written, with a key
@@ -23,15 +24,16 @@
 --           {'wrong_type', key, its type}
 --           All but `emitted` and `part` changed nothing
 -- Keeps     I1, I7
--- Cost      about 6 commands, with a key 10 more; with a key it hashes the events, and removes at most
---           8 keys whose window is over. The caller bounds the bytes
+-- Cost      about 6 commands, with a key 10 more; with a key it hashes the events, and removes at
+--           most 8 keys whose window is over. The caller bounds the bytes
 -- Uses: schedule.member time.now_ms
 local object, key, window_ms = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local queued_max, markers_max, has_data, data = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == 'data', ARGV[8]
 local FIRST, EXPIRED_MAX, EVENTS_PER_PUSH = 9, 8, 1000
 local queue, emitted, ends = P .. object .. K.events, P .. K.events_emitted, P .. K.events_emitted_ends
 
--- Before the first write: a script that fails halfway is not undone.
+-- Checks types and rights before the first write, because Redis does not undo a script that fails
+-- halfway.
 local types = { queue, 'list', KEYS[1], 'list' }
 local rights = { 'LPUSH', queue, 'LPUSH', KEYS[1] }
 if key ~= '' then
@@ -57,7 +59,7 @@ local queued, count = call('LLEN', queue), #ARGV - FIRST + 1
 local member, digest, now_ms
 if key ~= '' then
   now_ms, member = M.time.now_ms(), M.schedule.member(object, key)
-  -- The events are not joined: that would copy them once more.
+  -- Hashes each event alone, because joining the events would copy them once more.
   local parts = { has_data and redis.sha1hex(data) or 'none' }
   for i = FIRST, #ARGV do
     parts[#parts + 1] = redis.sha1hex(ARGV[i])

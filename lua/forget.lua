@@ -47,7 +47,8 @@ local function kept_by(object)
     return 'owned', owner
   elseif owner or is_there(base .. K.events_held) or is_there(base .. K.events_held_id) then
     return 'held', ''
-  -- A wrong type of these keys raises here, for the first idle object, before the first deletion.
+  -- If one of these keys has a wrong type, this raises for the first idle object, before the first
+  -- deletion.
   elseif call('ZSCORE', P .. K.objects_held, object) or call('ZSCORE', P .. K.objects_paused, object) then
     return 'held', ''
   elseif is_there(base .. K.events) then
@@ -59,8 +60,8 @@ local function kept_by(object)
   elseif schedules > 0 then
     return 'scheduled', schedules
   end
-  -- Emits are pushed in the step that ends their event. Emits that are left behind must not be
-  -- lost.
+  -- The step that ends an event also pushes its emits. So these emits were left behind, and must
+  -- not be lost.
   for _, field in ipairs(try('HKEYS', base .. K.event_handled)) do
     if M.emits.is_emit(field) then
       return 'reserved', object .. K.event_handled
@@ -74,7 +75,7 @@ for _, object in ipairs(objects) do
   if not word then
     local last = call('GET', P .. object .. K.last_event_id)
     word, detail = last and 'forgotten' or 'unknown', last or ''
-    -- The others belong to an event in hand, and there is none.
+    -- Besides the last id, these keys belong to an event in hand. The object has none.
     for _, key in ipairs(OBJECT_REMAINS) do
       call('DEL', P .. object .. key)
     end

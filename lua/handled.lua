@@ -1,10 +1,10 @@
 -- handled: stores what handlers have finished of an event in hand, or returns what is stored.
 --
--- Purpose   A handler that has finished does not run again with its event, after a failure of
---           another handler or a death. Its emits are stored with it, and pushed in the step that
---           ends the event. A repeated call changes nothing. The progress of another event is
---           replaced, with two exceptions: that event comes later in the same batch, or it has
---           emits that are not pushed yet.
+-- Purpose   A handler that has finished must not run again for the same event, after another
+--           handler has failed or the process has died. Its emits are stored in the same step; the
+--           step that ends the event pushes them. A repeated call changes nothing. The progress of
+--           another event is replaced, with two exceptions: that event comes later in the same
+--           batch, or it has emits that are not pushed yet.
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read)
 --           event.workers (hash), event.worker:W:event.id (string), event.worker:W:event (list),
 --           OBJ:event.worker (string): read
@@ -46,7 +46,7 @@ if found[1] ~= w or found[2] ~= tag then
   return { 'other' }
 end
 if not id then
-  -- Not by unpack, because of its limit of some thousands.
+  -- Builds the reply in a loop, because unpack is limited to some thousands of values.
   local reply = { 'kept' }
   for i, text in ipairs(call('HGETALL', handled)) do
     local of_emit, of_result = i % 2 == 0 and M.emits.is_emit(reply[i]), i % 2 == 0 and M.emits.is_result(reply[i])

@@ -1,10 +1,10 @@
 -- promote: pushes scheduled events that are due to the queues of their objects.
 --
 -- Purpose   Queues due schedules in OBJ:events, in the order of their due times, and pushes one
---           marker per object. They get their ids when they are claimed. Of a schedule with a key of
---           a user only a reference is queued: the event stays under its key until it is claimed.
---           Any process may call at any time: a schedule is queued once.
---           A schedule that cannot be queued stays, and is due again after a minute.
+--           marker per object. They get their ids when they are claimed. Of a schedule with a key
+--           of a user only a reference is queued: the event stays under its key until it is
+--           claimed. Any process may call at any time: a schedule is queued once. A schedule that
+--           cannot be queued stays, and is due again after a minute.
 -- Keys      KEYS[1] events.scheduled (zset, read and write)
 --           OBJ:events.scheduled (hash, read and write)
 --           OBJ:events, objects.with.events (lists, written)
@@ -29,8 +29,8 @@
 -- Uses: schedule.referred time.now_ms time.now_us
 local most, bytes_left = ARGV[2], tonumber(ARGV[3])
 local POSTPONE_MS, WRONG_MAX = 60000, 16
--- With this many markers or more a call takes few schedules: events that are emitted wait behind all
--- markers.
+-- With this many markers or more a call takes few schedules, because events that are emitted now
+-- wait behind all these markers.
 local MARKERS_MAX, FEW = 1000, 8
 -- Upper bounds of lateness, in ms.
 local BOUNDS = { 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 60000, 600000, 3600000 }
@@ -42,14 +42,14 @@ local now_ms, now_us = M.time.now_ms(), M.time.now_us()
 most = math.min(tonumber(most), math.max(MARKERS_MAX - markers, FEW))
 local due = call('ZRANGE', KEYS[1], M.schedule.FIRST_DUE, now_ms, 'BYSCORE', 'LIMIT', '0', most, 'WITHSCORES')
 for _, command in ipairs(due[1] and { 'HDEL', 'ZREM', 'ZADD' } or {}) do
-  -- Without them a pushed event would stay a schedule.
+  -- Without these rights a pushed event would stay a schedule.
   if not redis.acl_check_cmd(command, KEYS[1], '0', 'm') then
     return { 'denied', command }
   end
 end
 
 local promoted, marks, marked, late, wrong, wrong_count = 0, {}, {}, {}, {}, 0
--- Objects: the key of a wrong type, or false.
+-- By object: its key of a wrong type, or false.
 local wrong_key_of = {}
 
 -- Notes a schedule with something wrong.
@@ -112,7 +112,8 @@ local function promote(member, due_ms)
   if not event then
     return drop(member, 'absent')
   end
-  -- A key that comes due again and again leaves one reference, if nothing was queued between.
+  -- If the newest event of the queue is a reference to the same key, replaces it. So a schedule
+  -- that becomes due again and again leaves only one reference.
   local newest = score and call('LINDEX', P .. object .. K.events, '0')
   local _, newest_key = M.schedule.referred(newest or '')
   if newest_key == key then
@@ -145,10 +146,10 @@ if marks[1] then
   call('LPUSH', P .. K.objects_with_events, unpack(marks))
 end
 for bound, events in pairs(late) do
-  -- Only a statistic: `check` reports a key of a wrong type.
+  -- A wrong type of this key is ignored, because the key is only a statistic; `check` reports it.
   try('HINCRBY', P .. K.events_scheduled_lateness, bound, events)
 end
--- One wake is enough, whatever a frontend has added.
+-- One wake is enough, however many wakes producers have added.
 local wakes = try('ZCARD', P .. K.events_scheduled_wake)
 if type(wakes) == 'number' and wakes > 1 then
   call('DEL', P .. K.events_scheduled_wake)
@@ -165,6 +166,7 @@ local function ms_to_first(first)
 end
 
 local next_ms = ms_to_first(call('ZRANGE', KEYS[1], M.schedule.FIRST_DUE, '+inf', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES'))
--- Schedules do not depend on cron jobs: `check` reports a key of a wrong type.
+-- A wrong type of this key is ignored, because schedules do not depend on cron jobs; `check`
+-- reports it.
 local next_cron_ms = ms_to_first(try('ZRANGE', P .. K.events_cron_next, '0', '0', 'WITHSCORES'))
 return { 'promoted', promoted, next_ms, markers + #marks, names, next_cron_ms, wrong_count, wrong }

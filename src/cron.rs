@@ -46,9 +46,9 @@ pub enum CronError {
 /// A cron schedule: five or six fields (the first of six is the second), `@every DURATION`, or one
 /// of `@yearly`, `@monthly`, `@weekly`, `@daily`, `@hourly`; and the time zone of the fields.
 ///
-/// A fixed time has one second, one minute and one hour. If the clock of the zone skips it in spring,
-/// it is due right after the gap. If it comes twice in autumn, it is due the first time. Other times
-/// in the gap are not due, and those that come twice are due twice.
+/// A fixed time has one second, one minute and one hour. If the clock of the zone skips it in
+/// spring, it is due right after the gap. If it comes twice in autumn, it is due the first time.
+/// Other times in the gap are not due, and those that come twice are due twice.
 #[derive(Clone)]
 pub struct CronSchedule {
     text: String,
@@ -118,8 +118,8 @@ impl CronSchedule {
         }
     }
 
-    /// Returns the ticks after `after` and up to `until`, the oldest first: at most `count_max` of
-    /// them, the latest ones.
+    /// Returns the ticks after `after` and up to `until`, oldest first. If there are more than
+    /// `count_max`, returns only the latest `count_max` ticks.
     pub(crate) fn between(&self, after: u64, until: u64, since: u64, count_max: usize) -> Vec<u64> {
         let (mut ticks, mut at) = (Vec::new(), after);
         while ticks.len() <= count_max {
@@ -175,17 +175,17 @@ fn ms(time: &Zoned) -> Option<u64> {
     u64::try_from(time.timestamp().as_millisecond()).ok()
 }
 
-/// The treatment of all ticks since the last run, if the first of them is more than 60 s late. Until
-/// then each tick fires.
+/// The treatment of all ticks since the last run, if the first of them is more than 60 s late. If
+/// it is less late, each tick fires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Missed {
-    /// They fire once, but those more than 60 s late do not count.
+    /// They fire once if one of them is at most 60 s late. Otherwise none of them fires.
     Skip,
     /// They fire once.
     #[default]
     Once,
-    /// Each fires, of more than 1,000 the latest 1,000.
+    /// Each of them fires. If there are more than 1,000, only the latest 1,000 fire.
     All,
 }
 

@@ -3,9 +3,9 @@
 //!
 //! Only the feature `failpoints` compiles them in, and no release has that feature. Without it, the
 //! macros are the bare calls. The variable `FAILPOINTS` sets the action of each point in the syntax
-//! of the crate `fail`, e.g. `FAILPOINTS='advance.after=2*off->1*return(abort)'`. The program must
-//! call `fail::FailScenario::setup`. The points are `open info connect load attach renew adopt
-//! promote advance handled detach pop wait deliver`, each with `.before` and `.after`. [`Action`] lists the
+//! of the crate `fail`, e.g. `FAILPOINTS='advance.after=2*off->1*return(abort)'`. The program calls
+//! `fail::FailScenario::setup`. The points are `open info connect load attach renew adopt promote
+//! advance handled detach pop wait deliver`, each with `.before` and `.after`. [`Action`] lists the
 //! values of `return`.
 //!
 //! With the feature, `SERIATIM_LUA_DIR` sets another directory for the scripts. So

@@ -48,7 +48,7 @@ struct Log {
 /// Time after which Redis has run every command sent before.
 const SETTLED: Duration = Duration::from_millis(100);
 const HOUR: Duration = Duration::from_secs(3600);
-/// Longer than a frontend waits for the time of Redis.
+/// Longer than a producer waits for the time of Redis.
 const CALL_MAX: Duration = Duration::from_secs(2);
 
 /// Length at which Redis rewrites the file; otherwise each start would take longer than the one
@@ -224,7 +224,7 @@ impl Server {
             return false;
         }
         history.is_clock_wrong.store(true, Ordering::SeqCst);
-        // A frontend that has not seen the flag asks for the time within this time.
+        // A producer that has not seen the flag asks for the time within this time.
         tokio::time::sleep(CALL_MAX).await;
         if back {
             self.clock.step_back(HOUR);

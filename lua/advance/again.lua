@@ -2,16 +2,17 @@
 -- Uses: batch.count ids.MAX ids.after ids.parse jump.beyond names.is_foreign room.taken
 -- Uses: tag.numbers worker.id
 
--- Returns the object's last id; 0 if it is absent or invalid. MGET, because it returns nil for a
--- key of a wrong type, where GET would raise. An invalid id must not reach the caller. With the
--- batch in hand it is too late to hold the object, and 0 is below every id.
+-- Returns the object's last id; '0' if the id is absent or invalid. Uses MGET, which returns nil
+-- for a key of a wrong type; GET would raise. An invalid id must not reach the caller. While the
+-- batch is in hand, it is too late to hold the object. So the caller gets 0, which is below every
+-- id.
 local function last_of(object)
   local last = call('MGET', P .. object .. K.last_event_id)[1]
   return last and M.ids.parse(last) and last or '0'
 end
 
--- Makes the counter jump if this id, which was given before, is above it. Returns whether the
--- counter leaves room for new ids.
+-- If `id`, which was given before, is above the counter, makes the counter jump above it. Returns
+-- whether the counter leaves room for new ids.
 local function rise_above(id)
   if id > C.counter then
     local risen = M.jump.beyond(id)
@@ -23,8 +24,8 @@ local function rise_above(id)
   return true
 end
 
--- Gives the slot its batch: the rest of a batch; all of it after a lost reply, a restart, or a
--- hold.
+-- Adds the slot's batch to the reply: the events left of a batch, or the whole batch after a lost
+-- reply, a restart or a hold.
 local function give(i, object, tag)
   C.busy[i] = true
   if C.bytes_left <= 0 then
@@ -46,7 +47,8 @@ local function give(i, object, tag)
   C.progress = true
 end
 
--- Gives the batch to a slot without a result, or with a result of another batch.
+-- Gives a slot its batch again if the call has no result for this batch: no result at all, or the
+-- result of another batch.
 local function give_unknown(i, tag)
   C.busy[i] = true
   for _, object in ipairs(call('LRANGE', C.base[i] .. K.worker_object, 0, -1)) do

@@ -1,14 +1,14 @@
 -- aside: holds for an operator an object that cannot go on, so that it stops no other object.
 -- Uses: again.rise_above hold.batch hold.object tag.held_text tag.numbers
 
--- Returns the reason for an object put aside because of this key, given without prefix.
--- string.format would cut a name at a NUL.
+-- Returns the reason for putting an object aside: its key `wrong`, without prefix, has a wrong
+-- type. Joins the texts, because string.format would cut a name at a NUL.
 local function why_of(wrong)
   return 'quarantine: ' .. wrong .. ' is a ' .. call('TYPE', P .. wrong).ok
 end
 
--- Returns whether the reply is the error of a wrong type. Raises any other error: it does not
--- belong to one key, and ends the call.
+-- Returns whether the reply is the error of a wrong type. Raises any other error, because such an
+-- error is not about one key and must end the call.
 local function is_wrong_type(reply)
   if type(reply) ~= 'table' or not reply.err then
     return false
@@ -16,8 +16,8 @@ local function is_wrong_type(reply)
   return string.find(reply.err, '^WRONGTYPE') ~= nil or error(reply)
 end
 
--- Notes an object put aside in this call. It is not due any more, even if the call has read before
--- that it is.
+-- Notes that this call has put the object aside, for this reason. The object is not due any more,
+-- even if the call has read before that it is due.
 local function note(object, why)
   C.put_aside[object], C.held_changed = true, true
   C.quarantined[#C.quarantined + 1] = object
@@ -34,7 +34,8 @@ local function report_foreign(object)
 end
 
 -- Returns the key, without prefix, whose wrong type stopped the move of the first event into the
--- slot's batch. Raises if it is the batch, because that key belongs to the worker.
+-- slot's batch. Raises if that key is the slot's batch, because the batch belongs to the worker,
+-- not to the object.
 local function wrong_of(i, object, reply)
   is_wrong_type(reply)
   call('LLEN', C.base[i] .. K.worker_event)
@@ -49,8 +50,8 @@ local function put(i, object, wrong)
   note(object, why)
 end
 
--- Puts aside an object with a batch held by an earlier call, because its owner's key has a wrong
--- type. The batch and its numbers stay as they are.
+-- Puts aside an object that an earlier call has held with its batch, because OBJ:event.worker has a
+-- wrong type. The held batch and its numbers stay as they are.
 local function put_held(i, object)
   local why = why_of(object .. K.event_worker)
   call('ZADD', P .. K.objects_held, 'inf', object)
@@ -60,7 +61,8 @@ local function put_held(i, object)
   note(object, why)
 end
 
--- Puts aside the whole batch of a slot, because its result cannot be taken in.
+-- Puts aside the object of a slot with the slot's whole batch, because the call cannot apply the
+-- result of the batch.
 local function put_batch(i, object, why)
   local first, handouts, attempts, crashes = M.tag.numbers(ARGV[C.arg[i] + 1])
   M.hold.batch(C.base[i], object, 'inf', M.tag.held_text(first, handouts, attempts, crashes, why))
@@ -73,8 +75,9 @@ local function is_held(object)
   return call('ZSCORE', P .. K.objects_held, object) or try('ZSCORE', P .. K.objects_paused, object)
 end
 
--- Examines an object with a last id that is not below the counter, or with a key that reads as nil
--- but exists. Returns 'empty' or 'wrong' if it cannot be claimed, else nil.
+-- Examines an object whose last id is invalid or above the counter, or with a key that MGET returns
+-- as nil although the key exists. Returns 'empty' or 'wrong' if the object cannot be claimed, else
+-- nil.
 local function refused(i, object, owner, last, last_id)
   local queue = call('TYPE', P .. object .. K.events).ok
   if queue == 'none' then
@@ -86,7 +89,7 @@ local function refused(i, object, owner, last, last_id)
     put(i, object, object .. K.last_event_id)
     return 'wrong'
   end
-  -- No slot may claim an object past its held batch.
+  -- A claim of this object would pass over its held batch, so no slot may claim it.
   if not owner and call('EXISTS', P .. object .. K.event_worker) == 1 and is_held(object) then
     put_held(i, object)
     return 'wrong'

@@ -6,7 +6,8 @@ local EVENTS_FROM, byte = 5, string.byte
 -- The events that this call may still put back, and their bytes.
 local back_left, back_bytes_left = 2048, 4194304
 
--- Counts events that the call has taken. Behind the last one it may take the reply counts as full.
+-- Counts events that the call has taken. After the last event that the call may take, the reply
+-- counts as full.
 local function count(events)
   C.events_left = C.events_left - events
   if C.events_left <= 0 then
@@ -14,10 +15,11 @@ local function count(events)
   end
 end
 
--- Moves what else there is, up to a batch, and up to an event that begins with a NUL: that may be a
--- reference (advance/keyed.lua). Both keys are lists: the first event went from one to
--- the other. If a command is refused because the Redis user has lost a right, this raises; the
--- entry then has the events of the batch.
+-- Moves further events of the object from its queue into the slot's batch, until the batch is full.
+-- Stops before an event that begins with a NUL, because it may be a reference (advance/keyed.lua).
+-- Both keys are lists, because the first event was moved from one to the other. If Redis refuses a
+-- command because its user has lost a right, the function raises. The entry then has exactly the
+-- events of the batch.
 local function take_more(i, entry)
   local queue, batch = P .. entry[2] .. K.events, C.base[i] .. K.worker_event
   local batch_max, batch_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -27,8 +29,8 @@ local function take_more(i, entry)
   end
   local longest = math.max(bytes, 1)
   while n < batch_max and bytes < batch_bytes do
-    -- Sizes are known only after taking: what is next is guessed to be as long as the longest so
-    -- far, and what does not fit is put back.
+    -- The size of an event is known only after the event is taken. So the next events are assumed
+    -- to be as long as the longest so far, and events that do not fit are put back.
     local guess = math.floor((batch_bytes - bytes) / longest)
     local want = math.min(batch_max - n, math.max(guess, 1), 16 + 4 * n)
     local more = call('RPOP', queue, M.ids.text(want))
@@ -68,7 +70,7 @@ local function take_more(i, entry)
   count(n - 1)
 end
 
--- Puts back what was taken, as if nothing had been.
+-- Puts the events of the entry back into the object's queue, as if they had not been taken.
 local function put_back(i, entry)
   for k = #entry, EVENTS_FROM, -1 do
     call('RPUSH', P .. entry[2] .. K.events, entry[k])
@@ -77,7 +79,7 @@ local function put_back(i, entry)
   call('DEL', C.base[i] .. K.worker_event)
 end
 
--- The slots go on with the objects that they have left, and that may have more events.
+-- Lets the slots go on with the objects in `left`, as far as these objects have more events.
 local function go_on(n)
   for i = 1, n do
     local object, event = not C.failed and C.left[i], nil
@@ -99,12 +101,12 @@ local function go_on(n)
       C.entries[#C.entries + 1], C.busy[i], C.left[i] = entry, true, nil
       C.to_set[s + 1], C.to_set[s + 2] = C.base[i] .. K.worker_event_id, tag
       C.bytes_left, C.progress = C.bytes_left - #event, true
-      -- The first event takes as long as four that come with others.
+      -- The first event of a batch takes as much time as four later ones.
       count(4)
       if not C.key[i] then
         M.state.guard(take_more, i, entry)
       end
-      -- Even if it fails: an id is not given twice.
+      -- The counter rises even if `take_more` has failed, so that no id is given twice.
       C.counter = M.ids.after(C.counter, #entry - EVENTS_FROM + 1)
     elseif got == 'wrong' then
       C.left[i] = nil

@@ -1,15 +1,16 @@
 -- errors: the errors of failed attempts with the first event of a batch, in OBJ:event.errors.
 --
--- An entry is `MS ATTEMPT ERROR`, the newest first. An event without a failure has no list, and
--- costs no command: the tag shows the failures. A list of a wrong type stops nothing. It is not
--- written, and is deleted with the event, as any other list.
+-- An entry is `MS ATTEMPT ERROR`, the newest first. An event that has not failed has no list and
+-- costs no command, because the tag shows that it has not failed. If the key has a wrong type, no
+-- error is stored, and nothing else changes. The key is then deleted with the event, like a valid
+-- list.
 -- Uses: aside.is_wrong_type ids.text tag.held_error tag.held_numbers tag.numbers text.beginning
 -- Uses: time.now_ms
 local ERRORS_MAX, ERROR_BYTES_MAX = 20, 500
 
--- Adds the error of an event that is held, if it has failed once more than the tag of its batch
--- says. `count`: events before it that are over; `held_id`: the value of OBJ:events.held.id; `why`:
--- the error (nil: the one in held_id).
+-- Adds an error to the list of a held event, if the event has failed more often than the tag of its
+-- batch says. `count`: the number of finished events before it in the batch; `held_id`: the value
+-- of OBJ:events.held.id; `why`: the error (nil: the error in `held_id`).
 local function keep(object, tag, count, held_id, why)
   local _, _, attempts = M.tag.held_numbers(held_id)
   local _, _, before = M.tag.numbers(tag)

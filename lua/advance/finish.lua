@@ -3,9 +3,10 @@
 -- Uses: aside.is_wrong_type aside.put_batch emits.parse emits.push emits.results_of
 -- Uses: emits.wrong_key
 
--- Reads the handler progress of a slot whose result may end the event. Puts the batch aside if
--- emits cannot be pushed, and returns whether they can. Comes before the first write, because emits
--- must neither be lost nor pushed twice.
+-- Reads OBJ:event.handled for a slot whose result may end the event. Returns whether the emits of
+-- the event's handlers can be pushed. If they cannot, holds the object with its batch for an
+-- operator. The call does this before its first write, because emits must neither be lost nor
+-- pushed twice.
 local function read(i, object)
   local kept = try('HGETALL', P .. object .. K.event_handled)
   -- A key of a wrong type has no progress, and is deleted with the event.
@@ -23,8 +24,8 @@ local function read(i, object)
   return true
 end
 
--- Ends the event with handler progress, unless it comes after `over`, the id of the last event that
--- is over (nil: the whole batch is).
+-- Ends the event that has handler progress, unless this event comes after `over`: the id of the
+-- last finished event of the batch (nil: the whole batch is finished).
 local function event(i, object, over)
   local handled = C.handled[C.number[i]]
   if over and handled.id > over then
@@ -33,7 +34,8 @@ local function event(i, object, over)
     C.to_delete[#C.to_delete + 1] = P .. object .. K.event_handled
     return
   end
-  -- Deleted at once: pushed emits must not remain, even if the call fails later.
+  -- Deletes the hash at once, because emits that are pushed must not remain, even if the call fails
+  -- later.
   call('DEL', P .. object .. K.event_handled)
   C.markers_left = C.markers_left + M.emits.push(handled.emits)
   -- Frees memory: emits may be large, and other slots have some, too.

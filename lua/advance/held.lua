@@ -4,13 +4,14 @@
 -- Uses: room.admits room.put_off room.taken tag.held_numbers tag.held_text tag.text time.now_ms
 local due, due_at, due_end = {}, 0, false
 
--- Returns the next one that this call has not put aside; nil if there is none.
+-- Returns the next due held object that this call has not put aside; nil if there is none.
 local function next_due()
   repeat
     if due_at == #due and not due_end then
       due, due_at = call('ZRANGE', P .. K.objects_held, '-inf', M.time.now_ms(), 'BYSCORE', 'LIMIT', 0, C.claims_left), 0
-      -- An object put aside is due only if a second slot had it and let it go. A page of such
-      -- objects alone would be read again and again, so the next call goes on with them.
+      -- An object that was put aside is still due only if a second slot also had it and let it go.
+      -- A page with only such objects would be read again and again. So this call reads no further
+      -- page; the next call does.
       due_end = true
       for _, object in ipairs(due) do
         due_end = due_end and C.put_aside[object]
@@ -21,14 +22,14 @@ local function next_due()
   return due[due_at]
 end
 
--- Claims a held batch: it is handed out once more.
+-- Claims a held object with its batch. The tag counts one more hand-out.
 local function claim_batch(i, object, last, held_id)
   local first, handouts, attempts, crashes = M.tag.held_numbers(held_id)
   local count = try('LLEN', P .. object .. K.events_held)
   last = last or try('GET', P .. object .. K.last_event_id)
   local wrong = M.aside.is_wrong_type(count) and K.events_held or M.aside.is_wrong_type(last) and K.last_event_id
     or last and not M.ids.parse(last) and K.last_event_id
-  -- New ids come after those of the batch.
+  -- New ids must be above the ids of this batch.
   wrong = wrong or not M.again.rise_above(M.ids.after(tonumber(first), count - 1)) and K.events_held_id
   if wrong or count == 0 then
     local why = M.aside.why_of(object .. (wrong or K.events_held))
@@ -58,9 +59,12 @@ local function claim_batch(i, object, last, held_id)
   return 'claimed'
 end
 
--- Claims the next due held object. Returns 'claimed' or 'dropped'; nil if none is due, or if it
--- stays due; or 'own' if it has no batch, with its name, its owner and its last id: the slot claims
--- it as any other object, and `owned` comes after that.
+-- Claims the next due held object. Returns one of these:
+--   'claimed'
+--   'dropped'  the object cannot be claimed now
+--   nil        no object is due, or the next one stays due
+--   'own', object, owner, last id
+--              the object has no batch: the caller claims it by `own`, and then calls `owned`
 local function claim(i)
   local object = not due_end and next_due()
   if not object then
@@ -78,7 +82,8 @@ local function claim(i)
     M.aside.put_held(i, object)
     return 'dropped'
   elseif not owner and held_id and not C.claimed[object] then
-    -- The owner's key was evicted. What is held must stay ahead of what came later.
+    -- OBJ:event.worker was evicted. The held batch must still come before later events of the
+    -- object.
     call('SET', P .. object .. K.event_worker, 'held')
     owner = 'held'
   elseif owner ~= 'held' then
@@ -88,7 +93,7 @@ local function claim(i)
   if C.rules_next and M.pauses.pause_held(object) then
     return 'dropped'
   elseif C.bytes_left <= 0 then
-    -- The look at the rules was the last that this call has room for. The object stays due.
+    -- Reading the rules has used up the room of this call. The object stays due.
     return nil
   end
   local first, _, _, crashes = M.tag.held_numbers(held_id or '')
@@ -99,8 +104,8 @@ local function claim(i)
     end
     return claim_batch(i, object, last, held_id)
   end
-  -- Without numbers there must be no batch, for it would be passed over, and the next hold would
-  -- write over it.
+  -- A held object without numbers must have no batch: a claim would pass over the batch, and the
+  -- next hold would overwrite it.
   if call('EXISTS', P .. object .. K.events_held) == 1 then
     call('ZADD', P .. K.objects_held, 'inf', object)
     M.aside.note(object, M.aside.why_of(object .. K.events_held_id) .. ' and tells no ids')
@@ -109,7 +114,7 @@ local function claim(i)
   return 'own', object, owner, last
 end
 
--- What follows on `own`: `got` is what came of it.
+-- Ends the claim of a held object without a batch. `got`: the result of `own`.
 local function owned(object, got)
   if got ~= 'wrong' then
     call('ZREM', P .. K.objects_held, object)

@@ -1,11 +1,13 @@
 -- keyed: takes events of schedules with a key, to which queues have references.
--- The event stays in OBJ:events.scheduled until a slot takes it. It is a batch of its own.
+-- The event stays in OBJ:events.scheduled until a slot takes it. It is then the only event of its
+-- batch.
 -- Uses: aside.is_wrong_type aside.put batch.count hold.object schedule.counts schedule.member
 -- Uses: schedule.referred tag.keyed time.now_ms
 
--- References that this call may still pass over, because their schedules were replaced or cancelled.
+-- References that this call may still pass over, because their schedules were replaced or
+-- cancelled.
 local passes_left = 256
--- An object waits so long if its schedules cannot be read.
+-- The time for which an object is held if its schedules cannot be read.
 local POSTPONE_MS = 60000
 
 -- Holds the object without a batch. This call does not claim it again.
@@ -14,8 +16,8 @@ local function hold(i, object, delay_ms)
   C.put_aside[object], C.held_changed, C.progress = true, true, true
 end
 
--- Returns the event of a reference. Without one returns nil, and a key of a wrong type if there is
--- one.
+-- Returns the event of a reference. If the reference has no event, returns nil; if a key has a
+-- wrong type, returns nil and this key, without prefix.
 local function event_of(object, member, time_us, key)
   local hash = object .. K.events_scheduled_of
   local event, score = try('HGET', P .. hash, key), try('ZSCORE', P .. K.events_scheduled, member)
@@ -32,8 +34,8 @@ local function event_of(object, member, time_us, key)
 end
 
 -- Replaces the reference, which is alone in the slot's batch, by its event. Passes over references
--- whose schedules were replaced or cancelled. Returns the event; or nil and `empty`, or `wrong` if
--- the object is held.
+-- whose schedules were replaced or cancelled. Returns the event. Else returns nil and a word:
+-- `empty` if the queue has no further event, `wrong` if the object is held.
 local function take(i, object, text)
   local queue, batch = P .. object .. K.events, C.base[i] .. K.worker_event
   repeat
@@ -48,7 +50,7 @@ local function take(i, object, text)
       call('HDEL', P .. object .. K.events_scheduled_of, key)
       call('ZREM', P .. K.events_scheduled, member)
       C.key[i] = key
-      -- It takes three times as long as another first event.
+      -- This event takes three times as long as the first event of any other batch.
       M.batch.count(8)
       return event
     elseif not done or wrong then
@@ -56,7 +58,8 @@ local function take(i, object, text)
       if not done then
         error(event)
       elseif wrong == K.events_scheduled then
-        -- This key is not the object's. Promotion says what is wrong with it.
+        -- events.scheduled belongs to no single object, so this object is not put aside. `promote`
+        -- reports the wrong type.
         hold(i, object, POSTPONE_MS)
       else
         M.aside.put(i, object, wrong)
@@ -76,7 +79,8 @@ local function take(i, object, text)
   return nil, 'empty'
 end
 
--- Writes down which event the slot has, if that is the event of a key. Returns its tag.
+-- If the slot's event came from a schedule with a key, stores the key with the slot's id. Returns
+-- the tag of the batch.
 local function tag_of(i, object, id)
   local key, s = C.key[i], #C.to_set
   if not key then

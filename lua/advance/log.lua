@@ -3,12 +3,12 @@
 -- Uses: tag.numbers time.now_ms
 local LOG_KEEP, LOG_KEEP_MS = ARGV[14], tonumber(ARGV[15])
 
--- The most rows to trim in a call, besides as many as it wrote.
+-- A call trims as many rows as it has written, and at most this many more.
 local TRIM_MAX = 1000
 local rows, wrong = 0, nil
 
--- Returns why the log cannot be written; false if it can. Comes before the first write, because
--- each event must leave its batch with exactly one row.
+-- Returns why the log cannot be written; false if it can. Callers ask before their first write,
+-- because each event must leave its batch with exactly one row.
 local function refused()
   if wrong == nil then
     local found = call('TYPE', P .. K.event_log).ok
@@ -30,9 +30,9 @@ local function row(i, status, object, id, before, event, why, attempts)
   rows = rows + 1
 end
 
--- Writes rows for the delivered events of the batch: the first `count`, or all (nil). The step
--- that buries an event after them writes its row. Puts the batch aside if the log cannot be
--- written, and returns whether it can.
+-- Writes rows for the delivered events of the batch: the first `count`, or all (nil). If a dead or
+-- completed event follows, `bury` writes its row. If the log cannot be written, puts the batch
+-- aside. Returns whether the log can be written.
 local function delivered(i, object, count)
   local why = refused()
   if why then
@@ -51,8 +51,8 @@ local function delivered(i, object, count)
   return true
 end
 
--- Writes a row as a worker without the event log. Keeps as many rows as workers with the log keep,
--- or kept last; else 1,000. Returns the reply of Redis.
+-- Writes a row for a worker without the event log. Keeps the number of rows that the last workers
+-- with the log have kept; 1,000 if seriatim.meta has no such number. Returns the reply of Redis.
 local function keep_without_log(status, fields)
   local kept = try('HGET', P .. K.meta, 'event.log.keep')
   local most = type(kept) == 'string' and M.ids.parse(kept) and kept or '1000'

@@ -1,9 +1,10 @@
 -- markers: finds the objects to which markers lead.
 -- Uses: aside.report_foreign names.is_foreign
 
--- The markers are read in chunks from the tail, and trimmed when they are used. Of a chunk, the
--- call needs the objects without owner, each of them once: their names, the number of markers
--- before them, their last ids, and the source that `own` is told (lua/advance.lua).
+-- The markers are read in chunks from the tail, and trimmed when they are used. From a chunk the
+-- call needs each object without an owner, once. `free` has the names of these objects, `before`
+-- the numbers of markers before them, and `last_ids` their last ids. `source` is the argument of
+-- `own` (lua/advance.lua).
 local chunk_size, chunk_read = 0, 0
 local free, free_at, before, last_ids, source = {}, 0, {}, {}, 'markers'
 -- Names that the call has met. The empty name only wakes a worker.
@@ -18,8 +19,8 @@ local function trim()
   end
 end
 
--- Keeps the objects without owner. Returns whether every owner key without a value is absent; MGET
--- has no value for a key of a wrong type either.
+-- Stores the objects without an owner in `free`. Returns whether every owner key that MGET returned
+-- as nil is really absent: MGET also returns nil for a key of a wrong type.
 local function keep_free(objects, places, owner_keys)
   local owned = #objects > 0 and call('EXISTS', unpack(owner_keys)) or 0
   if owned == 0 then
@@ -36,8 +37,8 @@ local function keep_free(objects, places, owner_keys)
   return owned == 0
 end
 
--- Returns whether any of these objects has events. Asked only if the markers before led to no
--- claim: the call costs as much as it saves elsewhere.
+-- Returns whether any of these objects has events. The call asks only if the markers before led to
+-- no claim. In other cases the question would cost as much as it saves.
 local function any_events()
   local queues = {}
   for n, object in ipairs(free) do
@@ -46,7 +47,8 @@ local function any_events()
   return #queues > 0 and call('EXISTS', unpack(queues)) > 0
 end
 
--- Reads the last ids of these objects. Returns whether every key without a value is absent.
+-- Reads the last ids of these objects. Returns whether every last id that MGET returned as nil is
+-- really absent.
 local function ask_last_ids()
   local keys, untold = {}, {}
   for n, object in ipairs(free) do
@@ -63,7 +65,8 @@ end
 local function read_chunk()
   trim()
   chunk_read, free, free_at, before = 0, {}, 0, {}
-  -- A run of markers that lead nowhere is passed over in larger and larger strides.
+  -- While markers lead to no claim, each chunk is larger than the chunk before. So a long run of
+  -- such markers is passed over in few steps.
   chunk_size = math.min(math.max(chunk_size * 2, C.claims_left), 512, C.markers_max, C.markers_left)
   if chunk_size <= 0 then
     return false
@@ -101,7 +104,7 @@ local function next_object()
     while free_at < #free do
       free_at = free_at + 1
       local object = free[free_at]
-      -- The chunk was read before the object was put aside or claimed.
+      -- This call may have put the object aside or claimed it since it read the chunk.
       if not C.put_aside[object] and not C.claimed[object] then
         C.markers_used = before[free_at]
         return object, last_ids[free_at], source

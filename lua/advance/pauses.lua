@@ -4,8 +4,8 @@
 
 -- The most objects that a call wakes.
 local WAKE_MAX = 64
--- The objects that the call may still pause. At 0 it claims nothing more, and the next call goes
--- on.
+-- The objects that the call may still pause. At 0 the call claims nothing more, and the next call
+-- goes on.
 local pauses_left = 256
 -- The fields of rules that the call may still read. At 0 the reply counts as full. An object that
 -- is woken counts as 16 fields.
@@ -34,9 +34,9 @@ local function count_pause()
   end
 end
 
--- Pauses an object without an owner, or of this slot, if it has events and a rule applies to it.
--- Returns whether it did. `source`: as for `own`. Leaves an object that is held
--- although its owner's key does not say so.
+-- Pauses an object if it has events and a rule applies to it. The object has no owner, or belongs
+-- to this slot. Returns whether it was paused. `source`: as for `own`. Does not pause an object
+-- that is in objects.held although its owner's key does not say so.
 local function pause(i, object, last, source)
   if not is_over_now(object) or call('EXISTS', P .. object .. K.events) == 0 or call('ZSCORE', P .. K.objects_held, object) then
     return false
@@ -66,7 +66,7 @@ local function pause_held(object)
   return true
 end
 
--- Returns the lexical range of the names that a selector means.
+-- Returns the lexical range of the names that a selector matches.
 local function range_of(selector)
   local prefix = string.match(selector, '^(.*):%*$')
   if selector == '*' then
@@ -77,7 +77,7 @@ local function range_of(selector)
   return '[' .. selector, '[' .. selector
 end
 
--- Returns whether one of the selectors `in_force` means the object.
+-- Returns whether one of the selectors `in_force` matches the object.
 local function is_over(in_force, object)
   for _, selector in ipairs(M.rules.selectors_of(object)) do
     if in_force[selector] then
@@ -87,7 +87,7 @@ local function is_over(in_force, object)
   return false
 end
 
--- Makes the objects due to which no rule in force applies.
+-- Makes each of these objects due, unless a rule in force applies to it.
 local function wake_those(objects, in_force)
   local woken, due = {}, {}
   for _, object in ipairs(objects) do
@@ -102,9 +102,9 @@ local function wake_those(objects, in_force)
   end
 end
 
--- Wakes objects of rules that are lifted or past their end, from where another call stopped.
--- Deletes a rule without objects left. The order of the fields does not matter, because the rules
--- that apply to an object do not depend on it.
+-- Wakes objects of rules that are lifted or past their end, and continues each rule where an
+-- earlier call stopped. Deletes a rule that has no objects left. The rules can be woken in any
+-- order, because the rules that apply to an object do not depend on the order.
 local function wake()
   local all, left = call('HGETALL', P .. K.event_rules), WAKE_MAX
   local in_force, over = {}, {}
@@ -130,7 +130,7 @@ local function wake()
     count_fields(WOKEN_FIELDS * #objects)
     if #objects < left then
       call('HDEL', P .. K.event_rules, field)
-      -- The deleted field counts no more: `next` is no rule.
+      -- The deleted field must not count any more. `next` is no rule, so `next_of` passes over it.
       all[i] = 'next'
     else
       rule.lifted, rule.cursor = true, objects[#objects]

@@ -6,8 +6,8 @@ local function worker_of(i)
 end
 
 -- Looks at a name in the list of a free slot. Returns whether the slot is to claim the object, and
--- the values of its owner's key and of its last id. If the slot is not to, the name leaves the
--- list.
+-- the values of its owner's key and of its last id. If the slot is not to claim it, removes the
+-- name from the list.
 local function look(i, object)
   local list = C.base[i] .. K.worker_object
   if M.names.is_foreign(object) then
@@ -16,8 +16,8 @@ local function look(i, object)
     return false
   end
   local found = call('MGET', P .. object .. K.event_worker, P .. object .. K.last_event_id)
-  -- A name may be there twice, by two pops, or in the list of another slot: the second one says
-  -- nothing more.
+  -- Two pops may have moved the same name, both into this list, or one of them into the list of
+  -- another slot. The second copy needs nothing more.
   if object == '' or C.claimed[object] or found[1] and found[1] ~= worker_of(i) then
     call('LREM', list, '1', object)
     return false
@@ -34,8 +34,9 @@ local function look(i, object)
   return true, found
 end
 
--- Returns the slots, in order, whose lists have names; `count` of these lists of free slots have.
--- The look begins with the last list, for a pop is made for the last free slot.
+-- Returns the free slots whose lists have names, in order. `lists`: the lists of the free slots;
+-- `count`: the number of these lists that have names. The search begins with the last list, because
+-- a pop is made for the last free slot.
 local function slots(n, lists, count)
   local from_last, l = {}, #lists
   for i = n, 1, -1 do
@@ -54,8 +55,9 @@ local function slots(n, lists, count)
   return found
 end
 
--- Claims an object to which a pop has moved a marker, or whose claim was in a lost reply, of the
--- names in the list of a free slot. The slot claims one at most; the others leave its list.
+-- Claims one object at most from the names in the list of a free slot. A name is there because a
+-- pop has moved its marker, or because the reply to its claim was lost. All other names leave the
+-- list.
 local function claim(i, names)
   C.progress = true
   for k = #names, 1, -1 do
@@ -72,8 +74,8 @@ local function claim(i, names)
   end
 end
 
--- A pop has answered after its slot was given something else: what it moved must not wait behind
--- that.
+-- Moves names from the list of a slot back to the markers. A pop may have moved such a name after
+-- the slot got another object. The name must not wait until the slot is done with that object.
 local function give_back(number)
   local has_left, base = nil, P .. K.WORKER .. C.name .. '.' .. number
   for i, other in ipairs(C.number) do
@@ -83,7 +85,7 @@ local function give_back(number)
     local is_own = not M.names.is_foreign(object) and call('MGET', P .. object .. K.event_worker)[1] == C.name .. '.' .. number
     if object ~= has_left and not is_own then
       M.hold.give_back(base, object)
-      -- The empty name only wakes: it does not become a marker again.
+      -- The empty name only wakes a worker, so it does not become a marker again.
       C.markers_left, C.progress = C.markers_left + (object == '' and 0 or 1), true
     end
   end

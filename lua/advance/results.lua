@@ -9,21 +9,21 @@
 local FIELDS = {
   -- The whole batch is delivered.
   done = { 'object', 'tag', 'last' },
-  -- The same, and other objects get a turn.
+  -- The whole batch is delivered, and other objects get a turn.
   yield = { 'object', 'tag', 'last' },
   -- The first `count` events are delivered; the rest stays in hand.
   part = { 'object', 'tag', 'last', 'count', 'next' },
   -- The first `count` events are delivered; the rest is held for `delay_ms`, or until an operator
-  -- releases it (`inf`). If its attempts grew, the error is kept.
+  -- releases it (`inf`). If the attempts in `held_id` grew, the error is kept.
   hold = { 'object', 'tag', 'last', 'count', 'delay_ms', 'held_id' },
   -- The first `count` events are delivered; the next one, `id`, becomes a dead letter.
   reject = { 'object', 'tag', 'last', 'count', 'next', 'id', 'error', 'attempts' },
-  -- The same, but event `id` is completed with errors: only the log keeps it.
+  -- As `reject`, but the next event, `id`, is completed with errors: only the log keeps it.
   complete = { 'object', 'tag', 'last', 'count', 'next', 'id', 'error', 'attempts' },
 }
 
--- Reads the number and the word at `at`. The first `n` slots are read already. Returns the number
--- of slots read, and the position of the next number.
+-- Reads the number of a slot and the word of its result, at position `at` of ARGV. `n`: the number
+-- of slots read so far. Returns the new number of slots, and the position of the next number.
 local function name(at, n, tag_keys, base)
   local number, word = ARGV[at], ARGV[at + 1]
   if word == 'look' then
@@ -60,8 +60,8 @@ local function prepare(i)
   return (not C.handled[C.number[i]] or M.finish.read(i, object)) and (not C.logs or M.log.delivered(i, object, nil))
 end
 
--- Finishes that commit: ends the handler progress, and deletes the errors and the key of the first
--- event.
+-- Finishes the commit that `prepare` has prepared: ends the handler progress, and deletes the
+-- errors and the key of the first event.
 local function finish(i)
   local object, tag = ARGV[C.arg[i]], ARGV[C.arg[i] + 1]
   if C.handled[C.number[i]] then
@@ -75,15 +75,16 @@ local function finish(i)
   end
 end
 
--- Holds an object without a batch, due now: other objects have a turn, or the next call has room
--- for it.
+-- Holds an object without a batch, due now, so that other objects get a turn, or because only the
+-- next call has room for its events.
 local function let_go(i, object)
   M.hold.object(C.base[i], object, M.time.now_ms(), nil)
   C.held_changed = true
 end
 
--- Writes the event after the first `count` of the batch to the dead letters; if it is completed
--- with errors, to the log. Returns the error if that fails, else nil.
+-- Writes the event that follows the first `count` events of the batch to the dead letters. Writes
+-- it only to the log if it is completed with errors. Returns the error if the write fails, else
+-- nil.
 local function bury(i, result, before)
   local object = result.object
   local event = call('LINDEX', C.base[i] .. K.worker_event, -1 - tonumber(result.count))
@@ -111,12 +112,13 @@ local function hold_rest(i, result, count, delay_ms, held_id, why)
   M.errors.keep(result.object, result.tag, count, held_id, why)
 end
 
--- Takes in a result for parts of a batch: some events delivered, one buried, the rest kept or held.
--- Returns whether the slot goes on with its object, because nothing of the batch remains.
+-- Applies a result about parts of a batch: some events are delivered, one may be buried, and the
+-- rest is kept or held. Returns whether the slot goes on with its object, because no event of the
+-- batch remains.
 local function settle_part(i, result)
   local word, object, last, tag = C.result[i], result.object, result.last, result.tag
   local count, batch = tonumber(result.count), C.base[i] .. K.worker_event
-  -- The `prev` of the rest, and the id of the last event that is over.
+  -- `before`: the `prev` of the next event. `over`: the id of the last finished event.
   local before = last ~= '' and last or M.again.last_of(object)
   local over = M.ids.parse(last) or 0
   local delay_ms, held_id, why = result.delay_ms, result.held_id, nil
@@ -160,9 +162,9 @@ local function settle_part(i, result)
   return false
 end
 
--- Takes in any result but `done` and `yield`, if it is for the batch with this tag. With a result
--- of another batch, gives the slot its batch again. Returns whether the slot goes on with its
--- object.
+-- Applies a result other than `done` and `yield`, if the result is for the batch with this tag. If
+-- the result is for another batch, gives the slot its batch again. Returns whether the slot goes on
+-- with its object.
 local function settle(i, tag)
   local result = read(i)
   if result.tag ~= tag or not result.count then
@@ -170,7 +172,8 @@ local function settle(i, tag)
     return false
   end
   C.progress = true
-  -- No other object may get the ids of this batch. The counter may be of an earlier state of Redis.
+  -- No other object may get the ids of this batch. So the counter must be above them, even if Redis
+  -- went back to an earlier counter.
   local length = try('LLEN', C.base[i] .. K.worker_event)
   if type(length) == 'number' then
     M.again.rise_above(M.ids.after(tonumber((M.tag.numbers(tag))), length - 1))

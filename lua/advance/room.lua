@@ -3,7 +3,7 @@
 local SUSPECTS_ARG = 12
 local wait_ms, admits, taken = M.suspects.of(ARGV[SUSPECTS_ARG])
 
--- Lets a due held object wait, so that it is not in the way of others. The wait grows with the
+-- Lets a due held object wait, so that it does not stop other objects. The wait grows with the
 -- number of held objects, to limit the work of Redis.
 local function put_off(object)
   local ms = math.max(wait_ms, math.min(math.floor(call('ZCARD', P .. K.objects_held) / 2), 10000))

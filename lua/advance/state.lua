@@ -1,17 +1,18 @@
 -- state: what modules know of a call of advance.
 
--- Adds to the state of the call, once, what advance itself does not need: `own`, which claims an
--- object, and these:
---   busy, entries, taken, claimed, which advance makes only if slots may claim
+-- Adds the fields to `C`, the state of the call, that only modules need; once per call. These are
+-- `own`, the function that claims an object, and:
+--   busy, entries, taken, claimed: advance itself makes them only if slots may claim
 --   failed        the error that ends the call
---   number        slots: their numbers
---   result        slots: the words of their results
---   object, prev slots whose result named pieces of a batch: the object, and the id before its next
---                 events
---   key           slots: the key of the schedule whose event they have taken
---   handled       numbers of slots: whether handlers have finished for an event of the batch
---   looks         numbers of slots to look at
---   quarantined   the reply: objects that were put aside, each followed by the reason
+--   number        by slot: its number
+--   result        by slot: the word of its result
+--   object, prev  by slot with a result about parts of a batch: the object, and the `prev` of the
+--                 object's next event
+--   key           by slot: the key of the schedule whose event the slot has taken
+--   handled       by number of a slot: true if handlers have finished for an event of the batch,
+--                 then the progress that advance/finish.lua has read
+--   looks         numbers of slots with the result `look`
+--   quarantined   for the reply: objects that were put aside, each followed by the reason
 --   put_aside     objects that were put aside
 --   to_expire     keys that get a time to live
 local function open(own)
@@ -20,13 +21,13 @@ local function open(own)
   end
   C.own, C.name, C.logs, C.forgets, C.failed = own, ARGV[2], ARGV[13] == 'log', ARGV[10] ~= '0', C.failed or false
   C.busy, C.entries, C.taken, C.claimed = C.busy or {}, C.entries or {}, C.taken or {}, C.claimed or {}
-  -- Markers that the call may still look at; those at the tail that are used and not trimmed yet;
-  -- objects that may still be let go.
+  -- `markers_max`: markers that the call may still look at. `markers_used`: markers at the tail
+  -- that are used, but not yet trimmed. `drops_left`: objects that the call may still pass over.
   C.markers_max, C.markers_used, C.drops_left = tonumber(ARGV[8]), 0, 256
   C.key = {}
   C.object, C.prev, C.handled, C.looks, C.quarantined, C.put_aside, C.to_expire = {}, {}, {}, {}, {}, {}, {}
   setmetatable(C, { __index = function(made, list)
-    -- Every slot is named when one of these is first used.
+    -- Makes `number` or `result` when it is first used. By then the call has read all slots.
     local new, offset = {}, list == 'number' and 2 or list == 'result' and 1 or error('no ' .. list)
     for i, at in ipairs(made.arg) do
       new[i] = ARGV[at - offset]
@@ -36,7 +37,8 @@ local function open(own)
   end })
 end
 
--- Calls a function of a module. If it fails, the call of advance ends early; returns nothing then.
+-- Calls a function of a module, and returns its result. If the function fails, returns nil and
+-- notes the error, so that the call of advance ends early.
 local function guard(run, ...)
   local done, got = pcall(run, ...)
   if done then

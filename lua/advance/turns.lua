@@ -20,13 +20,15 @@ local function claim_marker(i)
     return last
   end
   local got = C.own(i, object, false, last, source)
-  -- Only now: a marker is there until something else covers its object.
+  -- The marker counts as used only now. Until something else covers the object, its marker must
+  -- stay.
   C.markers_used = C.markers_used + 1
   C.claimed[object] = got == 'claimed' and i or C.claimed[object]
   return got == 'claimed' and got or 'dropped'
 end
 
--- Counts what could not be claimed. Returns nothing; behind the last one the call claims no more.
+-- Counts an object that could not be claimed. After the last object that the call may pass over,
+-- the call claims no more.
 local function count_drop(put_aside, from_held)
   if put_aside then
     -- To put an object aside takes as long as to let four go.
@@ -39,10 +41,10 @@ local function count_drop(put_aside, from_held)
   end
 end
 
--- Held objects and markers in turn, one and one; if one side has nothing, the other goes on.
--- Markers that are left, but that this call may not look at, are not nothing: their turn goes on
--- with the next call. Otherwise an object behind many markers of busy objects would wait for turns
--- of all of those.
+-- Claims one object for the slot. Held objects and markers take turns; if one of them has nothing
+-- to claim, the other has the turn. If markers are left that this call may no longer look at, the
+-- turn stays with the markers in the next call. Otherwise an object behind many markers of busy
+-- objects would wait for a turn of each of these.
 local function claim_in_turn(i)
   local misses = 0
   while misses < 2 and C.claims_left > 0 and C.bytes_left > 0 and not C.busy[i] do

@@ -3,15 +3,16 @@
 -- A sweep writes the time into seriatim.meta, at most once a second.
 --
 -- Step back   The clock is more than a second behind the written time. Every time written before
---             the step is then too far ahead by the difference. Rules, held objects and departed
---             names move back by it, in bounded steps of the sweeps that follow at once. Due things
---             stay due; nothing waits longer than its own time. A retry may come early in two
---             cases: its time was written in the second between the step and the sweep that noticed
---             the step, or the clock steps back again while times move.
+--             the step is then too far ahead by the difference. The times of rules, held objects
+--             and departed names move back by this difference. The next sweeps follow at once, and
+--             each moves a bounded number of times. A time that is due stays due, and no object
+--             waits longer than its own time. A retry may come early in two cases: its time was
+--             written in the second between the step and the sweep that noticed the step, or the
+--             clock steps back again while times move.
 -- Step ahead  The clock is further ahead of the written time than the sweeping process can explain:
 --             it has stepped ahead, or Redis could not be reached. Leases of live processes may
---             have ended. For AHEAD_MS or longer (adopt.lua) nothing is taken over, so that these
---             processes attach again.
+--             have ended. For AHEAD_MS or longer (adopt.lua) no sweep takes over a name, so that
+--             these processes can attach again.
 -- Uses: rules.next_of rules.times rules.with_times rules.write_next
 local STEP_MS, MOVES_MAX, AHEAD_MS = 1000, 1000, 5000
 
@@ -31,8 +32,8 @@ local function move_back(key, back_ms, cursor, now_ms)
   return #page == 2 * MOVES_MAX and page[#page] or nil, #moved / 2
 end
 
--- Moves the ends of rules whose time of setting is in the future, at most 1,000. The other rules
--- were set before the clock went wrong, or after it was right again.
+-- Moves back the ends and the times of setting of rules that were set in the future: at most 1,000.
+-- The other rules were set before the clock went wrong, or after it was right again.
 local function move_rules(back_ms, now_ms)
   if call('TYPE', P .. K.event_rules).ok ~= 'hash' then
     return
@@ -52,8 +53,9 @@ local function move_rules(back_ms, now_ms)
   end
 end
 
--- Returns the earliest time that moves back by `back_ms`. The clock may have stepped ahead before,
--- by at least as much. Earlier times were then written before that step ahead, and are right again.
+-- Returns the lowest time that must move back by `back_ms`; 0: all times. If the clock had stepped
+-- ahead before by at least as much, times below the time of that step were written before the step.
+-- These times are right again, so they stay.
 local function first_to_move(back_ms)
   local found = call('HMGET', P .. K.meta, 'clock.ahead', 'clock.gained')
   local ahead_ms, gained_ms = tonumber(found[1] or ''), tonumber(found[2] or '')
@@ -66,8 +68,8 @@ local function step_text(back_ms, next_one, cursor)
   return string.format('%.0f %s %.0f', back_ms, next_one, tonumber(cursor) or 0)
 end
 
--- Writes the time. If the clock has stepped back, begins to move times, or goes on with that. The
--- arguments are values of seriatim.meta, nil or false if absent:
+-- Writes the time. If the clock has stepped back, begins to move times. If times are still to be
+-- moved, continues. The arguments are values of seriatim.meta, nil or false if absent:
 --   noted  `clock`: the written time
 --   step   `clock.step`: the progress of the moves, `BACK_MS NEXT CURSOR`
 -- Returns the number of moved held objects, and whether more is to be moved.

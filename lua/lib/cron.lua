@@ -26,18 +26,19 @@ local function text(job)
   return numbers .. job.object .. job.plan .. job.event
 end
 
--- Returns the two times of a last run, as texts.
+-- Returns HANDLED_MS and FIRED_MS of a value of events.cron.last, as texts; '0' if the value is
+-- absent or invalid.
 local function last_of(value)
   local handled, fired = string.match(value or '', '^(%d+) (%d+)$')
   return handled or '0', fired or '0'
 end
 
--- Returns the value of a last run.
+-- Returns the value of events.cron.last for these two times.
 local function last_text(handled, fired)
   return handled .. ' ' .. fired
 end
 
--- Returns the key of the object's queue and its type, if the type is wrong.
+-- If the queue of the object has a wrong type, returns the key of the queue, and that type.
 local function wrong_queue(object)
   local found = call('TYPE', P .. object .. K.events).ok
   if found ~= 'list' and found ~= 'none' then

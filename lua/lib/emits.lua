@@ -1,12 +1,12 @@
 -- emits: events that handlers have emitted or scheduled, and results that they have returned.
 --
--- They are fields of OBJ:event.handled until the step that ends the event:
+-- Emits and results are fields of OBJ:event.handled until the step that ends the event:
 --   id         the id of the event
 --   emit:ID    all emits of one handler: `PLACE EVENTS BYTES `, then for each event `NAME_BYTES
 --              EVENT_BYTES `, the object's name and the event. PLACE is the handler's place among
 --              the registered ones. A schedule: `sNAME_BYTES EVENT_BYTES KEY_BYTES MODE DUE `, the
---              object's name, the event and the key. MODE: `r` replaces, `t` keeps the time, `f` keeps
---              the first. DUE: `@MS` since 1970, or `+MS` after the step that ends the event
+--              object's name, the event and the key. MODE: `r` replaces, `t` keeps the time, `f`
+--              keeps the first. DUE: `@MS` since 1970, or `+MS` after the step that ends the event
 --   result:ID  the result of one handler: the member `"ID":VALUE` of a JSON object
 -- Uses: ids.MAX ids.parse schedule.member time.now_ms
 
@@ -26,7 +26,7 @@ local function size_of(value)
 end
 
 -- Returns the results of all handlers as one JSON object; nil if there is none. `kept`: fields and
--- values of the hash. The members are sorted: the same results give the same text.
+-- values of the hash. Sorts the members, so that the same results give the same text.
 local function results_of(kept)
   local members = {}
   for i = 1, #kept, 2 do
@@ -38,7 +38,8 @@ local function results_of(kept)
   return members[1] and '{' .. table.concat(members, ',') .. '}'
 end
 
--- Parses a schedule. Returns it and the place behind it; nothing if it is invalid.
+-- Parses the schedule at position `at` of the text. Returns the schedule, and the position after
+-- it; nil if there is no valid schedule.
 local function schedule_of(text, at)
   local name_bytes, event_bytes, key_bytes, mode, sign, ms, from = string.match(text, '^s(%d+) (%d+) (%d+) ([rtf])([@+])(%d+) ()', at)
   if not from then
@@ -93,8 +94,8 @@ local function emits_of(kept)
   return id, emits
 end
 
--- Returns the first key that these emits write and that has a wrong type: the key without prefix,
--- and its type. Callers ask before their first write.
+-- Returns the first key with a wrong type among the keys that these emits would be written to: the
+-- key without prefix, and its type. Callers call this function before their first write.
 local function wrong_key(emits)
   local seen = {}
   local function wrong(key, kind)
@@ -120,10 +121,10 @@ local function wrong_key(emits)
   end
 end
 
--- An event that is due within this time wakes a worker, as one that a frontend schedules.
+-- A schedule that is due within this time wakes a worker, just as a schedule of a producer does.
 local WAKE_MS = 60000
 
--- Schedules the events, as a frontend does.
+-- Schedules the events, as a producer does.
 local function schedule_all(later)
   local now_ms, wakes = M.time.now_ms(), false
   for _, schedule in ipairs(later) do
@@ -146,7 +147,7 @@ end
 -- Most markers in one command, because of the limit of unpack.
 local MARKERS_PER_PUSH = 1000
 
--- Pushes the events as a frontend does, with one marker per object, and schedules those for later.
+-- Pushes the emitted events as a producer does, with one marker per object. Stores the schedules.
 -- Returns the number of markers.
 local function push_emits(emits)
   if emits.later then

@@ -12,16 +12,16 @@ local function hold_object(at, object, due, held_id)
   call('LREM', at .. K.worker_object, 1, object)
 end
 
--- The same with the batch of the slot. RENAME moves a batch of any size in one step, and no type of
--- a key can make it fail.
+-- Takes `object` from its slot together with the batch of the slot, and holds both. RENAME moves a
+-- batch of any size in one step, and cannot fail because of the type of a key.
 local function hold_batch(at, object, due, held_id)
   call('RENAME', at .. K.worker_event, P .. object .. K.events_held)
   hold_object(at, object, due, held_id)
 end
 
--- Returns to the markers a name that the slot has taken but does not own. The name goes to the end
--- that is taken next, because it has waited already. LREM removes by value, because the list may
--- hold two names after a lost reply.
+-- Moves a name from the slot's list back to the markers, because the slot does not own the object.
+-- The name goes to the end from which markers are taken next, because it has waited already. LREM
+-- removes by value, because the list may hold two names after a lost reply.
 local function give_back(at, object)
   call('LREM', at .. K.worker_object, 1, object)
   if object ~= '' then

@@ -8,8 +8,8 @@ local function parse(text)
   return id and id <= MAX and id or nil
 end
 
--- Returns all digits of the number, as two numbers below 2^31: `%d` may be wrong above, and `%.0f`
--- takes four times as long.
+-- Returns the number with all its digits. Prints a large number as two parts below 2^31, because
+-- `%d` may be wrong above 2^31, and `%.0f` takes four times as long.
 local function text(number)
   if number < 100000000 then
     return string.format('%d', number)

@@ -1,8 +1,9 @@
 -- page: rows of a stream, up to a number of rows and of bytes.
 
--- Bytes of a page. The row that reaches them is the last one.
+-- The bytes after which a page ends. The row that reaches this number is the last row of the page.
 local PAGE_BYTES_MAX = 1048576
--- Most rows in one read: their sizes are known only after it.
+-- Most rows in one read. The number is small, because the size of a row is known only after the
+-- read.
 local ROWS_PER_READ = 4
 
 -- Calls `add` for each row of the stream, in the order of `command` (XRANGE or XREVRANGE). Ends

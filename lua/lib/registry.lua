@@ -2,9 +2,9 @@
 --
 -- event.workers           per name its registration `SLOTS TOKEN MS`: the most slots it ever ran,
 --                         its last token, its last sign of life
--- event.workers.watched   names with a lease, or with something in their slots
--- event.workers.departed  names with neither
--- The scores of the sets are times of the next looks, ms.
+-- event.workers.watched names with a lease, or with something in their slots event.workers.departed
+-- names without a lease and with nothing in their slots The scores of the sets are times of the
+-- next looks, ms.
 
 -- Returns slots, token and last sign of life (ms) of a registration; 0, nil and 0 if the value is
 -- invalid.
@@ -13,7 +13,8 @@ local function parse(value)
   return tonumber(slots) or 0, token, tonumber(at_ms) or 0
 end
 
--- Returns the same of a name; 0, nil and 0 if it has no registration.
+-- Returns slots, token and last sign of life (ms) of the name's registration; 0, nil and 0 if the
+-- name has no registration.
 local function find(name)
   return parse(call('HGET', P .. K.event_workers, name) or '')
 end
@@ -40,8 +41,8 @@ end
 -- when the name is forgotten.
 local LOOKS_MS = { 1000, 10000, 60000, 600000, 3600000 }
 
--- Makes the name a departed one, with the last sign of life `at_ms`. It is forgotten `forget_ms`
--- later.
+-- Makes the name a departed one, with the last sign of life `at_ms`. The name is forgotten
+-- `forget_ms` later.
 local function depart(name, at_ms, now_ms, forget_ms)
   local next_ms = at_ms + forget_ms + 1
   for _, look_ms in ipairs(LOOKS_MS) do

@@ -5,7 +5,7 @@
 --   END_MS  the time at which the rule ends; 0: never
 --   LIFTED  1 if the rule is lifted, else 0
 --   CURSOR  of a lifted rule: the last of its objects that was woken, any bytes
--- One more field, `next`, is the time at which a rule is to be woken next.
+-- One more field, `next`, is the time at which workers must next wake objects of a rule.
 
 -- A prefix ends at one of the first 8 colons of a name. A name may have 512 colons, and each would
 -- cost two lookups.
@@ -15,7 +15,8 @@ local COLONS_MAX = 8
 local KINDS, KIND_BYTES = { 'block ', 'pause ' }, 6
 
 -- Returns the end of a rule, whether it is lifted, and when it was set; nil if the value is
--- invalid. Leaves out the texts, which may be long: a script that reads all rules needs no more.
+-- invalid. Does not return the texts, which may be long, because a script that reads all rules
+-- needs only the times.
 local function times_of(value)
   local set, ends, lifted = string.match(value, '^(%d+) (%d+) ([01]) %d+ %d+ ')
   return tonumber(ends), lifted == '1', tonumber(set)
@@ -39,7 +40,7 @@ local function parse(value)
   }
 end
 
--- Returns the value of a rule. `%s` would cut a name at a NUL.
+-- Returns the value of a rule. Joins the texts, because `%s` would cut a name at a NUL.
 local function text_of(rule)
   local numbers = string.format('%s %.0f %d %d %d ', rule.set, rule.ends, rule.lifted and 1 or 0, #rule.who, #rule.cursor)
   return numbers .. rule.who .. rule.cursor .. rule.why
@@ -61,13 +62,13 @@ local function is_rule(name, value)
   return (kind == KINDS[1] or kind == KINDS[2]) and times_of(value) ~= nil
 end
 
--- Returns whether a rule with these times holds objects. A lifted or ended rule does not, nor does
--- an invalid value.
+-- Returns whether a rule with these times holds objects. Returns false for a lifted rule, for an
+-- ended rule, and for an invalid value.
 local function is_in_force(ends, lifted, now_ms)
   return ends ~= nil and not lifted and (ends == 0 or ends > now_ms)
 end
 
--- Returns the selectors that mean the object: everything, its prefixes, its name.
+-- Returns the selectors that match the object: `*` for all objects, its prefixes, and its name.
 local function selectors_of(object)
   local selectors, colon = { '*' }, string.find(object, ':', 1, true)
   while colon and #selectors <= COLONS_MAX do
@@ -89,8 +90,8 @@ local function fields_of(object)
   return fields
 end
 
--- The fields that this call has read, each with whether its rule is in force. Objects share most of
--- them.
+-- The fields of event.rules that this call has read, each with a boolean: whether its rule is in
+-- force. The call reads each field once, because objects have most of these fields in common.
 local asked = {}
 
 -- Returns whether a rule in force applies to the object, and the number of fields read for it.
@@ -113,8 +114,9 @@ local function look(object, now_ms)
   return is_over, #fields
 end
 
--- Returns the time at which a rule is to be woken next: 0 if one is lifted, else the first end, or
--- infinity; nil if there is no rule. `all`: fields and values of the hash.
+-- Returns the time at which workers must next wake objects of a rule: 0 if a rule is lifted, else
+-- the earliest end of a rule; infinity if no rule has an end; nil if there is no rule. `all`:
+-- fields and values of the hash.
 local function next_of(all)
   local soonest
   for i = 1, #all, 2 do

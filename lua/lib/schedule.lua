@@ -1,12 +1,13 @@
 -- schedule: the entries of events.scheduled, and references to their events in queues.
 --
 -- events.scheduled  a member is `OBJECT LF KEY`; a key has no line feed. The score is the due time
---                   in ms. Once the event of a key is queued, the score is -10^15 minus the time at
---                   which it was, in µs
+--                   in ms. Once the event of a key is queued, the score is -10^15 minus the time of
+--                   queueing, in µs
 -- OBJ:events        a reference, `NUL queued US KEY`, stands for the event of this key while it is
---                   queued. It counts only while the score says that the event was queued then
+--                   queued. A reference counts only while the score of its schedule has the same
+--                   time of queueing, US
 
--- The bytes of events after which a scan stops. HSCAN returns the events, too.
+-- The bytes of events after which a scan stops: HSCAN returns not only keys, but also events.
 local SCAN_BYTES, AT_ONCE = 1048576, '1'
 local QUEUED, QUEUED_MIN = -1000000000000000, -9007199254740991
 
@@ -20,8 +21,8 @@ local function member(object, key)
   return object .. '\n' .. key
 end
 
--- Returns keys of a hash of schedules from a cursor of HSCAN on, about `count`, and the next cursor
--- ('0': the end).
+-- Reads about `count` keys of a hash of schedules, from a cursor of HSCAN on. Returns the keys, and
+-- the next cursor ('0': the end).
 local function scan(hash, cursor, count)
   local keys, bytes = {}, 0
   repeat
@@ -34,7 +35,8 @@ local function scan(hash, cursor, count)
   return keys, cursor
 end
 
--- Returns whether a user has chosen the key. The event of any other key is queued itself.
+-- Returns whether a user has chosen the key. With any other key, the event itself is queued, not a
+-- reference.
 local function is_chosen(key)
   return string.byte(key) ~= 45
 end
@@ -44,18 +46,19 @@ local function queued(now_us, key)
   return string.format('%.0f', QUEUED - now_us), string.format('\0queued %.0f ', now_us) .. key
 end
 
--- Returns the time, as text, and the key of a reference; nothing if the text is another event.
+-- Returns the time, as text, and the key of a reference; nil if the text is an event, not a
+-- reference.
 local function referred(text)
   return string.match(text, '^%zqueued (%d+) (.*)$')
 end
 
--- Returns whether a reference with this time counts.
+-- Returns whether a reference with this time counts. `score`: the score of its schedule.
 local function counts(score, time_us)
   return score and tonumber(score) == QUEUED - tonumber(time_us)
 end
 
--- Returns the due time of a schedule, as text, and whether its event is queued. Then the time is the
--- one at which it was.
+-- Returns the due time of a schedule, as text, and false. If its event is queued, returns the time
+-- of queueing (ms) instead, and true.
 local function due_of(score)
   local number = tonumber(score) or 0
   if number <= QUEUED and number >= QUEUED_MIN then

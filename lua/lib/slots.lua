@@ -3,9 +3,9 @@
 -- Uses: tag.numbers worker.id
 
 -- Calls `owned(at, slot, object, tag)` for every object that a slot of `name` owns; `at`: the
--- beginning of the slot's keys; `tag`: false if the slot has no batch. Returns all other names in
--- the slots' lists to the markers. Stops after the slot that completes `most` objects and names
--- (nil: no limit). Returns the number of returned names.
+-- beginning of the slot's keys; `tag`: false if the slot has no batch. Moves all other names in the
+-- slots' lists back to the markers. Stops after the slot that completes `most` objects and names
+-- (nil: no limit). Returns the number of names moved back.
 local function each_slot(name, slots, owned, most)
   local strays, met = 0, 0
   for slot = 0, slots - 1 do
@@ -22,8 +22,8 @@ local function each_slot(name, slots, owned, most)
       if object == had then
         -- Two pops have moved the same object into the list. One copy is enough to cover it.
         call('LREM', at .. K.worker_object, 1, object)
-      -- MGET returns nil for a key of a wrong type: such an object has no owner. A foreign name
-      -- goes back as well: advance drops and reports it.
+      -- MGET returns nil for a key of a wrong type, so such an object counts as one without an
+      -- owner. A foreign name goes back to the markers, too: advance drops and reports it.
       elseif not M.names.is_foreign(object) and call('MGET', P .. object .. K.event_worker)[1] == w then
         had = object
         owned(at, slot, object, call('GET', at .. K.worker_event_id))
@@ -49,7 +49,7 @@ local function check_types(name, slots)
   end
 end
 
--- Returns whether so many crashes make an event wait for an operator; `crashes_max` 0: never.
+-- Returns whether an event with so many crashes must wait for an operator. `crashes_max` 0: never.
 local function is_used_up(crashes, crashes_max)
   return crashes_max > 0 and crashes >= crashes_max
 end

@@ -1,8 +1,8 @@
 -- suspects: the number of batches that may kill their worker which a process takes.
 --
 -- The process states its room as `MS[ CRASHES ROOM]…`, with CRASHES ascending. A batch with at
--- least CRASHES crashes is taken while ROOM is above 0; `-`: always. A batch without room waits for
--- at least MS.
+-- least CRASHES crashes is taken while ROOM is above 0. A ROOM of `-` has no limit. A batch for
+-- which there is no room waits for at least MS milliseconds.
 
 -- Returns three values:
 --   wait_ms          MS
@@ -28,7 +28,8 @@ local function suspects_of(text)
     return (room_for(crashes) or 1) > 0
   end
 
-  -- A batch with more crashes leaves less room for batches with fewer.
+  -- After a batch is taken, each class has less room than the class of that batch had. So a batch
+  -- with many crashes also leaves less room for batches with fewer crashes.
   local function taken(crashes)
     local room = room_for(crashes)
     for _, class in ipairs(room and classes or {}) do

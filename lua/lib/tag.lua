@@ -31,8 +31,8 @@ local function keyed(first)
   return first .. ' 0'
 end
 
--- Returns whether more belongs to the end of the batch than to that of others: it has numbers, or
--- its event a key.
+-- Returns whether the tag has a blank. Then the end of the batch needs additional steps: the tag
+-- has hand-outs, attempts or crashes, or OBJ:event.key has the key of the event.
 local function is_odd(tag)
   return string.find(tag, ' ', 1, true) ~= nil
 end

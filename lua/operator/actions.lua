@@ -3,8 +3,8 @@
 local who, why = ARGV[2], ARGV[3]
 
 -- Returns the reply for a missing right or a key of a wrong type; nil if there is neither. `...`:
--- pairs of a key and its type. Actions ask before their first write, because a script that fails
--- halfway is not undone.
+-- pairs of a key and its type. Actions call this before their first write, because Redis does not
+-- undo a script that fails halfway.
 local function refused(...)
   local denied = M.rights.missing()
   if denied then

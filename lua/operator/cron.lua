@@ -1,9 +1,10 @@
 -- cron: an operator sets, removes, pauses or resumes a cron job, or runs it now.
 --
--- Purpose   set: a new job, or another schedule, object or event for the name. The same again changes
---           nothing, so that a program may set its jobs at each start. A paused job stays paused.
---           pause: the job has no ticks until `resume`; these are not made up for. run: queues the
---           event once more, also of a paused job. Repeating a call but `run` changes nothing.
+-- Purpose   set: stores a new job, or another schedule, object or event for an existing job.
+--           Setting the same job again changes nothing, so that a program may set its jobs at each
+--           start. A paused job stays paused. pause: the job has no ticks until `resume`, and
+--           `resume` does not make up for them. run: queues the event once more, also of a paused
+--           job. Repeating any call except `run` changes nothing.
 -- Keys      KEYS[1] events.cron (hash, read and write)
 --           events.cron.next (zset), events.cron.last (hash): read and written
 --           OBJ:events, objects.with.events (lists), events.scheduled.wake (zset),
@@ -38,7 +39,7 @@ local now = M.ids.text(M.time.now_ms())
 local value = call('HGET', KEYS[1], name)
 local job = value and M.cron.parse(value)
 
--- Writes the job. Its ticks up to now are over.
+-- Writes the job. All its ticks up to now count as handled.
 local function write(changed, next_tick)
   call('HSET', KEYS[1], name, M.cron.text(changed))
   local _, fired = M.cron.last_of(call('HGET', last_key, name))
@@ -64,7 +65,7 @@ if step == 'set' then
     return { 'wrong_type', key, found }
   end
   if not is_same and job and job.plan == new.plan and not job.is_paused then
-    -- Only the object or the event: ticks that are due stay due.
+    -- Only the object or the event has changed, so ticks that are due stay due.
     new.since = job.since
     call('HSET', KEYS[1], name, M.cron.text(new))
   elseif not is_same then

@@ -11,7 +11,7 @@
 --           16 KiB is not shown whole: its event is cut
 -- Keeps     writes nothing
 -- Cost      about 3 commands per job; reads at most 1 MiB of jobs, and one bucket of the hash more.
---           HSCAN returns at most 128 jobs of few
+--           If there are few jobs, HSCAN returns all of them at once, at most 128
 -- Uses: ids.text schedule.scan time.now_ms
 local VALUE_BYTES_MAX = 16384
 local reply = { 'crons', M.ids.text(M.time.now_ms()), '0' }

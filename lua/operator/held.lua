@@ -8,7 +8,7 @@
 --           due time of the object before the page ('': from the start)
 --           the object before the page ('': from the start)
 --           objects in the page (1 to 250)
--- Replies   {'held', ms since 1970, {object, due time, owner or '', numbers and reason or '',
+-- Replies   {'held', ms since 1970, {object, due time, owner or '', OBJ:events.held.id or '',
 --           events in the batch}…}. An object whose due time changes between two pages may be
 --           missing, or come twice. All others come once
 -- Keeps     writes nothing

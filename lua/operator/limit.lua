@@ -1,7 +1,7 @@
 -- limit: an operator sets or removes a limit of the queues.
 --
--- Purpose   Emitters read the limits, and refuse emits that exceed them. The call touches no object.
---           Repeating a call changes nothing but the time.
+-- Purpose   Emitters read the limits, and refuse emits that exceed them. The call touches no
+--           object. Repeating a call changes nothing but the time.
 -- Keys      KEYS[1] event.limits (hash, read and write)
 --           operator.actions (stream): written
 -- Arguments prefix

@@ -27,8 +27,8 @@ local found = call('MGET', P .. object .. K.event_worker, P .. object .. K.event
 if call('ZSCORE', P .. K.objects_paused, object) then
   return { 'paused' }
 end
--- The set may have been evicted or deleted. Then an object with the owner `held` would wait for
--- ever.
+-- The set may have been evicted or deleted. An object that still has the owner `held` would then
+-- wait for ever, so it is released, too.
 if not call('ZSCORE', KEYS[1], object) and found[1] ~= 'held' then
   return { 'not_held', found[1] or '' }
 end

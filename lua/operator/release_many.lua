@@ -1,8 +1,8 @@
 -- release_many: an operator makes those held objects due now that meet conditions.
 --
 -- Purpose   As release, for many objects in one step: wakes a worker, leaves the numbers of each
---           batch as they are, and records each release. Leaves objects that are due, that are
---           paused, or that do not meet the conditions. Repeating a call changes nothing: a
+--           batch as they are, and records each release. An object that is due, that is paused, or
+--           that does not meet the conditions stays as it is. Repeating a call changes nothing: a
 --           released object is due.
 -- Keys      KEYS[1] objects.held (zset, read and write)
 --           objects.paused (zset), OBJ:events.held.id (string): read

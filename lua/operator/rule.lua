@@ -2,9 +2,9 @@
 --
 -- Purpose   set: workers claim no more objects of the selector, from the next call of any worker
 --           on. A rule in force gets who, why and end of this call. A rule that is being lifted is
---           in force again, and its waking will start again. lift: the rule holds nothing any more.
---           Workers wake its objects, and then delete it. The call touches no object, so their
---           number does not matter. Repeating a call changes nothing but the time.
+--           in force again, and its waking will start again. lift: the rule no longer holds any
+--           object. Workers wake its objects, and then delete it. The call touches no object, so
+--           their number does not matter. Repeating a call changes nothing but the time.
 -- Keys      KEYS[1] event.rules (hash, read and write)
 --           operator.actions (stream), objects.with.events (list): written
 -- Arguments prefix
@@ -60,7 +60,7 @@ if not value then
 elseif rule and rule.lifted then
   return { 'lifting' }
 end
--- An invalid value holds nothing. A lifted rule replaces it.
+-- An invalid value holds no object. Lifting replaces it by a lifted rule.
 rule = rule or { set = '0', ends = 0, who = '', cursor = '', why = '' }
 rule.lifted = true
 write(rule)

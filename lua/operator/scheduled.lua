@@ -15,9 +15,9 @@
 --           not shown. A schedule whose due time changes between two pages may be missing,
 --           or come twice
 -- Keeps     writes nothing
--- Cost      about 3 commands per schedule; of `all` also 2 of O(log n). Of `object` at most 1 MiB of
---           events are read, and one bucket of the hash more. HSCAN returns at most 128 schedules
---           of an object with few
+-- Cost      about 3 commands per schedule; of `all` also 2 of O(log n). Of `object` at most 1 MiB
+--           of events are read, and one bucket of the hash more. If the object has few schedules,
+--           HSCAN returns all of them at once, at most 128
 -- Uses: ids.text names.is_foreign schedule.FIRST_DUE schedule.due_of schedule.member
 -- Uses: schedule.parse schedule.scan time.now_ms
 local EVENT_BYTES_MAX = 8192

@@ -57,8 +57,9 @@ elseif expected ~= '' and expected ~= first then
   return { 'other', first }
 end
 
--- Handler progress of the event is deleted with it, and emits are pushed. Progress of a later event
--- of the batch stays; handlers of all events before that one have finished.
+-- Deletes handler progress together with its event, and pushes the emits. Progress of a later event
+-- of the batch stays. It shows that the handlers of all events before that later event have
+-- finished.
 local handled = P .. object .. K.event_handled
 local kept = call('HGETALL', handled)
 local handled_id, emits = M.emits.parse(kept)
@@ -91,8 +92,8 @@ end
 call('DEL', P .. object .. K.event_errors, P .. object .. K.event_key)
 local left = call('LLEN', batch)
 if left > 0 then
-  -- As with any event that leaves a batch: the attempts were those of this event. One crash stays,
-  -- because the event that killed the worker may come later.
+  -- As with any event that leaves a batch, the attempts start again at 0, because they were
+  -- attempts of this event. One crash stays, because a later event may have killed the worker.
   local rest = M.ids.text(M.ids.after(tonumber(first), 1))
   call('SET', P .. object .. K.events_held_id, M.tag.held_text(rest, handouts, 0, math.min(crashes, 1), 'skip'))
 else

@@ -1,6 +1,7 @@
 -- position: the place of a projection in the event log, and its state.
 --
--- Purpose   Reads and writes both together, for the one process that runs the projection.
+-- Purpose   Reads and writes place and state together, for the one process that runs the
+--           projection.
 --             open   takes the name if no process has it, and reads
 --             save   writes both, and extends the lease of the name
 --             keep   extends the lease

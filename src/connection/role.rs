@@ -37,8 +37,8 @@ async fn role(conn: &mut impl ConnectionLike) -> RedisResult<Role> {
     }
 }
 
-/// Checks that a server is no replica and no Sentinel. `here`: its address; `scheme`: that of its
-/// URL. Needs no right beyond `HELLO`, with which a connection with RESP3 begins.
+/// Checks that a server is no replica and no Sentinel. `here`: the address of the server; `scheme`:
+/// the scheme of its URL. Needs no right beyond `HELLO`, with which a connection with RESP3 begins.
 ///
 /// # Errors
 /// It is another kind of server; the error names the right URL if the server tells it.
@@ -89,8 +89,8 @@ async fn master(conn: &mut impl ConnectionLike, scheme: &str) -> String {
     }
 }
 
-/// Adds the right URL to the error of a call, if the server is a replica or a Sentinel.
-/// `here`: the address of the server; `scheme`: that of its URL.
+/// Adds the right URL to the error of a call, if the server is a replica or a Sentinel. `here`: the
+/// address of the server; `scheme`: the scheme of its URL.
 pub async fn elsewhere(conn: &mut impl ConnectionLike, error: RedisError, here: &str, scheme: &str) -> RedisError {
     let is_replica = error.code() == Some("READONLY") || error.to_string().contains("READONLY");
     if is_replica {

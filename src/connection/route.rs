@@ -50,7 +50,7 @@ struct Inner {
     met: Mutex<Met>,
     /// Notified when the Sentinels name another master.
     changed: Notify,
-    /// The last time at which a connection in use had the Sentinels asked.
+    /// The last time at which the Sentinels were asked because a connection was in use.
     asked: Mutex<Option<Instant>>,
 }
 
@@ -172,7 +172,7 @@ impl Route {
         timeout(connect_timeout, attempt).await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
     }
 
-    /// Does the same, for a connection that may lead to a replica. A Sentinel is refused.
+    /// Connects as [`open`](Self::open), to a server that may be a replica. Refuses a Sentinel.
     ///
     /// # Errors
     /// Those of [`open`](Self::open), and the right URL if the server is a Sentinel.
@@ -206,8 +206,8 @@ impl Route {
         matches!(self.0.place, Place::Sentinels(_))
     }
 
-    /// Asks the Sentinels in the background, if there are any, at most every 5 s. Emitters call this
-    /// at each use. An unused connection asks nobody.
+    /// Asks the Sentinels in the background, if there are any, at most every 5 s. Emitters call
+    /// this at each use. An unused connection asks nobody.
     pub fn ask_while_used(&self) {
         if !matches!(self.0.place, Place::Sentinels(_)) {
             return;
@@ -357,8 +357,8 @@ async fn with_password(settings: RedisConnectionInfo, file: Option<&Path>) -> Re
     Ok(settings.set_password(text.trim_end_matches(['\r', '\n'])))
 }
 
-/// Reads a file of bounded size. A FIFO would block, and have nothing to read at the next
-/// connection.
+/// Reads a file of bounded size. Refuses a FIFO, because a FIFO would block, and would have nothing
+/// to read at the next connection.
 pub(super) fn read_file(path: &Path) -> io::Result<String> {
     let about = std::fs::metadata(path)?;
     if !about.is_file() {

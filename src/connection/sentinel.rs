@@ -95,8 +95,9 @@ impl Sentinels {
             Ok(conn) => conn,
             Err(error) => return failed(&error),
         };
-        // The epoch first: if a failover ends between the two replies, the new address comes with
-        // an epoch that is too low. The other way round, the old master would get the new epoch.
+        // Asks for the epoch first. If a failover ends between the two replies, the new address
+        // comes with an epoch that is too low. In the other order, the old master would come with
+        // the new epoch.
         let mut about = redis::cmd("SENTINEL");
         about.arg("MASTER").arg(&self.service);
         let about: RedisResult<HashMap<String, String>> = about.query_async(&mut conn).await;

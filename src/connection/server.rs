@@ -1,4 +1,4 @@
-//! Which Redis to use: a URL, and the files for what a URL should not have.
+//! The Redis to use: a URL, and files with the secrets and certificates that a URL should not have.
 
 use std::fmt;
 use std::path::PathBuf;

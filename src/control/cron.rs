@@ -17,7 +17,8 @@ pub use crate::wire::operator::CronDone;
 /// Maximum number of cron jobs of a namespace.
 pub const JOBS_MAX: u64 = 10_000;
 
-/// Maximum number of jobs that one call reads. It may return up to 128 of few.
+/// Maximum number of jobs that one call reads. If there are few jobs, it may return all of them, up
+/// to 128.
 pub const PER_CALL_MAX: usize = 100;
 
 /// How often [`Control::resume_cron`] reads the job again if somebody else changes it meanwhile.
@@ -149,9 +150,9 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError::Cron`] for a schedule without a tick in the future.
-    /// [`ControlError::CronName`], [`ControlError::Name`] and [`ControlError::Event`] for an invalid
-    /// name, object or event. [`ControlError::CronJobs`] if there are [`JOBS_MAX`] already. Other
-    /// errors if Redis cannot be asked or forbids it.
+    /// [`ControlError::CronName`], [`ControlError::Name`] and [`ControlError::Event`] for an
+    /// invalid name, object or event. [`ControlError::CronJobs`] if there are [`JOBS_MAX`] already.
+    /// Other errors if Redis cannot be asked or forbids it.
     pub async fn set_cron<E: IntoEvent>(&self, by: By<'_>, job: CronDraft<E>) -> Result<CronDone, ControlError> {
         let name = ScheduleKey::new(job.name).map_err(ControlError::CronName)?;
         let object = self.keys.object(&job.object)?;
@@ -246,8 +247,8 @@ impl Control {
     /// although there is a next one. Only reads; may be called again.
     ///
     /// # Errors
-    /// [`ControlError::Cursor`] for a cursor of another list. Other errors if Redis cannot be asked,
-    /// or if `events.cron` is not a hash.
+    /// [`ControlError::Cursor`] for a cursor of another list. Other errors if Redis cannot
+    /// be asked, or if `events.cron` is not a hash.
     pub async fn crons(&self, after: Option<&Cursor>, count: usize) -> Result<CronPage, ControlError> {
         let number = |cursor: &Cursor| {
             let number = cursor.as_str().strip_prefix(SCAN).and_then(|text| text.parse().ok());

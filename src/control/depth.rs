@@ -13,8 +13,8 @@ use crate::escape;
 /// empty one.
 pub const PREFIXES_MAX: usize = 10_000;
 
-/// Maximum number of objects that [`Control::depth`] remembers. So none counts twice while Redis
-/// resizes its tables.
+/// Maximum number of objects that [`Control::depth`] remembers. So no object counts twice while
+/// Redis resizes its tables.
 const SEEN_MAX: usize = 4 << 20;
 
 /// Objects whose names have the same prefix.

@@ -67,8 +67,8 @@ pub struct Ended {
 
 impl Control {
     /// Looks for the object's last events in the newest [`ROWS_MAX`] rows of the event log and as
-    /// many dead letters, until [`EVENTS_MAX`] are found in each. If the log is off, it has only
-    /// events completed with errors.
+    /// many dead letters, until [`EVENTS_MAX`] are found in each. Without
+    /// `--event-log`, the log has only events completed with errors.
     ///
     /// Each step reads up to 100 rows or 1 MiB, and returns only the rows of the object. Only
     /// reads; may be called again.

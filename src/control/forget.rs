@@ -15,8 +15,8 @@ pub use crate::wire::Forgot;
 use crate::wire::{self, OBJECTS_MAX, ScriptError};
 
 impl Control {
-    /// Forgets those of these objects that are idle: without events, without an owner, not held.
-    /// All others stay unchanged. Returns the result of each, in the order of the names.
+    /// Forgets each of these objects that is idle: without events, without an owner, not held. All
+    /// others stay unchanged. Returns the result of each, in the order of the names.
     ///
     /// Each object is checked and forgotten in one atomic step; a call of Redis has up to 250
     /// objects. If the future is dropped or fails, any number of calls may be done. Calling again

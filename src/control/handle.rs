@@ -34,7 +34,7 @@ use crate::keys::{Keys, NamespaceError};
 /// # Pages
 ///
 /// A list is read in pages. A page has a [`Cursor`](super::Cursor) to the next one, or none at the
-/// end. The page behind a cursor may be empty.
+/// end. The page after a cursor may be empty.
 ///
 /// # Cancellation
 ///
@@ -81,8 +81,8 @@ impl Control {
     /// `ConnectionManager`, or any other type whose clones share one connection. It is cloned once
     /// per operation.
     ///
-    /// The caller sets its timeouts and reconnects it. By default a `MultiplexedConnection` waits
-    /// 500 ms for a reply; 5 s are enough for every operation.
+    /// The caller sets the timeouts of the connection, and reconnects it. By default a
+    /// `MultiplexedConnection` waits 500 ms for a reply; 5 s are enough for every operation.
     pub fn new<C>(connection: C) -> Self
     where
         C: ConnectionLike + Clone + Send + 'static,

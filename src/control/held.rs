@@ -56,7 +56,7 @@ pub struct HeldObject {
     pub attempts: u64,
     /// Number of workers that died with that event in flight.
     pub crashes: u64,
-    /// Number of events in the held batch. Others may be queued behind them.
+    /// Number of events in the held batch. Further events may be queued after them.
     pub events: u64,
     /// Recorded reason of the hold, with the last error. For a paused object, the reason before the
     /// pause.
@@ -123,11 +123,12 @@ pub struct ReleasedAll {
 }
 
 impl Control {
-    /// Reads up to `count` held objects (1 to [`PER_CALL_MAX`]). Begins behind `after`, or at the
-    /// beginning without it. With `until_released`, only objects that wait for an operator.
+    /// Reads up to `count` held objects (1 to [`PER_CALL_MAX`]). Begins after the position `after`,
+    /// or at the beginning without it. With `until_released`, only objects that wait for an
+    /// operator.
     ///
-    /// An object whose due time changes between two pages may be missed, or be in both. No other
-    /// object is. Only reads; may be called again.
+    /// An object whose due time changes between two pages may be missed, or be in both. This
+    /// happens to no other object. Only reads; may be called again.
     ///
     /// # Errors
     /// [`ControlError::Cursor`] for a cursor of another list. Other errors if Redis cannot be
@@ -142,8 +143,8 @@ impl Control {
     }
 
     /// Reads up to `count` paused objects (1 to [`PER_CALL_MAX`]), in the byte order of their
-    /// names, each with the rules that match it. Begins behind `after`, or at the beginning without
-    /// it.
+    /// names, each with the rules that match it. Begins after the position `after`, or at the
+    /// beginning without it.
     ///
     /// Only reads; may be called again.
     ///
@@ -205,8 +206,8 @@ impl Control {
         let mut all = ReleasedAll::default();
         let mut cursor = 0_u64;
         loop {
-            // Not in the order of due times, which a release changes: an object that keeps failing
-            // would appear again and again.
+            // Does not read in the order of due times, because a release changes them: an object
+            // that keeps failing would appear again and again.
             let mut ask = redis::cmd("ZSCAN");
             ask.arg(keys.objects_held()).arg(cursor).arg("COUNT").arg(RELEASE_PER_CALL_MAX);
             let page = ask.query_async(&mut conn).await;
@@ -232,8 +233,8 @@ impl Control {
 
     /// Moves the first event of a held object to the dead letters. The object is due at once and
     /// continues with the next event, whose `prev` is the last delivered event. If `id` is given,
-    /// skips only the event with this id: the event that the operator saw may be over. Recorded in
-    /// the [actions](Control::actions).
+    /// skips only the event with this id, because the event that the operator saw may have ended
+    /// since. Recorded in the [actions](Control::actions).
     ///
     /// One atomic step. With an `id`, calling again is safe. Without one, a second call may skip
     /// the next event.
@@ -258,7 +259,8 @@ const DUE: &str = "due ";
 /// Beginning of a cursor of the paused objects. The name follows.
 const NAME: &str = "name ";
 
-/// Returns the cursor behind a held object. Names are escaped, because a cursor is text.
+/// Returns the cursor of the position after a held object. Names are escaped, because a cursor is
+/// text.
 fn cursor(last: &HeldReply) -> Cursor {
     Cursor::from(format!("{DUE}{} {}", last.due, escape::name(&last.object)))
 }

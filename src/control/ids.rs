@@ -89,7 +89,7 @@ impl Cursor {
     }
 }
 
-/// The position behind a row in a list of dead letters, log rows or actions, in the direction in
+/// The position after a row in a list of dead letters, log rows or actions, in the direction in
 /// which the list is read.
 impl From<&RowId> for Cursor {
     fn from(row: &RowId) -> Self {

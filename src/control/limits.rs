@@ -1,7 +1,8 @@
 //! Limits of the queues: the most queued events of an object, and the most markers.
 //!
 //! Emitters and commands refuse an emit that would exceed a limit. Producers that send a plain
-//! `MULTI`, emits of handlers, promoted schedules, cron jobs and retried dead letters are not bound.
+//! `MULTI`, emits of handlers, promoted schedules, cron jobs and retried dead letters are not
+//! bound.
 
 use std::num::NonZeroU64;
 
@@ -22,7 +23,8 @@ pub const LIMITS_MAX: u64 = 1000;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[non_exhaustive]
 pub struct QueueLimit {
-    /// The objects: `*`, or a prefix as in `work:*`. For an object the longest one counts.
+    /// The objects: `*`, or a prefix as in `work:*`. If several selectors match an object, the
+    /// longest one counts.
     pub selector: String,
     /// The most queued events of an object; none: any number.
     pub queued_max: Option<u64>,
@@ -38,9 +40,9 @@ pub struct QueueLimit {
 
 impl Control {
     /// Sets a limit for all objects or a prefix: the most queued events of an object, and the most
-    /// markers of the namespace. `None`: any number; so an inner prefix can be without a limit. A
-    /// limit of markers is only for the selector `*`. Replaces the limit of this selector. Emitters
-    /// obey it within 5 s. Recorded in the [actions](Control::actions).
+    /// markers of the namespace. `None`: any number, so that a longer prefix can be without a
+    /// limit. A limit of markers is only for the selector `*`. Replaces the limit of this selector.
+    /// Emitters obey it within 5 s. Recorded in the [actions](Control::actions).
     ///
     /// One atomic step. Calling again is safe. Dropping the future does not undo the step.
     ///

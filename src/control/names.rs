@@ -51,7 +51,7 @@ impl Walk {
         Ok(Self { source, cursor: 0 })
     }
 
-    /// Returns the next page, `None` behind the last one. A key of a wrong type counts as empty;
+    /// Returns the next page, `None` after the last page. A key of a wrong type counts as empty;
     /// `check` reports it.
     pub(crate) async fn next<C: ConnectionLike>(
         &mut self,

@@ -1,7 +1,7 @@
 //! Pauses and blocks: rules under which no further event of an object is claimed. A rule is for all
 //! objects, for a prefix, or for one object.
 //!
-//! Frontends can still emit, and events in flight finish. A rule takes effect with the next step of
+//! Producers can still emit, and events in flight finish. A rule takes effect with the next step of
 //! any worker. When the rule is lifted or past its end, workers wake its objects, some in each
 //! step, and then delete the rule. A pause and a block differ only in who sets them: a user or an
 //! operator. Both may be set for the same objects, and each is lifted separately.
@@ -67,7 +67,7 @@ pub enum SelectorError {
     /// A prefix with more than [`COLONS_MAX`] colons.
     #[error("{0:?} has too many colons: the prefix of a rule ends at one of the first {COLONS_MAX} colons of a name")]
     Colons(String),
-    /// A star that is neither alone nor behind a colon at the end.
+    /// A star that is neither the whole text nor at the end, after a colon.
     #[error(
         "{0:?} has a star elsewhere than at the end behind a colon, and would be the name of one object; write `*` for all, a prefix as in work:*, or --exact \
          for an object of this very name (Selector::exact)"

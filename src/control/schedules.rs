@@ -8,14 +8,15 @@ use crate::escape;
 use crate::event::object_and_key;
 use crate::wire::operator::{self, Range, ScheduledReply};
 
-/// Maximum number of schedules that one call reads. [`Control::schedules_of`] may return up to 128
-/// of an object with few.
+/// Maximum number of schedules that one call reads. If an object has few schedules,
+/// [`Control::schedules_of`] may return all of them, up to 128.
 pub const PER_CALL_MAX: usize = 100;
 
 /// A scheduled event.
 ///
 /// It serializes as `{"object":"work:1","key":"reminder","due_ms":1700,"event":{…}}`, and with
-/// `"queued":true` if it is. An event above 8 KiB is left out, and `event_bytes` has its size.
+/// `"queued":true` if its event is queued. An event above 8 KiB is left out, and `event_bytes` has
+/// its size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScheduledEvent {
@@ -23,10 +24,10 @@ pub struct ScheduledEvent {
     pub object: String,
     /// [Escaped](crate::escape::name) form of `object`, if it differs.
     pub object_escaped: Option<String>,
-    /// Key of the schedule, escaped. One that begins with `-` was made by the emitter.
+    /// Key of the schedule, escaped. A key that begins with `-` was made by the emitter.
     pub key: String,
-    /// Due time, ms since the epoch; none if the schedule is broken ([`Control::check`]). Of a queued
-    /// event: the time at which it was queued.
+    /// Due time, ms since the epoch; none if the schedule is broken ([`Control::check`]). If the
+    /// event is queued, the time at which it was queued.
     pub due_ms: Option<u64>,
     /// The event, byte for byte; none if it has more than 8 KiB.
     pub event: Option<Vec<u8>>,
@@ -72,16 +73,16 @@ pub struct SchedulePage {
 }
 
 impl Control {
-    /// Reads up to `count` schedules (1 to [`PER_CALL_MAX`]) of all objects, by due time. Only those
-    /// whose events are not queued yet, and that are due at `from_ms` or later, and at `to_ms` or before. Begins behind `after`, or at the
-    /// beginning without it.
+    /// Reads up to `count` schedules (1 to [`PER_CALL_MAX`]) of all objects, by due time. Reads
+    /// only schedules whose events are not queued yet, and that are due from `from_ms` to `to_ms`,
+    /// both included. Begins after the position `after`, or at the beginning without it.
     ///
-    /// A schedule whose due time changes between two pages may be missed, or be in both. Only reads;
-    /// may be called again.
+    /// A schedule whose due time changes between two pages may be missed, or be in both. Only
+    /// reads; may be called again.
     ///
     /// # Errors
-    /// [`ControlError::Cursor`] for a cursor of another list. Other errors if Redis cannot be asked,
-    /// or if `events.scheduled` is not a sorted set.
+    /// [`ControlError::Cursor`] for a cursor of another list. Other errors if Redis cannot
+    /// be asked, or if `events.scheduled` is not a sorted set.
     pub async fn schedules(
         &self,
         from_ms: Option<u64>,
@@ -99,9 +100,8 @@ impl Control {
         Ok(SchedulePage { now_ms: page.now_ms, schedules: page.schedules.into_iter().map(event).collect(), next })
     }
 
-    /// Reads about `count` schedules (1 to [`PER_CALL_MAX`]) of one object, in no order, also those
-    /// whose events are queued. A page may be
-    /// empty although there is a next one.
+    /// Reads about `count` schedules (1 to [`PER_CALL_MAX`]) of one object, in no order, including
+    /// schedules whose events are queued. A page may be empty although there is a next one.
     ///
     /// Costs in proportion to the schedules of this object only. Only reads; may be called again.
     ///

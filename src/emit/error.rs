@@ -133,8 +133,9 @@ pub enum EmitError {
     /// - If `key` is the list of markers (`objects.with.events`), the events *are* queued, but no
     ///   worker is notified. They wait until the key is repaired and the object's next marker
     ///   comes, e.g. with its next event. Do not emit them again.
-    /// - If `key` is `OBJ:events.scheduled`, no event was scheduled. Workers remove its due time when it
-    ///   has come. If `key` is `events.scheduled`, the event is stored, but has no due time.
+    /// - If `key` is `OBJ:events.scheduled`, no event was scheduled. Workers remove its due time
+    ///   when it has come. If `key` is `events.scheduled`, the event is stored, but has no due
+    ///   time.
     #[error(
         "{key} has a wrong type, so an emit for {object} took effect only in part; see what else writes that key, and remove it"
     )]
@@ -165,7 +166,7 @@ pub enum Full {
     Queue {
         /// Number of queued events.
         queued: u64,
-        /// Number of events of the emit, or of those that did not fit.
+        /// Number of events of the emit, or number of events that did not fit.
         events: u64,
         /// The limit.
         limit: u64,
@@ -261,8 +262,8 @@ pub(super) fn command_failed(object: &ObjectName, error: &ServerError, key: impl
     }
 }
 
-/// Returns the error of an emit by script. The script checks types and rights first, so with such an
-/// error nothing was applied.
+/// Returns the error of an emit by script. The script checks types and rights first, so with such
+/// an error nothing was applied.
 pub(super) fn script_failed(object: &ObjectName, error: RedisError) -> EmitError {
     let object = object.clone();
     match error.clone().into_server_errors().as_deref() {
@@ -298,8 +299,8 @@ pub(super) fn refused(error: &ServerError) -> Failed {
 }
 
 /// Returns whether Redis has discarded the transaction. A script of the caller may return an
-/// EXECABORT of its own. But the client numbers commands, and for a command that is only queued
-/// there is no such error.
+/// EXECABORT of its own, as the error of its command. In a discarded transaction no command has
+/// this error, because Redis has only queued the commands.
 fn was_discarded(error: &RedisError, first: &ServerError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort) && first.code() != "EXECABORT"
 }

@@ -42,8 +42,8 @@ const EMIT_BYTES_MAX: usize = 4 * 1024;
 const QUEUE_MAX: usize = 256;
 /// Maximum number of groups under way.
 const GROUPS_MAX: usize = 64;
-/// Maximum number of groups under way with a wait for replicas. Redis reads the next group only after
-/// the wait.
+/// Maximum number of groups under way with a wait for replicas. Redis reads the next group only
+/// after the wait.
 const GROUPS_MAX_WITH_WAIT: usize = 2;
 
 /// The results of the commands of one emit: the LPUSH of its events, and the LPUSH of markers.

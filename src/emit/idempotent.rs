@@ -19,7 +19,8 @@ const WINDOW_MIN: Duration = Duration::from_secs(60);
 const WINDOW_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// How often an emit with a key is sent if its outcome is unknown.
 const TRIES: usize = 4;
-/// The most events of an emit with an idempotency key or of an object with limits. Redis runs nothing else meanwhile.
+/// The most events of an emit with an idempotency key, or of an object with limits. Redis runs
+/// nothing else while the script queues them.
 pub const SCRIPT_EVENTS_MAX: usize = 1024;
 /// The most bytes of the events and the data of such an emit: 1 MiB.
 pub const SCRIPT_BYTES_MAX: usize = 1024 * 1024;
@@ -37,11 +38,11 @@ pub struct IdempotentEmit<'a> {
 
 impl<'a> Emit<'a> {
     /// Gives the emit an idempotency key of its object: 1 to 256 bytes of UTF-8 without control
-    /// characters. The same emit again within a window is not queued again, also from another
-    /// process, after a lost reply, and after a restart of Redis. Another emit with this key is an
-    /// error, [`EmitError::KeyReused`].
+    /// characters. If the same emit is repeated within a window, it is not queued again. This also
+    /// holds for another process, after a lost reply, and after a restart of Redis. Another emit
+    /// with this key is an error, [`EmitError::KeyReused`].
     ///
-    /// One script does it, so such an emit cannot be part of a transaction of the caller. A key costs
+    /// Such an emit is one script, so it cannot be part of a transaction of the caller. A key costs
     /// Redis about 210 bytes, and twice the bytes of object name and key, until its window is over.
     ///
     /// ```no_run
@@ -67,15 +68,15 @@ impl IdempotentEmit<'_> {
         self
     }
 
-    /// Sets the object's state, as [`Emit::data`]. It belongs to the emit: with other data the emit
-    /// counts as another one.
+    /// Sets the object's state, as [`Emit::data`]. The state belongs to the emit: an emit with
+    /// other data counts as another emit.
     pub fn data(mut self, data: impl IntoEvent) -> Self {
         self.emit = self.emit.data(data);
         self
     }
 
-    /// Sets the time for which the key is kept, by Redis' clock: 1 minute to 366 days; others are cut to
-    /// that. Default: 24 hours. A repeat does not prolong it.
+    /// Sets the time for which the key is kept, by Redis' clock: 1 minute to 366 days; other times
+    /// are cut to this range. Default: 24 hours. A repeat does not prolong it.
     pub fn window(mut self, window: Duration) -> Self {
         self.window = window.clamp(WINDOW_MIN, WINDOW_MAX);
         self
@@ -170,12 +171,13 @@ pub(super) struct Done {
     pub(super) queued: u64,
     /// Whether the emit was done before.
     pub(super) repeated: bool,
-    /// Of emits of their own, if not all fit: the number of those that did, and the error of the next.
+    /// If each event is an emit of its own, and not all of them fit: the number of events that fit,
+    /// and the error of the next event.
     pub(super) part: Option<(u64, EmitError)>,
 }
 
-/// Reads the reply of the script to an emit of this many events. `None`: the server does not know the
-/// script, and nothing has happened.
+/// Reads the reply of the script to an emit of this many events. `None`: the server does not know
+/// the script, and nothing has happened.
 pub(super) fn read(object: &ObjectName, key: Option<&str>, events: u64, answer: &Value) -> Result<Option<Done>, EmitError> {
     let full = |full: Full| EmitError::Full { object: object.clone(), full };
     let done = |queued: u64, repeated: bool| Ok(Some(Done { queued, repeated, part: None }));

@@ -1,10 +1,10 @@
 //! The limits of the queues, as far as this emitter knows them.
 //!
-//! An emitter reads all limits when it connects, and again from time to time while it is used, on
-//! the way of an emit: rarely without limits, once a second with some. That emit is sent first, but
-//! returns only when both replies are there. Over a connection of the caller, emits wait for the
-//! first look. An emit of an object with a limit is a
-//! script; all others stay plain transactions.
+//! An emitter reads all limits when it connects. While it is used, it reads them again together
+//! with an emit: once a second if there are limits, otherwise rarely. That emit is sent first, but
+//! returns only when both replies are there. Over a connection of the caller, emits wait until the
+//! limits are read for the first time. An emit of an object with a limit is a script; all others
+//! stay plain transactions.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,8 +16,8 @@ use tokio::sync::OnceCell;
 use super::Emitter;
 use crate::wire::values::LimitValue;
 
-/// The time after which an emitter reads the limits again: without limits, with some, and after
-/// Redis has refused to tell them.
+/// The time after which an emitter reads the limits again: if there are none, if there are some,
+/// and if Redis has refused to return them.
 const LOOK_WITHOUT: Duration = Duration::from_secs(5);
 const LOOK_WITH: Duration = Duration::from_secs(1);
 const LOOK_REFUSED: Duration = Duration::from_secs(60);
@@ -48,8 +48,8 @@ struct State {
 struct Table(HashMap<String, Limit>);
 
 impl Table {
-    /// Returns the limits of an object: of queued events the one with the longest matching
-    /// selector, of markers the one for all objects.
+    /// Returns the limits of an object: the limit of queued events with the longest matching
+    /// selector, and the limit of markers, which is for all objects.
     fn of(&self, object: &str) -> Option<Limit> {
         if self.0.is_empty() {
             return None;
@@ -135,7 +135,7 @@ impl Emitter {
         (self.limits.known(), self.limits.is_due())
     }
 
-    /// Sends something, and looks at the limits on the way if it is time.
+    /// Awaits `sending`. If `looks`, reads the limits at the same time.
     pub(super) async fn looking<T>(&self, looks: bool, sending: impl Future<Output = T>) -> T {
         if !looks {
             return sending.await;

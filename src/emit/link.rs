@@ -3,9 +3,9 @@
 //!
 //! All calls share an own connection: each clones it, so any number of emits can be in flight at
 //! once. Single emits at the same time share transactions (see `group`). Only a call that has not
-//! sent anything yet reconnects. No command is sent twice, unless an emit has an idempotency key. All calls that waited for a failed
-//! attempt share its error. So if Redis is down, each call costs one connection timeout, not one
-//! after another.
+//! sent anything yet reconnects. No command is sent twice, unless an emit has an idempotency key.
+//! All calls that waited for a failed attempt share its error. So if Redis is down, each call costs
+//! one connection timeout, not one after another.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -2,8 +2,8 @@
 //!
 //! Events are collected in chunks. A chunk is one transaction with one LPUSH per object and one
 //! LPUSH of markers, one marker per object. Only one chunk is in flight at a time, because an event
-//! behind a failed one must not be sent. The next chunk is collected meanwhile. So memory is
-//! bounded by two chunks and the list of failed objects, however long the iterator is.
+//! that follows a failed event must not be sent. The next chunk is collected meanwhile. So memory
+//! is bounded by two chunks and the list of failed objects, however long the iterator is.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -195,7 +195,8 @@ impl Chunk {
             group.by_script = limit.is_some();
             if let Some(limit) = limit {
                 let draft = Draft { object: group.object.clone(), push, events: 0, bytes: 0, data: None };
-                // The first one brings the script's text, and so loads it for the others.
+                // The first command has the text of the script, which loads the script for the
+                // other commands.
                 pipe.add_command(emitter.script_of(&draft, None, limit, !std::mem::replace(&mut has_text, true), true));
             } else {
                 pipe.add_command(push);
@@ -337,7 +338,7 @@ impl Progress<'_> {
         }
     }
 
-    /// Stops at `end`. Refused events of a chunk collected ahead are behind the stop and do not
+    /// Stops at `end`. Refused events of a chunk collected ahead come after the stop and do not
     /// count.
     fn stop(&mut self, end: u64) {
         self.failed.retain(|_, (first, _)| *first < end);

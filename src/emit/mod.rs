@@ -1,7 +1,7 @@
-//! Emit: the frontend's part of the path.
+//! Emit: the producer's part of the path.
 //!
 //! An emit is one plain transaction: `MULTI; SET OBJ:data …; LPUSH OBJ:events main sub…; LPUSH
-//! objects.with.events OBJ; EXEC`. A frontend in any language sends the same. This module owns that
+//! objects.with.events OBJ; EXEC`. A producer in any language sends the same. This module owns that
 //! transaction and the errors of an emit:
 //!
 //! - [`Emitter`]: one emit at a time, or into the caller's own transaction
@@ -67,7 +67,8 @@ pub const WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// An emit that returned `Ok` is ordered before every emit of the same object that begins later, in
 /// any process. Two emits of one object that are in flight at the same time may come in either
 /// order: await the first if the order matters. An emit whose outcome is
-/// [unknown](EmitError::Unknown) may still take effect later, behind events emitted after it.
+/// [unknown](EmitError::Unknown) may still take effect later, after events that were emitted after
+/// it.
 ///
 /// # Many at once
 ///
@@ -110,9 +111,9 @@ pub struct Emitter {
 pub struct Emitted {
     /// Number of events that the emit queued: the main event and its subevents.
     pub events: usize,
-    /// Number of events queued for the object just after, including these. Events already taken by
-    /// a worker do not count. If this number keeps growing, the producer is faster than the
-    /// workers.
+    /// Number of events queued for the object right after the emit, including its own events.
+    /// Events already taken by a worker do not count. If this number keeps growing, the producer is
+    /// faster than the workers.
     pub queued: u64,
     /// Whether an emit with the same [idempotency key](Emit::idempotency_key) was done before, by
     /// somebody or by an earlier try of this call. Then the last try queued nothing.
@@ -148,8 +149,8 @@ impl EmitterBuilder {
     }
 
     /// After each transaction, waits until this number of replicas has the events. If they do not
-    /// have them within `timeout` (1 ms to 1 minute; others are cut to that), the emit fails with
-    /// [`EmitError::Unreplicated`]. Default: 0 replicas, no wait.
+    /// have them within `timeout` (1 ms to 1 minute; other times are cut to this range), the emit
+    /// fails with [`EmitError::Unreplicated`]. Default: 0 replicas, no wait.
     ///
     /// Emits sent together share one `WAIT`. If the future of an emit is dropped during the wait,
     /// its events are queued all the same. The wait does not cover an emit in a [transaction of the
@@ -159,7 +160,7 @@ impl EmitterBuilder {
         self
     }
 
-    /// Waits until each transaction is on the master's disk, too, and on those of the replicas:
+    /// Also waits until each transaction is on the disks of the master and of the replicas:
     /// `WAITAOF`, in Redis from 7.2. Needs `appendonly yes` on all of them. Default: no.
     pub fn wait_local(mut self, wait_local: bool) -> Self {
         self.wait_local = wait_local;
@@ -176,7 +177,8 @@ impl EmitterBuilder {
     ///
     /// # Errors
     ///
-    /// [`EmitError::Url`], [`EmitError::Tls`] and [`EmitError::Connect`]. None contains the password.
+    /// [`EmitError::Url`], [`EmitError::Tls`] and [`EmitError::Connect`]. None contains the
+    /// password.
     pub async fn connect(self) -> Result<Emitter, EmitError> {
         let wait = Wait::new(self.wait.0, self.wait.1, self.wait_local);
         let own = Own::new(&self.server, self.connection_timeout, self.response_timeout, wait)?;
@@ -198,9 +200,9 @@ impl Emitter {
     /// [`builder`](Self::builder) sets others.
     ///
     /// After a loss, the next call reconnects before it sends anything. A call that had sent its
-    /// transaction when the connection was lost returns [`EmitError::Unknown`]. Without an idempotency key the
-    /// emitter never sends again what may have taken effect. The connection uses RESP3 and needs Redis 7 or
-    /// Valkey.
+    /// transaction when the connection was lost returns [`EmitError::Unknown`]. The emitter never
+    /// repeats an emit that may have taken effect, unless the emit has an idempotency key. The
+    /// connection uses RESP3 and needs Redis 7 or Valkey.
     pub async fn connect(server: impl Into<Server>) -> Result<Self, EmitError> {
         Self::builder(server).connect().await
     }
@@ -221,9 +223,9 @@ impl Emitter {
     /// `ConnectionManager`, or any other type whose clones share one connection. It is cloned once
     /// per call.
     ///
-    /// The caller sets its timeouts and reconnects it. By default a `MultiplexedConnection` waits
-    /// 500 ms for a reply. A client that repeats commands by itself breaks the promise that no emit
-    /// is sent twice; for a cluster client, set its retries to 0.
+    /// The caller sets the timeouts of the connection, and reconnects it. By default a
+    /// `MultiplexedConnection` waits 500 ms for a reply. A client that repeats commands by itself
+    /// breaks the promise that no emit is sent twice; for a cluster client, set its retries to 0.
     pub fn new<C>(connection: C) -> Self
     where
         C: ConnectionLike + Clone + Send + 'static,

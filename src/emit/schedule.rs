@@ -2,9 +2,9 @@
 //!
 //! A schedule is one plain transaction, as an emit is: `HSET OBJ:events.scheduled KEY EVENT`, `ZADD
 //! events.scheduled TIME OBJ\nKEY`. Worker processes push the event when it is due (`promote`). The
-//! same two commands for the same key replace event and time; `HDEL` and `ZREM` cancel. All this works
-//! until a slot takes the event. `GET OBJ:event.key` tells whether one has; then the script `cancel`
-//! ends the event if it waits for a retry.
+//! same two commands for the same key replace event and time; `HDEL` and `ZREM` cancel. All this
+//! works until a slot takes the event. `GET OBJ:event.key` shows whether a slot has taken it. If
+//! so, the script `cancel` ends the event if the event waits for a retry.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,13 +16,14 @@ use super::error::{EmitError, Failed, command_failed, script_failed};
 use crate::event::{ID_END, IntoEvent, ObjectName, ScheduleKey};
 use crate::wire::{self, CancelReply};
 
-/// A schedule that is due within this time wakes a worker, because workers may look later than it is
-/// due. It covers a clock that is wrong by almost as much.
+/// A schedule that is due within this time wakes a worker, because workers may look later than it
+/// is due. This time also covers a clock that is wrong by almost as much.
 const WAKE: Duration = Duration::from_secs(60);
 /// The largest time, in ms since the epoch.
 const TIME_MAX: u64 = ID_END - 1;
 
-/// Once the event of a key is queued, the score of its schedule is this minus the time of that, in µs.
+/// Once the event of a key is queued, the score of its schedule is this number minus the time of
+/// queueing, in µs.
 const QUEUED: f64 = -1e15;
 
 /// The treatment of an existing schedule with the same key.
@@ -65,13 +66,14 @@ pub enum Change {
     /// The object had no schedule with this key.
     New,
     /// The schedule with this key was replaced, or only its event with
-    /// [`keep_time`](Schedule::keep_time). The event before it never comes, or never again.
+    /// [`keep_time`](Schedule::keep_time). The former event is never delivered, or never again.
     Replaced,
     /// With [`keep_first`](Schedule::keep_first): the object has a schedule with this key, which is
     /// unchanged.
     Kept,
-    /// An event with this key is in flight: a worker has it. It goes on, and this schedule gives one
-    /// more event. With [`keep_first`](Schedule::keep_first) the event may also wait for a retry.
+    /// An event with this key is in flight: a worker has it. That event goes on, and this schedule
+    /// queues one more event. With [`keep_first`](Schedule::keep_first), that event may also be
+    /// waiting for a retry.
     Running,
 }
 
@@ -79,11 +81,11 @@ pub enum Change {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cancelled {
-    /// The event was scheduled, or queued, or it waited for a retry or an operator. It never comes, or
-    /// never again.
+    /// The event was scheduled, or queued, or it waited for a retry or an operator. It is never
+    /// delivered, or never again.
     Cancelled,
-    /// The event is in flight: a worker has it, and it goes on. If the key was scheduled again, that
-    /// schedule is cancelled.
+    /// The event is in flight: a worker has it, and it goes on. If the key was scheduled again,
+    /// that schedule is cancelled.
     Running,
     /// There is no event with this key: it was never scheduled, or it is over.
     NotFound,
@@ -95,8 +97,8 @@ pub enum Cancelled {
 pub struct Scheduled {
     /// The key: the given one, or a new one that begins with `-`.
     pub key: ScheduleKey,
-    /// The time at which the event is due by Redis' clock, in ms since 1970. If the schedule keeps the
-    /// time of an event that is queued: the time at which it was queued.
+    /// The time at which the event is due by Redis' clock, in ms since 1970. If the schedule keeps
+    /// the time of an event that is queued already: the time at which that event was queued.
     pub due_ms: u64,
     /// The effect on an existing schedule with this key.
     pub change: Change,
@@ -109,15 +111,15 @@ pub struct Scheduled {
 pub struct ScheduleManyError {
     /// The acknowledged schedules, in the order of the iterator.
     pub scheduled: Vec<Scheduled>,
-    /// The error of the next schedule. It may concern up to a transaction of schedules from there
-    /// on. Nothing behind that transaction was sent.
+    /// The error of the next schedule. It may concern all schedules of the same transaction from
+    /// there on. No schedule after that transaction was sent.
     #[source]
     pub error: EmitError,
 }
 
 impl Emitter {
-    /// Begins a schedule: the event is queued when it is due, and gets its id when a worker takes it.
-    /// Without [`at`](Schedule::at) or [`after`](Schedule::after) it is due at once.
+    /// Begins a schedule: the event is queued when it is due, and gets its id when a worker takes
+    /// it. Without [`at`](Schedule::at) or [`after`](Schedule::after) it is due at once.
     ///
     /// [`Schedule::send`] returns the error of an invalid name or event.
     ///
@@ -139,10 +141,10 @@ impl Emitter {
         Schedule { emitter: self, draft, when: When::At(0), mode: Mode::Replace }
     }
 
-    /// Schedules many events, in transactions of up to [1024 events or 1 MiB](Self::with_chunk). Each
-    /// transaction takes effect as a whole; the entire call does not. All times
-    /// [`after`](Schedule::after) a duration count from the beginning of the call. Each key whose event
-    /// waits for a retry costs one more round trip.
+    /// Schedules many events, in transactions of up to [1024 events or 1 MiB](Self::with_chunk).
+    /// Each transaction takes effect as a whole; the entire call does not. All times
+    /// [`after`](Schedule::after) a duration count from the beginning of the call. Each key whose
+    /// event waits for a retry costs one more round trip.
     ///
     /// # Errors
     /// [`ScheduleManyError`] at the first failure. A schedule with a key can be sent again safely.
@@ -182,8 +184,8 @@ impl Emitter {
         }
     }
 
-    /// Cancels the event with this key: until a worker takes it, and while it waits for a retry or an
-    /// operator. Emits of its handlers that have succeeded are queued.
+    /// Cancels the event with this key: until a worker takes it, and while it waits for a retry or
+    /// an operator. Emits of its handlers that have succeeded are queued.
     ///
     /// The event of a key that begins with `-` can be cancelled only until it is due.
     ///
@@ -217,7 +219,7 @@ impl Emitter {
         }
     }
 
-    /// Returns the command that tells the key of the event that a slot has taken.
+    /// Returns the command that reads the key of the event that a slot has taken.
     fn taken(&self, object: &ObjectName) -> Cmd {
         let mut cmd = redis::cmd("GET");
         cmd.arg(self.keys.event_key(object.as_str()));
@@ -294,7 +296,8 @@ impl Emitter {
                 }
             }
         }
-        // These are stored by now. Of their keys, events may wait for a retry.
+        // These schedules are stored by now. Former events with their keys may still wait for a
+        // retry.
         for (at, object, id) in taken {
             match self.cancel_taken(&object, &scheduled[at].key, &id).await {
                 Ok(CancelReply::Running) => scheduled[at].change = Change::Running,
@@ -312,15 +315,15 @@ impl Emitter {
 }
 
 impl Schedule<'_> {
-    /// Sets the time at which the event is due. Redis' clock decides when it has come. A time in the
-    /// past is due at once.
+    /// Sets the time at which the event is due. Redis' clock decides when it has come. A time in
+    /// the past is due at once.
     pub fn at(mut self, time: SystemTime) -> Self {
         self.when = When::At(local_ms(time));
         self
     }
 
-    /// Makes the event due after this time, counted from now by Redis' clock. The emitter asks Redis
-    /// for its time first, so `send` takes a second round trip.
+    /// Makes the event due after this time, counted from now by Redis' clock. The emitter asks
+    /// Redis for its time first, so `send` takes a second round trip.
     pub fn after(mut self, time: Duration) -> Self {
         self.when = When::After(time);
         self
@@ -331,7 +334,7 @@ impl Schedule<'_> {
     /// takes the event, and while it waits for a retry. Without a key the schedule gets one of its
     /// own, which begins with `-`. The event of such a key counts as taken once it is due.
     ///
-    /// The event of a key is a batch of its own: a worker takes one per object at a time.
+    /// An event with a key is the only event of its batch: a worker takes one per object at a time.
     pub fn key(mut self, key: impl Into<String>) -> Self {
         if let Ok(draft) = &mut self.draft {
             match ScheduleKey::new(key) {
@@ -342,30 +345,31 @@ impl Schedule<'_> {
         self
     }
 
-    /// If there is a schedule with this key, replaces only its event and keeps its time: an event that is
-    /// queued keeps its place. An event that a worker has taken has no time any more.
+    /// If there is a schedule with this key, replaces only its event and keeps its time: an event
+    /// that is queued keeps its place. An event that a worker has taken has no time any more.
     pub fn keep_time(mut self) -> Self {
         self.mode = Mode::KeepTime;
         self
     }
 
-    /// If there is a schedule with this key, changes nothing. Once a worker has taken its event, that
-    /// is no schedule any more: the event goes on, also if it waits for a retry, and this schedule
-    /// gives one more ([`Change::Running`]).
+    /// If there is a schedule with this key, changes nothing. Once a worker has taken its event,
+    /// there is no such schedule any more. The event then goes on, even if it waits for a retry,
+    /// and this schedule queues one more event ([`Change::Running`]).
     pub fn keep_first(mut self) -> Self {
         self.mode = Mode::KeepFirst;
         self
     }
 
-    /// Sends the schedule. It is stored in one atomic step. An earlier schedule of the object with the same key is
-    /// replaced: its event never comes, unless a worker has taken it. If that event waits for a retry
-    /// or an operator, a second step ends it; if it is in flight, it goes on ([`Change::Running`]).
+    /// Sends the schedule. It is stored in one atomic step. An earlier schedule of the object with
+    /// the same key is replaced: its event never comes, unless a worker has taken it. If that event
+    /// waits for a retry or an operator, a second step ends it; if it is in flight, it goes on
+    /// ([`Change::Running`]).
     ///
     /// # Errors
-    /// As [`Emitter::emit`], and [`EmitError::Key`]. An error of the second step leaves the new schedule
-    /// there, and the event before it may come once more. With a key of its own and a time
-    /// [`at`](Self::at), it is safe to send the schedule again after
-    /// [`EmitError::Unknown`]. Only if it was due meanwhile, its event may come twice.
+    /// As [`Emitter::emit`], and [`EmitError::Key`]. After an error of the second step the
+    /// new schedule is stored, and the former event may come once more. With a key of its own and a
+    /// time [`at`](Self::at), it is safe to send the schedule again after [`EmitError::Unknown`].
+    /// Only if it was due meanwhile, its event may come twice.
     ///
     /// # Cancellation
     /// Dropping the future does not undo a transaction already sent.
@@ -424,8 +428,8 @@ impl Chunk {
 }
 
 impl Ready {
-    /// Reads the replies to the commands of this schedule. Returns also the id of an event with its key
-    /// that a slot has taken.
+    /// Reads the replies to the commands of this schedule. Returns also the id of an event with its
+    /// key that a slot has taken.
     fn read<'a>(
         self,
         emitter: &Emitter,

@@ -17,8 +17,8 @@ pub(super) struct Wire {
 impl Wire {
     pub(super) fn new(mut connection: PatientConnection, wait: Option<Wait>) -> Self {
         if let Some(wait) = &wait {
-            // Commands behind a wait are read only when it is over. Two groups may be under way, and
-            // an emit that is alone.
+            // Redis reads the commands behind a wait only when this wait is over. Two groups may be
+            // under way, and a lone emit, so a reply may take up to three waits.
             connection.set_block(wait.timeout().saturating_mul(3));
         }
         Self { connection, wait }

@@ -119,8 +119,8 @@ impl HandlerContext {
         self.run.event_type.as_deref()
     }
 
-    /// Returns the number of this attempt, from 1. Only failures count: after a crash the number is
-    /// the same.
+    /// Returns the number of this attempt, from 1. Only failures count, so a crash does not change
+    /// the number.
     pub fn attempt(&self) -> u32 {
         self.run.attempts.saturating_add(1)
     }
@@ -150,8 +150,9 @@ impl HandlerContext {
         &self.cancelled
     }
 
-    /// Emits an event for any object with the success of the handler. The event is `&T` of anything
-    /// that serializes, or [`Json`](crate::event::Json) that is text already, of at most 1 MiB.
+    /// Emits an event for any object, together with the success of the handler. The event is `&T`
+    /// of anything that serializes, or [`Json`](crate::event::Json) that is text already, of at
+    /// most 1 MiB.
     ///
     /// This call sends nothing. If the handler fails, panics, times out or its process dies, its
     /// emits are discarded, and the rerun emits again. If the handler succeeds, its emits are

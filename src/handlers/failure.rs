@@ -20,7 +20,8 @@ pub enum Failure {
     Transient {
         /// The error text, stored with the object while it waits.
         error: String,
-        /// The wait instead of the retry policy's backoff. It adds no attempt.
+        /// The wait instead of the retry policy's backoff. The failure counts as an attempt all the
+        /// same.
         retry_after: Option<Duration>,
     },
     /// The event goes to the dead letters with its errors. None of its handlers runs again.

@@ -143,12 +143,13 @@ impl HandlerSet {
 }
 
 /// Runs a handler, and records that it has finished, with its emits and its result. The last
-/// handler of a successful event is not recorded if it has neither: the commit follows at once.
+/// handler of a successful event is not recorded if it has no emits and no result, because the
+/// commit follows at once.
 async fn run_one(registered: &Registered, timeout: Duration, event_run: &Arc<EventRun>, ends: &Ends) -> HandlerOutcome {
     let (mut ended, done) = within(registered, timeout, event_run).await;
     let emitted = done.emits.events() > 0 || done.result.is_some() && event_run.logs();
-    // A handler with emits may still fail, if they cannot be stored. Until then the event is not
-    // finished for the others.
+    // A handler with emits may still fail, if they cannot be stored. Until they are stored, the
+    // other handlers must not count this one as finished.
     let is_last = !emitted && ends.left.fetch_sub(1, Ordering::Relaxed) == 1;
     let succeeded = ended == HandlerOutcome::Succeeded;
     if succeeded
@@ -239,8 +240,8 @@ mod tests {
         }
     }
 
-    /// Tests that a handler is recorded if it ends before another one's success is recorded. It
-    /// must not run again if the other one does.
+    /// Tests that a handler is recorded if it ends before the success of another handler is
+    /// recorded. If that other handler runs again, this one must not.
     #[tokio::test]
     async fn the_last_one_is_kept_while_what_another_has_emitted_is_not() {
         let ledger = Arc::new(Full::default());

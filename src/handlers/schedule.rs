@@ -25,8 +25,8 @@ impl HandlerContext {
     /// [`at`](HandlerSchedule::at) or [`after`](HandlerSchedule::after) it is due at once.
     ///
     /// Like an [emit](Self::emit), the schedule belongs to the success of the handler: it is set in
-    /// the step that finalizes the handler's event. If the handler fails, or its process dies, it is
-    /// discarded.
+    /// the step that finalizes the handler's event. If the handler fails, or its process dies, it
+    /// is discarded.
     ///
     /// ```no_run
     /// # use seriatim::handlers::{Failure, HandlerContext};
@@ -57,8 +57,8 @@ impl HandlerSchedule<'_> {
         self
     }
 
-    /// Sets the key, as [`Schedule::key`](crate::emit::Schedule::key): a schedule of the object with
-    /// this key is replaced.
+    /// Sets the key, as [`Schedule::key`](crate::emit::Schedule::key): a schedule of the object
+    /// with this key is replaced.
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(ScheduleKey::new(key).map_err(HandlerEmitError::from));
         self
@@ -76,7 +76,7 @@ impl HandlerSchedule<'_> {
         self
     }
 
-    /// Adds the schedule to what the handler does with its success. Returns its key.
+    /// Adds the schedule to the emits of the handler, which belong to its success. Returns the key.
     ///
     /// # Errors
     /// As [`HandlerContext::emit`], and [`HandlerEmitError::Key`]. A schedule counts as two emits,
@@ -90,8 +90,8 @@ impl HandlerSchedule<'_> {
     }
 }
 
-/// Returns a duration in ms, rounded up, so that no event is early. Far times are cut to the largest
-/// time of a schedule.
+/// Returns a duration in ms, rounded up, so that no event is early. Far times are cut to the
+/// largest time of a schedule.
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(crate::event::ID_END - 1)
 }

@@ -72,7 +72,8 @@ pub enum ProjectionError {
     /// The log could not be read.
     #[error(transparent)]
     Log(#[from] ControlError),
-    /// The store failed. It is unknown whether it saved; the next step reads it again.
+    /// The store failed. It is unknown whether it saved the state; the next step reads the saved
+    /// state again.
     #[error("the store of the projection failed: {0}")]
     Store(Box<dyn Error + Send + Sync>),
 }
@@ -83,7 +84,7 @@ pub enum ProjectionError {
 pub struct Stepped {
     /// Number of rows applied and saved.
     pub applied: usize,
-    /// Number of rows in the log behind them.
+    /// Number of rows in the log after the applied rows.
     pub lag: u64,
 }
 

@@ -154,9 +154,10 @@ impl Drained {
 /// process. Then stops the worker and returns the results. Events emitted by handlers are handled,
 /// too.
 ///
-/// It does not wait for objects that wait for a retry, an operator or a rule: these are in
+/// Does not wait for objects that wait for a retry, an operator or a rule: these are in
 /// [`Drained::held`] and [`Drained::paused`]. `patience` is the time limit, without the stop. Other
-/// processes may work in the namespace at the same time. If one has died, its lease must end first.
+/// processes may work in the namespace at the same time. If one of these has died, its lease must
+/// end first.
 ///
 /// Each look reads one key for each slot of each name that has a lease or something in its slots.
 /// Use it in tests only.

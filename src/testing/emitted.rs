@@ -21,7 +21,8 @@ pub struct EmittedEvent {
     pub schedule: Option<EmittedSchedule>,
 }
 
-/// The schedule of an event that a handler has [scheduled](crate::handlers::HandlerContext::schedule).
+/// The schedule of an event that a handler has
+/// [scheduled](crate::handlers::HandlerContext::schedule).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EmittedSchedule {

@@ -123,8 +123,8 @@ impl Ran {
         }
     }
 
-    /// Asserts that a matching event was scheduled for this object: see [`EventPattern`]. Returns the
-    /// first match; its [`schedule`](EmittedEvent::schedule) has key and time.
+    /// Asserts that a matching event was scheduled for this object: see [`EventPattern`]. Returns
+    /// the first match; its [`schedule`](EmittedEvent::schedule) has key and time.
     ///
     /// # Panics
     /// If no event matches.

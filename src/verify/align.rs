@@ -63,8 +63,8 @@ pub(super) fn judge(
     lost.len()
 }
 
-/// Returns the different events of an object by id. A dead letter is in its position, unless the
-/// event was also delivered.
+/// Returns the distinct events of an object, sorted by id. A dead letter is at the position of its
+/// id, unless its event was also delivered.
 fn came_out(sent: &[Sent], dead: &[Dead]) -> Vec<Out> {
     let mut out: Vec<Out> = Vec::with_capacity(sent.len());
     for Sent { id, print, place, .. } in sent.iter().copied() {

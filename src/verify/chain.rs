@@ -76,7 +76,7 @@ pub(super) fn judge(
     gaps
 }
 
-/// Judges the sends of one id: are all of them the same event, and did one come in time?
+/// Checks that all sends of one id have the same event, and that at least one of them came in time.
 fn one_id(name: &str, sends: &[Sent], dead: &[Dead], totals: &mut Totals, findings: &mut Findings) {
     let id = sends[0].id;
     let mut prints: Vec<_> = sends.iter().map(|sent| (sent.print, sent.place)).collect();

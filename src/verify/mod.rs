@@ -5,7 +5,7 @@
 //! - *within one file*, in the order of its lines, as a receiver of that file alone sees them. The
 //!   ids of an object grow; an event that comes again is a duplicate, which the receiver's rule
 //!   drops. A late id is a duplicate only if its event came in time elsewhere, in this file or in
-//!   another one. Otherwise the receiver has lost the event, and it counts as reordered.
+//!   another one. Otherwise the receiver has lost the event, and the event counts as reordered.
 //! - *across all files*, by id. The events of an object form one chain that starts at 0, in which
 //!   `prev` is the id of the event before. If an object was forgotten, its chain begins anew with
 //!   `prev` 0. New chains are counted; they are faults only if the caller declares that no object
@@ -120,8 +120,8 @@ impl Judge {
         };
         let object = self.object(&object);
         let highest = self.highest.entry((file, object)).or_default();
-        // Judged by the receiver's own rule: an event dropped as a duplicate did not come in time
-        // here.
+        // The receiver's own rule decides: if it drops the event as a duplicate, the event did not
+        // come in time in this file.
         let in_time = consume::judge(*highest, id, prev) != Ok(Verdict::Duplicate);
         *highest = id.max(*highest);
         self.sent.push(Sent { id, prev, print: print(event.get().as_bytes()), object, place, in_time });
@@ -133,7 +133,7 @@ impl Judge {
     ///
     /// # Errors
     ///
-    /// If the line is not a dead letter. It is then ignored.
+    /// The line is not a dead letter. The judge ignores it.
     pub fn dead(&mut self, file: FileId, line: u64, text: &[u8]) -> Result<(), DeadLineError> {
         let dead: DeadLine<'_> = serde_json::from_slice(text).map_err(DeadLineError::NotDead)?;
         let print = match (dead.event, &dead.event_text, &dead.event_hex) {
@@ -190,8 +190,8 @@ impl Judge {
                 let expected = run(expected, object, |expected| expected.object);
                 lost = align::judge(name, sent, dead, expected, &self.files, &mut self.findings);
             }
-            // An absent event shows both in the chain, as a missing prev, and against the input. It
-            // counts once.
+            // A missing event is found twice: in the chain, as a missing `prev`, and in the
+            // comparison with the input. It counts once.
             for gap in missing.into_iter().skip(lost) {
                 self.findings.add(Kind::Lost, gap.place, || {
                     format!("{name}: id {} follows id {}, which is in no output", gap.id, gap.prev)

@@ -23,11 +23,13 @@ pub(super) struct Totals {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Kind {
-    /// An event that is in no output, but in the input or named as the `prev` of a later event.
+    /// An event that is in no output, although it is in the input, or is the `prev` of a later
+    /// event.
     Lost,
     /// An event that came after a later one of its object, or whose id is out of the input's order.
     Reordered,
-    /// A second event after the same `prev`, unless that is 0: the object's chain has two branches.
+    /// A second event after the same `prev`, unless this `prev` is 0: the object's chain has two
+    /// branches.
     Forked,
     /// An id with two different events.
     IdReused,
@@ -88,8 +90,8 @@ pub struct Report {
     pub objects: u64,
     /// Sends beyond the first of each event. Resends are allowed: the receiver's rule drops them.
     pub duplicates: u64,
-    /// Number of times that an object's chain began anew, with `prev` 0, because the object was
-    /// forgotten. Not a fault if objects are forgotten.
+    /// Number of times that an object's chain began anew, with `prev` 0. A new chain follows after
+    /// the object was forgotten. If no object was forgotten, a new chain is a fault.
     pub anew: u64,
     /// Number of dead letters.
     pub dead: u64,

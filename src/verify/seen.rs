@@ -26,7 +26,7 @@ pub(super) struct Sent {
     pub(super) print: Print,
     pub(super) object: u32,
     pub(super) place: Place,
-    /// Whether the id was above all ids of the object before it in its file.
+    /// Whether the id was above the ids of this object on all earlier lines of the same file.
     pub(super) in_time: bool,
 }
 
@@ -51,8 +51,8 @@ pub(super) fn place(file: FileId, line: u64) -> Place {
     Place { file, line: u32::try_from(line).unwrap_or(u32::MAX) }
 }
 
-/// Returns the hash of an event. It is the same for the event as emitted and in an output, in which
-/// line breaks are spaces.
+/// Returns the hash of an event. An event has the same hash as emitted and in an output, although
+/// an output has spaces in place of its line breaks.
 pub(super) fn print(event: &[u8]) -> Print {
     let event = event.trim_ascii();
     let one_line: Cow<'_, [u8]> = if event.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {

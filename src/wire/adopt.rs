@@ -37,7 +37,7 @@ pub struct Adopted {
     /// back.
     pub moved: u64,
     /// Whether living processes may have lost their leases: Redis' clock stepped ahead just now, or
-    /// Redis could not be reached. Nothing is taken over then.
+    /// Redis could not be reached. Then the call takes nothing over.
     pub is_ahead: bool,
     /// The number of objects that are now held, due at once.
     pub held: u64,
@@ -47,7 +47,7 @@ pub struct Adopted {
     pub names: Vec<String>,
 }
 
-/// Looks at the names that are due, and takes over the objects of those without a lease.
+/// Looks at the worker names that are due, and takes over the objects of names without a lease.
 pub async fn adopt(conn: &mut impl ConnectionLike, keys: &Keys, sweep: &Sweep<'_>) -> Result<Adopted, ScriptError> {
     let mut cmd = ADOPT.with_key(&keys.event_workers());
     cmd.arg(keys.prefix()).arg(sweep.own).arg(sweep.crashes_max).arg(millis(sweep.look)).arg(millis(sweep.forget));

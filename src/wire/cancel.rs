@@ -9,17 +9,19 @@ use crate::keys::Keys;
 /// The result of the script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelReply {
-    /// The event is over, without another delivery.
+    /// The event has ended, without another delivery.
     Cancelled,
     /// A slot has the event. Nothing has changed.
     Running,
     /// The event is neither in hand nor held.
     Absent,
-    /// The server does not know the script. [`cancel`] with its text loads it.
+    /// The server does not know the script. [`cancel`] with `with_text` loads the script.
     Unknown,
 }
 
-/// Makes the command. `id`: the id in `OBJ:event.key`; another event of the key goes on. `with_text`: also works if the server does not know the script, and loads it.
+/// Makes the command. `id`: the id in `OBJ:event.key`; another event of the same key is not
+/// cancelled. `with_text`: the command has the text of the script. It then works on a server that
+/// does not know the script, and loads it.
 pub fn cancel(keys: &Keys, object: &[u8], key: &str, id: &str, with_text: bool) -> Cmd {
     let mut cmd = CANCEL.begin(&keys.objects_held(), with_text);
     cmd.arg(keys.prefix()).arg(object).arg(key).arg(id);
@@ -30,7 +32,8 @@ impl CancelReply {
     /// Reads the reply.
     ///
     /// # Errors
-    /// The error in place of a reply. A refusal of the script begins with `NOPERM` or `WRONGTYPE`.
+    /// The error that Redis returned instead of a reply. A refusal of the script begins with
+    /// `NOPERM` or `WRONGTYPE`.
     pub fn read(value: &Value) -> Result<Self, RedisError> {
         emit::read("cancel", value, Self::Unknown, |word, reply| match word {
             "cancelled" => Ok(Self::Cancelled),

@@ -1,5 +1,5 @@
-//! The call of the script `emit`: it queues the events of an object once per key, and within limits.
-//! The reading of replies is that of all scripts of frontends.
+//! The call of the script `emit`: it queues the events of an object once per key, and within
+//! limits. Other scripts of producers also read their replies with the code of this module.
 
 use redis::{Cmd, ErrorKind, RedisError, ServerError, Value};
 
@@ -21,34 +21,36 @@ pub struct ScriptedEmit<'a> {
     pub markers_max: Option<u64>,
     /// The object's state.
     pub data: Option<&'a [u8]>,
-    /// Whether the events are emits of their own, of which as many as fit are queued. Without data
-    /// and key.
+    /// Whether each event is an emit of its own. Then the script queues as many of the events as
+    /// fit. Only for an emit without data and without a key.
     pub parts: bool,
 }
 
 /// The result of an emit by script. All but `Emitted` and `Part` changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EmitReply {
-    /// The events are queued; the number of events queued for the object.
+    /// The events are queued. The number: all events that are now queued for the object.
     Emitted(u64),
-    /// Of emits of their own, only so many fit: the number of events queued for the object, the limit,
-    /// and the number of events of this call.
+    /// The call has several emits, and the limit has room only for the first ones. The numbers:
+    /// events that are now queued for the object, the limit, and events that this call has queued.
     Part(u64, u64, u64),
     /// The emit with this key was done before.
     Repeated(u64),
-    /// The object's key was used for other events or data.
+    /// The idempotency key of the object was used for other events or data.
     Differs,
-    /// The object has too many events: how many, and the limit.
+    /// The object has too many queued events. The numbers: these events, and the limit.
     QueueFull(u64, u64),
-    /// There are too many markers: how many, and the limit.
+    /// There are too many markers. The numbers: these markers, and the limit.
     MarkersFull(u64, u64),
-    /// The server does not know the script. [`ScriptedEmit::begin`] with its text loads it.
+    /// The server does not know the script. [`ScriptedEmit::begin`] with `with_text` loads the
+    /// script.
     Unknown,
 }
 
 impl ScriptedEmit<'_> {
-    /// Begins the command. The events follow as arguments, the main event first. `with_text`: also
-    /// works if the server does not know the script, and loads it.
+    /// Begins the command. The events follow as arguments, the main event first. `with_text`: the
+    /// command has the text of the script. It then works on a server that does not know the script,
+    /// and loads it.
     pub fn begin(&self, keys: &Keys, with_text: bool) -> Cmd {
         let mut cmd = EMIT.begin(&keys.objects_with_events(), with_text);
         let (key, window_ms) = self.key.unwrap_or(("", 0));
@@ -70,7 +72,8 @@ impl EmitReply {
     /// Reads the reply.
     ///
     /// # Errors
-    /// The error in place of a reply. A refusal of the script begins with `NOPERM` or `WRONGTYPE`.
+    /// The error that Redis returned instead of a reply. A refusal of the script begins with
+    /// `NOPERM` or `WRONGTYPE`.
     pub fn read(value: &Value) -> Result<Self, RedisError> {
         read("emit", value, Self::Unknown, |word, reply| {
             Ok(match word {
@@ -88,8 +91,8 @@ impl EmitReply {
     }
 }
 
-/// Reads the reply to a script of frontends. `unknown`: the result if the server does not know the
-/// script. `read`: reads the reply behind its first word.
+/// Reads the reply to a script of producers. `unknown`: the result if the server does not know the
+/// script. `read`: reads the part of the reply after its first word.
 pub(super) fn read<T>(
     script: &'static str,
     value: &Value,

@@ -61,7 +61,7 @@ impl Forgot {
     }
 }
 
-/// Forgets the idle ones among these objects, in one step. Takes at most [`OBJECTS_MAX`] objects.
+/// Forgets each of these objects that is idle, in one step. Takes at most [`OBJECTS_MAX`] objects.
 /// Returns a result for each object.
 ///
 /// Cancellation: a call that was sent may still run. It is safe to repeat the call.

@@ -49,8 +49,8 @@ pub enum Handled {
         id: u64,
         /// The finished handlers and subtasks of that event.
         finished: BTreeSet<String>,
-        /// The number of events that its finished handlers have emitted, and their bytes: object
-        /// names and events.
+        /// The number of events that the finished handlers have emitted, and the number of bytes of
+        /// these events and of their object names.
         emitted: (usize, usize),
         /// The bytes of the stored results.
         results: usize,

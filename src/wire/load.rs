@@ -64,8 +64,8 @@ pub struct Room {
 }
 
 impl Room {
-    /// Returns the room of one call. No setting changes it: the limit of a reply depends on the
-    /// link, the limit of a call depends on Redis.
+    /// Returns the room of one call. No setting changes this room, because it depends only on
+    /// Redis. The limit of a reply, which has a setting, depends on the link.
     pub fn of_call() -> Self {
         Self { left: CALL_BYTES, is_empty: true }
     }

@@ -21,13 +21,13 @@ pub struct Promoted {
     pub next_due: Option<Duration>,
     /// The number of markers after the call.
     pub markers: u64,
-    /// The number of worker names that are watched, about the number of living processes.
+    /// The number of watched worker names, which is about the number of living processes.
     pub names: u64,
     /// The time until the next cron job is due; `None` if none will be.
     pub next_cron: Option<Duration>,
     /// The number of schedules that could not be pushed.
     pub wrong_count: u64,
-    /// Up to 16 of them, each with the reason: members of `events.scheduled`.
+    /// Up to 16 of these schedules: the member of `events.scheduled`, and the reason.
     pub wrong: Vec<(Vec<u8>, String)>,
 }
 

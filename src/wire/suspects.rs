@@ -24,7 +24,8 @@ pub struct Suspects {
 const PUT_OFF_MS: u64 = 100;
 /// The most suspects in hand if one, two, or more crashes are left before the event is held.
 const LIMITS: [u32; 3] = [1, 4, 8];
-/// The number of crashes from which an event with more than two crashes left is a suspect.
+/// An event with this number of crashes is a suspect, even if more than two crashes are left before
+/// it is held.
 const SUSPECT_FROM: u32 = 2;
 
 impl Default for Suspects {
@@ -51,7 +52,7 @@ impl Suspects {
         }
     }
 
-    /// Returns the same limits without room: another call under way uses the room.
+    /// Returns the same limits without room, because another call under way uses the room.
     pub fn full(self) -> Self {
         Self { limit: 0, ..self }
     }
@@ -61,8 +62,8 @@ impl Suspects {
         Self { put_off_ms: ms, ..self }
     }
 
-    /// Returns the most suspects in hand together with one that has this many crashes; `None` if
-    /// such a batch is not a suspect.
+    /// Returns the most suspects that may be in hand while one of them has this number of crashes;
+    /// `None` if a batch with this number of crashes is not a suspect.
     fn limit_of(&self, crashes: u32) -> Option<u32> {
         let left = self.crashes_max.saturating_sub(crashes);
         match crashes {

@@ -1,8 +1,8 @@
 //! Fires cron jobs: computes the ticks of the jobs that are due, and queues their events.
 //!
 //! Every process may do this at any time. A call of the script names the time up to which the ticks
-//! of a job were handled before, so of all processes one fires a tick. If the process dies before the
-//! call, another one computes the same ticks.
+//! of a job were handled before, so only one of all processes fires a tick. If the process dies
+//! before the call, another one computes the same ticks.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::wire::{self, CronPlan, DueJob, Fired, ScriptError, Ticks};
 
 /// The most ticks of a job that fire after an outage.
 const MISSED_MAX: usize = 1000;
-/// The lateness above which a tick counts as missed, in ms. Up to it each tick fires.
+/// The lateness above which a tick counts as missed, in ms. A tick that is less late always fires.
 const LATE_MS: u64 = 60_000;
 /// The most bytes of events that one call queues, if it queues more than one.
 const BYTES: usize = 1024 * 1024;
@@ -28,11 +28,12 @@ const ROUNDS_MAX: usize = 4;
 /// The longest time for which jobs are left to processes that were faster.
 const LEAVE: Duration = Duration::from_secs(1);
 
-/// Fires ticks that are due, in a few calls. Returns the number of events queued, and the time at which
-/// the next job is due, or this process should look again: now if there are more.
+/// Fires ticks that are due, in a few calls. Returns the number of events queued, and the time at
+/// which the next job is due or this process should look again. If more ticks are due, this time is
+/// now.
 ///
-/// Jobs are fired right after they were read. If other processes were faster, this one leaves the rest
-/// to them for a while. So with many processes few calls are in vain.
+/// Jobs are fired right after they were read. If other processes were faster, this process leaves
+/// the other jobs to them for a while. So with many processes few calls find nothing to fire.
 ///
 /// Cancellation: a call that was sent may still run. No tick fires twice.
 pub(super) async fn fire(conn: &mut impl ConnectionLike, keys: &Keys) -> Result<(u64, Option<Instant>), ScriptError> {
@@ -94,7 +95,8 @@ fn due_ticks(job: &DueJob, now_ms: u64, schedule: &CronSchedule, missed: Missed)
         next_ms: schedule.next_after(handled_ms, since),
         events: Some(events),
     };
-    // A clock that has stepped back: the ticks up to that time are handled.
+    // If the clock has stepped back, `handled` is ahead of it. The ticks up to `handled` are
+    // handled already.
     let now_ms = now_ms.max(handled);
     let Some(first) = schedule.next_after(handled, since).filter(|first| *first <= now_ms) else { return ticks(now_ms, 0) };
     let is_outage = now_ms - first > LATE_MS;

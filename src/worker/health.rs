@@ -17,7 +17,7 @@ const PROBE_MIN: Duration = Duration::from_millis(100);
 pub(crate) enum Health {
     /// The sink is available.
     Up,
-    /// The sink is unavailable since `since`. It is tried again at `probe_at`.
+    /// The sink is unavailable since `since`. The sink is tried again at `probe_at`.
     Down { probe_at: Instant, backoff: GrowingWait, probe: Probe, since: Instant },
 }
 
@@ -112,8 +112,8 @@ impl Health {
         }
     }
 
-    /// Begins a try with the next batch. If a try has no result after `probe_max`, another slot is
-    /// tried: the object of the first may be stuck for its own reasons.
+    /// Begins a try with the next batch. If a try has no result after `probe_max`, the next try has
+    /// another slot, because the object of the first slot may be stuck for its own reasons.
     pub(crate) fn begin_probe(&mut self, probe_max: Duration) {
         if let Self::Down { probe_at, probe, .. } = self {
             *probe = Probe::Now;

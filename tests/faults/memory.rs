@@ -1,4 +1,4 @@
-//! At `maxmemory` no frontend can emit, but workers must still drain the backlog: only that frees
+//! At `maxmemory` no producer can emit, but workers must still drain the backlog: only that frees
 //! memory.
 
 use std::time::Duration;
@@ -93,7 +93,7 @@ async fn while_pops_are_refused_markers_are_found_all_the_same() {
     full(&console).await;
     let before = refused(&console).await;
     until("a pop was refused", PATIENCE, async || (refused(&console).await > before).then_some(())).await;
-    // A script may push although a frontend may not.
+    // A script may push although a producer may not.
     let push = "#!lua flags=allow-oom\nredis.call('LPUSH', KEYS[1], ARGV[1]) redis.call('LPUSH', KEYS[2], ARGV[2])";
     for n in 1..=3 {
         let (queue, markers) = (console.keys.events("work:1"), console.keys.objects_with_events());

@@ -1,5 +1,5 @@
 //! All faults at once, repeatedly: requests and replies are lost, leases end, processes die, sinks
-//! fail, and frontends keep emitting. `SERIATIM_STORM_SEED` repeats the choices of one run (not its
+//! fail, and producers keep emitting. `SERIATIM_STORM_SEED` repeats the choices of one run (not its
 //! timing); `SERIATIM_STORMS` sets the number of runs.
 
 use std::collections::HashMap;

@@ -159,7 +159,7 @@ async fn until_named(worker: &Process, key: &str, found: &str, expected: &str) {
     worker.until_logged(&format!("the key {key} is a {found}, not a {expected}; move it away, and workers go on")).await;
 }
 
-/// Story: with the documented rights, a frontend could stop every worker: `SET objects.held x`
+/// Story: with the documented rights, a producer could stop every worker: `SET objects.held x`
 /// ended each with an error. Now they name the key, wait, and continue when an operator has moved
 /// it away.
 #[tokio::test]

@@ -1,6 +1,6 @@
-//! Schedules: a model of its own, of what frontends store, replace and cancel, and of promotion.
+//! Schedules: a model of its own, of what producers store, replace and cancel, and of promotion.
 //!
-//! One object with two keys. A frontend stores an event with a due time under a key. Two processes
+//! One object with two keys. A producer stores an event with a due time under a key. Two processes
 //! promote at any time, and again after a lost reply. Redis' clock goes on, and may step back. A
 //! promoted event is queued as a reference: the event stays under its key, where it can be replaced
 //! and cancelled, until a slot takes it. What happens to it then is in the model beside this one.
@@ -10,7 +10,7 @@ use crate::check::{Properties, explore, shortest};
 
 const KEYS: usize = 2;
 const PROCESSES: usize = 2;
-/// Number of events that frontends schedule.
+/// Number of events that producers schedule.
 const EVENTS: u8 = 3;
 const TIME_MAX: u8 = 3;
 /// Number of steps back of the clock.
@@ -40,7 +40,7 @@ struct Schedules {
     only: Option<&'static str>,
 }
 
-/// A write of a frontend that is still to come, if it takes two steps.
+/// A write of a producer that is still to come, if it takes two steps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Half {
     /// The due time of a key.
@@ -92,7 +92,7 @@ enum Action {
     Cancel {
         key: usize,
     },
-    /// The second command of a frontend.
+    /// The second command of a producer.
     Half,
     /// A call for at most one schedule. A repeated call after a lost reply is another call.
     Promote {
@@ -308,7 +308,7 @@ fn schedules_with_all_guards() {
     assert!(found.broken.is_empty(), "{:#?}", found.broken);
 }
 
-/// A frontend replaces the event first, and then the time. In between the new event comes at the old
+/// A producer replaces the event first, and then the time. In between the new event comes at the old
 /// time. A cancelled schedule leaves a time, which a new event then gets.
 #[test]
 fn event_and_time_change_in_one_transaction() {
@@ -316,7 +316,7 @@ fn event_and_time_change_in_one_transaction() {
     breaks(Guards { one_transaction: false, ..ALL }, "I8 every schedule has one event and one due time");
 }
 
-/// A slot comes to the reference before the schedule is marked, and passes it over. A frontend replaces
+/// A slot comes to the reference before the schedule is marked, and passes it over. A producer replaces
 /// the event meanwhile, and the new event is marked although its time has not come.
 #[test]
 fn the_push_marks_the_schedule() {

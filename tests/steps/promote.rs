@@ -15,7 +15,7 @@ async fn promote(redis: &Redis, events: usize, bytes: usize) -> Promoted {
     wire::promote(&mut redis.connect().await, redis.keys(), events, bytes).await.expect("a reply")
 }
 
-/// Stores a schedule as a frontend does. The time is in ms since the epoch.
+/// Stores a schedule as a producer does. The time is in ms since the epoch.
 async fn schedule(console: &Console, object: &str, key: &str, time: &str, event: &str) {
     let keys = &console.keys;
     console.run::<()>(&["HSET", &keys.events_scheduled_of(object), key, event]).await;

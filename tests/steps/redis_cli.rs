@@ -1,4 +1,4 @@
-//! A frontend needs nothing but Redis: here a person types a plain `MULTI` into `redis-cli`.
+//! A producer needs nothing but Redis: here a person types a plain `MULTI` into `redis-cli`.
 #![cfg(feature = "worker")]
 
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! States of the protocol, built with plain Redis commands, as frontends and workers leave them.
+//! States of the protocol, built with plain Redis commands, as producers and workers leave them.
 #![allow(dead_code, unreachable_pub)]
 
 use redis::aio::MultiplexedConnection;
@@ -21,7 +21,7 @@ impl State {
         answer.unwrap_or_else(|error| panic!("{command} {arguments:?}: {error}"));
     }
 
-    /// Emits one event as a frontend.
+    /// Emits one event as a producer.
     pub async fn emit(&mut self, object: &str, event: &str) {
         let (queue, markers) = (self.keys.events(object), self.keys.objects_with_events());
         let mut multi = redis::pipe();

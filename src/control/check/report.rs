@@ -26,7 +26,8 @@ pub enum Invariant {
     I8,
     /// Every cron job that is not paused has one next tick.
     I9,
-    /// Not one of the nine: a key has another type or form than in `docs/protocol.md`.
+    /// None of the nine invariants, but the layout: a key has another type or form than in
+    /// `docs/protocol.md`.
     #[serde(rename = "layout")]
     Layout,
 }

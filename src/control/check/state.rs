@@ -77,7 +77,7 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
         }
     }
 
-    /// Returns the markers from index `from` on; none behind the last one. Producers push at the
+    /// Returns the markers from index `from` on; none after the last marker. Producers push at the
     /// front, so no marker that stays is missed.
     pub(super) async fn page_of_markers(&mut self, from: usize) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
         let mut ask = redis::cmd("LRANGE");

@@ -8,7 +8,7 @@ use super::report::{Findings, HistoryKind, HistoryReport};
 use super::{Emit, History, KnownEvent, Outcome, Place, Received, Window};
 
 /// When Redis goes back, the id counter jumps to the time in microseconds. No Redis restarts within
-/// 10 ms, so an id less than this above another one does not come from a jump.
+/// 10 ms. So if an id is above another id by less than this, it does not come from a jump.
 const JUMP_MIN: u64 = 10_000;
 
 /// The arrivals of one event.
@@ -195,17 +195,17 @@ impl Judge<'_> {
     /// order within each emit.
     fn order(&mut self, object: usize, applied: &[Received]) {
         let name = &self.history.names[object];
-        // The applied events that Redis has not lost, each with the one among them and those before it
-        // that was emitted last: the time of that emit, and its id.
+        // The applied events that Redis has not lost. `Latest` is about the event that was emitted
+        // last, among this event and the events before it: the time of its emit, and its id.
         let mut kept: Vec<(u64, Span, Latest)> = Vec::new();
         let mut before: Option<KnownEvent> = None;
-        // The applied event with the latest due time: that time, a time before which it was not
+        // The applied event with the latest due time: its due time, a time before which it was not
         // queued, and its id.
         let mut latest_due: Option<(u64, u64, u64)> = None;
         for Received { id, prev, event, place, .. } in applied.iter().copied() {
             let Some(&at) = self.history.events_by_name.get(&event) else { continue };
-            // Only the first arrival counts: an event that comes again under a new id is behind
-            // later events.
+            // Only the first arrival counts, because an event that comes again under a new id comes
+            // after later events.
             if self.came[at as usize].applied != id {
                 continue;
             }
@@ -218,8 +218,8 @@ impl Judge<'_> {
             // The events of an emit must follow each other. Missing events are judged elsewhere.
             let whole = self.came[at as usize - event.sub as usize..at as usize].iter().all(|came| came.applied > 0);
             let follows = before.is_some_and(|before| before.emit == event.emit && before.sub + 1 == event.sub);
-            // Events behind `prev` are not in the Redis that gave this id: two masters may have
-            // accepted events at the same time.
+            // Events with ids above `prev` are not in the Redis that gave this id: two masters may
+            // have accepted events at the same time.
             let mut latest = kept.last().map(|(.., latest)| *latest);
             let with_lost = latest;
             while let Some((_, span, _)) = kept.last().filter(|(other, ..)| *other > prev)
@@ -242,8 +242,8 @@ impl Judge<'_> {
                 }),
                 _ => {}
             }
-            // A schedule that was stored before another one was queued, and is due before that one, is
-            // queued before that one.
+            // If a schedule was stored before another schedule was queued, and is due before that
+            // schedule, its event must be queued first.
             if let (Some(due), Some((later, queued, other))) = (due_ms, latest_due)
                 && due < later
                 && stored < queued
@@ -261,7 +261,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Compares the arrivals of each event with the reply to its frontend.
+    /// Compares the arrivals of each event with the reply to its producer.
     fn events(&mut self) {
         for (at, mut came) in std::mem::take(&mut self.came).into_iter().enumerate() {
             let event = self.history.emitted[at];

@@ -1,4 +1,4 @@
-//! Judges a history: the calls of frontends with their replies, and the arrivals at a receiver, in
+//! Judges a history: the calls of producers with their replies, and the arrivals at a receiver, in
 //! the order of one clock.
 //!
 //! Lines are JSON objects. `op` is the operation and `t` its time: nanoseconds of one machine's
@@ -103,7 +103,7 @@ struct EventLine<'a> {
 /// The outcome of an emit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// No result in the history: the frontend died, or the history ends here.
+    /// No result in the history: the producer died, or the history ends here.
     Open,
     Ok,
     Failed,
@@ -196,7 +196,7 @@ impl History {
     ///
     /// # Errors
     ///
-    /// If the line is invalid. It is then ignored.
+    /// The line is invalid. The judge ignores it.
     pub fn line(&mut self, file: FileId, line: u64, text: &[u8]) -> Result<(), HistoryLineError> {
         if text.trim_ascii().is_empty() {
             return Ok(());

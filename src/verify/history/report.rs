@@ -22,12 +22,12 @@ pub enum HistoryKind {
     Doubled,
     /// Two events under one id.
     IdReused,
-    /// An event applied out of the order of the emits, or of the due times of schedules; or one that
-    /// came only after a later one was applied.
+    /// An event applied out of the order of the emits, or of the due times of schedules; or an
+    /// event that came only after a later event was applied.
     Reordered,
     /// A scheduled event that came before it was due.
     Early,
-    /// A second event after the same `prev`, unless that is 0; or an id that came with two
+    /// A second event after the same `prev`, unless this `prev` is 0; or an id that came with two
     /// different `prev`.
     Forked,
     /// An event whose `prev` never came: the chain has a gap, or does not start at 0.
@@ -116,8 +116,9 @@ pub struct HistoryReport {
     /// Events that came again under a new id because Redis had lost their delivery. Counted only if
     /// the history is judged as lossy.
     pub redelivered: u64,
-    /// Events that came after an event that was emitted later, and that Redis had lost when it gave
-    /// their id. Two masters had accepted them. Counted only if the history is judged as lossy.
+    /// Events that came after an event that was emitted later. When Redis gave them their ids, it
+    /// had lost that later event, because two masters had accepted events. Counted only if the
+    /// history is judged as lossy.
     pub behind_lost: u64,
     /// The faults.
     pub faults: Faults,

@@ -26,7 +26,7 @@ pub enum ReleasedOne {
     NotHeld,
 }
 
-/// Makes those of these objects due at once that meet the conditions. Takes at most
+/// Makes each of these objects due at once if it meets the conditions. Takes at most
 /// [`RELEASE_PER_CALL_MAX`] objects. With `until_released`, only objects that wait for an operator
 /// are released. The reason of an object must contain `text`. Returns a result for each object, in
 /// order. It is safe to repeat the call.

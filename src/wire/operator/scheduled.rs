@@ -10,8 +10,8 @@ use crate::wire::reply::Reply;
 /// The schedules to read.
 #[derive(Debug, Clone, Copy)]
 pub enum Range<'a> {
-    /// Those of all objects that are due within these times, in ms, by due time. `after`: the due
-    /// time and the member of the schedule before the page.
+    /// The schedules of all objects that are due between these times, in ms, sorted by due time.
+    /// `after`: the due time and the member of the schedule before the page.
     All {
         /// The first due time; `None`: from the earliest.
         from: Option<u64>,
@@ -20,7 +20,7 @@ pub enum Range<'a> {
         /// The schedule before the page.
         after: Option<(&'a str, &'a [u8])>,
     },
-    /// Those of one object, in no order.
+    /// The schedules of one object, in no order.
     Object {
         /// The object's name.
         object: &'a [u8],

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::cron::{CronError, CronSchedule, Missed};
 
 /// The value of a job in `events.cron`: `ID PAUSED SINCE_MS OBJECT_BYTES PLAN_BYTES OBJECT PLAN
-/// EVENT`, without spaces between the texts.
+/// EVENT`. Between OBJECT, PLAN and EVENT there are no spaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CronValue {
     /// A text without blanks that changes with every change of the job.

@@ -74,7 +74,8 @@ impl Emits {
         self.text.extend_from_slice(event);
     }
 
-    /// Adds a scheduled event for an object. It counts as two events, because it takes more commands.
+    /// Adds a scheduled event for an object. It counts as two events, because it takes more
+    /// commands.
     pub fn push_later(&mut self, object: &[u8], event: &[u8], later: Later<'_>) {
         self.events += SCHEDULE_EVENTS;
         self.bytes += object.len() + event.len() + later.key.len();
@@ -83,7 +84,7 @@ impl Emits {
             Due::After(ms) => format!("+{ms}"),
         };
         let (key_bytes, mode) = (later.key.len(), later.mode.letter());
-        // Older programs do not read on at the letter.
+        // An older program stops reading at the letter.
         self.text.extend_from_slice(format!("s{} {} {key_bytes} {mode}{due} ", object.len(), event.len()).as_bytes());
         self.text.extend_from_slice(object);
         self.text.extend_from_slice(event);

@@ -11,8 +11,9 @@ pub struct Lease {
     pub token: String,
     /// The process that holds the lease.
     pub holder: Holder,
-    /// The validity of the lease without a renewal; `None` if an older version wrote it. Redis
-    /// keeps only the end of a lease, and its clock may step.
+    /// The time for which the lease is valid without a renewal; `None` if an older version wrote
+    /// the lease. The value states this time because Redis keeps only the end of a lease, and its
+    /// clock may step.
     pub length: Option<Duration>,
 }
 

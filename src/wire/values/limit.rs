@@ -1,7 +1,7 @@
 //! A limit of the queues.
 
-/// The value of a limit in `event.limits`: `QUEUED MARKERS SET_MS WHO_BYTES WHO WHY`, without spaces
-/// between the texts. The field is its selector, `*` or `PREFIX:*`.
+/// The value of a limit in `event.limits`: `QUEUED MARKERS SET_MS WHO_BYTES WHO WHY`, without
+/// spaces between the texts. The field is its selector, `*` or `PREFIX:*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitValue {
     /// The most events queued for an object; `None`: any number.

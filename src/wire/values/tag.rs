@@ -9,8 +9,8 @@ use crate::event::ID_END;
 /// Identifies a batch in flight. No two hand-outs in a namespace have the same first id and the
 /// same number of hand-outs.
 ///
-/// Redis stores the tag as `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]` without trailing zeros; the first
-/// hand-out of an event with a key is `FIRST 0`. The scripts compare tags as text.
+/// Redis stores the tag as `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]` without trailing zeros; the
+/// first hand-out of an event with a key is `FIRST 0`. The scripts compare tags as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tag {
     /// The id of the first event.
@@ -28,9 +28,9 @@ pub struct Tag {
 impl Tag {
     /// Returns the tag of the rest after the first `count` events. Ids are `stride` apart.
     ///
-    /// The attempts belonged to the first event, so they become 0. One crash stays, because the
-    /// event that killed the worker may still be ahead. While a batch has a crash, its events are
-    /// delivered one at a time.
+    /// The attempts belonged to the first event, so they become 0. Of the crashes one is kept,
+    /// because the event that killed the worker may still be ahead. While a batch has a crash, its
+    /// events are delivered one at a time.
     pub fn after(self, count: usize, stride: u64) -> Self {
         match count {
             0 => self,

@@ -47,8 +47,8 @@ impl Claimed {
         &self.event
     }
 
-    /// Returns the number of this attempt, from 1. Only failures count: after a crash the number is
-    /// the same.
+    /// Returns the number of this attempt, from 1. Only failures count, so a crash does not change
+    /// the number.
     pub fn attempt(&self) -> u32 {
         self.in_flight.tag.attempts.saturating_add(1)
     }

@@ -40,8 +40,8 @@ pub(super) struct Ask {
 
 /// The result of a call that has ended.
 enum Called {
-    /// The call claimed, with these slots, for `claims` callers. `impatient` are those that do not
-    /// wait. `had_room`: whether the call could take suspects.
+    /// The call claimed, with these slots, for `claims` callers. `impatient` are the callers that
+    /// do not wait. `had_room`: whether the call could take suspects.
     Claimed { used: Vec<UsedSlot>, claims: usize, impatient: Vec<Asker>, had_room: bool, reply: Result<Found, ClaimError> },
     /// The call reported the result of a batch that cannot be given to any caller.
     Settled(Result<(), ClaimError>),
@@ -150,8 +150,8 @@ impl Finder {
             return false;
         }
         let covered = self.claiming.1 + usize::from(self.pop.is_some());
-        // A held object may become due before the pop ends. So at least one waiting caller is
-        // claimed for, although the pop waits for that caller, too.
+        // A held object may become due before the pop ends. So the call claims for at least one
+        // waiting caller, although the pop also waits for that caller.
         let uncovered = self.waiting.len().saturating_sub(covered).max(usize::from(!self.waiting.is_empty()));
         let again = if self.wake { uncovered.min(self.named_max) } else { 0 };
         let wanted = self.fresh.len().max(again);

@@ -1,4 +1,5 @@
-//! The slots of claiming by hand, and their calls, from an attach until the lease ends.
+//! The slots of a program that claims events by hand, in a loop of its own, and the calls of these
+//! slots: from an attach until the lease ends.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,8 +41,8 @@ pub(super) struct HandSlots {
     claim_first: Mutex<ClaimFirst>,
     /// The time at which the next held object is due, from the last reply; at most `block` ahead.
     soonest: Mutex<Instant>,
-    /// The runtime in which the session began: the program may drop a claimed event outside of any
-    /// runtime.
+    /// The runtime in which the session began. The slots keep it because the program may drop a
+    /// claimed event outside of any runtime.
     pub(super) runtime: Handle,
     /// Cancelled when the session ends.
     pub(super) over: CancellationToken,
@@ -182,10 +183,10 @@ pub(super) fn reject(in_flight: &InFlight, error: &str) -> Report {
     in_flight.report(0, BatchResult::Reject { next, id, error: shortened(error), attempts: in_flight.tag.attempts })
 }
 
-/// Returns the result of a batch that cannot be given to the program, or `None` if it can. Its
-/// event has killed too many workers, its object is held for an operator, or the event becomes a
-/// dead letter. The flag says whether the result may end the event whose handler progress is
-/// stored.
+/// Returns the result of a batch that cannot be given to the program, or `None` if it can. Such a
+/// batch has an event that has killed too many workers, an object that must be held for an
+/// operator, or an event that becomes a dead letter. The flag says whether the result may end the
+/// event whose handler progress is stored.
 pub(super) fn unfit(config: &WorkerConfig, in_flight: &InFlight) -> Option<(Report, bool)> {
     if let Some(then) = config.crashed(in_flight.tag) {
         error!(object = %escape::name(&in_flight.raw), id = in_flight.batch.first, %then, "claim: the event has killed too many workers");

@@ -28,8 +28,8 @@ pub(super) struct Answer {
 
 pub(super) struct Calls {
     redis: Redis,
-    /// One connection for all calls. With a wait for replicas two, with one call each: one works
-    /// while the other waits.
+    /// One connection for all calls. With a wait for replicas there are two connections, with one
+    /// call each: Redis works on one call while the other call waits for the replicas.
     lines: Vec<Line>,
     under_way: FuturesUnordered<BoxFuture<'static, (usize, Answer)>>,
     backoff: GrowingWait,

@@ -18,7 +18,7 @@ use crate::worker::wait::{Waited, pop, wait};
 
 /// A pop under way.
 pub(super) struct Pop {
-    /// The slot of the pop. The slot is `Asked` meanwhile.
+    /// The slot of the pop. The slot is `Asked` until the pop ends.
     pub(super) slot: usize,
     /// Whether the call behind the pop is allowed to take suspects.
     pub(super) had_room: bool,

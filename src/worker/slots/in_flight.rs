@@ -21,7 +21,8 @@ pub(crate) struct InFlight {
     pub(crate) tag: Tag,
     /// The events.
     pub(crate) batch: Batch,
-    /// The number of events of the object that the slot got without a pause, these included.
+    /// The number of events of the object that the slot got without a pause, including the events
+    /// of this batch.
     pub(crate) turn: usize,
     /// The time at which the slot got the batch.
     pub(crate) taken: Instant,

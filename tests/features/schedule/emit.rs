@@ -1,4 +1,4 @@
-//! Schedules as a frontend sees them: what is new, replaced, kept and cancelled.
+//! Schedules as a producer sees them: what is new, replaced, kept and cancelled.
 
 use std::time::{Duration, SystemTime};
 

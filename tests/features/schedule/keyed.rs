@@ -153,7 +153,7 @@ async fn a_key_that_comes_due_again_and_again_comes_once_and_overtakes_nothing()
     assert_eq!(busy.sent(21).await, expected);
 }
 
-/// Story: a frontend saw that its key was in hand, and was slow. Its new event had failed once when it
+/// Story: a producer saw that its key was in hand, and was slow. Its new event had failed once when it
 /// came to end the old one, and was ended itself.
 #[tokio::test]
 async fn only_the_event_that_was_seen_is_ended() {

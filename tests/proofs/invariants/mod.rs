@@ -1,6 +1,6 @@
 //! The invariants of `docs/design.md`, section 5, checked against a real Redis.
 //!
-//! [`random`] runs the scripts in random schedules of frontends, workers and crashes. The other
+//! [`random`] runs the scripts in random schedules of producers, workers and crashes. The other
 //! modules build situations that such schedules seldom reach. After every step the whole state
 //! ([`state`]) is checked by a separate checker ([`check`]).
 #![allow(unreachable_pub)]

@@ -36,7 +36,7 @@ impl Rig {
         Puppet::start(&mut self.conn, &self.keys, name, &format!("token-of-{name}"), slots).await
     }
 
-    /// Pushes `count` events of `len` bytes with one marker, as a frontend does.
+    /// Pushes `count` events of `len` bytes with one marker, as a producer does.
     pub async fn emit(&mut self, object: &[u8], count: usize, len: usize) {
         let events: Vec<String> = self.push(object, count).into_iter().map(|number| payload(number, len)).collect();
         let queue = self.key(object, ":events");

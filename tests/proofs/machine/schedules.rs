@@ -1,4 +1,4 @@
-//! Schedules in the reference: what a frontend stores, replaces and cancels, what is promoted, and what
+//! Schedules in the reference: what a producer stores, replaces and cancels, what is promoted, and what
 //! a slot takes.
 
 use std::collections::BTreeSet;

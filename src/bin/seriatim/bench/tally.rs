@@ -1,5 +1,5 @@
-//! Checks the delivered events: every event exactly once, and those of an object in the order of
-//! their emits. Any deviation is an error, not a figure.
+//! Checks the delivered events: every event exactly once, and the events of an object in the order
+//! of their emits. Any deviation is an error, not a figure.
 //!
 //! It costs a few tens of nanoseconds per event, the same for all systems.
 

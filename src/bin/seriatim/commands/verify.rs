@@ -34,7 +34,7 @@ pub(crate) struct Args {
     dead: Vec<PathBuf>,
     #[command(flatten)]
     fields: Fields,
-    /// The files are a history instead, as docs/proof.md describes it: emits of frontends with
+    /// The files are a history instead, as docs/proof.md describes it: emits of producers with
     /// their replies, and events that a receiver got. Each acknowledged event must be applied once,
     /// in order; a failed one never
     #[arg(long, conflicts_with_all = ["against", "dead"])]
@@ -97,7 +97,7 @@ async fn run_history(args: Args) -> anyhow::Result<Exit> {
     Ok(if report.is_clean() { Exit::Done } else { Exit::Broken })
 }
 
-/// Judges a history. A last line without a line break is ignored: its frontend died while writing
+/// Judges a history. A last line without a line break is ignored: its producer died while writing
 /// it.
 fn history(args: &Args) -> anyhow::Result<HistoryReport> {
     let mut history = History::new(args.lossy);

@@ -64,7 +64,8 @@ impl fmt::Display for Caught {
 /// The times at which the objects of a killed process continued.
 pub(super) struct WentOn {
     objects: usize,
-    /// Time from the kill to the first event of any of the objects, and until each had one.
+    /// Time from the kill to the first event of any of the objects, and time from the kill until
+    /// each of the objects had an event.
     times: Option<(Duration, Duration)>,
 }
 

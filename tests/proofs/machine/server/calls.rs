@@ -1,4 +1,4 @@
-//! The calls: scripts through the library, and the plain commands of frontends and operators, and
+//! The calls: scripts through the library, and the plain commands of producers and operators, and
 //! the effects of time.
 
 use std::time::Duration;
@@ -224,7 +224,7 @@ impl Server {
         })
     }
 
-    /// Makes the plain commands of frontends, operators and time.
+    /// Makes the plain commands of producers, operators and time.
     pub(super) async fn plain(&mut self, call: &Call) {
         let markers = self.keys.objects_with_events();
         match call {

@@ -74,7 +74,7 @@ pub type EmitPlan = Vec<(usize, u16)>;
 pub enum Step {
     Emit(Vec<(usize, Vec<u16>)>),
     Marker(Option<usize>),
-    /// A frontend schedules an event: object, key, whether it is due, the time among equal ones, and
+    /// A producer schedules an event: object, key, whether it is due, the time among equal ones, and
     /// the length of the event.
     Schedule(usize, usize, bool, u8, u16, Mode),
     Cancel(usize, usize),
