@@ -1,4 +1,4 @@
-//! Frontends: each emits with the library, several events at once over one connection, and records
+//! Producers: each emits with the library, several events at once over one connection, and records
 //! calls and replies.
 
 use std::sync::Arc;
@@ -30,8 +30,8 @@ pub(crate) fn prefix(number: u64) -> String {
     format!("object-{}:", number % PREFIXES)
 }
 
-/// The state shared by all frontends.
-pub(crate) struct Frontends {
+/// The state shared by all producers.
+pub(crate) struct Producers {
     pub(crate) url: String,
     pub(crate) history: Arc<History>,
     pub(crate) seed: u64,
@@ -42,12 +42,12 @@ pub(crate) struct Frontends {
     wait: Option<u32>,
 }
 
-impl Frontends {
+impl Producers {
     pub(crate) fn new(url: String, history: Arc<History>, seed: u64) -> Self {
         Self { url, history, seed, stop: AtomicBool::new(false), emits: AtomicU64::new(0), wait: None }
     }
 
-    /// Lets each emit wait for replicas. There is no frontend without the library then, because it
+    /// Lets each emit wait for replicas. There is no producer without the library then, because it
     /// would have to ask the Sentinels.
     pub(crate) fn waiting_for(mut self, replicas: u32) -> Self {
         self.wait = Some(replicas);
@@ -152,7 +152,7 @@ impl Frontends {
         answer.is_ok()
     }
 
-    /// Runs a frontend without the library: a plain MULTI. Now and then it pushes text that is not
+    /// Runs a producer without the library: a plain MULTI. Now and then it pushes text that is not
     /// JSON, which becomes a dead letter.
     async fn any_language(self: Arc<Self>, mut random: Random) {
         let mut conn: Option<MultiplexedConnection> = None;

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::event_log::EventLog;
 use crate::history::History;
 use crate::plan::{Appendfsync, Fault, KINDS};
-use crate::producers::Frontends;
+use crate::producers::Producers;
 use crate::proxy::{self, Faults, Way};
 use crate::receiver::Receiver;
 use crate::rules::Rules;
@@ -51,7 +51,7 @@ pub(crate) struct Stage {
     dir: PathBuf,
     lossy: bool,
     scene: Arc<Scene>,
-    frontends: Arc<Frontends>,
+    producers: Arc<Producers>,
     emitting: JoinHandle<anyhow::Result<()>>,
     /// Background tasks that run until the end.
     beside: JoinSet<anyhow::Result<()>>,
@@ -74,7 +74,7 @@ impl Stage {
         std::fs::copy(std::env::current_exe()?, &harness).context("cannot copy the harness")?;
         depart(&server).await?;
         let workers = Workers::start(worker_count, dir, &url, &program, Some(&harness), &[])?;
-        let frontends = Arc::new(Frontends::new(url, Arc::clone(&history), seed));
+        let producers = Arc::new(Producers::new(url, Arc::clone(&history), seed));
         let event_log = Arc::new(tokio::sync::Mutex::new(EventLog::default()));
         let scene = Arc::new(Scene {
             history: Arc::clone(&history),
@@ -88,7 +88,7 @@ impl Stage {
             released: AtomicU64::new(0),
             event_log: Arc::clone(&event_log),
         });
-        let emitting = tokio::spawn(Arc::clone(&frontends).run());
+        let emitting = tokio::spawn(Arc::clone(&producers).run());
         let watching = tokio::spawn(async move { workers.watch().await });
         let mut beside = JoinSet::new();
         beside.spawn(note_lengths(Arc::clone(&scene)));
@@ -102,7 +102,7 @@ impl Stage {
             dir: dir.to_owned(),
             lossy: appendfsync != Appendfsync::Always,
             scene,
-            frontends,
+            producers,
             emitting,
             beside,
             watching,
@@ -129,15 +129,15 @@ impl Stage {
         Ok(())
     }
 
-    /// Lifts all faults, stops the frontends, and waits until nothing is queued, owned, held or
+    /// Lifts all faults, stops the producers, and waits until nothing is queued, owned, held or
     /// paused, and no rule is set.
     pub(crate) async fn drain(&mut self) -> anyhow::Result<()> {
         self.scene.proxied.lift();
         self.scene.server.command(&["CLIENT", "UNPAUSE"]).await?;
         self.scene.server.command(&["CONFIG", "SET", "maxmemory", "0"]).await?;
-        self.frontends.stop.store(true, Ordering::Relaxed);
+        self.producers.stop.store(true, Ordering::Relaxed);
         let ended = tokio::time::timeout(Duration::from_secs(20), &mut self.emitting).await;
-        ended.context("a frontend hangs")???;
+        ended.context("a producer hangs")???;
         let deadline = Instant::now() + DRAIN;
         let conn = self.scene.server.connect(Duration::from_secs(10)).await?;
         loop {

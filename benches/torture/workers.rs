@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::{Instant, sleep};
 
 use crate::blocking;
 
@@ -137,7 +138,7 @@ impl Workers {
         let half = self.dir.join("block.new");
         std::fs::write(&half, time.as_millis().to_string())?;
         std::fs::rename(&half, &request)?;
-        tokio::time::sleep(time + Duration::from_secs(5)).await;
+        sleep(time + Duration::from_secs(5)).await;
         Ok(std::fs::remove_file(&request).is_err())
     }
 
@@ -152,7 +153,7 @@ impl Workers {
                     *child = self.spawn(worker, false)?;
                 }
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            sleep(Duration::from_millis(50)).await;
         }
     }
 
@@ -181,7 +182,7 @@ impl Workers {
     pub(crate) async fn kill(&self, worker: usize, down: Duration) -> anyhow::Result<bool> {
         let Some((worker, mut child)) = self.idle(worker) else { return Ok(false) };
         child.kill().await?;
-        tokio::time::sleep(down).await;
+        sleep(down).await;
         *child = self.spawn(worker, false)?;
         Ok(true)
     }
@@ -195,7 +196,7 @@ impl Workers {
                 killed.push((worker, child));
             }
         }
-        tokio::time::sleep(down).await;
+        sleep(down).await;
         let any = !killed.is_empty();
         for (worker, mut child) in killed {
             *child = self.spawn(worker, false)?;
@@ -208,7 +209,7 @@ impl Workers {
         if !signal(&child, Signal::STOP) {
             return Ok(false);
         }
-        tokio::time::sleep(time).await;
+        sleep(time).await;
         signal(&child, Signal::CONT);
         Ok(true)
     }
@@ -229,7 +230,7 @@ impl Workers {
         }
         let mut successor = self.spawn(worker, true)?;
         if let Some(time) = paused {
-            tokio::time::sleep(time).await;
+            sleep(time).await;
             signal(&child, Signal::CONT);
         }
         let how = tokio::select! {
@@ -242,7 +243,7 @@ impl Workers {
                 child.kill().await?;
                 status?.code().map_or("displacing, killed".to_owned(), |code| format!("displacing, exit code {code}"))
             }
-            () = tokio::time::sleep(STOP_PATIENCE) => {
+            () = sleep(STOP_PATIENCE) => {
                 child.kill().await?;
                 *child = successor;
                 "displaced, and did not stop".to_owned()
@@ -268,8 +269,13 @@ impl Workers {
         Ok(true)
     }
 
-    /// Sends SIGTERM. A hung worker is recorded and killed. Returns whether it ended well.
+    /// Sends SIGTERM as soon as the worker catches it: a process that starts just now would die of
+    /// it. A hung worker is recorded and killed. Returns whether it ended well.
     async fn stop(&self, child: &mut Child) -> anyhow::Result<bool> {
+        let started = Instant::now();
+        while !catches_terminate(child) && started.elapsed() < STOP_PATIENCE {
+            sleep(Duration::from_millis(5)).await;
+        }
         signal(child, Signal::TERM);
         match tokio::time::timeout(STOP_PATIENCE, child.wait()).await {
             Ok(status) => Ok(status?.success()),
@@ -293,6 +299,14 @@ impl Workers {
         }
         Ok(well)
     }
+}
+
+/// Returns whether the process has a handler for SIGTERM, or has ended.
+fn catches_terminate(child: &Child) -> bool {
+    let status = child.id().and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/status")).ok());
+    let caught = status.as_deref().and_then(|status| status.lines().find_map(|line| line.strip_prefix("SigCgt:")));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    caught.is_none_or(|mask| mask & (1 << (Signal::TERM.as_raw() - 1)) != 0)
 }
 
 fn signal(child: &Child, signal: Signal) -> bool {

@@ -16,12 +16,13 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use seriatim::control::Control;
 use tokio::process::Command;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use self::group::{FAILURES, Group};
 use crate::history::History;
-use crate::producers::Frontends;
+use crate::producers::Producers;
 use crate::random::Random;
 use crate::receiver::Receiver;
 use crate::stage::PROGRAM;
@@ -54,15 +55,15 @@ pub(crate) async fn run(plan: &Plan, dir: &Path) -> anyhow::Result<bool> {
     std::fs::copy(PROGRAM, &program).with_context(|| format!("cannot copy {PROGRAM}"))?;
     let wait = plan.wait.to_string();
     let workers = Workers::start(plan.workers, dir, &group.url(), &program, None, &["--wait", &wait, "--wait-timeout", "500ms"])?;
-    let frontends = Frontends::new(group.url(), Arc::clone(&history), plan.seed).waiting_for(plan.wait);
-    let frontends = Arc::new(frontends);
-    let emitting = tokio::spawn(Arc::clone(&frontends).run());
+    let producers = Producers::new(group.url(), Arc::clone(&history), plan.seed).waiting_for(plan.wait);
+    let producers = Arc::new(producers);
+    let emitting = tokio::spawn(Arc::clone(&producers).run());
     let watching = tokio::spawn({
         let workers = Arc::clone(&workers);
         async move { workers.watch().await }
     });
     let receiver = Arc::new(Mutex::new(Receiver::default()));
-    let mut beside = JoinSet::new();
+    let mut beside: JoinSet<anyhow::Result<()>> = JoinSet::new();
     beside.spawn({
         let (receiver, workers, history) = (Arc::clone(&receiver), Arc::clone(&workers), Arc::clone(&history));
         async move {
@@ -72,7 +73,8 @@ pub(crate) async fn run(plan: &Plan, dir: &Path) -> anyhow::Result<bool> {
             }
         }
     });
-    beside.spawn(kill_workers(Arc::clone(&workers), Random::new(plan.seed + 1)));
+    let (enough, enough_kills) = oneshot::channel();
+    let killing = tokio::spawn(kill_workers(Arc::clone(&workers), Random::new(plan.seed + 1), enough_kills));
     sleep(Duration::from_secs(1)).await;
     let (mut kinds, mut firsts) = (BTreeMap::new(), Vec::new());
     for number in 0..plan.failovers {
@@ -97,8 +99,11 @@ pub(crate) async fn run(plan: &Plan, dir: &Path) -> anyhow::Result<bool> {
         *kinds.entry(format!("{failure:?}")).or_insert(0) += 1;
         sleep(random.ms(0, 1500)).await;
     }
-    frontends.stop.store(true, Ordering::Relaxed);
-    tokio::time::timeout(Duration::from_secs(60), emitting).await.context("a frontend hangs")???;
+    producers.stop.store(true, Ordering::Relaxed);
+    tokio::time::timeout(Duration::from_secs(60), emitting).await.context("a producer hangs")???;
+    // No worker may be down when all are told to stop.
+    let _ = enough.send(());
+    killing.await??;
     let drained = drain(&group).await;
     watching.abort();
     let _ = watching.await;
@@ -136,10 +141,13 @@ fn receive(receiver: &Mutex<Receiver>, workers: &Workers, history: &History) -> 
     receiver.lock().unwrap_or_else(PoisonError::into_inner).receive(workers.outputs(), history)
 }
 
-/// Kills a worker every few seconds.
-async fn kill_workers(workers: Arc<Workers>, mut random: Random) -> anyhow::Result<()> {
+/// Kills a worker every few seconds, and starts it again, until `enough` says so.
+async fn kill_workers(workers: Arc<Workers>, mut random: Random, mut enough: oneshot::Receiver<()>) -> anyhow::Result<()> {
     loop {
-        sleep(random.ms(1000, 6000)).await;
+        tokio::select! {
+            _ = &mut enough => return Ok(()),
+            () = sleep(random.ms(1000, 6000)) => {}
+        }
         workers.kill(random.below(64) as usize, random.ms(0, 1500)).await?;
     }
 }
