@@ -30,7 +30,7 @@ local reply = {'inspected'}
 
 -- Adds a field to the reply, unless it has no value.
 local function tell(field, value)
-  if value ~= nil and value ~= false then
+  if value then
     reply[#reply + 1] = field
     reply[#reply + 1] = type(value) == 'number' and string.format('%.0f', value) or value
   end

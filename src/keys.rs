@@ -51,8 +51,8 @@ enum Role {
     Work,
     /// The key may remain of an idle object; `forget` deletes the key.
     Remains,
-    /// Only frontends use the key.
-    Frontend,
+    /// Only producers use the key.
+    Producer,
 }
 
 /// A kind of key.
@@ -69,6 +69,12 @@ struct Kind {
 pub fn type_of(kind: &str) -> Option<&'static str> {
     let mut all = [OBJECTS, WORKERS, PROJECTIONS, SHARED].into_iter().flatten();
     all.find(|known| known.name == kind).map(|known| known.redis_type)
+}
+
+/// Returns whether `kind` is a kind of worker key that belongs to a process, not to one of its slots.
+#[cfg(feature = "worker")]
+pub fn is_of_process(kind: &str) -> bool {
+    matches!(kind, "worker_lease" | "worker_status")
 }
 
 /// Returns whether `kind` is a kind of object key that scripts read.
@@ -144,8 +150,8 @@ keys! {
         string Remains last_event_id = ":last.event.id",
         /// String: the owner, a worker id, or `held`.
         string Work event_worker = ":event.worker",
-        /// String: the object's state, if the frontend keeps it here.
-        string Frontend data = ":data",
+        /// String: the object's state, if the producer keeps it here.
+        string Producer data = ":data",
         /// List: the batch of a held object.
         list Work events_held = ":events.held",
         /// String: the tag of the held batch, and the reason of the hold.
@@ -155,8 +161,9 @@ keys! {
         /// List: the failures of the event at the head of the batch, newest first: `MS ATTEMPT
         /// ERROR`.
         list Remains event_errors = ":event.errors",
-        /// String: the id and the key of an event of a schedule with a key that a slot has taken, while it
-        /// is in hand or held. Of no meaning once the object's last id is as high.
+        /// String: the id and the key of an event of a schedule with a key that a slot has taken,
+        /// while it is in hand or held. The value has no meaning once the object's last id is as
+        /// high as this id.
         string Remains event_key = ":event.key",
         /// Hash: the object's schedules, key to event. Their times are in `events.scheduled`.
         hash Work events_scheduled_of = ":events.scheduled",
@@ -171,6 +178,8 @@ keys! {
         string Work worker_event_id = ":event.id",
         /// String with a time to live: `token host pid start` of the process that runs this name.
         string Work worker_lease = ":lease",
+        /// String with a time to live: the status of that process, JSON. No script uses it.
+        string Work worker_status = ":status",
     }
     projections {
         /// String: the state of a projection. Names of projections have no dot and no colon, so
@@ -198,8 +207,8 @@ keys! {
         zset Work event_workers_departed = "event.workers.departed",
         /// Stream: dead letters.
         stream Work events_dead = "events.dead",
-        /// Sorted set: the schedules of all objects by due time in ms. A member is the object, a line
-        /// feed, and the key of the schedule.
+        /// Sorted set: the schedules of all objects by due time in ms. A member is the object, a
+        /// line feed, and the key of the schedule.
         zset Work events_scheduled = "events.scheduled",
         /// Sorted set with one member: present if a worker must look for due schedules now.
         zset Work events_scheduled_wake = "events.scheduled.wake",
@@ -217,8 +226,8 @@ keys! {
         hash Work event_rules = "event.rules",
         /// Hash: limits of the queues, by selector.
         hash Work event_limits = "event.limits",
-        /// Hash: idempotency keys of emits, each with a digest of its events. A field is the object, a
-        /// line feed, and the key.
+        /// Hash: idempotency keys of emits, each with a digest of its events. A field is the
+        /// object, a line feed, and the key.
         hash Work events_emitted = "events.emitted",
         /// Sorted set: the same fields, by the end of their time in ms.
         zset Work events_emitted_ends = "events.emitted.ends",

@@ -35,6 +35,7 @@
 //! - `docs/protocol.md`: how to take part in any language
 //! - `docs/handlers.md`: async functions for types of events
 //! - `docs/time.md`: events for later
+//! - `docs/http.md`: emits over HTTP, and sinks that send events over HTTP
 //!
 //! # Modules
 //!
@@ -48,11 +49,12 @@
 //! - [`consume`]: envelopes and the receiver's rule, for consumers
 //! - `connection` (hidden): connections to Redis, URLs, errors of Redis as text
 //! - `wire` (hidden): the Lua scripts, their calls, and the values stored in Redis
-//! - [`emit`]: sends events to Redis, for any number of frontends
+//! - [`emit`]: sends events to Redis, for any number of producers
 //! - `sink`: the target to which a worker sends events (feature `worker`)
 //! - `handlers`: async functions for types of events, a sink (feature `worker`)
 //! - `worker`: claims, delivers, commits and recovers (feature `worker`)
 //! - `control`: a handle for operators, to inspect and change a live system (feature `worker`)
+//! - `metrics`: metrics for Prometheus (feature `metrics`)
 //! - `projection`: folds over the event log into read models (feature `worker`)
 //! - `testing`: runs handlers in tests, without Redis or with one (feature `worker`)
 //! - `verify`: checks the outputs of workers (feature `worker`)
@@ -73,6 +75,8 @@ mod failpoints;
 #[cfg(feature = "worker")]
 pub mod handlers;
 pub mod keys;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 #[cfg(feature = "worker")]
 pub mod projection;
 #[cfg(feature = "worker")]

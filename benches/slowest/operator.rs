@@ -82,6 +82,15 @@ pub(crate) fn cases() -> Vec<Case> {
                 control(&world.conn, &world.keys).log(None, 100).await.expect("a page");
             })
         }),
+        case("operator/stream", "rows of 1 MB", |world, _| {
+            Box::pin(async move {
+                for stream in [world.keys.event_log(), world.keys.events_dead(), world.keys.operator_actions()] {
+                    rows(world, stream, 2, 1_000_000).await;
+                }
+                world.begin().await;
+                control(&world.conn, &world.keys).stats().await.expect("stats");
+            })
+        }),
         case("operator/ended", "rows of 1 MB", |world, _| {
             Box::pin(async move {
                 rows(world, world.keys.event_log(), 120, 1_000_000).await;

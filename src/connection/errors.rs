@@ -109,6 +109,11 @@ fn is_cut_off(error: &RedisError) -> bool {
     error.is_connection_dropped() || error.kind() == ErrorKind::Parse && error.to_string().contains("end of input")
 }
 
+/// Returns whether the connection failed, or could not be made.
+pub fn is_broken(error: &RedisError) -> bool {
+    error.is_io_error() || is_cut_off(error)
+}
+
 /// Returns the right that an ACL error of Redis names, in the form of `ACL SETUSER`.
 fn missing_right(text: &str) -> String {
     let quoted = text.split_once("run the '").and_then(|(_, rest)| rest.split_once('\'')).map(|(command, _)| command);

@@ -1,12 +1,12 @@
 //! Connections to Redis.
 //!
-//! - `server`: which Redis to use
+//! - `server`: the Redis to use
 //! - `route`: makes connections to it, directly or as its Sentinels say
 //! - `patient`: a connection whose calls end only if no byte moves
 //! - `url`: Redis URLs, and the settings of their sockets
 //! - `sentinel`: which server is the master
-//! - `role`: what a server is, and where to connect instead
-//! - `wait`: whether replicas have what was written
+//! - `role`: the role of a server, and the right URL if it is a replica or a Sentinel
+//! - `wait`: the wait until replicas have the writes
 //! - `tls`: TLS (feature `tls`)
 //! - `errors`: errors of Redis as text, with advice
 
@@ -17,7 +17,7 @@ mod route;
 mod sentinel;
 mod server;
 #[cfg(feature = "tls")]
-mod tls;
+pub(crate) mod tls;
 pub mod url;
 mod wait;
 

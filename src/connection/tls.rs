@@ -1,7 +1,8 @@
-//! TLS to Redis and its Sentinels, with rustls.
+//! TLS, with rustls: to Redis and its Sentinels, and to the receivers of events.
 //!
 //! The process chooses the provider of cryptography, for example with
-//! `rustls::crypto::ring::default_provider().install_default()`. Certificates are always verified.
+//! `rustls::crypto::ring::default_provider().install_default()`. For receivers of events, ring is
+//! the default. Certificates are always verified.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -47,12 +48,9 @@ impl Tls {
             .ok_or("the process has no rustls provider; install one first, e.g. rustls::crypto::ring::default_provider()")?;
         let roots = match &self.ca_file {
             Some(path) => Arc::new(roots_in(path)?),
-            None => system_roots()?,
+            None => system_roots("--redis-ca")?,
         };
-        let config = ClientConfig::builder_with_provider(Arc::clone(provider))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .with_root_certificates(roots);
+        let config = builder(provider)?.with_root_certificates(roots);
         match &self.identity {
             None => Ok(config.with_no_client_auth()),
             Some((certificate, key_file)) => {
@@ -72,6 +70,26 @@ impl Tls {
     }
 }
 
+fn builder(provider: &Arc<CryptoProvider>) -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, String> {
+    let builder = ClientConfig::builder_with_provider(Arc::clone(provider));
+    builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())
+}
+
+/// Returns the settings of TLS to receivers of events, with HTTP/2 if they offer it. `is_needed`:
+/// whether a system without authorities is an error.
+#[cfg(feature = "http")]
+pub(crate) fn https(ca_file: Option<&Path>, is_needed: bool) -> Result<ClientConfig, String> {
+    let provider = CryptoProvider::get_default().map_or_else(|| Arc::new(rustls::crypto::ring::default_provider()), Arc::clone);
+    let roots = match ca_file {
+        Some(path) => Arc::new(roots_in(path)?),
+        None if is_needed => system_roots("--sink-ca")?,
+        None => system_roots("--sink-ca").unwrap_or_else(|_| Arc::new(RootCertStore::empty())),
+    };
+    let mut config = builder(&provider)?.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
 fn roots_in(path: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
@@ -80,8 +98,9 @@ fn roots_in(path: &Path) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// Returns the authorities of the system. They are read once in a process.
-fn system_roots() -> Result<Arc<RootCertStore>, String> {
+/// Returns the authorities of the system. They are read once in a process. `option`: the option
+/// that names a file with authorities.
+fn system_roots(option: &str) -> Result<Arc<RootCertStore>, String> {
     static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     let roots = ROOTS.get_or_init(|| {
         let mut roots = RootCertStore::empty();
@@ -89,7 +108,7 @@ fn system_roots() -> Result<Arc<RootCertStore>, String> {
         Arc::new(roots)
     });
     match roots.is_empty() {
-        true => Err("this system has no certificates of authorities; name a file with them (--redis-ca)".to_owned()),
+        true => Err(format!("this system has no certificates of authorities; name a file with them ({option})")),
         false => Ok(Arc::clone(roots)),
     }
 }

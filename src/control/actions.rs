@@ -89,8 +89,8 @@ pub struct ActionPage {
 }
 
 impl Control {
-    /// Reads up to `count` actions (1 to [`PER_CALL_MAX`]), newest first. Begins behind `after`, or
-    /// at the newest action without it. Only reads; may be called again.
+    /// Reads up to `count` actions (1 to [`PER_CALL_MAX`]), newest first. Begins after the position
+    /// `after`, or at the newest action without it. Only reads; may be called again.
     ///
     /// # Errors
     /// [`ControlError::Cursor`] for a cursor of another list. Other errors if Redis cannot be
@@ -100,7 +100,7 @@ impl Control {
         let count = count.clamp(1, PER_CALL_MAX);
         let from = match after.map(Cursor::as_str) {
             None => "+".to_owned(),
-            Some(id) if reply::is_entry_id(id) => format!("({id}"),
+            Some(id) if reply::is_entry_id(id) => reply::behind(id),
             Some(other) => return Err(ControlError::Cursor(other.to_owned())),
         };
         let mut ask = redis::cmd("XREVRANGE");

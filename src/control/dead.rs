@@ -81,8 +81,8 @@ pub struct DeadPage {
     pub next: Option<Cursor>,
 }
 
-/// The counts of [`Control::settle_all`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// The counts of [`Control::settle_all`], or of one step of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SettledAll {
     /// Number of dead letters retried or dropped.
@@ -90,11 +90,14 @@ pub struct SettledAll {
     /// Number of dead letters that stay, because they cannot be read or the queue of their object
     /// has a wrong type.
     pub left: u64,
+    /// Cursor of the next step; none if there are no more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<Cursor>,
 }
 
 impl Control {
-    /// Reads up to `count` dead letters (1 to [`PER_CALL_MAX`]), oldest first. Begins behind
-    /// `after`, or at the oldest one without it. Only reads; may be called again.
+    /// Reads up to `count` dead letters (1 to [`PER_CALL_MAX`]), oldest first. Begins after the
+    /// position `after`, or at the oldest one without it. Only reads; may be called again.
     ///
     /// # Errors
     /// [`ControlError::DeadId`] for a cursor of another list. Other errors if Redis cannot be
@@ -112,9 +115,9 @@ impl Control {
         self.dead_page(true, after, count).await
     }
 
-    /// Reads up to `count` dead letters of one object behind `after`, oldest first or newest first.
-    /// Each call looks at [`LOOKED_MAX`] dead letters of any object at most. So a page may have
-    /// fewer than `count`, or none, and still a next page.
+    /// Reads up to `count` dead letters of one object after the position `after`, oldest first or
+    /// newest first. Each call looks at [`LOOKED_MAX`] dead letters of any object at most. So a
+    /// page may have fewer than `count`, or none, and still a next page.
     ///
     /// Only reads; may be called again.
     ///
@@ -189,34 +192,63 @@ impl Control {
     /// # Errors
     /// As [`Control::settle`]. Earlier steps stay done.
     pub async fn settle_all(&self, by: By<'_>, settle: Settle, object: Option<&[u8]>) -> Result<SettledAll, ControlError> {
-        let wanted = object.map(escape::name);
         let mut all = SettledAll::default();
-        let Some(last) = self.newest_dead_letters(None, 1).await?.letters.pop() else { return Ok(all) };
-        let mut from = "-".to_owned();
         loop {
-            let bounds = [from.as_str(), last.dead_id.as_str()];
-            let page = read(&mut self.connection(), &self.keys, "XRANGE", bounds, PER_CALL_MAX).await?;
-            let Some(end) = page.last() else { return Ok(all) };
-            from = format!("({}", end.dead_id);
-            let is_last = page.len() < PER_CALL_MAX;
-            let is_meant = |letter: &DeadLetter| wanted.as_deref().is_none_or(|wanted| letter.shown() == wanted);
-            let dead_ids: Vec<RowId> = page.into_iter().filter(is_meant).map(|letter| letter.dead_id).collect();
-            for settled in self.settle(by, settle, &dead_ids).await? {
-                match settled {
-                    Settled::Retried | Settled::Dropped => all.done += 1,
-                    Settled::Unreadable | Settled::WrongType => all.left += 1,
-                    Settled::Gone => {}
-                }
-            }
-            if is_last {
+            let step = self.settle_step(by, settle, object, all.next.as_ref()).await?;
+            (all.done, all.left, all.next) = (all.done + step.done, all.left + step.left, step.next);
+            if all.next.is_none() {
                 return Ok(all);
             }
         }
     }
 
+    /// Makes one step of [`Control::settle_all`]: the next [`PER_CALL_MAX`] dead letters after the
+    /// position `after`, or the first ones without it. The steps end at the dead letter that was
+    /// the last one when the first step was made: events that die again meanwhile are left alone.
+    ///
+    /// Calling again with the same cursor is safe.
+    ///
+    /// # Errors
+    /// [`ControlError::Cursor`] for a cursor of another list, before anything is done. Otherwise as
+    /// [`Control::settle`].
+    pub async fn settle_step(
+        &self,
+        by: By<'_>,
+        settle: Settle,
+        object: Option<&[u8]>,
+        after: Option<&Cursor>,
+    ) -> Result<SettledAll, ControlError> {
+        let mut step = SettledAll::default();
+        let (behind, last) = match after.map(Cursor::as_str) {
+            Some(both) => {
+                let ids = both.split_once("..").filter(|(from, last)| [from, last].iter().all(|id| reply::is_entry_id(id)));
+                let (from, last) = ids.ok_or_else(|| ControlError::Cursor(both.to_owned()))?;
+                (reply::behind(from), last.to_owned())
+            }
+            None => match self.newest_dead_letters(None, 1).await?.letters.pop() {
+                Some(last) => ("-".to_owned(), last.dead_id.to_string()),
+                None => return Ok(step),
+            },
+        };
+        let page = read(&mut self.connection(), &self.keys, "XRANGE", [&behind, &last], PER_CALL_MAX).await?;
+        let end = page.last().filter(|_| page.len() == PER_CALL_MAX);
+        step.next = end.map(|end| Cursor::from(format!("{}..{last}", end.dead_id)));
+        let wanted = object.map(escape::name);
+        let is_meant = |letter: &DeadLetter| wanted.as_deref().is_none_or(|wanted| letter.shown() == wanted);
+        let dead_ids: Vec<RowId> = page.into_iter().filter(is_meant).map(|letter| letter.dead_id).collect();
+        for settled in self.settle(by, settle, &dead_ids).await? {
+            match settled {
+                Settled::Retried | Settled::Dropped => step.done += 1,
+                Settled::Unreadable | Settled::WrongType => step.left += 1,
+                Settled::Gone => {}
+            }
+        }
+        Ok(step)
+    }
+
     async fn dead_page(&self, newest: bool, after: Option<&Cursor>, count: usize) -> Result<DeadPage, ControlError> {
         let (command, begin, end) = if newest { ("XREVRANGE", "+", "-") } else { ("XRANGE", "-", "+") };
-        let behind = after.map(|after| checked(after.as_str()).map(|id| format!("({id}"))).transpose()?;
+        let behind = after.map(|after| checked(after.as_str()).map(reply::behind)).transpose()?;
         let count = count.clamp(1, PER_CALL_MAX);
         let bounds = [behind.as_deref().unwrap_or(begin), end];
         let letters = read(&mut self.connection(), &self.keys, command, bounds, count).await?;

@@ -119,7 +119,7 @@ fn of_round_trip(trip: Duration) -> Finding {
     }
 }
 
-/// Returns what the settings of the server mean.
+/// Returns the findings about the settings of the server.
 fn of_info(info: &Info) -> Vec<Finding> {
     let mut findings = Vec::new();
     let product = info.field("server_name").unwrap_or("redis");
@@ -159,6 +159,7 @@ fn of_info(info: &Info) -> Vec<Finding> {
         match info
             .lacks_replicas()
             .map(|told| (Verdict::Wrong, told))
+            .or(info.late_replica().map(|told| (Verdict::Warning, told)))
             .or(info.accepts_alone().map(|told| (Verdict::Warning, told)))
         {
             Some((verdict, told)) => Finding::new("replicas", verdict, told),

@@ -165,17 +165,17 @@ pub struct LogPage {
     pub written: u64,
     /// Number of rows present. The others, the oldest, were trimmed.
     pub kept: u64,
-    /// End of the log. Later rows come behind it.
+    /// End of the log. Later rows come after it.
     pub end: Cursor,
     /// Cursor of the next page; none if there are no more rows yet. To follow the log, continue
-    /// behind the last row that was read.
+    /// after the last row that was read.
     pub next: Option<Cursor>,
 }
 
 impl LogPage {
     /// Returns whether the whole log ends before `cursor`. Then Redis has lost rows, or the cursor
-    /// is in the future, and the next rows may be missed from there. False for text that is not a
-    /// cursor of a log.
+    /// is in the future. A reader that continues at the cursor may then miss the next rows. False
+    /// for text that is not a cursor of a log.
     pub fn ends_before(&self, cursor: &Cursor) -> bool {
         let place = |id: &str| id.split_once('-').and_then(|(ms, n)| Some((ms.parse::<u64>().ok()?, n.parse::<u64>().ok()?)));
         matches!((place(self.end.as_str()), place(cursor.as_str())), (Some(end), Some(cursor)) if end < cursor)
@@ -183,9 +183,10 @@ impl LogPage {
 }
 
 impl Control {
-    /// Reads up to `count` rows (1 to [`PER_CALL_MAX`]), oldest first. Begins behind `after`, whose
-    /// row may be absent, or at the oldest row without it. A page has fewer rows if there are no
-    /// more yet, or if they exceed 1 MiB together; [`LogPage::next`] tells the two apart.
+    /// Reads up to `count` rows (1 to [`PER_CALL_MAX`]), oldest first. Begins after the position
+    /// `after`, whose row may be absent, or at the oldest row without it. A page has fewer rows if
+    /// there are no more yet, or if they exceed 1 MiB together; [`LogPage::next`] tells the two
+    /// apart.
     ///
     /// Only reads; may be called again.
     ///
@@ -226,7 +227,7 @@ impl Control {
 
 fn behind(cursor: Option<&Cursor>) -> Result<Option<String>, ControlError> {
     let behind = |cursor: &Cursor| match reply::is_entry_id(cursor.as_str()) {
-        true => Ok(format!("({cursor}")),
+        true => Ok(reply::behind(cursor.as_str())),
         false => Err(ControlError::LogId(cursor.to_string())),
     };
     cursor.map(behind).transpose()

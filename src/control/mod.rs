@@ -7,6 +7,7 @@
 //! - `error`: [`ControlError`]
 //! - [`check`](mod@check): checks the invariants, by number
 //! - [`stats`](mod@stats): workers, markers, held objects, dead letters
+//! - [`streams`](mod@streams): the sizes of the log, the dead letters and the actions
 //! - [`depth`](mod@depth): the length of each queue, by a scan
 //! - [`inspect`](mod@inspect): one object: the places of its events and why they wait
 //! - [`ended`](mod@ended): the results of an object's last events
@@ -25,9 +26,10 @@
 //! - `names`, `scan` and `reply` (private): walks over the registered names and the key space, and
 //!   parsers of replies
 //!
-//! Only these operations write to Redis: retry, drop, release, skip, forget, setting or lifting rules,
-//! setting or removing limits, and changing or running cron jobs. They need the rights in `docs/protocol.md`. Each but forgetting is one atomic script, and
-//! is recorded with the operator's name and reason.
+//! Only these operations write to Redis: retry, drop, release, skip, forget, setting or lifting
+//! rules, setting or removing limits, and changing or running cron jobs. They need the rights in
+//! `docs/protocol.md`. Each of them except forgetting is one atomic script, and is recorded with
+//! the operator's name and reason.
 //!
 //! Every operation works in bounded steps and bounded memory, so it never delays the workers for
 //! long. The futures can be dropped at any time. For the reading operations, a Redis user needs
@@ -56,6 +58,7 @@ mod scan;
 pub mod schedules;
 mod server;
 pub mod stats;
+pub mod streams;
 
 pub use self::actions::{Action, ActionPage};
 pub use self::check::CheckReport;

@@ -68,8 +68,22 @@ pub(super) fn entries(value: Value) -> Option<Vec<Entry>> {
 
 /// Returns whether the text is a complete id of a stream entry.
 pub(super) fn is_entry_id(id: &str) -> bool {
-    let is_number = |part: &str| part.parse::<u64>().is_ok() && part.bytes().all(|byte| byte.is_ascii_digit());
-    id.split_once('-').is_some_and(|(ms, n)| is_number(ms) && is_number(n))
+    parts(id).is_some()
+}
+
+/// Returns the bound of a range that begins after this entry, in either direction.
+///
+/// Redis refuses a range that begins after the first or the last possible id. No entry has these
+/// ids, so the range can begin at them.
+pub(super) fn behind(id: &str) -> String {
+    let is_end = parts(id).is_some_and(|parts| parts == (0, 0) || parts == (u64::MAX, u64::MAX));
+    if is_end { id.to_owned() } else { format!("({id}") }
+}
+
+fn parts(id: &str) -> Option<(u64, u64)> {
+    let number = |part: &str| part.parse::<u64>().ok().filter(|_| part.bytes().all(|byte| byte.is_ascii_digit()));
+    let (ms, n) = id.split_once('-')?;
+    Some((number(ms)?, number(n)?))
 }
 
 /// Writes an event as the member `event` of a line; as `event_text` if it is not JSON, or as
@@ -111,7 +125,7 @@ pub(crate) fn members(text: &str) -> BTreeMap<String, String> {
     members.into_iter().map(|(name, value)| (name, value.get().replace(['\r', '\n'], " "))).collect()
 }
 
-/// Returns the items of an array behind its first item, which must be the word `status`.
+/// Returns the items of an array after its first item, which must be the word `status`.
 pub(super) fn after(status: &str, value: Value) -> Result<Vec<Value>, String> {
     let mut items = array(value).ok_or("no array")?.into_iter();
     match items.next().as_ref().and_then(text) {

@@ -7,6 +7,10 @@ use super::{Control, ControlError};
 
 /// The oldest supported version.
 const VERSION_MIN: (u32, u32) = (7, 0);
+/// The longest silence of a replica without a warning, in seconds. Replicas answer once a second.
+const LAG_SECONDS_MAX: u64 = 5;
+/// The most bytes that a replica may be behind without a warning.
+const BEHIND_BYTES_MAX: u64 = 16 << 20;
 /// If Redis has had unsaved writes for this long, it has no save points.
 const UNSAVED_SECONDS: u64 = 2 * 60 * 60;
 
@@ -113,6 +117,28 @@ impl Info {
         Some(format!("min-replicas-to-write is {wanted}, but {good} are in reach: every write is refused (NOREPLICAS)"))
     }
 
+    /// Returns the warning of a replica that is not attached, or is behind its master.
+    pub(super) fn late_replica(&self) -> Option<String> {
+        let offset = self.number("master_repl_offset")?;
+        self.text.lines().find_map(|line| {
+            let (name, rest) = line.trim().strip_prefix("slave")?.split_once(':')?;
+            name.parse::<u32>().ok()?;
+            let value = |field: &str| rest.split(',').find_map(|part| part.strip_prefix(field)?.strip_prefix('='));
+            let number = |field: &str| value(field)?.parse::<u64>().ok();
+            let replica = format!("the replica {}:{}", value("ip")?, value("port")?);
+            let state = value("state")?;
+            let (lag, behind) = (number("lag")?, offset.saturating_sub(number("offset")?));
+            if state != "online" {
+                return Some(format!("{replica} is not attached yet ({state}): look at its log if this lasts"));
+            }
+            let advice = "look at the link and the load of the replica; a failover to it loses what it lacks";
+            if lag > LAG_SECONDS_MAX {
+                return Some(format!("{replica} has last answered {lag} s ago: {advice}"));
+            }
+            (behind > BEHIND_BYTES_MAX).then(|| format!("{replica} is {} MiB behind: {advice}", behind >> 20))
+        })
+    }
+
     /// Returns the error of a server that cannot write to its disk.
     pub(super) fn failed_to_write(&self) -> Option<String> {
         let fields = ["aof_last_write_status", "rdb_last_bgsave_status", "aof_last_bgrewrite_status"];
@@ -164,6 +190,25 @@ mod tests {
             ("aof_enabled:1\r\nrdb_saves:0", "aof_enabled:0\r\nrdb_saves:1", None),
         ] {
             assert_eq!(found(&SOUND.replace(from, to), saves), Vec::<String>::new(), "{to}");
+        }
+    }
+
+    #[test]
+    fn a_replica_that_is_late_is_told() {
+        let late = |replicas: &str| {
+            let text = format!("role:master\r\nmaster_repl_offset:20000000\r\n{replicas}\r\nslave_read_only:1");
+            Info { text, saves: None, min_replicas: None }.late_replica()
+        };
+        let sound = "slave0:ip=10.0.0.2,port=6379,state=online,offset=19999000,lag=1";
+        assert_eq!(late(sound), None);
+        assert_eq!(late(""), None);
+        for (other, told) in [
+            ("slave1:ip=10.0.0.3,port=6379,state=wait_bgsave,offset=0,lag=0", "10.0.0.3:6379 is not attached yet (wait_bgsave)"),
+            ("slave1:ip=10.0.0.3,port=6379,state=online,offset=19999000,lag=9", "10.0.0.3:6379 has last answered 9 s ago"),
+            ("slave1:ip=10.0.0.3,port=6379,state=online,offset=1,lag=1", "10.0.0.3:6379 is 19 MiB behind"),
+        ] {
+            let found = late(&format!("{sound}\r\n{other}")).expect(other);
+            assert!(found.contains(told), "{found}");
         }
     }
 }

@@ -1,13 +1,17 @@
 //! The state of the system in counts, by a bounded number of cheap commands.
 
+use std::time::Instant;
+
 use redis::aio::ConnectionLike;
 use redis::{Pipeline, RedisResult, Value};
 use serde::Serialize;
 
 use super::names::{Walk, Which, slots_in};
+use super::streams::{self, StreamsStats};
 use super::{Control, ControlError, reply};
 use crate::keys::Keys;
 use crate::wire::values::{Position, Registration};
+use crate::worker::WorkerStatus;
 
 /// Maximum number of names that [`Control::stats`] lists. Further names are only counted.
 pub const NAMES_MAX: usize = 1000;
@@ -37,9 +41,11 @@ pub struct NameStats {
     pub pid: Option<String>,
     /// Start time of the process, from the lease.
     pub process_start: Option<String>,
-    /// Last time it attached, renewed its lease, detached or was taken over from, ms since the
-    /// epoch; 0 if unknown.
+    /// Last time at which the process attached, renewed its lease or detached, or at which another
+    /// process took over from it; ms since the epoch, 0 if unknown.
     pub last_seen_ms: u64,
+    /// What the process told of itself last; none if it is gone, or too old to tell.
+    pub status: Option<WorkerStatus>,
     /// Number of slots that have a batch.
     pub slots_busy: u64,
     /// Events in those batches.
@@ -74,6 +80,8 @@ pub struct HeldStats {
     pub waiting: u64,
     /// Objects that wait for an operator.
     pub until_released: u64,
+    /// Time since the first of the due objects became due, ms; 0 without any.
+    pub overdue_ms: u64,
 }
 
 /// Counts of pauses and blocks. There are at most 1,000.
@@ -92,13 +100,16 @@ pub struct RuleStats {
 pub struct ScheduleStats {
     /// All schedules whose events are not queued yet.
     pub total: u64,
-    /// Schedules that are due now. They stay so only if no worker runs, or while there are too many.
+    /// Schedules that are due now. They stay due only if no worker runs, or while too many are due
+    /// at once.
     pub due: u64,
-    /// Due time of the first of these, ms since the epoch; none without any.
+    /// Due time of the first schedule whose event is not queued yet, ms since the epoch; none if
+    /// there is no such schedule.
     pub next_ms: Option<u64>,
     /// Number of promoted events, by lateness: the time from the due time until the event was
-    /// queued. Each pair is an upper bound in ms, none for the last, and the number of events up to
-    /// it and above the bound before. Counted since the namespace exists.
+    /// queued. Each pair has an upper bound in ms, which is none in the last pair. Its number
+    /// counts the events up to this bound and above the bound of the pair before. Counted since the
+    /// namespace exists.
     pub lateness: Vec<(Option<u64>, u64)>,
 }
 
@@ -106,9 +117,10 @@ pub struct ScheduleStats {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct EmittedStats {
-    /// Number of keys. Those whose window is over count until a later emit with a key removes them.
+    /// Number of idempotency keys. A key whose window is over counts until a later emit with a key
+    /// removes it.
     pub keys: u64,
-    /// Bytes that they take in Redis, about; none if Redis does not tell.
+    /// Approximate number of bytes that these keys take in Redis; none if Redis does not report it.
     pub bytes: Option<u64>,
 }
 
@@ -120,7 +132,7 @@ pub struct CronStats {
     pub total: u64,
     /// Jobs that are not paused.
     pub active: u64,
-    /// Jobs that are due now. They stay so only if no worker runs.
+    /// Jobs that are due now. They stay due only if no worker runs.
     pub due: u64,
     /// Time of the next tick of any job, ms since the epoch; none without jobs.
     pub next_ms: Option<u64>,
@@ -132,6 +144,8 @@ pub struct CronStats {
 pub struct Stats {
     /// Time of Redis, ms since the epoch.
     pub now_ms: u64,
+    /// Time of one round trip to Redis, µs.
+    pub round_trip_us: u64,
     /// Worker processes, by NAME.
     pub workers: Vec<NameStats>,
     /// Number of names beyond [`NAMES_MAX`].
@@ -154,6 +168,8 @@ pub struct Stats {
     pub idempotency_keys: EmittedStats,
     /// Number of dead letters.
     pub dead_letters: u64,
+    /// Sizes of the event log, the dead letters and the actions of operators.
+    pub streams: StreamsStats,
     /// The last id given; 0 if none.
     pub last_id: u64,
     /// Projections of the event log, by name. Beyond about [`NAMES_MAX`], only some are listed.
@@ -166,7 +182,7 @@ impl Control {
     /// Counts workers, markers, held objects, rules and dead letters. The counts belong to about
     /// the same moment, not to exactly one.
     ///
-    /// Cost: a few commands, plus two for each registered worker name and one for each slot. They
+    /// Cost: a few commands, plus three for each registered worker name and one for each slot. They
     /// are pipelined, and SCAN is not used. The call only reads. It may be repeated, and its future
     /// may be dropped at any time.
     ///
@@ -175,8 +191,12 @@ impl Control {
     /// is listed in `unreadable`.
     pub async fn stats(&self) -> Result<Stats, ControlError> {
         let (mut conn, keys) = (self.connection(), &self.keys);
-        let mut stats = Stats { now_ms: reply::now_ms(&mut conn).await?, ..Stats::default() };
+        let began = Instant::now();
+        let now_ms = reply::now_ms(&mut conn).await?;
+        let round_trip_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let mut stats = Stats { now_ms, round_trip_us, ..Stats::default() };
         counts(&mut conn, keys, &mut stats).await?;
+        stats.streams = streams::read(&mut conn, keys, &mut stats.unreadable).await?;
         rules(self, &mut stats).await?;
         schedules(&mut conn, keys, &mut stats).await?;
         emitted(&mut conn, keys, &mut stats).await?;
@@ -258,12 +278,28 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
     let [markers, total, due, until_released, paused, dead_letters, last_id] = <[u64; 7]>::try_from(numbers)
         .map_err(|numbers| ControlError::reply(WHAT, format!("{} replies to 7 commands", numbers.len())))?;
     let waiting = total.saturating_sub(due).saturating_sub(until_released);
-    stats.held = HeldStats { total, due, waiting, until_released };
+    stats.held = HeldStats { total, due, waiting, until_released, overdue_ms: overdue(conn, keys, stats.now_ms).await? };
     (stats.markers, stats.paused, stats.dead_letters, stats.last_id) = (markers, paused, dead_letters, last_id);
     Ok(())
 }
 
-/// The scores of schedules whose events are not queued begin behind this one.
+/// Returns the time since the first held object became due, in ms.
+async fn overdue<C: ConnectionLike>(conn: &mut C, keys: &Keys, now_ms: u64) -> Result<u64, ControlError> {
+    let mut first = redis::cmd("ZRANGE");
+    first.arg(keys.objects_held()).arg(0).arg(0).arg("WITHSCORES");
+    let first: RedisResult<Vec<Vec<u8>>> = first.query_async(conn).await;
+    match first {
+        Ok(first) => {
+            let due = first.get(1).and_then(|due| std::str::from_utf8(due).ok()?.parse::<f64>().ok());
+            Ok(due.map_or(0, |due| (now_ms as f64 - due.max(0.0)).max(0.0) as u64))
+        }
+        // It is reported with the counts.
+        Err(error) if error.code() == Some("WRONGTYPE") => Ok(0),
+        Err(error) => Err(ControlError::redis("the first held object")(error)),
+    }
+}
+
+/// All scores of schedules whose events are not queued are above this one.
 const FIRST_DUE: &str = "(-1000000000000000";
 
 async fn schedules<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats) -> Result<(), ControlError> {
@@ -364,14 +400,7 @@ async fn projections(control: &Control, stats: &mut Stats) -> Result<(), Control
     if flat.is_empty() {
         return Ok(());
     }
-    let written = match control.newest_log(None, 1).await {
-        Ok(page) => page.written,
-        Err(ControlError::Redis { source, .. }) if source.to_string().contains("WRONGTYPE") => {
-            stats.unreadable.push(keys.event_log());
-            return Ok(());
-        }
-        Err(error) => return Err(error),
-    };
+    let written = stats.streams.log.written;
     let mut pipe = redis::pipe();
     for pair in flat.chunks_exact(2) {
         let Some(Position { log_id, rows, missed, .. }) = Position::of(&pair[1]) else { continue };
@@ -392,19 +421,22 @@ fn registered(name: String, value: &str) -> NameStats {
 }
 
 async fn leases<C: ConnectionLike>(conn: &mut C, keys: &Keys, workers: &mut [NameStats]) -> Result<(), ControlError> {
-    for some in workers.chunks_mut(COMMANDS_PER_CALL / 2) {
+    for some in workers.chunks_mut(COMMANDS_PER_CALL / 3) {
         let mut pipe = redis::pipe();
         for name in &*some {
             let lease = keys.worker_lease(&name.name);
             pipe.cmd("GET").arg(&lease).cmd("PTTL").arg(lease);
+            pipe.cmd("GET").arg(keys.worker_status(&name.name));
         }
         let answers = ask(conn, "the leases", &mut pipe).await?;
-        for (name, two) in some.iter_mut().zip(answers.chunks_exact(2)) {
-            let Some(lease) = two[0].as_ref().ok().and_then(reply::text) else { continue };
+        for (name, three) in some.iter_mut().zip(answers.chunks_exact(3)) {
+            let Some(lease) = three[0].as_ref().ok().and_then(reply::text) else { continue };
             let mut parts = lease.split(' ').skip(1).map(str::to_owned);
             name.alive = true;
             (name.host, name.pid, name.process_start) = (parts.next(), parts.next(), parts.next());
-            name.lease_ttl_ms = two[1].as_ref().ok().and_then(reply::number);
+            name.lease_ttl_ms = three[1].as_ref().ok().and_then(reply::number);
+            let status = three[2].as_ref().ok().and_then(reply::text);
+            name.status = status.and_then(|status| serde_json::from_str(&status).ok());
         }
     }
     Ok(())

@@ -5,6 +5,7 @@
 
 #[cfg(feature = "worker")]
 mod event_type;
+mod pointer;
 mod schedule;
 
 use std::borrow::Borrow;
@@ -17,6 +18,7 @@ use serde_json::value::RawValue;
 
 #[cfg(feature = "worker")]
 pub(crate) use event_type::type_of;
+pub use pointer::{Pointer, PointerError};
 #[cfg(feature = "worker")]
 pub(crate) use schedule::object_and_key;
 pub use schedule::{SCHEDULE_KEY_BYTES_MAX, ScheduleKey, ScheduleKeyError};

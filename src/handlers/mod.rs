@@ -239,6 +239,10 @@ impl HandlersBuilder {
 
 #[async_trait]
 impl Sink for Handlers {
+    fn name(&self) -> String {
+        "handlers".to_owned()
+    }
+
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
         let known = match known(cx).await {
             Ok(known) => known,

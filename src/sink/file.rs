@@ -76,6 +76,10 @@ impl File {
 
 #[async_trait]
 impl Sink for File {
+    fn name(&self) -> String {
+        format!("file:{}", self.path.display())
+    }
+
     async fn deliver(&self, batch: &Batch, _cx: &Context) -> Delivered {
         self.writer.deliver(batch).await
     }

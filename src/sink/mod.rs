@@ -4,6 +4,7 @@
 //! - [`Handlers`](crate::handlers::Handlers): handlers for types of events, which run in the worker
 //!   process
 //! - [`stdout`], [`File`]: envelopes as lines, through one writer thread each
+//! - `http` (feature `http`): to a URL, or to the URL in each event
 //! - [`Null`]: counts every event as delivered and drops it
 //! - [`Spec`]: the names of sinks on the command line
 //!
@@ -13,6 +14,8 @@
 mod closures;
 mod error;
 mod file;
+#[cfg(feature = "http")]
+pub mod http;
 mod ledger;
 mod null;
 mod post;
@@ -63,6 +66,12 @@ pub trait Sink: Send + Sync + 'static {
         Duration::ZERO
     }
 
+    /// Returns the sink's name for people, without secrets. It is shown by `seriatim stats`. Default:
+    /// empty.
+    fn name(&self) -> String {
+        String::new()
+    }
+
     /// Opens files of the sink anew, e.g. after a rename; called at SIGHUP. Returns whether the
     /// sink has such a file. Deliveries go on meanwhile.
     async fn reopen(&self) -> io::Result<bool> {
@@ -80,6 +89,10 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
         (**self).timeout_max()
     }
 
+    fn name(&self) -> String {
+        (**self).name()
+    }
+
     async fn reopen(&self) -> io::Result<bool> {
         (**self).reopen().await
     }
@@ -93,6 +106,10 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
 
     fn timeout_max(&self) -> Duration {
         (**self).timeout_max()
+    }
+
+    fn name(&self) -> String {
+        (**self).name()
     }
 
     async fn reopen(&self) -> io::Result<bool> {
@@ -206,7 +223,7 @@ impl Delivered {
     }
 
     /// Returns the result for `count` delivered events; `stop` is the reason why the next event is
-    /// not.
+    /// not delivered.
     pub fn stopped(count: usize, stop: Stop) -> Self {
         Self { count: Some(count), stop: Some(stop) }
     }
@@ -238,8 +255,15 @@ pub enum Stop {
     Transient {
         /// The error text, stored with the object while it waits.
         error: String,
-        /// The wait instead of the policy's backoff. It adds no attempt.
+        /// The wait instead of the policy's backoff. The failure counts as an attempt all the same.
         retry_after: Option<Duration>,
+    },
+    /// The event was not tried. Its object is held for a time, and no attempt is counted.
+    Postponed {
+        /// The reason, stored with the object while it waits.
+        reason: String,
+        /// The time.
+        after: Duration,
     },
     /// This event will never succeed. It goes to the dead letters, and the object's next event
     /// follows.
@@ -271,10 +295,11 @@ impl Stop {
         Self::Unavailable { error: error.to_string() }
     }
 
-    /// Returns the error text.
+    /// Returns the text of the error, or the reason.
     pub fn error(&self) -> &str {
         match self {
             Self::Transient { error, .. } | Self::Rejected { error } | Self::Unavailable { error } => error,
+            Self::Postponed { reason, .. } => reason,
         }
     }
 }

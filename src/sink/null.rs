@@ -15,6 +15,10 @@ static WARNED: Once = Once::new();
 
 #[async_trait]
 impl Sink for Null {
+    fn name(&self) -> String {
+        "null".to_owned()
+    }
+
     async fn deliver(&self, _batch: &Batch, _cx: &Context) -> Delivered {
         WARNED.call_once(|| tracing::warn!("the sink null consumes: events are taken from Redis and dropped"));
         Delivered::all()

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use crate::event::ObjectName;
 
@@ -15,6 +16,8 @@ pub(crate) struct Post {
     /// The id of the event under delivery.
     id: AtomicU64,
     object: Mutex<Option<ObjectName>>,
+    /// The begin of the delivery; `None` if none is under way.
+    began: Mutex<Option<Instant>>,
 }
 
 impl Post {
@@ -22,6 +25,7 @@ impl Post {
     pub(crate) async fn note<F: Future>(&self, object: &ObjectName, first: u64, delivery: F) -> F::Output {
         *self.object.lock().unwrap_or_else(PoisonError::into_inner) = Some(object.clone());
         self.id.store(first, Ordering::Relaxed);
+        let _under_way = UnderWay::begin(self);
         let mut delivery = pin!(delivery);
         poll_fn(|cx| {
             let _polled = Polled::begin(self);
@@ -42,6 +46,11 @@ impl Post {
         self.polls.load(Ordering::Acquire)
     }
 
+    /// Returns the begin of the delivery under way, if any.
+    pub(crate) fn began(&self) -> Option<Instant> {
+        *self.began.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn is_polled(&self) -> bool {
         !self.polls().is_multiple_of(2)
     }
@@ -55,6 +64,22 @@ impl Post {
     pub(crate) fn object(&self) -> String {
         let object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
         object.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
+}
+
+/// The guard of a delivery under way. It also ends a delivery that is dropped.
+struct UnderWay<'a>(&'a Post);
+
+impl<'a> UnderWay<'a> {
+    fn begin(post: &'a Post) -> Self {
+        *post.began.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        Self(post)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        *self.0.began.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 

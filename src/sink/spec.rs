@@ -5,9 +5,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::error::SinkError;
+#[cfg(feature = "http")]
+use super::http::{Http, HttpError, Target};
 use super::{File, Null, Sink, stdout};
+#[cfg(feature = "http")]
+use crate::event::{Pointer, PointerError};
 
-/// A sink as the command line names it: `stdout`, `file:PATH` or `null`.
+/// A sink as the command line names it: `stdout`, `file:PATH` or `null`; with the feature `http`
+/// also a URL, or `event-url[:/pointer]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Spec {
@@ -17,6 +22,12 @@ pub enum Spec {
     File(PathBuf),
     /// No target; the events are consumed: [`Null`].
     Null,
+    /// A request for each event, or for a list of events, to this URL: [`Http`].
+    #[cfg(feature = "http")]
+    Http(Target),
+    /// A request for each event, to the URL at this pointer of the event. Default `/url`.
+    #[cfg(feature = "http")]
+    EventUrl(Pointer),
 }
 
 /// The reason why a text is not a sink.
@@ -24,20 +35,46 @@ pub enum Spec {
 #[non_exhaustive]
 pub enum SpecError {
     /// There is no sink of this name.
-    #[error("the sink {0:?} does not exist; the sinks are stdout, file:PATH and null")]
-    Unknown(String),
+    #[error("the sink {0:?} does not exist; the sinks are {SINKS}")]
+    Unknown(
+        /// The text up to its first colon. The text after the colon is left out, because a
+        /// misspelled URL may have a password there.
+        String,
+    ),
     /// `file:` has no path.
     #[error("the sink file: needs a path, e.g. file:events.ndjson")]
     NoPath,
+    /// The URL is invalid.
+    #[cfg(feature = "http")]
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    /// The pointer behind `event-url:` is invalid.
+    #[cfg(feature = "http")]
+    #[error("the sink {0:?} has no JSON pointer: {1}; write e.g. event-url:/url")]
+    Pointer(String, #[source] PointerError),
 }
 
+#[cfg(feature = "http")]
+const SINKS: &str = "stdout, file:PATH, null, http://…, https://… and event-url[:/pointer]";
+#[cfg(not(feature = "http"))]
+const SINKS: &str = "stdout, file:PATH and null";
+
 impl Spec {
-    /// Opens the sink. May block: for the disk, and up to 1 s for the lock of a file.
+    /// Opens the sink with its default settings. May block: for the disk, and up to 1 s for the
+    /// lock of a file.
+    ///
+    /// # Errors
+    /// [`SinkError`]. [`Self::EventUrl`] always fails, because it needs the URLs that are allowed:
+    /// see [`EventUrl`](super::http::EventUrl).
     pub fn open(&self) -> Result<Box<dyn Sink>, SinkError> {
         Ok(match self {
             Self::Stdout => Box::new(stdout()?),
             Self::File(path) => Box::new(File::open(path)?),
             Self::Null => Box::new(Null),
+            #[cfg(feature = "http")]
+            Self::Http(target) => Box::new(Http::to(target.clone()).open()?),
+            #[cfg(feature = "http")]
+            Self::EventUrl(_) => return Err(HttpError::NothingAllowed.into()),
         })
     }
 }
@@ -49,10 +86,19 @@ impl FromStr for Spec {
         match text {
             "stdout" => Ok(Self::Stdout),
             "null" => Ok(Self::Null),
+            #[cfg(feature = "http")]
+            _ if text.starts_with("http://") || text.starts_with("https://") => Ok(Self::Http(text.parse()?)),
+            #[cfg(feature = "http")]
+            "event-url" => Ok(Self::EventUrl(Pointer::member("url"))),
+            #[cfg(feature = "http")]
+            _ if text.starts_with("event-url:") => {
+                let pointer = text["event-url:".len()..].parse();
+                pointer.map(Self::EventUrl).map_err(|why| SpecError::Pointer(text.to_owned(), why))
+            }
             _ => match text.strip_prefix("file:") {
                 Some("") => Err(SpecError::NoPath),
                 Some(path) => Ok(Self::File(path.into())),
-                None => Err(SpecError::Unknown(text.to_owned())),
+                None => Err(SpecError::Unknown(text.split_inclusive(':').next().unwrap_or_default().to_owned())),
             },
         }
     }
@@ -64,6 +110,10 @@ impl fmt::Display for Spec {
             Self::Stdout => f.write_str("stdout"),
             Self::File(path) => write!(f, "file:{}", path.display()),
             Self::Null => f.write_str("null"),
+            #[cfg(feature = "http")]
+            Self::Http(target) => write!(f, "{target}"),
+            #[cfg(feature = "http")]
+            Self::EventUrl(pointer) => write!(f, "event-url:{pointer}"),
         }
     }
 }
@@ -82,9 +132,9 @@ mod tests {
     #[test]
     fn what_is_no_sink_is_told_what_exists() {
         assert_eq!("file:".parse::<Spec>(), Err(SpecError::NoPath));
-        for text in ["", "Stdout", "out.ndjson", "files:x"] {
+        for (text, told) in [("", ""), ("Stdout", "Stdout"), ("out.ndjson", "out.ndjson"), ("HTTPS://a:hunter2@b", "HTTPS:")] {
             let error = text.parse::<Spec>().expect_err("no sink").to_string();
-            assert_eq!(error, format!("the sink {text:?} does not exist; the sinks are stdout, file:PATH and null"));
+            assert_eq!(error, format!("the sink {told:?} does not exist; the sinks are {SINKS}"));
         }
     }
 }

@@ -56,6 +56,10 @@ impl Stdout {
 
 #[async_trait]
 impl Sink for Stdout {
+    fn name(&self) -> String {
+        "stdout".to_owned()
+    }
+
     async fn deliver(&self, batch: &Batch, _cx: &Context) -> Delivered {
         self.writer.deliver(batch).await
     }

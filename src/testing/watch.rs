@@ -43,7 +43,7 @@ pub enum Fate {
         /// Error of the last delivery.
         error: String,
     },
-    /// The sink was not available, or the delivery was interrupted.
+    /// The sink was not available or postponed the event, or the delivery was interrupted.
     Undelivered,
 }
 
@@ -149,7 +149,7 @@ impl Watched {
         let error = stop.error().to_owned();
         match stop {
             Stop::Rejected { .. } => Fate::DeadLetter { error },
-            Stop::Unavailable { .. } => Fate::Undelivered,
+            Stop::Unavailable { .. } | Stop::Postponed { .. } => Fate::Undelivered,
             Stop::Transient { .. } => match self.config.retry_of(&event.payload).used_up(attempts.saturating_add(1)) {
                 None => Fate::Retry { error },
                 Some(UsedUp::DeadLetter) => Fate::DeadLetter { error },
@@ -162,6 +162,10 @@ impl Watched {
 
 #[async_trait]
 impl Sink for Watched {
+    fn name(&self) -> String {
+        self.sink.name()
+    }
+
     async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
         let watched = |ledger: &Arc<dyn Ledger>| -> Arc<dyn Ledger> {
             let events = batch.events().map(|event| (event.id, event)).collect();

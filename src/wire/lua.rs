@@ -13,9 +13,9 @@ use redis::{ErrorKind, RedisError, ScriptInvocation, ServerErrorKind, Value};
 use crate::failpoints::around;
 use crate::keys;
 
-/// The script also runs at `maxmemory`: the backlog must drain, and operators must be able to act.
+/// The script also runs at `maxmemory`, so that the backlog drains and operators can act.
 const ALLOW_OOM: &str = "#!lua flags=allow-oom\n";
-/// The script needs memory: at `maxmemory` Redis refuses all of it.
+/// The script needs memory. At `maxmemory` Redis refuses to run any part of it.
 const DENY_OOM: &str = "#!lua\n";
 /// The script only reads: Redis also runs it at `maxmemory` and on replicas.
 const NO_WRITES: &str = "#!lua flags=no-writes\n";
@@ -124,6 +124,7 @@ manifest! {
         CRONS: NO_WRITES "operator/crons" [ids schedule time];
         LOG: NO_WRITES "operator/log" [page];
         ENDED: NO_WRITES "operator/ended" [page];
+        STREAM: NO_WRITES "operator/stream" [];
         POSITION: DENY_OOM "projection/position" [lease];
     }
 }
@@ -142,7 +143,9 @@ impl Script {
         Self { inner: redis::Script::new(&text), text }
     }
 
-    /// Begins a call of a frontend, as [`with_key`](Self::with_key), or with the script's text.
+    /// Begins a call of a producer. `with_text`: the call has the text of the script, so that it
+    /// also works on a server that does not know the script. Otherwise as
+    /// [`with_key`](Self::with_key).
     pub(crate) fn begin(&self, key: &str, with_text: bool) -> Cmd {
         if !with_text {
             return self.with_key(key);
@@ -180,11 +183,12 @@ impl Script {
     }
 }
 
-/// The first lines of every script: the prefix of all keys, two functions that call Redis, the
-/// state of the call (only in advance), and the modules.
+/// The first lines of every script. `P` is the prefix of all keys; `call` and `try` call Redis. `C`
+/// and `M` are only declared here. `C` becomes the state of the call, in `advance` alone. `M`
+/// becomes the table of modules, if the script has modules.
 const HEAD: &str = "local P, call, try = ARGV[1], redis.call, redis.pcall\nlocal C, M\n";
-/// The commands with which a worker process waits: for a marker, and for a schedule that is due sooner
-/// than it knows. No script calls them.
+/// The commands with which a worker process waits: for a marker, and for a wake by a schedule that
+/// is due sooner than the process expects. No script calls these commands.
 const POPS: [&str; 2] = ["BLMOVE", "BZPOPMIN"];
 
 /// Adds the commands that a text passes to `call` and `try`.

@@ -3,12 +3,12 @@
 //!
 //! A script is one atomic step of the protocol. If the reply of a call is lost, the call may be
 //! repeated. The text of a script is assembled once (lua/README.md). If the process dies during a
-//! call, the step has happened or has not. The header of each script describes both cases.
+//! call, the step has happened, or it has not. The header of each script describes both cases.
 //!
 //! - `lua`: the text of every script
-//! - `emit`, `cancel`: the scripts of frontends, without the feature `worker`
-//! - `advance`, `attach`, `renew`, `detach`, `adopt`, `promote`, `cron`, `connect`, `doctor`, `handled`, `forget`,
-//!   `position`: one script each, with its arguments and its reply
+//! - `emit`, `cancel`: the scripts of producers, which do not need the feature `worker`
+//! - `advance`, `attach`, `renew`, `detach`, `adopt`, `promote`, `cron`, `connect`, `doctor`,
+//!   `handled`, `forget`, `position`: one script each, with its arguments and its reply
 //! - [`operator`]: the scripts of operators, one file each
 //! - [`values`]: the values that Redis stores as one text, one file each
 //! - `suspects`: the number of suspects that a process may take
@@ -80,7 +80,7 @@ pub use handled::{Finished, Handled, SlotBatch, handled};
 #[cfg(feature = "worker")]
 pub use load::{Load, Room};
 #[cfg(feature = "worker")]
-pub(crate) use lua::{CHECK, ENDED, INSPECT, LOG, TAKEN};
+pub(crate) use lua::{CHECK, ENDED, INSPECT, LOG, STREAM, TAKEN};
 #[cfg(feature = "worker")]
 pub use promote::{EVENTS_MAX as PROMOTED_MAX, Promoted, promote};
 #[cfg(feature = "worker")]

@@ -6,15 +6,17 @@
 //! step of the watch adds at most twice its length.
 
 use std::io::Write as _;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, info, warn};
 
+use super::figures::{Figures, LongestDelivery, WorkerFigures};
 use crate::sink::Post;
 
 /// The duration from which a poll of a delivery is logged as blocking.
@@ -23,6 +25,8 @@ const LONG: Duration = Duration::from_secs(1);
 const TELL_EVERY: Duration = Duration::from_secs(60);
 /// The most objects named in one log line.
 const NAMED_MAX: usize = 8;
+/// The interval of the turns outside of a session.
+const TURN_EVERY: Duration = Duration::from_millis(250);
 /// The exit code if a blocked delivery ends the process: the code of a worker that cannot go on.
 const EXIT: i32 = 4;
 
@@ -30,10 +34,13 @@ const EXIT: i32 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     turns: AtomicU64,
+    attached: AtomicBool,
     /// Whether the loop has stood still for `stall_max`.
     stalled: AtomicBool,
     /// Whether the lease was not renewed because the loop stood still.
     let_go: AtomicBool,
+    /// The figures, which the connections to Redis share.
+    pub(crate) figures: Arc<Figures>,
     /// One post for each slot of the session, and the posts of earlier sessions whose delivery
     /// still blocks its thread.
     posts: Mutex<Vec<Arc<Post>>>,
@@ -43,6 +50,22 @@ impl Activity {
     /// Records one more turn of the loop.
     pub(crate) fn turned(&self) {
         self.turns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Runs a step outside of a session, and counts turns meanwhile: such a step waits, but does
+    /// not block its thread. The step is on the heap, so that the worker's future stays small.
+    pub(crate) async fn turning<T>(&self, mut step: Pin<Box<impl Future<Output = T>>>) -> T {
+        loop {
+            self.turned();
+            if let Ok(done) = timeout(TURN_EVERY, step.as_mut()).await {
+                return done;
+            }
+        }
+    }
+
+    /// Records that the process has its name, or has it no more.
+    pub(crate) fn attached(&self, attached: bool) {
+        self.attached.store(attached, Ordering::Relaxed);
     }
 
     /// Returns whether the loop stands still, so that the lease must not be renewed.
@@ -72,8 +95,50 @@ impl Activity {
         new
     }
 
+    /// Returns the longest delivery under way.
+    fn longest(&self) -> Option<LongestDelivery> {
+        let posts = self.all();
+        let (began, post) = posts.iter().filter_map(|post| Some((post.began()?, post))).min_by_key(|(began, _)| *began)?;
+        Some(LongestDelivery { object: post.object(), id: post.id(), since: began.elapsed() })
+    }
+
     fn all(&self) -> MutexGuard<'_, Vec<Arc<Post>>> {
         self.posts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A handle to the state of a running worker, for probes and supervisors. The handle is cheap to
+/// clone, and reading the state costs nothing.
+///
+/// ```no_run
+/// # fn example(worker: &seriatim::worker::Worker) {
+/// let vitals = worker.vitals();
+/// // In a thread of its own: compare the turns with those of a while ago.
+/// let (is_ready, turns) = (vitals.is_attached(), vitals.turns());
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Vitals(pub(super) Arc<Activity>);
+
+impl Vitals {
+    /// Returns the number of turns of the worker's loop. It grows at least once per second,
+    /// whatever Redis and the sink do, unless something blocks the thread of the loop.
+    #[must_use]
+    pub fn turns(&self) -> u64 {
+        self.0.turns.load(Ordering::Relaxed)
+    }
+
+    /// Returns the figures so far. Costs some hundred reads and a lock for each slot.
+    #[must_use]
+    pub fn figures(&self) -> WorkerFigures {
+        WorkerFigures { is_attached: self.is_attached(), longest: self.0.longest(), ..self.0.figures.look() }
+    }
+
+    /// Returns whether the worker has its name. While Redis is away, the worker counts as attached,
+    /// because only Redis shows whether its lease is lost.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        self.0.attached.load(Ordering::Relaxed)
     }
 }
 

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::config::WorkerConfig;
 use super::connect::Redis;
+use super::figures::Call;
 use super::lease::{Lost, Session};
 use super::logged;
 use crate::connection::PatientConnection;
@@ -109,14 +110,14 @@ impl Caller {
 /// Sends a call and returns the reply. If the worker waits for replicas, they have all batches of
 /// the reply then.
 pub(crate) async fn send(redis: &Redis, conn: &mut PatientConnection, call: &Advance) -> Result<Advanced, ScriptError> {
-    let reply = around!("advance", wire::advance(conn, call)).await?;
+    let reply = redis.timed(Call::Advance, around!("advance", wire::advance(conn, call))).await?;
     until_replicated(redis, conn, &reply).await?;
     redis.outage().answered(conn.made_at());
     Ok(reply)
 }
 
-/// Waits until enough replicas have the batches of a reply. A sink must not get an id that a failover
-/// can lose. Waits without a limit, as for a Redis that is away.
+/// Waits until enough replicas have the batches of a reply. A sink must not get an id that a
+/// failover can lose. Waits without a limit, as for a Redis that is away.
 ///
 /// Each batch of a reply was written by its call, also one that is given again. So `WAIT` on the
 /// same connection covers it.

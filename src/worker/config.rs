@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::retry::{RetryPolicy, UsedUp};
 use crate::connection::Wait;
-use crate::event::type_of;
+use crate::event::{Pointer, type_of};
 use crate::keys::Keys;
 use crate::wire::values::host_name;
 use crate::wire::{EventLog, Suspects, Tag};
@@ -80,17 +80,19 @@ pub struct WorkerConfig {
     /// if that is a string. Default: empty.
     pub retry_types: BTreeMap<String, RetryPolicy>,
     /// The longest wait between two tries of an unavailable sink; the first wait is 100 ms. 100 ms
-    /// to 1 hour, default 5 s.
+    /// to 1 hour, default 1 s.
     pub probe_max: Duration,
+    /// The place of the events' own time, to measure their age. By default, no age is measured.
+    pub event_time: Option<Pointer>,
     /// The time for which the process keeps its batches while its sink is unavailable. After that
     /// the batches are held for other workers, due at once, and count no attempt. The process then
-    /// claims one batch at a time to try the sink, and exchanges it after the same time. 100 ms to
-    /// 1 hour, default 1 minute.
+    /// claims one batch at a time to try the sink, and after the same time gives this batch back
+    /// and claims another one. 100 ms to 1 hour, default 1 minute.
     pub unavailable_max: Duration,
     /// The number of workers that may die with one event in hand before `crashes_then` applies. 1
-    /// to 1000, default 5. A process has few events with crashes in hand, and an event with one
-    /// crash left before the limit alone. So no other event reaches the limit together with it.
-    /// This needs a limit of at least 2, and does not hold for claims by hand.
+    /// to 1000, default 5. A process has few events with crashes in hand. An event that would reach
+    /// the limit with one more crash is in hand alone. So no other event reaches the limit together
+    /// with it. This needs a limit of at least 2.
     pub crashes_max: u32,
     /// The fate of an event that has reached `crashes_max`. All workers should have the same value.
     /// Default: the event waits for an operator.
@@ -111,8 +113,8 @@ pub struct WorkerConfig {
     /// The time after which a worker logs that replicas are missing, and waits again. 10 ms to 1
     /// minute, default 1 s.
     pub wait_timeout: Duration,
-    /// Whether a batch must be on the master's disk, too, and on those of the replicas: `WAITAOF`,
-    /// in Redis from 7.2. Needs `appendonly yes` on all of them. Default: no.
+    /// Whether a batch must also be on the disks of the master and of the replicas: `WAITAOF`, in
+    /// Redis from 7.2. Needs `appendonly yes` on all of them. Default: no.
     pub wait_local: bool,
     /// Whether to take the name at once from a live process, which then stops. Default: no.
     pub takeover: bool,
@@ -141,7 +143,8 @@ impl Default for WorkerConfig {
             response_timeout: Duration::from_secs(5),
             retry: RetryPolicy::default(),
             retry_types: BTreeMap::new(),
-            probe_max: Duration::from_secs(5),
+            probe_max: Duration::from_secs(1),
+            event_time: None,
             unavailable_max: Duration::from_secs(60),
             crashes_max: 5,
             crashes_then: UsedUp::Hold,
@@ -221,7 +224,7 @@ impl WorkerConfig {
     }
 
     /// Returns the number of crashes at which a script holds an event for an operator. 0: scripts
-    /// do not; the process that gets the event settles it.
+    /// hold no such event; the process that gets the event settles it.
     pub(crate) fn crashes_held(&self) -> u32 {
         if self.crashes_then == UsedUp::Hold { self.crashes_max } else { 0 }
     }

@@ -4,11 +4,9 @@
 //! checks one out and keeps it. No connection reconnects by itself: a new connection may lead to a
 //! server that has lost writes, so `lua/connect.lua` runs on it first.
 
-use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool::managed::{self, Metrics, Object, PoolError, RecycleError, RecycleResult};
@@ -20,7 +18,9 @@ use tracing::warn;
 
 use super::config::WorkerConfig;
 use super::error::WorkerError;
+use super::figures::{Call, Figures};
 use super::growing_wait::GrowingWait;
+use super::memory::{RedisMemory, Replication};
 use super::outage::Outage;
 use crate::connection::errors::{is_outage, told};
 use crate::connection::{PatientConnection, Route, RouteError, Server, Wait, elsewhere};
@@ -31,9 +31,9 @@ use crate::wire::{self, ScriptError, Seen};
 /// Number of connections in the pool: advance (two with a wait for replicas), handler progress, and
 /// two spare. The wait for a marker takes its connection out of the pool.
 const CONNECTIONS: usize = 5;
-/// The size of the lease thread's pool: the lease, the promotion of schedules, one to find a key of a
-/// wrong type, and for a moment those of the session before. The wait for a wake takes its connection
-/// out of the pool.
+/// The size of the pool of the lease thread. The lease and the promotion of schedules use one
+/// connection each; another one finds a key of a wrong type. For a moment the connections of the
+/// session before are still in use, too. The wait for a wake takes its connection out of the pool.
 const CONNECTIONS_APART: usize = 6;
 
 /// Makes connections to one Redis.
@@ -46,95 +46,13 @@ pub(crate) struct Redis {
     route: Route,
     memory: Arc<RedisMemory>,
     outage: Arc<Outage>,
+    figures: Arc<Figures>,
     wait: Option<Wait>,
-}
-
-/// The knowledge that all connections of the process share.
-#[derive(Debug, Default)]
-pub(crate) struct RedisMemory {
-    /// The highest id seen.
-    highest: AtomicU64,
-    /// The number of connections that found a changed history of Redis.
-    changes: AtomicU64,
-    /// The replication ids of the servers met.
-    history: Mutex<History>,
-    /// The start of the last sweep of the process, in any of its sessions.
-    swept_at: Mutex<Option<Instant>>,
-}
-
-/// The replication ids of the servers met. A server has another id after each restart and each
-/// failover.
-#[derive(Debug, Default)]
-struct History {
-    /// The id of the last server; empty if unknown.
-    last: String,
-    /// The ids of masters that were replaced: those that a later master has named as its past, and
-    /// those of servers met before. At most [`REPLACED_MAX`].
-    replaced: VecDeque<String>,
-}
-
-/// The number of replaced masters that a process remembers.
-const REPLACED_MAX: usize = 64;
-
-impl History {
-    fn replace(&mut self, id: String) {
-        if !self.replaced.contains(&id) {
-            self.replaced.push_back(id);
-            if self.replaced.len() > REPLACED_MAX {
-                self.replaced.pop_front();
-            }
-        }
-    }
-}
-
-impl RedisMemory {
-    /// Records the server of a new connection. Returns whether its history differs from that of the
-    /// last server. The script reports a change only to the first process that connects. So each
-    /// process compares replication ids for itself, too.
-    ///
-    /// # Errors
-    /// The server was replaced: another master that this process has met continues its history.
-    /// Redis will lose the writes that this server accepts. Its counter must not jump, either: two
-    /// counters that jumped to the time could give the same ids.
-    fn met(&self, Replication { id, before }: &Replication) -> Result<bool, RedisError> {
-        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        if history.replaced.contains(id) {
-            let text = "another master has replaced this server, and writes to it will be lost; if you went back to it on purpose, \
-                        restart this process";
-            return Err(io::Error::new(io::ErrorKind::NotConnected, text).into());
-        }
-        if id.is_empty() {
-            return Ok(false);
-        }
-        if !before.is_empty() {
-            history.replace(before.clone());
-        }
-        let differs = !history.last.is_empty() && history.last != *id;
-        if differs {
-            // There may have been more than one failover since.
-            let last = std::mem::take(&mut history.last);
-            history.replace(last);
-            // Counted at once: another connection may be told now that it is fenced, and must not
-            // take that for a takeover.
-            self.changes.fetch_add(1, Ordering::Relaxed);
-        }
-        history.last.clone_from(id);
-        Ok(differs)
-    }
-}
-
-/// The replication ids that a server reports.
-#[derive(Debug, Default)]
-struct Replication {
-    /// Its replication id; empty if unknown.
-    id: String,
-    /// The id of the master whose history it continues; empty if there is none.
-    before: String,
 }
 
 impl Redis {
     /// Reads the settings. Does not connect yet.
-    pub(crate) fn new(server: &Server, config: &WorkerConfig) -> Result<Self, WorkerError> {
+    pub(crate) fn new(server: &Server, config: &WorkerConfig, figures: &Arc<Figures>) -> Result<Self, WorkerError> {
         let route = Route::new(server, config.response_timeout).map_err(|error| match error {
             RouteError::Url(reason) => WorkerError::Url(reason),
             RouteError::Tls(reason) => WorkerError::Tls(reason),
@@ -153,7 +71,8 @@ impl Redis {
             managed::Pool::builder(manager).max_size(connections).build().map_err(|error| WorkerError::Url(error.to_string()))
         };
         let (pool, pool_apart) = (pool(CONNECTIONS)?, pool(CONNECTIONS_APART)?);
-        Ok(Self { pool, pool_apart, outage: Arc::new(Outage::new(route.address())), wait: config.wait(), route, memory })
+        let (outage, figures) = (Arc::new(Outage::new(route.address())), Arc::clone(figures));
+        Ok(Self { pool, pool_apart, outage, figures, wait: config.wait(), route, memory })
     }
 
     /// Returns the same Redis for another runtime, with its own connections and the same memory.
@@ -195,6 +114,7 @@ impl Redis {
                     if deadline.is_some_and(|deadline| Instant::now() >= deadline || !is_outage(&source)) {
                         return Err(WorkerError::Connect { address, source });
                     }
+                    self.figures.not_connected();
                     self.outage.failed(began, &told(&source));
                 }
                 Err(error @ WorkerError::WrongType { .. }) => self.outage.obstructed(began, &error.to_string()),
@@ -225,26 +145,42 @@ impl Redis {
         &self.outage
     }
 
+    /// Makes a call, and adds its time and its error to the figures.
+    pub(crate) async fn timed<T>(
+        &self,
+        call: Call,
+        made: impl Future<Output = Result<T, ScriptError>>,
+    ) -> Result<T, ScriptError> {
+        let began = Instant::now();
+        let done = made.await;
+        self.figures.called(call, began.elapsed(), done.as_ref().err());
+        done
+    }
+
+    /// Returns the figures of the worker.
+    pub(crate) fn figures(&self) -> &Figures {
+        &self.figures
+    }
+
     /// Raises the highest id seen to this id, if that is higher.
     pub(crate) fn saw(&self, id: u64) {
-        self.memory.highest.fetch_max(id, Ordering::Relaxed);
+        self.memory.saw(id);
     }
 
     /// Returns the highest id seen.
     pub(crate) fn highest(&self) -> u64 {
-        self.memory.highest.load(Ordering::Relaxed)
+        self.memory.highest()
     }
 
     /// Returns the number of times that a changed history of Redis was found.
     pub(crate) fn changes(&self) -> u64 {
-        self.memory.changes.load(Ordering::Relaxed)
+        self.memory.changes()
     }
 
     /// Records that a sweep begins now. Returns the time since the sweep before, in any session;
     /// `None` for the first sweep.
     pub(crate) fn sweeps(&self) -> Option<Duration> {
-        let mut swept_at = self.memory.swept_at.lock().unwrap_or_else(PoisonError::into_inner);
-        swept_at.replace(Instant::now()).map(|before| before.elapsed())
+        self.memory.sweeps()
     }
 
     /// Returns the error for a Redis that cannot be reached at the start.
@@ -374,9 +310,9 @@ pub(crate) fn give_up(conn: Connection) {
     drop(Connection::take(conn));
 }
 
-/// Returns whether neither another connection nor time repairs the error: the script does not fit
-/// the program, or a right is missing. A key of a wrong type is not lasting: workers wait until an
-/// operator has repaired it.
+/// Returns whether the error is lasting: neither a new connection nor time repairs it. Either the
+/// script does not fit the program, or a right is missing. A key of a wrong type is not a lasting
+/// error, because workers wait until an operator has repaired it.
 pub(crate) fn is_lasting(error: &ScriptError) -> bool {
     !error.is_wrong_type() && !matches!(error, ScriptError::Redis(_))
 }
@@ -384,7 +320,7 @@ pub(crate) fn is_lasting(error: &ScriptError) -> bool {
 impl Manager {
     async fn first_script(&self, conn: &mut PatientConnection) -> Result<(), Unopened> {
         let (keys, memory) = (&self.keys, &self.memory);
-        let seen = Seen { highest: memory.highest.load(Ordering::Relaxed), first_id: self.first_id, event_log: self.event_log };
+        let seen = Seen { highest: memory.highest(), first_id: self.first_id, event_log: self.event_log };
         let replication = replication(conn).await?;
         let differs = memory.met(&replication)?;
         if differs {
@@ -394,12 +330,13 @@ impl Manager {
         match around!("connect", wire::connect(conn, keys, &replication.id, seen)).await {
             Ok(connected) => {
                 if connected.changed && !differs {
-                    memory.changes.fetch_add(1, Ordering::Relaxed);
+                    memory.changed();
                 }
                 // The counter may include ids that other processes gave. If Redis loses its jump,
                 // this process still knows the number.
-                memory.highest.fetch_max(connected.counter, Ordering::Relaxed);
-                // Behind the script, which a replica or a Sentinel refuses with a clearer error.
+                memory.saw(connected.counter);
+                // Comes after the script, because a replica or a Sentinel refuses the script with a
+                // clearer error.
                 if let Some(wait) = &self.wait {
                     wait.check(conn).await?;
                 }
@@ -440,7 +377,7 @@ async fn wrong_type(conn: &mut impl ConnectionLike, keys: &Keys, error: ScriptEr
     error.into()
 }
 
-/// Returns what the server tells of its history. Empty if the user has no right to read it.
+/// Returns the replication ids of the server. They are empty if the user has no right to read them.
 async fn replication(conn: &mut impl ConnectionLike) -> Result<Replication, RedisError> {
     let mut info = redis::cmd("INFO");
     info.arg("replication");
@@ -461,28 +398,5 @@ async fn replication(conn: &mut impl ConnectionLike) -> Result<Replication, Redi
             Ok(Replication::default())
         }
         Err(error) => Err(error),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn met(memory: &RedisMemory, id: &str, before: &str) -> Option<bool> {
-        memory.met(&Replication { id: id.to_owned(), before: before.to_owned() }).ok()
-    }
-
-    #[test]
-    fn a_server_that_was_replaced_is_refused() {
-        let memory = RedisMemory::default();
-        assert_eq!(met(&memory, "a", ""), Some(false));
-        assert_eq!(met(&memory, "a", ""), Some(false));
-        assert_eq!(met(&memory, "b", "a"), Some(true), "a failover");
-        assert_eq!(met(&memory, "a", ""), None, "the master before");
-        // Two failovers: the process has not met the one between.
-        assert_eq!(met(&memory, "d", "c"), Some(true));
-        assert_eq!([met(&memory, "b", "a"), met(&memory, "c", "b")], [None, None]);
-        assert_eq!(met(&memory, "", ""), Some(false), "a user without INFO");
-        assert_eq!(met(&memory, "d", "c"), Some(false));
     }
 }

@@ -7,10 +7,9 @@
 //! process of the name attaches.
 //!
 //! A separate thread renews the lease, sweeps and promotes schedules, with its own runtime and
-//! connections. So a handler that blocks the worker's threads neither loses the lease nor stops the
-//! others. The
-//! thread renews only while the worker's loop turns (`activity`). If the loop stands still for
-//! `stall_max`, the thread lets the lease go.
+//! connections. So a handler that blocks the worker's threads does not lose the lease, and stops
+//! neither sweeps nor promotions. The thread renews only while the worker's loop turns
+//! (`activity`). If the loop stands still for `stall_max`, the thread lets the lease go.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,12 +26,14 @@ use super::activity::{Activity, Watch};
 use super::config::WorkerConfig;
 use super::connect::{Connection, Redis, give_up, is_lasting};
 use super::error::WorkerError;
+use super::figures::Call;
 use super::growing_wait::GrowingWait;
 use super::promote::promote;
 use super::recover::sweep;
+use super::status::{self, StatusWriter};
 use crate::connection::errors::{is_outage, told};
 use crate::failpoints::around;
-use crate::keys::{Keys, SHARED_KINDS, WORKER_KINDS, type_of};
+use crate::keys::{Keys, SHARED_KINDS, WORKER_KINDS, is_of_process, type_of};
 use crate::wire::values::{Holder, Registration};
 use crate::wire::{self, Attach, Attached, Detached, Renewed, ScriptError};
 
@@ -120,7 +121,8 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
     let mut backoff = GrowingWait::new(Duration::from_millis(50), Duration::from_secs(1));
     loop {
         let mut conn = redis.connect_until(deadline).await?;
-        // Before the call: a change during it may undo the attach.
+        // Read before the call, because a change of Redis' history during the call may undo the
+        // attach.
         let changes = redis.changes();
         let args = Attach {
             name: &config.name,
@@ -138,6 +140,7 @@ pub(crate) async fn attach(redis: &Redis, config: &WorkerConfig, before: Option<
         match around!("attach", wire::attach(&mut conn, &config.keys, &args)).await {
             Ok(Attached::Attached { kept, held }) => {
                 redis.outage().answered(conn.made_at());
+                redis.figures().attached(kept > 0, before.is_some());
                 info!(name = %config.name, slots = config.concurrency, kept, held, "recover: attached");
                 return Ok(Session { token, changes, again: before.is_some(), let_go: false });
             }
@@ -224,19 +227,21 @@ impl Drop for Keeper {
 }
 
 /// Starts the thread that keeps the session's lease and watches the deliveries. `timeout` is the
-/// longest time of a delivery, as the sink states.
+/// longest time of a delivery, as the sink states. `status` writes the status of the process, if
+/// given.
 pub(crate) fn keeper(
     redis: &Redis,
     config: &Arc<WorkerConfig>,
     session: &Session,
     activity: &Arc<Activity>,
     timeout: Duration,
+    status: Option<StatusWriter>,
 ) -> Result<(Keeper, mpsc::Receiver<Notice>), WorkerError> {
     let (notify, notices) = mpsc::channel(16);
     let closed = CancellationToken::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(WorkerError::Thread)?;
     let watch = Watch::new(Arc::clone(activity), config.stall_max, timeout).run();
-    let keep = keep(redis.apart(), Arc::clone(config), session.clone(), notify, Arc::clone(activity));
+    let keep = keep(redis.apart(), Arc::clone(config), session.clone(), notify, Arc::clone(activity), status);
     let promote = Box::pin(promote(redis.apart(), Arc::clone(config)));
     let until = closed.clone();
     let work = async move {
@@ -262,14 +267,22 @@ pub(crate) fn keeper(
 }
 
 /// Renews the lease while the loop turns, and sweeps over other names, until the lease is lost.
-async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices: mpsc::Sender<Notice>, activity: Arc<Activity>) {
+async fn keep(
+    redis: Redis,
+    config: Arc<WorkerConfig>,
+    session: Session,
+    notices: mpsc::Sender<Notice>,
+    activity: Arc<Activity>,
+    mut status: Option<StatusWriter>,
+) {
     let mut conn: Option<Connection> = None;
     let mut renew_at = Instant::now() + config.lease / 3;
     let mut sweep_at = Instant::now();
+    let mut tell_at = status.is_some().then(Instant::now);
     let mut backoff = GrowingWait::new(Duration::from_millis(20), config.lease / 10);
     let _asking = ask_for_master(redis.clone(), config.lease / 3);
     loop {
-        sleep_until(renew_at.min(sweep_at)).await;
+        sleep_until(renew_at.min(sweep_at).min(tell_at.unwrap_or(sweep_at))).await;
         let mut open = match conn.take() {
             Some(open) => open,
             None => match redis.reconnect().await {
@@ -280,20 +293,32 @@ async fn keep(redis: Redis, config: Arc<WorkerConfig>, session: Session, notices
         let now = Instant::now();
         let (renews, sweeps) = (renew_at <= now, sweep_at <= now);
         let lets_go = renews && activity.is_stalled();
-        let done = if renews && !lets_go { renew(&mut open, &config, &session).await } else { Ok(None) };
+        let done = if renews && !lets_go { renew(&redis, &mut open, &config, &session).await } else { Ok(None) };
         let mut may_have_lapsed = false;
         let done = match done {
-            // A failed sweep also sets the time of the last sweep. After an outage, living
-            // processes may have lost their leases.
-            Ok(None) if sweeps => sweep(&mut open, &config, redis.sweeps()).await.map(|swept| {
+            // A failed sweep also sets the time of the last sweep. So after an outage, in which
+            // living processes may have lost their leases, the next sweep takes nothing over at
+            // first.
+            Ok(None) if sweeps => sweep(&redis, &mut open, &config, redis.sweeps()).await.map(|swept| {
                 may_have_lapsed = swept.is_ahead;
                 swept.found.then_some(Notice::Wake)
             }),
             done => done,
         };
+        let tells = tell_at.is_some_and(|at| at <= now);
+        let done = match (done, &mut status) {
+            // A status would stand for a lease that is let go.
+            (Ok(None), Some(status)) if tells && !activity.is_stalled() => {
+                status.write(&mut open).await.map(|()| None).map_err(ScriptError::Redis)
+            }
+            (done, _) => done,
+        };
         match done {
             Ok(notice) => {
                 redis.outage().answered(open.made_at());
+                if tells {
+                    tell_at = Some(now + status::EVERY);
+                }
                 conn = Some(open);
                 backoff = GrowingWait::new(Duration::from_millis(20), config.lease / 10);
                 if renews {
@@ -352,9 +377,14 @@ fn ask_for_master(redis: Redis, interval: Duration) -> JoinSet<()> {
     asking
 }
 
-async fn renew(conn: &mut Connection, config: &WorkerConfig, session: &Session) -> Result<Option<Notice>, ScriptError> {
+async fn renew(
+    redis: &Redis,
+    conn: &mut Connection,
+    config: &WorkerConfig,
+    session: &Session,
+) -> Result<Option<Notice>, ScriptError> {
     let call = wire::renew(conn, &config.keys, &config.name, &session.token, config.lease, config.concurrency);
-    match around!("renew", call).await? {
+    match redis.timed(Call::Renew, around!("renew", call)).await? {
         Renewed::Renewed { strays: 0 } => Ok(None),
         Renewed::Renewed { strays } => {
             debug!(strays, "recover: strays went back to the markers");
@@ -419,7 +449,7 @@ fn typed_keys(keys: &Keys, name: &str, slots: usize) -> Vec<(String, &'static st
     let mut all: Vec<_> = SHARED_KINDS.iter().map(|(kind, key)| ([keys.prefix(), key].concat(), expected(kind))).collect();
     all.push((keys.worker_lease(name), "string"));
     for slot in 0..slots {
-        for (kind, suffix) in WORKER_KINDS.iter().filter(|(kind, _)| *kind != "worker_lease") {
+        for (kind, suffix) in WORKER_KINDS.iter().filter(|(kind, _)| !is_of_process(kind)) {
             all.push((format!("{}event.worker:{name}.{slot}{suffix}", keys.prefix()), expected(kind)));
         }
     }

@@ -14,6 +14,7 @@ use bytes::Bytes;
 
 use super::config::WorkerConfig;
 use super::connect::{Redis, SharedConnection, is_lasting};
+use super::figures::Call;
 use super::growing_wait::GrowingWait;
 use super::slots::InFlight;
 use crate::event::{NameError, ObjectName};
@@ -48,8 +49,8 @@ pub(crate) struct BatchLedger {
     again: bool,
     /// The id of the event whose progress is stored; 0: none.
     handled: AtomicU64,
-    /// The number and the bytes of the events that its handlers have emitted, and the bytes of
-    /// their results.
+    /// The number of events that the event's handlers have emitted, and the bytes of these events
+    /// and of the handlers' results.
     emitted: (AtomicUsize, AtomicUsize),
     finished: Fields,
 }
@@ -96,8 +97,8 @@ impl BatchLedger {
         (self.emitted.0.load(Ordering::Relaxed), self.emitted.1.load(Ordering::Relaxed))
     }
 
-    /// Returns the number of finished handlers and subtasks of that event, as far as the process
-    /// knows.
+    /// Returns the number of finished handlers and subtasks of the event whose progress is stored,
+    /// as far as the process knows.
     pub(crate) fn finished(&self) -> usize {
         self.finished.count()
     }
@@ -120,7 +121,8 @@ impl BatchLedger {
         let mut backoff = GrowingWait::new(Duration::from_millis(20), Duration::from_secs(1));
         loop {
             let mut conn = session.conn.get().await.map_err(|error| LedgerError::Failed(error.to_string()))?;
-            match around!("handled", wire::handled(&mut conn, keys, &batch, finished)).await {
+            let called = around!("handled", wire::handled(&mut conn, keys, &batch, finished));
+            match session.redis.timed(Call::Handled, called).await {
                 Ok(Handled::Kept { id, finished, emitted, results }) => {
                     session.redis.outage().answered(conn.made_at());
                     return Ok(Progress { id, finished, emitted, results });
@@ -129,8 +131,8 @@ impl BatchLedger {
                     return Err(LedgerError::Failed(format!("the emits of the handlers of event {id} are not pushed yet")));
                 }
                 Ok(Handled::Other | Handled::Lapsed | Handled::Fenced { .. }) => return Err(LedgerError::Lost),
-                // Other workers may free memory by draining queues, but not the events behind this
-                // one.
+                // Other workers may free memory by draining queues, but they cannot drain the
+                // events behind this event.
                 Err(error) if is_out_of_memory(&error) => {
                     let error = "Redis is out of memory, so that what is emitted cannot be kept: raise maxmemory, or wait until \
                                  the workers have drained the queues";
@@ -167,7 +169,7 @@ impl Ledger for BatchLedger {
         let page = if (self.tag.first..self.end).contains(&page.id) { page } else { Progress::default() };
         self.handled.fetch_max(page.id, Ordering::Relaxed);
         // A commit also reads the fields of a leftover, unless an event of the batch has replaced
-        // them. So they count here, too.
+        // them. So the fields of a leftover count here, too.
         self.finished.add(page.id, fields);
         self.has_emitted(page.emitted);
         if self.logs() {
@@ -207,8 +209,9 @@ impl fmt::Debug for BatchLedger {
 mod tests {
     use super::*;
 
-    /// Tests that the counted fields are those of the hash in Redis. They are the leftover's until
-    /// an event of the batch writes, then those of the latest event.
+    /// Tests that the counted fields are those of the hash in Redis. Until an event of the batch
+    /// writes progress, these are the fields of the leftover. After that they are the fields of the
+    /// latest event.
     #[test]
     fn the_fields_are_those_of_the_latest_event() {
         let fields = Fields::default();

@@ -1,10 +1,60 @@
 //! Log lines about objects and batches.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use tracing::{debug, error, warn};
 
 use crate::escape;
 use crate::event::ObjectName;
 use crate::wire::{BatchResult, Report};
+
+/// The most lines about failed events that will be retried, in a second. While a receiver is away,
+/// 100,000 objects may fail again and again.
+const LINES_PER_SECOND: u32 = 20;
+
+static FAILURES: Failures = Failures(Mutex::new(None));
+
+/// The lines about failures in the present second.
+struct Failures(Mutex<Option<Second>>);
+
+struct Second {
+    began: Instant,
+    told: u32,
+    left_out: u32,
+}
+
+/// Whether a failure has a line.
+#[derive(Debug, PartialEq, Eq)]
+enum Line {
+    /// The failure has a line. `left_out`: the number of failures without a line in the second
+    /// before.
+    Told {
+        left_out: u32,
+    },
+    LeftOut,
+}
+
+impl Failures {
+    fn begin(&self, now: Instant) -> Line {
+        let mut second = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *second {
+            Some(present) if now.duration_since(present.began) < Duration::from_secs(1) => {
+                if present.told >= LINES_PER_SECOND {
+                    present.left_out = present.left_out.saturating_add(1);
+                    return Line::LeftOut;
+                }
+                present.told += 1;
+                Line::Told { left_out: 0 }
+            }
+            _ => {
+                let left_out = second.as_ref().map_or(0, |before| before.left_out);
+                *second = Some(Second { began: now, told: 1, left_out: 0 });
+                Line::Told { left_out }
+            }
+        }
+    }
+}
 
 /// Logs an object that a call of advance has quarantined, or a name that it has dropped. `object`
 /// is escaped.
@@ -20,7 +70,16 @@ pub(crate) fn result(object: &ObjectName, report: &Report) {
     let object = escape::name(object.as_str());
     match &report.then {
         BatchResult::Hold { rest, delay: Some(delay), reason } => {
-            warn!(%object, id = rest.first, why = %reason, attempts = rest.attempts, ?delay, "deliver: failed, will be retried");
+            let (id, attempts) = (rest.first, rest.attempts);
+            match FAILURES.begin(Instant::now()) {
+                Line::Told { left_out: 0 } => {}
+                Line::Told { left_out } => warn!(left_out, "deliver: more events failed and will be retried; not all are logged"),
+                Line::LeftOut => {
+                    debug!(%object, id, why = %reason, attempts, ?delay, "deliver: failed, will be retried");
+                    return;
+                }
+            }
+            warn!(%object, id, why = %reason, attempts, ?delay, "deliver: failed, will be retried");
         }
         BatchResult::Hold { rest, delay: None, reason } => {
             error!(%object, id = rest.first, why = %reason, "deliver: the object is held until an operator releases it or skips the event");
@@ -30,5 +89,19 @@ pub(crate) fn result(object: &ObjectName, report: &Report) {
             warn!(%object, id, error, attempts, "deliver: completed with errors")
         }
         _ => debug!(%object, events = report.count, "deliver"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_have_some_lines_per_second() {
+        let (failures, began) = (Failures(Mutex::new(None)), Instant::now());
+        let told = (0..100).filter(|_| failures.begin(began) != Line::LeftOut).count();
+        assert_eq!(told, LINES_PER_SECOND as usize);
+        assert_eq!(failures.begin(began + Duration::from_secs(1)), Line::Told { left_out: 80 });
+        assert_eq!(failures.begin(began + Duration::from_secs(1)), Line::Told { left_out: 0 });
     }
 }

@@ -10,6 +10,9 @@
 //! - `caller`: calls of advance, for `serve` and `by_hand`
 //! - `ledger`: the handler progress of a batch
 //! - `activity`: whether the loop turns, and which deliveries block their thread
+//! - `figures`: counts and times since the start, and the state now
+//! - `event_time`: the age of events by their own time
+//! - `status`: what the process writes of itself into Redis, for `stats`
 //! - `health`: whether the sink is available
 //! - `allowance`: the most bytes per reply
 //! - `wait`: blocks on the markers while the process is idle
@@ -19,6 +22,7 @@
 //! - `recover`: takes over the objects of dead processes
 //! - `outage`: whether Redis is away, and the log lines about it
 //! - `connect`: connections, each checked before its first use
+//! - `memory`: the highest id, and the servers that the process has met
 //! - `growing_wait`, `pending`: waits
 //! - `logged`: log lines about objects and batches
 //! - `shutdown`, `config`, `error`: stop requests, settings, errors
@@ -32,11 +36,14 @@ mod connect;
 mod cron;
 mod deliver;
 mod error;
+mod event_time;
+mod figures;
 mod growing_wait;
 mod health;
 mod lease;
 mod ledger;
 mod logged;
+mod memory;
 mod outage;
 mod pending;
 mod promote;
@@ -45,6 +52,7 @@ mod retry;
 mod serve;
 mod shutdown;
 mod slots;
+mod status;
 mod wait;
 
 use std::convert::Infallible;
@@ -55,11 +63,17 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+pub use activity::Vitals;
 pub use by_hand::{ClaimError, Claimed, Claims};
 pub use config::{BATCH_BYTES_MAX, BATCH_MAX, CONCURRENCY_MAX, ConfigError, REPLY_BYTES_MAX, WorkerConfig};
 pub use error::{StopReason, Stopped, WorkerError};
+pub use figures::{
+    AttachFigures, CallFigures, DeliveryFigures, Distribution, ErrorFigures, HoldFigures, LongestDelivery, SinkFigures,
+    SlotFigures, WorkerFigures,
+};
 pub use retry::{Backoff, Limit, RetryError, RetryPolicy, UsedUp, UsedUpError};
 pub use shutdown::Shutdown;
+pub use status::{LastMinute, LongDelivery, Quantiles, WorkerStatus};
 
 pub use crate::wire::EventLog;
 pub use crate::wire::values::Holder;
@@ -94,9 +108,15 @@ pub struct Worker {
     redis: Redis,
     config: Arc<WorkerConfig>,
     sink: Arc<dyn Sink>,
+    activity: Arc<Activity>,
 }
 
 impl Worker {
+    /// Returns a handle that shows the state of this worker while it runs.
+    pub fn vitals(&self) -> Vitals {
+        Vitals(Arc::clone(&self.activity))
+    }
+
     /// Returns a new connection, for `testing`.
     pub(crate) async fn connection(&self) -> Result<PatientConnection, WorkerError> {
         Ok((*self.redis.reconnect().await?).clone())
@@ -145,14 +165,18 @@ impl Worker {
     async fn work(&self, shutdown: &Shutdown) -> Result<Stopped, WorkerError> {
         let (mut delivered, mut stop_began) = (0, None);
         let mut before: Option<Session> = None;
-        let activity = Arc::new(Activity::default());
+        let activity = &self.activity;
         loop {
-            let mut session = match self.enter(before.as_ref(), shutdown, delivered).await? {
+            let entered = activity.turning(Box::pin(self.enter(before.as_ref(), shutdown, delivered))).await?;
+            let mut session = match entered {
                 ControlFlow::Continue(session) => session,
                 ControlFlow::Break(stopped) => return Ok(stopped),
             };
-            let serve = Serve::new(&self.redis, &self.config, &self.sink, &session, &activity, &mut delivered, &mut stop_began)?;
-            let ended = serve.run(shutdown).await?;
+            let serve = Serve::new(&self.redis, &self.config, &self.sink, &session, activity, &mut delivered, &mut stop_began)?;
+            activity.attached(true);
+            let ended = serve.run(shutdown).await;
+            activity.attached(false);
+            let ended = ended?;
             let began = stop_began.unwrap_or_else(Instant::now);
             let lost = match ended {
                 SessionEnd::Finished | SessionEnd::GraceOver => {
@@ -161,11 +185,9 @@ impl Worker {
                 SessionEnd::AtOnce => return Ok(self.leave(&session, delivered, began, DETACH_PATIENCE_AT_ONCE, true).await),
                 SessionEnd::Lost(lost) => lost,
             };
-            let again = attach_again_after(lost, &self.redis, &self.config, &mut session, &activity)?;
-            tokio::select! {
-                () = tokio::time::sleep(again) => {}
-                () = shutdown.stopped() => {}
-            }
+            let again = attach_again_after(lost, &self.redis, &self.config, &mut session, activity)?;
+            // A stop ends this wait.
+            let _ = activity.turning(Box::pin(tokio::time::timeout(again, shutdown.stopped()))).await;
             before = Some(session);
         }
     }
@@ -194,11 +216,15 @@ impl Worker {
 
     async fn leave(&self, session: &Session, delivered: u64, began: Instant, patience: Duration, at_once: bool) -> Stopped {
         let name = &self.config.name;
-        let reason = match detach(&self.redis, &self.config, session, Instant::now() + patience).await {
+        let detaching = Box::pin(detach(&self.redis, &self.config, session, Instant::now() + patience));
+        let reason = match self.activity.turning(detaching).await {
             None => StopReason::Unreachable,
             Some(_) if at_once => StopReason::AtOnce,
             Some(held) => StopReason::Graceful { held },
         };
+        if let StopReason::Graceful { held } = reason {
+            self.activity.figures.stopped(held);
+        }
         match reason {
             StopReason::Unreachable => warn!(%name, "recover: not detached, Redis does not reply; the lease will end by itself"),
             _ => info!(%name, ?reason, delivered, "recover: detached"),
@@ -313,16 +339,23 @@ impl WorkerBuilder {
         self
     }
 
+    /// Measures the age of events by their own time, which stands at this place of each event: Unix
+    /// seconds or milliseconds, as a number or a text, or RFC 3339. By default, no age is measured.
+    pub fn event_time(mut self, pointer: crate::event::Pointer) -> Self {
+        self.config.event_time = Some(pointer);
+        self
+    }
+
     /// Gives no batch to the sink before this number of replicas has it, 0 to 100. A wait is begun
-    /// anew after `timeout`, 10 ms to 1 minute. Default: 0, no wait. With the number of all replicas,
-    /// an id that a receiver has seen survives the loss of the master.
+    /// anew after `timeout`, 10 ms to 1 minute. Default: 0, no wait. With the number of all
+    /// replicas, an id that a receiver has seen survives the loss of the master.
     pub fn wait(mut self, replicas: u32, timeout: Duration) -> Self {
         (self.config.wait, self.config.wait_timeout) = (replicas, timeout);
         self
     }
 
-    /// Waits for the disks of the master and of these replicas, too: `WAITAOF`, in Redis from 7.2.
-    /// Default: no.
+    /// With [`Self::wait`], waits for the disks of the master and of the replicas, too: `WAITAOF`,
+    /// in Redis from 7.2. Default: no.
     pub fn wait_local(mut self, wait_local: bool) -> Self {
         self.config.wait_local = wait_local;
         self
@@ -343,11 +376,13 @@ impl WorkerBuilder {
     /// Checks the settings. Does not connect yet.
     ///
     /// # Errors
-    /// [`WorkerError::Config`], [`WorkerError::NoSink`], [`WorkerError::Url`] and [`WorkerError::Tls`].
+    /// [`WorkerError::Config`], [`WorkerError::NoSink`], [`WorkerError::Url`] and
+    /// [`WorkerError::Tls`].
     pub fn build(self) -> Result<Worker, WorkerError> {
         self.config.validate()?;
         let sink = self.sink.ok_or(WorkerError::NoSink)?;
-        let redis = Redis::new(&self.server, &self.config)?;
-        Ok(Worker { redis, config: Arc::new(self.config), sink })
+        let activity = Arc::<Activity>::default();
+        let redis = Redis::new(&self.server, &self.config, &activity.figures)?;
+        Ok(Worker { redis, config: Arc::new(self.config), sink, activity })
     }
 }

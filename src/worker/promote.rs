@@ -1,15 +1,16 @@
 //! Promotes schedules: pushes their events when they are due. Fires cron jobs beside that.
 //!
-//! Every process can promote, at any time, in bounded steps of one script. What matters is the number
-//! of useless calls when there are many processes:
+//! Every process can promote, at any time, in bounded steps of one script. With many processes,
+//! most calls could find nothing to promote. These rules keep such calls few:
 //!
-//! - *Wake.* A frontend that schedules an event for soon adds a member to
-//!   `events.scheduled.wake`. One process pops it, and looks when the first schedule is due.
-//! - *Timer.* A process that was woken, or has promoted something, calls again when the next schedule
-//!   is due. If another process was faster, the call finds nothing. With more than 20 processes it
-//!   sets no timer any more then. So each call of a timer but the last promotes an event.
-//! - *Look.* Each process looks from time to time, the more rarely the more processes there are. So
-//!   schedules are promoted if the process with the timer dies.
+//! - *Wake.* A producer that schedules an event for soon adds a member to `events.scheduled.wake`.
+//!   One process pops this member, and asks Redis when the first schedule is due.
+//! - *Timer.* A process that was woken, or has promoted something, calls again when the next
+//!   schedule is due. If another process was faster, the call finds nothing. With more than 20
+//!   processes, the process then sets no further timer. So every call by a timer, except the last
+//!   one, promotes an event.
+//! - *Look.* Each process looks from time to time. The more processes there are, the more rarely
+//!   each of them looks. So schedules are promoted if the process with the timer dies.
 //!
 //! If the process dies during a call, the step has happened or has not.
 
@@ -22,6 +23,7 @@ use tracing::{debug, warn};
 use super::config::WorkerConfig;
 use super::connect::{Connection, Redis, give_up, is_lasting};
 use super::cron;
+use super::figures::Call;
 use super::growing_wait::{GrowingWait, jitter};
 use super::lease::failed;
 use crate::connection::PatientConnection;
@@ -40,13 +42,13 @@ const BLOCK: Duration = Duration::from_secs(10);
 const LOOK_PER_NAME: Duration = Duration::from_millis(50);
 const LOOK_MIN: Duration = Duration::from_secs(1);
 const LOOK_MAX: Duration = Duration::from_secs(30);
-/// A look sets a timer for a schedule that is due within this time. The next look of some process may
-/// come later than the schedule is due.
+/// A look sets a timer for a schedule that is due within this time, because the next look of any
+/// process may come only after the schedule is due.
 const LOOK_AHEAD: Duration = LOOK_MIN;
 /// The number of processes up to which one of them looks at least once a second.
 const FEW_NAMES: u64 = 20;
-/// With this many markers or more, calls are rare and take few schedules: events that are emitted wait
-/// behind all markers.
+/// With this many markers or more, calls are rare and take few schedules, because events that are
+/// emitted now wait behind all these markers.
 const MARKERS_MANY: u64 = 1000;
 const PAUSE_MANY: Duration = Duration::from_millis(100);
 /// The longest pause between two calls while more schedules are due.
@@ -55,7 +57,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// The reason for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// A frontend has scheduled an event for soon.
+    /// A producer has scheduled an event for soon.
     Wake,
     /// The next schedule is due.
     Timer,
@@ -126,11 +128,11 @@ impl Promoter {
                 sleep(pause(&promoted, took)).await;
                 continue;
             }
-            // The script rounds times up to ms. A timer may be early by less than that.
+            // The script rounds times up to ms. A timer may be early by less than 1 ms.
             let next = promoted.next_due.map(|due| replied_at + due).into_iter().chain(next_cron).min();
             let at = next.map(|due| due + Duration::from_millis(1));
-            // With few processes each of them may keep its timer after a call that found nothing:
-            // perhaps the schedule was moved or cancelled, and nobody else has a timer.
+            // With few processes, each of them may keep its timer after a call that found nothing.
+            // The schedule may have been moved or cancelled, and no other process may have a timer.
             let keeps = cause == Cause::Look || promoted.names <= FEW_NAMES;
             let is_near = keeps && next.is_some_and(|due| due <= Instant::now() + LOOK_AHEAD);
             let had_timer = cause == Cause::Look && self.timer.is_some();
@@ -179,7 +181,8 @@ impl Promoter {
             },
         };
         let began = Instant::now();
-        let called = around!("promote", wire::promote(&mut conn, &self.config.keys, PROMOTED_MAX, BYTES)).await;
+        let call = around!("promote", wire::promote(&mut conn, &self.config.keys, PROMOTED_MAX, BYTES));
+        let called = self.redis.timed(Call::Promote, call).await;
         let took = began.elapsed();
         match called {
             Ok(promoted) => {
@@ -204,8 +207,8 @@ impl Promoter {
     }
 }
 
-/// Returns the pause before the next call while more schedules are due. All processes together leave
-/// Redis half of its time for other work.
+/// Returns the pause before the next call while more schedules are due. All processes together
+/// leave Redis half of its time for other work.
 fn pause(promoted: &Promoted, took: Duration) -> Duration {
     let names = u32::try_from(promoted.names.max(1)).unwrap_or(u32::MAX);
     let pause = match promoted.markers >= MARKERS_MANY {

@@ -10,6 +10,8 @@ use redis::aio::ConnectionLike;
 use tracing::{info, warn};
 
 use super::config::WorkerConfig;
+use super::connect::Redis;
+use super::figures::Call;
 use crate::failpoints::around;
 use crate::wire::{self, ScriptError, Sweep};
 
@@ -23,14 +25,15 @@ const CALLS_MAX: usize = 1000;
 pub(crate) struct Swept {
     /// Whether there may be something to claim.
     pub(crate) found: bool,
-    /// Whether Redis' clock has stepped ahead, or Redis was away. Living processes may have lost
-    /// their leases, also this one.
+    /// Whether Redis' clock has stepped ahead, or Redis was away. Living processes, including this
+    /// one, may have lost their leases.
     pub(crate) is_ahead: bool,
 }
 
 /// Looks at the registered names that are due, and follows Redis' clock. `since` is the time since
 /// the sweep before.
 pub(crate) async fn sweep(
+    redis: &Redis,
     conn: &mut impl ConnectionLike,
     config: &WorkerConfig,
     since: Option<Duration>,
@@ -45,9 +48,10 @@ pub(crate) async fn sweep(
     let (mut found, mut is_ahead) = (false, false);
     let mut moved = 0;
     for _ in 0..CALLS_MAX {
-        let call = wire::adopt(conn, &config.keys, &sweep);
-        let adopted = around!("adopt", call).await?;
+        let call = around!("adopt", wire::adopt(conn, &config.keys, &sweep));
+        let adopted = redis.timed(Call::Adopt, call).await?;
         if !adopted.names.is_empty() {
+            redis.figures().took_over(adopted.names.len());
             let (names, held, strays) = (adopted.names.join(" "), adopted.held, adopted.strays);
             info!(names, held, strays, "recover: took over the objects of names without a lease");
             found = true;

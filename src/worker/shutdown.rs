@@ -89,7 +89,8 @@ impl Shutdown {
         self.at_once.cancelled().await;
     }
 
-    pub(crate) fn is_stopping(&self) -> bool {
+    /// Returns whether a stop was requested.
+    pub fn is_stopping(&self) -> bool {
         self.graceful.is_cancelled()
     }
 

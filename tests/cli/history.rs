@@ -291,13 +291,13 @@ fn an_id_is_never_reused_and_nothing_older_is_applied_whatever_redis_lost() {
 fn several_files_gzip_and_a_torn_last_line_are_read() {
     let recorded = Recorded::sound();
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let (frontends, receiver): (Vec<&Value>, Vec<&Value>) = recorded.0.iter().partition(|line| line["event"].is_null());
+    let (producers, receiver): (Vec<&Value>, Vec<&Value>) = recorded.0.iter().partition(|line| line["event"].is_null());
     let text = |lines: &[&Value]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
-    let paths = [dir.path().join("receiver.gz"), dir.path().join("frontends")];
+    let paths = [dir.path().join("receiver.gz"), dir.path().join("producers")];
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(text(&receiver).as_bytes()).expect("packed");
     std::fs::write(&paths[0], packed.finish().expect("packed")).expect("written");
-    std::fs::write(&paths[1], text(&frontends) + "{\"op\":\"invo").expect("written");
+    std::fs::write(&paths[1], text(&producers) + "{\"op\":\"invo").expect("written");
     let output = run(&paths, &[]);
     let shown = String::from_utf8(output.stdout).expect("text");
     assert!(output.status.success() && shown.ends_with("clean\n"), "{shown}");
@@ -306,5 +306,5 @@ fn several_files_gzip_and_a_torn_last_line_are_read() {
     let output = run(&paths, &[]);
     let message = String::from_utf8(output.stderr).expect("text");
     assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
-    assert!(message.contains("frontends:1: not a line of a history"), "{message}");
+    assert!(message.contains("producers:1: not a line of a history"), "{message}");
 }

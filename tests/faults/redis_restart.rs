@@ -14,12 +14,12 @@ const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
 /// Emits until Redis has acknowledged everything. After a lost reply it looks whether the event is
 /// there.
-struct Frontend {
+struct Producer {
     url: String,
     keys: seriatim::keys::Keys,
 }
 
-impl Frontend {
+impl Producer {
     async fn emit(
         &self,
         object: &str,
@@ -64,8 +64,8 @@ async fn redis_killed_and_restarted_under_load_loses_nothing() {
             config.lease = Duration::from_secs(3);
         })
     });
-    let frontend = Frontend { url: redis.url().to_owned(), keys: redis.keys().clone() };
-    let emitting = tokio::spawn(async move { frontend.emit_all(OBJECTS, EVENTS).await });
+    let producer = Producer { url: redis.url().to_owned(), keys: redis.keys().clone() };
+    let emitting = tokio::spawn(async move { producer.emit_all(OBJECTS, EVENTS).await });
     for kill in 1..=3 {
         sink.until_sent(kill * EVENTS as usize / 5).await;
         redis.server().restart();

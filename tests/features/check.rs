@@ -84,6 +84,7 @@ async fn a_system_as_it_should_be_is_clean() {
 #[case::name_without_slots(Invariant::Layout, "name b")]
 #[case::name_in_no_set(Invariant::Layout, "name gone")]
 #[case::name_in_both_sets(Invariant::Layout, "name gone")]
+#[case::idempotency_key_without_end(Invariant::Layout, "shared key")]
 #[tokio::test]
 async fn each_broken_invariant_is_found_by_number(
     #[context] context: Context,
@@ -107,6 +108,7 @@ async fn break_it(state: &mut State, case: &str) {
             state.run("LPUSH", &[&keys.events("x"), "{}"]).await;
             state.run("LPUSH", &[&keys.worker_object("stranger.0"), "x"]).await;
         }
+        "idempotency_key_without_end" => state.run("HSET", &[&keys.events_emitted(), "x\nk", "digest"]).await,
         "list_lacks_owned" => state.run("SET", &[&keys.event_worker("x"), "a.1"]).await,
         "owner_of_no_registered_name" => {
             state.run("SET", &[&keys.event_worker("x"), "stranger.0"]).await;
@@ -251,6 +253,7 @@ async fn without_a_namespace_other_keys_are_left_alone() {
     state.run("SET", &["plain", "1"]).await;
     // Broken keys of another namespace on the same Redis are not reported.
     state.run("LPUSH", &["{other:0}:x:events", "{}"]).await;
+    state.run("ZADD", &[&state.keys.events_scheduled(), "1", "{other:0}:x\nkey"]).await;
     let first = report(&mut state).await;
     assert!(first.is_clean(), "{first:#?}");
     assert_eq!(first.looked_at.foreign, 1);

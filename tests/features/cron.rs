@@ -120,6 +120,23 @@ async fn a_tick_that_another_process_has_fired_is_refused() {
     console.check().await;
 }
 
+/// Jobs that cannot be read are named with their reasons. They fire no tick, and wait a while.
+#[tokio::test]
+async fn jobs_that_cannot_be_read_are_named() {
+    let redis = Redis::start();
+    let (console, mut conn, keys) = (redis.console().await, redis.connect().await, redis.keys());
+    for name in ["a", "b"] {
+        let _: u64 = console.run(&["HSET", &keys.events_cron(), name, "nonsense"]).await;
+    }
+    let _: u64 = console.run(&["ZADD", &keys.events_cron_next(), "1", "a", "2", "b", "3", "gone"]).await;
+    let fired = wire::cron(&mut conn, keys, &[]).await.expect("a reply");
+    let wrong: Vec<_> = fired.wrong.iter().map(|(name, why)| (String::from_utf8_lossy(name), why.as_str())).collect();
+    assert_eq!(wrong, [("a".into(), "value"), ("b".into(), "value"), ("gone".into(), "absent")]);
+    assert_eq!((fired.events, fired.due.len()), (0, 0));
+    let next: Vec<(String, f64)> = console.run(&["ZRANGE", &keys.events_cron_next(), "0", "-1", "WITHSCORES"]).await;
+    assert!(next.len() == 2 && next.iter().all(|(_, at)| *at > 1e12), "{next:?}");
+}
+
 /// The days on which the clocks of Berlin go ahead and back in 2090, as days since 1970.
 const SPRING: u64 = 43_914;
 const AUTUMN: u64 = 44_131;

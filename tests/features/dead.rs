@@ -204,6 +204,49 @@ async fn all_of_an_object_or_all_there_are_are_retried() {
     assert_eq!((none.done, none.left), (0, 0));
 }
 
+/// Tests that the steps of an action end at the dead letter that was the last at its first step.
+#[tokio::test]
+async fn steps_end_at_the_last_dead_letter_of_the_first_step() {
+    let (redis, mut state) = empty().await;
+    let keys = redis.keys().clone();
+    for n in 0..40 {
+        state.dead_letter(&format!("1700-{n}"), "work:1", b"1").await;
+    }
+    let control = control(&state.conn, &keys);
+    let first = control.settle_step(ADA, Settle::Retry, None, None).await.expect("an answer");
+    assert_eq!((first.done, first.left, first.next.is_some()), (32, 0, true));
+    state.dead_letter("1800-0", "work:1", b"1").await;
+    // A reply may be lost: the same step again does nothing more.
+    for done in [8, 0] {
+        let second = control.settle_step(ADA, Settle::Retry, None, first.next.as_ref()).await.expect("an answer");
+        assert_eq!((second.done, second.left, second.next), (done, 0, None));
+    }
+    assert_eq!(dead_ids(&mut state).await, ["1800-0"]);
+    for cursor in ["1700-0", "..", "1700-0..x"] {
+        let refused = control.settle_step(ADA, Settle::Retry, None, Some(&cursor.into())).await.expect_err("no cursor");
+        assert!(matches!(&refused, ControlError::Cursor(told) if told == cursor), "{refused}");
+    }
+}
+
+/// Tests lists that begin behind the first or the last possible entry.
+#[tokio::test]
+async fn a_list_can_begin_at_either_end_of_all_ids() {
+    let (redis, mut state) = empty().await;
+    let keys = redis.keys().clone();
+    state.dead_letter("1700-0", "work:1", b"1").await;
+    let control = control(&state.conn, &keys);
+    control.settle(ADA, Settle::Drop, &["1700-0".into()]).await.expect("an answer");
+    state.dead_letter("1701-0", "work:1", b"1").await;
+    let last = format!("{0}-{0}", u64::MAX);
+    for (from, oldest, newest) in [("0-0", 1, 0), ("00-00", 1, 0), (last.as_str(), 0, 1)] {
+        let from = Some(&from.into());
+        assert_eq!(control.dead_letters(from, 10).await.expect("a page").letters.len(), oldest);
+        assert_eq!(control.newest_dead_letters(from, 10).await.expect("a page").letters.len(), newest);
+        assert_eq!(control.actions(from, 10).await.expect("a page").actions.len(), newest);
+        assert!(control.log(from, 10).await.is_ok() && control.newest_log(from, 10).await.is_ok());
+    }
+}
+
 /// At `maxmemory`, a drop frees memory, and a retry takes no more than it frees.
 #[tokio::test]
 async fn an_operator_can_act_when_memory_has_run_out() {

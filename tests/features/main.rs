@@ -13,6 +13,7 @@ mod check;
 mod claims;
 mod cron;
 mod dead;
+mod figures;
 mod forget;
 mod gate;
 mod handle;

@@ -179,6 +179,34 @@ async fn a_wait_that_the_sink_names_is_no_attempt_more() {
     assert_eq!((sink.sent()[0].id, sink.sent()[0].prev), (2, 0));
 }
 
+/// A sink that postpones an event counts no attempt, keeps the attempts before, and lets none
+/// overtake the event.
+#[tokio::test]
+async fn a_postponed_event_costs_no_attempt() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let sink = Recorder::with(|offer| match (offer.text().as_str(), offer.before) {
+        ("2", 0) => Act::Stop(Stop::transient("down")),
+        ("2", 1..=9) => Act::Stop(Stop::Postponed { reason: "it is slow".to_owned(), after: Duration::from_millis(10) }),
+        ("2", 10) => Act::Stop(Stop::Postponed { reason: "it is slow".to_owned(), after: Duration::from_secs(5000) }),
+        _ => Act::Send,
+    });
+    console.emit_all("work:1", ["1", "2", "3"]).await;
+    let worker = start(&redis, "w", &sink, retry("fixed:1ms,attempts=2,then=dead-letter"));
+    let (now_s, _): (f64, f64) = console.run(&["TIME"]).await;
+    until("it is postponed for long", PATIENCE, async || {
+        console.due("work:1").await.filter(|due| due / 1000.0 - now_s > 1000.0).map(drop)
+    })
+    .await;
+    let wait = wait_after(&console, "work:1", 1).await;
+    assert!(is_about(wait, 5000.0), "{wait} s");
+    console.release("work:1").await;
+    sink.until_sent(3).await;
+    worker.finish().await;
+    let sent: Vec<_> = sink.sent().iter().map(|event| (event.id, event.prev)).collect();
+    assert_eq!((sent, console.dead().await.len()), (vec![(1, 0), (2, 1), (3, 2)], 0));
+}
+
 /// The attempts stay counted however the event comes back: after a restart under the same name, a
 /// takeover, a graceful stop, or a pause of its process beyond the lease.
 #[tokio::test]

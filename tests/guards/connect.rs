@@ -29,6 +29,22 @@ async fn a_new_namespace_begins_at_the_time() {
     }
 }
 
+/// The pass over the worker names starts again on another server, and only there: a cursor belongs to
+/// one server.
+#[tokio::test]
+async fn the_pass_over_the_names_starts_again_on_another_server() {
+    let redis = Redis::start();
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    let console = redis.console().await;
+    wire::connect(&mut conn, keys, "replication-1", Seen::default()).await.expect("an answer");
+    let _: u64 = console.run(&["HSET", &keys.meta(), "names.cursor", "17", "names.indexed", "1"]).await;
+    for (id, remain) in [("replication-1", 2), ("", 2), ("replication-2", 0)] {
+        wire::connect(&mut conn, keys, id, Seen::default()).await.expect("an answer");
+        let fields: Vec<String> = console.run(&["HKEYS", &keys.meta()]).await;
+        assert_eq!(fields.iter().filter(|field| field.starts_with("names.")).count(), remain, "{id}");
+    }
+}
+
 /// The namespace's meta key was lost, but not the counter: ids continue behind it.
 #[tokio::test]
 async fn a_new_namespace_does_not_begin_below_the_counter() {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// The rooms, the lowest first. A room imports only from rooms before it.
-const ROOMS: [&str; 16] = [
+const ROOMS: [&str; 17] = [
     "escape",
     "event",
     "keys",
@@ -17,6 +17,7 @@ const ROOMS: [&str; 16] = [
     "handlers",
     "worker",
     "control",
+    "metrics",
     "projection",
     "testing",
     "verify",

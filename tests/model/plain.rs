@@ -235,7 +235,7 @@ impl Properties for Plain {
         };
         match *action {
             Action::Push { object } => {
-                format!("a frontend pushes event {} of object {object}", event(object, before.pushed[object]))
+                format!("a producer pushes event {} of object {object}", event(object, before.pushed[object]))
             }
             Action::Step { process } => format!("{}: {}", who(process), step(process)),
             Action::LostReply { process } => format!("{}: {}; the reply is lost", who(process), step(process)),

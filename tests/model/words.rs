@@ -7,7 +7,7 @@ impl Protocol {
         let who = |process: usize| format!("process {process} of name {}", self.bounds.processes[process].0);
         let worker = |w: usize| format!("{}.{}", w / SLOTS_EACH, w % SLOTS_EACH);
         match action {
-            Action::Push { object } => format!("a frontend pushes an event of object {object}"),
+            Action::Push { object } => format!("a producer pushes an event of object {object}"),
             Action::Pop { process, slot } => {
                 format!("{}: the pop of worker {} moves a marker", who(process), worker(self.worker(process, slot)))
             }

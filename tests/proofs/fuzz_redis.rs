@@ -11,7 +11,7 @@ use redis::{Value, cmd};
 use seriatim::async_trait;
 use seriatim::emit::{EmitError, Emitter};
 use seriatim::event::{EVENT_BYTES_MAX, Json, ObjectName};
-use seriatim::keys::{Keys, OBJECT_KINDS, SHARED_KINDS, WORKER_KINDS, type_of};
+use seriatim::keys::{Keys, OBJECT_KINDS, SHARED_KINDS, WORKER_KINDS, is_of_process, type_of};
 use seriatim::sink::{Batch, Context, Delivered, Sink};
 use seriatim::worker::{Shutdown, Stopped, Worker, WorkerError};
 use tokio::task::JoinHandle;
@@ -323,7 +323,7 @@ async fn a_wrong_type_of_a_shared_or_a_workers_key_loses_nothing() {
     let shared = SHARED_KINDS.iter().map(|(kind, name)| (*kind, (*name).to_owned()));
     let workers = WORKER_KINDS
         .iter()
-        .map(|(kind, suffix)| (*kind, format!("event.worker:{}{suffix}", if *kind == "worker_lease" { "w" } else { "w.0" })));
+        .map(|(kind, suffix)| (*kind, format!("event.worker:{}{suffix}", if is_of_process(kind) { "w" } else { "w.0" })));
     for (at, (kind, name)) in shared.chain(workers).enumerate() {
         let wrong = TYPES[(at + 1) % TYPES.len()];
         let wrong = if wrong == right_type(kind) { TYPES[(at + 2) % TYPES.len()] } else { wrong };

@@ -8,4 +8,5 @@ mod support;
 mod bounded;
 mod departed;
 mod fairness;
+mod looks;
 mod rules_million;

@@ -39,18 +39,24 @@ async fn a_replica_tells_its_master() {
 }
 
 /// A Sentinel of one server.
-struct Sentinel {
+pub(crate) struct Sentinel {
     child: std::process::Child,
     _dir: tempfile::TempDir,
-    port: u16,
+    pub(crate) port: u16,
 }
 
 impl Sentinel {
     async fn start(master: u16) -> Self {
-        let (dir, port) = (tempfile::tempdir().expect("a directory"), free_port());
+        let port = free_port();
+        Self::start_with(&crate::support::program(), master, port, &format!("port {port}\n")).await
+    }
+
+    /// Starts a Sentinel that these lines let listen on this port.
+    pub(crate) async fn start_with(program: &str, master: u16, port: u16, lines: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("sentinel.conf");
-        std::fs::write(&file, format!("port {port}\nsentinel monitor shop 127.0.0.1 {master} 1\n")).expect("written");
-        let mut command = Command::new(crate::support::program());
+        std::fs::write(&file, format!("{lines}sentinel monitor shop 127.0.0.1 {master} 1\n")).expect("written");
+        let mut command = Command::new(program);
         let child = command.arg(&file).arg("--sentinel").stdout(std::process::Stdio::null()).spawn().expect("a Sentinel");
         let here = format!("127.0.0.1:{port}");
         until("the Sentinel listens", Duration::from_secs(20), async || std::net::TcpStream::connect(&here).ok()).await;
@@ -86,7 +92,7 @@ async fn a_sentinel_tells_its_services() {
     assert_eq!(emit(&master, &right), "");
 }
 
-/// The rights in docs/protocol.md, and no others: of a frontend that waits and finds its master
+/// The rights in docs/protocol.md, and no others: of a producer that waits and finds its master
 /// through Sentinels, and of a user of the Sentinels.
 #[tokio::test]
 async fn the_rights_in_the_documents_are_enough() {
@@ -94,7 +100,7 @@ async fn the_rights_in_the_documents_are_enough() {
     let master = Redis::own(&["--port", &port.to_string()]);
     let sentinel = Sentinel::start(port).await;
     let prefix = master.keys().prefix();
-    let user = ["ACL", "SETUSER", "frontend", "on", ">p", "+multi", "+exec", "+wait", "+role"];
+    let user = ["ACL", "SETUSER", "producer", "on", ">p", "+multi", "+exec", "+wait", "+role"];
     let keys = [format!("(~{prefix}*:events ~{prefix}objects.with.events +lpush)")];
     let words: Vec<&str> = user.into_iter().chain(keys.iter().map(String::as_str)).collect();
     let _: String = master.console().await.run(&words).await;
@@ -108,7 +114,7 @@ async fn the_rights_in_the_documents_are_enough() {
         std::fs::write(&path, text).expect("written");
         path
     };
-    let server = Server::new(format!("redis-sentinel://frontend@127.0.0.1:{}/shop", sentinel.port))
+    let server = Server::new(format!("redis-sentinel://producer@127.0.0.1:{}/shop", sentinel.port))
         .password_file(file("redis", "p\r\n"))
         .sentinel_user("seriatim")
         .sentinel_password_file(file("sentinel", "s"));

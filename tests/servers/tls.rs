@@ -9,6 +9,7 @@ use seriatim::event::Json;
 use seriatim::{EmitError, Emitter, Server};
 
 use crate::certificates::{Authority, Certificate};
+use crate::other_servers::Sentinel;
 use crate::support::recorder::{Offer, Recorder};
 use crate::support::running::start_at;
 use crate::support::{Redis, free_port, until};
@@ -101,6 +102,29 @@ async fn a_plain_server_and_missing_files_are_told() {
     let without_tls = Server::new(redis.url()).ca_file(authority.file());
     let told = Emitter::connect(without_tls).await.expect_err("no TLS").to_string();
     assert!(told.contains("rediss://"), "{told}");
+}
+
+/// Tests that Sentinels are asked over TLS, with the same authority as the master.
+#[tokio::test]
+async fn sentinels_are_asked_over_tls() {
+    let secured = Secured::start(|authority| authority.certify("127.0.0.1"), "no");
+    let (port, ca) = (free_port(), secured.authority.file());
+    let options = secured.authority.certify("127.0.0.1").server_options(port, &ca, "no");
+    let option = |pair: &[String]| format!("{} {}\n", pair[0].trim_start_matches('-'), pair[1]);
+    let lines: String = options.chunks(2).map(option).chain(["port 0\ntls-replication yes\n".to_owned()]).collect();
+    let sentinel = Sentinel::start_with("redis-server", secured.port, port, &lines).await;
+    let url = format!("rediss-sentinel://127.0.0.1:{}/shop", sentinel.port);
+    let server = Server::new(&url).ca_file(&ca);
+    let emitter = Emitter::builder(&server).keys(secured.redis.keys().clone()).connect().await.expect("connected");
+    emitter.emit("work:1", Json::new("1")).await.expect("emitted");
+    let sink = Recorder::new();
+    let worker = start_at(&server, &secured.redis, "a", &sink, |_| {});
+    sink.until_sent(1).await;
+    worker.finish().await;
+    let told = refused(Server::new(&url).ca_file(Authority::new().file())).await;
+    assert!(told.contains("UnknownIssuer"), "{told}");
+    let told = refused(Server::new(url.replace("rediss", "redis"))).await;
+    assert!(told.contains("cannot connect"), "{told}");
 }
 
 /// The password changes under load: the file first, then the server, which also closes all

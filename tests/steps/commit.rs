@@ -73,7 +73,7 @@ async fn a_commit_moves_the_last_id_and_releases_the_object_in_one_step() {
     worker.finish().await;
 }
 
-/// The gap that the plain algorithm closes with an extra read: a frontend pushes just when the
+/// The gap that the plain algorithm closes with an extra read: a producer pushes just when the
 /// worker has found the queue empty and releases the object. Every round emits to an object when
 /// its last event is delivered.
 #[tokio::test]
@@ -84,7 +84,7 @@ async fn an_event_pushed_during_the_last_empty_take_is_not_lost() {
     let console = redis.console().await;
     let sink = Recorder::new();
     let workers = ["a", "b"].map(|name| start(&redis, name, &sink, |config| config.block = Duration::from_secs(1)));
-    let frontends = (0..OBJECTS).map(async |object| {
+    let producers = (0..OBJECTS).map(async |object| {
         let object = format!("work:{object}");
         let key = console.keys.last_event_id(&object);
         let mut last = 0;
@@ -104,7 +104,7 @@ async fn an_event_pushed_during_the_last_empty_take_is_not_lost() {
             last = console.number(&key).await;
         }
     });
-    join_all(frontends).await;
+    join_all(producers).await;
     sink.until_sent(OBJECTS * ROUNDS).await;
     for worker in workers {
         worker.finish().await;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use seriatim::control::By;
 use seriatim::control::held::Skipped;
+use seriatim::wire::values::{Due, Later, LaterMode};
 use seriatim::wire::{
     self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Emits, EventLog, Finished, Forgot, Handled,
     Report, ScriptError, SlotBatch, Suspects, Tag,
@@ -199,6 +200,38 @@ async fn what_is_emitted_is_pushed_with_the_result_that_ends_the_event() {
             advance(&mut state, &report, BOUNDS, log).await;
             assert_eq!(queued(&console, "work:2").await.len(), if is_over { 3 } else { 0 });
         }
+    }
+}
+
+/// A handler that schedules an event for soon wakes a worker, as a producer does. One for much later,
+/// or one that changes no due time, does not.
+#[tokio::test]
+async fn what_is_scheduled_for_soon_wakes_a_worker() {
+    const HOUR_MS: u64 = 3_600_000;
+    for (due, mode, wakes) in [
+        (Due::After(1000), LaterMode::Replace, true),
+        (Due::At(1), LaterMode::KeepFirst, true),
+        (Due::After(HOUR_MS), LaterMode::Replace, false),
+        (Due::After(1000), LaterMode::KeepTime, false),
+        (Due::After(1000), LaterMode::KeepFirst, false),
+    ] {
+        let redis = Redis::start();
+        let (mut state, console) = in_hand(&redis).await;
+        let keys = state.keys.clone();
+        if !wakes && due == Due::After(1000) {
+            // A schedule for much later is there.
+            let _: u64 = console.run(&["HSET", &keys.events_scheduled_of("work:2"), "k", "0"]).await;
+            let _: u64 = console.run(&["ZADD", &keys.events_scheduled(), "9e12", "work:2\nk"]).await;
+        }
+        let mut emits = Emits::default();
+        emits.push_later(b"work:2", b"1", Later { key: b"k", mode, due });
+        let value = emits.value(1);
+        asked(&mut state, Some(Finished { id: 5, field: "handler:a", emits: Some(("emit:a", &value)), result: None })).await;
+        advance(&mut state, &report(3, BatchResult::Done), BOUNDS, false).await;
+        let woken: u64 = console.run(&["ZCARD", &keys.events_scheduled_wake()]).await;
+        assert_eq!(woken, u64::from(wakes), "{due:?} {mode:?}");
+        let scheduled: u64 = console.run(&["ZCARD", &keys.events_scheduled()]).await;
+        assert_eq!(scheduled, 1);
     }
 }
 

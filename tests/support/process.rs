@@ -34,6 +34,22 @@ impl Process {
 
     /// Starts a worker process in another namespace, or without one.
     pub fn start_in(redis: &Redis, namespace: Option<&str>, name: &str, sink: &str, options: &[&str]) -> Self {
+        Self::spawn(redis, namespace, name, sink, options, &[])
+    }
+
+    /// Starts a worker process with these environment variables.
+    pub fn start_with(redis: &Redis, name: &str, sink: &str, options: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::spawn(redis, Some(redis.namespace()), name, sink, options, variables)
+    }
+
+    fn spawn(
+        redis: &Redis,
+        namespace: Option<&str>,
+        name: &str,
+        sink: &str,
+        options: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let child = Command::new(env!("CARGO_BIN_EXE_seriatim"))
             .args(["--redis", redis.url(), "--log", "debug"])
@@ -43,6 +59,7 @@ impl Process {
             .env_remove("SERIATIM_REDIS")
             .env_remove("SERIATIM_NAMESPACE")
             .env("SERIATIM_FIRST_ID", "1")
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(dir.path().join("log")).expect("a log"))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use seriatim::sink::Sink;
-use seriatim::worker::{Backoff, RetryPolicy, Shutdown, StopReason, Stopped, Worker, WorkerConfig, WorkerError};
+use seriatim::worker::{Backoff, RetryPolicy, Shutdown, StopReason, Stopped, Vitals, Worker, WorkerConfig, WorkerError};
 use tokio::task::JoinHandle;
 
 use super::Redis;
@@ -11,6 +11,7 @@ use super::Redis;
 /// A worker process with its own name, in this test's runtime.
 pub struct Running {
     pub shutdown: Shutdown,
+    pub vitals: Vitals,
     task: JoinHandle<Result<Stopped, WorkerError>>,
 }
 
@@ -51,9 +52,9 @@ pub fn start_at(
     let mut config = config(redis, name);
     change(&mut config);
     let worker = Worker::builder(server).config(config).sink(sink.clone()).build().expect("valid settings");
-    let shutdown = Shutdown::new();
+    let (shutdown, vitals) = (Shutdown::new(), worker.vitals());
     let task = tokio::spawn(worker.run(shutdown.clone()));
-    Running { shutdown, task }
+    Running { shutdown, vitals, task }
 }
 
 impl Running {

@@ -6,11 +6,15 @@
 
 mod bench;
 mod commands;
+mod config;
 mod console;
 mod demo;
+mod listen;
 mod private;
 mod random;
+mod serve;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::builder::{BoolishValueParser, OsStr, Resettable};
@@ -36,13 +40,21 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "failpoints")]
+    let _faults = fail::FailScenario::setup();
     let cli = match parse() {
         Ok(cli) => cli,
-        Err(usage) if usage.use_stderr() && asks_for_json() => {
+        Err(Unparsed::Usage(usage)) if usage.use_stderr() && asks_for_json() => {
             shown::tell_in_json();
-            return exit::report(&bad_usage(&usage));
+            return exit::report(&Failure::with(Exit::Input, in_one_line(&usage)));
         }
-        Err(usage) => usage.exit(),
+        Err(Unparsed::Usage(usage)) => usage.exit(),
+        Err(Unparsed::File(error)) => {
+            if asks_for_json() {
+                shown::tell_in_json();
+            }
+            return exit::report(&error);
+        }
     };
     // The workers of a bench do not log their start and stop.
     cli.global.init_logs(if matches!(cli.command, Command::Bench(_)) { "warn" } else { "info" });
@@ -62,19 +74,48 @@ fn main() -> ExitCode {
     }
 }
 
-/// Parses the command line. An empty environment variable counts as unset. The variable of a flag
-/// is one of the usual words for true and false.
-fn parse() -> Result<Cli, clap::Error> {
-    let is_empty = |arg: &Arg| arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
+/// Why there is no command to run.
+enum Unparsed {
+    /// The command line is wrong, or asks for help.
+    Usage(clap::Error),
+    /// The configuration file is wrong.
+    File(anyhow::Error),
+}
+
+/// Parses the command line, with the flags of the configuration file.
+fn parse() -> Result<Cli, Unparsed> {
+    let mut command = command();
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let Some(path) = config::named_file(&words, &command) else {
+        let words = config::plain_switches(&words, &command);
+        return cli(&mut command, &words).map_err(Unparsed::Usage);
+    };
+    let file = config::File::read(&path, &command).map_err(Unparsed::File)?;
+    let (words, added) = file.complete(&words, &command);
+    let words = config::plain_switches(&words, &command);
+    cli(&mut command, &words).map_err(|error| match file.explain(&error, &in_one_line(&error), &added) {
+        Some(explained) => Unparsed::File(explained),
+        None => Unparsed::Usage(error),
+    })
+}
+
+/// Returns the command line of the program. An empty environment variable counts as unset. The
+/// variable of a flag is one of the usual words for true and false.
+fn command() -> clap::Command {
     let from_env = |arg: Arg| match arg.get_env() {
-        Some(_) if is_empty(&arg) => arg.env(Resettable::<OsStr>::Reset),
+        Some(_) if !config::is_set(&arg) => arg.env(Resettable::<OsStr>::Reset),
         // 1, true, yes, on, y, t, and 0, false, no, off, n, f, in any case.
         Some(_) if matches!(arg.get_action(), ArgAction::SetTrue) => arg.value_parser(BoolishValueParser::new()),
         _ => arg,
     };
     let mut command = Cli::command().mut_args(from_env).mut_subcommands(|command| command.mut_args(from_env));
-    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
-    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    command.build();
+    command
+}
+
+fn cli(command: &mut clap::Command, words: &[OsString]) -> Result<Cli, clap::Error> {
+    let matches = command.try_get_matches_from_mut(words)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(command))
 }
 
 /// Returns whether an invalid command line asks for JSON lines.
@@ -84,10 +125,10 @@ fn asks_for_json() -> bool {
     two || words.iter().any(|word| word == "--log-format=json")
 }
 
-/// Returns the error of the command line, without the usage text.
-fn bad_usage(error: &clap::Error) -> anyhow::Error {
+/// Returns the error of a command line, without the usage text.
+fn in_one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let what = text.split("\n\nUsage:").next().unwrap_or_default();
     let words: Vec<&str> = what.strip_prefix("error: ").unwrap_or(what).split_whitespace().collect();
-    Failure::with(Exit::Input, words.join(" ") + "; --help shows the usage")
+    words.join(" ") + "; --help shows the usage"
 }

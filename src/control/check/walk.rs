@@ -23,7 +23,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
     /// Walks over all keys and returns the report.
     pub(super) async fn run(mut self) -> Result<CheckReport, ControlError> {
         self.look_at(Kind::Shared, Vec::new()).await?;
-        // Events move from markers to workers' lists. In this order few objects are missed in both.
+        // Objects move from markers to workers' lists. If markers are read first, few objects are
+        // missed in both.
         self.markers().await?;
         self.workers().await?;
         self.objects().await?;
@@ -172,7 +173,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
         }
     }
 
-    /// Checks objects that have only a last id, as most objects. Reads many of them at once.
+    /// Checks objects that have only a last id, as most objects do. Reads many of them at once.
     async fn delivered(&mut self, objects: &[(&[u8], &[u8])]) -> Result<(), ControlError> {
         const WHAT: &str = "the last ids";
         if objects.is_empty() {
@@ -250,5 +251,5 @@ fn classify(key: &[u8]) -> Option<Found<'_>> {
         return keys::is_read_of_object(kind).then_some(Found::Object { name, kind });
     }
     let id = name.strip_prefix(keys::WORKER.as_bytes())?;
-    kind_of(keys::WORKER_KINDS).filter(|kind| *kind != "worker_lease").map(|_| Found::Worker { id })
+    kind_of(keys::WORKER_KINDS).filter(|kind| !keys::is_of_process(kind)).map(|_| Found::Worker { id })
 }

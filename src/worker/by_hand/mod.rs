@@ -74,10 +74,10 @@ impl WorkerBuilder {
     /// see [`Worker::run`](super::Worker::run).
     pub async fn claims(self) -> Result<Claims, WorkerError> {
         let mut config = self.config;
-        // No event is taken that the program did not ask for.
+        // With one event per batch, no event is taken that the program did not ask for.
         config.batch = 1;
         config.validate()?;
-        let (redis, config) = (Redis::new(&self.server, &config)?, Arc::new(config));
+        let (redis, config) = (Redis::new(&self.server, &config, &Arc::default())?, Arc::new(config));
         let session = attach(&redis, &config, None).await?;
         let closed = CancellationToken::new();
         let (say, now) = watch::channel(Ok(ClaimSession::begin(&redis, &config, &session).await));
@@ -148,7 +148,7 @@ async fn supervise(redis: Redis, config: Arc<WorkerConfig>, first: Session, say:
     let activity = Arc::new(Activity::default());
     let ended = loop {
         activity.posts(0);
-        let (keeper, mut notices) = match keeper(&redis, &config, &session, &activity, Duration::ZERO) {
+        let (keeper, mut notices) = match keeper(&redis, &config, &session, &activity, Duration::ZERO, None) {
             Ok(kept) => kept,
             Err(error) => break ClaimError::Ended(Arc::new(error)),
         };

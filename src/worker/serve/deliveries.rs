@@ -28,7 +28,7 @@ pub(super) struct EndedDelivery {
     pub(super) outcome: Outcome,
     /// The handler progress of the batch.
     pub(super) ledger: Arc<BatchLedger>,
-    took: Duration,
+    pub(super) took: Duration,
 }
 
 pub(super) struct Deliveries {

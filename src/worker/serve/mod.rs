@@ -2,8 +2,7 @@
 //! loop of claim, deliver, commit.
 //!
 //! One task has the slots and decides. Deliveries, the wait for markers and the lease run beside it
-//! and report. Nothing here outlives the session: dropping it ends every delivery, and the batches
-//! are still in Redis.
+//! and report. Dropping the session ends every delivery; the batches are still in Redis.
 //!
 //! - `calls`: the calls under way, and their connection
 //! - `pacing`: when the next call is due, and which slots it names
@@ -33,12 +32,14 @@ use super::config::WorkerConfig;
 use super::connect::{Redis, is_lasting};
 use super::deliver::Outcome;
 use super::error::WorkerError;
+use super::event_time::EventTimes;
 use super::health::{Change, Health};
 use super::lease::{Keeper, Lost, Notice, Session, keeper};
 use super::logged;
 use super::pending::until;
 use super::shutdown::Shutdown;
 use super::slots::{Policy, Slot, Slots, Step};
+use super::status::StatusWriter;
 use super::wait::Waited;
 use crate::escape;
 use crate::sink::{Sink, Stop};
@@ -71,6 +72,7 @@ pub(crate) struct Serve<'a> {
     /// The lease thread, which ends with the session.
     _keeper: Keeper,
     activity: Arc<Activity>,
+    times: Option<EventTimes>,
     delivered: &'a mut u64,
     stop_began: &'a mut Option<Instant>,
     stopping: bool,
@@ -89,7 +91,9 @@ impl<'a> Serve<'a> {
         // The keeper watches the posts that the deliveries have made, so the deliveries are made
         // first.
         let deliveries = Deliveries::new(redis, config, sink, session, activity);
-        let (keeper, notices) = keeper(redis, config, session, activity, sink.timeout_max())?;
+        activity.figures.sink_is_up();
+        let status = StatusWriter::new(config, activity, &sink.name());
+        let (keeper, notices) = keeper(redis, config, session, activity, sink.timeout_max(), Some(status))?;
         Ok(Self {
             redis,
             config: Arc::clone(config),
@@ -103,6 +107,7 @@ impl<'a> Serve<'a> {
             notices,
             _keeper: keeper,
             activity: Arc::clone(activity),
+            times: config.event_time.as_ref().map(|pointer| EventTimes::new(pointer, config.concurrency)),
             delivered,
             stop_began,
             stopping: false,
@@ -134,6 +139,7 @@ impl<'a> Serve<'a> {
             self.calls.connect();
             while self.call() {}
             self.wait();
+            self.activity.figures.slots(self.slots.numbers());
             let (probe_at, give_back_at) = (self.health.probe_at(), self.health.give_back_at(self.config.unavailable_max));
             let ended = tokio::select! {
                 biased;
@@ -252,6 +258,10 @@ impl<'a> Serve<'a> {
         for &slot in &asked {
             if let Some(Slot::Asked(Some(pending))) = self.slots.get(slot) {
                 *self.delivered += pending.report.count as u64;
+                self.activity.figures.committed(&pending.report, pending.ended.elapsed());
+                if let Some(times) = &mut self.times {
+                    times.committed(slot, &self.activity.figures);
+                }
             }
         }
         let alone = batches.len() == 1;
@@ -289,9 +299,13 @@ impl<'a> Serve<'a> {
     fn delivery_ended(&mut self, ended: Result<EndedDelivery, JoinError>) {
         // A delivery catches its own panics, and is aborted only with the session. So it always has
         // a result.
-        let Ok(EndedDelivery { slot, outcome, ledger, .. }) = ended else { return };
+        let Ok(EndedDelivery { slot, outcome, ledger, took }) = ended else { return };
+        self.activity.figures.delivery_ended(took, outcome.stop.as_ref());
         let Some(in_flight) = self.slots.delivering(slot) else { return };
         (in_flight.handled, in_flight.emitted, in_flight.finished) = (ledger.handled(), ledger.emitted(), ledger.finished());
+        if let Some(times) = &mut self.times {
+            times.delivered(slot, in_flight, outcome.count);
+        }
         if let Some(Stop::Unavailable { error }) = &outcome.stop {
             debug!(object = %escape::name(in_flight.batch.object().as_str()), error, "deliver: the sink is unavailable");
         }
@@ -373,8 +387,8 @@ impl<'a> Serve<'a> {
         self.answered(Answer { asked, had_room, reply: Ok(reply) })
     }
 
-    /// Ends the pop under way, if any. The next call finds whatever the pop and the call behind it
-    /// did.
+    /// Ends the pop under way, if there is one. The next call finds the effects of the pop and of
+    /// the call behind it.
     fn give_up_waiting(&mut self) {
         if let Some(pop) = self.waiting.take() {
             self.pacing.suspects.over(pop.had_room);
@@ -390,6 +404,9 @@ impl<'a> Serve<'a> {
             Some(Stop::Unavailable { error }) => Some(error),
             _ => None,
         };
+        if let Some(error) = unavailable {
+            self.activity.figures.sink_is_down(error);
+        }
         match self.health.answered(slot, unavailable.is_none(), self.config.probe_max) {
             Change::None => {}
             Change::WentDown => {
@@ -400,6 +417,7 @@ impl<'a> Serve<'a> {
                 self.give_up_waiting();
             }
             Change::CameUp => {
+                self.activity.figures.sink_is_up();
                 info!("deliver: the sink is available again");
                 self.pacing.wake();
                 for slot in self.slots.parked() {

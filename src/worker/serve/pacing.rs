@@ -17,6 +17,7 @@ pub(super) struct Pacing {
     is_due: bool,
     /// The time at which a call is due in any case.
     due_at: Instant,
+    /// The longest time between two calls.
     block: Duration,
     /// The most free slots that a call may name. Doubles after each call in which all of them got a
     /// batch.
@@ -24,8 +25,8 @@ pub(super) struct Pacing {
     /// The time from which the next call names all free slots, so that it finds a batch unknown to
     /// the process. Set after an attach, after a lost reply, and once a second.
     name_all_at: Instant,
-    /// The slot at which the next call begins. The call before had no room for its result. So no
-    /// result waits for ever.
+    /// The slot at which the next call begins, because the call before had no room for the result
+    /// of this slot. So no result waits for ever.
     name_from: usize,
     pub(super) claim_first: ClaimFirst,
     pub(super) suspects: SuspectRoom,
@@ -95,7 +96,8 @@ impl Pacing {
         let mut asked = Vec::with_capacity(asked_max);
         let mut room = Room::of_call();
         let first = std::mem::take(&mut self.name_from);
-        for (number, slot) in slots.beginning_at(first) {
+        for number in (first..slots.len()).chain(0..first) {
+            let Some(slot) = slots.get(number) else { continue };
             match slot {
                 _ if asked.len() == asked_max => break,
                 Slot::Reported(pending) if !room.admits(pending.load) => {
@@ -114,7 +116,7 @@ impl Pacing {
                 }
                 Slot::Free | Slot::Asked(_) | Slot::Delivering(_) | Slot::Parked(_) => continue,
             }
-            *slot = std::mem::take(slot).next(Step::Ask);
+            slots.step(number, Step::Ask);
             asked.push(number);
         }
         self.is_due &= !claims;

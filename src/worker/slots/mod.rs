@@ -18,24 +18,30 @@ pub(crate) use result::{Policy, failed, shortened};
 pub(crate) use slot::{Slot, Step};
 
 /// All slots of a process, by number.
-pub(crate) struct Slots(Vec<Slot>);
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    /// The number of slots in each state.
+    numbers: [usize; Slot::NUMBERS],
+}
 
 impl Slots {
     pub(crate) fn new(slots: usize) -> Self {
-        Self((0..slots).map(|_| Slot::Free).collect())
+        let mut numbers = [0; Slot::NUMBERS];
+        numbers[Slot::Free.number()] = slots;
+        Self { slots: (0..slots).map(|_| Slot::Free).collect(), numbers }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.slots.len()
     }
 
     pub(crate) fn get(&self, slot: usize) -> Option<&Slot> {
-        self.0.get(slot)
+        self.slots.get(slot)
     }
 
     /// Returns the slot's batch if the sink has it.
     pub(crate) fn delivering(&mut self, slot: usize) -> Option<&mut InFlight> {
-        match self.0.get_mut(slot) {
+        match self.slots.get_mut(slot) {
             Some(Slot::Delivering(in_flight)) => Some(in_flight),
             _ => None,
         }
@@ -43,48 +49,48 @@ impl Slots {
 
     /// Changes one slot.
     pub(crate) fn step(&mut self, slot: usize, step: Step<'_>) {
-        if let Some(slot) = self.0.get_mut(slot) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            self.numbers[slot.number()] -= 1;
             *slot = std::mem::take(slot).next(step);
+            self.numbers[slot.number()] += 1;
         }
+    }
+
+    /// Returns the number of slots in each state, in the order of [`Slot::number`].
+    pub(crate) fn numbers(&self) -> &[usize; Slot::NUMBERS] {
+        &self.numbers
     }
 
     /// Returns whether no slot has a batch that could still be finished.
     pub(crate) fn is_idle(&self) -> bool {
-        self.0.iter().all(|slot| matches!(slot, Slot::Free | Slot::Parked(_)))
+        self.slots.iter().all(|slot| matches!(slot, Slot::Free | Slot::Parked(_)))
     }
 
     pub(crate) fn has_result(&self) -> bool {
-        self.0.iter().any(|slot| matches!(slot, Slot::Reported(_)))
+        self.slots.iter().any(|slot| matches!(slot, Slot::Reported(_)))
     }
 
     pub(crate) fn has_free(&self) -> bool {
-        self.0.iter().any(|slot| matches!(slot, Slot::Free))
+        self.slots.iter().any(|slot| matches!(slot, Slot::Free))
     }
 
     pub(crate) fn has_parked(&self) -> bool {
-        self.0.iter().any(|slot| matches!(slot, Slot::Parked(_)))
+        self.slots.iter().any(|slot| matches!(slot, Slot::Parked(_)))
     }
 
     /// Returns the slots that keep their batches while the sink is unavailable.
     pub(crate) fn parked(&self) -> Vec<usize> {
-        (0..self.len()).filter(|slot| matches!(self.0[*slot], Slot::Parked(_))).collect()
+        (0..self.len()).filter(|slot| matches!(self.slots[*slot], Slot::Parked(_))).collect()
     }
 
     /// Returns the last free slot, and whether no other slot is free.
     pub(crate) fn last_free(&self) -> Option<(usize, bool)> {
-        let last = self.0.iter().rposition(|slot| matches!(slot, Slot::Free))?;
-        Some((last, !self.0[..last].iter().any(|slot| matches!(slot, Slot::Free))))
+        let last = self.slots.iter().rposition(|slot| matches!(slot, Slot::Free))?;
+        Some((last, !self.slots[..last].iter().any(|slot| matches!(slot, Slot::Free))))
     }
 
     /// Returns the crashes of each slot's batch.
     pub(crate) fn crashes(&self) -> impl Iterator<Item = u32> + '_ {
-        self.0.iter().map(Slot::crashes)
-    }
-
-    /// Returns all slots with their numbers, beginning at `first` and wrapping around.
-    pub(crate) fn beginning_at(&mut self, first: usize) -> impl Iterator<Item = (usize, &mut Slot)> {
-        let (later, sooner) = self.0.split_at_mut(first);
-        let sooner = sooner.iter_mut().enumerate().map(move |(at, slot)| (first + at, slot));
-        sooner.chain(later.iter_mut().enumerate())
+        self.slots.iter().map(Slot::crashes)
     }
 }

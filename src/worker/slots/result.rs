@@ -18,6 +18,8 @@ pub(crate) struct PendingReport {
     pub(crate) report: Report,
     /// The time at which the slot got the batch.
     pub(crate) taken: Instant,
+    /// The time at which the sink had answered.
+    pub(crate) ended: Instant,
     /// Whether the result may end the event whose handler progress is stored.
     pub(crate) handled: bool,
     /// The work that the result causes in Redis.
@@ -55,6 +57,10 @@ pub(super) fn hand_over(in_flight: InFlight, outcome: Outcome, policy: &Policy<'
             let payload = in_flight.batch.payloads.get(count).map_or(&[][..], |payload| payload);
             failed(&in_flight, count, shortened(&error), retry_after, (policy.retry_of)(payload))
         }
+        Some(Stop::Postponed { reason, after }) => {
+            let reason = Reason::new(ReasonCode::Retry, shortened(&reason));
+            BatchResult::Hold { rest: tag.after(count, STRIDE), delay: Some(after), reason }
+        }
         Some(Stop::Rejected { error }) => {
             let attempts = tag.after(count, STRIDE).attempts;
             BatchResult::Reject { next: in_flight.behind(count), id: in_flight.id(count), error: shortened(&error), attempts }
@@ -80,7 +86,7 @@ pub(super) fn over(in_flight: InFlight, count: usize, then: BatchResult, turn: u
     };
     let handled = in_flight.handled.is_some_and(|id| id < end);
     let load = load(&in_flight, &then, count, logs, handled);
-    PendingReport { report: in_flight.report(count, then), taken: in_flight.taken, handled, load, turn }
+    PendingReport { report: in_flight.report(count, then), taken: in_flight.taken, ended: Instant::now(), handled, load, turn }
 }
 
 /// Returns the work of a result: the events that leave the batch, their rows in the log, and the

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::error;
 
 use super::in_flight::InFlight;
@@ -36,6 +37,20 @@ impl Slot {
             Self::Delivering(_) => "delivering",
             Self::Reported(_) => "reported",
             Self::Parked(_) => "parked",
+        }
+    }
+
+    /// The number of states.
+    pub(crate) const NUMBERS: usize = 5;
+
+    /// Returns the number of the state: the place of the figure for it.
+    pub(crate) fn number(&self) -> usize {
+        match self {
+            Self::Free => 0,
+            Self::Asked(_) => 1,
+            Self::Delivering(_) => 2,
+            Self::Reported(_) => 3,
+            Self::Parked(_) => 4,
         }
     }
 
@@ -125,6 +140,7 @@ impl Slot {
             (Self::Delivering(in_flight), Step::Refuse(reason)) => Self::Reported(PendingReport {
                 report: in_flight.hold_for_operator(reason),
                 taken: in_flight.taken,
+                ended: Instant::now(),
                 handled: false,
                 load: Load::default().with_rest(),
                 turn: 0,

@@ -120,6 +120,17 @@ fn a_failure_holds_the_rest_and_counts() {
     assert_eq!((report.count, report.last, report.then), (1, Some(7), then));
 }
 
+#[test]
+fn a_postponed_event_holds_the_rest_and_does_not_count() {
+    let after = Duration::from_secs(9);
+    let stop = || Some(Stop::Postponed { reason: "slow".to_owned(), after });
+    let held = |rest| BatchResult::Hold { rest, delay: Some(after), reason: "retry: slow".into() };
+    let first = reported(delivering("7 2 3", 3), 0, stop());
+    assert_eq!((first.count, first.then), (0, held(Tag { first: 7, handouts: 2, attempts: 3, ..Tag::default() })));
+    let later = reported(delivering("7 2 3", 3), 1, stop());
+    assert_eq!((later.count, later.then), (1, held(Tag { first: 8, handouts: 2, ..Tag::default() })));
+}
+
 /// Tests that the limit counts the attempt that has just failed. A wait that the sink states adds
 /// no attempt.
 #[test]
@@ -144,7 +155,7 @@ fn the_last_attempt_is_followed_by_what_the_policy_says() {
     let reason = "attempts: failed 3 times, at last: down".into();
     let held = BatchResult::Hold { rest: Tag { attempts: 3, ..rest }, delay: None, reason };
     assert_eq!(last(UsedUp::Hold, "7 2 2", 0), held);
-    // The attempts were those of the first event, and crashes do not count as attempts.
+    // The attempts were attempts of the first event, and crashes do not count as attempts.
     assert!(matches!(last(UsedUp::DeadLetter, "7 2 2", 1), BatchResult::Hold { rest, .. } if rest.attempts == 1));
     assert!(matches!(last(UsedUp::DeadLetter, "7 2 0 4", 0), BatchResult::Hold { rest, .. } if rest.attempts == 1));
 }
@@ -201,8 +212,8 @@ fn a_killer_is_settled_as_it_is_said() {
     assert_eq!(settled(UsedUp::CompleteWithErrors), (0, true, complete));
 }
 
-/// Tests the crashes in hand: those that a reported result ends do not count any more, those of the
-/// rest do.
+/// Tests the crashes in hand. The crashes of events that a reported result ends no longer count;
+/// the crashes of the rest of the batch do.
 #[test]
 fn the_crashes_in_hand_are_those_of_what_stays() {
     let tag = "7 1 0 3";

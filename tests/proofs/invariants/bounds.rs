@@ -135,6 +135,20 @@ async fn a_long_run_of_markers_is_passed_over_in_one_call() {
     assert_eq!((given.slots.len(), given.more, rig.sound().await.markers.len()), (1, false, 0));
 }
 
+/// Markers that lead nowhere do not count as objects that are hard to claim, so that they end no call.
+#[tokio::test]
+async fn markers_that_lead_nowhere_between_others_end_no_call() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 1000).await;
+    let markers = rig.keys.objects_with_events();
+    for n in 0..300 {
+        rig.redis::<i64>("LPUSH", &[markers.as_bytes(), format!("nothing:{n}").as_bytes()]).await;
+        rig.emit(format!("a{n}").as_bytes(), 1, 0).await;
+    }
+    let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    assert_eq!((given.slots.len(), given.more, rig.sound().await.markers.len()), (300, false, 0));
+}
+
 /// Makes objects h0 to h3 held and due, and m0 to m3 marked.
 async fn held_and_marked(rig: &mut Rig, p: &mut Puppet) {
     for n in 0..4 {

@@ -63,6 +63,21 @@ async fn a_pop_for_a_slot_that_is_run_no_more_is_found_by_a_renewal() {
     rig.drain(&mut p).await;
 }
 
+/// Two pops have moved the same object into the list of its slot. One copy is enough, so the next
+/// renewal removes the other.
+#[tokio::test]
+async fn a_list_has_one_copy_of_an_object_after_a_renewal() {
+    let mut rig = Rig::start().await;
+    let mut p = rig.process("p", 1).await;
+    rig.emit(b"a", 1, 0).await;
+    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    let list = rig.keys.worker_object("p.0");
+    rig.redis::<i64>("LPUSH", &[list.as_bytes(), b"a"]).await;
+    wire::renew(&mut rig.conn, &rig.keys, "p", &p.token, LEASE, 1).await.expect("renew");
+    assert_eq!(rig.redis::<Vec<String>>("LRANGE", &[list.as_bytes(), b"0", b"-1"]).await, ["a"]);
+    rig.drain(&mut p).await;
+}
+
 /// Story: the time stored with a name was that of its attach. A process that had run for over a
 /// day, and was paused without batches, was removed by the first sweep. When it continued, it was
 /// fenced instead of lapsed, and a marker that its pop still moved was never found.

@@ -1,10 +1,13 @@
 //! `seriatim doctor`.
 
 use std::path::Path;
+use std::time::Duration;
 
 use seriatim::control::{Finding, Verdict};
 use seriatim::sink::Spec;
+use seriatim::sink::http::Target;
 
+use crate::commands::worker::sink;
 use crate::console::exit::Exit;
 use crate::console::global::Global;
 use crate::console::shown;
@@ -16,13 +19,16 @@ use crate::console::shown;
 /// nothing is wrong, and 1 if something is; a warning alone does not count.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also examine this sink of a worker: stdout, file:PATH or null
+    /// Also examine this sink of a worker; of a URL, whether its host accepts connections
     #[arg(long, value_name = "SINK")]
-    sink: Option<Spec>,
+    sink: Option<String>,
     /// Print one JSON object instead of lines
     #[arg(long)]
     json: bool,
 }
+
+/// The longest attempt to connect to a sink.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One line of the result.
 #[derive(serde::Serialize)]
@@ -40,6 +46,7 @@ impl From<Finding> for Line {
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let route = global.route()?;
+    let sink = args.sink.as_deref().map(sink::parse).transpose()?;
     let line = |what: &str, verdict: Verdict, told: &str| Line { what: what.to_owned(), verdict, told: told.to_owned() };
     let mut lines = Vec::new();
     match examine(global).await {
@@ -57,12 +64,17 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         }
         Err(error) => lines.push(line("connection", Verdict::Wrong, &format!("{error:#}"))),
     }
-    match &args.sink {
+    match &sink {
         None => {}
         Some(Spec::File(path)) => lines.push(match writable(path) {
             Ok(told) => line("sink", Verdict::Good, &told),
             Err(error) => line("sink", Verdict::Wrong, &format!("{} cannot be written: {error}", path.display())),
         }),
+        Some(Spec::Http(target)) => lines.push(match reachable(target).await {
+            Ok(told) => line("sink", Verdict::Good, &told),
+            Err(error) => line("sink", Verdict::Wrong, &format!("{target} cannot be reached: {error}")),
+        }),
+        Some(Spec::EventUrl(_)) => lines.push(line("sink", Verdict::Unknown, "the events have the URLs")),
         Some(_) => lines.push(line("sink", Verdict::Good, "can always be written")),
     }
     let is_wrong = lines.iter().any(|line| line.verdict == Verdict::Wrong);
@@ -91,6 +103,13 @@ fn writable(path: &Path) -> std::io::Result<String> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     tempfile::tempfile_in(dir)?;
     Ok(format!("{} can be made", path.display()))
+}
+
+/// Connects to the host of the URL, and sends nothing.
+async fn reachable(target: &Target) -> std::io::Result<String> {
+    let (host, port) = target.address();
+    tokio::time::timeout(PATIENCE, tokio::net::TcpStream::connect((host.as_str(), port))).await??;
+    Ok(format!("{host}:{port} accepts connections; no request was sent"))
 }
 
 fn print(lines: &[Line]) -> String {

@@ -9,6 +9,7 @@ use seriatim::control::{Ended, Inspection, LogStatus};
 use crate::commands::rules::described;
 use crate::console::exit::Exit;
 use crate::console::global::Global;
+use crate::console::watch::Watch;
 use crate::console::{named, shown};
 
 /// Show the events of one object: where they are, why they wait, and the fate of the last ones
@@ -25,6 +26,8 @@ pub(crate) struct Args {
     /// Print one JSON object instead of lines
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    watch: Watch,
 }
 
 #[derive(Serialize)]
@@ -38,16 +41,16 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let keys = global.keys()?;
     // An invalid name is reported before anything is sent to Redis.
     let object = named::object(&keys, &args.object)?;
-    let control = global.control().await?;
-    let inspection = control.inspect(&object).await.map_err(shown::failure)?;
-    let ended = control.ended(&object).await.map_err(shown::failure)?;
-    let text = if args.json {
-        serde_json::to_string(&Json { inspection: &inspection, ended: &ended })? + "\n"
-    } else {
-        lines(&inspection)? + &ended_lines(&ended, inspection.now_ms)?
+    let control = args.watch.control(global).await?;
+    let look = async || {
+        let inspection = control.inspect(&object).await.map_err(shown::failure)?;
+        let ended = control.ended(&object).await.map_err(shown::failure)?;
+        match args.json {
+            true => Ok(serde_json::to_string(&Json { inspection: &inspection, ended: &ended })? + "\n"),
+            false => Ok(lines(&inspection)? + &ended_lines(&ended, inspection.now_ms)?),
+        }
     };
-    shown::print(&text)?;
-    Ok(Exit::Done)
+    args.watch.print(look).await
 }
 
 fn lines(seen: &Inspection) -> anyhow::Result<String> {

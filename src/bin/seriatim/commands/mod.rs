@@ -1,15 +1,19 @@
 //! The commands: one file or folder each, with its arguments, its output and its exit codes.
 //!
-//! Each reads its arguments, calls the library, and prints. Only `demo` and `bench` have folders of
-//! their own, beside this one.
+//! Each reads its arguments, calls the library, and prints. Only `demo`, `bench` and `serve` have
+//! folders of their own, beside this one.
 
 pub(crate) mod actions;
 pub(crate) mod check;
+pub(crate) mod completions;
+pub(crate) mod config;
 pub(crate) mod cron;
 pub(crate) mod dead;
 pub(crate) mod doctor;
 pub(crate) mod emit;
+pub(crate) mod exporter;
 pub(crate) mod forget;
+pub(crate) mod healthcheck;
 pub(crate) mod held;
 pub(crate) mod inspect;
 pub(crate) mod limit;
@@ -17,6 +21,7 @@ pub(crate) mod log;
 pub(crate) mod rules;
 pub(crate) mod schedule;
 pub(crate) mod stats;
+pub(crate) mod token;
 pub(crate) mod verify;
 pub(crate) mod worker;
 
@@ -25,7 +30,7 @@ use seriatim::control::rules::Kind;
 
 use crate::console::exit::Exit;
 use crate::console::global::Global;
-use crate::{bench, demo};
+use crate::{bench, demo, serve};
 
 /// Makes the commands from a list: name, arguments, and the function that runs the command. The
 /// list also has the parameters of that function between arguments and global options.
@@ -42,6 +47,14 @@ macro_rules! commands {
                     $(Self::$name(args) => $run(args, $($with,)? global).await,)*
                 }
             }
+
+            /// Checks what the parsers of the flags cannot see. Opens nothing.
+            pub(crate) fn check(&self, global: &Global) -> anyhow::Result<()> {
+                match self {
+                    Self::Worker(args) => args.check(global),
+                    _ => Ok(()),
+                }
+            }
         }
     };
 }
@@ -51,6 +64,10 @@ commands! {
     Emit(emit::Args) => emit::run;
     Schedule(schedule::Args) => schedule::run;
     Cron(cron::Args) => cron::run;
+    Serve(serve::Args) => serve::run;
+    Exporter(exporter::Args) => exporter::run;
+    Healthcheck(healthcheck::Args) => healthcheck::run;
+    Token(token::Args) => token::run;
     Verify(verify::Args) => verify::run;
     Check(check::Args) => check::run;
     Doctor(doctor::Args) => doctor::run;
@@ -80,6 +97,8 @@ commands! {
     Actions(actions::Args) => actions::run;
     Log(log::Args) => log::run;
     Forget(forget::Args) => forget::run;
+    Config(config::Args) => config::run;
+    Completions(completions::Args) => completions::run;
     Demo(demo::Args) => demo::run;
     Bench(bench::Args) => bench::run;
 }

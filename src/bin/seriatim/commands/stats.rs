@@ -5,15 +5,19 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use seriatim::control::stats::{CronStats, NameStats, ScheduleStats};
-use seriatim::control::{Depth, Stats};
+use seriatim::control::{Control, Depth, Stats};
 
 use crate::console::exit::Exit;
 use crate::console::global::Global;
+use crate::console::watch::Watch;
 use crate::console::{named, shown};
 
 /// Maximum length of a name in a table row; `--json` has the whole name.
 const NAME_CHARS: usize = 22;
 const LEASE_CHARS: usize = 28;
+const SINK_CHARS: usize = 24;
+/// The time from which a delivery is shown, in ms.
+const LONG_MS: u64 = 1000;
 
 /// Show workers, markers, held objects, rules and dead letters
 ///
@@ -31,6 +35,8 @@ pub(crate) struct Args {
     /// The number of objects and prefixes that --scan shows
     #[arg(long, default_value_t = 10, value_name = "N", requires = "scan")]
     top: u16,
+    #[command(flatten)]
+    watch: Watch,
 }
 
 #[derive(Serialize)]
@@ -44,24 +50,26 @@ struct Json<'a> {
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
-    let control = global.control().await?;
+    let control = args.watch.control(global).await?;
+    args.watch.print(async || look(&args, &control).await).await
+}
+
+/// Returns the text of one look.
+async fn look(args: &Args, control: &Control) -> anyhow::Result<String> {
     let stats = control.stats().await.map_err(shown::failure)?;
     let warnings = control.warnings().await.unwrap_or_default();
     let mut queues = None;
     if args.scan {
         queues = Some(control.depth(usize::from(args.top)).await.map_err(shown::failure)?);
     }
-    let text = if args.json {
-        serde_json::to_string(&Json { stats: &stats, depth: queues.as_ref(), warnings: &warnings })? + "\n"
-    } else {
-        let mut out = tables(&stats, queues.as_ref(), usize::from(args.top))?;
-        for warning in &warnings {
-            writeln!(out, "{}", shown::wrapped(&format!("warning       {warning}"), usize::from(shown::COLUMNS) - 14, 14))?;
-        }
-        out
-    };
-    shown::print(&text)?;
-    Ok(Exit::Done)
+    if args.json {
+        return Ok(serde_json::to_string(&Json { stats: &stats, depth: queues.as_ref(), warnings: &warnings })? + "\n");
+    }
+    let mut out = tables(&stats, queues.as_ref(), usize::from(args.top))?;
+    for warning in &warnings {
+        writeln!(out, "{}", shown::wrapped(&format!("warning       {warning}"), usize::from(shown::COLUMNS) - 14, 14))?;
+    }
+    Ok(out)
 }
 
 fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<String> {
@@ -77,6 +85,7 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
         }
         writeln!(out, "{}\n", trimmed(&names))?;
     }
+    told(&mut out, stats)?;
     if stats.workers_not_shown > 0 {
         writeln!(out, "and {} more names\n", stats.workers_not_shown)?;
     }
@@ -116,6 +125,56 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
         depths(&mut out, queues, top)?;
     }
     Ok(out)
+}
+
+/// Writes what the processes tell of themselves: rates, times, sinks that are unavailable, and the
+/// longest delivery.
+fn told(out: &mut String, stats: &Stats) -> anyhow::Result<()> {
+    let told: Vec<_> = stats.workers.iter().filter_map(|name| Some((&name.name, name.status.as_ref()?))).collect();
+    if told.is_empty() {
+        return Ok(());
+    }
+    let mut table = table(&["last minute", "events/s", "delivery p50", "p99", "Redis p99", "sink"], 1..5);
+    for (name, status) in &told {
+        let minute = &status.minute;
+        let times = [minute.delivery.p50_us, minute.delivery.p99_us, minute.redis.p99_us].map(quantile);
+        let [p50, p99, redis] = times;
+        let rate = minute.delivered.saturating_mul(1000).checked_div(minute.ms).map_or_else(String::new, |rate| rate.to_string());
+        let sink = shown::middle_cut(&escape(&status.sink), SINK_CHARS);
+        table.add_row([shown::middle_cut(name, NAME_CHARS), rate, p50, p99, redis, sink]);
+    }
+    writeln!(out, "{}\n", trimmed(&table))?;
+    for (name, status) in &told {
+        if let Some(down_ms) = status.sink_down_ms {
+            let (name, down) = (shown::middle_cut(name, NAME_CHARS), shown::duration(down_ms));
+            let line = format!("sink down     {name}, for {down}: {}", escape(&status.sink_error));
+            writeln!(out, "{}", shown::wrapped(&line, usize::from(shown::COLUMNS) - 14, 14))?;
+        }
+    }
+    let longest = told.iter().filter_map(|(name, status)| Some((name, status.longest.as_ref()?)));
+    if let Some((name, longest)) = longest.max_by_key(|(_, longest)| longest.since_ms)
+        && longest.since_ms >= LONG_MS
+    {
+        let (name, since) = (shown::middle_cut(name, NAME_CHARS), shown::duration(longest.since_ms));
+        let object = shown::shortened(&escape(&longest.object), 40);
+        writeln!(out, "longest       {object}, event {}, in delivery for {since} by {name}", longest.id)?;
+    }
+    Ok(())
+}
+
+/// Returns a text of another process, which any program may have written, for a terminal.
+fn escape(text: &str) -> String {
+    seriatim::escape::name(text).into_owned()
+}
+
+/// Returns the upper bound of a range of times.
+fn quantile(us: Option<u64>) -> String {
+    match us {
+        None => String::new(),
+        Some(us @ ..10_000) => format!("{} ms", us.div_ceil(10) as f64 / 100.0),
+        Some(us @ ..1_000_000) => format!("{} ms", us / 1000),
+        Some(us) => format!("{} s", us / 100_000 / 10),
+    }
 }
 
 fn cron(out: &mut String, cron: &CronStats, now_ms: u64) -> anyhow::Result<()> {

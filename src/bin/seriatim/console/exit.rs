@@ -7,7 +7,8 @@ use std::process::ExitCode;
 pub(crate) const HELP: &str = "\
 Exit codes:
   0  done
-  1  a check failed (check, doctor, verify, demo, bench), an object was kept (forget), or an unexpected error
+  1  a check failed (check, doctor, verify, demo, bench), an object was kept (forget), a file
+     or an address cannot be used now, or an unexpected error
   2  invalid usage or input, or an unknown object (forget)
   3  Redis cannot be reached, or refuses
   4  a worker cannot start or continue: its name is in use, or it was fenced

@@ -23,6 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
+    /// Read flags from this TOML file: options of every command at its top, and those of a command
+    /// in a table, e.g. [worker]. Flags and environment variables come before it
+    #[arg(long, global = true, env = "SERIATIM_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     /// The address of Redis: host[:port], redis://[user:password@]host[:port][/db], rediss://… for
     /// TLS, unix:///path, or redis-sentinel://host[:port],host[:port]/SERVICE for the master that
     /// these Sentinels name

@@ -9,8 +9,9 @@ use anyhow::{Context as _, bail};
 use flate2::bufread::MultiGzDecoder;
 use serde_json::value::RawValue;
 
+use seriatim::event::Pointer;
+
 use crate::console::exit::{Exit, Failure};
-use crate::console::pointer::Pointer;
 
 /// Maximum length of a line in bytes, so that a file without line breaks does not fill the memory.
 pub(crate) const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;

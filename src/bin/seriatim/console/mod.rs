@@ -8,20 +8,25 @@
 //! - [`shown`]: results on standard output, messages on standard error
 //! - [`logs`]: the log lines of a worker
 //! - [`told`]: errors of Redis, with advice
+//! - [`notify`]: the notices of a service for systemd
 //! - [`exit`]: exit codes
 //! - [`units`]: durations and sizes
 //! - [`replicas`]: the options for the wait for replicas
+//! - [`watch`]: outputs that are shown again and again
 //! - [`stop`]: the signals that end a command
 
 pub(crate) mod actor;
 pub(crate) mod exit;
+pub(crate) mod files;
 pub(crate) mod global;
 pub(crate) mod lines;
 pub(crate) mod logs;
 pub(crate) mod named;
-pub(crate) mod pointer;
+pub(crate) mod notify;
 pub(crate) mod replicas;
+pub(crate) mod secrets;
 pub(crate) mod shown;
 pub(crate) mod stop;
 pub(crate) mod told;
 pub(crate) mod units;
+pub(crate) mod watch;

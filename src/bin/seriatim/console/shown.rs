@@ -16,8 +16,13 @@ pub(crate) const COLUMNS: u16 = 80;
 /// Prints and flushes, without control characters except line ends. Returns false if nobody reads
 /// any more (`| head`): the command then ends without an error.
 pub(crate) fn print(text: &str) -> anyhow::Result<bool> {
+    print_bytes(escape::lines(text).as_bytes())
+}
+
+/// Prints bytes as they are, like [`print`].
+pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<bool> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(escape::lines(text).as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(anyhow::anyhow!("cannot write to standard output: {error}")),

@@ -13,3 +13,21 @@ pub(crate) async fn stop_signal() -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// The signals that stop a server: SIGTERM and Ctrl-C. SIGHUP has another meaning there.
+pub(crate) struct StopSignals([tokio::signal::unix::Signal; 2]);
+
+pub(crate) fn stop_signals() -> anyhow::Result<StopSignals> {
+    Ok(StopSignals([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
+}
+
+impl StopSignals {
+    /// Waits for the next signal. Cancellation safe.
+    pub(crate) async fn next(&mut self) {
+        let [interrupt, terminate] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    }
+}

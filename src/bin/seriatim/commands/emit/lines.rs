@@ -10,12 +10,12 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use indicatif::ProgressBar;
 use serde_json::value::RawValue;
+use seriatim::event::Pointer;
 use seriatim::event::{EVENT_BYTES_MAX, ScheduleKey};
 use seriatim::keys::Keys;
 use tokio::sync::mpsc::Sender;
 
 use crate::console::lines::{Buffered, LINE_BYTES_MAX, unpack, unreadable, without_mark};
-use crate::console::pointer::Pointer;
 use crate::console::units;
 
 /// Maximum number of events in a batch.

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use seriatim::emit::{EmitManyError, ScheduleManyError};
+use seriatim::event::Pointer;
 use seriatim::event::{EventError, Json};
 use seriatim::{EmitError, Emitter};
 use tokio::sync::mpsc;
 
 use crate::console::exit::{Exit, Failure};
 use crate::console::global::Global;
-use crate::console::pointer::Pointer;
 use crate::console::replicas::Replicas;
 use crate::console::shown::{self, Level};
 use crate::console::told::advice;

@@ -1,10 +1,13 @@
 //! `seriatim worker`.
 
+pub(crate) mod sink;
+mod supervised;
+
 use std::time::Duration;
 
 use seriatim::ScriptError;
 use seriatim::control::Control;
-use seriatim::sink::{self, Sink, Spec};
+use seriatim::event::Pointer;
 use seriatim::worker::{
     ConfigError, EventLog, RetryPolicy, Shutdown, StopReason, UsedUp, UsedUpError, Worker, WorkerConfig, WorkerError,
 };
@@ -15,6 +18,9 @@ use crate::console::global::Global;
 use crate::console::replicas::Replicas;
 use crate::console::told::{advice, told};
 use crate::console::units::{bytes, time};
+use crate::listen::address::Address;
+use sink::HttpArgs;
+use supervised::Supervised;
 
 /// Module name for log filters: the library's worker.
 const LOG: &str = "seriatim::worker";
@@ -28,10 +34,11 @@ const LOG: &str = "seriatim::worker";
 /// of --sink file:PATH anew, after a rotation.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The target of events: stdout, file:PATH (NDJSON, one event per line), or null (discards
-    /// them)
+    /// The target of events: stdout, file:PATH (NDJSON, one event per line), null (discards them),
+    /// http(s)://HOST/PATH[?batch=N] (a request per event, or per list of up to N events of one
+    /// object), or event-url[:/POINTER] (a request to the URL in each event, by default at /url)
     #[arg(long, value_name = "SINK")]
-    sink: Spec,
+    sink: String,
     /// The name of this worker, unique among running workers: 1 to 64 of A-Z a-z 0-9 _ - [default:
     /// the host's name and 8 hex digits]
     #[arg(long, env = "SERIATIM_NAME", value_name = "NAME")]
@@ -100,12 +107,24 @@ pub(crate) struct Args {
     /// Take the name at once from a worker that has it; that worker then stops
     #[arg(long)]
     takeover: bool,
+    /// Measure the age of events by their own time at this JSON pointer, e.g. /created: Unix seconds
+    /// or ms, or RFC 3339. /metrics shows it
+    #[arg(long, value_name = "POINTER")]
+    event_time: Option<Pointer>,
     #[command(flatten)]
     replicas: Replicas,
     /// The first id in a Redis without data, for small ids. If Redis then loses its data while no
     /// worker runs, ids are given again [default: the server's time in microseconds]
     #[arg(long, env = "SERIATIM_FIRST_ID", value_name = "ID", default_value_t = 0, hide_default_value = true)]
     first_id: u64,
+    /// Answer probes and scrapers at this address: HOST:PORT or unix:PATH. /healthz is 200 while the
+    /// worker's loop turns, whatever Redis and the sink do, and 503 after it has stood still for
+    /// --stall-max. /readyz is 200 while the worker has its name, and 503 from the first stop signal
+    /// on. /metrics has the metrics of the worker for Prometheus
+    #[arg(long = "http", env = "SERIATIM_HTTP", value_name = "ADDRESS")]
+    probes: Option<Address>,
+    #[command(flatten)]
+    http: Box<HttpArgs>,
 }
 
 /// Parses N, or N,then=WORD.
@@ -122,50 +141,69 @@ fn retry_type(text: &str) -> Result<(String, RetryPolicy), String> {
     Ok((event_type.to_owned(), policy))
 }
 
-pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
-    let mut config = WorkerConfig::default();
-    config.keys = global.keys()?;
-    config.concurrency = args.concurrency;
-    config.batch = args.batch;
-    config.reply_bytes = args.reply_bytes;
-    config.connect_timeout = args.connect_timeout;
-    config.response_timeout = args.response_timeout;
-    config.turn_max = args.turn_max;
-    config.lease = args.lease;
-    (config.crashes_max, config.crashes_then) = args.crashes_max;
-    config.unavailable_max = args.unavailable_max;
-    config.stall_max = args.stall_max;
-    config.grace = args.grace;
-    config.retry = args.retry;
-    for (event_type, policy) in args.retry_type {
-        if let Some(before) = config.retry_types.insert(event_type.clone(), policy) {
-            let message = format!("--retry-type {event_type} is given twice, as {before} and as {policy}; give it once");
-            return Err(Failure::with(Exit::Input, message));
+impl Args {
+    /// Returns the settings of the worker.
+    fn worker_config(&self, global: &Global) -> anyhow::Result<WorkerConfig> {
+        let mut config = WorkerConfig::default();
+        config.keys = global.keys()?;
+        config.concurrency = self.concurrency;
+        config.batch = self.batch;
+        config.reply_bytes = self.reply_bytes;
+        config.connect_timeout = self.connect_timeout;
+        config.response_timeout = self.response_timeout;
+        config.turn_max = self.turn_max;
+        config.lease = self.lease;
+        (config.crashes_max, config.crashes_then) = self.crashes_max;
+        config.unavailable_max = self.unavailable_max;
+        config.stall_max = self.stall_max;
+        config.grace = self.grace;
+        config.retry = self.retry;
+        for (event_type, policy) in &self.retry_type {
+            if let Some(before) = config.retry_types.insert(event_type.clone(), *policy) {
+                let message = format!("--retry-type {event_type} is given twice, as {before} and as {policy}; give it once");
+                return Err(Failure::with(Exit::Input, message));
+            }
         }
+        config.forget_after = self.forget_after;
+        config.event_log = self.event_log.then(|| {
+            let mut log = EventLog::default();
+            (log.keep, log.keep_for) = (self.event_log_keep, self.event_log_keep_for);
+            log
+        });
+        config.takeover = self.takeover;
+        config.event_time = self.event_time.clone();
+        (config.wait, config.wait_timeout, config.wait_local) =
+            (self.replicas.wait, self.replicas.wait_timeout, self.replicas.wait_local);
+        config.first_id = self.first_id;
+        if let Some(name) = &self.name {
+            config.name = name.clone();
+        }
+        config.validate().map_err(|ConfigError { setting, value, range }| {
+            Failure::with(Exit::Input, format!("--{} is {value}; {range}", setting.replace('_', "-")))
+        })?;
+        Ok(config)
     }
-    config.forget_after = args.forget_after;
-    config.event_log = args.event_log.then(|| {
-        let mut log = EventLog::default();
-        (log.keep, log.keep_for) = (args.event_log_keep, args.event_log_keep_for);
-        log
-    });
-    config.takeover = args.takeover;
-    (config.wait, config.wait_timeout, config.wait_local) =
-        (args.replicas.wait, args.replicas.wait_timeout, args.replicas.wait_local);
-    config.first_id = args.first_id;
-    if let Some(name) = args.name {
-        config.name = name;
+
+    /// Checks the ranges of the settings, and the sink. Opens nothing.
+    pub(crate) fn check(&self, global: &Global) -> anyhow::Result<()> {
+        let spec = sink::parse(&self.sink)?;
+        self.worker_config(global)?;
+        sink::check(&spec, &self.http, self.concurrency, global)
     }
-    config.validate().map_err(|ConfigError { setting, value, range }| {
-        Failure::with(Exit::Input, format!("--{} is {value}; {range}", setting.replace('_', "-")))
-    })?;
+}
+
+pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
+    let spec = sink::parse(&args.sink)?;
+    let config = args.worker_config(global)?;
     // Checked before the sink is opened, which may create a file.
     global.route()?;
     let name = config.name.clone();
     let shutdown = Shutdown::on_signals()?;
-    let sink = open(&args.sink, &shutdown)?;
+    let supervised = Supervised::open(args.probes.as_ref(), args.stall_max)?;
+    let sink = sink::open(&spec, &args.http, args.concurrency, global, &shutdown)?;
     let worker = Worker::builder(global.server()).config(config).sink(sink).build().map_err(failure)?;
     warn_of_settings(global.clone(), args.connect_timeout);
+    let _supervised = supervised.map(|supervised| supervised.watch(worker.vitals(), global.namespace.as_deref())).transpose()?;
     let stopped = worker.run(shutdown).await.map_err(failure)?;
     if stopped.reason == StopReason::Unreachable {
         warn!(target: LOG, name, "stopped without an answer from Redis; others take over when the lease ends");
@@ -186,22 +224,6 @@ fn warn_of_settings(global: Global, patience: Duration) {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }));
-}
-
-/// Opens the sink. If nobody reads its standard output any more, the worker stops.
-fn open(spec: &Spec, shutdown: &Shutdown) -> anyhow::Result<Box<dyn Sink>> {
-    let unopened = |error| Failure::with(Exit::Input, error);
-    if *spec != Spec::Stdout {
-        return spec.open().map_err(unopened);
-    }
-    let stdout = sink::stdout().map_err(unopened)?;
-    let (closed, shutdown) = (stdout.closed(), shutdown.clone());
-    tokio::spawn(async move {
-        closed.cancelled().await;
-        info!(target: LOG, "standard output is closed");
-        shutdown.stop();
-    });
-    Ok(Box::new(stdout))
 }
 
 pub(crate) fn failure(error: WorkerError) -> anyhow::Error {

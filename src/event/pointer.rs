@@ -2,25 +2,49 @@
 
 use std::fmt;
 
-use serde::de::{Deserializer as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_core::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// A JSON pointer (RFC 6901). It finds a part of a document as text, byte for byte.
-#[derive(Debug, Clone)]
-pub(crate) struct Pointer {
+///
+/// ```
+/// use seriatim::event::Pointer;
+///
+/// let pointer: Pointer = "/order/total".parse()?;
+/// let event = serde_json::from_str(r#"{"order":{"total":1.50}}"#)?;
+/// assert_eq!(pointer.find(event).map(|total| total.get()), Some("1.50"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pointer {
     text: String,
     tokens: Vec<String>,
 }
 
+/// The reason why a text is not a JSON pointer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PointerError {
+    /// The text does not begin with a slash.
+    #[error("a JSON pointer begins with a slash: /{0}")]
+    NoSlash(String),
+    /// A tilde is not part of `~0` or `~1`.
+    #[error("in a JSON pointer, ~ is written ~0 and / is written ~1")]
+    Tilde,
+}
+
 impl Pointer {
     /// Returns a pointer to this member of the document.
-    pub(crate) fn member(name: &str) -> Self {
-        Self { text: format!("/{name}"), tokens: vec![name.to_owned()] }
+    #[must_use]
+    pub fn member(name: &str) -> Self {
+        let escaped = name.replace('~', "~0").replace('/', "~1");
+        Self { text: format!("/{escaped}"), tokens: vec![name.to_owned()] }
     }
 
     /// Returns the part at the pointer. If several members have the same name, the last one counts,
     /// as in most JSON parsers.
-    pub(crate) fn find<'a>(&self, document: &'a RawValue) -> Option<&'a RawValue> {
+    #[must_use]
+    pub fn find<'a>(&self, document: &'a RawValue) -> Option<&'a RawValue> {
         self.tokens.iter().try_fold(document, |part, token| {
             let mut reader = serde_json::Deserializer::from_str(part.get());
             match part.get().as_bytes().first() {
@@ -33,18 +57,18 @@ impl Pointer {
 }
 
 impl std::str::FromStr for Pointer {
-    type Err = String;
+    type Err = PointerError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, PointerError> {
         let Some(rest) = text.strip_prefix('/') else {
             return match text {
                 "" => Ok(Self { text: String::new(), tokens: Vec::new() }),
-                _ => Err(format!("a JSON pointer begins with a slash: /{text}")),
+                _ => Err(PointerError::NoSlash(text.to_owned())),
             };
         };
         let tokens = rest.split('/').map(|token| {
             if token.split('~').skip(1).any(|part| !part.starts_with(['0', '1'])) {
-                return Err("in a JSON pointer, ~ is written ~0 and / is written ~1".to_owned());
+                return Err(PointerError::Tilde);
             }
             Ok(token.replace("~1", "/").replace("~0", "~"))
         });
@@ -110,10 +134,10 @@ impl<'de> Visitor<'de> for Item {
 /// Matches a member's name after its escapes are decoded.
 struct Same<'t>(&'t str);
 
-impl<'de> serde::de::DeserializeSeed<'de> for Same<'_> {
+impl<'de> DeserializeSeed<'de> for Same<'_> {
     type Value = bool;
 
-    fn deserialize<D: serde::Deserializer<'de>>(self, name: D) -> Result<bool, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, name: D) -> Result<bool, D::Error> {
         name.deserialize_str(self)
     }
 }

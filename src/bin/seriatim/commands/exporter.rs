@@ -1,0 +1,108 @@
+//! `seriatim exporter`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use seriatim::control::Control;
+use seriatim::metrics::NamespaceMetrics;
+use seriatim::metrics::prometheus_client::registry::Registry;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::console::exit::Exit;
+use crate::console::global::Global;
+use crate::console::notify::Notices;
+use crate::console::shown;
+use crate::console::stop::stop_signals;
+use crate::listen::address::Address;
+use crate::listen::{Listening, metrics, probes};
+
+/// Module name for log filters.
+const LOG: &str = "seriatim::exporter";
+/// The most connections of scrapers and probes.
+const CONNECTIONS_MAX: u32 = 256;
+/// The age up to which a look serves further scrapes.
+const LOOK_AGE_MAX: Duration = Duration::from_secs(1);
+/// The longest look.
+const LOOK_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Serve the metrics of the namespace for Prometheus: /metrics, and /healthz and /readyz for probes
+///
+/// One exporter is enough for a namespace. It looks at Redis when it is scraped, at most once per
+/// second. Anybody who can reach the address may scrape it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The address to listen on: HOST:PORT or unix:PATH
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9188")]
+    listen: Address,
+}
+
+/// The parts that all scrapes share.
+struct Exporter {
+    control: Control,
+    metrics: NamespaceMetrics,
+    registry: Registry,
+    looked_at: Mutex<Option<Instant>>,
+    stop: CancellationToken,
+}
+
+pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
+    let mut stopping = stop_signals()?;
+    global.route()?;
+    let keys = global.keys()?;
+    let listening = Listening::for_probes(&args.listen, CONNECTIONS_MAX).await?;
+    let control = Control::connect(global.server()).await.map_err(shown::failure)?.with_keys(keys);
+    let (metrics, stop) = (NamespaceMetrics::default(), CancellationToken::new());
+    let registry =
+        metrics::registry(global.namespace.as_deref(), |registry| registry.register_collector(Box::new(metrics.clone())));
+    let exporter = Exporter { control, metrics, registry, looked_at: Mutex::default(), stop: stop.clone() };
+    let mut notices = Notices::begin();
+    notices.tell(true, false);
+    let serving = listening.serve(routes(&Arc::new(exporter)), stop.clone());
+    tokio::pin!(serving);
+    tokio::select! {
+        served = &mut serving => served?,
+        () = stopping.next() => {
+            notices.tell(true, true);
+            stop.cancel();
+            serving.await?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn routes(exporter: &Arc<Exporter>) -> Router {
+    let (scraped, ready) = (exporter.clone(), exporter.clone());
+    Router::new()
+        .route(metrics::METRICS, get(async move || scraped.scrape().await))
+        .route(probes::HEALTH, get(async || probes::answer(Ok::<(), &str>(()))))
+        .route(probes::READY, get(async move || probes::answer(ready.ready())))
+}
+
+impl Exporter {
+    /// Returns the answer to a scrape. Scrapes at the same time share a look.
+    async fn scrape(&self) -> axum::response::Response {
+        let mut looked_at = self.looked_at.lock().await;
+        if looked_at.is_none_or(|at| at.elapsed() >= LOOK_AGE_MAX) {
+            match timeout(LOOK_TIME_MAX, self.metrics.look(&self.control)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => warn!(target: LOG, %error, "Redis cannot be asked"),
+                Err(_) => {
+                    self.metrics.forget();
+                    warn!(target: LOG, "Redis did not reply within {LOOK_TIME_MAX:?}");
+                }
+            }
+            *looked_at = Some(Instant::now());
+        }
+        drop(looked_at);
+        metrics::answer(&self.registry)
+    }
+
+    fn ready(&self) -> Result<(), &'static str> {
+        if self.stop.is_cancelled() { Err("the exporter stops") } else { Ok(()) }
+    }
+}

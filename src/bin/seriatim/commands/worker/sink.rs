@@ -1,0 +1,211 @@
+//! The sink of `seriatim worker`, and the options of HTTP sinks.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use seriatim::sink::http::{Allowed, EventUrl, Format, Http, HttpError, Options, Prefix, Secret};
+use seriatim::sink::{self, Sink, SinkError, Spec};
+use seriatim::worker::Shutdown;
+use tracing::{info, warn};
+
+use super::LOG;
+use crate::console::exit::{Exit, Failure};
+use crate::console::files::raise_limit;
+use crate::console::global::Global;
+use crate::console::units::time;
+
+/// The number of open files that an HTTP sink wants: it may send to thousands of hosts.
+const FILES: u64 = 65_536;
+/// The largest file of secrets or headers, in bytes.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Options of HTTP sinks")]
+pub(super) struct HttpArgs {
+    /// The form of events: envelope, or cloudevents (CloudEvents 1.0, binary or batched) [default:
+    /// envelope]
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Format>,
+    /// Sign requests as Standard Webhooks, with the secrets in this file: one or two lines
+    /// whsec_BASE64
+    #[arg(long, env = "SERIATIM_SINK_SECRET_FILE", value_name = "FILE")]
+    sink_secret_file: Option<PathBuf>,
+    /// Add a header to each request; may be given more than once
+    #[arg(long, value_name = "NAME: VALUE")]
+    sink_header: Vec<String>,
+    /// Add the headers in this file to each request: a line NAME: VALUE for each
+    #[arg(long, env = "SERIATIM_SINK_HEADER_FILE", value_name = "FILE")]
+    sink_header_file: Option<PathBuf>,
+    /// The longest time of a request, with its answer: 10ms to 1h [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    sink_timeout: Option<Duration>,
+    /// Accept certificates from the authorities in this PEM file [default: those of the system]
+    #[arg(long, env = "SERIATIM_SINK_CA", value_name = "FILE")]
+    sink_ca: Option<PathBuf>,
+    /// For event-url: send to URLs that begin with this, e.g. https://billing.internal/, or
+    /// https:// for all hosts; may be given more than once
+    #[arg(long, value_name = "PREFIX")]
+    allow: Vec<String>,
+    /// For event-url: also send to these addresses, which are not public, e.g. 10.0.0.0/8; may be
+    /// given more than once
+    #[arg(long, value_name = "ADDRESS", value_parser = network)]
+    allow_address: Vec<IpNet>,
+}
+
+/// Parses an address, or a network of addresses.
+fn network(text: &str) -> Result<IpNet, String> {
+    let network = text.parse::<IpNet>().or_else(|_| text.parse().map(|address: std::net::IpAddr| address.into()));
+    network.map_err(|_| "write an address or a network, e.g. 127.0.0.1, 10.0.0.0/8 or fd00::/8".to_owned())
+}
+
+impl HttpArgs {
+    /// Returns the name of an option that was given.
+    fn given(&self) -> Option<&'static str> {
+        let options = [
+            ("--format", self.format.is_some()),
+            ("--sink-secret-file", self.sink_secret_file.is_some()),
+            ("--sink-header", !self.sink_header.is_empty()),
+            ("--sink-header-file", self.sink_header_file.is_some()),
+            ("--sink-timeout", self.sink_timeout.is_some()),
+            ("--sink-ca", self.sink_ca.is_some()),
+        ];
+        options.into_iter().find_map(|(name, is_given)| is_given.then_some(name)).or(self.given_for_event_url())
+    }
+
+    fn has_headers(&self) -> bool {
+        !self.sink_header.is_empty() || self.sink_header_file.is_some()
+    }
+
+    fn given_for_event_url(&self) -> Option<&'static str> {
+        match (self.allow.is_empty(), self.allow_address.is_empty()) {
+            (false, _) => Some("--allow"),
+            (_, false) => Some("--allow-address"),
+            _ => None,
+        }
+    }
+
+    fn options(&self, global: &Global) -> Result<Options, HttpError> {
+        let mut options = Options::default();
+        options.format = self.format.unwrap_or_default();
+        options.timeout = self.sink_timeout.unwrap_or(options.timeout);
+        options.ca_file = self.sink_ca.clone();
+        if let Some(namespace) = &global.namespace {
+            options.source = format!("/seriatim/{namespace}");
+        }
+        for line in &self.sink_header {
+            header(&mut options, line)?;
+        }
+        if let Some(path) = &self.sink_header_file {
+            for line in lines(path)? {
+                header(&mut options, &line)?;
+            }
+        }
+        if let Some(path) = &self.sink_secret_file {
+            let secrets: Result<Vec<Secret>, _> = lines(path)?.iter().map(|line| line.parse()).collect();
+            let in_file = |why: String| HttpError::File { path: path.clone(), why };
+            options.secrets = secrets.map_err(|error| in_file(error.to_string()))?;
+            if options.secrets.is_empty() {
+                return Err(in_file("it has no secret; write one or two lines whsec_BASE64".to_owned()));
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn header(options: &mut Options, line: &str) -> Result<(), HttpError> {
+    // Without a colon the whole line may be secret.
+    let no_colon = || HttpError::Header { why: "write NAME: VALUE".to_owned() };
+    let (name, value) = line.split_once(':').ok_or_else(no_colon)?;
+    options.header(name.trim(), value.trim())
+}
+
+/// Returns the lines of a small file that are not empty.
+fn lines(path: &Path) -> Result<Vec<String>, HttpError> {
+    use std::io::Read as _;
+    let failed = |why: String| HttpError::File { path: path.to_owned(), why };
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|error| failed(error.to_string()))?;
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| failed(error.to_string()))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(failed("it has more than 64 KiB".to_owned()));
+    }
+    Ok(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
+}
+
+/// Parses the name of a sink. The parser of the command line would repeat a wrong text, which may
+/// have a password.
+pub(crate) fn parse(text: &str) -> anyhow::Result<Spec> {
+    text.parse().map_err(|error| Failure::with(Exit::Input, format!("--sink: {error}")))
+}
+
+/// Checks that the options are for this sink.
+fn wanted(spec: &Spec, args: &HttpArgs) -> anyhow::Result<()> {
+    let unwanted = match spec {
+        Spec::EventUrl(_) => None,
+        Spec::Http(_) => args.given_for_event_url().map(|name| (name, "--sink event-url")),
+        _ => args.given().map(|name| (name, "an HTTP sink")),
+    };
+    if let Some((name, sink)) = unwanted {
+        return Err(Failure::with(Exit::Input, format!("{name} is only for {sink}; the sink is {spec}")));
+    }
+    Ok(())
+}
+
+/// Checks the sink and its options. Opens no file but those of the options.
+pub(super) fn check(spec: &Spec, args: &HttpArgs, slots: usize, global: &Global) -> anyhow::Result<()> {
+    wanted(spec, args)?;
+    match spec {
+        // Nothing is sent before the first delivery.
+        Spec::Http(_) | Spec::EventUrl(_) => open(spec, args, slots, global, &Shutdown::new()).map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// Opens the sink. If nobody reads its standard output any more, the worker stops.
+/// `slots`: the concurrency of the worker.
+pub(super) fn open(
+    spec: &Spec,
+    args: &HttpArgs,
+    slots: usize,
+    global: &Global,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Box<dyn Sink>> {
+    let unopened = |error: SinkError| {
+        // Time may repair it: a disk is mounted, or another process ends.
+        let is_passing = matches!(error, SinkError::File { .. } | SinkError::Locked { .. } | SinkError::Thread(_));
+        Failure::with(if is_passing { Exit::Broken } else { Exit::Input }, error)
+    };
+    wanted(spec, args)?;
+    if matches!(spec, Spec::Http(_) | Spec::EventUrl(_)) {
+        raise_limit(FILES);
+    }
+    let options = || args.options(global).map_err(|error| unopened(error.into()));
+    match spec {
+        Spec::Http(target) => Ok(Box::new(Http::to(target.clone()).options(options()?).open().map_err(unopened)?)),
+        Spec::EventUrl(pointer) => {
+            let mut prefixes: Vec<Prefix> = Vec::new();
+            for (at, text) in args.allow.iter().enumerate() {
+                // Not the text: it may have a password.
+                let wrong = |error: HttpError| Failure::with(Exit::Input, format!("--allow, number {}: {error}", at + 1));
+                prefixes.push(text.parse().map_err(wrong)?);
+            }
+            if prefixes.iter().any(Prefix::is_any_host) && (args.sink_secret_file.is_some() || args.has_headers()) {
+                warn!(target: LOG, "every host gets the same signatures and headers: a receiver can use them against another one");
+            }
+            let allowed = Allowed::new(prefixes).networks(args.allow_address.iter().copied());
+            Ok(Box::new(EventUrl::at(pointer.clone(), allowed).options(options()?).slots(slots).open().map_err(unopened)?))
+        }
+        Spec::Stdout => {
+            let stdout = sink::stdout().map_err(unopened)?;
+            let (closed, shutdown) = (stdout.closed(), shutdown.clone());
+            tokio::spawn(async move {
+                closed.cancelled().await;
+                info!(target: LOG, "standard output is closed");
+                shutdown.stop();
+            });
+            Ok(Box::new(stdout))
+        }
+        _ => spec.open().map_err(unopened),
+    }
+}

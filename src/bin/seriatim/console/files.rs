@@ -1,0 +1,18 @@
+//! The limit of open files.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Raises the limit of open files to this number, if that is allowed. Returns the limit that holds;
+/// `None`: there is none.
+pub(crate) fn raise_limit(wanted: u64) -> Option<u64> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let present = current?;
+    if present >= wanted {
+        return Some(present);
+    }
+    let raised = maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    match setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum }) {
+        Ok(()) => Some(raised),
+        Err(_) => Some(present),
+    }
+}

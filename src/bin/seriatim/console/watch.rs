@@ -1,0 +1,78 @@
+//! `--watch`: shows a text again and again.
+
+use std::io::{IsTerminal as _, stdout};
+use std::time::Duration;
+
+use humantime::{format_duration, format_rfc3339_seconds};
+use seriatim::control::Control;
+use seriatim::escape;
+use tokio::time::{Instant, sleep_until};
+
+use crate::console::exit::Exit;
+use crate::console::global::Global;
+use crate::console::{shown, units};
+
+/// The option of commands whose output changes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Watch {
+    /// Show it again and again, until Ctrl-C: each second, or each TIME: 100ms to 1h
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "1s", value_parser = interval)]
+    watch: Option<Duration>,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let every = units::time(text)?;
+    let range = Duration::from_millis(100)..=Duration::from_secs(60 * 60);
+    if range.contains(&every) { Ok(every) } else { Err("it must be 100ms to 1h".to_owned()) }
+}
+
+impl Watch {
+    /// Returns the handle for the looks. If there are several looks, the handle outlives an outage.
+    pub(crate) async fn control(&self, global: &Global) -> anyhow::Result<Control> {
+        match self.watch {
+            None => global.control().await,
+            Some(_) => {
+                let control = Control::connect(global.server()).await.map_err(shown::failure)?;
+                Ok(control.with_keys(global.keys()?))
+            }
+        }
+    }
+
+    /// Prints what `look` returns: once, or again and again. A terminal is cleared before each time.
+    ///
+    /// After a first success, an error is shown in place of the text, and the looks go on.
+    pub(crate) async fn print(&self, mut look: impl AsyncFnMut() -> anyhow::Result<String>) -> anyhow::Result<Exit> {
+        let mut text = look().await?;
+        let Some(every) = self.watch else {
+            shown::print(&text)?;
+            return Ok(Exit::Done);
+        };
+        let is_terminal = stdout().is_terminal();
+        let mut at = Instant::now();
+        loop {
+            let page = match is_terminal {
+                // Clears the screen, and begins at its top.
+                true => format!("\x1b[2J\x1b[H{}{}", head(every), escape::lines(&text)),
+                false => escape::lines(&text).to_string(),
+            };
+            if !shown::print_bytes(page.as_bytes())? {
+                return Ok(Exit::Done);
+            }
+            // After a look that took longer than the interval, the next one begins at once.
+            at = (at + every).max(Instant::now());
+            sleep_until(at).await;
+            text = match look().await {
+                Ok(text) => text,
+                Err(error) if is_terminal => format!("{error}\n"),
+                Err(error) => {
+                    shown::tell(shown::Level::Error, &error.to_string());
+                    String::new()
+                }
+            };
+        }
+    }
+}
+
+fn head(every: Duration) -> String {
+    format!("{}, each {}; Ctrl-C ends\n\n", format_rfc3339_seconds(std::time::SystemTime::now()), format_duration(every))
+}

@@ -1,0 +1,171 @@
+//! Everything that listens for HTTP: addresses, connections, TLS, hosts, users, and problem
+//! documents.
+//!
+//! - `address`: the addresses to listen on
+//! - `connections`: accepts connections, within limits of number and time
+//! - `tls`: the certificate, read again at SIGHUP
+//! - `guard`: the checks of every request, before its route
+//! - `probes`: the routes for probes, which need no check
+//! - `metrics`: the route for scrapers, which needs no check
+//! - `process`: the figures of this process
+//! - `users`: the users file: names, tokens, rights
+//! - `problem`: errors as problem documents (RFC 9457)
+//!
+//! A process that dies here loses no acknowledged event: an answer is sent only after Redis has
+//! acknowledged.
+
+pub(crate) mod address;
+mod connections;
+mod guard;
+mod lingering;
+pub(crate) mod metrics;
+pub(crate) mod probes;
+pub(crate) mod problem;
+mod process;
+mod tls;
+pub(crate) mod users;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse as _, Response};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use self::address::Address;
+use self::connections::Connections;
+use self::guard::Guard;
+use self::problem::Problem;
+use self::tls::Certificate;
+use self::users::Users;
+use crate::console::exit::{Exit, Failure};
+use crate::console::units::time;
+
+/// Module name for log filters.
+const LOG: &str = "seriatim::listen";
+
+/// The options of every command that listens.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListenArgs {
+    /// The address to listen on: HOST:PORT or unix:PATH; may be given more than once
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    listen: Vec<Address>,
+    /// The users and their rights: a line NAME SHA256 RIGHT[,RIGHT…] [PREFIX…] for each. Without
+    /// it, only addresses of this machine are allowed, and everybody has all rights. Read again at
+    /// SIGHUP
+    #[arg(long, env = "SERIATIM_USERS", value_name = "FILE")]
+    users: Option<PathBuf>,
+    /// Answer requests to this host, besides localhost and addresses; may be given more than once
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
+    /// The PEM file with the certificate for TLS, and those of its authorities. Read again at SIGHUP
+    #[arg(long, env = "SERIATIM_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The PEM file with the key of that certificate
+    #[arg(long, env = "SERIATIM_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// The most connections at a time: 1 to 100000
+    #[arg(long, value_name = "N", default_value_t = 12_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    connections: u32,
+    /// The longest wait of a graceful stop for requests under way: up to 1h
+    #[arg(long, value_name = "TIME", default_value = "25s", value_parser = grace)]
+    grace: Duration,
+}
+
+fn grace(text: &str) -> Result<Duration, String> {
+    let grace = time(text)?;
+    if grace <= Duration::from_secs(60 * 60) { Ok(grace) } else { Err("it must be at most 1h".to_owned()) }
+}
+
+/// The open listeners with their checks, before they accept anything.
+pub(crate) struct Listening {
+    connections: Connections,
+    users: Option<(PathBuf, Arc<Users>)>,
+    certificate: Option<Arc<Certificate>>,
+    /// `None`: all routes are for everybody.
+    guard: Option<Guard>,
+    grace: Duration,
+}
+
+impl ListenArgs {
+    /// Reads the files and opens the listeners.
+    pub(crate) async fn open(&self) -> anyhow::Result<Listening> {
+        let input = |error: String| Failure::with(Exit::Input, error);
+        let users = match &self.users {
+            Some(path) => Some((path.clone(), Arc::new(Users::read(path).map_err(input)?))),
+            None => None,
+        };
+        let certificate = match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => Some(Arc::new(Certificate::read(certificate, key).map_err(input)?)),
+            _ => None,
+        };
+        let guard = Guard::new(&self.host, users.as_ref().map(|(_, users)| users.clone()));
+        let mut connections = Connections::new(self.connections, certificate.clone());
+        for address in &self.listen {
+            connections.open(address, users.is_some()).await?;
+        }
+        Ok(Listening { connections, users, certificate, guard: Some(guard), grace: self.grace })
+    }
+}
+
+impl Listening {
+    /// Opens a listener for probes and scrapers: anybody may ask.
+    pub(crate) async fn for_probes(address: &Address, connections_max: u32) -> anyhow::Result<Self> {
+        let mut connections = Connections::for_probes(connections_max);
+        connections.open(address, true).await?;
+        Ok(Self { connections, users: None, certificate: None, guard: None, grace: Duration::ZERO })
+    }
+
+    /// Serves these routes until `stop` is cancelled. Then serves requests under way for at most the
+    /// grace, and refuses all others but probes.
+    pub(crate) async fn serve(self, routes: Router, stop: CancellationToken) -> anyhow::Result<()> {
+        for address in self.connections.addresses() {
+            info!(target: LOG, %address, "listening");
+        }
+        let mut hang_up = signal(SignalKind::hangup())?;
+        let (users, certificate) = (self.users, self.certificate);
+        let rereading = tokio::spawn(async move {
+            while hang_up.recv().await.is_some() {
+                if let Some((path, users)) = &users {
+                    told("users", users.read_again(path));
+                }
+                if let Some(certificate) = &certificate {
+                    told("certificate", certificate.read_again());
+                }
+            }
+        });
+        let routes = routes.layer(from_fn_with_state(stop.clone(), refuse_if_stopping));
+        let routes = match self.guard {
+            Some(guard) => guard.around(routes),
+            None => routes,
+        };
+        self.connections.serve(routes, stop, self.grace).await;
+        rereading.abort();
+        Ok(())
+    }
+}
+
+async fn refuse_if_stopping(State(stop): State<CancellationToken>, request: Request, next: Next) -> Response {
+    if stop.is_cancelled() && !probes::is_one(request.method(), request.uri().path()) {
+        return Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "stopping",
+            "the server stops; send the request to another one, or again",
+        )
+        .into_response();
+    }
+    next.run(request).await
+}
+
+fn told(what: &str, read: Result<(), String>) {
+    match read {
+        Ok(()) => info!(target: LOG, what, "read again"),
+        Err(error) => warn!(target: LOG, what, error, "not read again; the ones before stay"),
+    }
+}

@@ -1,0 +1,85 @@
+//! Errors as problem documents (RFC 9457).
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{Response, StatusCode};
+use axum::response::IntoResponse;
+use serde::Serialize;
+use serde_json::Value;
+use seriatim::escape;
+
+/// An error of a request.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Problem {
+    /// `urn:seriatim:` and a word for programs.
+    #[serde(rename = "type")]
+    kind: String,
+    title: &'static str,
+    #[serde(serialize_with = "number")]
+    status: StatusCode,
+    detail: String,
+    /// More members, for programs.
+    #[serde(flatten)]
+    members: serde_json::Map<String, Value>,
+    #[serde(skip)]
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+fn number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u16(status.as_u16())
+}
+
+impl Problem {
+    /// `kind`: a word for programs, e.g. `full`. `detail`: the event, its subject and a remedy.
+    pub(crate) fn new(status: StatusCode, kind: &str, detail: impl std::fmt::Display) -> Self {
+        let title = status.canonical_reason().unwrap_or("Error");
+        let detail = escape::text(&detail.to_string()).to_string();
+        let kind = format!("urn:seriatim:{kind}");
+        Self { kind, title, status, detail, members: serde_json::Map::new(), headers: Vec::new() }
+    }
+
+    pub(crate) fn bad_request(detail: impl std::fmt::Display) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid", detail)
+    }
+
+    pub(crate) fn not_found(detail: impl std::fmt::Display) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not-found", detail)
+    }
+
+    /// Adds the members of this object.
+    pub(crate) fn with(mut self, members: Value) -> Self {
+        if let Value::Object(members) = members {
+            self.members.extend(members);
+        }
+        self
+    }
+
+    /// Says when to try again.
+    pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
+        self.headers.push((RETRY_AFTER, HeaderValue::from(seconds)));
+        self
+    }
+
+    /// Says how to log in.
+    pub(crate) fn with_login(mut self) -> Self {
+        self.headers.push((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
+        self
+    }
+
+    #[cfg(test)]
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response<Body> {
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.extend(self.headers);
+        response
+    }
+}

@@ -1,0 +1,142 @@
+//! Actions over many dead letters or held objects. A request makes a bounded number of steps, and
+//! its answer says whether there are more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use seriatim::control::dead::SettledAll;
+use seriatim::control::held::{ReleasedAll, Which};
+use seriatim::control::{By, Cursor, RowId, Settle, Settled};
+use tokio::time::{Instant, timeout};
+
+use super::operate::by;
+use super::request::{Asked, parse, read};
+use super::view::json;
+use super::{App, errors};
+use crate::listen::problem::Problem;
+use crate::listen::users::Right;
+
+/// The most dead letters that a request names.
+const IDS_MAX: usize = 100;
+/// The time after which a request makes no further step.
+const STEPS_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// The dead letters of an action.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Letters {
+    ids: Option<Vec<String>>,
+    object: Option<String>,
+    #[serde(default)]
+    all: bool,
+    /// `next` of the answer before.
+    after: Option<String>,
+    #[serde(default)]
+    reason: String,
+}
+
+/// The held objects of an action.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Objects {
+    #[serde(default)]
+    all: bool,
+    prefix: Option<String>,
+    why: Option<String>,
+    #[serde(default)]
+    until_released: bool,
+    #[serde(default)]
+    reason: String,
+}
+
+/// `POST /v1/dead/retry`.
+pub(super) async fn retry(state: State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
+    settle(state, asked, body, Settle::Retry).await
+}
+
+/// `POST /v1/dead/drop`.
+pub(super) async fn drop_letters(state: State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
+    settle(state, asked, body, Settle::Drop).await
+}
+
+async fn settle(State(app): State<Arc<App>>, asked: Asked, body: Body, step: Settle) -> Result<Response, Problem> {
+    asked.user.may_some(Right::Operate)?;
+    let letters: Letters = parse(&read(&app, &asked.headers, body).await?)?;
+    if step == Settle::Drop && letters.reason.is_empty() {
+        return Err(Problem::bad_request("a drop needs a reason: send {\"reason\":\"…\"}"));
+    }
+    let (object, who) = (letters.object.as_deref(), by(&asked.user, &letters.reason));
+    match (&letters.ids, object, letters.all) {
+        (Some(ids), None, false) if (1..=IDS_MAX).contains(&ids.len()) => {
+            return settle_ids(&app, &asked, who, step, ids).await;
+        }
+        (Some(_), None, false) => return Err(Problem::bad_request(format!("ids must have 1 to {IDS_MAX} ids"))),
+        (None, Some(object), false) => asked.user.may(Right::Operate, object.as_bytes())?,
+        (None, None, true) => asked.user.may_all(Right::Operate)?,
+        _ => return Err(Problem::bad_request("name one of ids, object and all")),
+    }
+    let (mut all, began) = (SettledAll::default(), Instant::now());
+    let mut after = letters.after.map(Cursor::from);
+    loop {
+        let made = app.control.settle_step(who, step, object.map(str::as_bytes), after.as_ref()).await;
+        let made = made.map_err(|error| match all.done + all.left {
+            0 => errors::action(error),
+            _ => errors::part(error, serde_json::json!({ "done": all.done, "left": all.left, "next": after })),
+        })?;
+        (all.done, all.left, all.next) = (all.done + made.done, all.left + made.left, made.next);
+        if all.next.is_none() || began.elapsed() >= STEPS_TIME_MAX {
+            return json(&all);
+        }
+        after.clone_from(&all.next);
+    }
+}
+
+/// Settles each of these dead letters whose object the user may see. Reads all of them before the
+/// first step, so that nothing is done if an id is invalid.
+async fn settle_ids(app: &App, asked: &Asked, who: By<'_>, step: Settle, ids: &[String]) -> Result<Response, Problem> {
+    let mut mine = Vec::new();
+    for id in ids {
+        let letter = app.control.dead_letter(&RowId::from(id.clone())).await.map_err(errors::control)?;
+        mine.extend(letter.filter(|letter| asked.shows(&letter.object, letter.object_escaped.as_deref())));
+    }
+    let mut done = 0;
+    let counts = |done: u64| serde_json::json!({ "done": done, "left": ids.len() as u64 - done });
+    for letter in mine {
+        let settled = app.control.settle(who, step, &[letter.dead_id]).await.map_err(|error| match done {
+            0 => errors::action(error),
+            _ => errors::part(error, counts(done)),
+        })?;
+        done += u64::from(matches!(settled.first(), Some(Settled::Retried | Settled::Dropped)));
+    }
+    json(&counts(done))
+}
+
+/// `POST /v1/held/release`.
+pub(super) async fn release(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
+    asked.user.may_some(Right::Operate)?;
+    let objects: Objects = parse(&read(&app, &asked.headers, body).await?)?;
+    let (prefix, why) = (objects.prefix.as_deref(), objects.why.as_deref());
+    if objects.all == (prefix.is_some() || why.is_some()) || prefix == Some("") || why == Some("") {
+        return Err(Problem::bad_request("name all, or prefix and why, which must not be empty"));
+    }
+    match prefix {
+        Some(prefix) => asked.user.may(Right::Operate, prefix.as_bytes())?,
+        None => asked.user.may_all(Right::Operate)?,
+    }
+    let which =
+        Which { prefix: prefix.unwrap_or_default(), why: why.unwrap_or_default(), until_released: objects.until_released };
+    let mut so_far = ReleasedAll::default();
+    let who = by(&asked.user, &objects.reason);
+    let all = timeout(STEPS_TIME_MAX, app.control.release_all(who, &which, |all| so_far = *all)).await;
+    let counts = |all: ReleasedAll, more: bool| serde_json::json!({ "released": all.released, "due": all.due, "more": more });
+    match all {
+        Ok(Ok(all)) => json(&counts(all, false)),
+        Ok(Err(error)) if so_far.released + so_far.due > 0 => Err(errors::part(error, counts(so_far, true))),
+        Ok(Err(error)) => Err(errors::action(error)),
+        Err(_) => json(&counts(so_far, true)),
+    }
+}

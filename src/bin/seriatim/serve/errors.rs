@@ -1,0 +1,63 @@
+//! The problem document of each error.
+
+use axum::http::StatusCode;
+use seriatim::EmitError;
+use seriatim::control::ControlError;
+use seriatim::event::EventError;
+
+use crate::listen::problem::Problem;
+
+/// The wait that a client is asked for, in seconds.
+const TRY_AGAIN_S: u64 = 1;
+
+/// Returns the problem of a failed emit or schedule.
+pub(super) fn emit(error: &EmitError) -> Problem {
+    match error {
+        EmitError::Full { .. } => Problem::new(StatusCode::TOO_MANY_REQUESTS, "full", error).retry_after(TRY_AGAIN_S),
+        EmitError::KeyReused { .. } => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "key-reused", error),
+        EmitError::Event(EventError::TooLarge { .. }) | EmitError::TooLarge { .. } => {
+            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", error)
+        }
+        EmitError::Name(_) | EmitError::Event(_) | EmitError::Key(_) => Problem::bad_request(error),
+        EmitError::WrongType { .. } => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "wrong-type", error),
+        error if error.is_unknown() => Problem::new(StatusCode::GATEWAY_TIMEOUT, "outcome-unknown", error),
+        error => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "redis", error).retry_after(TRY_AGAIN_S),
+    }
+}
+
+/// Returns the problem of a failed action. If the reply is lost, the action may be done.
+pub(super) fn action(error: ControlError) -> Problem {
+    let is_lost = match &error {
+        ControlError::Redis { source, .. } => {
+            let never_sent = source.is_connection_refusal();
+            !never_sent && (source.is_io_error() || source.is_timeout() || source.is_connection_dropped())
+        }
+        ControlError::Reply { .. } => true,
+        _ => false,
+    };
+    match is_lost {
+        true => Problem::new(StatusCode::GATEWAY_TIMEOUT, "outcome-unknown", error),
+        false => control(error),
+    }
+}
+
+/// Returns the problem of a failed step of an action whose earlier steps are done. `so_far` has the
+/// numbers of these steps.
+pub(super) fn part(error: ControlError, so_far: serde_json::Value) -> Problem {
+    let detail = format!("a part is done, and the last step failed: {error}");
+    Problem::new(StatusCode::GATEWAY_TIMEOUT, "partly-done", detail).with(so_far)
+}
+
+/// Returns the problem of a failed look.
+pub(super) fn control(error: ControlError) -> Problem {
+    match &error {
+        ControlError::Name(_)
+        | ControlError::LimitSelector(_)
+        | ControlError::DeadId(_)
+        | ControlError::LogId(_)
+        | ControlError::Cursor(_) => Problem::bad_request(error),
+        ControlError::Rules(_) | ControlError::Limits(_) => Problem::new(StatusCode::CONFLICT, "too-many", error),
+        ControlError::Redis { .. } => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "redis", error).retry_after(TRY_AGAIN_S),
+        _ => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "redis", error),
+    }
+}

@@ -1,0 +1,167 @@
+//! `seriatim serve`: emits, schedules, looks and actions over HTTP.
+//!
+//! - `request`: the object, the body and the user of a request
+//! - `errors`: the problem document of each error
+//! - `emit`: one emit per request
+//! - `stream`: many emits in one request, as lines
+//! - `schedule`: schedules and tasks
+//! - `view`: looks at objects and the system
+//! - `operate`: the actions of an operator
+//! - `bulk`: actions over many dead letters or held objects
+
+mod bulk;
+mod emit;
+mod errors;
+mod operate;
+mod request;
+mod schedule;
+mod stream;
+mod view;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use request::Room;
+use seriatim::Emitter;
+use seriatim::control::Control;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::console::exit::Exit;
+use crate::console::global::Global;
+use crate::console::notify::Notices;
+use crate::console::replicas::Replicas;
+use crate::console::stop::stop_signals;
+use crate::listen::problem::Problem;
+use crate::listen::{ListenArgs, probes};
+use crate::{commands, console};
+
+/// The description of the API, version 3.1 of OpenAPI.
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// Serve emits, schedules, looks and actions over HTTP
+///
+/// For programs without a Redis client. docs/http.md describes the routes; /v1/openapi.json is their
+/// OpenAPI description. SIGTERM or Ctrl-C finishes the requests under way; a second signal stops at
+/// once. SIGHUP reads the users and the certificate again.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    listen: ListenArgs,
+    /// The most bytes of a body: 1KiB to 64MiB. Lines of a stream have this limit each
+    #[arg(long, value_name = "BYTES", default_value = "2MiB", value_parser = body_bytes)]
+    body_bytes: usize,
+    #[command(flatten)]
+    replicas: Replicas,
+}
+
+fn body_bytes(text: &str) -> Result<usize, String> {
+    let found = console::units::bytes(text)?;
+    if (1024..=64 << 20).contains(&found) { Ok(found) } else { Err("it must be 1KiB to 64MiB".to_owned()) }
+}
+
+/// The parts that all requests use.
+pub(crate) struct App {
+    emitter: Emitter,
+    control: Control,
+    body_bytes: usize,
+    /// Bounds the memory of all bodies.
+    room: Room,
+    /// Bounds the number of streams.
+    streams: Arc<Semaphore>,
+    /// Cancelled when the server stops: streams end.
+    stop: CancellationToken,
+}
+
+pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
+    let mut stopping = stop_signals()?;
+    // The files and addresses are checked before anything is sent to Redis.
+    let listening = args.listen.open().await?;
+    let keys = global.keys()?;
+    let emitter = commands::emit::connect(global, keys.clone(), &args.replicas).await?;
+    let control = Control::connect(global.server()).await.map_err(console::shown::failure)?.with_keys(keys);
+    let stop = CancellationToken::new();
+    let streams = Arc::new(Semaphore::new(stream::STREAMS_MAX));
+    let app = App { emitter, control, body_bytes: args.body_bytes, room: Room::new(), streams, stop: stop.clone() };
+    let serving = listening.serve(routes(app), stop.clone());
+    tokio::pin!(serving);
+    let mut notices = Notices::begin();
+    notices.tell(true, false);
+    tokio::select! {
+        served = &mut serving => served?,
+        () = stopping.next() => {
+            notices.tell(true, true);
+            stop.cancel();
+            tokio::select! {
+                served = &mut serving => served?,
+                () = stopping.next() => {}
+            }
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn routes(app: App) -> Router {
+    let both = |rest: &str| [format!("/v1/objects/{{object}}{rest}"), format!("/v1/object{rest}")];
+    let mut router = Router::new()
+        .route("/v1/events", post(stream::emit_lines))
+        .route("/v1/stats", get(view::stats))
+        .route("/v1/schedule", get(view::schedules))
+        .route("/v1/held", get(view::held))
+        .route("/v1/paused", get(view::paused))
+        .route("/v1/dead", get(view::dead_letters))
+        .route("/v1/dead/retry", post(bulk::retry))
+        .route("/v1/dead/drop", post(bulk::drop_letters))
+        .route("/v1/held/release", post(bulk::release))
+        .route("/v1/dead/{id}", get(view::dead_letter))
+        .route("/v1/dead/{id}/retry", post(operate::retry))
+        .route("/v1/dead/{id}/drop", post(operate::drop_letter))
+        .route("/v1/rules", get(view::rules).post(operate::set_rule).delete(operate::lift_rule))
+        .route("/v1/actions", get(view::actions))
+        .route("/v1/openapi.json", get(openapi))
+        .route(probes::HEALTH, get(async || probes::answer(Ok::<(), &str>(()))))
+        .route(probes::READY, get(ready));
+    for path in both("") {
+        router = router.route(&path, get(view::object));
+    }
+    for path in both("/events") {
+        router = router.route(&path, post(emit::emit));
+    }
+    for path in both("/schedule") {
+        // Without an object in the path, the key is in the query, too.
+        let methods = get(view::schedules_of).post(schedule::schedule);
+        let methods = if path.contains('{') { methods } else { methods.delete(schedule::cancel) };
+        router = router.route(&path, methods);
+    }
+    for path in both("/tasks") {
+        router = router.route(&path, post(schedule::task));
+    }
+    for path in both("/release") {
+        router = router.route(&path, post(operate::release));
+    }
+    for path in both("/skip") {
+        router = router.route(&path, post(operate::skip));
+    }
+    router
+        .route("/v1/objects/{object}/schedule/{key}", delete(schedule::cancel))
+        .fallback(async || Problem::not_found("there is no such route; /v1/openapi.json lists them"))
+        .method_not_allowed_fallback(async || {
+            Problem::new(axum::http::StatusCode::METHOD_NOT_ALLOWED, "method", "the route does not have this method")
+        })
+        // The routes have limits of their own.
+        .layer(DefaultBodyLimit::disable())
+        .with_state(Arc::new(app))
+}
+
+/// A stopping server still answers probes while requests are under way.
+async fn ready(State(app): State<Arc<App>>) -> Response {
+    probes::answer(if app.stop.is_cancelled() { Err("the server stops") } else { Ok(()) })
+}
+
+async fn openapi() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "application/json")], OPENAPI)
+}

@@ -1,0 +1,186 @@
+//! The actions of an operator. Each is recorded with the name of the user and the given reason.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+use seriatim::control::held::{Released, Skipped};
+use seriatim::control::rules::{Kind, Ruled, Selector};
+use seriatim::control::{By, RowId, Settle, Settled};
+
+use super::request::{Asked, parse, read};
+use super::view::json;
+use super::{App, errors};
+use crate::listen::problem::Problem;
+use crate::listen::users::{Right, User};
+
+/// The body of most actions.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct Reason {
+    #[serde(default)]
+    reason: String,
+}
+
+/// The body of a skip.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct Skip {
+    id: Option<u64>,
+    #[serde(default)]
+    reason: String,
+}
+
+/// The body of a rule.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewRule {
+    kind: String,
+    selector: String,
+    /// The time after which it ends by itself.
+    for_ms: Option<u64>,
+    #[serde(default)]
+    reason: String,
+}
+
+fn conflict(detail: impl std::fmt::Display) -> Problem {
+    Problem::new(StatusCode::CONFLICT, "conflict", detail)
+}
+
+/// Reads a body that may be empty.
+async fn body_of<T: Default + serde::de::DeserializeOwned>(app: &App, asked: &Asked, body: Body) -> Result<T, Problem> {
+    let body = read(app, &asked.headers, body).await?;
+    if body.is_empty() { Ok(T::default()) } else { parse(&body) }
+}
+
+pub(super) fn by<'a>(user: &'a User, reason: &'a str) -> By<'a> {
+    By { who: &user.name, why: reason }
+}
+
+fn not_held(owner: &str) -> Problem {
+    match owner {
+        "" => conflict("the object is not held, and has no owner: nothing was done"),
+        owner => conflict(format!("the object is not held, worker {owner} has it: nothing was done")),
+    }
+}
+
+fn ruled() -> Problem {
+    conflict("a rule holds the object: nothing was done; lift the rule")
+}
+
+/// `POST /v1/objects/{object}/release`.
+pub(super) async fn release(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
+    let object = asked.object()?;
+    asked.user.may(Right::Operate, &object)?;
+    let Reason { reason } = body_of(&app, &asked, body).await?;
+    match app.control.release(by(&asked.user, &reason), &object).await.map_err(errors::action)? {
+        Released::Released(why) => json(&serde_json::json!({ "released": true, "why": why })),
+        Released::NotHeld(owner) => Err(not_held(&owner)),
+        Released::Paused => Err(ruled()),
+    }
+}
+
+/// `POST /v1/objects/{object}/skip`.
+pub(super) async fn skip(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
+    let object = asked.object()?;
+    asked.user.may(Right::Operate, &object)?;
+    let Skip { id, reason } = body_of(&app, &asked, body).await?;
+    match app.control.skip(by(&asked.user, &reason), &object, id).await.map_err(errors::action)? {
+        Skipped::Skipped { id, dead_id, left } => json(&serde_json::json!({ "id": id, "dead_id": dead_id, "left": left })),
+        Skipped::NotHeld(owner) => Err(not_held(&owner)),
+        Skipped::Paused => Err(ruled()),
+        Skipped::Other(id) => Err(conflict(format!("the first event has the id {id}: nothing was done"))),
+        Skipped::NoBatch(why) => {
+            Err(conflict(format!("the object has no event that was in hand ({why}): nothing was done; release it")))
+        }
+    }
+}
+
+/// `POST /v1/dead/{id}/retry`.
+pub(super) async fn retry(state: State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
+    settle(state, asked, body, Settle::Retry).await
+}
+
+/// `POST /v1/dead/{id}/drop`.
+pub(super) async fn drop_letter(state: State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
+    settle(state, asked, body, Settle::Drop).await
+}
+
+async fn settle(State(app): State<Arc<App>>, asked: Asked, body: Body, step: Settle) -> Result<Response, Problem> {
+    asked.user.may_some(Right::Operate)?;
+    let id = RowId::from(asked.segment(3).unwrap_or_default());
+    let Reason { reason } = body_of(&app, &asked, body).await?;
+    if step == Settle::Drop && reason.is_empty() {
+        return Err(Problem::bad_request("a drop needs a reason: send {\"reason\":\"…\"}"));
+    }
+    let absent = || Problem::not_found(format!("there is no dead letter {id} (any more)"));
+    let letter = app.control.dead_letter(&id).await.map_err(errors::control)?.ok_or_else(absent)?;
+    if !asked.shows(&letter.object, letter.object_escaped.as_deref()) {
+        return Err(absent());
+    }
+    let settled = app.control.settle(by(&asked.user, &reason), step, std::slice::from_ref(&id)).await.map_err(errors::action)?;
+    match settled.first() {
+        Some(Settled::Retried) => json(&serde_json::json!({ "retried": id })),
+        Some(Settled::Dropped) => json(&serde_json::json!({ "dropped": id })),
+        Some(Settled::Unreadable) => Err(conflict("it has no object or no event: nothing was done; drop it")),
+        Some(Settled::WrongType) => Err(conflict("the queue of its object is not a list: nothing was done")),
+        _ => Err(absent()),
+    }
+}
+
+/// `POST /v1/rules`.
+pub(super) async fn set_rule(State(app): State<Arc<App>>, asked: Asked, body: Body) -> Result<Response, Problem> {
+    asked.user.may_some(Right::Pause)?;
+    let wanted: NewRule = parse(&read(&app, &asked.headers, body).await?)?;
+    let kind = kind_of(&wanted.kind)?;
+    let selector = permitted(&asked, kind, &wanted.selector)?;
+    if wanted.for_ms == Some(0) {
+        return Err(Problem::bad_request("for_ms must be 1 or more"));
+    }
+    let after = wanted.for_ms.map(Duration::from_millis);
+    let ruled = app.control.set_rule(by(&asked.user, &wanted.reason), kind, &selector, after).await;
+    let was_set = matches!(ruled.map_err(errors::action)?, Ruled::Again);
+    json(&serde_json::json!({ "kind": kind, "selector": selector, "was_set": was_set }))
+}
+
+/// `DELETE /v1/rules?kind=…&selector=…&reason=…`.
+pub(super) async fn lift_rule(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
+    asked.user.may_some(Right::Pause)?;
+    let missing = |name: &str| Problem::bad_request(format!("the request names no {name}: add {name}=…"));
+    let kind = kind_of(&asked.query("kind")?.ok_or_else(|| missing("kind"))?)?;
+    let text = asked.query("selector")?.ok_or_else(|| missing("selector"))?;
+    let selector = permitted(&asked, kind, &text)?;
+    let reason = asked.query("reason")?.unwrap_or_default();
+    match app.control.lift_rule(by(&asked.user, &reason), kind, &selector).await.map_err(errors::action)? {
+        Ruled::NotSet => Err(Problem::not_found(format!("there is no such rule for {selector}: nothing was done"))),
+        _ => json(&serde_json::json!({ "kind": kind, "selector": selector, "lifted": true })),
+    }
+}
+
+fn kind_of(word: &str) -> Result<Kind, Problem> {
+    match word {
+        "pause" => Ok(Kind::Pause),
+        "block" => Ok(Kind::Block),
+        _ => Err(Problem::bad_request(format!("{word:?} is not a kind of rules; the kinds are pause and block"))),
+    }
+}
+
+/// Returns the selector, if the user may set rules for its objects. A block needs the right
+/// `operate`, too.
+fn permitted(asked: &Asked, kind: Kind, text: &str) -> Result<Selector, Problem> {
+    if kind == Kind::Block {
+        asked.user.may_some(Right::Operate)?;
+    }
+    let selector: Selector = text.parse().map_err(|error| Problem::bad_request(format!("the selector: {error}")))?;
+    match selector.as_str() {
+        "*" => asked.user.may_all(Right::Pause)?,
+        // The selector `work:*` is for all objects whose names begin with `work:`. So one of the
+        // user's prefixes must cover all these names.
+        one => asked.user.may(Right::Pause, one.strip_suffix('*').unwrap_or(one).as_bytes())?,
+    }
+    Ok(selector)
+}

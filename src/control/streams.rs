@@ -1,0 +1,72 @@
+//! The sizes of the streams: the event log, the dead letters and the actions of operators.
+
+use redis::Value;
+use redis::aio::ConnectionLike;
+use serde::Serialize;
+
+use super::{ControlError, reply};
+use crate::keys::Keys;
+use crate::wire;
+
+/// The size of one stream.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct StreamStats {
+    /// Number of rows.
+    pub rows: u64,
+    /// Number of rows ever written.
+    pub written: u64,
+    /// Time at which the first of the present rows was written, ms since the epoch; none without
+    /// rows.
+    pub oldest_ms: Option<u64>,
+}
+
+/// The sizes of all streams.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct StreamsStats {
+    /// The event log.
+    pub log: StreamStats,
+    /// The dead letters.
+    pub dead: StreamStats,
+    /// The actions of operators.
+    pub actions: StreamStats,
+}
+
+/// Reads the sizes, one stream after the other: a script that reads large rows takes long. Adds keys
+/// of a wrong type to `unreadable`.
+pub(super) async fn read<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    unreadable: &mut Vec<String>,
+) -> Result<StreamsStats, ControlError> {
+    let mut read = [StreamStats::default(); 3];
+    for (stats, key) in read.iter_mut().zip([keys.event_log(), keys.events_dead(), keys.operator_actions()]) {
+        match size(conn, &key).await {
+            Ok(size) => *stats = size,
+            Err(ControlError::Redis { source, .. }) if source.to_string().contains("WRONGTYPE") => {
+                if !unreadable.contains(&key) {
+                    unreadable.push(key);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let [log, dead, actions] = read;
+    Ok(StreamsStats { log, dead, actions })
+}
+
+async fn size<C: ConnectionLike>(conn: &mut C, key: &str) -> Result<StreamStats, ControlError> {
+    const WHAT: &str = "the size of a stream";
+    let mut ask = wire::STREAM.invoke();
+    ask.key(key);
+    let answer: Value = ask.invoke_async(conn).await.map_err(ControlError::redis(WHAT))?;
+    let parts = reply::after("stream", answer).map_err(|answer| ControlError::reply(WHAT, answer))?;
+    let [rows, written, first] = &parts[..] else {
+        return Err(ControlError::reply(WHAT, format!("{} values", parts.len())));
+    };
+    let (rows, written) = (reply::number(rows).unwrap_or(0), reply::number(written).unwrap_or(0));
+    let first = reply::text(first).unwrap_or_default();
+    let oldest_ms = first.split('-').next().and_then(|ms| ms.parse().ok()).filter(|_| rows > 0);
+    Ok(StreamStats { rows, written, oldest_ms })
+}

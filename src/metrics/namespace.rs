@@ -1,0 +1,167 @@
+//! The metrics of a namespace: what `stats` shows.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use super::writer::Writer;
+use crate::control::stats::NameStats;
+use crate::control::{Control, ControlError, Stats};
+
+/// The most projections with series of their own.
+const PROJECTIONS_MAX: usize = 50;
+
+/// The metrics of a namespace: a collector for a registry. It writes the last look at Redis.
+///
+/// Call [`look`](Self::look) before each scrape, or at an interval.
+#[derive(Debug, Clone, Default)]
+pub struct NamespaceMetrics(Arc<Mutex<Look>>);
+
+/// The last look.
+#[derive(Debug, Default)]
+struct Look {
+    /// `None` before the first look, and if Redis did not reply.
+    stats: Option<Stats>,
+    took: Duration,
+}
+
+impl NamespaceMetrics {
+    /// Looks at Redis once, with [`Control::stats`]. If that fails, `seriatim_up` is 0 and the other
+    /// metrics are absent until the next look.
+    ///
+    /// # Errors
+    /// Those of [`Control::stats`].
+    pub async fn look(&self, control: &Control) -> Result<(), ControlError> {
+        let began = Instant::now();
+        let stats = control.stats().await;
+        let (stats, failed) = match stats {
+            Ok(stats) => (Some(stats), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Look { stats, took: began.elapsed() };
+        failed
+    }
+
+    /// Forgets the last look, because the next one takes too long.
+    pub fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Look::default();
+    }
+}
+
+impl Collector for NamespaceMetrics {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut out = Writer(encoder);
+        let look = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        out.version()?;
+        out.gauge("up", "1 if Redis has replied to the last look", u32::from(look.stats.is_some()))?;
+        out.seconds("collect_duration", "Time of the last look at Redis", look.took.as_secs_f64())?;
+        let Some(stats) = &look.stats else { return Ok(()) };
+        out.seconds("redis_rtt", "Time of one round trip to Redis", stats.round_trip_us as f64 / 1e6)?;
+        objects(&mut out, stats)?;
+        workers(&mut out, stats)?;
+        times(&mut out, stats)?;
+        streams(&mut out, stats)
+    }
+}
+
+fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1000.0
+}
+
+fn objects(out: &mut Writer<'_>, stats: &Stats) -> fmt::Result {
+    let (held, rules) = (&stats.held, &stats.rules);
+    out.gauge("markers", "Markers; an object that waits for a worker has at least one", stats.markers)?;
+    out.gauges(
+        "objects_held",
+        "Held objects: due, waiting for their time, or for an operator",
+        "waits_for",
+        [("worker", held.due), ("time", held.waiting), ("operator", held.until_released)],
+    )?;
+    out.seconds("held_overdue", "Time since the first due held object became due", seconds(held.overdue_ms))?;
+    out.gauge("objects_paused", "Objects that wait for a rule to be lifted", stats.paused)?;
+    out.gauges("rules", "Pauses and blocks", "state", [("in_force", rules.in_force), ("lifting", rules.lifting)])?;
+    out.gauge("events_in_flight", "Events in the batches of slots", stats.events_in_flight)?;
+    out.gauge("ids_given", "The last id given; it jumps after Redis has lost writes", stats.last_id)?;
+    out.gauge("idempotency_keys", "Idempotency keys of emits", stats.idempotency_keys.keys)?;
+    out.gauge("keys_unreadable", "Shared keys of a wrong type", stats.unreadable.len() as u64)
+}
+
+fn workers(out: &mut Writer<'_>, stats: &Stats) -> fmt::Result {
+    let count = |which: fn(&NameStats) -> bool| stats.workers.iter().filter(|name| which(name)).count() as u64;
+    let slots = |of: fn(&NameStats) -> u64| stats.workers.iter().map(of).sum::<u64>();
+    let gone = count(|name| !name.alive && name.slots_busy == 0) + stats.workers_not_shown;
+    out.gauges(
+        "workers",
+        "Worker names with a lease, without one, and without one but with batches",
+        "state",
+        [
+            ("alive", count(|name| name.alive)),
+            ("gone", gone),
+            ("gone_with_work", count(|name| !name.alive && name.slots_busy > 0)),
+        ],
+    )?;
+    let is_down = |name: &NameStats| name.status.as_ref().is_some_and(|status| status.sink_down_ms.is_some());
+    out.gauge("workers_sink_down", "Workers whose sink is unavailable", count(is_down))?;
+    let longest = stats.workers.iter().filter_map(|name| Some(name.status.as_ref()?.longest.as_ref()?.since_ms)).max();
+    out.seconds("worker_delivery_oldest", "Age of the longest delivery of any worker", seconds(longest.unwrap_or(0)))?;
+    out.gauge(
+        "slots_registered",
+        "Slots of workers with a lease",
+        slots(|name| if name.alive { u64::from(name.slots) } else { 0 }),
+    )?;
+    out.gauge("slots_busy", "Slots with a batch", slots(|name| name.slots_busy))
+}
+
+fn times(out: &mut Writer<'_>, stats: &Stats) -> fmt::Result {
+    let (schedules, cron) = (&stats.schedules, &stats.cron);
+    let waiting = schedules.total.saturating_sub(schedules.due);
+    out.gauges(
+        "schedules",
+        "Schedules whose events are not queued yet",
+        "state",
+        [("due", schedules.due), ("waiting", waiting)],
+    )?;
+    let overdue = schedules.next_ms.map_or(0, |next| stats.now_ms.saturating_sub(next));
+    out.seconds("schedule_overdue", "Time since the first due schedule became due", seconds(overdue))?;
+    let mut sum = 0;
+    let promoted = schedules.lateness.iter().map(|(bound, events)| {
+        sum += events;
+        (bound.map_or_else(|| "+Inf".to_owned(), |bound| seconds(bound).to_string()), sum)
+    });
+    out.counters("schedules_promoted", "Events queued from schedules, at most so many seconds late", "within", promoted)?;
+    let paused = cron.total.saturating_sub(cron.active);
+    out.gauges("cron_jobs", "Cron jobs", "state", [("active", cron.active), ("due", cron.due), ("paused", paused)])
+}
+
+fn streams(out: &mut Writer<'_>, stats: &Stats) -> fmt::Result {
+    let streams = &stats.streams;
+    let oldest = streams.dead.oldest_ms.map_or(0, |oldest| stats.now_ms.saturating_sub(oldest));
+    out.gauge("dead_letters", "Dead letters", streams.dead.rows)?;
+    out.seconds("dead_letter_oldest", "Age of the oldest dead letter; 0 without any", seconds(oldest))?;
+    out.counter("dead_letters_written", "Dead letters ever written", streams.dead.written)?;
+    out.gauge("log_rows", "Rows of the event log", streams.log.rows)?;
+    out.counter("log_rows_written", "Rows ever written to the event log", streams.log.written)?;
+    out.counter("operator_actions", "Actions of operators", streams.actions.written)?;
+    let projections = || stats.projections.iter().take(PROJECTIONS_MAX);
+    out.gauges(
+        "projection_rows_behind",
+        "Rows that a projection has not applied yet",
+        "projection",
+        projections().map(|projection| (&projection.name, projection.lag)),
+    )?;
+    out.counters(
+        "projection_rows_missed",
+        "Rows that were trimmed before a projection applied them",
+        "projection",
+        projections().map(|projection| (&projection.name, projection.missed)),
+    )?;
+    out.gauges(
+        "projection_running",
+        "1 if a process runs the projection",
+        "projection",
+        projections().map(|projection| (&projection.name, u64::from(projection.running))),
+    )
+}

@@ -1,0 +1,95 @@
+//! Writes metrics of the usual kinds.
+
+use std::fmt;
+
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
+
+use crate::worker::Distribution;
+
+/// Writes metrics of one collector. A name has neither prefix nor unit.
+pub(super) struct Writer<'a>(pub(super) DescriptorEncoder<'a>);
+
+impl Writer<'_> {
+    /// Writes a gauge.
+    pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
+        self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+    }
+
+    /// Writes a gauge of a time in seconds.
+    pub(super) fn seconds(&mut self, name: &str, help: &str, seconds: f64) -> fmt::Result {
+        self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?.encode_gauge(&seconds)
+    }
+
+    /// Writes a counter.
+    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        encoder.encode_counter::<NoLabelSet, _, u64>(&value, None)
+    }
+
+    /// Writes gauges with one label.
+    pub(super) fn gauges<V: EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl IntoIterator<Item = (impl AsRef<str>, V)>,
+    ) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (of, value) in values {
+            encoder.encode_family(&[(label, of.as_ref())])?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    /// Writes counters with one label.
+    pub(super) fn counters(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl IntoIterator<Item = (impl AsRef<str>, u64)>,
+    ) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (of, value) in values {
+            encoder.encode_family(&[(label, of.as_ref())])?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a histogram.
+    pub(super) fn histogram(&mut self, name: &str, help: &str, unit: Option<&Unit>, values: &Distribution) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, unit, MetricType::Histogram)?;
+        encoder.encode_histogram::<NoLabelSet>(values.sum, values.count(), &buckets(values), None)
+    }
+
+    /// Writes histograms of times, with one label.
+    pub(super) fn histograms<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: [(&str, &Distribution); N],
+    ) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        for (of, values) in values {
+            let labels = [(label, of)];
+            let mut encoder = encoder.encode_family(&labels)?;
+            encoder.encode_histogram::<NoLabelSet>(values.sum, values.count(), &buckets(values), None)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a constant 1 with the version as label.
+    pub(super) fn version(&mut self) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor("build", "Version of the program", None, MetricType::Info)?;
+        encoder.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])
+    }
+}
+
+/// Returns the upper bound of each range with the number of values in it.
+fn buckets(values: &Distribution) -> Vec<(f64, u64)> {
+    let bounds = values.bounds.iter().copied().chain([f64::INFINITY]);
+    bounds.zip(values.counts.iter().copied()).collect()
+}

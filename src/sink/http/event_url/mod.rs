@@ -1,0 +1,224 @@
+//! The sink that sends each event to the URL in it.
+//!
+//! - `allowed`: the URLs and the addresses that events may name
+//! - `circuits`: which receivers are down or slow
+//!
+//! Any receiver may be hostile. So the requests run on threads of their own: a flood of answers
+//! takes no time from the worker's lease and its calls to Redis.
+
+mod addresses;
+mod allowed;
+mod circuits;
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::value::RawValue;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+pub use allowed::{Allowed, Prefix};
+use circuits::{Away, Circuits};
+
+use super::answer::Meaning;
+use super::error::HttpError;
+use super::exchange::Answer;
+use super::exchange::{Exchange, Repeat, Routes, shown};
+use super::options::Options;
+use crate::event::{Event, Pointer};
+use crate::sink::{Batch, Context, Delivered, Sink, SinkError, Stop};
+use allowed::Resolver;
+
+/// The time after which the delivered events of a batch are committed.
+const COMMIT_AFTER: Duration = Duration::from_secs(1);
+/// The threads for requests.
+const THREADS: usize = 2;
+/// The threads for lookups of hosts.
+const LOOKUP_THREADS: usize = 256;
+/// The default number of deliveries at the same time: the default of a worker.
+const SLOTS: usize = 256;
+
+/// A sink that posts each event to the URL in it.
+///
+/// The URL is the text at a JSON pointer of the event. It must begin with a prefix of [`Allowed`],
+/// and must not lead to an address that is not public, unless [`Allowed`] has that address. An
+/// event without such a URL is rejected. Its dead letter has the reason.
+///
+/// The answers mean the same as for [`Http`](super::Http), except that no answer stops all objects:
+///
+/// - 401, 403, 404, 405, 407 are [`Stop::Transient`].
+/// - 502, 503, 504, no connection and no answer are [`Stop::Transient`], and open the circuit of
+///   the receiver: its scheme, host and port. While it is open, one request per second and process
+///   goes to that receiver, each time of another object if there is one. Other events for it fail
+///   at once, which counts as an attempt. Any other answer closes the circuit.
+/// - A receiver that is slow may have a quarter of the slots at most. It is slow while a request to
+///   it is older than 1 s, and for a minute after a timeout. Further events for it are postponed
+///   ([`Stop::Postponed`]).
+///
+/// Redirects are not followed, and no proxy is used.
+#[derive(Debug)]
+pub struct EventUrl {
+    pointer: Pointer,
+    allowed: Arc<Allowed>,
+    exchange: Arc<Exchange>,
+    circuits: Circuits,
+    /// The threads of the requests; `None` only while the sink is dropped.
+    threads: Option<Runtime>,
+}
+
+impl Drop for EventUrl {
+    fn drop(&mut self) {
+        // A runtime must not be dropped in an async context.
+        if let Some(threads) = self.threads.take() {
+            threads.shutdown_background();
+        }
+    }
+}
+
+/// A request that runs on the sink's own threads. It ends when this value is dropped.
+struct Request(JoinHandle<Answer>);
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The settings of a sink [`EventUrl`].
+#[derive(Debug)]
+pub struct EventUrlBuilder {
+    pointer: Pointer,
+    allowed: Allowed,
+    options: Options,
+    slots: usize,
+}
+
+impl EventUrl {
+    /// Begins the settings of a sink that finds the URL at this pointer of an event, e.g. `/url`.
+    #[must_use]
+    pub fn at(pointer: Pointer, allowed: Allowed) -> EventUrlBuilder {
+        EventUrlBuilder { pointer, allowed, options: Options::default(), slots: SLOTS }
+    }
+
+    /// Sends one event.
+    async fn send(&self, event: &Event, attempt: u32) -> Result<(), Stop> {
+        let url = self.url_of(event).map_err(|why| Stop::Rejected { error: why })?;
+        let origin = url.origin().ascii_serialization();
+        let turned_away = |away| match away {
+            Away::Down(why) => Stop::transient(format!("{origin}: {why}")),
+            Away::Slow(why, after) => Stop::Postponed { reason: format!("{origin}: {why}"), after },
+        };
+        let permit = self.circuits.pass(&origin, &event.object, Instant::now()).map_err(turned_away)?;
+        let repeat = if permit.is_probe() { Repeat::Never } else { Repeat::Once };
+        let answer = self.post(url, event.clone(), attempt, repeat).await.map_err(Stop::transient)?;
+        match answer.meaning {
+            Meaning::Unable => {}
+            _ if answer.is_timeout => self.circuits.timed_out(&permit, &answer.error, Instant::now()),
+            Meaning::Unavailable | Meaning::Silent => {
+                self.circuits.failed(&permit, &answer.error, answer.retry_after, Instant::now())
+            }
+            Meaning::Unsendable => {}
+            _ => self.circuits.answered(&permit),
+        }
+        let (error, retry_after) = (answer.error, answer.retry_after);
+        match answer.meaning {
+            Meaning::Delivered => Ok(()),
+            Meaning::Rejected | Meaning::Unsendable => Err(Stop::Rejected { error }),
+            // The retry policy gives the waits for a receiver that is down, so that they end.
+            Meaning::Unavailable | Meaning::Silent => Err(Stop::Transient { error, retry_after: None }),
+            Meaning::Transient | Meaning::Misconfigured => Err(Stop::Transient { error, retry_after }),
+            Meaning::Unable => Err(Stop::Unavailable { error }),
+        }
+    }
+
+    /// Sends one event, on the sink's own threads.
+    async fn post(&self, url: reqwest::Url, event: Event, attempt: u32, repeat: Repeat) -> io::Result<Answer> {
+        let exchange = self.exchange.clone();
+        let Some(threads) = &self.threads else { return Err(io::Error::other("the sink is closed")) };
+        let request =
+            threads.spawn(async move { exchange.post(&url, std::slice::from_ref(&event), false, attempt, repeat).await });
+        let mut request = Request(request);
+        (&mut request.0).await.map_err(|error| io::Error::other(format!("the request has ended: {error}")))
+    }
+
+    /// Returns the URL of an event, if it is allowed.
+    fn url_of(&self, event: &Event) -> Result<reqwest::Url, String> {
+        let document: &RawValue = serde_json::from_slice(&event.payload).map_err(|error| format!("not JSON: {error}"))?;
+        let pointer = &self.pointer;
+        let found = self.pointer.find(document).ok_or_else(|| format!("the event has no URL at {pointer}"))?;
+        let text: String = serde_json::from_str(found.get()).map_err(|_| format!("the URL at {pointer} is not a text"))?;
+        let url = super::fixed::parse(&text).map_err(|error| format!("the URL at {pointer} is refused: {error}"))?;
+        self.allowed.check(&url).map_err(|why| format!("{} is refused: {why}", shown(&url)))?;
+        Ok(url)
+    }
+}
+
+impl EventUrlBuilder {
+    /// Sets the options.
+    #[must_use]
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Sets the number of deliveries that the worker makes at the same time, its `concurrency`.
+    /// Default: 256. A slow receiver may have a quarter of them.
+    #[must_use]
+    pub fn slots(mut self, slots: usize) -> Self {
+        self.slots = slots;
+        self
+    }
+
+    /// Opens the sink, and starts its threads. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// [`SinkError::Http`] if no URL is allowed, a setting is invalid, or TLS is not possible.
+    pub fn open(self) -> Result<EventUrl, SinkError> {
+        if self.allowed.is_empty() {
+            return Err(HttpError::NothingAllowed.into());
+        }
+        let allowed = Arc::new(self.allowed);
+        let routes = Routes::Checked(Arc::new(Resolver::new(allowed.clone())));
+        let exchange = Arc::new(Exchange::new(self.options, routes, allowed.needs_tls())?);
+        let threads = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .max_blocking_threads(LOOKUP_THREADS)
+            .thread_name("seriatim-http")
+            .enable_all()
+            .build()
+            .map_err(SinkError::Thread)?;
+        Ok(EventUrl { pointer: self.pointer, allowed, exchange, circuits: Circuits::new(self.slots), threads: Some(threads) })
+    }
+}
+
+#[async_trait]
+impl Sink for EventUrl {
+    fn name(&self) -> String {
+        "event-url".to_owned()
+    }
+
+    async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
+        let began = Instant::now();
+        for (delivered, event) in batch.events().enumerate() {
+            if delivered > 0 && began.elapsed() >= COMMIT_AFTER {
+                return Delivered::so_far(delivered);
+            }
+            cx.begins(event.id);
+            let attempt = if delivered == 0 { cx.attempts.saturating_add(1) } else { 1 };
+            if let Err(stop) = self.send(&event, attempt).await {
+                return Delivered::stopped(delivered, stop);
+            }
+        }
+        Delivered::all()
+    }
+}
+
+impl fmt::Display for EventUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "event-url:{}", self.pointer)
+    }
+}

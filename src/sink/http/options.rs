@@ -1,0 +1,162 @@
+//! The settings that all HTTP sinks have.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+
+use super::body::Format;
+use super::error::HttpError;
+use super::signature::Secret;
+
+/// The most secrets that sign one request.
+const SECRETS_MAX: usize = 2;
+
+/// The headers that the sink or the connection sets.
+const OWN: [&str; 9] =
+    ["connection", "content-length", "content-type", "expect", "host", "keep-alive", "te", "transfer-encoding", "upgrade"];
+
+/// The beginnings of names of headers that the sink sets.
+const OWN_PREFIXES: [&str; 3] = ["ce-", "seriatim-", "webhook-"];
+
+/// The settings that all HTTP sinks have.
+///
+/// `Debug` shows neither secrets nor the values of headers.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// The form of the events. Default: envelopes.
+    pub format: Format,
+    /// The longest time from the beginning of a request to the end of its answer. 10 ms to 1 hour,
+    /// default 30 s.
+    pub timeout: Duration,
+    /// The longest time of an attempt to connect, with DNS and TLS. 10 ms to 1 hour, default 5 s.
+    /// At most half of `timeout` counts: an attempt to connect that takes too long means that the
+    /// receiver is unavailable, and an answer that takes too long does not.
+    pub connect_timeout: Duration,
+    /// The secrets that sign each request: none, one, or, while a secret is replaced, two. Default:
+    /// none.
+    pub secrets: Vec<Secret>,
+    /// The PEM file with the authorities whose certificates are accepted. Default: those of the
+    /// system.
+    pub ca_file: Option<PathBuf>,
+    /// The attribute `source` of CloudEvents, a URI or a part of one. Default: `/seriatim`.
+    pub source: String,
+    headers: HeaderMap,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            format: Format::default(),
+            timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(5),
+            secrets: Vec::new(),
+            ca_file: None,
+            source: "/seriatim".to_owned(),
+            headers: HeaderMap::new(),
+        }
+    }
+}
+
+impl Options {
+    /// Adds a header to each request, e.g. `authorization`. Its value is not logged.
+    ///
+    /// # Errors
+    /// [`HttpError::Header`] if the name or the value is invalid, or if the sink sets this header
+    /// itself.
+    pub fn header(&mut self, name: &str, value: &str) -> Result<(), HttpError> {
+        let refused = |why: String| HttpError::Header { why };
+        // A text that is no name may be a secret.
+        let key =
+            HeaderName::from_bytes(name.as_bytes()).map_err(|_| refused("its name is not a name of a header".to_owned()))?;
+        if OWN.contains(&key.as_str()) || OWN_PREFIXES.iter().any(|own| key.as_str().starts_with(own)) {
+            return Err(refused(format!("the sink sets {key} itself")));
+        }
+        let invalid = |_| refused(format!("the value of {key} has a character that no header may have"));
+        let mut value = HeaderValue::from_str(value).map_err(invalid)?;
+        value.set_sensitive(true);
+        self.headers.append(key, value);
+        Ok(())
+    }
+
+    pub(super) fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    pub(super) fn validate(&self) -> Result<(), HttpError> {
+        let range = "it must be 10 ms to 1 h";
+        let times = [("timeout", self.timeout), ("connect_timeout", self.connect_timeout)];
+        for (setting, time) in times {
+            if !(Duration::from_millis(10)..=Duration::from_secs(3600)).contains(&time) {
+                return Err(HttpError::Range { setting, value: format!("{time:?}"), range });
+            }
+        }
+        if self.secrets.len() > SECRETS_MAX {
+            return Err(HttpError::Secrets(self.secrets.len()));
+        }
+        if self.source.is_empty() || self.source.chars().any(|c| c.is_whitespace() || c.is_control()) {
+            let range = "it must be a URI or a part of one";
+            return Err(HttpError::Range { setting: "source", value: format!("{:?}", self.source), range });
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("format", &self.format)
+            .field("timeout", &self.timeout)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("secrets", &self.secrets.len())
+            .field("ca_file", &self.ca_file)
+            .field("source", &self.source)
+            .field("headers", &self.headers.keys())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_valid_and_not_one_of_the_sink() {
+        let mut options = Options::default();
+        assert_eq!(options.header("Authorization", "Bearer hunter2"), Ok(()));
+        assert!(!format!("{options:?}").contains("hunter2"));
+        for (name, value) in [
+            ("", "x"),
+            ("a b", "x"),
+            ("x", "a\nb"),
+            ("Content-Type", "x"),
+            ("Host", "x"),
+            ("webhook-id", "x"),
+            ("Seriatim-Id", "x"),
+            ("ce-id", "x"),
+        ] {
+            assert!(matches!(options.header(name, value), Err(HttpError::Header { .. })), "{name}: {value:?}");
+        }
+    }
+
+    #[test]
+    fn settings_have_ranges() {
+        let invalid = |change: fn(&mut Options)| {
+            let mut options = Options::default();
+            change(&mut options);
+            options.validate().is_err()
+        };
+        assert!(!invalid(|_| {}));
+        assert!(invalid(|options| options.timeout = Duration::ZERO));
+        assert!(invalid(|options| options.connect_timeout = Duration::from_secs(3601)));
+        assert!(invalid(|options| options.source = String::new()));
+        assert!(invalid(|options| options.source = "a b".to_owned()));
+        let secret: Secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".parse().expect("a secret");
+        let mut options = Options { secrets: vec![secret.clone(), secret.clone()], ..Options::default() };
+        assert_eq!(options.validate(), Ok(()));
+        options.secrets.push(secret);
+        assert_eq!(options.validate(), Err(HttpError::Secrets(3)));
+    }
+}

@@ -1,0 +1,83 @@
+//! The age of events: from an event's own time until it is delivered and committed. Only with
+//! `event_time`.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+
+use super::figures::Figures;
+use super::slots::InFlight;
+use crate::event::Pointer;
+
+/// A number from this one on is a time in ms: as seconds it would be after the year 5000.
+const MS_FROM: f64 = 1e11;
+
+/// The times of events that are delivered and not committed yet, by slot.
+pub(super) struct EventTimes {
+    pointer: Pointer,
+    /// The times in ms since 1970; `None` for an event without a time.
+    by_slot: Vec<Vec<Option<f64>>>,
+}
+
+impl EventTimes {
+    pub(super) fn new(pointer: &Pointer, slots: usize) -> Self {
+        Self { pointer: pointer.clone(), by_slot: vec![Vec::new(); slots] }
+    }
+
+    /// Reads the times of the first `count` events of a batch, which the sink has.
+    pub(super) fn delivered(&mut self, slot: usize, in_flight: &InFlight, count: usize) {
+        let times = in_flight.batch.payloads.iter().take(count).map(|payload| time_ms(&self.pointer, payload));
+        self.by_slot[slot] = times.collect();
+    }
+
+    /// Adds the ages of the slot's delivered events to the figures, because they are committed now.
+    pub(super) fn committed(&mut self, slot: usize, figures: &Figures) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1000.0;
+        for time in self.by_slot[slot].drain(..) {
+            match time {
+                // The clocks of producers may be ahead.
+                Some(time) => figures.event_age((now - time).max(0.0) / 1000.0),
+                None => figures.event_without_time(),
+            }
+        }
+    }
+}
+
+/// Returns the time of an event in ms since 1970: Unix seconds or ms, as a number or a text, or
+/// RFC 3339.
+fn time_ms(pointer: &Pointer, payload: &[u8]) -> Option<f64> {
+    let document: &RawValue = serde_json::from_slice(payload).ok()?;
+    let found = pointer.find(document)?.get();
+    let text: String = if found.starts_with('"') { serde_json::from_str(found).ok()? } else { found.to_owned() };
+    if let Ok(number) = text.parse::<f64>() {
+        let ms = if number.abs() >= MS_FROM { number } else { number * 1000.0 };
+        return ms.is_finite().then_some(ms);
+    }
+    text.parse::<Timestamp>().ok().map(|time| time.as_millisecond() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_has_one_of_some_forms() {
+        let pointer: Pointer = "/at/time".parse().expect("a pointer");
+        let of = |time: &str| time_ms(&pointer, format!("{{\"at\":{{\"time\":{time}}}}}").as_bytes());
+        for (time, ms) in [
+            ("1767268800", 1_767_268_800_000.0),
+            ("1767268800.25", 1_767_268_800_250.0),
+            ("\"1767268800\"", 1_767_268_800_000.0),
+            ("1767268800250", 1_767_268_800_250.0),
+            ("\"2026-01-01T12:00:00.25Z\"", 1_767_268_800_250.0),
+            ("\"2026-01-01T13:00:00+01:00\"", 1_767_268_800_000.0),
+        ] {
+            assert_eq!(of(time), Some(ms), "{time}");
+        }
+        for time in ["null", "\"soon\"", "{}", "\"NaN\"", "1e999", "[1]", "true"] {
+            assert_eq!(of(time), None, "{time}");
+        }
+        assert_eq!([&b"7"[..], b"{", b"", b"{\"at\":1}"].map(|event| time_ms(&pointer, event)), [None; 4]);
+    }
+}

@@ -1,0 +1,222 @@
+//! The metrics of a worker and of a namespace.
+
+use std::collections::BTreeSet;
+use std::process::{Child, Command, Stdio};
+
+use seriatim::control::By;
+use seriatim::control::rules::Kind;
+use seriatim::sink::Stop;
+use tempfile::NamedTempFile;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::support::console::PATIENCE;
+use crate::support::process::Process;
+use crate::support::recorder::{Act, Recorder};
+use crate::support::running::start;
+use crate::support::{Redis, control, until};
+
+/// Returns the names of the table behind this line of the document.
+fn documented(head: &str) -> BTreeSet<String> {
+    let page = include_str!("../../docs/operations.md");
+    let (_, table) = page.split_once(head).expect("a table");
+    let rows = table.trim_start().lines().take_while(|line| line.starts_with('|')).skip(2);
+    let names = rows.flat_map(|row| row.split('|').nth(1).expect("a cell").split(", ").map(|name| name.trim().trim_matches('`')));
+    let names = names.map(str::to_owned).chain(
+        ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "process_start_time_seconds"]
+            .map(str::to_owned),
+    );
+    names.collect()
+}
+
+/// Returns the names of a scrape, as the documents spell them.
+fn names(scrape: &str) -> BTreeSet<String> {
+    let types = scrape.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let spelled = types.map(|line| match line.split_once(' ').expect("a type") {
+        (name, "counter") => format!("{name}_total"),
+        (name, "info") => format!("{name}_info"),
+        (name, _) => name.to_owned(),
+    });
+    spelled.collect()
+}
+
+fn series(scrape: &str) -> usize {
+    scrape.lines().filter(|line| !line.starts_with('#')).count()
+}
+
+/// Returns the value of a series.
+#[track_caller]
+fn value(scrape: &str, series: &str) -> f64 {
+    let found = scrape.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    found.unwrap_or_else(|| panic!("no {series} in {scrape}")).parse().expect("a number")
+}
+
+/// Asks for metrics as a scraper in another pod does: with a foreign host.
+async fn scrape(address: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).await.ok()?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: pod.example\r\n\r\n").await.ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"), "{head}");
+    Some(body.to_owned())
+}
+
+/// Returns the address that a log names.
+async fn listening(log: impl Fn() -> String) -> String {
+    until("it listens", PATIENCE, async || {
+        let log = log();
+        let (_, rest) = log.split_once("listening address=http://")?;
+        rest.contains('\n').then(|| rest.split_whitespace().next().map(str::to_owned))?
+    })
+    .await
+}
+
+/// An exporter process; killed when it is dropped.
+struct Exporter {
+    child: Child,
+    address: String,
+    _log: NamedTempFile,
+}
+
+impl Exporter {
+    async fn start(redis: &Redis) -> Self {
+        let log = NamedTempFile::new().expect("a log");
+        let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        program.args(["--redis", redis.url(), "--namespace", redis.namespace(), "exporter", "--listen", "127.0.0.1:0"]);
+        let child = program.stdout(Stdio::null()).stderr(log.reopen().expect("a log")).spawn().expect("it starts");
+        let address = listening(|| std::fs::read_to_string(log.path()).expect("a log")).await;
+        Self { child, address, _log: log }
+    }
+
+    /// Returns the first scrape that has this value.
+    async fn until(&self, series: &str, wanted: f64) -> String {
+        until(&format!("{series} is {wanted}"), PATIENCE, async || {
+            let scrape = scrape(&self.address).await?;
+            let is_there = scrape.lines().any(|line| line.starts_with(&format!("{series} ")));
+            (is_there && (value(&scrape, series) - wanted).abs() < 1e-9).then_some(scrape)
+        })
+        .await
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Returns the name of a series with the label of the namespace.
+fn of(redis: &Redis, name: &str, label: &str) -> String {
+    let namespace = redis.namespace();
+    let more = if label.is_empty() { String::new() } else { format!(",{label}") };
+    format!("{name}{{namespace=\"{namespace}\"{more}}}")
+}
+
+#[tokio::test]
+async fn a_worker_shows_the_documented_metrics() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let worker = Process::start(&redis, "w", "null", &["--http", "127.0.0.1:0"]);
+    let address = listening(|| worker.log()).await;
+    console.emit_all("work:1", (0..50).map(|n| n.to_string())).await;
+    let delivered = of(&redis, "seriatim_events_total", "outcome=\"delivered\"");
+    let seen = until("50 events are counted", PATIENCE, async || {
+        let scrape = scrape(&address).await?;
+        (value(&scrape, &delivered) >= 50.0).then_some(scrape)
+    })
+    .await;
+    assert_eq!(names(&seen), documented("Metrics of a worker:"));
+    assert!(series(&seen) < 300, "{}", series(&seen));
+    assert_eq!(value(&seen, &of(&redis, "seriatim_event_attempts_sum", "")), 50.0);
+    assert_eq!(value(&seen, &of(&redis, "seriatim_event_attempts_bucket", "le=\"+Inf\"")), 50.0);
+    assert_eq!(value(&seen, &of(&redis, "seriatim_sink_up", "")), 1.0);
+    let slots = ["free", "asked", "delivering", "reported", "parked"];
+    let slots = slots.map(|state| value(&seen, &of(&redis, "seriatim_slots", &format!("state=\"{state}\""))));
+    assert_eq!(slots.iter().sum::<f64>(), 256.0);
+    assert!(value(&seen, "process_resident_memory_bytes") > 1e6 && seen.ends_with("# EOF\n"));
+}
+
+/// Tests the values of a namespace with something of everything.
+#[tokio::test]
+async fn an_exporter_shows_the_documented_metrics() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let exporter = Exporter::start(&redis).await;
+    let sink = Recorder::with(|offer| match offer.text().as_str() {
+        "\"bad\"" => Act::Stop(Stop::rejected("bad")),
+        "\"down\"" => Act::Stop(Stop::unavailable("down")),
+        "\"later\"" => Act::Stop(Stop::transient("later")),
+        _ => Act::Send,
+    });
+    let worker = start(&redis, "w", &sink, |config| config.retry = "fixed:1h".parse().expect("a policy"));
+    let control = control(&redis.connect().await, redis.keys());
+    let by = By { who: "ada", why: "a test" };
+    control.set_rule(by, Kind::Pause, &"paused:*".parse().expect("a selector"), None).await.expect("set");
+    for event in ["bad", "later", "paused"] {
+        console.emit(&format!("{event}:1"), format!("\"{event}\"")).await;
+    }
+    for (series, label, wanted) in [
+        ("seriatim_dead_letters", "", 1.0),
+        ("seriatim_dead_letters_written_total", "", 1.0),
+        ("seriatim_objects_held", "waits_for=\"time\"", 1.0),
+        ("seriatim_objects_held", "waits_for=\"operator\"", 0.0),
+        ("seriatim_objects_paused", "", 1.0),
+        ("seriatim_rules", "state=\"in_force\"", 1.0),
+        ("seriatim_operator_actions_total", "", 1.0),
+        ("seriatim_workers", "state=\"alive\"", 1.0),
+        ("seriatim_slots_registered", "", 4.0),
+        ("seriatim_markers", "", 0.0),
+        ("seriatim_up", "", 1.0),
+    ] {
+        exporter.until(&of(&redis, series, label), wanted).await;
+    }
+    console.emit("down:1", "\"down\"").await;
+    let seen = exporter.until(&of(&redis, "seriatim_workers_sink_down", ""), 1.0).await;
+    assert_eq!(
+        names(&seen),
+        documented("Metrics of a namespace:").union(&BTreeSet::from(["seriatim_build_info".to_owned()])).cloned().collect()
+    );
+    assert!(series(&seen) < 60, "{}", series(&seen));
+    assert!(value(&seen, &of(&redis, "seriatim_dead_letter_oldest_seconds", "")) < 60.0);
+    worker.crash().await;
+    console.end_lease("w").await;
+    exporter.until(&of(&redis, "seriatim_workers", "state=\"gone_with_work\""), 1.0).await;
+    exporter.until(&of(&redis, "seriatim_slots_registered", ""), 0.0).await;
+}
+
+#[tokio::test]
+async fn objects_add_no_series() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let worker = Process::start(&redis, "w", "null", &["--http", "127.0.0.1:0"]);
+    let address = listening(|| worker.log()).await;
+    let exporter = Exporter::start(&redis).await;
+    let before = until("it listens", PATIENCE, async || scrape(&address).await).await;
+    let before = (series(&before), series(&scrape(&exporter.address).await.expect("a scrape")));
+    for number in 0..3000 {
+        console.emit(&format!("work-{number}:1"), format!("{{\"type\":\"t{number}\"}}")).await;
+    }
+    let delivered = of(&redis, "seriatim_events_total", "outcome=\"delivered\"");
+    let after = until("all are counted", PATIENCE, async || {
+        let scrape = scrape(&address).await?;
+        (value(&scrape, &delivered) >= 3000.0).then_some(scrape)
+    })
+    .await;
+    assert_eq!((series(&after), series(&scrape(&exporter.address).await.expect("a scrape"))), before);
+}
+
+#[tokio::test]
+async fn an_exporter_outlives_an_outage() {
+    let mut redis = Redis::own(&["--appendonly", "yes"]);
+    let exporter = Exporter::start(&redis).await;
+    let up = of(&redis, "seriatim_up", "");
+    exporter.until(&up, 1.0).await;
+    redis.server().kill();
+    let seen = exporter.until(&up, 0.0).await;
+    assert!(!seen.contains("seriatim_markers") && seen.contains("process_open_fds"), "{seen}");
+    redis.server().restart();
+    assert!(exporter.until(&up, 1.0).await.contains("seriatim_markers"));
+}

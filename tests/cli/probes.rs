@@ -1,0 +1,326 @@
+//! The probes of a worker, its notices for systemd, and `seriatim healthcheck`.
+
+use std::io::Read as _;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
+
+use crate::support::console::PATIENCE;
+use crate::support::process::Process;
+use crate::support::{Redis, until};
+
+/// Returns the address of the probes of a worker.
+async fn address(worker: &Process) -> String {
+    until("it listens", PATIENCE, async || {
+        let log = worker.log();
+        let (_, rest) = log.split_once("listening address=http://")?;
+        rest.contains('\n').then(|| rest.split_whitespace().next().map(str::to_owned))?
+    })
+    .await
+}
+
+/// Asks a route with a foreign host. Returns the status and the body.
+async fn ask(address: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: pod.example\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("written");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    (head[9..12].parse().expect("a status"), body.to_owned())
+}
+
+async fn until_status(address: &str, path: &str, status: u16) {
+    let what = format!("{path} is {status}");
+    until(&what, PATIENCE, async || (ask(address, path).await.0 == status).then_some(())).await;
+}
+
+fn healthcheck(args: &[&str]) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    program.arg("healthcheck").args(args).output().expect("it runs")
+}
+
+/// Tests that a stopping worker is not ready from the signal on, loses nothing, and counts no
+/// attempt.
+#[tokio::test]
+async fn a_stopping_worker_is_not_ready_at_once() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let mut worker = Process::start(&redis, "w", "stdout", &["--http", "127.0.0.1:0"]);
+    let address = address(&worker).await;
+    until_status(&address, "/readyz", 200).await;
+    assert_eq!(ask(&address, "/healthz").await, (200, "ok\n".to_owned()));
+    assert_eq!(ask(&address, "/metrics/no").await.0, 404);
+    // The pipe is full, so the delivery stands still.
+    console.emit("work:1", format!("\"{}\"", "x".repeat(200_000))).await;
+    console.emit("work:2", "2").await;
+    let queue = console.keys.events("work:1");
+    until("it is in hand", PATIENCE, async || console.list(&queue).await.is_empty().then_some(())).await;
+    worker.terminate();
+    until_status(&address, "/readyz", 503).await;
+    assert!(ask(&address, "/readyz").await.1.contains("the worker stops"));
+    assert_eq!(ask(&address, "/healthz").await.0, 200);
+    // Nothing waits with an attempt.
+    let mut out = String::new();
+    worker.stdout().read_to_string(&mut out).expect("UTF-8");
+    assert!(worker.ended().await.success());
+    assert!(out.lines().any(|line| line.contains("work:1") && line.len() > 200_000), "it is delivered");
+}
+
+/// Tests that a worker without Redis is healthy, at its start and later. It is ready from its first
+/// attach on.
+#[tokio::test]
+async fn a_worker_without_redis_is_healthy() {
+    let mut redis = Redis::own(&["--appendonly", "yes"]);
+    redis.server().kill();
+    let options = ["--http", "127.0.0.1:0", "--stall-max", "1s", "--lease", "1s", "--response-timeout", "500ms"];
+    let worker = Process::start(&redis, "w", "null", &options);
+    let address = address(&worker).await;
+    let is_healthy_for = async |time: Duration| {
+        let since = Instant::now();
+        while since.elapsed() < time {
+            assert_eq!(ask(&address, "/healthz").await.0, 200);
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    is_healthy_for(Duration::from_secs(3)).await;
+    assert_eq!(ask(&address, "/readyz").await.0, 503);
+    redis.server().restart();
+    until_status(&address, "/readyz", 200).await;
+    redis.server().kill();
+    is_healthy_for(Duration::from_secs(5)).await;
+    redis.server().restart();
+    until_status(&address, "/readyz", 200).await;
+}
+
+/// Tests that a loop that stands still is not healthy, and that it is again when it turns.
+#[cfg(feature = "failpoints")]
+#[tokio::test]
+async fn a_loop_that_stands_still_is_not_healthy() {
+    let redis = Redis::start();
+    let options = ["--http", "127.0.0.1:0", "--stall-max", "1s"];
+    let worker = Process::start_with(&redis, "w", "null", &options, &[("FAILPOINTS", "advance.before=3*off->1*sleep(6000)")]);
+    let address = address(&worker).await;
+    until_status(&address, "/healthz", 200).await;
+    until_status(&address, "/healthz", 503).await;
+    assert!(ask(&address, "/healthz").await.1.contains("the worker's loop has stood still"));
+    until_status(&address, "/healthz", 200).await;
+}
+
+/// Tests the exit codes and the line of a health check, over TCP and over a socket in the file
+/// system.
+#[tokio::test]
+async fn a_health_check_tells_by_its_exit_code() {
+    let (redis, dir) = (Redis::start(), tempfile::tempdir().expect("a directory"));
+    let socket = dir.path().join("probes.sock");
+    let unix = format!("unix:{}", socket.display());
+    let worker = Process::start(&redis, "w", "null", &["--http", &unix]);
+    worker.until_logged("attached").await;
+    let over_tcp = Process::start(&redis, "v", "null", &["--http", "127.0.0.1:0"]);
+    let address = address(&over_tcp).await;
+    until_status(&address, "/readyz", 200).await;
+    for url in [format!("{unix}:/healthz"), format!("http://{address}/healthz"), format!("http://{address}/readyz")] {
+        let done = healthcheck(&[&url]);
+        assert!(done.status.success() && done.stderr.is_empty() && done.stdout.is_empty(), "{url}: {done:?}");
+    }
+    let free = format!("http://127.0.0.1:{}/healthz", crate::support::free_port());
+    for (url, exit, told) in [
+        (format!("http://{address}/other"), 1, "404 Not Found"),
+        (free, 1, "refused"),
+        ("localhost:1/healthz".to_owned(), 2, "write http://"),
+        ("unix:/no/path".to_owned(), 2, "write unix:SOCKET:/PATH"),
+    ] {
+        assert_eq!(healthcheck(&["--timeout", "2m", &url]).status.code(), Some(2));
+        let failed = healthcheck(&["--timeout", "2s", &url]);
+        let text = String::from_utf8(failed.stderr).expect("UTF-8");
+        assert!(failed.status.code() == Some(exit) && text.contains(told), "{url}: {:?} {text}", failed.status);
+    }
+}
+
+/// Tests that an address that cannot be listened on ends the worker before it begins.
+#[test]
+fn an_address_in_use_is_told_at_the_start() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("an address");
+    let address = taken.local_addr().expect("an address").to_string();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    program.args(["--log", "off", "--redis", "localhost:1", "worker", "--sink", "null", "--http", &address]);
+    let output = program.output().expect("it runs");
+    let told = String::from_utf8(output.stderr).expect("UTF-8");
+    let is_told = told.contains(&format!("--http: cannot listen on {address}")) && told.lines().count() == 1;
+    // Time may repair it, so a supervisor may start the worker again.
+    assert!(output.status.code() == Some(1) && is_told, "{:?} {told}", output.status);
+}
+
+/// Regression: a file, or a link to one, was deleted like a socket that a dead process left.
+#[test]
+fn a_path_that_is_no_socket_is_left_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, link) = (dir.path().join("precious.txt"), dir.path().join("link"));
+    std::fs::write(&file, "precious").expect("written");
+    std::os::unix::fs::symlink(&file, &link).expect("a link");
+    for (command, option) in [(&["worker", "--sink", "null"][..], "--http"), (&["serve"], "--listen")] {
+        for path in [&file, &link, &dir.path().to_owned()] {
+            let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+            program.args(["--redis", "localhost:1"]).args(command).arg(option).arg(format!("unix:{}", path.display()));
+            let output = program.output().expect("it runs");
+            let told = String::from_utf8(output.stderr).expect("UTF-8");
+            assert!(output.status.code() == Some(2) && told.contains("is not a socket"), "{:?} {told}", output.status);
+        }
+    }
+    assert_eq!(std::fs::read_to_string(&link).expect("still there"), "precious");
+}
+
+/// Regression: an error after the listener was open ended in a panic, and its text was lost.
+#[test]
+fn an_error_of_the_sink_is_told_beside_probes() {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    program.args(["--redis", "localhost:1", "worker", "--sink", "file:/nonexistent/x", "--http", "127.0.0.1:0"]);
+    let output = program.output().expect("it runs");
+    let told = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(output.status.code() == Some(1) && told.contains("cannot open /nonexistent/x"), "{:?} {told}", output.status);
+}
+
+/// Regression: 256 connections that sent nothing kept all probes out.
+#[tokio::test]
+async fn silent_connections_keep_no_probe_out() {
+    let redis = Redis::start();
+    let worker = Process::start(&redis, "w", "null", &["--http", "127.0.0.1:0"]);
+    let address = address(&worker).await;
+    let mut silent = Vec::new();
+    for number in 0..1000 {
+        silent.push(TcpStream::connect(&address).await.expect("it listens"));
+        if number % 10 == 0 {
+            assert_eq!(ask(&address, "/healthz").await.0, 200, "{number}");
+        }
+    }
+    // They are closed after a time, too.
+    let mut last = silent.pop().expect("a connection");
+    let read = tokio::time::timeout(PATIENCE, last.read(&mut [0])).await.expect("it is closed");
+    assert_eq!(read.unwrap_or(0), 0);
+}
+
+/// Tests that a health check needs no certificates of authorities, follows no redirect, and reads no
+/// more of an answer than it shows.
+#[tokio::test]
+async fn a_health_check_is_modest() {
+    let answers = |head: &'static str, body: Vec<u8>| async move {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let serving = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut request = [0; 1000];
+            let _ = stream.read(&mut request).await;
+            let _ = stream.write_all(head.as_bytes()).await;
+            let mut written = 0;
+            while stream.write_all(&body).await.is_ok() && !body.is_empty() {
+                written += body.len();
+            }
+            written
+        });
+        (format!("http://user:hush@{address}/healthz"), serving)
+    };
+    let check = |url: String| {
+        tokio::task::spawn_blocking(move || {
+            let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+            program.env("SSL_CERT_FILE", "/dev/null").env("SSL_CERT_DIR", "/nonexistent").args(["healthcheck", &url]);
+            let output = program.output().expect("it runs");
+            (output.status.code(), String::from_utf8(output.stderr).expect("UTF-8"))
+        })
+    };
+    let (url, _) = answers("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", Vec::new()).await;
+    assert_eq!(check(url).await.expect("it runs"), (Some(0), String::new()));
+    let (url, _) = answers("HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n", Vec::new()).await;
+    let (code, told) = check(url).await.expect("it runs");
+    assert!(code == Some(1) && told.contains("302 Found") && told.contains("user:***@"), "{told}");
+    let (url, serving) = answers("HTTP/1.1 503 No\r\n\r\n", vec![b'x'; 100_000]).await;
+    let (code, told) = check(url).await.expect("it runs");
+    let written = serving.await.expect("served");
+    assert!(code == Some(1) && told.contains("503") && told.len() < 500 && written < 20_000_000, "{written} {told}");
+}
+
+/// A systemd that only listens.
+struct Supervisor {
+    socket: std::os::unix::net::UnixDatagram,
+    dir: tempfile::TempDir,
+}
+
+impl Supervisor {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = std::os::unix::net::UnixDatagram::bind(dir.path().join("notify")).expect("a socket");
+        socket.set_read_timeout(Some(Duration::from_millis(50))).expect("set");
+        Self { socket, dir }
+    }
+
+    fn variables(&self) -> Vec<(String, String)> {
+        let socket = self.dir.path().join("notify").display().to_string();
+        vec![("NOTIFY_SOCKET".to_owned(), socket), ("WATCHDOG_USEC".to_owned(), "2000000".to_owned())]
+    }
+
+    /// Returns the notices that have come, for this time.
+    async fn heard_for(&self, time: Duration) -> Vec<String> {
+        let (mut heard, since) = (Vec::new(), Instant::now());
+        while since.elapsed() < time {
+            let mut bytes = [0; 500];
+            match self.socket.recv(&mut bytes) {
+                Ok(length) => heard.extend(String::from_utf8_lossy(&bytes[..length]).lines().map(str::to_owned)),
+                Err(_) => sleep(Duration::from_millis(10)).await,
+            }
+        }
+        heard
+    }
+
+    async fn until_heard(&self, text: &str) {
+        let what = format!("{text} is heard");
+        until(&what, PATIENCE, async || {
+            self.heard_for(Duration::from_millis(60)).await.iter().any(|line| line.contains(text)).then_some(())
+        })
+        .await;
+    }
+}
+
+fn signs_of_life(heard: &[String]) -> usize {
+    heard.iter().filter(|line| *line == "WATCHDOG=1").count()
+}
+
+/// Tests that signs of life go on while Redis is away, and that a stop is told.
+#[tokio::test]
+async fn systemd_hears_of_the_start_the_life_and_the_stop() {
+    let (mut redis, systemd) = (Redis::own(&["--appendonly", "yes"]), Supervisor::start());
+    let variables = systemd.variables();
+    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let options = ["--lease", "1s", "--response-timeout", "500ms"];
+    let mut worker = Process::start_with(&redis, "w", "null", &options, &variables);
+    systemd.until_heard("READY=1").await;
+    assert!(signs_of_life(&systemd.heard_for(Duration::from_secs(3)).await) >= 2);
+    redis.server().kill();
+    assert!(signs_of_life(&systemd.heard_for(Duration::from_secs(4)).await) >= 3);
+    redis.server().restart();
+    worker.until_logged("Redis answers again").await;
+    worker.terminate();
+    systemd.until_heard("STOPPING=1").await;
+    assert!(worker.ended().await.success());
+}
+
+/// Tests that the signs of life end while the loop stands still, and only so long.
+#[cfg(feature = "failpoints")]
+#[tokio::test]
+async fn systemd_hears_nothing_of_a_loop_that_stands_still() {
+    let (redis, systemd) = (Redis::start(), Supervisor::start());
+    let mut variables = systemd.variables();
+    variables.push(("FAILPOINTS".to_owned(), "advance.before=3*off->1*sleep(6000)".to_owned()));
+    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let worker = Process::start_with(&redis, "w", "null", &[], &variables);
+    systemd.until_heard("READY=1").await;
+    let (mut longest, mut last, since) = (Duration::ZERO, Instant::now(), Instant::now());
+    while since.elapsed() < Duration::from_secs(14) {
+        if signs_of_life(&systemd.heard_for(Duration::from_millis(100)).await) > 0 {
+            (longest, last) = (longest.max(last.elapsed()), Instant::now());
+        }
+    }
+    assert!(longest > Duration::from_secs(4) && last.elapsed() < Duration::from_secs(3), "{longest:?} {:?}", last.elapsed());
+    drop(worker);
+}

@@ -1,0 +1,93 @@
+//! The status that a process writes of itself, and its lines in `stats`.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::Value;
+use seriatim::control::stats::NameStats;
+use seriatim::sink::{self, Stop};
+
+use crate::support::console::PATIENCE;
+use crate::support::recorder::{Act, Gate, Recorder};
+use crate::support::running::start;
+use crate::support::{Redis, control, until};
+
+/// Returns the statistics of the only name.
+async fn name(redis: &Redis) -> NameStats {
+    let stats = control(&redis.connect().await, redis.keys()).stats().await.expect("stats");
+    stats.workers.into_iter().next().expect("a name")
+}
+
+/// Runs `seriatim stats` and returns its output.
+fn stats(redis: &Redis, arguments: &[&str]) -> String {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    program.args(["--redis", redis.url(), "--namespace", redis.namespace(), "stats"]).args(arguments);
+    let output = program.env_remove("SERIATIM_REDIS").env_remove("SERIATIM_NAMESPACE").output().expect("the program runs");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Tests the values of a status, that it lives as long as a lease, and that a worker writes it again
+/// over anything.
+#[tokio::test]
+async fn a_process_writes_its_status_again_and_again() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let worker = start(&redis, "w", &Arc::new(sink::Null), |_| {});
+    console.emit_all("work:1", (0..20).map(|n| n.to_string())).await;
+    let key = console.keys.worker_status("w");
+    let status = until("20 events are in the status", PATIENCE, async || {
+        name(&redis).await.status.filter(|status| status.delivered == 20)
+    })
+    .await;
+    assert_eq!((status.sink.as_str(), status.sink_down_ms, status.longest), ("null", None, None));
+    assert_eq!(status.version, env!("CARGO_PKG_VERSION"));
+    let slots = status.slots;
+    assert_eq!(slots.free + slots.asked + slots.delivering + slots.reported + slots.parked, 4);
+    let left: i64 = console.run(&["PTTL", &key]).await;
+    assert!((1..=60_000).contains(&left), "{left}");
+    let _: () = console.run(&["DEL", &key]).await;
+    let _: u64 = console.run(&["LPUSH", &key, "another type"]).await;
+    until("the status is written again", PATIENCE, async || name(&redis).await.status).await;
+    let _: () = console.run(&["SET", &key, "{\"sink\":7}"]).await;
+    assert_eq!(name(&redis).await.status, None, "of an unknown version");
+    until("the status is written again", PATIENCE, async || name(&redis).await.status).await;
+    worker.finish().await;
+}
+
+/// Tests the lines of `stats` about a sink that is away, and about a delivery that hangs.
+#[tokio::test]
+async fn stats_show_a_sink_that_is_down_and_the_longest_delivery() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let (is_down, gate) = (Arc::new(AtomicBool::new(false)), Gate::closed());
+    let (down, waits) = (Arc::clone(&is_down), gate.clone());
+    let sink = Recorder::with(move |offer| match offer.object.as_str() {
+        "hangs:1" => Act::Wait(waits.clone()),
+        _ if down.load(Ordering::SeqCst) => Act::Stop(Stop::unavailable("no route to \u{1b}[2J the receiver")),
+        _ => Act::Send,
+    });
+    let worker = start(&redis, "w", &sink, |_| {});
+    console.emit("work:1", "1").await;
+    sink.until_sent(1).await;
+    console.emit("hangs:1", "2").await;
+    gate.until_reached(1).await;
+    is_down.store(true, Ordering::SeqCst);
+    console.emit("work:1", "3").await;
+    let wanted = ["longest       hangs:1, event 2, in", "sink down     w, for"];
+    let printed = until("both are shown", PATIENCE, async || {
+        let printed = stats(&redis, &[]);
+        wanted.iter().all(|line| printed.contains(line)).then_some(printed)
+    })
+    .await;
+    assert!(printed.contains("no route to \\u{1b}[2J the receiver") && printed.contains("last minute"), "{printed}");
+    assert!(printed.lines().all(|line| line.chars().count() <= 80), "{printed}");
+    let json: Value = serde_json::from_str(&stats(&redis, &["--json"])).expect("JSON");
+    let status = &json["workers"][0]["status"];
+    assert_eq!(status["longest"]["object"], "hangs:1");
+    assert!(status["sink_down_ms"].is_u64() && status["slots"]["parked"] == 1, "{status}");
+    is_down.store(false, Ordering::SeqCst);
+    gate.open();
+    sink.until_sent(3).await;
+    worker.finish().await;
+}

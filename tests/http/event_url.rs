@@ -1,0 +1,248 @@
+//! The sink that sends each event to the URL in it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use seriatim::sink::http::{Allowed, EventUrl, Options};
+use tokio::time::{Instant, sleep};
+
+use crate::receiver::{Receiver, Reply};
+use crate::support::console::{Console, PATIENCE};
+use crate::support::running::start;
+use crate::support::{Redis, until};
+
+fn sink(prefixes: &[String], networks: &[&str], change: impl FnOnce(&mut Options)) -> Arc<EventUrl> {
+    let mut options = Options::default();
+    change(&mut options);
+    let allowed = Allowed::new(prefixes.iter().map(|prefix| prefix.parse().expect("a prefix")))
+        .networks(networks.iter().map(|network| network.parse().expect("a network")));
+    Arc::new(EventUrl::at("/url".parse().expect("a pointer"), allowed).options(options).open().expect("valid settings"))
+}
+
+fn event(url: &str) -> String {
+    serde_json::json!({ "url": url }).to_string()
+}
+
+async fn dead_errors(console: &Console, count: usize) -> Vec<String> {
+    until("the dead letters", PATIENCE, async || (console.dead().await.len() >= count).then_some(())).await;
+    let error = |letter: &Vec<(String, Vec<u8>)>| {
+        let found = letter.iter().find(|(field, _)| field == "error").expect("an error");
+        String::from_utf8(found.1.clone()).expect("UTF-8")
+    };
+    console.dead().await.iter().map(error).collect()
+}
+
+#[tokio::test]
+async fn each_event_goes_to_its_own_url() {
+    let (redis, one, other) = (Redis::start(), Receiver::start().await, Receiver::start().await);
+    let console = redis.console().await;
+    let urls = [one.url("/a?b=c#d"), other.url("/x"), one.url("/b")];
+    console.emit_all("work:1", urls.iter().map(|url| event(url))).await;
+    let worker = start(&redis, "w", &sink(&[one.url("/"), other.url("/")], &[], |_| {}), |_| {});
+    console.until_at_rest().await;
+    worker.finish().await;
+    let targets = |receiver: &Receiver| receiver.got().iter().map(|got| got.target.clone()).collect::<Vec<_>>();
+    assert_eq!((targets(&one), targets(&other)), (vec!["/a?b=c".to_owned(), "/b".to_owned()], vec!["/x".to_owned()]));
+    assert_eq!(other.got()[0].events(), [(2, 1, "work:1".to_owned(), event(&urls[1]))]);
+}
+
+/// Tests that URLs are refused that are not allowed, or lead to an address that is not public, and
+/// that nothing is sent to them.
+#[tokio::test]
+async fn what_is_not_allowed_is_a_dead_letter_with_the_reason() {
+    let (redis, receiver) = (Redis::start(), Receiver::start().await);
+    let console = redis.console().await;
+    let port = receiver.port();
+    let cases = [
+        (event("https://evil.example/"), "begins with none of the allowed prefixes"),
+        (event(&format!("http://127.0.0.1:{port}/")), "127.0.0.1 is a loopback address; allow it with --allow-address"),
+        (event(&format!("http://2130706433:{port}/")), "127.0.0.1 is a loopback address"),
+        (event(&format!("http://0x7f.1:{port}/")), "127.0.0.1 is a loopback address"),
+        (event(&format!("http://[::1]:{port}/")), "::1 is a loopback address"),
+        (event(&format!("http://[::ffff:127.0.0.1]:{port}/")), "127.0.0.1 is a loopback address"),
+        (event(&format!("http://localhost:{port}/")), "its host leads to an address that is not public"),
+        (event(&format!("http://LocalHost:{port}/")), "its host leads to an address that is not public"),
+        (event(&format!("http://user:hunter2@localhost:{port}/")), "it has a user or a password"),
+        (event(&format!("http://a{{b:{port}/")), "cannot be sent to"),
+        (event(&format!("http://localhost:{port}/{}", "x".repeat(60_000))), "it has more than 60000 bytes"),
+        (event("http://localhost:65536/?token=hunter2"), "invalid port number"),
+        (event("file:///etc/passwd"), "it must begin with http:// or https://"),
+        (event("/relative"), "relative URL without a base"),
+        ("{}".to_owned(), "the event has no URL at /url"),
+        ("{\"url\":7}".to_owned(), "the URL at /url is not a text"),
+    ];
+    console.emit_all("work:1", cases.iter().map(|(event, _)| event)).await;
+    let worker = start(&redis, "w", &sink(&["http://".to_owned()], &[], |_| {}), |_| {});
+    let errors = dead_errors(&console, cases.len()).await;
+    for (error, (event, reason)) in errors.iter().zip(&cases) {
+        assert!(error.contains(reason) && !error.contains("hunter2"), "{event}: {error}");
+    }
+    assert_eq!(errors.len(), cases.len());
+    assert_eq!(receiver.connections(), 0);
+    console.until_at_rest().await;
+    worker.finish().await;
+}
+
+#[tokio::test]
+async fn a_name_that_leads_to_an_allowed_address_is_used() {
+    let (redis, receiver) = (Redis::start(), Receiver::start().await);
+    let console = redis.console().await;
+    let url = format!("http://localhost:{}/", receiver.port());
+    console.emit("work:1", event(&url)).await;
+    let worker = start(&redis, "w", &sink(&[url], &["127.0.0.0/8"], |_| {}), |_| {});
+    receiver.until_accepted(1).await;
+    worker.finish().await;
+}
+
+/// Tests that a receiver that is down holds its own objects only, gets one request per second over
+/// all objects, each time of another one, and that each time counts as an attempt.
+#[tokio::test]
+async fn a_receiver_that_is_down_holds_its_own_objects_only() {
+    let (redis, good, bad) = (Redis::start(), Receiver::start().await, Receiver::with(|_| Reply::Status(503)).await);
+    let console = redis.console().await;
+    for object in 0..10 {
+        console.emit_all(&format!("bad:{object}"), [event(&bad.url("/")), event(&bad.url("/"))]).await;
+        console.emit_all(&format!("good:{object}"), [event(&good.url("/")), event(&good.url("/"))]).await;
+    }
+    let sink = sink(&[good.url("/"), bad.url("/")], &[], |_| {});
+    // With one slot, the first answer is known before the next request.
+    let worker = start(&redis, "w", &sink, |config| {
+        config.concurrency = 1;
+        config.retry = "exponential:50ms..300ms".parse().expect("a policy");
+    });
+    good.until_accepted(20).await;
+    let began = Instant::now();
+    sleep(Duration::from_millis(5200)).await;
+    let probes: Vec<_> = bad.got().into_iter().filter(|got| got.at > began).collect();
+    assert!((3..=6).contains(&probes.len()), "{} probes in 5 s", probes.len());
+    assert!(probes.windows(2).all(|pair| pair[1].at - pair[0].at >= Duration::from_millis(990)));
+    let objects: std::collections::HashSet<_> = probes.iter().map(|got| got.header("seriatim-object").to_owned()).collect();
+    assert_eq!(objects.len(), probes.len(), "probes rotate: {objects:?}");
+    let attempts = |got: &crate::receiver::Got| got.header("seriatim-attempt").parse::<u32>().expect("a number");
+    assert!(probes.iter().all(|got| attempts(got) > 1), "the times without a request count, too");
+    bad.behave(|_| Reply::Status(200));
+    bad.until_accepted(20).await;
+    console.until_at_rest().await;
+    worker.finish().await;
+}
+
+/// Tests that a retry policy ends although most attempts send nothing.
+#[tokio::test]
+async fn a_retry_policy_ends_while_the_circuit_is_open() {
+    let (redis, bad) = (Redis::start(), Receiver::with(|_| Reply::Status(503)).await);
+    let console = redis.console().await;
+    for object in 0..20 {
+        console.emit(&format!("bad:{object}"), event(&bad.url("/"))).await;
+    }
+    let worker = start(&redis, "w", &sink(&[bad.url("/")], &[], |_| {}), |config| {
+        config.concurrency = 1;
+        config.retry = "fixed:20ms,attempts=5,then=dead-letter".parse().expect("a policy");
+    });
+    let errors = dead_errors(&console, 20).await;
+    assert!(errors.iter().all(|error| error.contains("503")), "{errors:?}");
+    assert!(errors.iter().any(|error| error.contains("is down, and nothing was sent")), "{errors:?}");
+    assert!(bad.got().len() < 15, "{} requests", bad.got().len());
+    worker.finish().await;
+}
+
+/// Tests that a receiver that stalls gets one request at a time after its first timeouts, so that
+/// it does not occupy all slots.
+#[tokio::test]
+async fn a_receiver_that_stalls_does_not_occupy_the_slots() {
+    let (redis, good, bad) = (Redis::start(), Receiver::start().await, Receiver::with(|_| Reply::Stall).await);
+    let console = redis.console().await;
+    for object in 0..50 {
+        console.emit(&format!("bad:{object}"), event(&bad.url("/"))).await;
+    }
+    let sink = sink(&[good.url("/"), bad.url("/")], &[], |options| options.timeout = Duration::from_millis(500));
+    let worker = start(&redis, "w", &sink, |config| config.concurrency = 4);
+    bad.until_got(4).await;
+    for object in 0..50 {
+        console.emit(&format!("good:{object}"), event(&good.url("/"))).await;
+    }
+    let began = Instant::now();
+    good.until_accepted(50).await;
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(bad.got().len() <= 4 + 2 + began.elapsed().as_secs() as usize, "{} requests", bad.got().len());
+    worker.crash().await;
+}
+
+/// Tests that a wrong path or token holds the event's object, and neither the others nor the
+/// receiver.
+#[tokio::test]
+async fn a_receiver_that_refuses_a_url_holds_that_object() {
+    let refuse = |got: &crate::receiver::Got| Reply::Status(if got.target == "/gone" { 404 } else { 200 });
+    let (redis, receiver) = (Redis::start(), Receiver::with(refuse).await);
+    let console = redis.console().await;
+    console.emit("a", event(&receiver.url("/gone"))).await;
+    console.emit("b", event(&receiver.url("/there"))).await;
+    let worker = start(&redis, "w", &sink(&[receiver.url("/")], &[], |_| {}), |config| {
+        config.retry = "fixed:1h".parse().expect("a policy");
+    });
+    receiver.until_accepted(1).await;
+    console.until_held("a", "retry").await;
+    worker.finish().await;
+}
+
+/// Tests that a receiver that resets connections, as a balancer without a backend does, gets one
+/// request per second, and that a reset does not close its circuit.
+#[tokio::test]
+async fn a_receiver_that_resets_has_an_open_circuit() {
+    let (redis, bad) = (Redis::start(), Receiver::with(|_| Reply::Reset).await);
+    let console = redis.console().await;
+    for object in 0..50 {
+        console.emit(&format!("bad:{object}"), event(&bad.url("/"))).await;
+    }
+    let worker = start(&redis, "w", &sink(&[bad.url("/")], &[], |_| {}), |config| {
+        config.concurrency = 4;
+        config.retry = "fixed:100ms".parse().expect("a policy");
+    });
+    // The first ones come together, each twice.
+    bad.until_got(1).await;
+    let began = Instant::now();
+    sleep(Duration::from_millis(4200)).await;
+    let late = bad.got().into_iter().filter(|got| got.at > began + Duration::from_millis(200)).count();
+    assert!((2..=5).contains(&late), "{late} requests in 4 s");
+    bad.behave(|_| Reply::Status(200));
+    bad.until_accepted(50).await;
+    console.until_at_rest().await;
+    worker.finish().await;
+}
+
+/// Tests that events for a slow receiver wait without attempts.
+#[tokio::test]
+async fn a_slow_receiver_costs_no_attempts() {
+    let (redis, slow) = (Redis::start(), Receiver::with(|_| Reply::Late(Duration::from_millis(1500))).await);
+    let console = redis.console().await;
+    for object in 0..12 {
+        console.emit(&format!("slow:{object}"), event(&slow.url("/"))).await;
+    }
+    let sink = EventUrl::at("/url".parse().expect("a pointer"), Allowed::new([slow.url("/").parse().expect("a prefix")]));
+    let worker = start(&redis, "w", &Arc::new(sink.slots(8).open().expect("a sink")), |config| {
+        config.concurrency = 8;
+        config.retry = "fixed:100ms,attempts=1,then=dead-letter".parse().expect("a policy");
+    });
+    slow.until_accepted(12).await;
+    console.until_at_rest().await;
+    assert!(slow.got().iter().all(|got| got.header("seriatim-attempt") == "1"));
+    assert_eq!(console.dead().await.len(), 0);
+    worker.finish().await;
+}
+
+/// Tests that what a receiver repeats of a request is not kept, if it may be secret.
+#[tokio::test]
+async fn secrets_that_an_answer_repeats_are_left_out() {
+    let (redis, receiver) = (Redis::start(), Receiver::start().await);
+    let echo = "token hunter2, bearer hunter4, basic Ym9iOmh1bnRlcjM=, password hunter3";
+    receiver.behave(move |_| Reply::With(400, Vec::new(), echo.to_owned()));
+    let console = redis.console().await;
+    console.emit("a", "1").await;
+    let url = format!("http://bob:hunter3@127.0.0.1:{}/?user=1&token=hunter2", receiver.port());
+    let mut options = Options::default();
+    options.header("x-key", "Bearer hunter4").expect("a header");
+    let sink = seriatim::sink::http::Http::to(url.parse().expect("a target")).options(options).open().expect("a sink");
+    let worker = start(&redis, "w", &Arc::new(sink), |_| {});
+    let errors = dead_errors(&console, 1).await;
+    assert!(errors[0].contains("token ***, bearer ***, basic ***, password ***"), "{errors:?}");
+    worker.finish().await;
+}

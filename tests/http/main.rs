@@ -1,0 +1,27 @@
+//! HTTP: the sinks, against a real server in good and bad weather, and `seriatim serve`.
+#![cfg(feature = "http")]
+
+#[path = "../support/certificates.rs"]
+#[allow(dead_code)]
+mod certificates;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod answers;
+mod bulk;
+#[cfg(feature = "cli")]
+mod documents;
+mod event_url;
+mod receiver;
+mod requests;
+mod secured;
+#[cfg(feature = "cli")]
+mod serve;
+#[cfg(feature = "cli")]
+mod serve_guard;
+#[cfg(feature = "cli")]
+mod serving;
+mod streams;
+#[cfg(feature = "cli")]
+mod task;
+mod weather;

@@ -1,0 +1,74 @@
+//! The cost of looks: `stats`, and with it each scrape of an exporter.
+
+use std::time::Duration;
+
+use crate::support::console::Console;
+use crate::support::{Redis, control};
+
+const MARKERS: u64 = 1_000_000;
+const HELD: u64 = 200_000;
+const PAUSED: u64 = 300_000;
+const DEAD: u64 = 100_000;
+
+/// Fills the shared keys. A look reads no key of a single object, so those are left out.
+const FILL: &str = "
+    local name, from = ARGV[1], tonumber(ARGV[2])
+    for n = from, from + 9999 do
+        if name == 'markers' then redis.call('LPUSH', KEYS[1], 'work:' .. n)
+        elseif name == 'dead' then redis.call('XADD', KEYS[1], '*', 'id', n, 'object', 'work:' .. n, 'event', '{}', 'error', 'no')
+        elseif name == 'held' then redis.call('ZADD', KEYS[1], n % 3 == 0 and 'inf' or n, 'held:' .. n)
+        else redis.call('ZADD', KEYS[1], 0, 'paused:' .. n) end
+    end";
+
+async fn fill(console: &Console, what: &str, key: &str, count: u64) {
+    for from in (0..count).step_by(10_000) {
+        let _: Option<String> = console.run(&["EVAL", FILL, "1", key, what, &from.to_string()]).await;
+    }
+}
+
+/// Returns the time that Redis has worked on commands of clients, in µs, and the longest of the last
+/// commands.
+async fn worked(console: &Console) -> (u64, u64) {
+    let stats: String = console.run(&["INFO", "commandstats"]).await;
+    // EVALSHA contains the time of the commands in its script.
+    let commands = stats.lines().filter(|line| !line.starts_with("cmdstat_config") && !line.starts_with("cmdstat_info"));
+    let in_scripts = ["cmdstat_xinfo", "cmdstat_type:"];
+    let commands = commands.filter(|line| !in_scripts.iter().any(|command| line.starts_with(command)));
+    let us = commands.filter_map(|line| line.split_once("usec=")?.1.split(',').next()?.parse::<u64>().ok()).sum();
+    let slow: Vec<redis::Value> = console.run(&["SLOWLOG", "GET", "-1"]).await;
+    let time = |entry: &redis::Value| match entry {
+        redis::Value::Array(parts) => parts.get(2).and_then(|us| redis::from_redis_value_ref::<u64>(us).ok()),
+        _ => None,
+    };
+    (us, slow.iter().filter_map(time).max().unwrap_or(0))
+}
+
+/// Tests that a look at millions of objects takes at most 2 ms of Redis' time, and no command 5 ms.
+#[tokio::test]
+async fn a_look_at_millions_of_objects_is_cheap() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let keys = redis.keys();
+    fill(&console, "markers", &keys.objects_with_events(), MARKERS).await;
+    fill(&console, "held", &keys.objects_held(), HELD).await;
+    fill(&console, "paused", &keys.objects_paused(), PAUSED).await;
+    fill(&console, "dead", &keys.events_dead(), DEAD).await;
+    let control = control(&redis.connect().await, keys);
+    // The first look loads the scripts.
+    control.stats().await.expect("stats");
+    let _: () = console.run(&["CONFIG", "SET", "slowlog-log-slower-than", "1000"]).await;
+    let _: () = console.run(&["SLOWLOG", "RESET"]).await;
+    let (mut fastest, mut longest) = (Duration::MAX, 0);
+    // The least of some looks: other processes disturb single ones.
+    for _ in 0..20 {
+        let (before, _) = worked(&console).await;
+        let seen = control.stats().await.expect("stats");
+        let (after, slow) = worked(&console).await;
+        assert_eq!((seen.markers, seen.held.total, seen.paused, seen.streams.dead.rows), (MARKERS, HELD, PAUSED, DEAD));
+        assert_eq!((seen.held.until_released, seen.held.due), (66_667, HELD - 66_667));
+        fastest = fastest.min(Duration::from_micros(after - before));
+        longest = longest.max(slow);
+    }
+    println!("a look takes {fastest:?} of Redis' time; the longest command above 1 ms: {longest} µs");
+    assert!(fastest <= Duration::from_millis(2) && longest <= 5000, "{fastest:?}, {longest} µs");
+}
