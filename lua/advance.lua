@@ -121,10 +121,11 @@ C = {
   -- fail, because they accept keys of any type. Code that reads such a key calls `write_down`
   -- first. MSET removes a time to live, so `write_down` sets times to live after it.
   to_delete = to_delete, to_set = to_set,
-  -- Only if slots may claim. `busy`: whether a slot has a batch. `entries`: the batches of the
-  -- reply. `taken`: the slot of a new batch, by the position of the batch in `entries`. `claimed`:
-  -- objects that slots have claimed in this call, without those claimed while only markers had
-  -- objects (advance/turns.lua).
+  -- These tables are made here only if slots may claim. `busy`, by slot: whether the slot has a
+  -- batch. `entries`: the batches of the reply. `taken`, by position in `entries`: the slot that
+  -- has claimed the object of this batch in this call. `claimed`, by object: the slot that has
+  -- claimed the object in this call. If no held object can be due, objects of markers are claimed
+  -- without an entry in `claimed` (advance/turns.lua).
   busy = claims_left > 0 and {}, entries = claims_left > 0 and {}, taken = claims_left > 0 and {}, claimed = claims_left > 0 and {},
 }
 

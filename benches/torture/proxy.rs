@@ -17,16 +17,17 @@ pub(crate) enum Way {
     Reply = 1,
 }
 
-/// The faults in force. A cut or a half-open waits for the next bytes in its direction, and applies
-/// to their connection.
+/// The faults that are set now. A cut waits for the next bytes in the direction of the cut, and
+/// affects the connection that carries these bytes. A half-open fault waits for the next bytes in
+/// any direction. Their connection stays open, but no more bytes pass.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     cuts: Mutex<[Vec<usize>; 2]>,
     half_open: AtomicI64,
     latency_ms: AtomicU64,
-    /// Bytes per second of the link that all connections share; 0: no limit. With it the time, by
-    /// direction, at which the link is free again.
+    /// Bytes per second of the link that all connections share; 0: no limit.
     rate: AtomicU64,
+    /// By direction: the time at which the link is free again.
     busy_until: Mutex<[Option<Instant>; 2]>,
     /// Whether no bytes pass.
     stopped: AtomicBool,

@@ -3,8 +3,8 @@
 //! A schedule is one plain transaction, as an emit is: `HSET OBJ:events.scheduled KEY EVENT`, `ZADD
 //! events.scheduled TIME OBJ\nKEY`. Worker processes push the event when it is due (`promote`). The
 //! same two commands for the same key replace event and time; `HDEL` and `ZREM` cancel. All this
-//! works until a slot takes the event. `GET OBJ:event.key` shows whether a slot has taken it. If
-//! so, the script `cancel` ends the event if the event waits for a retry.
+//! works until a slot takes the event. `GET OBJ:event.key` shows whether a slot has taken it. The
+//! script `cancel` then ends the event, but only while the event waits for a retry or an operator.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,8 +16,8 @@ use super::error::{EmitError, Failed, command_failed, script_failed};
 use crate::event::{ID_END, IntoEvent, ObjectName, ScheduleKey};
 use crate::wire::{self, CancelReply};
 
-/// A schedule that is due within this time wakes a worker, because workers may look later than it
-/// is due. This time also covers a clock that is wrong by almost as much.
+/// A schedule that is due within this time wakes a worker, because the next look of the workers may
+/// come later. This time also covers a clock that is wrong by almost as much.
 const WAKE: Duration = Duration::from_secs(60);
 /// The largest time, in ms since the epoch.
 const TIME_MAX: u64 = ID_END - 1;
@@ -304,7 +304,7 @@ impl Emitter {
                 Ok(CancelReply::Cancelled) => scheduled[at].change = Change::Replaced,
                 Ok(CancelReply::Absent | CancelReply::Unknown) => {}
                 Err(error) => {
-                    // Sent again from here on, all is done.
+                    // If the caller sends the schedules from here on again, all of them are done.
                     scheduled.truncate(at);
                     return Err(error);
                 }
@@ -331,8 +331,8 @@ impl Schedule<'_> {
 
     /// Sets the key: 1 to 256 bytes of UTF-8 without control characters. A later schedule of the
     /// object with this key replaces this one, and [`Emitter::cancel`] cancels it: until a worker
-    /// takes the event, and while it waits for a retry. Without a key the schedule gets one of its
-    /// own, which begins with `-`. The event of such a key counts as taken once it is due.
+    /// takes the event, and while the event waits for a retry. Without a key the schedule gets a
+    /// unique key that begins with `-`. The event of such a key counts as taken once it is due.
     ///
     /// An event with a key is the only event of its batch: a worker takes one per object at a time.
     pub fn key(mut self, key: impl Into<String>) -> Self {
@@ -346,7 +346,8 @@ impl Schedule<'_> {
     }
 
     /// If there is a schedule with this key, replaces only its event and keeps its time: an event
-    /// that is queued keeps its place. An event that a worker has taken has no time any more.
+    /// that is queued keeps its place. If a worker has already taken the event, the new event is
+    /// due at the time of this schedule.
     pub fn keep_time(mut self) -> Self {
         self.mode = Mode::KeepTime;
         self
@@ -367,9 +368,9 @@ impl Schedule<'_> {
     ///
     /// # Errors
     /// As [`Emitter::emit`], and [`EmitError::Key`]. After an error of the second step the
-    /// new schedule is stored, and the former event may come once more. With a key of its own and a
-    /// time [`at`](Self::at), it is safe to send the schedule again after [`EmitError::Unknown`].
-    /// Only if it was due meanwhile, its event may come twice.
+    /// new schedule is stored, and the former event may come once more. With a chosen
+    /// [`key`](Self::key) and a time [`at`](Self::at), it is safe to send the schedule again after
+    /// [`EmitError::Unknown`]. Only if the schedule was due meanwhile, its event may come twice.
     ///
     /// # Cancellation
     /// Dropping the future does not undo a transaction already sent.
@@ -391,7 +392,7 @@ struct Ready {
     event: Bytes,
     key: ScheduleKey,
     due_ms: u64,
-    /// Whether a worker must look before it would by itself.
+    /// Whether the schedule must wake a worker, because the next look may come too late.
     wakes: bool,
     mode: Mode,
 }
@@ -428,8 +429,8 @@ impl Chunk {
 }
 
 impl Ready {
-    /// Reads the replies to the commands of this schedule. Returns also the id of an event with its
-    /// key that a slot has taken.
+    /// Reads the replies to the commands of this schedule. If a slot has taken an event with the
+    /// same key, also returns the id of that event.
     fn read<'a>(
         self,
         emitter: &Emitter,

@@ -1,4 +1,5 @@
-//! The ledger in memory: for each event of a test, the records that a worker has in
+//! The ledger in memory, in place of the worker's ledger in Redis. It records the progress of
+//! handlers for each event of a test. A worker stores the same records in the Redis hash
 //! `OBJ:event.handled`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -51,7 +52,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Returns the events that are pushed when this event ends, in that order.
+    /// Returns the events that are pushed when this event ends, in the order of the pushes.
     pub(super) fn emitted(&self) -> Vec<EmittedEvent> {
         self.emits.values().flatten().cloned().collect()
     }

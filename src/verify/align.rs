@@ -84,8 +84,8 @@ fn unmatched(a: &[Print], b: &[Print]) -> (Vec<usize>, Vec<usize>) {
     shortest(a, b, EDITS_MAX).unwrap_or_else(|| by_occurrence(a, b))
 }
 
-/// Finds the fewest unmatched positions with Myers' greedy algorithm; none if there are more than
-/// `edits_max`.
+/// Finds the fewest unmatched positions with Myers' greedy algorithm. Returns `None` if there are
+/// more than `edits_max`.
 fn shortest(a: &[Print], b: &[Print], edits_max: usize) -> Option<(Vec<usize>, Vec<usize>)> {
     let edits_max = edits_max.min(a.len() + b.len());
     let zero = edits_max + 1;

@@ -22,8 +22,9 @@ pub struct Seen {
 /// The result of `connect`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connected {
-    /// Whether the server's history differs from the recorded one: a failover, a restart, or
-    /// another server.
+    /// Whether Redis may have lost writes, for example by a failover or a restart. The server's
+    /// replication id differs from the recorded id, or the id counter was absent, or below an id
+    /// that the process has seen.
     pub changed: bool,
     /// The present value of the id counter.
     pub counter: u64,

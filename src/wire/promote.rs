@@ -21,7 +21,8 @@ pub struct Promoted {
     pub next_due: Option<Duration>,
     /// The number of markers after the call.
     pub markers: u64,
-    /// The number of watched worker names, which is about the number of living processes.
+    /// The number of watched worker names: names with a lease, or with something in their slots.
+    /// This is about the number of living processes.
     pub names: u64,
     /// The time until the next cron job is due; `None` if none will be.
     pub next_cron: Option<Duration>,

@@ -52,8 +52,9 @@ impl Caller {
         Self { redis: redis.clone(), config: Arc::clone(config), token: Arc::clone(&session.token) }
     }
 
-    /// Returns a call without slots. `in_hand`: the crashes of the batches in hand; `None` if the
-    /// call may take no suspects.
+    /// Returns a call of `advance` without slots. `in_hand`: the number of crashes of each batch in
+    /// hand, which limits the suspects that the call may take. `None`: the call may take no
+    /// suspects. A suspect is a batch that may kill its worker.
     pub(crate) fn new_call(
         &self,
         claims: usize,
@@ -107,8 +108,8 @@ impl Caller {
     }
 }
 
-/// Sends a call and returns the reply. If the worker waits for replicas, they have all batches of
-/// the reply then.
+/// Sends a call and returns the reply. If the worker waits for replicas, returns only when enough
+/// replicas have the batches of the reply.
 pub(crate) async fn send(redis: &Redis, conn: &mut PatientConnection, call: &Advance) -> Result<Advanced, ScriptError> {
     let reply = redis.timed(Call::Advance, around!("advance", wire::advance(conn, call))).await?;
     until_replicated(redis, conn, &reply).await?;

@@ -179,8 +179,8 @@ async fn a_wait_that_the_sink_names_is_no_attempt_more() {
     assert_eq!((sink.sent()[0].id, sink.sent()[0].prev), (2, 0));
 }
 
-/// A sink that postpones an event counts no attempt, keeps the attempts before, and lets none
-/// overtake the event.
+/// A sink that postpones an event counts no attempt, and keeps the attempts before. No other event
+/// overtakes the postponed event.
 #[tokio::test]
 async fn a_postponed_event_costs_no_attempt() {
     let redis = Redis::start();
@@ -314,8 +314,8 @@ async fn a_stop_a_pause_and_an_unavailable_sink_count_nothing() {
     console.until_at_rest().await;
 }
 
-/// A waiting object has no worker. With one slot, more objects wait than there are slots, and all
-/// others continue.
+/// Tests that a waiting object occupies no slot. The worker has one slot. Ten objects wait for a
+/// retry, and the ten other objects continue.
 #[tokio::test]
 async fn waiting_occupies_no_slot() {
     let redis = Redis::start();

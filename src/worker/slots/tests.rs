@@ -212,8 +212,8 @@ fn a_killer_is_settled_as_it_is_said() {
     assert_eq!(settled(UsedUp::CompleteWithErrors), (0, true, complete));
 }
 
-/// Tests the crashes in hand. The crashes of events that a reported result ends no longer count;
-/// the crashes of the rest of the batch do.
+/// Tests the number of crashes of a slot's batch. After a reported result only the rest of the
+/// batch counts, not the events that the result ends.
 #[test]
 fn the_crashes_in_hand_are_those_of_what_stays() {
     let tag = "7 1 0 3";

@@ -72,7 +72,8 @@ async fn what_is_scheduled_is_set_with_the_end_of_the_event_and_not_before() {
     console.check().await;
 }
 
-/// A handler fails after it has scheduled; its rerun schedules again, under the same key.
+/// A handler schedules an event in each run, fails twice, and succeeds in its third run. Only the
+/// schedule of the third run is set.
 #[tokio::test]
 async fn a_failed_handler_schedules_nothing_and_its_rerun_once() {
     let redis = Redis::start();
@@ -127,8 +128,8 @@ async fn a_key_replaces_keeps_its_time_or_keeps_the_first() {
     console.check().await;
 }
 
-/// The hash of an object's schedules is a string: the event is held, and goes on when that is
-/// repaired.
+/// The hash of an object's schedules is a string: the event is held. It ends after the key is
+/// repaired and an operator has released the object.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_holds_the_event_and_loses_nothing() {
     let redis = Redis::start();

@@ -45,8 +45,8 @@ async fn of_a_pause_and_a_block_the_one_that_is_left_holds_on() {
             until_paused(&console, "work:1").await;
             assert_eq!(set(&conn, redis.keys(), second, "work:*").await, Ruled::New);
             assert_eq!(lift(&conn, redis.keys(), lifted, "work:*").await, Ruled::Lifted);
-            // The rule is deleted when nothing is left to wake. So an object that is still paused
-            // then stays paused.
+            // Workers delete a lifted rule after they have woken its objects, except objects under
+            // another rule. So an object that is still paused after the deletion stays paused.
             until("the rule is gone", PATIENCE, async || {
                 (control(&redis.connect().await, redis.keys()).rules().await.expect("rules").rules.len() == 1).then_some(())
             })
