@@ -23,6 +23,7 @@
 --           seriatim.meta (hash, read and write): names.next, names.cursor, names.indexed, clock,
 --           clock.step, clock.ahead, clock.gained
 --           event.rules (hash, read and write)
+--           event.marks (zset, read)
 --           event.worker:NAME:lease (string, read; its time to live written)
 --           objects.with.events (list), objects.held (zset): read and write
 --           event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id:
@@ -35,12 +36,14 @@
 --           time since the caller's sweep before this one (ms; '': none)
 --           time within which a process with the caller's settings notices the end of its lease
 --           (ms)
--- Replies   {'swept', more 0|1, objects held, names returned, held objects moved, ahead 0|1, name…}
+-- Replies   {'swept', more 0|1, objects held, names returned, held objects moved, ahead 0|1,
+--           mark 0|1, name…}
 --             more   watched names are still due, or times are still to be moved
 --             ahead  leases of live processes may have ended; nothing is taken over
+--             mark   a mark is due (lua/mark.lua)
 --             name   a name from which something was taken
 -- Keeps     I1 to I4
--- Cost      about 8 commands
+-- Cost      about 11 commands
 --           3 per watched name with a lease, at most 512 names
 --           names without a lease: 2 keys per slot, at most 1,024 keys and one name more; the holds
 --           of 256 objects, and of one slot more
@@ -48,9 +51,9 @@
 --           and two names more; 2 commands per name of the pass, at most 256
 --           after a step of the clock, calls that do only this: write all rules, or move 1,000 held
 --           objects or departed names
--- Uses: clock.AHEAD_MS clock.STEP_MS clock.follow lease.cut lease.length_ms registry.check_types
--- Uses: registry.depart registry.find registry.parse registry.register registry.watch
--- Uses: slots.check_types slots.each slots.hold_owned time.now_ms worker.ending
+-- Uses: clock.AHEAD_MS clock.STEP_MS clock.follow lease.cut lease.length_ms marks.is_due
+-- Uses: registry.check_types registry.depart registry.find registry.parse registry.register
+-- Uses: registry.watch slots.check_types slots.each slots.hold_owned time.now_ms worker.ending
 local own, crashes_max, look_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local forget_ms, since_ms, notice_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
@@ -63,7 +66,7 @@ M.registry.check_types()
 local meta_key, watched, departed = P .. K.meta, P .. K.event_workers_watched, P .. K.event_workers_departed
 local state = call('HMGET', meta_key, 'names.next', 'names.cursor', 'names.indexed', 'clock', 'clock.step', 'clock.ahead')
 local now_ms = M.time.now_ms()
-local reply, things, keys_left = { 'swept', 0, 0, 0, 0, 0 }, 0, KEYS_MAX
+local reply, things, keys_left = { 'swept', 0, 0, 0, 0, 0, 0 }, 0, KEYS_MAX
 
 -- Returns whether the written time `text` is at most `ms` away from now, in either direction,
 -- because a clock may have stepped.
@@ -253,4 +256,5 @@ if reply[2] == 0 and things == 0 and is_round then
   call('HSET', meta_key, 'names.next', string.format('%.0f', now_ms + ROUND_MS))
   round()
 end
+reply[7] = M.marks.is_due() and 1 or 0
 return reply

@@ -336,9 +336,10 @@ for _, i in ipairs(with) do
   local object = not C.failed and names[1]
   if object then
     write_down()
-    -- A pop has moved this name if it is alone in its list, does not begin with a brace, and its
-    -- object has no owner.
-    if not names[2] and object ~= '' and string.byte(object) ~= 123 and C.claims_left > 0 and C.bytes_left > 0 and not C.claimed[object] then
+    -- A pop has moved this name if it is alone in its list, does not begin with a brace or a NUL,
+    -- and its object has no owner.
+    local first = string.byte(object) or 0
+    if not names[2] and first ~= 0 and first ~= 123 and C.claims_left > 0 and C.bytes_left > 0 and not C.claimed[object] then
       found = call('MGET', P .. object .. K.event_worker, P .. object .. K.last_event_id)
       if not found[1] then
         done, got = pcall(own, i, object, false, found[2], 'list')

@@ -21,9 +21,9 @@
 -- Keeps     writes nothing; checks I1 to I6, I8 and I9
 -- Cost      about 15 commands per subject; all rules for `shared`; LPOS over 2,000 markers for
 --           `searched`
--- Uses: cron.parse ids.after ids.parse lease.token_of names.is_foreign registry.parse
--- Uses: rules.fields_of rules.is_rule rules.next_of rules.next_text schedule.due_of schedule.parse
--- Uses: tag.first_of tag.has_failed tag.held_numbers worker.parse
+-- Uses: cron.parse ids.after ids.parse lease.token_of marks.MET marks.is_mark names.is_foreign
+-- Uses: registry.parse rules.fields_of rules.is_rule rules.next_of rules.next_text schedule.due_of
+-- Uses: schedule.parse tag.first_of tag.has_failed tag.held_numbers worker.parse
 
 local workers_key = KEYS[1]
 local subjects = {}
@@ -371,6 +371,16 @@ local function check_limits()
   end
 end
 
+-- Checks that every member of event.marks is a mark. Looks at the first 1,000 members; there are never
+-- more.
+local function check_marks()
+  for _, member in ipairs(call('ZRANGE', P .. K.event_marks, '0', '999')) do
+    if member ~= M.marks.MET and not M.marks.is_mark('\0t' .. member) then
+      find('layout', K.event_marks, ' has a member ', member, ' that is no mark: remove that member')
+    end
+  end
+end
+
 -- Checks the shared keys.
 local function check_shared()
   local has = {}
@@ -379,6 +389,7 @@ local function check_shared()
   end
   if has[K.event_rules] then check_rules() end
   if has[K.event_limits] then check_limits() end
+  if has[K.event_marks] then check_marks() end
   local is_sound = function(key, kind) return shared(key, kind) or shared(key, 'none') end
   if is_sound(K.events_emitted, 'hash') and is_sound(K.events_emitted_ends, 'zset') then
     local keys, ends = call('HLEN', P .. K.events_emitted), call('ZCARD', P .. K.events_emitted_ends)

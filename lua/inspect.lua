@@ -11,10 +11,10 @@
 --           `rule`, `error`, `result` and `schedule` may come several times. src/control/inspect/fields.rs lists the
 --           fields
 -- Keeps     writes nothing
--- Cost      LPOS over at most 10,000 markers; about 20 commands, and 2 per stored result, of at
+-- Cost      LPOS over at most 10,000 markers, up to 11 times; about 20 commands, and 2 per stored result, of at
 --           most 64 KiB together, and 1 per schedule, of at most 100 and
 --           1 MiB. lua/taken.lua shows which workers have the object in their lists
--- Uses: emits.is_result rules.fields_of schedule.counts schedule.due_of schedule.member
+-- Uses: emits.is_result marks.MET rules.fields_of schedule.counts schedule.due_of schedule.member
 -- Uses: schedule.referred schedule.scan time.now_ms worker.parse
 
 local object = ARGV[2]
@@ -34,6 +34,26 @@ local function tell(field, value)
     reply[#reply + 1] = field
     reply[#reply + 1] = type(value) == 'number' and string.format('%.0f', value) or value
   end
+end
+
+-- Returns the number of marks that are taken before the marker at `index`, counted from the head of
+-- the list of `markers` markers. The marker was pushed before the next mark; tells the time of that
+-- mark. Marks stand in the list in the order of their times.
+local function marks_around(index, markers)
+  local marks = call('ZRANGE', P .. K.event_marks, 0, 999)
+  local first = marks[1] == M.marks.MET and 2 or 1
+  local low, high = first, #marks + 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local at = call('LPOS', P .. K.objects_with_events, '\0t' .. marks[middle], 'RANK', -1, 'MAXLEN', markers - index)
+    if at and at > index then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  tell('marked_before_ms', marks[low] and call('ZSCORE', P .. K.event_marks, marks[low]))
+  return low - first
 end
 
 -- Returns whether the key exists with this type. Another type becomes a field `wrong`.
@@ -98,7 +118,10 @@ end
 if expect(P .. K.objects_with_events, 'list') then
   local marker = call('LPOS', P .. K.objects_with_events, object, 'RANK', -1, 'MAXLEN', MARKERS_MAX)
   local markers = call('LLEN', P .. K.objects_with_events)
-  if marker then tell('markers_before', markers - 1 - marker) end
+  if marker then
+    local before = expect(P .. K.event_marks, 'zset') and marks_around(marker, markers) or 0
+    tell('markers_before', markers - 1 - marker - before)
+  end
   if not marker and markers > MARKERS_MAX then tell('markers_beyond', 1) end
 end
 

@@ -191,6 +191,9 @@ keys! {
     shared {
         /// List: the markers.
         list Work objects_with_events = "objects.with.events",
+        /// Sorted set: the times of the marks that no worker has met yet, in ms, and with the member
+        /// `met` the time of the last mark that was met.
+        zset Work event_marks = "event.marks",
         /// Sorted set: held objects by due time in ms.
         zset Work objects_held = "objects.held",
         /// Sorted set: objects held by a rule, all scores 0.

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use seriatim::handlers::SUBTASKS_MAX;
-use seriatim::wire::values::{Due, Later, LaterMode};
+use seriatim::wire::values::{Due, Later, LaterMode, Mark};
 use seriatim::wire::{
     self, Advance, BatchReply, BatchResult, Bounds, ClaimFirst, Emits, EventLog, Finished, Load, Room, SlotBatch,
 };
 
+use crate::leases::marks;
 use crate::world::{Case, NAME, Settings, TOKEN, World, case, done, event, names};
 
 const EVENT_BYTES: usize = 200;
@@ -121,6 +122,22 @@ pub(crate) fn cases() -> Vec<Case> {
             })
         }),
         large,
+        case("advance", "claim: marks of somebody else", |world, settings| {
+            Box::pin(async move {
+                world.attach(settings.slots()).await;
+                marks(world, 1000).await;
+                let mut push = redis::cmd("LPUSH");
+                push.arg(world.keys.objects_with_events());
+                for ms in 0..4096 {
+                    push.arg(Mark { ms }.name());
+                }
+                world.cmd(&mut push).await;
+                world.emit(&names(settings.slots(), "work"), 1, EVENT_BYTES).await;
+                let call = world.free(settings, ClaimFirst::Markers);
+                world.begin().await;
+                world.advance(&call).await;
+            })
+        }),
         case("advance", "claim: markers that lead to no event", |world, settings| {
             Box::pin(async move {
                 world.attach(settings.slots()).await;

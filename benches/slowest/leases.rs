@@ -111,6 +111,13 @@ pub(crate) fn cases() -> Vec<Case> {
                 while wire::adopt(&mut world.conn, &world.keys, &sweep).await.expect("swept").more {}
             })
         }),
+        case("mark", "the last marker was taken, and 1,000 marks are left", |world, _| {
+            Box::pin(async move {
+                marks(world, 1000).await;
+                world.begin().await;
+                wire::mark(&mut world.conn, &world.keys).await.expect("marked");
+            })
+        }),
         case("handled", "a handler has emitted 1,000 events of 2 MiB together", |world, _| {
             Box::pin(async move {
                 keep(world, true).await;
@@ -150,4 +157,16 @@ pub(crate) fn cases() -> Vec<Case> {
             })
         }),
     ]
+}
+
+/// Adds marks to `event.marks`, each a second older than the one before.
+pub(crate) async fn marks(world: &mut World, count: u64) {
+    let now_ms = control(&world.conn, &world.keys).now_ms().await.expect("a time");
+    let mut add = redis::cmd("ZADD");
+    add.arg(world.keys.event_marks());
+    for n in 1..=count {
+        let ms = now_ms - n * 1000;
+        add.arg(ms).arg(ms);
+    }
+    world.cmd(&mut add).await;
 }

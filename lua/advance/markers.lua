@@ -1,5 +1,5 @@
 -- markers: finds the objects to which markers lead.
--- Uses: aside.report_foreign names.is_foreign
+-- Uses: aside.report_foreign marks.is_mark marks.met names.is_foreign
 
 -- The markers are read in chunks from the tail, and trimmed when they are used. From a chunk the
 -- call needs each object without an owner, once. `free` has the names of these objects, `before`
@@ -9,11 +9,18 @@ local chunk_size, chunk_read = 0, 0
 local free, free_at, before, last_ids, source = {}, 0, {}, {}, 'markers'
 -- Names that the call has met. The empty name only wakes a worker.
 local seen = { [''] = true }
+-- Marks of the chunk, and the numbers of markers before them.
+local marks, marks_before = {}, {}
 
 -- Trims the markers that are used.
 local function trim()
   if C.markers_used > 0 then
     call('LTRIM', P .. K.objects_with_events, 0, -1 - C.markers_used)
+    for n = #marks, 1, -1 do
+      if marks_before[n] < C.markers_used and M.marks.met(marks[n]) then
+        break
+      end
+    end
     C.markers_left = C.markers_left - C.markers_used
     C.progress, C.markers_used = true, 0
   end
@@ -64,7 +71,7 @@ end
 -- Reads the next chunk. Returns whether there is one.
 local function read_chunk()
   trim()
-  chunk_read, free, free_at, before = 0, {}, 0, {}
+  chunk_read, free, free_at, before, marks, marks_before = 0, {}, 0, {}, {}, {}
   -- While markers lead to no claim, each chunk is larger than the chunk before. So a long run of
   -- such markers is passed over in few steps.
   chunk_size = math.min(math.max(chunk_size * 2, C.claims_left), 512, C.markers_max, C.markers_left)
@@ -79,8 +86,11 @@ local function read_chunk()
     local object = chunk[k]
     if not seen[object] then
       seen[object] = true
-      if string.byte(object) == 123 and M.names.is_foreign(object) then
+      local first = string.byte(object)
+      if first == 123 and M.names.is_foreign(object) then
         M.aside.report_foreign(object)
+      elseif first == 0 and M.marks.is_mark(object) then
+        marks[#marks + 1], marks_before[#marks_before + 1] = object, chunk_read - k
       else
         n = n + 1
         objects[n], places[n], owner_keys[n] = object, chunk_read - k, P .. object .. K.event_worker

@@ -1,5 +1,6 @@
 -- popped: names that a pop has moved into a slot's list, but that are not simply to be claimed.
--- Uses: aside.report_foreign hold.give_back hold.object names.is_foreign time.now_ms
+-- Uses: aside.report_foreign hold.give_back hold.object marks.is_mark marks.met names.is_foreign
+-- Uses: time.now_ms
 
 local function worker_of(i)
   return C.name .. '.' .. C.number[i]
@@ -13,6 +14,10 @@ local function look(i, object)
   if M.names.is_foreign(object) then
     call('LREM', list, '1', object)
     M.aside.report_foreign(object)
+    return false
+  elseif M.marks.is_mark(object) then
+    call('LREM', list, '1', object)
+    M.marks.met(object)
     return false
   end
   local found = call('MGET', P .. object .. K.event_worker, P .. object .. K.last_event_id)

@@ -51,6 +51,7 @@ mod ids;
 pub mod inspect;
 pub mod limits;
 pub mod log;
+mod marks;
 pub(crate) mod names;
 mod reply;
 pub mod rules;

@@ -6,6 +6,7 @@ use redis::aio::ConnectionLike;
 use redis::{Pipeline, RedisResult, Value};
 use serde::Serialize;
 
+use super::marks::Marks;
 use super::names::{Walk, Which, slots_in};
 use super::streams::{self, StreamsStats};
 use super::{Control, ControlError, reply};
@@ -150,8 +151,12 @@ pub struct Stats {
     pub workers: Vec<NameStats>,
     /// Number of names beyond [`NAMES_MAX`].
     pub workers_not_shown: u64,
-    /// Number of markers. An object that waits for a worker may have several.
+    /// Number of markers, without marks. An object that waits for a worker may have several.
     pub markers: u64,
+    /// Time for which the oldest marker has waited, ms, exact to 2 s or 5 %; 0 without markers. None
+    /// if it is unknown: no process has pushed a mark since the marker came. Paused objects do not
+    /// count.
+    pub oldest_waiting_ms: Option<u64>,
     /// Events in the batches of the listed workers.
     pub events_in_flight: u64,
     /// Counts of the objects in `objects.held`.
@@ -279,7 +284,10 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
         .map_err(|numbers| ControlError::reply(WHAT, format!("{} replies to 7 commands", numbers.len())))?;
     let waiting = total.saturating_sub(due).saturating_sub(until_released);
     stats.held = HeldStats { total, due, waiting, until_released, overdue_ms: overdue(conn, keys, stats.now_ms).await? };
-    (stats.markers, stats.paused, stats.dead_letters, stats.last_id) = (markers, paused, dead_letters, last_id);
+    let marks = Marks::read(conn, keys, &mut stats.unreadable).await?;
+    stats.markers = markers.saturating_sub(marks.waiting);
+    stats.oldest_waiting_ms = marks.age_ms(stats.markers, stats.now_ms);
+    (stats.paused, stats.dead_letters, stats.last_id) = (paused, dead_letters, last_id);
     Ok(())
 }
 

@@ -74,6 +74,8 @@ fn seconds(ms: u64) -> f64 {
 fn objects(out: &mut Writer<'_>, stats: &Stats) -> fmt::Result {
     let (held, rules) = (&stats.held, &stats.rules);
     out.gauge("markers", "Markers; an object that waits for a worker has at least one", stats.markers)?;
+    let oldest = stats.oldest_waiting_ms.map_or(f64::NAN, seconds);
+    out.seconds("queue_oldest", "Time for which the oldest marker has waited; NaN if unknown", oldest)?;
     out.gauges(
         "objects_held",
         "Held objects: due, waiting for their time, or for an operator",

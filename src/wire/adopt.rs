@@ -39,6 +39,8 @@ pub struct Adopted {
     /// Whether living processes may have lost their leases: Redis' clock stepped ahead just now, or
     /// Redis could not be reached. Then the call takes nothing over.
     pub is_ahead: bool,
+    /// Whether a mark is due: `mark` would change something.
+    pub mark: bool,
     /// The number of objects that are now held, due at once.
     pub held: u64,
     /// The number of strays: names in slots that did not own them. Each is a marker again.
@@ -56,8 +58,8 @@ pub async fn adopt(conn: &mut impl ConnectionLike, keys: &Keys, sweep: &Sweep<'_
     match reply.text()?.as_str() {
         "swept" => {
             let (more, held, strays) = (reply.int()? == 1, reply.count()?, reply.count()?);
-            let (moved, is_ahead) = (reply.count()?, reply.int()? == 1);
-            let mut adopted = Adopted { more, moved, is_ahead, held, strays, names: Vec::new() };
+            let (moved, is_ahead, mark) = (reply.count()?, reply.int()? == 1, reply.int()? == 1);
+            let mut adopted = Adopted { more, moved, is_ahead, mark, held, strays, names: Vec::new() };
             while reply.len() > 0 {
                 adopted.names.push(reply.text()?);
             }

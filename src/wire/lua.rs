@@ -80,7 +80,7 @@ macro_rules! manifest {
 
 manifest! {
     modules {
-        "lib/": clock cron emits fence hold ids jump lease names page registry rights rules schedule slots suspects tag text time worker;
+        "lib/": clock cron emits fence hold ids jump lease marks names page registry rights rules schedule slots suspects tag text time worker;
         "advance/": again aside batch errors finish held keyed log markers pauses popped results room state turns;
         "operator/": actions;
     }
@@ -90,14 +90,15 @@ manifest! {
     }
     worker {
         ADVANCE: ALLOW_OOM "advance" [
-            ids time markers batch again aside emits errors fence finish held hold jump keyed lease log names pauses popped
+            ids time markers batch again aside emits errors fence finish held hold jump keyed lease log marks names pauses popped
             registry results room rules schedule state suspects tag text turns worker
         ];
         ATTACH: ALLOW_OOM "attach" [hold ids lease names registry slots suspects tag time worker];
         RENEW: ALLOW_OOM "renew" [fence hold ids lease names registry slots tag time worker];
         DETACH: ALLOW_OOM "detach" [fence hold ids lease names registry slots tag time worker];
-        ADOPT: ALLOW_OOM "adopt" [clock hold ids lease names registry rules slots tag time worker];
+        ADOPT: ALLOW_OOM "adopt" [clock hold ids lease marks names registry rules slots tag time worker];
         PROMOTE: ALLOW_OOM "promote" [names schedule time];
+        MARK: ALLOW_OOM "mark" [marks time];
         CRON: ALLOW_OOM "cron" [cron ids names time];
         CONNECT: ALLOW_OOM "connect" [ids jump rights time];
         DOCTOR: NO_WRITES "doctor" [rights];
@@ -115,8 +116,8 @@ manifest! {
     }
     other {
         FORGET: ALLOW_OOM "forget" [emits ids schedule time];
-        CHECK: NO_WRITES "check" [cron ids lease names registry rules schedule tag worker];
-        INSPECT: NO_WRITES "inspect" [emits ids rules schedule time worker];
+        CHECK: NO_WRITES "check" [cron ids lease marks names registry rules schedule tag time worker];
+        INSPECT: NO_WRITES "inspect" [emits ids marks rules schedule time worker];
         TAKEN: NO_WRITES "taken" [worker];
         HELD: NO_WRITES "operator/held" [ids time];
         PAUSED: NO_WRITES "operator/paused" [ids rules time];

@@ -8,7 +8,7 @@
 //! - `lua`: the text of every script
 //! - `emit`, `cancel`: the scripts of producers, which do not need the feature `worker`
 //! - `advance`, `attach`, `renew`, `detach`, `adopt`, `promote`, `cron`, `connect`, `doctor`,
-//!   `handled`, `forget`, `position`: one script each, with its arguments and its reply
+//!   `handled`, `forget`, `mark`, `position`: one script each, with its arguments and its reply
 //! - [`operator`]: the scripts of operators, one file each
 //! - [`values`]: the values that Redis stores as one text, one file each
 //! - `suspects`: the number of suspects that a process may take
@@ -41,6 +41,8 @@ mod handled;
 #[cfg(feature = "worker")]
 mod load;
 mod lua;
+#[cfg(feature = "worker")]
+mod mark;
 #[cfg(feature = "worker")]
 pub mod operator;
 #[cfg(feature = "worker")]
@@ -81,6 +83,8 @@ pub use handled::{Finished, Handled, SlotBatch, handled};
 pub use load::{Load, Room};
 #[cfg(feature = "worker")]
 pub(crate) use lua::{CHECK, ENDED, INSPECT, LOG, STREAM, TAKEN};
+#[cfg(feature = "worker")]
+pub use mark::{Marked, mark};
 #[cfg(feature = "worker")]
 pub use promote::{EVENTS_MAX as PROMOTED_MAX, Promoted, promote};
 #[cfg(feature = "worker")]

@@ -29,7 +29,7 @@ use super::error::WorkerError;
 use super::figures::Call;
 use super::growing_wait::GrowingWait;
 use super::promote::promote;
-use super::recover::sweep;
+use super::recover::{mark, sweep};
 use super::status::{self, StatusWriter};
 use crate::connection::errors::{is_outage, told};
 use crate::failpoints::around;
@@ -299,10 +299,14 @@ async fn keep(
             // A failed sweep also sets the time of the last sweep. So after an outage, in which
             // living processes may have lost their leases, the next sweep takes nothing over at
             // first.
-            Ok(None) if sweeps => sweep(&redis, &mut open, &config, redis.sweeps()).await.map(|swept| {
-                may_have_lapsed = swept.is_ahead;
-                swept.found.then_some(Notice::Wake)
-            }),
+            Ok(None) if sweeps => match sweep(&redis, &mut open, &config, redis.sweeps()).await {
+                Ok(swept) => {
+                    may_have_lapsed = swept.is_ahead;
+                    let marked = if swept.mark { mark(&mut open, &config).await } else { Ok(()) };
+                    marked.map(|()| swept.found.then_some(Notice::Wake))
+                }
+                Err(error) => Err(error),
+            },
             done => done,
         };
         let tells = tell_at.is_some_and(|at| at <= now);

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use redis::aio::ConnectionLike;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::config::WorkerConfig;
 use super::connect::Redis;
@@ -28,6 +28,8 @@ pub(crate) struct Swept {
     /// Whether Redis' clock has stepped ahead, or Redis was away. Living processes, including this
     /// one, may have lost their leases.
     pub(crate) is_ahead: bool,
+    /// Whether a mark is due.
+    pub(crate) mark: bool,
 }
 
 /// Looks at the registered names that are due, and follows Redis' clock. `since` is the time since
@@ -45,7 +47,7 @@ pub(crate) async fn sweep(
     // sweep that finds a step of the clock.
     let notice = config.sweep.min(config.lease / 3);
     let mut sweep = Sweep { own: &config.name, crashes_max: config.crashes_held(), look, forget: FORGET, since, notice };
-    let (mut found, mut is_ahead) = (false, false);
+    let (mut found, mut is_ahead, mut mark) = (false, false, false);
     let mut moved = 0;
     for _ in 0..CALLS_MAX {
         let call = around!("adopt", wire::adopt(conn, &config.keys, &sweep));
@@ -58,6 +60,7 @@ pub(crate) async fn sweep(
         }
         moved += adopted.moved;
         is_ahead |= adopted.is_ahead;
+        mark = adopted.mark;
         if !adopted.more {
             break;
         }
@@ -67,5 +70,18 @@ pub(crate) async fn sweep(
     if moved > 0 {
         warn!(objects = moved, "recover: the clock of Redis has stepped back; due times of held objects were moved back, too");
     }
-    Ok(Swept { found: found || moved > 0, is_ahead })
+    Ok(Swept { found: found || moved > 0, is_ahead, mark })
+}
+
+/// Pushes a mark, so that the age of the oldest marker is known. A user without the rights for it
+/// pushes none.
+pub(crate) async fn mark(conn: &mut impl ConnectionLike, config: &WorkerConfig) -> Result<(), ScriptError> {
+    match around!("mark", wire::mark(conn, &config.keys)).await {
+        Ok(_) => Ok(()),
+        Err(ScriptError::Denied(command)) => {
+            debug!(command, "recover: the user may not push marks; the age of the oldest marker is unknown");
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
 }

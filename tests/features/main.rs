@@ -21,6 +21,7 @@ mod handlers;
 mod held;
 mod limits;
 mod log;
+mod marks;
 mod projection;
 mod retry;
 mod rules;

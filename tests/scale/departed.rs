@@ -30,6 +30,9 @@ for n = ARGV[1], ARGV[1] + ARGV[2] - 1 do
   if #KEYS > 1 then redis.call('ZADD', KEYS[2], ARGV[4], 'left-' .. n) end
 end";
 
+/// The reply of a sweep that finds nothing; a mark is due, because nobody pushes one.
+const NOTHING: Adopted = Adopted { more: false, moved: 0, is_ahead: false, mark: true, held: 0, strays: 0, names: Vec::new() };
+
 async fn adopt(conn: &mut MultiplexedConnection, keys: &Keys) -> Adopted {
     let sweep = Sweep { own: "sweeper", crashes_max: 5, look: LOOK, forget: DAY, since: None, notice: LOOK };
     wire::adopt(conn, keys, &sweep).await.expect("a sweep")
@@ -93,7 +96,7 @@ async fn many_departed_names_cost_little_for_any_number_of_processes() {
     let mut calls = 0;
     while began.elapsed() < Duration::from_secs(5) {
         for other in &mut others {
-            assert_eq!(adopt(other, &keys).await, Adopted::default());
+            assert_eq!(adopt(other, &keys).await, NOTHING);
             calls += 1;
         }
         tokio::time::sleep(Duration::from_millis(250)).await;
@@ -260,7 +263,7 @@ async fn a_name_that_has_only_a_batch_is_never_forgotten() {
     let console = redis.console().await;
     left(&console, "gone", DAY + Duration::from_secs(1)).await;
     let _: u64 = console.run(&["LPUSH", &keys.worker_event("gone.1"), "1"]).await;
-    assert_eq!(adopt(&mut conn, &keys).await, Adopted::default());
+    assert_eq!(adopt(&mut conn, &keys).await, NOTHING);
     let names: Vec<String> = console.run(&["HKEYS", &keys.event_workers()]).await;
     assert_eq!(names, ["gone"]);
     assert!(score(&console, &keys.event_workers_watched(), "gone").await.is_some());

@@ -133,13 +133,17 @@ impl Console {
         dead.into_iter().map(|(_, fields)| fields).collect()
     }
 
-    /// Returns the present keys of the test, without the prefix. Leaves out the statuses of
-    /// processes, which are written at any time.
+    /// Returns the present keys of the test, without the prefix. Leaves out the marks and the
+    /// statuses of processes, which are written at any time.
     pub async fn left(&self) -> Vec<String> {
         let prefix = self.keys.prefix();
         let keys: Vec<String> = self.run(&["KEYS", &format!("{prefix}*")]).await;
         let is_status = |key: &&str| key.starts_with("event.worker:") && key.ends_with(":status");
-        keys.iter().filter_map(|key| key.strip_prefix(prefix)).filter(|key| !is_status(key)).map(str::to_owned).collect()
+        keys.iter()
+            .filter_map(|key| key.strip_prefix(prefix))
+            .filter(|key| !is_status(key) && *key != "event.marks")
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Fails if an invariant is broken.

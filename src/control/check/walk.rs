@@ -12,6 +12,7 @@ use super::state::{Name, SEEN_MAX, Walk};
 use crate::event::NameError;
 use crate::keys;
 use crate::wire::operator;
+use crate::wire::values::Mark;
 
 /// Number of subjects per call of the script. Each blocks Redis for about 10 microseconds.
 const SUBJECTS_PER_CALL: usize = 32;
@@ -46,7 +47,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
         {
             from += page.len();
             self.report.looked_at.markers += page.len() as u64;
-            for object in &page {
+            for object in page.iter().filter(|name| Mark::read(name).is_none()) {
                 self.look_at_name(object, false);
                 self.covered.insert(object);
             }

@@ -184,9 +184,12 @@ pub struct Inspection {
     pub schedules: u64,
     /// Schedules of the object, by due time. If it has more than 100, only some of them.
     pub next_schedules: Vec<NextSchedule>,
-    /// Number of markers before the object's first marker; none if the first 10,000 markers have
-    /// none of it.
+    /// Number of markers before the object's first marker, without marks; none if the first 10,000
+    /// markers have none of it.
     pub markers_before: Option<u64>,
+    /// Time for which the object's first marker has waited at least, ms, exact to 2 s or 5 %. None if
+    /// no mark was pushed since, or if the first 10,000 markers have none of it.
+    pub waits_ms: Option<u64>,
     /// Whether there are more than 10,000 markers and none of the object among the first 10,000.
     /// The object then has a later marker, or none.
     pub markers_beyond: bool,

@@ -72,6 +72,7 @@ fn inspection(fields: Fields, keys: &Keys, object: &[u8]) -> Inspection {
         due_ms: fields.due().filter(|due| due.is_finite()).map(|due| due as u64),
         schedules: fields.number("schedules").unwrap_or(0),
         markers_before: fields.number("markers_before"),
+        waits_ms: fields.waits_ms(),
         markers_beyond: fields.text("markers_beyond").is_some(),
         next_schedules: fields.schedules,
         names_alive: fields.names_alive,

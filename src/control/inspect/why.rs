@@ -45,6 +45,11 @@ impl Fields {
         }
     }
 
+    /// Returns the time for which the object's first marker has waited at least, in ms.
+    pub(super) fn waits_ms(&self) -> Option<u64> {
+        Some(self.number("now_ms")?.saturating_sub(self.number("marked_before_ms")?))
+    }
+
     /// Returns the first rule in force, blocks before pauses.
     fn rule(&self) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.in_force)
@@ -79,7 +84,8 @@ impl Fields {
             Standing::Marked => {
                 let before = self.number("markers_before");
                 let before = before.map_or_else(|| "more than 10000".to_owned(), |before| before.to_string());
-                format!("it waits for a free worker, after {before} other markers{nobody}")
+                let time = self.waits_ms().map_or_else(String::new, |ms| format!(" for {}", seconds(ms as f64)));
+                format!("it waits for a free worker{time}, after {before} other markers{nobody}")
             }
             Standing::Uncovered => format!(
                 "I1 is broken: it has events, but no marker, no owner, and is not held; LPUSH {} {} lets a worker find it",

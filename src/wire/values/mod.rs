@@ -13,6 +13,7 @@
 //! | last run of a cron job, a value of `events.cron.last` | [`CronLast`] | `lib/cron.lua` |
 //! | limit of the queues, a value of `event.limits` | [`LimitValue`] | `operator/limit.lua` |
 //! | emits of a handler, a field of `OBJ:event.handled` | [`Emits`] | `lib/emits.lua` |
+//! | mark, a name among the markers, and a member of `event.marks` | [`Mark`] | `lib/marks.lua` |
 //! | position of a projection, a value of `event.projections` | [`Position`] | none |
 
 #[cfg(feature = "worker")]
@@ -24,6 +25,8 @@ mod held_id;
 #[cfg(feature = "worker")]
 mod lease;
 mod limit;
+#[cfg(feature = "worker")]
+mod mark;
 #[cfg(feature = "worker")]
 mod position;
 #[cfg(feature = "worker")]
@@ -46,6 +49,8 @@ pub(crate) use lease::host_name;
 #[cfg(feature = "worker")]
 pub use lease::{Holder, Lease, LeaseError};
 pub use limit::LimitValue;
+#[cfg(feature = "worker")]
+pub use mark::{MET, Mark};
 #[cfg(feature = "worker")]
 pub use position::Position;
 #[cfg(feature = "worker")]

@@ -4,8 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Every call of a worker. Each has a fail point before and one after it.
-const CALLS: [&str; 13] =
-    ["open", "info", "connect", "load", "attach", "renew", "adopt", "promote", "cron", "advance", "detach", "pop", "deliver"];
+const CALLS: [&str; 14] = [
+    "open", "info", "connect", "load", "attach", "renew", "adopt", "mark", "promote", "cron", "advance", "detach", "pop",
+    "deliver",
+];
 const ACTIONS: [&str; 4] = ["error", "lost", "delay", "abort"];
 /// Calls that a run makes several times, and whose later hits find another state.
 const REPEATED: [(&str, u32); 2] = [("advance", 3), ("deliver", 3)];

@@ -154,12 +154,14 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Broken::Paused),
         1 => Just(Broken::Meta),
         2 => Just(Broken::Scheduled),
+        1 => Just(Broken::Marks),
     ];
     prop_oneof![
         60 => script(),
         20 => prop::collection::vec((object(), events()), 1..3).prop_map(Step::Emit),
         2 => object().prop_map(|object| Step::Marker(Some(object))),
         2 => Just(Step::Marker(None)),
+        4 => prop::bool::weighted(0.8).prop_map(Step::Mark),
         10 => schedule(),
         2 => (object(), 0..SCHEDULE_KEYS.len()).prop_map(|(object, key)| Step::Cancel(object, key)),
         8 => (name(), 0..3usize).prop_map(|(name, slot)| Step::Pop(name, slot)),

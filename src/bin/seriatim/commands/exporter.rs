@@ -9,9 +9,9 @@ use seriatim::control::Control;
 use seriatim::metrics::NamespaceMetrics;
 use seriatim::metrics::prometheus_client::registry::Registry;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::console::exit::Exit;
 use crate::console::global::Global;
@@ -27,13 +27,17 @@ const LOG: &str = "seriatim::exporter";
 const CONNECTIONS_MAX: u32 = 256;
 /// The age up to which a look serves further scrapes.
 const LOOK_AGE_MAX: Duration = Duration::from_secs(1);
+/// The time between two marks, and the time after one that failed.
+const MARK_EVERY: Duration = Duration::from_secs(1);
+const MARK_AGAIN: Duration = Duration::from_secs(10);
 /// The longest look.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Serve the metrics of the namespace for Prometheus: /metrics, and /healthz and /readyz for probes
 ///
 /// One exporter is enough for a namespace. It looks at Redis when it is scraped, at most once per
-/// second. Anybody who can reach the address may scrape it.
+/// second. Anybody who can reach the address may scrape it. Once per second it pushes a mark, if its
+/// user may, so that the age of the oldest marker is known without any worker.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The address to listen on: HOST:PORT or unix:PATH
@@ -59,13 +63,15 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let (metrics, stop) = (NamespaceMetrics::default(), CancellationToken::new());
     let registry =
         metrics::registry(global.namespace.as_deref(), |registry| registry.register_collector(Box::new(metrics.clone())));
+    let marking = mark(control.clone());
     let exporter = Exporter { control, metrics, registry, looked_at: Mutex::default(), stop: stop.clone() };
     let mut notices = Notices::begin();
     notices.tell(true, false);
     let serving = listening.serve(routes(&Arc::new(exporter)), stop.clone());
-    tokio::pin!(serving);
+    tokio::pin!(serving, marking);
     tokio::select! {
         served = &mut serving => served?,
+        () = &mut marking => {}
         () = stopping.next() => {
             notices.tell(true, true);
             stop.cancel();
@@ -73,6 +79,25 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         }
     }
     Ok(Exit::Done)
+}
+
+/// Pushes marks until the future is dropped.
+async fn mark(control: Control) {
+    let mut has_told = false;
+    loop {
+        let failed = match timeout(LOOK_TIME_MAX, control.mark()).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some(format!("Redis did not reply within {LOOK_TIME_MAX:?}")),
+        };
+        if let Some(error) = &failed
+            && !std::mem::replace(&mut has_told, true)
+        {
+            info!(target: LOG, error, "the exporter pushes no marks; without workers the age of the oldest marker is unknown");
+        }
+        has_told &= failed.is_some();
+        sleep(if failed.is_some() { MARK_AGAIN } else { MARK_EVERY }).await;
+    }
 }
 
 fn routes(exporter: &Arc<Exporter>) -> Router {

@@ -90,7 +90,12 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
         writeln!(out, "and {} more names\n", stats.workers_not_shown)?;
     }
     let held = &stats.held;
-    writeln!(out, "markers       {}", stats.markers)?;
+    let oldest = match stats.oldest_waiting_ms {
+        Some(0) => String::new(),
+        Some(ms) => format!(", the oldest for {}", shown::duration(ms)),
+        None => ", for an unknown time".to_owned(),
+    };
+    writeln!(out, "markers       {}{oldest}", stats.markers)?;
     writeln!(out, "in flight     {} events", stats.events_in_flight)?;
     writeln!(
         out,

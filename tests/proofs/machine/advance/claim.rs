@@ -11,7 +11,7 @@ impl Call<'_> {
             self.progress = true;
             let owner = self.state.owner(&name);
             let others = owner.as_ref().is_some_and(|owner| *owner != slot.w);
-            if name.is_empty() || others || slot.given.as_ref() == Some(&name) {
+            if self.state.meet(&name) || name.is_empty() || others || slot.given.as_ref() == Some(&name) {
                 remove(&mut self.state.worker(&slot.w).objects, &name);
             } else if slot.has || self.claims == 0 || self.reply_bytes <= 0 {
                 let now = self.state.now;
@@ -117,7 +117,7 @@ impl Call<'_> {
         let name = self.state.markers.pop()?;
         self.markers -= 1;
         self.progress = true;
-        if name.is_empty() || self.state.owner(&name).is_some() {
+        if self.state.meet(&name) || name.is_empty() || self.state.owner(&name).is_some() {
             return Some(Got::Dropped);
         }
         let got = self.own(slot, &name, false);

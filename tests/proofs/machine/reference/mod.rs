@@ -85,6 +85,26 @@ impl Reference {
         Reply::Done
     }
 
+    /// A process pushes a mark. `event.marks` does not know a mark that somebody else has pushed.
+    pub fn mark(&mut self, ms: u64, is_known: bool) -> Reply {
+        if is_known {
+            self.marks.insert(ms);
+        }
+        self.markers.insert(0, Name::from(format!("\0t{ms}").into_bytes()));
+        Reply::Done
+    }
+
+    /// Meets a name that is a mark: it and older ones wait no longer. Returns whether it is one.
+    pub fn meet(&mut self, name: &Name) -> bool {
+        let digits = name.strip_prefix(b"\0t").and_then(|digits| std::str::from_utf8(digits).ok());
+        let Some(ms) = digits.and_then(|digits| digits.parse().ok()) else { return false };
+        if !self.is_broken(&[Broken::Marks]) && self.marks.contains(&ms) {
+            self.marks.retain(|other| *other > ms);
+            self.met = Some(ms);
+        }
+        true
+    }
+
     /// WAIT. The oldest marker moves to the slot's list.
     pub fn pop(&mut self, w: &str) -> Reply {
         if let Some(name) = self.markers.pop() {

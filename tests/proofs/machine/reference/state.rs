@@ -151,6 +151,7 @@ pub enum Broken {
     Paused,
     Meta,
     Scheduled,
+    Marks,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -312,6 +313,9 @@ pub struct Reference {
     pub workers: BTreeMap<String, Worker>,
     /// Markers in the order of Redis: the last one is the oldest.
     pub markers: Vec<Name>,
+    /// Times of the marks that wait, and of the one that was met last.
+    pub marks: BTreeSet<u64>,
+    pub met: Option<u64>,
     pub due: BTreeMap<Name, u64>,
     pub paused: BTreeSet<Name>,
     /// Rules by kind and selector.

@@ -240,6 +240,13 @@ impl Server {
                 let _ = pipe.query_async::<Value>(&mut self.conn).await;
             }
             Call::Marker(object) => drop(self.run("LPUSH", &[markers.as_bytes(), object]).await),
+            Call::Mark(ms, is_known) => {
+                let ms = ms.to_string();
+                if *is_known {
+                    self.run("ZADD", &[self.keys.event_marks().as_bytes(), ms.as_bytes(), ms.as_bytes()]).await;
+                }
+                self.run("LPUSH", &[markers.as_bytes(), format!("\0t{ms}").as_bytes()]).await;
+            }
             Call::Schedule { object, key, due, event, mode } => {
                 let (set, due) = (self.keys.events_scheduled(), due.to_string());
                 let put = if *mode == Mode::KeepFirst { "HSETNX" } else { "HSET" };

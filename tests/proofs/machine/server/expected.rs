@@ -80,6 +80,9 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
     });
     put(b"operator.actions", "", "stream", actions.collect());
     put(b"objects.with.events", "", "list", state.markers.iter().map(|name| name.to_vec()).collect());
+    let mut marks: Vec<[Vec<u8>; 2]> = state.marks.iter().map(|ms| [text(ms.to_string()), text(ms.to_string())]).collect();
+    marks.extend(state.met.map(|ms| [text("met".to_owned()), text(ms.to_string())]));
+    put(b"event.marks", "", "zset", marks.concat());
     put(b"objects.held", "", "zset", due);
     put(b"objects.paused", "", "zset", state.paused.iter().flat_map(|name| [name.to_vec(), text("0".to_owned())]).collect());
     let mut rules: Vec<[Vec<u8>; 2]> =

@@ -196,6 +196,7 @@ impl Server {
             Broken::Paused => keys.objects_paused(),
             Broken::Meta => keys.meta(),
             Broken::Scheduled => keys.events_scheduled(),
+            Broken::Marks => keys.event_marks(),
         };
         let (key, aside) = (key.as_bytes(), b"aside");
         if is_broken {

@@ -68,6 +68,8 @@ impl World {
             Step::Emit(pushes) => {
                 Call::Emit(pushes.iter().map(|(at, lens)| (Name::from_static(OBJECTS[*at]), self.payloads(lens))).collect())
             }
+            // Times of the same length, so that their order as texts is that of the numbers.
+            Step::Mark(is_known) => Call::Mark(1_700_000_000_000 + self.state.now, *is_known),
             Step::Marker(at) => Call::Marker(at.map_or(Name::new(), |at| Name::from_static(OBJECTS[at]))),
             Step::Schedule(at, key, is_due, time, len, mode) => Call::Schedule {
                 object: Name::from_static(OBJECTS[*at]),
@@ -201,6 +203,7 @@ impl World {
                 state.markers.insert(0, object.clone());
                 Reply::Done
             }
+            Call::Mark(ms, is_known) => state.mark(*ms, *is_known),
             Call::Schedule { object, key, due, event, mode } => state.schedule(object, key, *due, event, *mode),
             Call::Cancel(object, key) => state.cancel(object, key),
             Call::CancelTaken(object, key) => state.cancel_taken(object, key),

@@ -74,6 +74,8 @@ pub type EmitPlan = Vec<(usize, u16)>;
 pub enum Step {
     Emit(Vec<(usize, Vec<u16>)>),
     Marker(Option<usize>),
+    /// A mark is pushed: whether `event.marks` has it.
+    Mark(bool),
     /// A producer schedules an event: object, key, whether it is due, the time among equal ones, and
     /// the length of the event.
     Schedule(usize, usize, bool, u8, u16, Mode),
@@ -126,6 +128,8 @@ pub enum Step {
 pub enum Call {
     Emit(Vec<(Name, Vec<Event>)>),
     Marker(Name),
+    /// Time in ms, and whether `event.marks` has it.
+    Mark(u64, bool),
     Schedule {
         object: Name,
         key: &'static str,

@@ -1,0 +1,132 @@
+//! Marks: the age of the oldest marker.
+
+use redis::aio::ConnectionLike;
+
+use super::stats::ask;
+use super::{Control, ControlError};
+use crate::keys::Keys;
+use crate::wire;
+use crate::wire::values::MET;
+
+/// The time for which the markers that wait count as new after the last mark was met, ms. Processes
+/// push marks at least that often while few markers wait.
+const NEW_MS: u64 = 2000;
+/// The time after the last mark was met at which the age becomes unknown, ms.
+const UNKNOWN_MS: u64 = 4000;
+
+/// Members with their scores.
+type Members = Vec<(Vec<u8>, f64)>;
+
+/// The contents of `event.marks`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Marks {
+    /// Number of marks that wait.
+    pub(super) waiting: u64,
+    /// Time of the oldest of them.
+    oldest_ms: Option<u64>,
+    /// Time of the mark that was met last.
+    met_ms: Option<u64>,
+}
+
+impl Marks {
+    /// Reads the marks. Adds the key to `unreadable` if it has a wrong type.
+    pub(super) async fn read<C: ConnectionLike>(
+        conn: &mut C,
+        keys: &Keys,
+        unreadable: &mut Vec<String>,
+    ) -> Result<Self, ControlError> {
+        const WHAT: &str = "the marks";
+        let key = keys.event_marks();
+        let mut pipe = redis::pipe();
+        pipe.cmd("ZCARD").arg(&key);
+        pipe.cmd("ZRANGE").arg(&key).arg(0).arg(1).arg("WITHSCORES");
+        let mut answers = ask(conn, WHAT, &mut pipe).await?.into_iter();
+        let (Some(members), Some(first)) = (answers.next(), answers.next()) else {
+            return Err(ControlError::reply(WHAT, "no reply"));
+        };
+        let read =
+            members.and_then(|members| Ok((redis::from_redis_value(members)?, redis::from_redis_value::<Members>(first?)?)));
+        match read {
+            Ok((members, first)) => Ok(Self::of(members, &first)),
+            Err(error) if error.code() == Some("WRONGTYPE") => {
+                unreadable.push(key);
+                Ok(Self::default())
+            }
+            Err(error) => Err(ControlError::redis(WHAT)(error)),
+        }
+    }
+
+    /// Reads the number of members, and the first two with their scores. The member `met` is first,
+    /// if it is there.
+    fn of(members: u64, first: &[(Vec<u8>, f64)]) -> Self {
+        let ms = |at: usize| first.get(at).map(|(_, score)| score.max(0.0) as u64);
+        match first.first() {
+            Some((member, _)) if member == MET.as_bytes() => {
+                Self { waiting: members.saturating_sub(1), oldest_ms: ms(1), met_ms: ms(0) }
+            }
+            _ => Self { waiting: members, oldest_ms: ms(0), met_ms: None },
+        }
+    }
+
+    /// Returns the age of the oldest of `markers` markers (without marks), in ms; `None` if it is
+    /// unknown.
+    pub(super) fn age_ms(&self, markers: u64, now_ms: u64) -> Option<u64> {
+        if markers == 0 {
+            return Some(0);
+        }
+        if let Some(oldest_ms) = self.oldest_ms {
+            return Some(now_ms.saturating_sub(oldest_ms));
+        }
+        // All markers are younger than the mark that was met last.
+        let most_ms = now_ms.saturating_sub(self.met_ms?);
+        (most_ms <= UNKNOWN_MS).then(|| most_ms.saturating_sub(NEW_MS))
+    }
+}
+
+impl Control {
+    /// Pushes a mark if one is due, so that [`stats`](Self::stats) knows the age of the oldest
+    /// marker. Worker processes do the same once per second. So a program needs this call only if it
+    /// watches a namespace whose workers may all be gone; then it calls once per second.
+    ///
+    /// Cost: one script of about five commands. The call may be repeated, and its future may be
+    /// dropped at any time.
+    ///
+    /// # Errors
+    /// [`ControlError::Denied`], or [`ControlError::Redis`], if the user may not push marks: then the
+    /// age is unknown while no worker runs. Other errors if Redis cannot be asked, or is a replica.
+    pub async fn mark(&self) -> Result<(), ControlError> {
+        wire::mark(&mut self.connection(), &self.keys).await?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn marks(members: &[(&str, f64)], count: u64) -> Marks {
+        let first: Vec<_> = members.iter().map(|(member, score)| (member.as_bytes().to_vec(), *score)).collect();
+        Marks::of(count, &first)
+    }
+
+    #[test]
+    fn the_age_is_that_of_the_oldest_mark_that_waits() {
+        let waiting = marks(&[("met", 1000.0), ("5000", 5000.0)], 3);
+        assert_eq!((waiting.waiting, waiting.age_ms(7, 9000)), (2, Some(4000)));
+        let never_met = marks(&[("5000", 5000.0), ("6000", 6000.0)], 2);
+        assert_eq!((never_met.waiting, never_met.age_ms(7, 9000)), (2, Some(4000)));
+        assert_eq!(never_met.age_ms(0, 9000), Some(0), "nothing waits");
+        assert_eq!(never_met.age_ms(7, 4000), Some(0), "the clock has stepped back");
+    }
+
+    #[test]
+    fn without_a_mark_the_age_is_small_or_unknown() {
+        let met = marks(&[("met", 10_000.0)], 1);
+        assert_eq!(met.waiting, 0);
+        for (now_ms, age) in [(10_500, Some(0)), (12_000, Some(0)), (13_000, Some(1000)), (14_000, Some(2000)), (14_001, None)] {
+            assert_eq!(met.age_ms(1, now_ms), age, "at {now_ms}");
+        }
+        assert_eq!(marks(&[], 0).age_ms(1, 9000), None);
+        assert_eq!(marks(&[], 0).age_ms(0, 9000), Some(0));
+    }
+}

@@ -1,0 +1,287 @@
+//! Marks: the age of the oldest marker.
+#![cfg(feature = "worker")]
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use seriatim::control::rules::Kind;
+use seriatim::control::{By, Control};
+use tokio::time::sleep;
+
+use crate::support::console::{Console, PATIENCE};
+use crate::support::recorder::{Act, Gate, Recorder};
+use crate::support::running::start;
+use crate::support::{Redis, control, until};
+
+/// The times at which a test has pushed objects.
+#[derive(Clone, Default)]
+struct Pushed(Arc<Mutex<HashMap<String, Instant>>>);
+
+impl Pushed {
+    async fn push(&self, console: &Console, object: &str) {
+        self.0.lock().expect("no panic").insert(object.to_owned(), Instant::now());
+        console.emit(object, "1").await;
+    }
+
+    /// Returns the age of the oldest marker: the last name of the list that is no mark.
+    async fn age(&self, console: &Console, list: &str) -> Duration {
+        let names: Vec<Vec<u8>> = console.run(&["LRANGE", list, "-50", "-1"]).await;
+        let pushed = self.0.lock().expect("no panic");
+        let oldest = names.iter().rev().find_map(|name| pushed.get(std::str::from_utf8(name).ok()?));
+        oldest.map_or(Duration::ZERO, Instant::elapsed)
+    }
+
+    /// Compares the shown age with the true one.
+    async fn compare(&self, console: &Console, control: &Control, list: &str, worst: &mut Duration) {
+        let before = self.age(console, list).await;
+        let stats = control.stats().await.expect("stats");
+        let after = self.age(console, list).await;
+        // The age falls while events are taken, and grows while none are.
+        let (least, most) = (before.min(after), before.max(after));
+        let Some(ms) = stats.oldest_waiting_ms else { panic!("the age is unknown, it is {before:?}") };
+        let shown = Duration::from_millis(ms);
+        let off = least.saturating_sub(shown).max(shown.saturating_sub(most));
+        assert!(off <= Duration::from_secs(2).max(most.mul_f64(0.05)), "{shown:?} is shown, it is {before:?} to {after:?}");
+        *worst = off.max(*worst);
+    }
+}
+
+/// Tests that the shown age is exact to 2 s or 5 %: while a backlog grows, while no worker runs, after
+/// a kill of Redis, and while the backlog drains.
+#[tokio::test]
+async fn the_age_of_the_oldest_marker_is_shown() {
+    let mut redis = Redis::own(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let console = redis.console().await;
+    let list = redis.keys().objects_with_events();
+    let (pushed, mut worst) = (Pushed::default(), Duration::ZERO);
+    let slow = || {
+        Recorder::with(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            Act::Send
+        })
+    };
+    let with_marks = |config: &mut seriatim::worker::WorkerConfig| {
+        config.concurrency = 1;
+        config.sweep = Duration::from_secs(1);
+    };
+    let watching = control(&redis.connect().await, redis.keys());
+    let worker = start(&redis, "w", &slow(), with_marks);
+    let began = Instant::now();
+    for n in 0..600 {
+        pushed.push(&console, &format!("work:{n}")).await;
+        if n > 100 && n % 10 == 0 {
+            pushed.compare(&console, &watching, &list, &mut worst).await;
+        }
+        sleep((began + Duration::from_millis(10) * n).saturating_duration_since(Instant::now())).await;
+    }
+    // Without a worker only this program pushes marks.
+    worker.crash().await;
+    for n in 0..8 {
+        watching.mark().await.expect("marked");
+        pushed.push(&console, &format!("late:{n}")).await;
+        sleep(Duration::from_secs(1)).await;
+        pushed.compare(&console, &watching, &list, &mut worst).await;
+    }
+    redis.server().kill();
+    redis.server().restart();
+    let (console, watching) = (redis.console().await, control(&redis.connect().await, redis.keys()));
+    pushed.compare(&console, &watching, &list, &mut worst).await;
+    console.end_lease("w").await;
+    let fast = Recorder::with(|_| {
+        std::thread::sleep(Duration::from_millis(8));
+        Act::Send
+    });
+    let worker = start(&redis, "v", &fast, with_marks);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        pushed.compare(&console, &watching, &list, &mut worst).await;
+        let stats = watching.stats().await.expect("stats");
+        if stats.markers == 0 && stats.oldest_waiting_ms == Some(0) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the backlog drains: {stats:?}");
+        sleep(Duration::from_millis(50)).await;
+    }
+    println!("the shown age was wrong by at most {worst:?}");
+    worker.finish().await;
+    console.check().await;
+}
+
+/// Tests that paused objects do not count as waiting.
+#[tokio::test]
+async fn paused_objects_have_no_age() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let control = control(&redis.connect().await, redis.keys());
+    let ada = By { who: "ada", why: "a test" };
+    control.set_rule(ada, Kind::Pause, &"*".parse().expect("a selector"), None).await.expect("paused");
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |_| {});
+    for n in 0..30 {
+        console.emit(&format!("work:{n}"), "1").await;
+    }
+    until("all are paused", PATIENCE, async || {
+        let stats = control.stats().await.expect("stats");
+        (stats.paused == 30).then_some(())
+    })
+    .await;
+    until("nothing waits", PATIENCE, async || {
+        let stats = control.stats().await.expect("stats");
+        (stats.markers == 0 && stats.oldest_waiting_ms == Some(0)).then_some(())
+    })
+    .await;
+    let paused: Vec<String> = console.run(&["ZRANGE", &redis.keys().objects_paused(), "0", "-1"]).await;
+    assert!(paused.iter().all(|name| name.starts_with("work:")), "{paused:?}");
+    worker.finish().await;
+}
+
+/// Tests that the age is unknown if markers wait and nobody has pushed a mark, and that it is 0
+/// without markers.
+#[tokio::test]
+async fn without_a_mark_the_age_is_unknown() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let control = control(&redis.connect().await, redis.keys());
+    assert_eq!(control.stats().await.expect("stats").oldest_waiting_ms, Some(0));
+    console.emit("work:1", "1").await;
+    assert_eq!(control.stats().await.expect("stats").oldest_waiting_ms, None);
+    control.mark().await.expect("marked");
+    let stats = control.stats().await.expect("stats");
+    assert_eq!(stats.markers, 1, "a mark is no marker");
+    assert!(stats.oldest_waiting_ms.is_some_and(|ms| ms < 1000), "{stats:?}");
+    console.check().await;
+}
+
+/// Tests that marks are few: of many calls one pushes a mark per second, and the older the oldest
+/// marker, the farther they are apart.
+#[tokio::test]
+async fn marks_are_few() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
+    console.emit("work:1", "1").await;
+    let marks = async || console.run::<u64>(&["ZCARD", &keys.event_marks()]).await;
+    for _ in 0..50 {
+        control.mark().await.expect("marked");
+    }
+    assert_eq!(marks().await, 1);
+    // As if each mark were an hour older than it is, so the next one is due after 112 s.
+    let hour = 3_600_000_u64;
+    let age = async |ms: u64| {
+        let all: Vec<(String, u64)> = console.run(&["ZRANGE", &keys.event_marks(), "0", "-1", "WITHSCORES"]).await;
+        for (member, score) in all {
+            let _: () = console.run(&["ZADD", &keys.event_marks(), &(score - ms).to_string(), &member]).await;
+        }
+    };
+    age(hour).await;
+    control.mark().await.expect("marked");
+    assert_eq!(marks().await, 2);
+    age(110_000).await;
+    control.mark().await.expect("marked");
+    assert_eq!(marks().await, 2, "the newest mark is 110 s old, the oldest an hour");
+    age(10_000).await;
+    control.mark().await.expect("marked");
+    assert_eq!(marks().await, 3);
+    let list: Vec<Vec<u8>> = console.run(&["LRANGE", &keys.objects_with_events(), "0", "-1"]).await;
+    assert_eq!(list.iter().filter(|name| name.starts_with(b"\0t")).count(), 3);
+}
+
+/// Tests that a mark that was met ends the older ones, that marks of somebody else change nothing, and
+/// that no key of a wrong type stops a worker.
+#[tokio::test]
+async fn a_mark_that_is_met_ends_older_ones() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
+    let (list, marks) = (keys.objects_with_events(), keys.event_marks());
+    for ms in ["1700000000001", "1700000000002", "1700000000003"] {
+        let _: u64 = console.run(&["ZADD", &marks, ms, ms]).await;
+    }
+    // The first mark was dropped by an older worker.
+    let _: u64 = console.run(&["LPUSH", &list, "\0t1700000000002", "\0t1799999999999", "\0t", "\0tx"]).await;
+    console.emit("work:1", "1").await;
+    let _: u64 = console.run(&["LPUSH", &list, "\0t1700000000003"]).await;
+    let gate = Gate::closed();
+    let waits = gate.clone();
+    let sink = Recorder::with(move |_| Act::Wait(waits.clone()));
+    let worker = start(&redis, "w", &sink, |config| {
+        config.concurrency = 1;
+        config.sweep = Duration::from_secs(60);
+    });
+    gate.until_reached(1).await;
+    let left: Vec<(String, u64)> = console.run(&["ZRANGE", &marks, "0", "-1", "WITHSCORES"]).await;
+    let expected = [("met".to_owned(), 1_700_000_000_002), ("1700000000003".to_owned(), 1_700_000_000_003)];
+    assert_eq!(left[..2], expected, "and perhaps one that the worker has pushed");
+    gate.open();
+    sink.until_sent(1).await;
+    until("the last mark is met", PATIENCE, async || {
+        let left: Vec<(String, u64)> = console.run(&["ZRANGE", &marks, "0", "-1", "WITHSCORES"]).await;
+        (left[0].0 == "met" && left.iter().all(|(_, ms)| *ms >= 1_700_000_000_003)).then_some(())
+    })
+    .await;
+    worker.finish().await;
+    console.until_at_rest().await;
+    console.check().await;
+
+    let _: u64 = console.run(&["DEL", &marks]).await;
+    let _: u64 = console.run(&["SADD", &marks, "wrong"]).await;
+    let _: u64 = console.run(&["LPUSH", &list, "\0t1700000000003"]).await;
+    console.emit("work:1", "2").await;
+    let sink = Recorder::new();
+    let worker = start(&redis, "w", &sink, |_| {});
+    sink.until_sent(1).await;
+    worker.finish().await;
+    let stats = control.stats().await.expect("stats");
+    assert_eq!(stats.unreadable, [marks.clone()]);
+    let report = control.check().await.expect("checked");
+    assert!(report.violations.iter().any(|violation| format!("{violation:?}").contains("event.marks")), "{report:#?}");
+}
+
+/// Tests that an inspection tells since when an object waits, and does not count marks as markers.
+#[tokio::test]
+async fn an_inspection_tells_since_when_an_object_waits() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
+    let now: (u64, u64) = console.run(&["TIME"]).await;
+    let now = now.0 * 1000;
+    let _: u64 = console.run(&["ZADD", &keys.event_marks(), &(now - 99_000).to_string(), "met"]).await;
+    for (object, mark) in [("a", now - 90_000), ("b", now - 60_000), ("c", now - 30_000)] {
+        console.emit(object, "1").await;
+        let _: u64 = console.run(&["LPUSH", &keys.objects_with_events(), &format!("\0t{mark}")]).await;
+        let _: u64 = console.run(&["ZADD", &keys.event_marks(), &mark.to_string(), &mark.to_string()]).await;
+    }
+    console.emit("d", "1").await;
+    for (object, before, waits) in [("a", 0, Some(90)), ("b", 1, Some(60)), ("c", 2, Some(30)), ("d", 3, None)] {
+        let seen = control.inspect(object).await.expect("inspected");
+        assert_eq!(seen.markers_before, Some(before), "{seen:?}");
+        let waited = seen.waits_ms.map(|ms| ms / 5000 * 5);
+        assert_eq!(waited, waits, "{seen:?}");
+        assert_eq!(seen.why.contains("worker for "), waits.is_some(), "{}", seen.why);
+    }
+}
+
+/// Tests that the times move back with Redis' clock, and that the list of marks ends with the markers.
+#[tokio::test]
+async fn a_step_of_the_clock_moves_the_marks_back() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
+    let marks = keys.event_marks();
+    let now: (u64, u64) = console.run(&["TIME"]).await;
+    let (now, hour) = (now.0 * 1000, 3_600_000);
+    console.emit("work:1", "1").await;
+    for ms in [now + hour - 5000, now + hour] {
+        let _: u64 = console.run(&["ZADD", &marks, &ms.to_string(), &ms.to_string()]).await;
+        let _: u64 = console.run(&["LPUSH", &keys.objects_with_events(), &format!("\0t{ms}")]).await;
+    }
+    control.mark().await.expect("moved");
+    let stats = control.stats().await.expect("stats");
+    assert!(stats.oldest_waiting_ms.is_some_and(|ms| (5000..8000).contains(&ms)), "{stats:?}");
+    let _: u64 = console.run(&["DEL", &keys.objects_with_events()]).await;
+    sleep(Duration::from_millis(1100)).await;
+    control.mark().await.expect("noted");
+    let left: Vec<String> = console.run(&["ZRANGE", &marks, "0", "-1"]).await;
+    assert_eq!(left, ["met"]);
+}
