@@ -12,6 +12,7 @@ mod forget;
 mod ids;
 mod leases;
 mod log;
+mod marks;
 mod reports;
 mod rooms;
 #[path = "../support/state.rs"]

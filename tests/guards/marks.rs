@@ -1,0 +1,181 @@
+//! `mark`: what one call does, at each state of the markers and of `event.marks`.
+
+use redis::aio::MultiplexedConnection;
+use seriatim::keys::Keys;
+use seriatim::wire::values::Mark;
+use seriatim::wire::{self, Marked, ScriptError, Sweep};
+
+use crate::support::Redis;
+use crate::support::console::Console;
+
+/// A namespace, and the time at which its test has begun.
+struct Scene {
+    redis: Redis,
+    conn: MultiplexedConnection,
+    console: Console,
+    keys: Keys,
+    began_ms: i64,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let redis = Redis::start();
+        let (conn, console, keys) = (redis.connect().await, redis.console().await, redis.keys().clone());
+        let now: (i64, i64) = console.run(&["TIME"]).await;
+        Self { redis, conn, console, keys, began_ms: now.0 * 1000 + now.1 / 1000 }
+    }
+
+    /// Adds a marker.
+    async fn marker(&self) {
+        self.console.emit("work:1", "1").await;
+    }
+
+    /// Replaces `event.marks`: members, and times from now in ms.
+    async fn set(&self, members: &[(&str, i64)]) {
+        let key = self.keys.event_marks();
+        let _: u64 = self.console.run(&["DEL", &key]).await;
+        for (member, ms) in members {
+            let _: u64 = self.console.run(&["ZADD", &key, &(self.began_ms + ms).to_string(), member]).await;
+        }
+    }
+
+    /// Returns the members, with times from the beginning of the test.
+    async fn marks(&self) -> Vec<(String, i64)> {
+        let all: Vec<(String, i64)> = self.console.run(&["ZRANGE", &self.keys.event_marks(), "0", "-1", "WITHSCORES"]).await;
+        all.into_iter().map(|(member, ms)| (member, ms - self.began_ms)).collect()
+    }
+
+    /// Calls the script, and compares what a sweep says of it before and after.
+    async fn mark(&mut self) -> Marked {
+        let was_due = self.is_due().await;
+        let marked = wire::mark(&mut self.conn, &self.keys).await.expect("a reply");
+        assert_eq!(was_due, marked != Marked::Kept, "a sweep says whether a mark is due");
+        assert!(!self.is_due().await, "nothing is due right after a call");
+        marked
+    }
+
+    async fn is_due(&mut self) -> bool {
+        let (look, forget) = (std::time::Duration::from_secs(1), std::time::Duration::from_secs(86_400));
+        let sweep = Sweep { own: "w", crashes_max: 5, look, forget, since: None, notice: look };
+        wire::adopt(&mut self.conn, &self.keys, &sweep).await.expect("swept").mark
+    }
+
+    /// Returns the times of the marks among the markers, the newest first, from the beginning of the
+    /// test.
+    async fn listed(&self) -> Vec<i64> {
+        let names: Vec<Vec<u8>> = self.console.run(&["LRANGE", &self.keys.objects_with_events(), "0", "-1"]).await;
+        names.iter().filter_map(|name| Mark::read(name)).map(|mark| mark.ms as i64 - self.began_ms).collect()
+    }
+}
+
+/// Tests that the first mark has the present time, as member, as score and in the list.
+#[tokio::test]
+async fn a_mark_has_the_present_time() {
+    let mut scene = Scene::new().await;
+    scene.marker().await;
+    assert_eq!(scene.mark().await, Marked::Pushed);
+    let (marks, listed) = (scene.marks().await, scene.listed().await);
+    assert_eq!((marks.len(), listed.len()), (1, 1));
+    assert_eq!((marks[0].1, marks[0].0.parse::<i64>().expect("a time")), (listed[0], scene.began_ms + listed[0]));
+    assert!((0..60_000).contains(&listed[0]), "{listed:?}");
+    assert_eq!(scene.mark().await, Marked::Kept);
+}
+
+/// Tests the distance of marks: 1 s, and 1/32 of the age of the oldest one.
+#[rstest::rstest]
+#[case::young(&[("old", -600)], Marked::Kept)]
+#[case::a_second(&[("old", -1100)], Marked::Pushed)]
+#[case::half_a_minute(&[("old", -31_000), ("new", -800)], Marked::Kept)]
+#[case::half_a_minute_and_a_second(&[("old", -31_000), ("new", -1100)], Marked::Pushed)]
+#[case::an_hour(&[("old", -3_600_000), ("new", -112_000)], Marked::Kept)]
+#[case::an_hour_and_two_minutes(&[("old", -3_600_000), ("new", -113_000)], Marked::Pushed)]
+#[case::met_an_hour_ago(&[("met", -3_600_000), ("new", -112_000)], Marked::Kept)]
+#[case::met_just_now(&[("met", -600)], Marked::Kept)]
+#[case::met_a_second_ago(&[("met", -1100)], Marked::Pushed)]
+#[tokio::test]
+async fn marks_have_a_distance(#[case] marks: &[(&str, i64)], #[case] expected: Marked) {
+    let mut scene = Scene::new().await;
+    scene.marker().await;
+    scene.set(marks).await;
+    assert_eq!(scene.mark().await, expected);
+    let pushed = usize::from(expected == Marked::Pushed);
+    assert_eq!((scene.marks().await.len(), scene.listed().await.len()), (marks.len() + pushed, pushed));
+}
+
+/// Tests that without markers only the time is noted, and that marks that are left go.
+#[rstest::rstest]
+#[case::nothing(&[])]
+#[case::met(&[("met", -1100)])]
+#[case::marks(&[("met", -90_000), ("1", -60_000), ("2", -2000)])]
+#[case::no_distance_by_age(&[("1", -3_600_000), ("2", -1500)])]
+#[tokio::test]
+async fn without_markers_the_time_is_noted(#[case] marks: &[(&str, i64)]) {
+    let mut scene = Scene::new().await;
+    scene.set(marks).await;
+    assert_eq!(scene.mark().await, Marked::Noted);
+    let left = scene.marks().await;
+    assert_eq!(left.len(), 1);
+    assert!(left[0].0 == "met" && (0..60_000).contains(&left[0].1), "{left:?}");
+    assert_eq!(scene.listed().await, [0; 0]);
+    scene.set(&[("met", -600)]).await;
+    assert_eq!(scene.mark().await, Marked::Kept, "at most one write per second");
+}
+
+/// Tests that times in the future move back, by the same time each.
+#[tokio::test]
+async fn times_in_the_future_move_back() {
+    let mut scene = Scene::new().await;
+    scene.marker().await;
+    scene.set(&[("met", 10_000), ("1", 20_000), ("2", 90_000)]).await;
+    assert_eq!(scene.mark().await, Marked::Noted);
+    let marks = scene.marks().await;
+    let names: Vec<&str> = marks.iter().map(|(member, _)| &member[..]).collect();
+    assert_eq!(names, ["met", "1", "2"]);
+    let newest = marks[2].1;
+    assert!((0..60_000).contains(&newest), "{marks:?}");
+    assert_eq!((marks[1].1, marks[0].1), (newest - 70_000, newest - 80_000));
+    assert_eq!(scene.listed().await, [0; 0]);
+}
+
+/// Tests that no more than about 1,000 marks wait.
+#[tokio::test]
+async fn the_number_of_marks_is_bounded() {
+    let mut scene = Scene::new().await;
+    scene.marker().await;
+    let names: Vec<String> = (0..1001).map(|n| n.to_string()).collect();
+    let marks: Vec<(&str, i64)> = names.iter().zip(0..).map(|(name, n)| (&name[..], -n - 2000)).collect();
+    scene.set(&marks[1..]).await;
+    assert_eq!(wire::mark(&mut scene.conn, &scene.keys).await.expect("a reply"), Marked::Pushed);
+    scene.set(&marks).await;
+    assert_eq!(wire::mark(&mut scene.conn, &scene.keys).await.expect("a reply"), Marked::Kept);
+    assert_eq!(scene.listed().await.len(), 1);
+}
+
+/// Tests that a user without one of the rights changes nothing, and that a key of a wrong type is left
+/// alone.
+#[tokio::test]
+async fn without_rights_nothing_is_changed() {
+    let mut scene = Scene::new().await;
+    scene.redis = Redis::own(&[]);
+    let (console, keys) = (scene.redis.console().await, scene.redis.keys().clone());
+    console.emit("work:1", "1").await;
+    let _: u64 = console.run(&["ZADD", &keys.event_marks(), "1000", "met"]).await;
+    for command in ["zadd", "zrem", "lpush"] {
+        console.run::<()>(&["ACL", "SETUSER", "reader", "reset", "on", "nopass", "~*", "+@all", &format!("-{command}")]).await;
+        let mut conn = scene.redis.connect().await;
+        redis::cmd("AUTH").arg("reader").arg("none").exec_async(&mut conn).await.expect("a user");
+        match wire::mark(&mut conn, &keys).await {
+            Err(ScriptError::Denied(denied)) => assert_eq!(denied.to_lowercase(), command),
+            other => panic!("{command}: {other:?}"),
+        }
+    }
+    let markers: u64 = console.run(&["LLEN", &keys.objects_with_events()]).await;
+    assert_eq!((markers, console.run::<u64>(&["ZCARD", &keys.event_marks()]).await), (1, 1));
+    let mut conn = scene.redis.connect().await;
+    for key in [keys.event_marks(), keys.objects_with_events()] {
+        let _: u64 = console.run(&["DEL", &key]).await;
+        let _: u64 = console.run(&["SADD", &key, "wrong"]).await;
+        assert_eq!(wire::mark(&mut conn, &keys).await.expect("a reply"), Marked::Kept, "{key}");
+        let _: u64 = console.run(&["DEL", &key]).await;
+    }
+}
