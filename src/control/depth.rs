@@ -1,8 +1,10 @@
 //! The number of queued events, by a walk over all queues.
 
 use std::collections::{BinaryHeap, HashMap};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use tokio::time::sleep;
 
 use super::scan::{Scan, Seen};
 use super::stats::{COMMANDS_PER_CALL, ask};
@@ -16,6 +18,10 @@ pub const PREFIXES_MAX: usize = 10_000;
 /// Maximum number of objects that [`Control::depth`] remembers. So no object counts twice while
 /// Redis resizes its tables.
 const SEEN_MAX: usize = 4 << 20;
+
+/// The most time of Redis that a step counts for, and each queue in it.
+const STEP_MOST: Duration = Duration::from_millis(2);
+const QUEUE_MOST: Duration = Duration::from_micros(5);
 
 /// Objects whose names have the same prefix.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -68,6 +74,19 @@ impl Control {
     /// # Errors
     /// [`ControlError`] if Redis cannot be asked.
     pub async fn depth(&self, top: usize) -> Result<Depth, ControlError> {
+        self.walk_queues(top, None).await
+    }
+
+    /// Does the same in the background: takes at most the part `share` of Redis' time (0.01: 1 %; at
+    /// least 0.0001). With a share of 0.01 the count of 1,000,000 keys takes about 3 min.
+    ///
+    /// # Errors
+    /// [`ControlError`] if Redis cannot be asked.
+    pub async fn paced_depth(&self, top: usize, share: f64) -> Result<Depth, ControlError> {
+        self.walk_queues(top, Some(share.clamp(0.0001, 1.0))).await
+    }
+
+    async fn walk_queues(&self, top: usize, share: Option<f64>) -> Result<Depth, ControlError> {
         let (mut conn, keys) = (self.connection(), &self.keys);
         let suffix = keys.events("");
         let suffix = &suffix[keys.prefix().len()..];
@@ -76,7 +95,9 @@ impl Control {
         let mut prefixes: HashMap<String, PrefixDepth> = HashMap::new();
         let mut longest = BinaryHeap::new();
         let mut depth = Depth::default();
-        while let Some(mut page) = scan.next(&mut conn).await? {
+        loop {
+            let began = Instant::now();
+            let Some(mut page) = scan.next(&mut conn).await? else { break };
             page.retain(|key| key.ends_with(suffix.as_bytes()) && seen.insert(key));
             for some in page.chunks(COMMANDS_PER_CALL) {
                 let mut pipe = redis::pipe();
@@ -99,6 +120,9 @@ impl Control {
                     }
                 }
             }
+            if let Some(share) = share {
+                sleep(pause(began.elapsed(), page.len(), share)).await;
+            }
         }
         depth.by_prefix = prefixes.into_values().collect();
         depth.by_prefix.sort_by(|a, b| b.events.cmp(&a.events).then_with(|| a.prefix.cmp(&b.prefix)));
@@ -109,6 +133,14 @@ impl Control {
     }
 }
 
+/// Returns the pause after a step that took `took` and found `found` queues. Over a slow link most of
+/// the time is not Redis' own.
+fn pause(took: Duration, found: usize, share: f64) -> Duration {
+    let found = u32::try_from(found).unwrap_or(u32::MAX);
+    let most = STEP_MOST.saturating_add(QUEUE_MOST.saturating_mul(found));
+    took.min(most).mul_f64((1.0 - share) / share)
+}
+
 fn add(prefixes: &mut HashMap<String, PrefixDepth>, object: &str, events: u64) {
     let prefix = object.split(':').next().unwrap_or(object);
     let known = prefixes.contains_key(prefix) || prefixes.len() < PREFIXES_MAX;
@@ -117,4 +149,20 @@ fn add(prefixes: &mut HashMap<String, PrefixDepth>, object: &str, events: u64) {
     prefix.clone_into(&mut sum.prefix);
     sum.objects += 1;
     sum.events += events;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_paced_walk_leaves_redis_its_share() {
+        let ms = Duration::from_millis;
+        assert_eq!(pause(ms(1), 1000, 0.5), ms(1));
+        assert_eq!(pause(ms(1), 1000, 0.01), ms(99));
+        assert_eq!(pause(ms(1), 1000, 1.0), ms(0));
+        // A slow link: 2 ms and 5 µs per queue at most.
+        assert_eq!(pause(ms(300), 1000, 0.5), ms(7));
+        assert_eq!(pause(ms(300), 0, 0.5), ms(2));
+    }
 }

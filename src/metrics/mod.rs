@@ -24,6 +24,6 @@ mod namespace;
 mod worker;
 mod writer;
 
-pub use self::namespace::NamespaceMetrics;
+pub use self::namespace::{NamespaceMetrics, PREFIXES_MAX};
 pub use self::worker::WorkerMetrics;
 pub use prometheus_client;

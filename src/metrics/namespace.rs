@@ -13,12 +13,24 @@ use crate::control::{Control, ControlError, Stats};
 
 /// The most projections with series of their own.
 const PROJECTIONS_MAX: usize = 50;
+/// The most prefixes with series of their own.
+pub const PREFIXES_MAX: usize = 20;
+/// The part of Redis' time that a count of the queues takes.
+const COUNT_SHARE: f64 = 0.01;
 
 /// The metrics of a namespace: a collector for a registry. It writes the last look at Redis.
 ///
 /// Call [`look`](Self::look) before each scrape, or at an interval.
 #[derive(Debug, Clone, Default)]
-pub struct NamespaceMetrics(Arc<Mutex<Look>>);
+pub struct NamespaceMetrics(Arc<Mutex<Look>>, Arc<Mutex<Option<Queues>>>);
+
+/// The last count of the queues.
+#[derive(Debug)]
+struct Queues {
+    counted_at: Instant,
+    /// Prefix, objects and events.
+    depths: Vec<(String, u64, u64)>,
+}
 
 /// The last look.
 #[derive(Debug, Default)]
@@ -45,6 +57,26 @@ impl NamespaceMetrics {
         failed
     }
 
+    /// Counts the queued events with 1 % of Redis' time, by [`Control::paced_depth`]. Each of
+    /// `prefixes` (the first [`PREFIXES_MAX`]) and all others together have series of their own;
+    /// without prefixes only all together. Before the first count these metrics are absent.
+    ///
+    /// # Errors
+    /// Those of [`Control::paced_depth`]. The last count stays.
+    pub async fn count(&self, control: &Control, prefixes: &[String]) -> Result<(), ControlError> {
+        let depth = control.paced_depth(0, COUNT_SHARE).await?;
+        let named = &prefixes[..prefixes.len().min(PREFIXES_MAX)];
+        let rest = if named.is_empty() { "*" } else { "other" };
+        let mut depths: Vec<_> = named.iter().map(String::as_str).chain([rest]).map(|of| (of.to_owned(), 0, 0)).collect();
+        for found in depth.by_prefix {
+            let at = named.iter().position(|of| *of == found.prefix).unwrap_or(named.len());
+            depths[at].1 += found.objects;
+            depths[at].2 += found.events;
+        }
+        *self.1.lock().unwrap_or_else(PoisonError::into_inner) = Some(Queues { counted_at: Instant::now(), depths });
+        Ok(())
+    }
+
     /// Forgets the last look, because the next one takes too long.
     pub fn forget(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Look::default();
@@ -63,8 +95,20 @@ impl Collector for NamespaceMetrics {
         objects(&mut out, stats)?;
         workers(&mut out, stats)?;
         times(&mut out, stats)?;
-        streams(&mut out, stats)
+        streams(&mut out, stats)?;
+        match &*self.1.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(queues) => depths(&mut out, queues),
+            None => Ok(()),
+        }
     }
+}
+
+fn depths(out: &mut Writer<'_>, queues: &Queues) -> fmt::Result {
+    let objects = queues.depths.iter().map(|(prefix, objects, _)| (prefix, *objects));
+    out.gauges("objects_with_events", "Objects with queued events, at the last count", "prefix", objects)?;
+    let events = queues.depths.iter().map(|(prefix, _, events)| (prefix, *events));
+    out.gauges("events_queued", "Queued events, at the last count", "prefix", events)?;
+    out.seconds("depth_age", "Time since the last count of the queues", queues.counted_at.elapsed().as_secs_f64())
 }
 
 fn seconds(ms: u64) -> f64 {

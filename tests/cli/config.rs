@@ -274,6 +274,29 @@ fn there_are_completions_for_each_shell() {
     }
 }
 
+/// Tests that each command has a page, and that `man`, where it is installed, reads each page without
+/// a warning.
+#[test]
+fn there_is_a_manual_page_for_each_command() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().to_str().expect("UTF-8");
+    done(&program(None, &["man", path]).output().expect("it runs"));
+    let pages: Vec<_> = std::fs::read_dir(dir.path()).expect("pages").map(|page| page.expect("a page").path()).collect();
+    let has = |name: &str| pages.iter().any(|page| page.file_name().is_some_and(|found| found == name));
+    for name in ["seriatim.1", "seriatim-worker.1", "seriatim-dead-retry.1", "seriatim-cron-run-now.1"] {
+        assert!(has(name), "{name} is missing: {pages:?}");
+    }
+    assert!(!pages.iter().any(|page| page.to_string_lossy().contains("-help")), "{pages:?}");
+    for page in pages {
+        let read = Command::new("man").args(["--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z"]).arg(&page).output();
+        let Ok(read) = read else { return };
+        assert!(read.status.success() && read.stderr.is_empty(), "{}: {read:?}", page.display());
+    }
+    let absent = program(None, &["man", "/nowhere"]).output().expect("it runs");
+    let told = String::from_utf8_lossy(&absent.stderr).into_owned();
+    assert!(!absent.status.success() && told.lines().count() == 1 && told.contains("/nowhere"), "{absent:?}");
+}
+
 /// Tests the file of the documents.
 #[test]
 fn the_file_of_the_documents_is_valid() {

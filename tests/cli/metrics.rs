@@ -85,6 +85,7 @@ impl Exporter {
         let log = NamedTempFile::new().expect("a log");
         let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
         program.args(["--redis", redis.url(), "--namespace", redis.namespace(), "exporter", "--listen", "127.0.0.1:0"]);
+        program.arg("--depth=many,few");
         let child = program.stdout(Stdio::null()).stderr(log.reopen().expect("a log")).spawn().expect("it starts");
         let address = listening(|| std::fs::read_to_string(log.path()).expect("a log")).await;
         Self { child, address, _log: log }
@@ -175,16 +176,43 @@ async fn an_exporter_shows_the_documented_metrics() {
     }
     console.emit("down:1", "\"down\"").await;
     let seen = exporter.until(&of(&redis, "seriatim_workers_sink_down", ""), 1.0).await;
-    assert_eq!(
-        names(&seen),
-        documented("Metrics of a namespace:").union(&BTreeSet::from(["seriatim_build_info".to_owned()])).cloned().collect()
-    );
+    let mut documented_names = documented("Metrics of a namespace:");
+    documented_names.extend(documented("With `--depth` also:"));
+    documented_names.insert("seriatim_build_info".to_owned());
+    assert_eq!(names(&seen), documented_names);
     assert!(series(&seen) < 60, "{}", series(&seen));
     assert!(value(&seen, &of(&redis, "seriatim_dead_letter_oldest_seconds", "")) < 60.0);
     worker.crash().await;
     console.end_lease("w").await;
     exporter.until(&of(&redis, "seriatim_workers", "state=\"gone_with_work\""), 1.0).await;
     exporter.until(&of(&redis, "seriatim_slots_registered", ""), 0.0).await;
+}
+
+/// Tests the counts of queued events by prefix, and too many prefixes.
+#[tokio::test]
+async fn queued_events_are_counted_by_prefix() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    for n in 0..30 {
+        console.emit_all(&format!("many:{n}"), ["1", "2"]).await;
+    }
+    console.emit("few", "1").await;
+    console.emit_all("more:1", ["1", "2", "3"]).await;
+    console.emit("more:2", "1").await;
+    let exporter = Exporter::start(&redis).await;
+    for (prefix, objects, events) in [("many", 30.0, 60.0), ("few", 1.0, 1.0), ("other", 2.0, 4.0)] {
+        let label = format!("prefix=\"{prefix}\"");
+        exporter.until(&of(&redis, "seriatim_events_queued", &label), events).await;
+        exporter.until(&of(&redis, "seriatim_objects_with_events", &label), objects).await;
+    }
+    let seen = scrape(&exporter.address).await.expect("a scrape");
+    assert!(value(&seen, &of(&redis, "seriatim_depth_age_seconds", "")) < 60.0);
+    let many = (0..21).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+    let refused = Command::new(env!("CARGO_BIN_EXE_seriatim"))
+        .args(["--redis", redis.url(), "exporter", "--listen", "127.0.0.1:0", &format!("--depth={many}")])
+        .output()
+        .expect("it runs");
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
 }
 
 #[tokio::test]
@@ -195,6 +223,7 @@ async fn objects_add_no_series() {
     let address = listening(|| worker.log()).await;
     let exporter = Exporter::start(&redis).await;
     let before = until("it listens", PATIENCE, async || scrape(&address).await).await;
+    exporter.until(&of(&redis, "seriatim_events_queued", "prefix=\"other\""), 0.0).await;
     let before = (series(&before), series(&scrape(&exporter.address).await.expect("a scrape")));
     for number in 0..3000 {
         console.emit(&format!("work-{number}:1"), format!("{{\"type\":\"t{number}\"}}")).await;

@@ -220,7 +220,7 @@ async fn a_real_prometheus_sees_a_running_system() {
     let addresses: Vec<String> = (0..3).map(|_| format!("127.0.0.1:{}", free_port())).collect();
     let [exporter_at, first_at, second_at] = &addresses[..] else { panic!("three addresses") };
     let mut exporter = Command::new(env!("CARGO_BIN_EXE_seriatim"));
-    exporter.args(["--redis", redis.url(), "--namespace", redis.namespace(), "exporter", "--listen", exporter_at]);
+    exporter.args(["--redis", redis.url(), "--namespace", redis.namespace(), "exporter", "--listen", exporter_at, "--depth"]);
     let _exporter = Running(exporter.stderr(Stdio::null()).spawn().expect("it starts"));
     let prometheus =
         Prometheus::start(&[("seriatim-exporter", exporter_at), ("seriatim-worker", first_at), ("seriatim-worker2", second_at)]);

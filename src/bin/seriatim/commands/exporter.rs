@@ -1,19 +1,20 @@
 //! `seriatim exporter`.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
 use seriatim::control::Control;
-use seriatim::metrics::NamespaceMetrics;
 use seriatim::metrics::prometheus_client::registry::Registry;
+use seriatim::metrics::{NamespaceMetrics, PREFIXES_MAX};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::console::exit::Exit;
+use crate::console::exit::{Exit, Failure};
 use crate::console::global::Global;
 use crate::console::notify::Notices;
 use crate::console::shown;
@@ -30,6 +31,8 @@ const LOOK_AGE_MAX: Duration = Duration::from_secs(1);
 /// The time between two marks, and the time after one that failed.
 const MARK_EVERY: Duration = Duration::from_secs(1);
 const MARK_AGAIN: Duration = Duration::from_secs(10);
+/// The time between two counts of the queues.
+const COUNT_AGAIN: Duration = Duration::from_secs(10);
 /// The longest look.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -43,6 +46,12 @@ pub(crate) struct Args {
     /// The address to listen on: HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9188")]
     listen: Address,
+    /// Count the queued events, over and over, with 1 % of Redis' time
+    ///
+    /// With prefixes (at most 20), each has series of its own, and all other objects together. A
+    /// prefix is an object's name up to its first colon: --depth=work,mail
+    #[arg(long, value_name = "PREFIX,…", num_args = 0.., require_equals = true, value_delimiter = ',')]
+    depth: Option<Vec<String>>,
 }
 
 /// The parts that all scrapes share.
@@ -58,20 +67,26 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let mut stopping = stop_signals()?;
     global.route()?;
     let keys = global.keys()?;
+    let prefixes = args.depth.as_ref().map_or(0, Vec::len);
+    if prefixes > PREFIXES_MAX {
+        return Err(Failure::with(Exit::Input, format!("--depth has {prefixes} prefixes; at most {PREFIXES_MAX} are allowed")));
+    }
     let listening = Listening::for_probes(&args.listen, CONNECTIONS_MAX).await?;
     let control = Control::connect(global.server()).await.map_err(shown::failure)?.with_keys(keys);
     let (metrics, stop) = (NamespaceMetrics::default(), CancellationToken::new());
     let registry =
         metrics::registry(global.namespace.as_deref(), |registry| registry.register_collector(Box::new(metrics.clone())));
     let marking = mark(control.clone());
+    let counting = count(control.clone(), metrics.clone(), args.depth);
     let exporter = Exporter { control, metrics, registry, looked_at: Mutex::default(), stop: stop.clone() };
     let mut notices = Notices::begin();
     notices.tell(true, false);
     let serving = listening.serve(routes(&Arc::new(exporter)), stop.clone());
-    tokio::pin!(serving, marking);
+    tokio::pin!(serving, marking, counting);
     tokio::select! {
         served = &mut serving => served?,
         () = &mut marking => {}
+        () = &mut counting => {}
         () = stopping.next() => {
             notices.tell(true, true);
             stop.cancel();
@@ -97,6 +112,16 @@ async fn mark(control: Control) {
         }
         has_told &= failed.is_some();
         sleep(if failed.is_some() { MARK_AGAIN } else { MARK_EVERY }).await;
+    }
+}
+
+/// Counts the queues until the future is dropped, if it is asked to.
+async fn count(control: Control, metrics: NamespaceMetrics, prefixes: Option<Vec<String>>) {
+    let Some(prefixes) = prefixes else { return pending().await };
+    loop {
+        // A failure is reported by the looks at Redis.
+        let _ = metrics.count(&control, &prefixes).await;
+        sleep(COUNT_AGAIN).await;
     }
 }
 

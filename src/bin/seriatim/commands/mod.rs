@@ -18,6 +18,7 @@ pub(crate) mod held;
 pub(crate) mod inspect;
 pub(crate) mod limit;
 pub(crate) mod log;
+pub(crate) mod man;
 pub(crate) mod rules;
 pub(crate) mod schedule;
 pub(crate) mod stats;
@@ -99,6 +100,7 @@ commands! {
     Forget(forget::Args) => forget::run;
     Config(config::Args) => config::run;
     Completions(completions::Args) => completions::run;
+    Man(man::Args) => man::run;
     Demo(demo::Args) => demo::run;
     Bench(bench::Args) => bench::run;
 }
