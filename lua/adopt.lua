@@ -43,7 +43,7 @@
 --             mark   a mark is due (lua/mark.lua)
 --             name   a name from which something was taken
 -- Keeps     I1 to I4
--- Cost      about 11 commands
+-- Cost      about 12 commands
 --           3 per watched name with a lease, at most 512 names
 --           names without a lease: 2 keys per slot, at most 1,024 keys and one name more; the holds
 --           of 256 objects, and of one slot more

@@ -371,8 +371,7 @@ local function check_limits()
   end
 end
 
--- Checks that every member of event.marks is a mark. Looks at the first 1,000 members; there are never
--- more.
+-- Checks that the members of event.marks are marks. Looks at the first 1,000.
 local function check_marks()
   for _, member in ipairs(call('ZRANGE', P .. K.event_marks, '0', '999')) do
     if member ~= M.marks.MET and not M.marks.is_mark('\0t' .. member) then

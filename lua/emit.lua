@@ -5,6 +5,7 @@
 --           changes nothing.
 -- Keys      KEYS[1] objects.with.events (list, read and written)
 --           OBJ:events (list, read and written); OBJ:data (string, written)
+--           event.marks (zset, read), only at the limit of markers
 --           events.emitted (hash), events.emitted.ends (zset): read and written, with a key
 -- Arguments prefix
 --           object
@@ -78,6 +79,11 @@ if last < FIRST then
   return { 'full', 'queued', queued, queued_max }
 end
 local markers = markers_max > 0 and call('LLEN', KEYS[1]) or 0
+if markers_max > 0 and markers >= markers_max then
+  -- Marks are no markers. A user who may not read event.marks counts them.
+  local marks = try('ZCARD', P .. K.event_marks)
+  markers = markers - (type(marks) == 'number' and marks or 0)
+end
 if markers_max > 0 and markers >= markers_max then
   return { 'full', 'markers', markers, markers_max }
 end

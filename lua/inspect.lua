@@ -11,7 +11,7 @@
 --           `rule`, `error`, `result` and `schedule` may come several times. src/control/inspect/fields.rs lists the
 --           fields
 -- Keeps     writes nothing
--- Cost      LPOS over at most 10,000 markers, up to 11 times; about 20 commands, and 2 per stored result, of at
+-- Cost      LPOS over at most 10,000 markers, up to 17 times; about 40 commands, and 2 per stored result, of at
 --           most 64 KiB together, and 1 per schedule, of at most 100 and
 --           1 MiB. lua/taken.lua shows which workers have the object in their lists
 -- Uses: emits.is_result marks.MET rules.fields_of schedule.counts schedule.due_of schedule.member
@@ -40,19 +40,20 @@ end
 -- the list of `markers` markers. The marker was pushed before the next mark; tells the time of that
 -- mark. Marks stand in the list in the order of their times.
 local function marks_around(index, markers)
-  local marks = call('ZRANGE', P .. K.event_marks, 0, 999)
-  local first = marks[1] == M.marks.MET and 2 or 1
-  local low, high = first, #marks + 1
+  local key = P .. K.event_marks
+  local first = call('ZRANGE', key, 0, 0)[1] == M.marks.MET and 1 or 0
+  local low, high = first, call('ZCARD', key)
   while low < high do
     local middle = math.floor((low + high) / 2)
-    local at = call('LPOS', P .. K.objects_with_events, '\0t' .. marks[middle], 'RANK', -1, 'MAXLEN', markers - index)
+    local mark = '\0t' .. call('ZRANGE', key, middle, middle)[1]
+    local at = call('LPOS', P .. K.objects_with_events, mark, 'RANK', -1, 'MAXLEN', markers - index)
     if at and at > index then
       low = middle + 1
     else
       high = middle
     end
   end
-  tell('marked_before_ms', marks[low] and call('ZSCORE', P .. K.event_marks, marks[low]))
+  tell('marked_before_ms', call('ZRANGE', key, low, low, 'WITHSCORES')[2])
   return low - first
 end
 

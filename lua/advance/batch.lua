@@ -74,7 +74,6 @@ end
 local function put_back(i, entry)
   for k = #entry, EVENTS_FROM, -1 do
     call('RPUSH', P .. entry[2] .. K.events, entry[k])
-    C.bytes_left = C.bytes_left + #entry[k]
   end
   call('DEL', C.base[i] .. K.worker_event)
 end

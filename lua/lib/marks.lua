@@ -8,77 +8,108 @@
 -- If the key has a wrong type, nothing is noted: no event depends on marks, and `check` reports the
 -- key.
 -- Uses: time.now_ms
-local MET, MARKS_MAX, EVERY_MS, PART = 'met', 1000, 1000, 32
+local MET, EVERY_MS, PART, MARKS_MAX, MOST = 'met', 1000, 4096, 50000, 1000
 
 local function is_mark(name)
   return string.find(name, '^%zt%d+$') ~= nil
 end
 
+-- Removes up to MOST marks up to this score, and keeps MET with it. Returns whether more are left.
+local function forget(score)
+  local key = P .. K.event_marks
+  local over = call('ZRANGE', key, '-inf', score, 'BYSCORE', 'LIMIT', '0', MOST)
+  for n = #over, 1, -1 do
+    if over[n] == MET then
+      table.remove(over, n)
+    end
+  end
+  if over[1] then
+    call('ZREM', key, unpack(over))
+  end
+  call('ZADD', key, score, MET)
+  return #over >= MOST - 1
+end
+
 -- Notes that a call has met this mark. Returns whether event.marks had the mark; a producer may have
 -- pushed another one.
 local function met(name)
-  local key = P .. K.event_marks
-  local score = try('ZSCORE', key, string.sub(name, 3))
+  local score = try('ZSCORE', P .. K.event_marks, string.sub(name, 3))
   if type(score) ~= 'string' then
     return false
   end
-  call('ZREM', key, unpack(call('ZRANGE', key, '-inf', score, 'BYSCORE', 'LIMIT', '0', MARKS_MAX)))
-  call('ZADD', key, score, MET)
+  for _ = 1, 10 do
+    if not forget(score) then
+      break
+    end
+  end
   return true
 end
 
--- Returns the number of markers and the time of the newest mark, if event.marks is to be brought up
--- to date; otherwise nil. While markers wait, marks are 1 s apart, and farther apart the longer the
--- oldest marker has waited. So an age is exact to about 3 %, with few marks.
+-- Returns why event.marks is to be brought up to date: `ahead`, `none`, `tail` or `push`; nil if
+-- nothing is to be done. While markers wait, marks are 1 s apart. After the oldest marker has waited
+-- for an hour they are farther apart, so that their number stays bounded.
 local function due(now_ms)
-  local key, markers = P .. K.event_marks, try('LLEN', P .. K.objects_with_events)
-  local newest = try('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+  local key, list = P .. K.event_marks, P .. K.objects_with_events
+  local markers, newest = try('LLEN', list), try('ZRANGE', key, '-1', '-1', 'WITHSCORES')
   if type(markers) ~= 'number' or newest.err then
     return nil
   end
   local newest_ms = tonumber(newest[2] or 0)
+  if newest_ms > now_ms then
+    return 'ahead'
+  elseif markers > 0 and is_mark(call('LINDEX', list, '-1')) then
+    return 'tail'
+  end
   local oldest = call('ZRANGE', key, '0', '0', 'WITHSCORES')
   local age_ms = markers > 0 and oldest[2] and now_ms - oldest[2] or 0
-  if newest_ms <= now_ms and now_ms - newest_ms < math.max(EVERY_MS, age_ms / PART) then
+  if now_ms - newest_ms < math.max(EVERY_MS, age_ms / PART) then
     return nil
   end
-  return markers, newest_ms
+  return markers > 0 and 'push' or 'none'
 end
 
 -- Brings event.marks up to date: pushes a mark while markers wait. Returns `pushed`, `noted` or
 -- `kept`; or `denied` and a command that the user may not use.
 local function push()
   local key, list, now_ms = P .. K.event_marks, P .. K.objects_with_events, M.time.now_ms()
-  local markers, newest_ms = due(now_ms)
-  if not markers then
+  local why = due(now_ms)
+  if not why then
     return 'kept'
   end
   -- A mark in event.marks that is not among the markers would never be met.
-  for _, command in ipairs({ { 'ZADD', key, '0', 'm' }, { 'ZREM', key, 'm' }, { 'LPUSH', list, 'v' } }) do
+  for _, command in ipairs({ { 'ZADD', key, '0', 'm' }, { 'ZREM', key, 'm' }, { 'LPUSH', list, 'v' }, { 'RPOP', list } }) do
     if not redis.acl_check_cmd(unpack(command)) then
       return 'denied', command[1]
     end
   end
-  local marks, now_text = call('ZRANGE', key, '0', MARKS_MAX, 'WITHSCORES'), string.format('%.0f', now_ms)
-  if newest_ms > now_ms then
-    -- The clock has stepped back. All times move back by about that step.
-    for i = 1, #marks, 2 do
-      call('ZADD', key, string.format('%.0f', marks[i + 1] - newest_ms + now_ms), marks[i])
+  -- Marks at the tail have no marker before them. All slots are busy, so no worker meets them.
+  for _ = 1, why == 'tail' and MOST or 0 do
+    local oldest = call('LINDEX', list, '-1')
+    if not oldest or not is_mark(oldest) then
+      break
     end
-    return 'noted'
-  elseif markers == 0 then
-    -- Every marker that comes later is younger than this moment.
-    for i = 1, #marks, 2 do
-      call('ZREM', key, marks[i])
-    end
-    call('ZADD', key, now_text, MET)
-    return 'noted'
-  elseif #marks > 2 * MARKS_MAX then
-    return 'kept'
+    call('RPOP', list)
+    met(oldest)
   end
-  call('ZADD', key, now_text, now_text)
-  call('LPUSH', list, '\0t' .. now_text)
-  return 'pushed'
+  if why == 'tail' then
+    why = due(now_ms)
+  end
+  local now_text = string.format('%.0f', now_ms)
+  if why == 'ahead' then
+    -- The clock has stepped back. The times ahead of it are those of this moment.
+    local ahead = call('ZRANGE', key, '(' .. now_text, '+inf', 'BYSCORE', 'LIMIT', '0', MOST)
+    for _, mark in ipairs(ahead) do
+      call('ZADD', key, now_text, mark)
+    end
+  elseif why == 'none' then
+    -- Every marker that comes later is younger than this moment.
+    forget(now_text)
+  elseif why == 'push' and call('ZCARD', key) < MARKS_MAX then
+    call('ZADD', key, now_text, now_text)
+    call('LPUSH', list, '\0t' .. now_text)
+    return 'pushed'
+  end
+  return 'noted'
 end
 
 -- Returns whether `push` would change anything.

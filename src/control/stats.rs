@@ -21,6 +21,9 @@ pub const NAMES_MAX: usize = 1000;
 /// are not read.
 pub const WORKERS_MAX: u64 = 20_000;
 
+/// Maximum number of bytes of a status that are read. A longer one is not from a worker.
+const STATUS_BYTES_MAX: usize = 8192;
+
 /// Number of commands sent at once.
 pub(super) const COMMANDS_PER_CALL: usize = 1000;
 
@@ -206,9 +209,10 @@ impl Control {
         schedules(&mut conn, keys, &mut stats).await?;
         emitted(&mut conn, keys, &mut stats).await?;
         registered_names(&mut conn, keys, &mut stats).await?;
-        stats.workers.sort_by(|a, b| a.name.cmp(&b.name));
         leases(&mut conn, keys, &mut stats.workers).await?;
+        // Watched names come first: they are alive, or have something in their slots.
         batches(&mut conn, keys, &mut stats.workers).await?;
+        stats.workers.sort_by(|a, b| a.name.cmp(&b.name));
         projections(self, &mut stats).await?;
         stats.events_in_flight = stats.workers.iter().map(|name| name.events_in_flight).sum();
         Ok(stats)
@@ -285,7 +289,8 @@ async fn counts<C: ConnectionLike>(conn: &mut C, keys: &Keys, stats: &mut Stats)
     let waiting = total.saturating_sub(due).saturating_sub(until_released);
     stats.held = HeldStats { total, due, waiting, until_released, overdue_ms: overdue(conn, keys, stats.now_ms).await? };
     let marks = Marks::read(conn, keys, &mut stats.unreadable).await?;
-    stats.markers = markers.saturating_sub(marks.waiting);
+    // Marks at the tail are removed. So if the list has anything, there is a marker.
+    stats.markers = markers.saturating_sub(marks.waiting).max(markers.min(1));
     stats.oldest_waiting_ms = marks.age_ms(stats.markers, stats.now_ms);
     (stats.paused, stats.dead_letters, stats.last_id) = (paused, dead_letters, last_id);
     Ok(())
@@ -434,7 +439,7 @@ async fn leases<C: ConnectionLike>(conn: &mut C, keys: &Keys, workers: &mut [Nam
         for name in &*some {
             let lease = keys.worker_lease(&name.name);
             pipe.cmd("GET").arg(&lease).cmd("PTTL").arg(lease);
-            pipe.cmd("GET").arg(keys.worker_status(&name.name));
+            pipe.cmd("GETRANGE").arg(keys.worker_status(&name.name)).arg(0).arg(STATUS_BYTES_MAX - 1);
         }
         let answers = ask(conn, "the leases", &mut pipe).await?;
         for (name, three) in some.iter_mut().zip(answers.chunks_exact(3)) {

@@ -13,6 +13,11 @@ use crate::event::Pointer;
 /// A number from this one on is a time in ms: as seconds it would be after the year 5000.
 const MS_FROM: f64 = 1e11;
 
+/// An earlier time is a mistake: the year 2000, in ms since 1970.
+const MS_LEAST: f64 = 946_684_800_000.0;
+/// A time that is further ahead is a mistake, in ms. The clocks of producers may be a little ahead.
+const MS_AHEAD: f64 = 86_400_000.0;
+
 /// The times of events that are delivered and not committed yet, by slot.
 pub(super) struct EventTimes {
     pointer: Pointer,
@@ -36,9 +41,8 @@ impl EventTimes {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1000.0;
         for time in self.by_slot[slot].drain(..) {
             match time {
-                // The clocks of producers may be ahead.
-                Some(time) => figures.event_age((now - time).max(0.0) / 1000.0),
-                None => figures.event_without_time(),
+                Some(time) if time < now + MS_AHEAD => figures.event_age((now - time).max(0.0) / 1000.0),
+                _ => figures.event_without_time(),
             }
         }
     }
@@ -50,11 +54,12 @@ fn time_ms(pointer: &Pointer, payload: &[u8]) -> Option<f64> {
     let document: &RawValue = serde_json::from_slice(payload).ok()?;
     let found = pointer.find(document)?.get();
     let text: String = if found.starts_with('"') { serde_json::from_str(found).ok()? } else { found.to_owned() };
-    if let Ok(number) = text.parse::<f64>() {
-        let ms = if number.abs() >= MS_FROM { number } else { number * 1000.0 };
-        return ms.is_finite().then_some(ms);
-    }
-    text.parse::<Timestamp>().ok().map(|time| time.as_millisecond() as f64)
+    let ms = match text.parse::<f64>() {
+        Ok(number) if number.abs() >= MS_FROM => Some(number),
+        Ok(number) => Some(number * 1000.0),
+        Err(_) => text.parse::<Timestamp>().ok().map(|time| time.as_millisecond() as f64),
+    };
+    ms.filter(|ms| ms.is_finite() && *ms >= MS_LEAST)
 }
 
 #[cfg(test)]
@@ -75,7 +80,7 @@ mod tests {
         ] {
             assert_eq!(of(time), Some(ms), "{time}");
         }
-        for time in ["null", "\"soon\"", "{}", "\"NaN\"", "1e999", "[1]", "true"] {
+        for time in ["null", "\"soon\"", "{}", "\"NaN\"", "1e999", "[1]", "true", "0", "-1e305", "900000000"] {
             assert_eq!(of(time), None, "{time}");
         }
         assert_eq!([&b"7"[..], b"{", b"", b"{\"at\":1}"].map(|event| time_ms(&pointer, event)), [None; 4]);

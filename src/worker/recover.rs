@@ -12,6 +12,7 @@ use tracing::{debug, info, warn};
 use super::config::WorkerConfig;
 use super::connect::Redis;
 use super::figures::Call;
+use crate::connection::errors::is_outage;
 use crate::failpoints::around;
 use crate::wire::{self, ScriptError, Sweep};
 
@@ -73,15 +74,15 @@ pub(crate) async fn sweep(
     Ok(Swept { found: found || moved > 0, is_ahead, mark })
 }
 
-/// Pushes a mark, so that the age of the oldest marker is known. A user without the rights for it
-/// pushes none.
+/// Pushes a mark, so that the age of the oldest marker is known. That is advice: only a lost
+/// connection is an error.
 pub(crate) async fn mark(conn: &mut impl ConnectionLike, config: &WorkerConfig) -> Result<(), ScriptError> {
     match around!("mark", wire::mark(conn, &config.keys)).await {
-        Ok(_) => Ok(()),
-        Err(ScriptError::Denied(command)) => {
-            debug!(command, "recover: the user may not push marks; the age of the oldest marker is unknown");
+        Err(ScriptError::Redis(error)) if is_outage(&error) => Err(ScriptError::Redis(error)),
+        Err(error) => {
+            debug!(%error, "recover: no mark was pushed; the age of the oldest marker is unknown");
             Ok(())
         }
-        Err(error) => Err(error),
+        Ok(_) => Ok(()),
     }
 }

@@ -161,3 +161,20 @@ async fn of_many_events_as_many_are_queued_as_fit() {
     assert_eq!(queued, (0..1500).map(|n| n.to_string()).collect::<Vec<_>>());
     console.check().await;
 }
+
+/// Story: an object waited for long. The marks behind its marker used up the limit of markers.
+#[tokio::test]
+async fn marks_do_not_count_as_markers() {
+    let redis = Redis::start();
+    let (console, control) = (redis.console().await, control(&redis.connect().await, redis.keys()));
+    set(&control, "*", 0, 2).await.expect("set");
+    let emitter = emitter(&redis).await;
+    emitter.emit("work:1", event(1)).await.expect("queued");
+    for ms in ["1000", "2000", "3000"] {
+        let _: u64 = console.run(&["LPUSH", &redis.keys().objects_with_events(), &format!("\0t{ms}")]).await;
+        let _: u64 = console.run(&["ZADD", &redis.keys().event_marks(), ms, ms]).await;
+    }
+    emitter.emit("work:2", event(1)).await.expect("queued: there was one marker");
+    let refused = emitter.emit("work:3", event(1)).await.expect_err("there are two markers");
+    assert!(matches!(refused, EmitError::Full { full: Full::Markers { markers: 2, limit: 2 }, .. }), "{refused}");
+}

@@ -72,3 +72,25 @@ async fn a_look_at_millions_of_objects_is_cheap() {
     println!("a look takes {fastest:?} of Redis' time; the longest command above 1 ms: {longest} µs");
     assert!(fastest <= Duration::from_millis(2) && longest <= 5000, "{fastest:?}, {longest} µs");
 }
+
+/// Story: many names of restarted workers came before a live worker in the order of the alphabet. The
+/// look counted their empty slots, and not the batch of the live worker.
+#[tokio::test]
+async fn a_look_counts_the_batches_of_live_workers_first() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
+    let _: u64 = console.run(&["HSET", &keys.meta(), "names.indexed", "1"]).await;
+    for n in 0..100 {
+        let name = format!("host-{n:04}");
+        let _: u64 = console.run(&["HSET", &keys.event_workers(), &name, "256 token 1700000000000"]).await;
+        let _: u64 = console.run(&["ZADD", &keys.event_workers_departed(), "1", &name]).await;
+    }
+    let _: u64 = console.run(&["HSET", &keys.event_workers(), "zz", "4 token 1700000000000"]).await;
+    let _: u64 = console.run(&["ZADD", &keys.event_workers_watched(), "1", "zz"]).await;
+    let _: u64 = console.run(&["LPUSH", &keys.worker_event("zz.0"), "1", "2"]).await;
+    let stats = control.stats().await.expect("stats");
+    assert_eq!((stats.workers.len(), stats.events_in_flight), (101, 2));
+    let last = stats.workers.last().expect("a worker");
+    assert_eq!((&last.name[..], last.slots_busy), ("zz", 1));
+}

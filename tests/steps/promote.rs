@@ -171,6 +171,24 @@ async fn without_a_right_nothing_is_pushed() {
     assert_eq!(console.list(&redis.keys().events("work:1")).await, Vec::<String>::new());
 }
 
+/// Story: a user may not write to the queue of one object. The call names the command, and keeps the
+/// schedule.
+#[tokio::test]
+async fn a_push_that_is_refused_is_told() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    schedule(&console, "work:1", "-1", "1", "1").await;
+    let queue = redis.keys().events("work:1");
+    let rules = ["on", "nopass", "+@all", "%R~*", &format!("~{}*", redis.keys().events_scheduled())];
+    console.run::<()>(&[&["ACL", "SETUSER", "worker", "reset"][..], &rules].concat()).await;
+    let mut conn = redis.connect().await;
+    redis::cmd("AUTH").arg("worker").arg("x").query_async::<()>(&mut conn).await.expect("logged in");
+    let refused = wire::promote(&mut conn, redis.keys(), 10, MIB).await.expect_err("it may not push").to_string();
+    assert!(refused.contains("can't access") || refused.contains("NOPERM"), "{refused}");
+    assert_eq!(console.list(&queue).await, Vec::<String>::new());
+    assert_eq!(console.run::<u64>(&["ZCARD", &redis.keys().events_scheduled()]).await, 1);
+}
+
 /// Story: a key is replaced again and again after its event was queued, while its object is paused. Each
 /// time leaves a reference. A call passes over a bounded number, and loses nothing behind them.
 #[tokio::test]

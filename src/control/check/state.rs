@@ -10,6 +10,7 @@ use super::report::{CheckReport, Invariant, LookedAt, NOT_READABLE, Subject, Vio
 use super::script::Kind;
 use crate::event::{NameError, ObjectName};
 use crate::keys::Keys;
+use crate::wire::values::Mark;
 
 /// Number of markers that one call reads.
 pub(super) const MARKERS_PER_CALL: usize = 1000;
@@ -110,6 +111,10 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
         let what = match (self.keys.found(name), ObjectName::from_bytes(name)) {
             (Err(NameError::Brace(_)), _) => {
                 "it may be an object of another namespace, for without one no name begins with a brace: workers drop its markers"
+                    .to_owned()
+            }
+            (Ok(_), _) if has_keys && Mark::read(name).is_some() => {
+                "it has the name of a mark: workers drop its markers; have its producer emit its events under another name"
                     .to_owned()
             }
             (Ok(_), Err(error)) if has_keys => {

@@ -46,8 +46,8 @@ impl<C: ConnectionLike> Walk<'_, C> {
             && let Some(page) = self.page_of_markers(from).await?
         {
             from += page.len();
-            self.report.looked_at.markers += page.len() as u64;
             for object in page.iter().filter(|name| Mark::read(name).is_none()) {
+                self.report.looked_at.markers += 1;
                 self.look_at_name(object, false);
                 self.covered.insert(object);
             }
