@@ -8,8 +8,8 @@
 -- Replies   {'marked', pushed | noted | kept}
 --           {'denied', command}
 -- Keeps     writes no event
--- Cost      4 to 10 commands; up to 1,000 more after a step of the clock; 4 per mark at the tail, at
---           most 1,000. About 17,000 marks wait if the oldest marker has waited for a day, 41,000
+-- Cost      4 to 10 commands; up to 1,000 more after a step of the clock; 6 per mark at the tail, at
+--           most 500. About 17,000 marks wait if the oldest marker has waited for a day, 41,000
 --           after a year; never more than 50,000
 -- Uses: marks.push
 local done, command = M.marks.push()

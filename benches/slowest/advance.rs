@@ -125,7 +125,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("advance", "claim: marks of somebody else", |world, settings| {
             Box::pin(async move {
                 world.attach(settings.slots()).await;
-                marks(world, 1000).await;
+                marks(world, 1000, false).await;
                 let mut push = redis::cmd("LPUSH");
                 push.arg(world.keys.objects_with_events());
                 for ms in 0..4096 {

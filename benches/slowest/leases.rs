@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use seriatim::handlers::{SUBTASK_BYTES_MAX, SUBTASKS_MAX};
+use seriatim::wire::values::Mark;
 use seriatim::wire::{self, Attach, BatchReply, Emits, Finished, SlotBatch, Sweep};
 
 use crate::support::control;
@@ -111,9 +112,16 @@ pub(crate) fn cases() -> Vec<Case> {
                 while wire::adopt(&mut world.conn, &world.keys, &sweep).await.expect("swept").more {}
             })
         }),
-        case("mark", "the last marker was taken, and 1,000 marks are left", |world, _| {
+        case("mark", "the last marker was taken, and 50,000 marks are left", |world, _| {
             Box::pin(async move {
-                marks(world, 1000).await;
+                marks(world, 50_000, false).await;
+                world.begin().await;
+                wire::mark(&mut world.conn, &world.keys).await.expect("marked");
+            })
+        }),
+        case("mark", "50,000 marks have no marker before them", |world, _| {
+            Box::pin(async move {
+                marks(world, 50_000, true).await;
                 world.begin().await;
                 wire::mark(&mut world.conn, &world.keys).await.expect("marked");
             })
@@ -159,14 +167,22 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Adds marks to `event.marks`, each a second older than the one before.
-pub(crate) async fn marks(world: &mut World, count: u64) {
+/// Adds marks to `event.marks`, each a second older than the one before; also among the markers if
+/// `listed`.
+pub(crate) async fn marks(world: &mut World, count: u64, listed: bool) {
     let now_ms = control(&world.conn, &world.keys).now_ms().await.expect("a time");
-    let mut add = redis::cmd("ZADD");
-    add.arg(world.keys.event_marks());
-    for n in 1..=count {
-        let ms = now_ms - n * 1000;
-        add.arg(ms).arg(ms);
+    let times: Vec<u64> = (1..=count).rev().map(|n| now_ms - n * 1000).collect();
+    for some in times.chunks(10_000) {
+        let (mut add, mut push) = (redis::cmd("ZADD"), redis::cmd("LPUSH"));
+        add.arg(world.keys.event_marks());
+        push.arg(world.keys.objects_with_events());
+        for ms in some {
+            add.arg(ms).arg(ms);
+            push.arg(Mark { ms: *ms }.name());
+        }
+        world.cmd(&mut add).await;
+        if listed {
+            world.cmd(&mut push).await;
+        }
     }
-    world.cmd(&mut add).await;
 }

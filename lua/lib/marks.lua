@@ -8,7 +8,7 @@
 -- If the key has a wrong type, nothing is noted: no event depends on marks, and `check` reports the
 -- key.
 -- Uses: time.now_ms
-local MET, EVERY_MS, PART, MARKS_MAX, MOST = 'met', 1000, 4096, 50000, 1000
+local MET, EVERY_MS, PART, MARKS_MAX, MOST, TAIL = 'met', 1000, 4096, 50000, 1000, 500
 
 local function is_mark(name)
   return string.find(name, '^%zt%d+$') ~= nil
@@ -83,7 +83,7 @@ local function push()
     end
   end
   -- Marks at the tail have no marker before them. All slots are busy, so no worker meets them.
-  for _ = 1, why == 'tail' and MOST or 0 do
+  for _ = 1, why == 'tail' and TAIL or 0 do
     local oldest = call('LINDEX', list, '-1')
     if not oldest or not is_mark(oldest) then
       break
