@@ -233,7 +233,7 @@ async fn a_mark_that_is_met_ends_older_ones() {
     sink.until_sent(1).await;
     worker.finish().await;
     let stats = control.stats().await.expect("stats");
-    assert_eq!(stats.unreadable, [marks.clone()]);
+    assert_eq!(stats.unreadable, std::slice::from_ref(&marks));
     let report = control.check().await.expect("checked");
     assert!(report.violations.iter().any(|violation| format!("{violation:?}").contains("event.marks")), "{report:#?}");
 }
