@@ -149,7 +149,7 @@ async fn without_a_mark_the_age_is_unknown() {
     control.mark().await.expect("marked");
     let stats = control.stats().await.expect("stats");
     assert_eq!(stats.markers, 1, "a mark is no marker");
-    assert!(stats.oldest_waiting_ms.is_some_and(|ms| ms < 1000), "{stats:?}");
+    assert!(stats.oldest_waiting_ms.is_some_and(|ms| ms < 20_000), "{stats:?}");
     console.check().await;
 }
 
@@ -162,7 +162,7 @@ async fn marks_are_few() {
     let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
     console.emit("work:1", "1").await;
     let marks = async || console.run::<u64>(&["ZCARD", &keys.event_marks()]).await;
-    for _ in 0..50 {
+    for _ in 0..20 {
         control.mark().await.expect("marked");
     }
     assert_eq!(marks().await, 1);
