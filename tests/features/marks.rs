@@ -169,6 +169,8 @@ async fn marks_are_few() {
     // As if each mark were some hours older than it is, so the next one is due after 10 s.
     let hours = 40_960_000_u64;
     let age = async |ms: u64| {
+        // The name of a mark is its time, so no two are pushed in the same ms.
+        sleep(Duration::from_millis(5)).await;
         let all: Vec<(String, u64)> = console.run(&["ZRANGE", &keys.event_marks(), "0", "-1", "WITHSCORES"]).await;
         for (member, score) in all {
             let _: () = console.run(&["ZADD", &keys.event_marks(), &(score - ms).to_string(), &member]).await;
@@ -211,8 +213,9 @@ async fn a_mark_that_is_met_ends_older_ones() {
     });
     gate.until_reached(1).await;
     let left: Vec<(String, u64)> = console.run(&["ZRANGE", &marks, "0", "-1", "WITHSCORES"]).await;
-    let expected = [("met".to_owned(), 1_700_000_000_002), ("1700000000003".to_owned(), 1_700_000_000_003)];
-    assert_eq!(left[..2], expected, "and perhaps one that the worker has pushed");
+    // The first sweep may have met the last mark, too: no marker is before it any more.
+    assert_eq!(left[0].0, "met", "{left:?}");
+    assert!(left.iter().all(|(_, ms)| *ms >= 1_700_000_000_002), "{left:?}");
     gate.open();
     sink.until_sent(1).await;
     until("the last mark is met", PATIENCE, async || {
