@@ -48,7 +48,7 @@ pub struct NameStats {
     /// Last time at which the process attached, renewed its lease or detached, or at which another
     /// process took over from it; ms since the epoch, 0 if unknown.
     pub last_seen_ms: u64,
-    /// What the process told of itself last; none if it is gone, or too old to tell.
+    /// The last status that the process wrote; none if it is gone, or of a version without statuses.
     pub status: Option<WorkerStatus>,
     /// Number of slots that have a batch.
     pub slots_busy: u64,

@@ -28,7 +28,7 @@ const KEPT_MAX: usize = 12;
 const OBJECT_BYTES: usize = 640;
 const TEXT_BYTES: usize = 300;
 
-/// What a worker process told of itself last. Its key is `event.worker:NAME:status`.
+/// The last status that a worker process wrote. Its key is `event.worker:NAME:status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
