@@ -28,7 +28,7 @@ pub struct QueueLimit {
     pub selector: String,
     /// The most queued events of an object; none: any number.
     pub queued_max: Option<u64>,
-    /// The most markers of the namespace; none: any number.
+    /// The most markers of the namespace; none: any number. Only the selector `*` has this limit.
     pub markers_max: Option<u64>,
     /// The actor who set it.
     pub actor: String,

@@ -90,7 +90,9 @@ impl Walk {
     }
 }
 
-/// Returns whether a pass has put every name into one of the two sets.
+/// Returns whether a pass over all registered worker names has ended, and no new pass has begun.
+/// After a pass each of these names is in `event.workers.watched` or in `event.workers.departed`.
+/// Calls of the script `adopt` make a pass, step by step.
 pub(super) async fn is_indexed<C: ConnectionLike>(conn: &mut C, keys: &Keys) -> Result<bool, ControlError> {
     let mut ask = redis::cmd("HMGET");
     ask.arg(keys.meta()).arg(&["names.indexed", "names.cursor"]);

@@ -127,7 +127,7 @@ impl Emitter {
         self.limits.learn(self.link.ask(&ask).await);
     }
 
-    /// Returns the limits, and whether to look again on the way.
+    /// Returns the limits, and whether the caller must read them again while it emits.
     pub(super) async fn limits(&self) -> (Known, bool) {
         if !self.limits.looked.initialized() {
             self.limits.looked.get_or_init(|| self.look_at_limits()).await;

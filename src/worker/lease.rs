@@ -311,7 +311,8 @@ async fn keep(
         };
         let tells = tell_at.is_some_and(|at| at <= now);
         let done = match (done, &mut status) {
-            // A status would stand for a lease that is let go.
+            // If the loop stands still for `stall_max`, the lease is not renewed. A status written
+            // then could replace the status of the next process of this name.
             (Ok(None), Some(status)) if tells && !activity.is_stalled() => {
                 status.write(&mut open).await.map(|()| None).map_err(ScriptError::Redis)
             }
