@@ -278,6 +278,12 @@ impl Keys {
         &self.prefix
     }
 
+    /// Returns the namespace.
+    #[cfg(all(feature = "traces", feature = "worker"))]
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        self.prefix.strip_prefix('{')?.strip_suffix(":0}:")
+    }
+
     /// Checks an object's name found in Redis, written by any producer. Any bytes are allowed, but
     /// the name must not be empty. Without a namespace it must not begin with a brace.
     ///

@@ -44,6 +44,7 @@
 //!
 //! - [`escape`]: escapes names and errors for people
 //! - [`event`]: object names, payloads, envelopes
+//! - `trace`: trace contexts in events (feature `traces`)
 //! - [`keys`]: every Redis key
 //! - `cron`: the schedules of cron jobs (feature `worker`)
 //! - [`consume`]: envelopes and the receiver's rule, for consumers
@@ -83,6 +84,8 @@ pub mod projection;
 pub mod sink;
 #[cfg(feature = "worker")]
 pub mod testing;
+#[cfg(feature = "traces")]
+pub mod trace;
 #[cfg(feature = "worker")]
 pub mod verify;
 #[doc(hidden)]

@@ -17,7 +17,7 @@ mod route;
 mod sentinel;
 mod server;
 #[cfg(feature = "tls")]
-pub(crate) mod tls;
+mod tls;
 pub mod url;
 mod wait;
 
@@ -25,4 +25,6 @@ pub use patient::PatientConnection;
 pub use role::{elsewhere, must_accept_writes};
 pub use route::{Route, RouteError};
 pub use server::Server;
+#[cfg(feature = "http")]
+pub use tls::https;
 pub use wait::{TooFew, Wait};

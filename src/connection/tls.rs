@@ -75,15 +75,18 @@ fn builder(provider: &Arc<CryptoProvider>) -> Result<ConfigBuilder<ClientConfig,
     builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())
 }
 
-/// Returns the settings of TLS to receivers of events, with HTTP/2 if they offer it. `is_needed`:
-/// whether a system without authorities is an error.
+/// Returns the settings of TLS to HTTP servers, with HTTP/2 if they offer it. `is_needed`: whether a
+/// system without authorities is an error. `option`: the option that names a file with authorities.
+///
+/// # Errors
+/// The text says which file cannot be used, or that the system has no authorities.
 #[cfg(feature = "http")]
-pub(crate) fn https(ca_file: Option<&Path>, is_needed: bool) -> Result<ClientConfig, String> {
+pub fn https(ca_file: Option<&Path>, is_needed: bool, option: &str) -> Result<ClientConfig, String> {
     let provider = CryptoProvider::get_default().map_or_else(|| Arc::new(rustls::crypto::ring::default_provider()), Arc::clone);
     let roots = match ca_file {
         Some(path) => Arc::new(roots_in(path)?),
-        None if is_needed => system_roots("--sink-ca")?,
-        None => system_roots("--sink-ca").unwrap_or_else(|_| Arc::new(RootCertStore::empty())),
+        None if is_needed => system_roots(option)?,
+        None => system_roots(option).unwrap_or_else(|_| Arc::new(RootCertStore::empty())),
     };
     let mut config = builder(&provider)?.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];

@@ -41,6 +41,18 @@ impl Pointer {
         Self { text: format!("/{escaped}"), tokens: vec![name.to_owned()] }
     }
 
+    /// Returns a pointer to another member beside the one at this pointer; none for the whole
+    /// document.
+    #[cfg(feature = "traces")]
+    pub(crate) fn sibling(&self, name: &str) -> Option<Self> {
+        let (_, parents) = self.tokens.split_last()?;
+        let mut sibling = Self::member(name);
+        let (parent_text, _) = self.text.rsplit_once('/')?;
+        sibling.text.insert_str(0, parent_text);
+        sibling.tokens.splice(0..0, parents.iter().cloned());
+        Some(sibling)
+    }
+
     /// Returns the part at the pointer. If several members have the same name, the last one counts,
     /// as in most JSON parsers.
     #[must_use]
@@ -178,6 +190,15 @@ mod tests {
         for absent in ["/b", "/a/b/3", "/a/b/-", "/a/b/01", "/a/b/x", "/a/b/0/c", "/a/b/99999999999999999999"] {
             assert_eq!(find(absent, document), None, "{absent}");
         }
+    }
+
+    #[cfg(feature = "traces")]
+    #[test]
+    fn a_sibling_stands_beside_a_member() {
+        let pointer = |text: &str| text.parse::<Pointer>().expect("a pointer");
+        assert_eq!(pointer("/a~1b/c").sibling("x/y"), Some(pointer("/a~1b/x~1y")));
+        assert_eq!(pointer("/c").sibling("d"), Some(pointer("/d")));
+        assert_eq!(pointer("").sibling("d"), None);
     }
 
     #[test]

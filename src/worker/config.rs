@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::retry::{RetryPolicy, UsedUp};
+#[cfg(feature = "traces")]
+use super::traces::Traces;
 use crate::connection::Wait;
 use crate::event::{Pointer, type_of};
 use crate::keys::Keys;
@@ -84,6 +86,9 @@ pub struct WorkerConfig {
     pub probe_max: Duration,
     /// The place of the events' own time, to measure their age. By default, no age is measured.
     pub event_time: Option<Pointer>,
+    /// The spans of deliveries. By default there are none.
+    #[cfg(feature = "traces")]
+    pub traces: Option<Traces>,
     /// The time for which the process keeps its batches while its sink is unavailable. After that
     /// the batches are held for other workers, due at once, and count no attempt. The process then
     /// claims one batch at a time to try the sink, and after the same time gives this batch back
@@ -145,6 +150,8 @@ impl Default for WorkerConfig {
             retry_types: BTreeMap::new(),
             probe_max: Duration::from_secs(1),
             event_time: None,
+            #[cfg(feature = "traces")]
+            traces: None,
             unavailable_max: Duration::from_secs(60),
             crashes_max: 5,
             crashes_then: UsedUp::Hold,

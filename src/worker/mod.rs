@@ -12,6 +12,7 @@
 //! - `activity`: whether the loop turns, and which deliveries block their thread
 //! - `figures`: counts and times since the start, and the state now
 //! - `event_time`: the age of events by their own time
+//! - `traces`: a span for each delivery (feature `traces`)
 //! - `status`: what the process writes of itself into Redis, for `stats`
 //! - `health`: whether the sink is available
 //! - `allowance`: the most bytes per reply
@@ -53,6 +54,8 @@ mod serve;
 mod shutdown;
 mod slots;
 mod status;
+#[cfg(feature = "traces")]
+mod traces;
 mod wait;
 
 use std::convert::Infallible;
@@ -74,6 +77,8 @@ pub use figures::{
 pub use retry::{Backoff, Limit, RetryError, RetryPolicy, UsedUp, UsedUpError};
 pub use shutdown::Shutdown;
 pub use status::{LastMinute, LongDelivery, Quantiles, WorkerStatus};
+#[cfg(feature = "traces")]
+pub use traces::Traces;
 
 pub use crate::wire::EventLog;
 pub use crate::wire::values::Holder;
@@ -343,6 +348,14 @@ impl WorkerBuilder {
     /// seconds or milliseconds, as a number or a text, or RFC 3339. By default, no age is measured.
     pub fn event_time(mut self, pointer: crate::event::Pointer) -> Self {
         self.config.event_time = Some(pointer);
+        self
+    }
+
+    /// Makes a span of OpenTelemetry for each delivery of events with a sampled trace context. By
+    /// default there are no spans.
+    #[cfg(feature = "traces")]
+    pub fn traces(mut self, traces: Traces) -> Self {
+        self.config.traces = Some(traces);
         self
     }
 

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 /// The rooms, the lowest first. A room imports only from rooms before it.
-const ROOMS: [&str; 17] = [
+const ROOMS: [&str; 18] = [
     "escape",
     "event",
+    "trace",
     "keys",
     "cron",
     "consume",

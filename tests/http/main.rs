@@ -24,4 +24,6 @@ mod serving;
 mod streams;
 #[cfg(feature = "cli")]
 mod task;
+#[cfg(feature = "otlp")]
+mod traces;
 mod weather;

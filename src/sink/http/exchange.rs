@@ -17,7 +17,7 @@ use super::answer::{Meaning, retry_after};
 use super::body::{Message, message};
 use super::error::HttpError;
 use super::options::Options;
-use crate::connection::tls;
+use crate::connection::https;
 use crate::escape;
 use crate::event::Event;
 
@@ -83,7 +83,7 @@ impl Exchange {
     /// `needs_tls`: whether a URL is `https`.
     pub(super) fn new(options: Options, routes: Routes, needs_tls: bool) -> Result<Self, HttpError> {
         options.validate()?;
-        let tls = tls::https(options.ca_file.as_deref(), needs_tls).map_err(HttpError::Tls)?;
+        let tls = https(options.ca_file.as_deref(), needs_tls, "--sink-ca").map_err(HttpError::Tls)?;
         let mut client = Client::builder()
             .tls_backend_preconfigured(tls)
             .user_agent(concat!("seriatim/", env!("CARGO_PKG_VERSION")))
@@ -135,6 +135,13 @@ impl Exchange {
             if let (Ok(id), Ok(signatures)) = (HeaderValue::from_str(&message.id), HeaderValue::try_from(signatures.join(" "))) {
                 headers.insert("webhook-id", id);
                 headers.insert("webhook-signature", signatures);
+            }
+        }
+        #[cfg(feature = "traces")]
+        for (name, value) in crate::trace::current() {
+            // Both are printable ASCII.
+            if let Ok(value) = HeaderValue::try_from(value) {
+                headers.insert(name, value);
             }
         }
         self.client.post(url.clone()).headers(headers).body(message.body.clone()).send().await

@@ -139,9 +139,10 @@ impl EventUrl {
     async fn post(&self, url: reqwest::Url, event: Event, attempt: u32, repeat: Repeat) -> io::Result<Answer> {
         let exchange = self.exchange.clone();
         let Some(threads) = &self.threads else { return Err(io::Error::other("the sink is closed")) };
-        let request =
-            threads.spawn(async move { exchange.post(&url, std::slice::from_ref(&event), false, attempt, repeat).await });
-        let mut request = Request(request);
+        let request = async move { exchange.post(&url, std::slice::from_ref(&event), false, attempt, repeat).await };
+        #[cfg(feature = "traces")]
+        let request = opentelemetry::context::FutureExt::with_current_context(request);
+        let mut request = Request(threads.spawn(request));
         (&mut request.0).await.map_err(|error| io::Error::other(format!("the request has ended: {error}")))
     }
 

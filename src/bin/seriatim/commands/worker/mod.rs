@@ -2,6 +2,8 @@
 
 pub(crate) mod sink;
 mod supervised;
+#[cfg(feature = "otlp")]
+mod traces;
 
 use std::time::Duration;
 
@@ -125,6 +127,9 @@ pub(crate) struct Args {
     probes: Option<Address>,
     #[command(flatten)]
     http: Box<HttpArgs>,
+    #[cfg(feature = "otlp")]
+    #[command(flatten)]
+    traces: traces::TraceArgs,
 }
 
 /// Parses N, or N,then=WORD.
@@ -188,23 +193,33 @@ impl Args {
     pub(crate) fn check(&self, global: &Global) -> anyhow::Result<()> {
         let spec = sink::parse(&self.sink)?;
         self.worker_config(global)?;
+        #[cfg(feature = "otlp")]
+        self.traces.check()?;
         sink::check(&spec, &self.http, self.concurrency, global)
     }
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let spec = sink::parse(&args.sink)?;
-    let config = args.worker_config(global)?;
+    #[cfg_attr(not(feature = "otlp"), expect(unused_mut, reason = "traces are set below"))]
+    let mut config = args.worker_config(global)?;
     // Checked before the sink is opened, which may create a file.
     global.route()?;
     let name = config.name.clone();
     let shutdown = Shutdown::on_signals()?;
     let supervised = Supervised::open(args.probes.as_ref(), args.stall_max)?;
+    #[cfg(feature = "otlp")]
+    let exporting = args.traces.begin(&mut config)?;
     let sink = sink::open(&spec, &args.http, args.concurrency, global, &shutdown)?;
     let worker = Worker::builder(global.server()).config(config).sink(sink).build().map_err(failure)?;
     warn_of_settings(global.clone(), args.connect_timeout);
     let _supervised = supervised.map(|supervised| supervised.watch(worker.vitals(), global.namespace.as_deref())).transpose()?;
-    let stopped = worker.run(shutdown).await.map_err(failure)?;
+    let stopped = worker.run(shutdown).await;
+    #[cfg(feature = "otlp")]
+    if let Some(exporting) = exporting {
+        exporting.end(stopped.as_ref().is_ok_and(|stopped| stopped.reason == StopReason::AtOnce)).await;
+    }
+    let stopped = stopped.map_err(failure)?;
     if stopped.reason == StopReason::Unreachable {
         warn!(target: LOG, name, "stopped without an answer from Redis; others take over when the lease ends");
     }

@@ -1,0 +1,290 @@
+//! Traces: a span for each delivery attempt, linked to the producers' spans, at a collector.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider};
+use serde_json::{Value, json};
+use seriatim::handlers::{HandlerContext, Handlers};
+use seriatim::trace::TraceField;
+use seriatim::trace::opentelemetry::Context;
+use seriatim::trace::opentelemetry::global::BoxedTracer;
+use seriatim::trace::opentelemetry::trace::{SpanContext, TraceContextExt as _, TracerProvider as _};
+use seriatim::worker::Traces;
+
+use crate::receiver::{Receiver, Reply};
+use crate::support::console::PATIENCE;
+use crate::support::process::Process;
+use crate::support::running::start;
+use crate::support::{Redis, free_port, until};
+
+const A: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+const B: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+const UNSAMPLED: &str = "00-11111111111111111111111111111111-2222222222222222-00";
+
+fn event(parent: &str) -> String {
+    json!({"type": "made", "traceparent": parent}).to_string()
+}
+
+/// A span at the collector.
+#[derive(Debug, Clone)]
+struct Span {
+    name: String,
+    trace: String,
+    id: String,
+    parent: String,
+    kind: u64,
+    /// The linked spans, as `traceparent`, and the id of the event of each.
+    links: Vec<(String, String)>,
+    attributes: Value,
+    status: u64,
+    resource: Value,
+}
+
+impl Span {
+    /// Returns the value of an attribute; empty without it.
+    fn at(&self, name: &str) -> String {
+        attribute(&self.attributes, name)
+    }
+
+    fn parent_header(&self) -> String {
+        format!("00-{}-{}-01", self.trace, self.id)
+    }
+}
+
+/// Returns an attribute of OTLP as text.
+fn attribute(attributes: &Value, name: &str) -> String {
+    let found = attributes.as_array().into_iter().flatten().find(|attribute| attribute["key"] == name);
+    let Some((_, value)) = found.and_then(|found| found["value"].as_object()?.iter().next()) else { return String::new() };
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Returns the spans that a collector has got.
+fn spans(collector: &Receiver) -> Vec<Span> {
+    let mut spans = Vec::new();
+    for got in collector.got().iter().filter(|got| got.is_accepted) {
+        assert_eq!((got.target.as_str(), got.header("content-type")), ("/v1/traces", "application/json"));
+        let body: Value = serde_json::from_str(&got.body).expect("OTLP as JSON");
+        for resource in body["resourceSpans"].as_array().expect("resources") {
+            for scope in resource["scopeSpans"].as_array().expect("scopes") {
+                assert_eq!(scope["scope"]["name"], "seriatim");
+                let told = scope["spans"].as_array().expect("spans");
+                spans.extend(told.iter().map(|told| span(told, &resource["resource"]["attributes"])));
+            }
+        }
+    }
+    spans
+}
+
+fn span(told: &Value, resource: &Value) -> Span {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let link = |link: &Value| {
+        let parent = format!("00-{}-{}-01", text(&link["traceId"]), text(&link["spanId"]));
+        (parent, attribute(&link["attributes"], "messaging.message.id"))
+    };
+    Span {
+        name: text(&told["name"]),
+        trace: text(&told["traceId"]),
+        id: text(&told["spanId"]),
+        parent: text(&told["parentSpanId"]),
+        kind: told["kind"].as_u64().expect("a kind"),
+        links: told["links"].as_array().into_iter().flatten().map(link).collect(),
+        attributes: told["attributes"].clone(),
+        status: told["status"]["code"].as_u64().unwrap_or_default(),
+        resource: resource.clone(),
+    }
+}
+
+fn options<'a>(collector: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["--trace-field", "/traceparent", "--otlp-endpoint", collector, "--retry", "fixed:20ms"], more].concat()
+}
+
+/// Tests that each attempt is a span of a new trace, linked to its producer's span, and that the
+/// receiver gets its `traceparent`. Events without a sampled context have no span.
+#[tokio::test]
+async fn each_attempt_has_a_span_that_is_linked_to_its_producer() {
+    let redis = Redis::start();
+    let collector = Receiver::with(|_| Reply::With(200, Vec::new(), "{}".to_owned())).await;
+    let target = Receiver::with(|got| if got.number == 0 { Reply::Status(500) } else { Reply::Status(200) }).await;
+    let console = redis.console().await;
+    console.emit("a", &event(A)).await;
+    let url = collector.url("");
+    let mut worker = Process::start(&redis, "w", &target.url("/"), &options(&url, &[]));
+    target.until_got(2).await;
+    console.emit("b", &event(UNSAMPLED)).await;
+    console.emit("c", &event("00-malformed")).await;
+    console.emit("d", "7").await;
+    target.until_got(5).await;
+    worker.terminate();
+    assert!(worker.ended().await.success(), "{}", worker.log());
+
+    let spans = spans(&collector);
+    assert_eq!(spans.len(), 2, "{spans:#?}");
+    let id = target.got()[0].events()[0].0.to_string();
+    for (at, (span, (outcome, status, delivered))) in spans.iter().zip([("transient", 2, "0"), ("delivered", 0, "1")]).enumerate()
+    {
+        assert_eq!((span.name.clone(), span.kind), (format!("process {}", redis.namespace()), 5), "a consumer");
+        assert_eq!(span.links, [(A.to_owned(), id.clone())]);
+        assert_eq!(span.parent, "", "a root");
+        assert_eq!((span.at("seriatim.object").as_str(), span.at("messaging.message.id")), ("a", id.clone()));
+        assert_eq!(span.at("seriatim.attempt"), (at + 1).to_string());
+        assert_eq!(
+            (span.at("seriatim.outcome").as_str(), span.status, span.at("seriatim.delivered").as_str()),
+            (outcome, status, delivered)
+        );
+        assert_eq!(target.got()[at].header("traceparent"), span.parent_header());
+        assert_eq!(attribute(&span.resource, "service.name"), "seriatim");
+        assert_eq!(attribute(&span.resource, "service.instance.id"), "w");
+    }
+    assert_ne!(spans[0].trace, spans[1].trace);
+    assert!(spans.iter().all(|span| !A.contains(&span.trace)));
+    assert!(target.got()[2..].iter().all(|got| got.header("traceparent").is_empty()));
+}
+
+/// Tests that a list of events has one span, linked to each sampled producer, at most 128.
+#[tokio::test]
+async fn a_list_has_one_span_with_a_link_for_each_sampled_event() {
+    let redis = Redis::start();
+    let collector = Receiver::start().await;
+    let target = Receiver::start().await;
+    let console = redis.console().await;
+    console.emit_all("a", [event(A), event(UNSAMPLED), event(B), "3".to_owned()]).await;
+    console.emit_all("many", (0..200).map(|_| event(A))).await;
+    let url = collector.url("/");
+    let mut worker = Process::start(&redis, "w", &target.url("/?batch=1000"), &options(&url, &["--trace-child"]));
+    target.until_accepted(204).await;
+    worker.terminate();
+    assert!(worker.ended().await.success(), "{}", worker.log());
+    let spans = spans(&collector);
+    let of = |object: &str| spans.iter().find(|span| span.at("seriatim.object") == object).expect("a span");
+    assert_eq!(spans.len(), 2, "{spans:#?}");
+    let got = target.got();
+    let ids = got.iter().find(|got| got.events()[0].2 == "a").expect("its request").events();
+    assert_eq!(of("a").links, [(A.to_owned(), ids[0].0.to_string()), (B.to_owned(), ids[2].0.to_string())]);
+    assert_eq!(of("a").at("messaging.batch.message_count"), "4");
+    assert_eq!(of("a").parent, "", "a list is no child");
+    assert_eq!((of("many").links.len(), of("many").at("seriatim.delivered").as_str()), (128, "200"));
+}
+
+/// Tests that the span of a single event is a child of its producer's span, if that is wanted.
+#[tokio::test]
+async fn a_span_can_be_a_child() {
+    let redis = Redis::start();
+    let (collector, target) = (Receiver::start().await, Receiver::start().await);
+    redis.console().await.emit("a", &json!({"traceparent": A, "tracestate": "x=1", "url": target.url("/")}).to_string()).await;
+    let (url, port) = (collector.url(""), target.url(""));
+    let more = ["--trace-child", "--allow", &port, "--allow-address", "127.0.0.1"];
+    let mut worker = Process::start(&redis, "w", "event-url", &options(&url, &more));
+    target.until_accepted(1).await;
+    worker.terminate();
+    assert!(worker.ended().await.success(), "{}", worker.log());
+    let spans = spans(&collector);
+    assert_eq!(spans.len(), 1);
+    assert_eq!(format!("00-{}-{}-01", spans[0].trace, spans[0].parent), A);
+    assert_eq!(spans[0].links.len(), 1);
+    let got = target.got().remove(0);
+    assert_eq!((got.header("traceparent"), got.header("tracestate")), (spans[0].parent_header().as_str(), "x=1"));
+}
+
+/// Tests that a collector that is away, or does not answer, delays no delivery and hardly the stop.
+#[tokio::test]
+async fn a_collector_that_is_away_delays_nothing() {
+    for stalls in [false, true] {
+        let redis = Redis::start();
+        let collector = Receiver::with(|_| Reply::Stall).await;
+        let url = if stalls { collector.url("") } else { format!("http://127.0.0.1:{}", free_port()) };
+        let target = Receiver::start().await;
+        let console = redis.console().await;
+        let mut worker = Process::start(&redis, "w", &target.url("/"), &options(&url, &[]));
+        for object in 0..20 {
+            console.emit(&format!("o{object}"), &event(A)).await;
+        }
+        target.until_accepted(20).await;
+        let began = Instant::now();
+        worker.terminate();
+        assert!(worker.ended().await.success(), "{}", worker.log());
+        assert!(began.elapsed() < Duration::from_secs(8), "{stalls}: {:?}", began.elapsed());
+        let log = worker.log();
+        assert!(log.contains("spans are lost") && log.contains("lost=20"), "{stalls}: {log}");
+        assert_eq!(log.contains("the collector gets no spans"), !stalls, "{log}");
+    }
+}
+
+/// Tests that the program says what is wrong with the URL of a collector, in one line.
+#[tokio::test]
+async fn a_wrong_collector_is_refused() {
+    let redis = Redis::start();
+    for url in ["collector:4318", "", "http://", "ftp://user:hunter2@collector"] {
+        let mut worker = Process::start(&redis, "w", "null", &["--trace-field", "/traceparent", "--otlp-endpoint", url]);
+        let (status, log) = (worker.ended().await, worker.log());
+        assert_eq!((status.code(), log.lines().count()), (Some(2), 1), "{url}: {log}");
+        assert!(log.contains("--otlp-endpoint") && !log.contains("hunter2"), "{log}");
+    }
+}
+
+/// Tests that handlers run inside the span of their delivery, and that the events which they emit
+/// continue its trace.
+#[tokio::test]
+async fn handlers_run_inside_the_span() {
+    let redis = Redis::start();
+    let exporter = InMemorySpanExporter::default();
+    let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
+    let tracer = Arc::new(provider.tracer("test"));
+    let seen = Arc::new(std::sync::Mutex::new(Vec::<SpanContext>::new()));
+    let handler = {
+        let seen = Arc::clone(&seen);
+        move |event: Value, cx: HandlerContext| {
+            let seen = Arc::clone(&seen);
+            async move {
+                // The context stays across awaits.
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                seen.lock().expect("no panic").push(Context::current().span().span_context().clone());
+                if event["type"] == "made" {
+                    let mut next = json!({"type": "next"});
+                    assert!(seriatim::trace::put(&mut next));
+                    cx.emit("b", &next)?;
+                }
+                Ok(())
+            }
+        }
+    };
+    let sink = Handlers::builder().register_all("it", handler).build().expect("a set");
+    let boxed = BoxedTracer::new(Box::new((*tracer).clone()));
+    let traces = Traces::new("/traceparent".parse().expect("a pointer")).tracer(boxed);
+    redis.console().await.emit("a", &event(A)).await;
+    let worker = start(&redis, "w", &Arc::new(sink), |config| config.traces = Some(traces));
+    let finished = until("both spans end", PATIENCE, async || {
+        Some(exporter.get_finished_spans().expect("spans")).filter(|spans| spans.len() == 2)
+    });
+    let finished = finished.await;
+    worker.finish().await;
+    let seen = seen.lock().expect("no panic").clone();
+    assert_eq!(seen, finished.iter().map(|span| span.span_context.clone()).collect::<Vec<_>>());
+    let given = TraceField::new("/traceparent".parse().expect("a pointer")).context(event(A).as_bytes());
+    assert_eq!(finished[0].links.links[0].span_context, given.expect("a context"));
+    let linked = &finished[1].links.links[0].span_context;
+    assert_eq!((linked.trace_id(), linked.span_id()), (seen[0].trace_id(), seen[0].span_id()));
+    assert_eq!(seen.iter().map(SpanContext::trace_id).collect::<HashSet<_>>().len(), 2, "each delivery has its own trace");
+}
+
+/// Tests that a delivery that is given up ends its span.
+#[tokio::test]
+async fn a_cancelled_delivery_has_a_span() {
+    let redis = Redis::start();
+    let exporter = InMemorySpanExporter::default();
+    let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
+    let tracer = BoxedTracer::new(Box::new(provider.tracer("test")));
+    let target = Receiver::with(|_| Reply::Stall).await;
+    redis.console().await.emit("a", &event(A)).await;
+    let traces = Traces::new("/traceparent".parse().expect("a pointer")).tracer(tracer);
+    let sink = crate::requests::sink(&target.url("/"), |_| {});
+    let worker = start(&redis, "w", &sink, |config| config.traces = Some(traces));
+    target.until_got(1).await;
+    worker.crash().await;
+    let spans = until("the span ends", PATIENCE, async || {
+        Some(exporter.get_finished_spans().expect("spans")).filter(|spans| !spans.is_empty())
+    });
+    let told = format!("{:?}", spans.await[0]);
+    assert!(told.contains("cancelled"), "{told}");
+}
