@@ -77,14 +77,18 @@ struct Live {
 impl Own {
     /// Reads the settings and connects.
     pub(super) async fn connect(server: &Server) -> Result<Self, ControlError> {
-        const WHAT: &str = "the first connection";
+        let own = Self::unconnected(server)?;
+        own.live().await.map_err(ControlError::redis("the first connection"))?;
+        Ok(own)
+    }
+
+    /// Reads the settings. The first command connects.
+    pub(super) fn unconnected(server: &Server) -> Result<Self, ControlError> {
         let route = Route::new(server, PATIENCE).map_err(|error| match error {
             RouteError::Url(reason) => ControlError::Url { reason: UrlError { reason }.to_string() },
             RouteError::Tls(reason) => ControlError::Tls { reason },
         })?;
-        let own = Self(Arc::new(Shared { route, live: Mutex::default(), connecting: tokio::sync::Mutex::default() }));
-        own.live().await.map_err(ControlError::redis(WHAT))?;
-        Ok(own)
+        Ok(Self(Arc::new(Shared { route, live: Mutex::default(), connecting: tokio::sync::Mutex::default() })))
     }
 
     /// Returns the connection, or makes one if there is none. A caller waits at most [`PATIENCE`],

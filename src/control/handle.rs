@@ -77,6 +77,15 @@ impl Control {
         Ok(Self::new(Own::connect(&server.into()).await?))
     }
 
+    /// Returns a handle that connects with its first operation, for a program that starts before its
+    /// Redis. Else like [`connect`](Self::connect).
+    ///
+    /// # Errors
+    /// [`ControlError::Url`] and [`ControlError::Tls`].
+    pub fn unconnected(server: impl Into<Server>) -> Result<Self, ControlError> {
+        Ok(Self::new(Own::unconnected(&server.into())?))
+    }
+
     /// Uses a connection that the caller provides: a `MultiplexedConnection`, a
     /// `ConnectionManager`, or any other type whose clones share one connection. It is cloned once
     /// per operation.

@@ -237,6 +237,22 @@ async fn objects_add_no_series() {
     assert_eq!((series(&after), series(&scrape(&exporter.address).await.expect("a scrape"))), before);
 }
 
+/// Tests that an exporter starts before its Redis, but not with a wrong password.
+#[tokio::test]
+async fn an_exporter_starts_without_redis() {
+    let mut redis = Redis::own(&["--appendonly", "yes"]);
+    redis.server().kill();
+    let exporter = Exporter::start(&redis).await;
+    let up = of(&redis, "seriatim_up", "");
+    exporter.until(&up, 0.0).await;
+    redis.server().restart();
+    exporter.until(&up, 1.0).await;
+    let mut program = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let refused = format!("{}?pass=wrong", redis.url());
+    let ended = program.args(["--redis", &refused, "exporter", "--listen", "127.0.0.1:0"]).output().expect("it runs");
+    assert_eq!(ended.status.code(), Some(3), "{ended:?}");
+}
+
 #[tokio::test]
 async fn an_exporter_outlives_an_outage() {
     let mut redis = Redis::own(&["--appendonly", "yes"]);

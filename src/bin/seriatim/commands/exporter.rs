@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use seriatim::control::Control;
+use seriatim::connection::errors::{is_outage, told};
+use seriatim::control::{Control, ControlError};
 use seriatim::metrics::prometheus_client::registry::Registry;
 use seriatim::metrics::{NamespaceMetrics, PREFIXES_MAX};
 use tokio::sync::Mutex;
@@ -72,7 +73,13 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         return Err(Failure::with(Exit::Input, format!("--depth has {prefixes} prefixes; at most {PREFIXES_MAX} are allowed")));
     }
     let listening = Listening::for_probes(&args.listen, CONNECTIONS_MAX).await?;
-    let control = Control::connect(global.server()).await.map_err(shown::failure)?.with_keys(keys);
+    let control = Control::unconnected(global.server()).map_err(shown::failure)?.with_keys(keys);
+    match control.now_ms().await {
+        Err(ControlError::Redis { source, .. }) if is_outage(&source) => {
+            warn!(target: LOG, error = told(&source), "Redis cannot be reached; until then seriatim_up is 0");
+        }
+        answered => drop(answered.map_err(shown::failure)?),
+    }
     let (metrics, stop) = (NamespaceMetrics::default(), CancellationToken::new());
     let registry =
         metrics::registry(global.namespace.as_deref(), |registry| registry.register_collector(Box::new(metrics.clone())));
