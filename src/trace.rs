@@ -32,6 +32,8 @@ const TRACESTATE: &str = "tracestate";
 const TRACEPARENT_BYTES: usize = 55;
 /// The most bytes of a `tracestate` that is read. W3C: at least 512 should be passed on.
 const TRACESTATE_BYTES_MAX: usize = 512;
+/// The most members of a `tracestate`, by W3C.
+const TRACESTATE_MEMBERS_MAX: usize = 32;
 
 /// Puts the context of the current span into an event, as the members `traceparent` and
 /// `tracestate`. Returns whether it did: not without a current span, and not if the event is no
@@ -87,7 +89,7 @@ impl TraceField {
         let document: &RawValue = serde_json::from_slice(event).ok()?;
         let (trace, span, flags) = self.ids(document)?;
         let state = self.state.as_ref().and_then(|state| string(state, document));
-        let state = state.filter(|state| state.len() <= TRACESTATE_BYTES_MAX);
+        let state = state.filter(|state| is_state(state));
         let state = state.and_then(|state| TraceState::from_str(&state).ok()).unwrap_or_default();
         Some(SpanContext::new(trace, span, flags, true, state))
     }
@@ -102,6 +104,29 @@ impl TraceField {
     fn ids(&self, document: &RawValue) -> Option<(TraceId, SpanId, TraceFlags)> {
         parse(string(&self.parent, document)?.as_bytes())
     }
+}
+
+/// Returns whether a text has the form of a `tracestate`: it also becomes a header of requests.
+fn is_state(text: &str) -> bool {
+    let is_key = |key: &str| {
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        key.len() <= 256
+            && key.bytes().next().is_some_and(is_plain)
+            && key.bytes().all(|byte| is_plain(byte) || b"_-*/@".contains(&byte))
+    };
+    let is_value = |value: &str| {
+        let is_shown = |byte: u8| (0x20..0x7f).contains(&byte) && byte != b'=';
+        (1..=256).contains(&value.len()) && value.bytes().all(is_shown) && !value.ends_with(' ')
+    };
+    let mut keys = Vec::new();
+    text.len() <= TRACESTATE_BYTES_MAX
+        && text.split(',').all(|member| {
+            let Some((key, value)) = member.trim_matches([' ', '\t']).split_once('=') else { return false };
+            let is_new = !keys.contains(&key);
+            keys.push(key);
+            is_new && is_key(key) && is_value(value)
+        })
+        && keys.len() <= TRACESTATE_MEMBERS_MAX
 }
 
 /// Returns the text at a pointer.
@@ -229,7 +254,14 @@ mod tests {
         };
         assert_eq!(context(json!("a=1")), "a=1");
         assert_eq!(context(json!(format!("a={}", "x".repeat(510)))), "");
-        for other in [json!(7), json!("no list"), json!(null)] {
+        assert_eq!(context(json!("a=1, b_-*/@9=x y\t,\tc=!~")), "a=1,b_-*/@9=x y,c=!~");
+        for other in ["no list", "", ",", "=,=", "a=", "=1", "A=1", "a=é", "a=x\ty", "a=1,a=2", "a=1\r\nx: y", "a=\0b", "é=1"] {
+            assert_eq!(context(json!(other)), "", "{other:?}");
+        }
+        let many: Vec<String> = (0..33).map(|n| format!("a{n}=1")).collect();
+        assert_eq!(context(json!(many[..32].join(","))), many[..32].join(","));
+        assert_eq!(context(json!(many.join(","))), "");
+        for other in [json!(7), json!(null)] {
             assert_eq!(context(other), "");
         }
     }

@@ -15,15 +15,13 @@ use crate::keys::Keys;
 use crate::sink::{self, Batch, Stop};
 use crate::trace::TraceField;
 
-/// The most links of a span: the default limit of OpenTelemetry.
-const LINKS_MAX: usize = 128;
 /// The most characters of an error in a span.
 const ERROR_MAX: usize = 1000;
 
 /// The traces of a worker: which events are part of traces, and where spans go.
 ///
 /// Each delivery attempt of a batch is one span of the kind *consumer*, the root of a new trace. It
-/// is linked to the spans of the producers of its events, at most 128. If no event of the batch
+/// is linked to the spans of the producers of its events; OpenTelemetry keeps the first 128. If no event of the batch
 /// has a sampled context, there is no span. While the sink is polled, the span is the current one
 /// of [`opentelemetry::Context::current`]. So spans of handlers become its children, and HTTP sinks
 /// send its `traceparent`.
@@ -74,7 +72,7 @@ impl Traces {
     pub(super) fn begin(&self, batch: &Batch, offered: usize, cx: &sink::Context, keys: &Keys) -> Option<DeliverySpan> {
         let events = &batch.payloads[..offered];
         let sampled = |(at, event): (usize, &Bytes)| Some((batch.first + at as u64 * batch.stride, self.field.sampled(event)?));
-        let links: Vec<Link> = events.iter().enumerate().filter_map(sampled).take(LINKS_MAX).map(link).collect();
+        let links: Vec<Link> = events.iter().enumerate().filter_map(sampled).map(link).collect();
         if links.is_empty() {
             return None;
         }

@@ -37,6 +37,7 @@ struct Span {
     kind: u64,
     /// The linked spans, as `traceparent`, and the id of the event of each.
     links: Vec<(String, String)>,
+    cut_links: u64,
     attributes: Value,
     status: u64,
     resource: Value,
@@ -90,6 +91,7 @@ fn span(told: &Value, resource: &Value) -> Span {
         parent: text(&told["parentSpanId"]),
         kind: told["kind"].as_u64().expect("a kind"),
         links: told["links"].as_array().into_iter().flatten().map(link).collect(),
+        cut_links: told["droppedLinksCount"].as_u64().unwrap_or_default(),
         attributes: told["attributes"].clone(),
         status: told["status"]["code"].as_u64().unwrap_or_default(),
         resource: resource.clone(),
@@ -164,7 +166,8 @@ async fn a_list_has_one_span_with_a_link_for_each_sampled_event() {
     assert_eq!(of("a").links, [(A.to_owned(), ids[0].0.to_string()), (B.to_owned(), ids[2].0.to_string())]);
     assert_eq!(of("a").at("messaging.batch.message_count"), "4");
     assert_eq!(of("a").parent, "", "a list is no child");
-    assert_eq!((of("many").links.len(), of("many").at("seriatim.delivered").as_str()), (128, "200"));
+    let many = of("many");
+    assert_eq!((many.links.len(), many.cut_links, many.at("seriatim.delivered").as_str()), (128, 72, "200"));
 }
 
 /// Tests that the span of a single event is a child of its producer's span, if that is wanted.
@@ -206,9 +209,89 @@ async fn a_collector_that_is_away_delays_nothing() {
         assert!(worker.ended().await.success(), "{}", worker.log());
         assert!(began.elapsed() < Duration::from_secs(8), "{stalls}: {:?}", began.elapsed());
         let log = worker.log();
-        assert!(log.contains("spans are lost") && log.contains("lost=20"), "{stalls}: {log}");
-        assert_eq!(log.contains("the collector gets no spans"), !stalls, "{log}");
+        assert!(log.contains("does not have all spans") && log.contains("lost=20"), "{stalls}: {log}");
+        let why = if stalls { "it did not take them in time" } else { "refused" };
+        assert!(log.contains(why), "{stalls}: {log}");
     }
+}
+
+/// Tests that a second signal shortens the wait for the last spans.
+#[tokio::test]
+async fn a_second_signal_shortens_the_wait_for_the_last_spans() {
+    let redis = Redis::start();
+    let (collector, target) = (Receiver::with(|_| Reply::Stall).await, Receiver::start().await);
+    redis.console().await.emit("a", &event(A)).await;
+    let url = collector.url("");
+    let mut worker = Process::start(&redis, "w", &target.url("/"), &options(&url, &[]));
+    target.until_accepted(1).await;
+    redis.console().await.until_at_rest().await;
+    worker.terminate();
+    collector.until_got(1).await;
+    let began = Instant::now();
+    worker.terminate();
+    assert!(worker.ended().await.success(), "{}", worker.log());
+    assert!(began.elapsed() < Duration::from_millis(1800), "{:?}", began.elapsed());
+}
+
+/// Tests that spans go in requests of bounded size, and that lost and refused spans are counted.
+#[tokio::test]
+async fn spans_go_in_requests_of_bounded_size() {
+    let redis = Redis::start();
+    let refused = r#"{"partialSuccess":{"rejectedSpans":"2","errorMessage":"too\nmany"}}"#;
+    let collector = Receiver::with(move |got| match got.number {
+        0 => Reply::With(200, Vec::new(), refused.to_owned()),
+        _ => Reply::Status(200),
+    })
+    .await;
+    let target = Receiver::start().await;
+    let console = redis.console().await;
+    for object in 0..60 {
+        console.emit_all(&format!("o{object}"), (0..128).map(|_| event(A))).await;
+    }
+    let url = collector.url("").replace("http://", "http://ada:hunter%402@");
+    let mut worker = Process::start(&redis, "w", &target.url("/?batch=1000"), &options(&url, &["--batch", "128"]));
+    target.until_accepted(60 * 128).await;
+    worker.terminate();
+    assert!(worker.ended().await.success(), "{}", worker.log());
+    let (log, got) = (worker.log(), collector.got());
+    assert!(spans(&collector).iter().all(|span| span.links.len() == 128));
+    assert!(
+        got.len() >= 5 && got.iter().all(|got| got.body.len() < 1 << 20),
+        "{:?}",
+        got.iter().map(|got| got.body.len()).collect::<Vec<_>>()
+    );
+    assert!(got.iter().all(|got| got.header("authorization") == "Basic YWRhOmh1bnRlckAy"));
+    assert!(log.contains(r"it refused spans: too\\nmany") && log.contains("lost=2") && !log.contains("hunter"), "{log}");
+}
+
+/// Tests the variables of OpenTelemetry that turn spans off or change their way.
+#[tokio::test]
+async fn the_variables_of_opentelemetry_count() {
+    let redis = Redis::start();
+    let (collector, target) = (Receiver::start().await, Receiver::start().await);
+    let (endpoint, console) = (collector.url(""), redis.console().await);
+    let field = ["--trace-field", "/traceparent"];
+    let (mut events, mut requests) = (0, 0);
+    for (more, spans_at_the_end, logged) in [
+        (&[("OTEL_SDK_DISABLED", "true")][..], false, "OTEL_SDK_DISABLED is true"),
+        (&[("OTEL_TRACES_EXPORTER", "none")], false, "OTEL_TRACES_EXPORTER is none"),
+        (&[("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"), ("OTEL_EXPORTER_OTLP_CERTIFICATE", "")], true, "spans go by http/json"),
+        (&[("OTEL_BSP_SCHEDULE_DELAY", "0"), ("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=pod1")], true, "stopped"),
+    ] {
+        console.emit("a", &event(A)).await;
+        events += 1;
+        let variables = [&[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())], more].concat();
+        let mut worker = Process::start_with(&redis, "w", &target.url("/"), &field, &variables);
+        target.until_accepted(events).await;
+        worker.terminate();
+        assert!(worker.ended().await.success(), "{}", worker.log());
+        assert!(worker.log().contains(logged), "{more:?}: {}", worker.log());
+        requests += usize::from(spans_at_the_end);
+        assert_eq!(collector.got().len(), requests, "{more:?}");
+    }
+    let last = spans(&collector).pop().expect("a span");
+    assert_eq!(attribute(&last.resource, "service.instance.id"), "pod1");
+    assert_eq!(attribute(&last.resource, "service.name"), "seriatim");
 }
 
 /// Tests that the program says what is wrong with the URL of a collector, in one line.

@@ -214,10 +214,12 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let worker = Worker::builder(global.server()).config(config).sink(sink).build().map_err(failure)?;
     warn_of_settings(global.clone(), args.connect_timeout);
     let _supervised = supervised.map(|supervised| supervised.watch(worker.vitals(), global.namespace.as_deref())).transpose()?;
+    #[cfg(feature = "otlp")]
+    let stop = shutdown.clone();
     let stopped = worker.run(shutdown).await;
     #[cfg(feature = "otlp")]
     if let Some(exporting) = exporting {
-        exporting.end(stopped.as_ref().is_ok_and(|stopped| stopped.reason == StopReason::AtOnce)).await;
+        exporting.end(&stop).await;
     }
     let stopped = stopped.map_err(failure)?;
     if stopped.reason == StopReason::Unreachable {

@@ -1,0 +1,298 @@
+//! The way of spans to the collector: counted, in requests of bounded size, with few log lines.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use opentelemetry_http::{HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::SpanExporter as Otlp;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{BatchSpanProcessor, Span, SpanData, SpanExporter, SpanProcessor};
+use serde_json::Value;
+use seriatim::escape;
+use seriatim::trace::opentelemetry::Context;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::super::LOG;
+
+/// The most spans that wait for the collector. Further ones are lost.
+pub(super) const WAITING_MAX: usize = 2048;
+/// The most spans that are taken from the queue at once.
+pub(super) const TAKEN_MAX: usize = 512;
+/// The most spans that have ended and may still reach the collector.
+const UNTAKEN_MAX: u64 = (WAITING_MAX + TAKEN_MAX) as u64;
+/// The largest request: the number of its links, and four more for each span. It has about 1 MB.
+const REQUEST_MAX: usize = 1500;
+/// The most bytes of an answer that are read.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// The most characters of an answer in the log.
+const SHOWN_MAX: usize = 200;
+/// The least time between two lines about lost spans.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+/// The counts of spans, and what the log has of them.
+#[derive(Debug, Default)]
+pub(super) struct Spans {
+    collector: String,
+    ended: AtomicU64,
+    /// Spans of the requests that have ended.
+    taken: AtomicU64,
+    /// Spans that the collector has.
+    sent: AtomicU64,
+    told: Mutex<Told>,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    /// The reason for the last failed or refused request.
+    why: String,
+    /// The spans that the collector has refused although it has accepted their request.
+    rejected: u64,
+    /// The time of the last line about lost spans, and their number then.
+    at: Option<Instant>,
+    lost: u64,
+    /// Whether the last line says that spans are lost.
+    is_away: bool,
+}
+
+impl Spans {
+    pub(super) fn of(collector: String) -> Self {
+        Self { collector, ..Self::default() }
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the number of spans that the collector does not have. `waiting`: the number of spans
+    /// that may still be on their way.
+    fn lost(&self, waiting: u64) -> u64 {
+        let taken = self.taken.load(Ordering::Relaxed);
+        let not_sent = taken.saturating_sub(self.sent.load(Ordering::Relaxed));
+        let not_taken = self.ended.load(Ordering::Relaxed).saturating_sub(taken);
+        not_sent + not_taken.saturating_sub(waiting)
+    }
+
+    /// Logs lost spans, at most once per minute, and that no more are lost.
+    fn tell(&self, has_failed: bool) {
+        let lost = self.lost(UNTAKEN_MAX);
+        let mut told = self.told();
+        let collector = &self.collector;
+        if lost > told.lost {
+            if told.at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+                let why = if has_failed { &told.why } else { "more spans end than it takes" };
+                warn!(target: LOG, collector, lost, why, "traces: the collector does not get all spans; deliveries go on");
+                (told.at, told.lost, told.is_away) = (Some(Instant::now()), lost, true);
+            }
+        } else if !has_failed && told.is_away {
+            info!(target: LOG, collector, lost, "traces: the collector gets spans again");
+            told.is_away = false;
+        }
+    }
+
+    /// Logs the number of lost spans at the end.
+    pub(super) fn end(&self) {
+        let lost = self.lost(0);
+        if lost > 0 {
+            let why = Some(self.told().why.clone()).filter(|why| !why.is_empty());
+            let why = why.unwrap_or_else(|| "it did not take them in time".to_owned());
+            warn!(target: LOG, lost, collector = self.collector, why, "traces: the collector does not have all spans");
+        }
+    }
+}
+
+/// Counts the spans that end.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) batches: BatchSpanProcessor,
+    pub(super) spans: Arc<Spans>,
+}
+
+impl SpanProcessor for Ended {
+    fn on_start(&self, span: &mut Span, cx: &Context) {
+        self.batches.on_start(span, cx);
+    }
+
+    fn on_end(&self, span: SpanData) {
+        if span.span_context.is_sampled() {
+            self.spans.ended.fetch_add(1, Ordering::Relaxed);
+        }
+        self.batches.on_end(span);
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.batches.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.batches.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.batches.set_resource(resource);
+    }
+}
+
+/// Sends spans in requests of bounded size, and counts those that the collector has taken.
+#[derive(Debug)]
+pub(super) struct Counted {
+    pub(super) otlp: Otlp,
+    pub(super) spans: Arc<Spans>,
+}
+
+impl SpanExporter for Counted {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let mut result = Ok(());
+        let mut rest = batch.into_iter().peekable();
+        while rest.peek().is_some() {
+            let mut size = 0;
+            let mut request = Vec::new();
+            while let Some(span) = rest.next_if(|span| request.is_empty() || size + weight(span) <= REQUEST_MAX) {
+                size += weight(&span);
+                request.push(span);
+            }
+            let count = request.len() as u64;
+            let sent = self.otlp.export(request).await;
+            let rejected = std::mem::take(&mut self.spans.told().rejected);
+            let accepted = if sent.is_ok() { count.saturating_sub(rejected) } else { 0 };
+            self.spans.taken.fetch_add(count, Ordering::Relaxed);
+            self.spans.sent.fetch_add(accepted, Ordering::Relaxed);
+            self.spans.tell(accepted < count);
+            result = result.and(sent);
+        }
+        result
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.otlp.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.otlp.set_resource(resource);
+    }
+}
+
+fn weight(span: &SpanData) -> usize {
+    4 + span.links.len()
+}
+
+/// Sends the requests of the exporter, whose thread has no runtime, on the runtime of the worker.
+#[derive(Debug)]
+pub(super) struct Http {
+    pub(super) client: reqwest::Client,
+    pub(super) runtime: Handle,
+    pub(super) spans: Arc<Spans>,
+}
+
+#[seriatim::async_trait]
+impl HttpClient for Http {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let request = reqwest::Request::try_from(request.map(reqwest::Body::from))?;
+        let client = self.client.clone();
+        let answered = self.runtime.spawn(async move { answer(client.execute(request).await?).await }).await?;
+        let (rejected, why) = match &answered {
+            Ok(response) if response.status().is_success() => rejected(response.body()),
+            Ok(response) => (0, format!("it answered {}", response.status())),
+            Err(error) => (0, innermost(error)),
+        };
+        let mut told = self.spans.told();
+        told.rejected = rejected;
+        if !why.is_empty() {
+            told.why = why;
+        }
+        Ok(answered?)
+    }
+}
+
+/// Reads an answer, within a limit.
+async fn answer(mut response: reqwest::Response) -> Result<Response<Bytes>, reqwest::Error> {
+    let mut body = Vec::new();
+    while body.len() < ANSWER_BYTES_MAX
+        && let Some(chunk) = response.chunk().await?
+    {
+        body.extend_from_slice(&chunk);
+    }
+    let mut read = Response::new(Bytes::from(body));
+    *read.status_mut() = response.status();
+    *read.headers_mut() = std::mem::take(response.headers_mut());
+    Ok(read)
+}
+
+/// Returns the number of spans of an accepted request that the collector has refused, and its
+/// reason.
+fn rejected(body: &[u8]) -> (u64, String) {
+    let answer: Value = serde_json::from_slice(body).unwrap_or_default();
+    let partial = &answer["partialSuccess"];
+    // A number of 64 bits is a text in the JSON of OTLP.
+    let spans = &partial["rejectedSpans"];
+    let spans = spans.as_u64().or_else(|| spans.as_str()?.parse().ok()).unwrap_or(0);
+    if spans == 0 {
+        return (0, String::new());
+    }
+    let why: String = partial["errorMessage"].as_str().unwrap_or_default().chars().take(SHOWN_MAX).collect();
+    (spans, format!("it refused spans: {}", escape::text(&why)))
+}
+
+/// Returns the innermost cause, which names the problem.
+fn innermost(error: &reqwest::Error) -> String {
+    let first: &dyn std::error::Error = error;
+    std::iter::successors(Some(first), |cause| cause.source()).last().map(ToString::to_string).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(ended: u64, taken: u64, sent: u64) -> Spans {
+        Spans { ended: ended.into(), taken: taken.into(), sent: sent.into(), ..Spans::default() }
+    }
+
+    #[test]
+    fn a_span_is_lost_if_its_request_failed_or_the_queue_was_full() {
+        for (spans, lost, lost_at_the_end) in [
+            (counts(10, 10, 10), 0, 0),
+            (counts(10, 10, 3), 7, 7),
+            (counts(2560 + 10, 10, 10), 0, 2560),
+            (counts(2560 + 15, 10, 7), 3 + 5, 2560 + 5 + 3),
+        ] {
+            assert_eq!((spans.lost(UNTAKEN_MAX), spans.lost(0)), (lost, lost_at_the_end), "{spans:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_collector_that_comes_and_goes_has_few_lines() {
+        let spans = counts(0, 0, 0);
+        let mut lines = 0;
+        for second in 0..600 {
+            let fails = second % 2 == 0;
+            spans.taken.fetch_add(2, Ordering::Relaxed);
+            spans.sent.fetch_add(if fails { 0 } else { 2 }, Ordering::Relaxed);
+            let state = || {
+                let told = spans.told();
+                (told.at, told.is_away)
+            };
+            let before = state();
+            spans.tell(fails);
+            lines += u32::from(state() != before);
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert!((10..=22).contains(&lines), "{lines} lines in 10 minutes");
+    }
+
+    #[test]
+    fn a_partial_success_tells_what_was_refused() {
+        for body in [
+            r#"{"partialSuccess":{"rejectedSpans":"3","errorMessage":"too\nlarge"}}"#,
+            r#"{"partialSuccess":{"rejectedSpans":3,"errorMessage":"too\nlarge"}}"#,
+        ] {
+            assert_eq!(rejected(body.as_bytes()), (3, r"it refused spans: too\nlarge".to_owned()));
+        }
+        for body in ["", "{}", "[", r#"{"partialSuccess":{"rejectedSpans":"0","errorMessage":"slow down"}}"#] {
+            assert_eq!(rejected(body.as_bytes()), (0, String::new()), "{body}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The traces of `seriatim worker`: its spans go to a collector, by OTLP over HTTP, as JSON.
+//!
+//! - `export`: the way of spans to the collector
+
+mod export;
+
+use std::env;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use opentelemetry_otlp::{Protocol, SpanExporter as Otlp, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
+use percent_encoding::percent_decode_str;
+use reqwest::Url;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::redirect::Policy;
+use seriatim::connection::https;
+use seriatim::event::Pointer;
+use seriatim::trace::opentelemetry::global::BoxedTracer;
+use seriatim::trace::opentelemetry::trace::TracerProvider as _;
+use seriatim::trace::opentelemetry::{InstrumentationScope, KeyValue};
+use seriatim::worker::{Shutdown, Traces, WorkerConfig};
+use tokio::runtime::Handle;
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use self::export::{Counted, Ended, Http, Spans, TAKEN_MAX, WAITING_MAX};
+use super::LOG;
+use crate::console::exit::{Exit, Failure};
+
+/// The collector, if nothing names another one.
+const COLLECTOR: &str = "http://localhost:4318";
+/// The path of traces at a collector.
+const PATH: &str = "/v1/traces";
+/// The longest time that a span waits in a queue that is not full.
+const SEND_EVERY: Duration = Duration::from_secs(5);
+/// The longest time of a request with spans.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest wait for the last spans after a stop, and after a stop at once.
+const END: Duration = Duration::from_secs(2);
+const END_AT_ONCE: Duration = Duration::from_millis(300);
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Options of traces")]
+pub(super) struct TraceArgs {
+    /// Make a span of OpenTelemetry for each delivery of events with a sampled trace context. The
+    /// JSON pointer names the W3C traceparent in events, e.g. /traceparent
+    #[arg(long, env = "SERIATIM_TRACE_FIELD", value_name = "POINTER")]
+    trace_field: Option<Pointer>,
+    /// With --trace-field: make the span of a single event a child of its producer's span. Without
+    /// this option each span begins a new trace, and is linked to the producers' spans
+    #[arg(long, requires = "trace_field")]
+    trace_child: bool,
+    /// With --trace-field: the collector of spans, for OTLP over HTTP [default:
+    /// OTEL_EXPORTER_OTLP_ENDPOINT, or http://localhost:4318]
+    #[arg(long, env = "SERIATIM_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: Option<String>,
+}
+
+/// Where spans go.
+struct Collector {
+    /// The URL, without user and password.
+    url: Url,
+    client: reqwest::Client,
+}
+
+impl TraceArgs {
+    /// Checks the settings. Opens nothing.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        self.trace_field.as_ref().map_or(Ok(()), |_| self.collector().map(drop))
+    }
+
+    /// Makes the worker's traces, if they are wanted.
+    pub(super) fn begin(&self, config: &mut WorkerConfig) -> anyhow::Result<Option<Exporting>> {
+        let Some(field) = &self.trace_field else {
+            if self.otlp_endpoint.is_some() {
+                warn!(target: LOG, "traces: a collector without --trace-field gets no spans");
+            }
+            return Ok(None);
+        };
+        let Collector { url, client } = self.collector()?;
+        if let Some((name, value)) = turned_off() {
+            info!(target: LOG, "traces: there are no spans, because {name} is {value}");
+            return Ok(None);
+        }
+        if let Some(protocol) = variable("OTEL_EXPORTER_OTLP_PROTOCOL").filter(|protocol| protocol != "http/json") {
+            warn!(target: LOG, protocol, "traces: spans go by http/json; the port of a collector for HTTP is often 4318");
+        }
+        let spans = Arc::new(Spans::of(url.origin().ascii_serialization()));
+        let http = Http { client, runtime: Handle::current(), spans: Arc::clone(&spans) };
+        let otlp = Otlp::builder().with_http().with_http_client(http).with_protocol(Protocol::HttpJson);
+        let otlp = otlp.with_endpoint(url).with_timeout(TIMEOUT).build().map_err(|error| invalid(&error.to_string()))?;
+        let waiting = BatchConfigBuilder::default()
+            .with_max_queue_size(WAITING_MAX)
+            .with_max_export_batch_size(TAKEN_MAX)
+            .with_scheduled_delay(SEND_EVERY)
+            .build();
+        let counted = Counted { otlp, spans: Arc::clone(&spans) };
+        let batches = BatchSpanProcessor::builder(counted).with_batch_config(waiting).build();
+        let provider = SdkTracerProvider::builder()
+            .with_span_processor(Ended { batches, spans: Arc::clone(&spans) })
+            .with_resource(resource(&config.name))
+            .build();
+        let scope = InstrumentationScope::builder("seriatim").with_version(env!("CARGO_PKG_VERSION")).build();
+        let tracer = BoxedTracer::new(Box::new(provider.tracer_with_scope(scope)));
+        config.traces = Some(Traces::new(field.clone()).tracer(tracer).child_spans(self.trace_child));
+        Ok(Some(Exporting { provider, spans }))
+    }
+
+    /// Returns the collector's traces: of the option, or of the variables of OpenTelemetry.
+    fn collector(&self) -> anyhow::Result<Collector> {
+        let (text, is_whole) = match (&self.otlp_endpoint, variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")) {
+            (Some(endpoint), _) => (endpoint.clone(), false),
+            (None, Some(whole)) => (whole, true),
+            (None, None) => (variable("OTEL_EXPORTER_OTLP_ENDPOINT").unwrap_or_else(|| COLLECTOR.to_owned()), false),
+        };
+        let mut url = Url::parse(&text).map_err(|error| invalid(&error.to_string()))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(invalid(&format!("its scheme is {}", url.scheme())));
+        }
+        let path = url.path().trim_end_matches('/');
+        if !is_whole && !path.ends_with(PATH) {
+            url.set_path(&format!("{path}{PATH}"));
+        }
+        let headers = take_authorization(&mut url);
+        let client = client(&url, headers)?;
+        Ok(Collector { url, client })
+    }
+}
+
+fn invalid(why: &str) -> anyhow::Error {
+    let message = format!("the URL of the collector (--otlp-endpoint) cannot be used: {why}; write e.g. {COLLECTOR}");
+    Failure::with(Exit::Input, message)
+}
+
+/// Returns a variable that is set and not empty.
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Returns the variable that turns traces off.
+fn turned_off() -> Option<(&'static str, String)> {
+    let is = |name, off: &str| Some((name, variable(name).filter(|value| value.eq_ignore_ascii_case(off))?));
+    is("OTEL_SDK_DISABLED", "true").or_else(|| is("OTEL_TRACES_EXPORTER", "none"))
+}
+
+/// Takes user and password out of a URL, as a header.
+fn take_authorization(url: &mut Url) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    if !url.username().is_empty() || url.password().is_some() {
+        let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        let basic = STANDARD.encode(format!("{}:{}", decoded(url.username()), decoded(url.password().unwrap_or_default())));
+        // Base64 is always valid.
+        if let Ok(mut value) = HeaderValue::try_from(format!("Basic {basic}")) {
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        // A URL of HTTP has a host, so both succeed.
+        let _ = (url.set_username(""), url.set_password(None));
+    }
+    headers
+}
+
+fn client(url: &Url, headers: HeaderMap) -> anyhow::Result<reqwest::Client> {
+    let is_needed = url.scheme() == "https";
+    let (option, file) = ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"]
+        .into_iter()
+        .find_map(|name| Some((name, Some(variable(name).filter(|_| is_needed)?))))
+        .unwrap_or(("OTEL_EXPORTER_OTLP_CERTIFICATE", None));
+    let tls = https(file.as_deref().map(Path::new), is_needed, option)
+        .map_err(|error| Failure::with(Exit::Input, format!("TLS to the collector of spans is not possible: {error}")))?;
+    let client = reqwest::Client::builder().tls_backend_preconfigured(tls).default_headers(headers);
+    client.redirect(Policy::none()).timeout(TIMEOUT).build().map_err(|error| invalid(&error.to_string()))
+}
+
+/// Returns what spans say of this process. The variables of OpenTelemetry win.
+fn resource(name: &str) -> Resource {
+    let given = Resource::builder().build();
+    let is_given = |key: &'static str| given.get(&key.into()).is_some_and(|value| !value.as_str().starts_with("unknown_service"));
+    let own = [
+        ("service.name", "seriatim".to_owned()),
+        ("service.instance.id", name.to_owned()),
+        ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
+    ];
+    let own = own.into_iter().filter(|(key, _)| !is_given(key)).map(|(key, value)| KeyValue::new(key, value));
+    Resource::builder().with_attributes(own).build()
+}
+
+/// The export of spans, until it is ended.
+pub(super) struct Exporting {
+    provider: SdkTracerProvider,
+    spans: Arc<Spans>,
+}
+
+impl Exporting {
+    /// Sends the last spans, within a time that a stop at once shortens.
+    pub(super) async fn end(self, shutdown: &Shutdown) {
+        let provider = self.provider;
+        let sending = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(END));
+        let at_once = async {
+            shutdown.stopped_at_once().await;
+            sleep(END_AT_ONCE).await;
+        };
+        tokio::select! {
+            _ = timeout(END, sending) => {}
+            () = at_once => {}
+        }
+        self.spans.end();
+    }
+}
