@@ -1,23 +1,24 @@
 -- adopt: any worker process takes over the objects of names without a lease.
 --
 -- Purpose   Holds, due now, the objects that slots of a name without a lease own. A batch in flight
---           counts one crash more. Other names in the lists of these slots return to the markers.
---           Each worker name has a due time; the first process that calls after it looks at the
---           name.
+--           counts one crash more. All other names in the lists of these slots go back to the
+--           markers. Each worker name has a due time. The first process that calls after this time
+--           looks at the name.
 --             watched   a name with a lease, or with something in its slots
 --             departed  a name with neither. A pop of its process may still move a marker. So the
 --                       name is looked at 1 s, 10 s, 1 min, 10 min and 1 h after its last sign of
---                       life, and once more when it is forgotten. If its slots have something then,
---                       the call takes that over, and the looks start again
+--                       life, and once more when it is forgotten. If a look finds something in its
+--                       slots, the call takes that over, and the looks start again
 --           Watched names come first. Departed names are looked at in rounds: at most one round per
---           second over all processes, each with a bound of keys. Half of a round takes the names
---           that fell due last, half those that fell due first. So many old names do not delay the
---           looks at new ones.
+--           second over all processes, each with a bound of keys. One half of a round takes the
+--           names that fell due last, the other half the names that fell due first. So old names,
+--           however many, do not delay the looks at new names.
 --           A pass over event.workers finds names in neither set, which an older version
---           registered, and makes them departed. It starts an hour after the pass before, and takes
---           one step per round.
---           First of all the call follows Redis' clock (lib/clock.lua). A lease that ends later
---           than its own length allows is cut to that length.
+--           registered, and makes them departed. A pass starts an hour after the end of the pass
+--           before, and takes one step per round.
+--           Before all that, the call moves times back if Redis' clock has stepped back
+--           (lib/clock.lua). If a lease ends later than its own length allows, the call cuts it to
+--           that length.
 -- Keys      KEYS[1] event.workers (hash, read and write)
 --           event.workers.watched, event.workers.departed (zsets, read and write)
 --           seriatim.meta (hash, read and write): names.next, names.cursor, names.indexed, clock,
@@ -29,19 +30,20 @@
 --           event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id:
 --           read and write
 -- Arguments prefix
---           own name, which is left alone
+--           the caller's own name: its objects are not taken over
 --           crashes after which an event waits for an operator (0: never)
 --           time to the next look at a watched name (ms)
 --           time after which a departed name is forgotten (ms)
---           time since the caller's sweep before this one (ms; '': none)
+--           time since the caller's sweep before this one (ms; '': there was none)
 --           time within which a process with the caller's settings notices the end of its lease
 --           (ms)
--- Replies   {'swept', more 0|1, objects held, names returned, held objects moved, ahead 0|1,
+-- Replies   {'swept', more 0|1, objects held, names moved back to the markers, moved, ahead 0|1,
 --           mark 0|1, name…}
 --             more   watched names are still due, or times are still to be moved
+--             moved  held objects whose due times the call has moved back
 --             ahead  leases of live processes may have ended; nothing is taken over
 --             mark   a mark is due (lua/mark.lua)
---             name   a name from which something was taken
+--             name   a name from which something was taken over
 -- Keeps     I1 to I4
 -- Cost      about 12 commands
 --           3 per watched name with a lease, at most 512 names
@@ -49,8 +51,8 @@
 --           of 256 objects, and of one slot more
 --           once per second: 4 commands and 1 key per slot for departed names, at most 6,144 keys
 --           and two names more; 2 commands per name of the pass, at most 256
---           after a step of the clock, calls that do only this: write all rules, or move 1,000 held
---           objects or departed names
+--           after the clock has stepped back, some calls only move times: those of all rules, or of
+--           1,000 held objects or departed names
 -- Uses: clock.AHEAD_MS clock.STEP_MS clock.follow lease.cut lease.length_ms marks.is_due
 -- Uses: registry.check_types registry.depart registry.find registry.parse registry.register
 -- Uses: registry.watch slots.check_types slots.each slots.hold_owned time.now_ms worker.ending
@@ -68,17 +70,17 @@ local state = call('HMGET', meta_key, 'names.next', 'names.cursor', 'names.index
 local now_ms = M.time.now_ms()
 local reply, things, keys_left = { 'swept', 0, 0, 0, 0, 0, 0 }, 0, KEYS_MAX
 
--- Returns whether the written time `text` is at most `ms` away from now, in either direction,
--- because a clock may have stepped.
+-- Returns whether the time `text` is less than `ms` away from now. A written time may also be ahead
+-- of now, because the clock may have stepped back.
 local function is_within(text, ms)
   return text and math.abs(now_ms - (tonumber(text) or 0)) < ms
 end
 
--- The time written by the last sweep: at most a second older than the caller's sweep before this
--- one.
+-- The time that a sweep wrote last. A sweep writes the time at most once a second. So this time is
+-- at most a second older than the caller's last sweep before this one.
 local noted_ms = tonumber(state[4] or '')
--- Whether the clock stepped ahead a short time ago. During that time no name is taken over. So live
--- processes can notice that their leases have ended, and can attach again.
+-- Whether the clock stepped ahead a short time ago. If so, no name is taken over for some seconds.
+-- In this time live processes can notice that their leases have ended, and can attach again.
 local is_ahead = is_within(state[6], math.max(M.clock.AHEAD_MS, notice_ms + 2 * M.clock.STEP_MS))
 if not is_ahead and noted_ms and since_ms and now_ms - noted_ms > since_ms + 2 * M.clock.STEP_MS then
   local gained_ms = now_ms - noted_ms - since_ms
@@ -115,8 +117,9 @@ end
 
 local cause = { now_ms = now_ms, why = 'takeover', died = true, crashes_max = crashes_max }
 
--- Takes over the objects and names in the slots of a worker name. Skips a worker name with a key of
--- a wrong type, so that it does not stop the takeover of others; `seriatim check` reports it.
+-- Takes over the objects and names in the slots of a worker name. If a key of a slot has a wrong
+-- type, leaves out this worker name, so that the other worker names are still taken over. `seriatim
+-- check` reports the key.
 local function take_over(name, slots, token)
   local held, strays = 0, 0
   if pcall(M.slots.check_types, name, slots) then
@@ -149,7 +152,8 @@ local function is_leased(name)
 end
 
 -- Looks at a name of the set with the key `set`. A departed name had nothing in its slots at the
--- look before. Since then only a pop can have moved the name of an object into a list.
+-- look before. Since then only a pop can have moved the name of an object into a list. So only the
+-- last look at a departed name also looks at the batches.
 local function look(name, set)
   if is_leased(name) then
     return M.registry.watch(name, now_ms + look_ms)
@@ -176,7 +180,8 @@ local function look(name, set)
   elseif token then
     return M.registry.depart(name, at_ms, now_ms, forget_ms)
   elseif call('HGET', KEYS[1], name) then
-    -- A name with an invalid registration is left to `seriatim check`.
+    -- The registration is invalid: `seriatim check` reports it. This call only sets the time of the
+    -- next look.
     return M.registry.depart(name, now_ms, now_ms + PASS_MS, forget_ms)
   end
   drop(name)
@@ -186,8 +191,8 @@ end
 local function look_at_watched()
   local due = call('ZRANGE', watched, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, NAMES_MAX)
   local more = #due == NAMES_MAX
-  -- No process writes a time that far ahead, so these names got their times before the clock
-  -- stepped back.
+  -- Every process writes times that are earlier than `far_ms`. So a name with a later time got it
+  -- before the clock stepped back, and this call looks at the name, too.
   local far_ms = now_ms + 10 * look_ms + ROUND_MS
   for _, name in ipairs(call('ZRANGE', watched, 'inf', '(' .. far_ms, 'BYSCORE', 'REV', 'LIMIT', 0, NAMES_MAX)) do
     due[#due + 1] = name
@@ -207,8 +212,8 @@ local function index(cursor)
   for i = 1, #found[2], 2 do
     local name = found[2][i]
     if not call('ZSCORE', watched, name) and not call('ZSCORE', departed, name) then
-      -- The score is the name's last sign of life. So the name is due at once, and names with a
-      -- late sign of life are looked at first.
+      -- The score is the name's last sign of life. So the name is due at once. Of these names,
+      -- those with the most recent sign of life are looked at first.
       local _, _, at_ms = M.registry.parse(found[2][i + 1])
       call('ZADD', departed, math.min(at_ms, now_ms), name)
     end
@@ -249,8 +254,8 @@ if moved > 0 or moves_on then
   return reply
 end
 reply[2] = look_at_watched() and 1 or 0
--- If the time of the next round is more than one round ahead, it was written before the clock
--- stepped back. Then the round is now.
+-- A time of the next round that is more than one round ahead was written before the clock stepped
+-- back. Then the next round begins now.
 local is_round = not state[1] or (tonumber(state[1]) or 0) <= now_ms or not is_within(state[1], ROUND_MS + 1)
 if reply[2] == 0 and things == 0 and is_round then
   call('HSET', meta_key, 'names.next', string.format('%.0f', now_ms + ROUND_MS))

@@ -15,10 +15,10 @@
 --           OBJ:events, OBJ:last.event.id, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id:
 --           read and written
 --           OBJ:event.handled (hash): read and deleted; OBJ:event.errors (list): written
---           OBJ:event.key (string), OBJ:events.scheduled (hashes) and events.scheduled (zset) of events
---           with a key: read and written
---           OBJ:events of the objects for which handlers emitted (lists): written. Of those for which
---           they scheduled: OBJ:events.scheduled (hashes), events.scheduled and
+--           OBJ:event.key (string), OBJ:events.scheduled (hashes) and events.scheduled (zset) of
+--           events with a key: read and written
+--           OBJ:events of the objects for which handlers emitted (lists): written. Of the objects
+--           for which handlers scheduled: OBJ:events.scheduled (hashes), events.scheduled and
 --           events.scheduled.wake (zsets): read and written
 -- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per
 --           reply; slots that may claim (0 to 1024); markers looked at (1 to 4096); where to claim
@@ -69,6 +69,7 @@ local name, token = args[2], args[3]
 local SLOT_ARGS, LOG_ARGS = 13, 3
 -- The largest id, 2^53 - 1.
 local ID_MAX = 9007199254740991
+local byte = string.byte
 local logs, forgets, owner_base = args[SLOT_ARGS] == 'log', args[10] ~= '0', P .. K.WORKER .. name .. '.'
 
 -- Fence.
@@ -103,7 +104,12 @@ end
 -- `C`, the state of this call: the work that the call may still do, and the work that it has done.
 -- M.state.open adds the fields that only modules need. So a small call makes few tables and
 -- functions, which are most of its cost.
-local arg, base, left, to_delete, to_set = {}, {}, {}, {}, {}
+local arg, left, to_delete, to_set = {}, {}, {}, {}
+local may_claim = claims_left > 0
+local busy, entries, taken, claimed = may_claim and {}, may_claim and {}, may_claim and {}, may_claim and {}
+-- `batch_keys`: by slot that has committed, the key of its batch. `queues_taken`: the queues from
+-- which slots have taken first events.
+local batch_keys, queues_taken = {}, {}
 C = {
   -- At 0 bytes the reply counts as full.
   counter = counter, bytes_left = tonumber(args[6]), claims_left = claims_left, events_left = 4096, markers_left = markers,
@@ -113,9 +119,9 @@ C = {
   is_due = soonest[2] and soonest[2] ~= 'inf' and tonumber(soonest[2]) <= M.time.now_ms() or false,
   held_changed = false, progress = false,
   -- Tables with an item per slot, in the order of the call. `arg`: the position in ARGV of the
-  -- fields of the slot's result. `base`: the beginning of the slot's keys. `left`: the object that
-  -- the slot has left, whose name is still in the slot's list.
-  arg = arg, base = base, left = left,
+  -- fields of the slot's result. `left`: the object that the slot has left, whose name is still
+  -- in the slot's list.
+  arg = arg, left = left,
   -- Keys to delete, and keys to set with their values. These writes wait until all slots have
   -- reached the same step, so that one command does the writes of all slots. DEL and MSET cannot
   -- fail, because they accept keys of any type. Code that reads such a key calls `write_down`
@@ -126,7 +132,7 @@ C = {
   -- has claimed the object of this batch in this call. `claimed`, by object: the slot that has
   -- claimed the object in this call. If no held object can be due, objects of markers are claimed
   -- without an entry in `claimed` (advance/turns.lua).
-  busy = claims_left > 0 and {}, entries = claims_left > 0 and {}, taken = claims_left > 0 and {}, claimed = claims_left > 0 and {},
+  busy = busy, entries = entries, taken = taken, claimed = claimed,
 }
 
 local function write_down()
@@ -148,14 +154,14 @@ end
 -- Makes the slot the owner of `object` and takes its first event. Returns 'claimed', 'empty',
 -- 'paused', or 'wrong'. `owner`, `last`: values of the object's keys. `source`: `list` if the
 -- slot's list already has the name; `held`; `markers`; or `sound markers` if a missing `owner` or
--- `last` means an absent key, not a key of a wrong type.
+-- `last` means an absent key, not a key of a wrong type. `owner_key`: nil, or the key of the owner.
 local own
-own = claims_left > 0 and function(i, object, owner, last, source)
+own = may_claim and function(i, object, owner, last, source, owner_key)
   if C.rules_next and owner ~= 'held' and M.pauses.pause(i, object, last, source) then
     return 'paused'
   end
   local last_id = last and M.ids.parse(last)
-  local owner_key = P .. object .. K.event_worker
+  owner_key = owner_key or P .. object .. K.event_worker
   local usual = not last or last_id and last_id <= C.counter
   if usual and source ~= 'sound markers' and not (owner and last) then
     -- MGET returns nil for an absent key, and also for a key of a wrong type.
@@ -169,14 +175,16 @@ own = claims_left > 0 and function(i, object, owner, last, source)
       return refused
     end
   end
-  local event = try('LMOVE', P .. object .. K.events, base[i] .. K.worker_event, 'RIGHT', 'LEFT')
+  local queue, number = P .. object .. K.events, args[arg[i] - 2]
+  local event = try('LMOVE', queue, batch_keys[i] or owner_base .. number .. K.worker_event, 'RIGHT', 'LEFT')
   if not event then
     return 'empty'
-  elseif type(event) == 'table' then
+  elseif #event == 0 and type(event) == 'table' then
+    -- An error. The length is looked at first, because `type` costs more.
     M.state.open(own)
     M.aside.put(i, object, M.aside.wrong_of(i, object, event))
     return 'wrong'
-  elseif string.byte(event) == 0 then
+  elseif byte(event) == 0 then
     -- An event that begins with a NUL may be a reference to a schedule.
     local got
     M.state.open(own)
@@ -185,12 +193,18 @@ own = claims_left > 0 and function(i, object, owner, last, source)
       return got
     end
   end
-  local entry = { args[arg[i] - 2], object, '', last or '0', event }
+  local entry = { number, object, '', last or '0', event }
   if source ~= 'list' then
     -- Replaces the name of the object that the slot has left, if there is one.
-    local list = base[i] .. K.worker_object
-    local put = left[i] and try('LSET', list, '-1', object) or try('LPUSH', list, object)
-    if type(put) == 'table' and put.err then
+    local list, put, refused = owner_base .. number .. K.worker_object, nil, nil
+    if left[i] then
+      put = try('LSET', list, '-1', object)
+      refused = put.err
+    else
+      put = try('LPUSH', list, object)
+      refused = type(put) == 'table'
+    end
+    if refused then
       M.batch.put_back(i, entry)
       error(put)
     end
@@ -198,16 +212,19 @@ own = claims_left > 0 and function(i, object, owner, last, source)
   end
   -- The first event of a batch takes as much time as four later ones.
   local bytes_left, events_left = C.bytes_left - #event, C.events_left - 4
-  C.bytes_left, C.events_left = events_left <= 0 and math.min(bytes_left, 0) or bytes_left, events_left
-  local entries, s = C.entries, #to_set
-  local e = #entries + 1
-  to_set[s + 1], to_set[s + 2] = owner_key, name .. '.' .. entry[1]
+  if events_left <= 0 then
+    bytes_left = math.min(bytes_left, 0)
+  end
+  C.bytes_left, C.events_left = bytes_left, events_left
+  local e, s = #entries + 1, #to_set
+  to_set[s + 1], to_set[s + 2] = owner_key, name .. '.' .. number
   if last and forgets then
     -- Sets the last id again, which removes its time to live. The last id must not expire while
     -- later events of the object are in flight.
     to_set[s + 3], to_set[s + 4] = P .. object .. K.last_event_id, last
   end
-  entries[e], C.taken[e], C.busy[i] = entry, i, true
+  entries[e], taken[e], busy[i] = entry, i, true
+  queues_taken[#queues_taken + 1] = queue
   C.claims_left, C.progress = C.claims_left - 1, true
   return 'claimed'
 end
@@ -221,8 +238,7 @@ while args[at] do
   local word = args[at + 1]
   if word == 'free' or word == 'done' then
     n = n + 1
-    arg[n], base[n] = at + 2, owner_base .. args[at]
-    tag_keys[n] = base[n] .. K.worker_event_id
+    arg[n], tag_keys[n] = at + 2, owner_base .. args[at] .. K.worker_event_id
     at = at + (word == 'free' and 2 or logs and 6 or 5)
   else
     M.state.open(own)
@@ -235,31 +251,38 @@ if rules_next and rules_next ~= 'never' and tonumber(rules_next) <= M.time.now_m
 end
 
 -- Commit. A slot that has nothing more in hand leaves its object.
-local queues, handled = {}, C.handled
+-- `q`, `c`, `d`, `s`: the numbers of items in `queues`, `committed`, `to_delete` and `to_set`.
+local queues, committed, handled, q, c, d, s = {}, {}, C.handled, 0, 0, 0, 0
 for i = 1, C.failed and 0 or n do
   local tag, a, is_over = tags[i], arg[i], false
   local word, object = args[a - 1], args[a]
   if tag and (word == 'done' or word == 'yield') and args[a + 1] == tag then
     -- The commit needs additional steps if handlers have finished an event, or if the log is on. It
     -- also needs them if the tag has a blank: the tag has hand-outs, attempts or crashes, or the
-    -- event has a key.
-    local is_odd = logs or handled and handled[args[a - 2]] or string.find(tag, ' ', 1, true)
+    -- event has a key. The tag of a usual batch of one event is the id of this event.
+    local last = args[a + 2]
+    local is_odd = logs or handled and handled[args[a - 2]] or tag ~= last and string.find(tag, ' ', 1, true)
     if is_odd then
       M.state.open(own)
     end
-    if tonumber(args[a + 2]) > C.counter then
+    -- A subtraction reads the text as a number, and costs half of `tonumber`.
+    if last - C.counter > 0 then
       -- The counter is from an earlier state of Redis, and the caller no longer knows the highest
       -- id that it has seen.
-      M.again.rise_above(tonumber(args[a + 2]))
+      M.again.rise_above(tonumber(last))
     end
     if not is_odd or M.state.guard(M.results.prepare, i) then
-      -- Deletes batch and tag together, so that the slot has no batch if the call fails later.
-      local d, s = #to_delete, #to_set
-      to_delete[d + 1], to_delete[d + 2] = base[i] .. K.worker_event, tag_keys[i]
-      to_set[s + 1], to_set[s + 2] = P .. object .. K.last_event_id, args[a + 2]
+      local batch_key = owner_base .. args[a - 2] .. K.worker_event
+      to_delete[d + 1], batch_keys[i] = batch_key, batch_key
+      to_set[s + 1], to_set[s + 2] = P .. object .. K.last_event_id, last
+      d, s = d + 1, s + 2
       if is_odd then
         M.state.guard(M.results.finish, i)
+        d, s = #to_delete, #to_set
       end
+      -- The tag is deleted at the end of the call, if the slot has no other batch by then.
+      c = c + 1
+      committed[c] = i
       is_over = word == 'done' or call('EXISTS', P .. object .. K.events) == 0
       if not is_over then
         M.state.open(own)
@@ -270,10 +293,11 @@ for i = 1, C.failed and 0 or n do
   elseif tag then
     M.state.open(own)
     is_over = M.state.guard(M.results.settle, i, tag)
-    object = is_over and C.object[i]
+    object, d, s = is_over and C.object[i], #to_delete, #to_set
   end
   if is_over then
-    left[i], queues[#queues + 1] = object, P .. object .. K.events
+    q = q + 1
+    left[i], queues[q] = object, P .. object .. K.events
   end
   if C.failed then
     break
@@ -295,12 +319,14 @@ if C.failed then
   left = {}
   C.left = left
 end
+d = #to_delete
 for i = 1, queues[1] and n or 0 do
   if left[i] then
     -- The name stays in the slot's list until the name of the slot's next object replaces it, or
     -- until the call ends. It is the last name in the list, because later names are pushed before
     -- it.
-    to_delete[#to_delete + 1] = P .. left[i] .. K.event_worker
+    d = d + 1
+    to_delete[d] = P .. left[i] .. K.event_worker
     if forgets then
       C.to_expire[#C.to_expire + 1] = P .. left[i] .. K.last_event_id
     end
@@ -318,13 +344,14 @@ end
 -- remains for further events of these objects. First come the objects whose markers were moved by
 -- pops: their names are in the lists of free slots. The list of a slot that has just left an object
 -- exists in any case, because it still has the name of that object.
-local lists, without, l, slot, busy = {}, 0, 0, nil, C.busy
+local lists, without, l, slot = {}, 0, 0, nil
+busy = C.busy
 for i = 1, C.failed and 0 or n do
   if not (busy and busy[i]) then
     without = without + 1
     if not left[i] then
       l, slot = l + 1, i
-      lists[l] = base[i] .. K.worker_object
+      lists[l] = owner_base .. args[arg[i] - 2] .. K.worker_object
     end
   end
 end
@@ -332,7 +359,7 @@ C.claims_left = math.min(C.claims_left, without, 512)
 local with_names = l > 1 and call('EXISTS', unpack(lists)) or l
 local with = with_names == 0 and {} or l == 1 and { slot } or M.popped.slots(n, lists, with_names)
 for _, i in ipairs(with) do
-  local names, found, done, got = try('LRANGE', base[i] .. K.worker_object, 0, -1), nil, nil, nil
+  local names, found, done, got = try('LRANGE', owner_base .. args[arg[i] - 2] .. K.worker_object, 0, -1), nil, nil, nil
   local object = not C.failed and names[1]
   if object then
     write_down()
@@ -362,23 +389,19 @@ if not C.failed and C.claims_left > 0 and (C.is_due or C.held_changed or C.marke
   M.state.guard(M.turns.claim, n)
 end
 for k, object in pairs(left) do
-  local removed = try('LREM', base[k] .. K.worker_object, '1', object)
+  local removed = try('LREM', owner_base .. args[arg[k] - 2] .. K.worker_object, '1', object)
   C.failed = C.failed or type(removed) == 'table' and removed
 end
 
 -- Even if the call has failed, events that were taken get their ids. Then the call trims the
 -- markers that it has used, and writes the new counter.
-local entries, taken = C.entries or {}, C.taken
+entries, taken = C.entries or {}, C.taken
 if entries[1] then
-  local claimed, take_more = {}, false
-  for e = 1, #entries do
-    if taken[e] then
-      claimed[#claimed + 1] = P .. entries[e][2] .. K.events
-    end
-  end
+  local take_more = false
   -- One EXISTS shows whether any claimed object has more events. As long as no events have piled
   -- up, none has.
-  if claimed[1] and call('EXISTS', unpack(claimed)) > 0 then
+  if queues_taken[1] and call('EXISTS', unpack(queues_taken)) > 0 then
+    M.state.open(own)
     take_more = M.batch.take_more
   end
   local last, s = C.counter, #to_set
@@ -390,17 +413,24 @@ if entries[1] then
       if take_more and C.bytes_left > 0 and not key then
         M.state.guard(take_more, slot, entry)
       end
-      local tag = id_text(id_after(last, 1))
+      local first = id_after(last, 1)
+      local tag = id_text(first)
       if key then
         tag = M.keyed.tag_of(slot, entry[2], tag)
         s = #to_set
       end
-      last = id_after(last, #entry - 4)
+      last = entry[6] and id_after(last, #entry - 4) or first
       to_set[s + 1], to_set[s + 2] = tag_keys[slot], tag
       entry[3], s = tag, s + 2
     end
   end
   C.counter = last
+end
+busy = C.busy or {}
+for k = 1, c do
+  if not busy[committed[k]] then
+    to_delete[#to_delete + 1] = tag_keys[committed[k]]
+  end
 end
 if (C.markers_used or 0) > 0 then
   M.markers.trim()

@@ -1,9 +1,11 @@
 -- attach: a worker process takes its name.
 --
--- Purpose   Writes a new token, and keeps every unfinished batch of the name's slots in its slot:
---           advance gives it out again, with the same ids and the same prev. Holds, due now, the
---           objects of slots that this start does not run, and suspects without room. A name in use
---           is refused.
+-- Purpose   Writes a new token into the lease. Every unfinished batch of the name stays in its
+--           slot, and advance gives it out again, with the same ids and the same prev. Three kinds
+--           of objects are held: objects of slots that this process does not run, and objects with
+--           a suspect for which the process has no room, both due now; and objects whose event has
+--           reached the limit of crashes, for an operator. If another process has the lease, the
+--           call changes nothing.
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read and write)
 --           event.workers (hash), event.workers.watched, event.workers.departed (zsets): written
 --           objects.with.events (list), objects.held (zset): read and write
@@ -15,12 +17,12 @@
 --           holder (`host pid start LEASEms`)
 --           lease (ms)
 --           slots (1 to 1024)
---           lease to displace ('': none)
---           token of this process before ('': none, or it let its lease lapse because it stood
---           still, which counts as a crash)
+--           lease that this call may replace ('': none)
+--           former token of this process ('': it has none, or its lease lapsed because the process
+--           stood still; such a lapse counts as a crash)
 --           crashes after which an event waits for an operator (0: never)
 --           room for suspects (lib/suspects.lua)
--- Replies   {'attached', batches kept, objects held, names returned}
+-- Replies   {'attached', batches kept, objects held, names moved back to the markers}
 --           {'in_use', lease, time left (ms)}
 -- Keeps     I1 to I4, I6
 -- Cost      O(slots)
@@ -45,9 +47,9 @@ call('SET', KEYS[1], M.lease.text(token, holder), 'PX', lease_ms)
 M.registry.register(name, slots_all, token, now_ms)
 M.registry.watch(name, now_ms)
 
--- An unfinished batch counts as a death of the process that had it, with two exceptions. Either
--- this process itself had the batch before its lease lapsed. Or this call is repeated, even if the
--- lease of the first call has lapsed since.
+-- Each unfinished batch counts one crash, because the process that had it has died. In two cases it
+-- counts no crash. Either this process itself had the batch before its lease lapsed. Or this call
+-- repeats an earlier call, even if the lease of the earlier call has lapsed since.
 local died = not repeated and last_token ~= before and last_token ~= token
 local cause = { now_ms = now_ms, why = 'slots', died = died, crashes_max = crashes_max }
 local kept, held = 0, 0

@@ -3,12 +3,13 @@
 -- Purpose   Plain commands cancel a schedule whose event no slot has taken yet. This script ends an
 --           event that a slot has taken and that is held now, without another delivery. The event
 --           ends as if an operator had skipped it, but becomes no dead letter. Emits of handlers
---           that have finished are pushed. With the event log on, a row says `cancelled`. The
---           object goes on with its next event. Repeating a call changes nothing.
+--           that have finished are pushed. With the event log on, the event gets a row with the
+--           status `cancelled`. The object goes on with its next event. Repeating a call changes
+--           nothing.
 -- Keys      KEYS[1] objects.held (zset, written)
 --           OBJ:event.key (string, read and deleted)
---           OBJ:event.worker, OBJ:last.event.id, event.worker:W:event.id (strings), objects.paused (zset), seriatim.meta
---           (hash): read
+--           OBJ:event.worker, OBJ:last.event.id, event.worker:W:event.id (strings), objects.paused
+--           (zset), seriatim.meta (hash): read
 --           OBJ:events.held (list), OBJ:events.held.id (string): read and deleted
 --           OBJ:event.handled (hash): read and deleted; OBJ:event.errors (list): deleted
 --           objects.with.events (list), event.log (stream): written
@@ -18,14 +19,15 @@
 -- Arguments prefix
 --           object
 --           key
---           id of the event that OBJ:event.key named: another event of the key goes on
+--           id of the event that OBJ:event.key named when the caller read it. If another event has
+--           the key by now, that event goes on
 -- Replies   {'cancelled', id}
---           {'running', id}: a slot has it
---           {'absent'}: this event is neither in hand nor held
+--           {'running', id}: a slot has the event
+--           {'absent'}: the event is neither in hand nor held
 --           {'denied', command}
 --           {'wrong_type', key, its type}
---           All but `cancelled` changed nothing
--- Keeps     I2, I4, I5. An event with a key is a batch of its own, so the whole held batch ends
+--           A call with any reply but `cancelled` has changed nothing
+-- Keeps     I2, I4, I5. An event with a key is alone in its batch, so the whole held batch ends
 -- Cost      about 30 commands; 2 per event that handlers emitted, 2 per object of these, and up
 --           to 7 per event scheduled
 -- Uses: emits.parse emits.push emits.results_of emits.wrong_key ids.parse ids.text
@@ -40,7 +42,7 @@ local last = found[3] and M.ids.parse(found[3]) or 0
 if taken ~= key or id ~= expected or not M.ids.parse(id) or M.ids.parse(id) <= last then
   return { 'absent' }
 elseif found[2] ~= 'held' then
-  -- If OBJ:event.key was left behind, the batch in hand is another one.
+  -- OBJ:event.key may be left from an earlier event. Then the batch in hand has another first id.
   local tag = found[2] and call('MGET', P .. K.WORKER .. found[2] .. K.worker_event_id)[1]
   return tag and (M.tag.numbers(tag)) == id and { 'running', id } or { 'absent' }
 end

@@ -10,14 +10,15 @@
 --                   events.scheduled, or the cron job; '' for `shared`
 --             hint  how to look for the cover of an object with events (I1):
 --               covered   a marker or a worker's list had the object a moment ago
---               unknown   a finding I1 or `foreign` is only a suspicion
+--               unknown   the caller knows of no marker or list with the object, but has not
+--                         searched them all; a finding I1 or `foreign` is only a suspicion
 --               searched  the caller has searched all markers and lists, in steps; the script looks
 --                         again at both ends of the markers. A finding that is the same as before
 --                         the search is certain: no event came or went meanwhile
 -- Replies   {'looked', findings, names}
---             findings  flat triples: the subject's position (from 1); `I1` to `I6`, `I8`, `I9`, `layout` or
---                       `foreign`; a text
---             names     objects in the lists of the workers, at most 1,000 of each
+--             findings  flat triples: the subject's position (from 1); `I1` to `I6`, `I8`, `I9`,
+--                       `layout` or `foreign`; a text
+--             names     objects in the lists of the workers, at most 1,000 of each worker
 -- Keeps     writes nothing; checks I1 to I6, I8 and I9
 -- Cost      about 15 commands per subject; all rules for `shared`; LPOS over 2,000 markers for
 --           `searched`
@@ -47,7 +48,7 @@ local function find(invariant, ...)
   findings[#findings + 1] = table.concat(text)
 end
 
--- Returns a whole number below 2^53; nil for any other text, or none.
+-- Returns a whole number below 2^53; nil for any other text, and nil if there is no text.
 local function whole(text)
   return text and M.ids.parse(text) or nil
 end
@@ -66,7 +67,7 @@ local function expect(key, wanted)
 end
 
 -- Returns whether a shared key exists with this type. A wrong type adds no finding here, because
--- the subject `shared` has this finding.
+-- the check of the subject `shared` adds it.
 local shared_types = {}
 local function shared(name, wanted)
   local found = shared_types[name]
@@ -97,14 +98,14 @@ local function registered(worker)
   return slots ~= nil and slot < slots
 end
 
--- Returns whether one of the ends of a list has the value.
+-- Returns whether the value is among the first or the last NAMES_MAX items of the list.
 local function list_has(key, value)
   return type_of(key) == 'list' and (call('LPOS', key, value, 'RANK', -1, 'MAXLEN', NAMES_MAX) ~= false
     or call('LPOS', key, value, 'MAXLEN', NAMES_MAX) ~= false)
 end
 
--- Returns whether a marker or a worker's list has the object, by the hint or at the ends of the
--- markers.
+-- Returns whether a marker or a worker's list has the object: the hint says so, or the marker is
+-- found near one of the two ends of the list of markers.
 local function covered(subject)
   return subject.hint == 'covered' or subject.hint == 'searched' and list_has(P .. K.objects_with_events, subject.name)
 end
@@ -197,7 +198,7 @@ local function check_object(subject)
   local queue = type_of(base .. K.events)
   if P == '' and queue ~= 'list' and queue ~= 'none' and not in_held and not in_paused and not covered(subject)
     and call('EXISTS', base .. K.last_event_id, base .. K.event_worker, base .. K.events_held, base .. K.events_held_id) == 0 then
-    -- Without a namespace, a key of another program may have the same end.
+    -- Without a namespace, a key of another program may also end in `:events`.
     return find('foreign', base, K.events, ' is a ', queue)
   end
   local has = {}
@@ -263,7 +264,8 @@ local function check_worker(subject)
   if first and count > 0 then check_ids('its batch', first, count, #owned == 1 and last_of(owned[1]) or nil) end
 end
 
--- Returns whether a pass has put each name into one of the two sets.
+-- Returns whether a whole pass of `adopt` has put each name into event.workers.watched or
+-- event.workers.departed.
 local is_indexed
 local function indexed()
   if is_indexed == nil then
@@ -274,8 +276,8 @@ local function indexed()
   return is_indexed
 end
 
--- Checks that the lease and the registration have the same token (I6, as far as Redis shows it),
--- and that a name is in one of the two sets.
+-- Checks that the lease and the registration have the same token (I6, as far as Redis shows it).
+-- Checks that the name is in exactly one of event.workers.watched and event.workers.departed.
 local function check_name(subject)
   local value = shared(K.event_workers, 'hash') and call('HGET', workers_key, subject.name)
   local lease_key = P .. K.WORKER .. subject.name .. K.worker_lease
@@ -342,8 +344,8 @@ local function check_cron(subject)
   end
 end
 
--- Checks that every field of event.rules but `next` is a rule, and that `next` is the time at which
--- the first of them is to be woken.
+-- Checks that every field of event.rules except `next` is a rule. Checks that `next` has the time
+-- at which workers must next wake objects of a rule.
 local function check_rules()
   local all = call('HGETALL', P .. K.event_rules)
   local told

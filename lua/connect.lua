@@ -1,19 +1,20 @@
 -- connect: the first script on every new connection of a worker process.
 --
--- Purpose   Makes sure that no id is given twice, even if Redis has lost writes: by a failover, a
---           restart, an eviction, or as an emptied server. The counter jumps to the time in
---           microseconds in these cases:
+-- Purpose   Makes sure that no id is given twice, even if Redis has lost writes by a failover, a
+--           restart or an eviction, or because the server was emptied. The counter jumps to the
+--           time in microseconds in these cases:
 --             the server's replication id has changed
 --             the counter is absent, or below the highest id that the caller has seen
 --             seriatim.meta is absent, so the namespace is new or was emptied, and the caller has
---             chosen no first id
+--               chosen no first id
 --           The time is above every id given before, as long as fewer than a million ids a second
 --           are given. That holds even if Redis has lost an earlier jump and no process remembers
---           its ids. Writes whether the event log is on, for operators, who finalize events too.
---           Writes the number of rows kept, because a worker without the log must not trim the rows
---           of workers with it. Raises the version of the protocol, so that workers of the version
---           before cannot connect any more. Refuses an unknown version, and a user who lacks
---           rights, before the first write.
+--           its ids.
+--           Records whether the event log is on: the scripts `skip` and `cancel`, which also
+--           finalize events, read this. Records how many rows the log keeps: a worker without the
+--           log must not trim the rows of workers with the log. Raises the version of the protocol,
+--           so that workers of the version before cannot connect any more. Refuses an unknown
+--           version, and a user who lacks rights, before the first write.
 -- Keys      KEYS[1] seriatim.meta (hash, read and write)
 --           next.event.id (string, read and write)
 -- Arguments prefix
@@ -45,8 +46,9 @@ elseif not counter then
   return { 'counter', value }
 end
 
--- An emptied Redis has no replication id to compare with, but its counter is too low. An absent
--- counter was evicted, because connect always sets it.
+-- An emptied Redis has no recorded replication id to compare with, but its counter is below
+-- `highest`. Each connect sets the counter. So if seriatim.meta exists, an absent counter was
+-- evicted.
 local changed = replication_id ~= '' and seen[2] and seen[2] ~= replication_id or counter < highest or seen[1] and not value
 local chosen = first_id > 0
 if changed or not seen[1] and not chosen then

@@ -1,19 +1,19 @@
 -- cron: fires ticks of cron jobs, and returns the jobs that are due.
 --
--- Purpose   The caller computes the ticks of the jobs that the call before has returned. This call
---           queues the events of these ticks, but only if the job is the same as then, and if no
---           other process has handled ticks of it since. So only one of many callers fires a tick.
---           A repeated call changes nothing. A job that cannot fire is due again after a minute;
---           its ticks are not lost.
+-- Purpose   The caller computes the ticks of the jobs that an earlier call has returned. This call
+--           queues the events of these ticks, but only if the job has not changed since, and if no
+--           other process has handled ticks of the job meanwhile. So if many processes call, only
+--           one of them fires a tick. A repeated call changes nothing. A job that cannot fire is
+--           due again after a minute; its ticks are not lost.
 -- Keys      KEYS[1] events.cron.next (zset, read and write)
 --           events.cron (hash, read); events.cron.last (hash, read and write)
 --           OBJ:events, objects.with.events (lists, written)
 -- Arguments prefix
 --           jobs to return (1 to 64)
 --           then for each job to fire:
---             name; id; the time up to which its ticks are handled, as the reply had it; the same
---             after this call; its next tick (ms, or `inf`); how often its event is queued (0 to
---             1,000), or `-1`: only postpone the job for a minute
+--             name; id; the time up to which its ticks are handled, as the earlier reply had it;
+--             that time after this call; its next tick (ms, or `inf`); how often its event is
+--             queued (0 to 1,000), or `-1`: only postpone the job for a minute
 -- Replies   {'cron', ms since 1970, ms to the next due job (-1: none), jobs fired, events queued,
 --           {name, why, …}, job…}
 --             name, why  a job that could not fire: `wrong KEY`, the key has a wrong type; `denied
@@ -33,21 +33,22 @@ local BYTES_MAX = 1048576
 local jobs_key, last_key = P .. K.events_cron, P .. K.events_cron_last
 local now_ms = M.time.now_ms()
 
--- Shared keys of a wrong type fail here, before anything is written.
+-- If a shared key has a wrong type, the call fails here, before anything is written.
 call('LLEN', P .. K.objects_with_events)
 call('ZCARD', KEYS[1])
 call('HLEN', jobs_key)
 call('HLEN', last_key)
 local written = { { 'HSET', last_key }, { 'ZADD', KEYS[1] }, { 'LPUSH', P .. K.objects_with_events } }
 for _, pair in ipairs(ARGV[FIRST] and written or {}) do
-  -- Without these rights a tick would be lost, or due again.
+  -- If one of these rights is missing, the call is refused: it could lose a tick, or its job would
+  -- stay due.
   if not redis.acl_check_cmd(pair[1], pair[2], '1', 'm') then
     return { 'denied', pair[1] }
   end
 end
 local wrong, fired, queued = {}, 0, 0
 
--- Postpones a job with something wrong.
+-- Postpones a job for a minute. If `why` is given, the reply reports the job with this reason.
 local function postpone(name, why)
   call('ZADD', KEYS[1], 'XX', now_ms + POSTPONE_MS, name)
   if why then

@@ -1,9 +1,9 @@
 -- detach: a worker process gives its name back.
 --
--- Purpose   Holds the objects that its slots own, due now, without counting a crash. Returns other
---           names in its lists to the markers, deletes the lease, and wakes a worker. The name
---           stays registered: a pop under way may still move a marker, and another process must
---           find that marker.
+-- Purpose   Holds the objects that the name's slots own, due now, without counting a crash. Moves
+--           all other names in the slots' lists back to the markers, and deletes the lease. If an
+--           object is held, wakes a worker. The name stays registered: a pop under way may still
+--           move a marker to one of its slots, and another process must find that marker.
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read and write)
 --           event.workers (hash), event.workers.watched, event.workers.departed (zsets): written
 --           objects.with.events (list), objects.held (zset): read and write
@@ -36,8 +36,8 @@ M.slots.each(name, slots, function(at, slot, object, tag)
 end)
 call('DEL', KEYS[1])
 M.registry.register(name, slots, token, now_ms)
--- The first look at the name comes in a second. `forget_ms` is infinite here, so that the name is
--- not forgotten before that look.
+-- The first look at the name comes in a second. The last argument, `forget_ms`, is infinite, so
+-- that the name is not forgotten before that look.
 M.registry.depart(name, now_ms, now_ms, math.huge)
 if held > 0 then
   call('RPUSH', P .. K.objects_with_events, '')

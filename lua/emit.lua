@@ -13,17 +13,18 @@
 --           window in ms: how long the key is kept
 --           most events queued for the object (0: any number)
 --           most markers (0: any number)
---           `data` and the object's state; `none` and ''; or `part` and '': the events are emits of
---           their own, of which as many as fit are queued
+--           two arguments: `data` and the object's state; `none` and ''; or `part` and ''. With
+--           `part` each event is an emit of its own, and the call queues as many as fit
 --           events, the main event first (1 and more)
 -- Replies   {'emitted', events queued}
---           {'part', events queued, limit, events of this call among them}: the others did not fit
+--           {'part', events queued, limit, events of this call among them}: the other events of
+--           this call did not fit
 --           {'repeated', events queued}: the emit with this key was done before
 --           {'differs'}: the object's key was used for other events or data
 --           {'full', 'queued' | 'markers', number now, limit}
 --           {'denied', command}
 --           {'wrong_type', key, its type}
---           All but `emitted` and `part` changed nothing
+--           A call with any reply but `emitted` and `part` has changed nothing
 -- Keeps     I1, I7
 -- Cost      about 6 commands, with a key 10 more; with a key it hashes the events, and removes at
 --           most 8 keys whose window is over. The caller bounds the bytes
@@ -80,7 +81,7 @@ if last < FIRST then
 end
 local markers = markers_max > 0 and call('LLEN', KEYS[1]) or 0
 if markers_max > 0 and markers >= markers_max then
-  -- Marks are no markers. A user who may not read event.marks counts them.
+  -- Marks do not count towards the limit. If the user may not read event.marks, they do count.
   local marks = try('ZCARD', P .. K.event_marks)
   markers = markers - (type(marks) == 'number' and marks or 0)
 end
@@ -100,7 +101,7 @@ if key ~= '' then
   call('ZADD', ends, now_ms + window_ms, member)
   local over = call('ZRANGE', ends, '-inf', now_ms, 'BYSCORE', 'LIMIT', '0', EXPIRED_MAX)
   if over[1] then
-    -- Only housekeeping: without the rights, keys stay.
+    -- This only frees memory. If the user lacks one of the rights, expired keys stay.
     if type(try('HDEL', emitted, unpack(over))) == 'number' then
       try('ZREM', ends, unpack(over))
     end

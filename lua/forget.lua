@@ -1,9 +1,8 @@
 -- forget: deletes the last ids of idle objects, and with them all that remains of these objects.
 --
--- Purpose   Deletes OBJ:last.event.id of every named object that is idle: it has no events,
---           no owner and no schedules, and is not held. All other objects stay as they
---           are. A marker, or a name in a worker's list, is no reason to keep an object without
---           events.
+-- Purpose   Deletes OBJ:last.event.id of every named object that is idle: it has no events, no
+--           owner and no schedules, and is not held. Changes no other object. A marker, or a name
+--           in a worker's list, is no reason to keep an object without events.
 -- Keys      KEYS[1] objects.held (zset, read)
 --           objects.paused (zset, read)
 --           OBJ:last.event.id (string), OBJ:event.handled (hash): read and deleted
@@ -22,8 +21,9 @@
 --             scheduled N     the number of its schedules
 --             reserved KEY    a key with emits that were never pushed
 --             wrong KEY       a key of a wrong type
--- Keeps     I1 to I6. Ids go on from next.event.id: the object's next id is above all its ids
---           before. An event with `prev` 0 is never early
+-- Keeps     I1 to I6. The next id of the object comes from next.event.id, so it is above all
+--           earlier ids of the object. Its next event has `prev` 0, so no receiver takes it for
+--           early
 -- Cost      about 14 commands per object
 -- Uses: emits.is_emit
 local objects = { unpack(ARGV, 2) }
@@ -47,8 +47,8 @@ local function kept_by(object)
     return 'owned', owner
   elseif owner or is_there(base .. K.events_held) or is_there(base .. K.events_held_id) then
     return 'held', ''
-  -- If one of these keys has a wrong type, this raises for the first idle object, before the first
-  -- deletion.
+  -- If objects.held or objects.paused has a wrong type, this raises at the first object that gets
+  -- here, before any deletion.
   elseif call('ZSCORE', P .. K.objects_held, object) or call('ZSCORE', P .. K.objects_paused, object) then
     return 'held', ''
   elseif is_there(base .. K.events) then
@@ -60,8 +60,8 @@ local function kept_by(object)
   elseif schedules > 0 then
     return 'scheduled', schedules
   end
-  -- The step that ends an event also pushes its emits. So these emits were left behind, and must
-  -- not be lost.
+  -- The step that ends an event also pushes its emits. This object has no event in hand, so emits
+  -- that are still stored were left behind, and must not be lost.
   for _, field in ipairs(try('HKEYS', base .. K.event_handled)) do
     if M.emits.is_emit(field) then
       return 'reserved', object .. K.event_handled
@@ -75,7 +75,8 @@ for _, object in ipairs(objects) do
   if not word then
     local last = call('GET', P .. object .. K.last_event_id)
     word, detail = last and 'forgotten' or 'unknown', last or ''
-    -- Besides the last id, these keys belong to an event in hand. The object has none.
+    -- Apart from the last id, these keys belong to an event in hand. The object has no event in
+    -- hand.
     for _, key in ipairs(OBJECT_REMAINS) do
       call('DEL', P .. object .. key)
     end

@@ -1,10 +1,11 @@
 -- handled: stores what handlers have finished of an event in hand, or returns what is stored.
 --
 -- Purpose   A handler that has finished must not run again for the same event, after another
---           handler has failed or the process has died. Its emits are stored in the same step; the
---           step that ends the event pushes them. A repeated call changes nothing. The progress of
---           another event is replaced, with two exceptions: that event comes later in the same
---           batch, or it has emits that are not pushed yet.
+--           handler has failed or the process has died. The handler's emits are stored in the same
+--           step as its success; the step that ends the event pushes them. A repeated call changes
+--           nothing. If OBJ:event.handled has the progress of another event, this call replaces it,
+--           with two exceptions: the other event comes later in the same batch, or it has emits
+--           that are not pushed yet.
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read)
 --           event.workers (hash), event.worker:W:event.id (string), event.worker:W:event (list),
 --           OBJ:event.worker (string): read
@@ -15,19 +16,23 @@
 --           slot
 --           object
 --           tag of its batch
---           then nothing, to read what is stored; or the id of an event of the batch, and then
---           fields with values (1 to 1000 pairs):
+--           to read the stored progress: nothing more. To store progress: the id of an event of the
+--           batch, and then fields with values (1 to 1000 pairs):
 --             handler:ID 1     the handler has finished
 --             once:SUBTASK 1   the subtask has finished
---             emit:ID VALUE    the emits of the handler (lib/emits.lua); Redis must have memory
+--             emit:ID VALUE    the emits of the handler (lib/emits.lua); the call fails if Redis is
+--                              out of memory
 --             result:ID VALUE  the result of the handler (lib/emits.lua), at most 64 KiB
--- Replies   {'kept', field, value, …}: with nothing to write, all fields of the hash, but only
---           `EVENTS BYTES` of `emit:ID` and the number of bytes of `result:ID`; else no field
---           {'other'}: the slot has another batch or object, or a later event is being delivered
---           {'unpushed', id}: that event has emits that are not pushed yet
+-- Replies   {'kept', field, value, …}: a call that reads returns all fields of the hash, but only
+--           `EVENTS BYTES` of `emit:ID`, and only the number of bytes of `result:ID`. A call that
+--           stores returns no field
+--           {'other'}: the slot has another batch or object, or a later event of the batch is being
+--           delivered
+--           {'unpushed', id}: the hash has progress of the event `id`, whose emits are not pushed
+--           yet
 --           {'lapsed'}
 --           {'fenced', lease}
--- Keeps     I1 to I6: touches nothing else
+-- Keeps     I1 to I6: writes only OBJ:event.handled
 -- Cost      about 6 commands. Reads all fields of the hash; handlers write at most 1,000 fields
 --           `once:SUBTASK` for one event
 -- Uses: emits.is_emit emits.is_result emits.size_of fence.check ids.after ids.parse ids.text

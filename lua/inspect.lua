@@ -7,13 +7,13 @@
 -- Arguments prefix
 --           object
 --           bytes to show of an event (1 and more)
--- Replies   {'inspected', field, value, field, value, …}. An absent field has no value; `wrong`,
---           `rule`, `error`, `result` and `schedule` may come several times. src/control/inspect/fields.rs lists the
---           fields
+-- Replies   {'inspected', field, value, field, value, …}. A field without a value is left out.
+--           `wrong`, `rule`, `error`, `result` and `schedule` may come several times.
+--           src/control/inspect/fields.rs lists the fields
 -- Keeps     writes nothing
--- Cost      LPOS over at most 10,000 markers, up to 17 times; about 40 commands, and 2 per stored result, of at
---           most 64 KiB together, and 1 per schedule, of at most 100 and
---           1 MiB. lua/taken.lua shows which workers have the object in their lists
+-- Cost      LPOS over at most 10,000 markers, up to 17 times; about 40 commands; 2 per stored
+--           result, of at most 64 KiB together; 1 per schedule, of at most 100 and 1 MiB.
+--           lua/taken.lua shows which workers have the object in their lists
 -- Uses: emits.is_result marks.MET rules.fields_of schedule.counts schedule.due_of schedule.member
 -- Uses: schedule.referred schedule.scan time.now_ms worker.parse
 
@@ -23,7 +23,7 @@ local text_bytes_max = tonumber(ARGV[3])
 local ERRORS_MAX = 20
 local RESULTS_BYTES_MAX = 65536
 local SCHEDULES_MAX = 100
--- The number of markers searched, from the end that is taken next.
+-- The most markers that are searched. The search begins with the marker that is taken next.
 local MARKERS_MAX = 10000
 
 local reply = {'inspected'}
@@ -37,8 +37,8 @@ local function tell(field, value)
 end
 
 -- Returns the number of marks that are taken before the marker at `index`, counted from the head of
--- the list of `markers` markers. The marker was pushed before the next mark; tells the time of that
--- mark. Marks stand in the list in the order of their times.
+-- the list of `markers` markers. Also adds a field: the time of the first mark that was pushed
+-- after this marker. Marks stand in the list in the order of their times.
 local function marks_around(index, markers)
   local key = P .. K.event_marks
   local first = call('ZRANGE', key, 0, 0)[1] == M.marks.MET and 1 or 0
@@ -64,12 +64,13 @@ local function expect(key, wanted)
   return found == wanted
 end
 
--- Adds the number of events in a list, and its oldest event, cut.
+-- Adds the number of events in a list, the size of its oldest event, and the beginning of that
+-- event.
 local function tell_list(key, count_field, text_field, bytes_field)
   if not expect(key, 'list') then return end
   tell(count_field, call('LLEN', key))
   local oldest = call('LINDEX', key, -1)
-  -- The oldest event may be queued as a reference.
+  -- The oldest event may be queued as a reference to a schedule.
   local time_us, chosen = M.schedule.referred(oldest)
   local score = chosen and try('ZSCORE', P .. K.events_scheduled, M.schedule.member(object, chosen))
   if type(score) == 'string' and M.schedule.counts(score, time_us) then

@@ -1,10 +1,10 @@
 -- promote: pushes scheduled events that are due to the queues of their objects.
 --
 -- Purpose   Queues due schedules in OBJ:events, in the order of their due times, and pushes one
---           marker per object. They get their ids when they are claimed. Of a schedule with a key
---           of a user only a reference is queued: the event stays under its key until it is
---           claimed. Any process may call at any time: a schedule is queued once. A schedule that
---           cannot be queued stays, and is due again after a minute.
+--           marker per object. Their events get ids when a slot takes them. If a user has chosen
+--           the key of a schedule, only a reference is queued, and the event stays under its key
+--           until a slot takes it. Any process may call at any time: a schedule is queued only
+--           once. A schedule that cannot be queued stays, and is due again after a minute.
 -- Keys      KEYS[1] events.scheduled (zset, read and write)
 --           OBJ:events.scheduled (hash, read and write)
 --           OBJ:events, objects.with.events (lists, written)
@@ -20,8 +20,8 @@
 --                  no event for the entry. `name`: the entry names no object of this namespace.
 --                  Entries of the last two kinds are removed
 --           {'denied', command}
--- Keeps     I1, I4, I7, I8. The push and the change of one schedule are neighbours. Should the
---           script fail between two schedules, it still pushes the markers
+-- Keeps     I1, I4, I7, I8. The change of a schedule directly follows the push of its event. If the
+--           script fails at a later schedule, it still pushes the markers of the schedules before
 -- Cost      about 10 commands; 4 per schedule, 5 if a user has chosen its key, and 2 per object.
 --           At most 256 schedules, and one event more than fits into the bytes. With more than
 --           MARKERS_MAX markers at most 8 schedules
@@ -29,20 +29,20 @@
 -- Uses: schedule.referred time.now_ms time.now_us
 local most, bytes_left = ARGV[2], tonumber(ARGV[3])
 local POSTPONE_MS, WRONG_MAX = 60000, 16
--- With this many markers or more a call takes few schedules, because events that are emitted now
--- wait behind all these markers.
+-- Each schedule adds a marker, and events that are emitted now wait behind all markers. So if this
+-- many markers or more wait, a call takes few schedules.
 local MARKERS_MAX, FEW = 1000, 8
 -- Upper bounds of lateness, in ms.
 local BOUNDS = { 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 60000, 600000, 3600000 }
 
--- A shared key of a wrong type fails here, before anything is written.
+-- If a shared key has a wrong type, the call fails here, before anything is written.
 local markers = call('LLEN', P .. K.objects_with_events)
 local names = call('ZCARD', P .. K.event_workers_watched)
 local now_ms, now_us = M.time.now_ms(), M.time.now_us()
 most = math.min(tonumber(most), math.max(MARKERS_MAX - markers, FEW))
 local due = call('ZRANGE', KEYS[1], M.schedule.FIRST_DUE, now_ms, 'BYSCORE', 'LIMIT', '0', most, 'WITHSCORES')
 for _, command in ipairs(due[1] and { 'HDEL', 'ZREM', 'ZADD' } or {}) do
-  -- Without these rights a pushed event would stay a schedule.
+  -- Without these rights a pushed event would also stay a schedule, and would be pushed again.
   if not redis.acl_check_cmd(command, KEYS[1], '0', 'm') then
     return { 'denied', command }
   end
@@ -66,7 +66,8 @@ local function drop(member, why)
   note(member, why)
 end
 
--- Returns the key of the object that has a wrong type; false if none has.
+-- Returns the key of a wrong type among the keys of the object, without prefix; false if there is
+-- none.
 local function wrong_key(object)
   for _, key in ipairs({ { K.events, 'list' }, { K.events_scheduled_of, 'hash' } }) do
     local kind = call('TYPE', P .. object .. key[1]).ok
@@ -112,8 +113,8 @@ local function promote(member, due_ms)
   if not event then
     return drop(member, 'absent')
   end
-  -- If the newest event of the queue is a reference to the same key, replaces it. So a schedule
-  -- that becomes due again and again leaves only one reference.
+  -- If the newest event of the queue is a reference to the same key, the new reference replaces it.
+  -- So a schedule that becomes due again and again leaves only one reference.
   local newest = score and call('LINDEX', P .. object .. K.events, '0')
   local _, newest_key = M.schedule.referred(newest or '')
   if newest_key == key then
@@ -149,7 +150,8 @@ for bound, events in pairs(late) do
   -- A wrong type of this key is ignored, because the key is only a statistic; `check` reports it.
   try('HINCRBY', P .. K.events_scheduled_lateness, bound, events)
 end
--- One wake is enough, however many wakes producers have added.
+-- This call has just looked for due schedules, as each wake demands. If producers have added
+-- several wakes, all of them are done.
 local wakes = try('ZCARD', P .. K.events_scheduled_wake)
 if type(wakes) == 'number' and wakes > 1 then
   call('DEL', P .. K.events_scheduled_wake)
@@ -159,7 +161,8 @@ if failed then
   return redis.error_reply(string.match(why, '^%u+ ') and why or 'ERR ' .. why)
 end
 
--- Returns the ms to the first score of a sorted set; -1 if there is none.
+-- Returns the ms until the score of the first member; -1 if there is none. `first`: the reply of
+-- ZRANGE, a member and its score.
 local function ms_to_first(first)
   local score = first[2] and tonumber(first[2]) or math.huge
   return score == math.huge and -1 or math.max(math.ceil(score - now_ms), 0)

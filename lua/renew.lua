@@ -1,8 +1,9 @@
 -- renew: a worker process keeps its name.
 --
--- Purpose   Extends the lease, and never creates one. Returns to the markers every name that a slot
---           has taken but does not own. Such a name comes from a pop whose reply was lost, or that
---           ended after its slot got another object. Its object must not wait.
+-- Purpose   Extends the lease, and never creates one. Moves back to the markers every name in a
+--           slot's list whose object the slot does not own. Such a name comes from a pop whose
+--           reply was lost, or from a pop that ended after its slot got another object. The object
+--           of such a name must not wait for the slot.
 -- Keys      KEYS[1] event.worker:NAME:lease (string, read and write)
 --           event.workers (hash), event.worker:W:object of every slot (list),
 --           objects.with.events (list): read and write
@@ -13,7 +14,7 @@
 --           token (UUID)
 --           lease (ms)
 --           slots (1 to 1024)
--- Replies   {'renewed', names returned}
+-- Replies   {'renewed', number of names moved back to the markers}
 --           {'lapsed'}
 --           {'fenced', lease}
 -- Keeps     I1, I2
@@ -28,11 +29,11 @@ if refused then
 end
 call('LLEN', P .. K.objects_with_events)
 M.registry.check_types()
--- All slots that the name ever had, because a pop of an earlier process may still end for any of
--- them.
+-- The call looks at all slots that the name ever had. A pop of an earlier process may still move a
+-- name into the list of any of these slots.
 local slots_all = math.max(slots, (M.registry.find(name)))
 call('PEXPIRE', KEYS[1], lease_ms)
--- The time after which a departed name is forgotten begins with its last sign of life.
+-- A departed name is forgotten some time after its last sign of life. This call is such a sign.
 local now_ms = M.time.now_ms()
 M.registry.register(name, slots_all, token, now_ms)
 M.registry.watch(name, now_ms)

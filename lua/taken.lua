@@ -7,8 +7,8 @@
 --           object ('': all objects)
 --           then pairs: a worker name; the number of its slots to read (0 to 1024). A call names
 --           about 1,024 slots in total
--- Replies   {'taken', names with a lease, {worker, object, worker, object, …}}, at most 1,000
---           objects of a worker
+-- Replies   {'taken', number of these names that have a lease, {worker, object, worker, object,
+--           …}}, at most 1,000 objects of a worker
 -- Keeps     writes nothing
 -- Cost      2 commands per name and 1 key per slot; 2 commands per slot of a name that has objects
 -- Uses: worker.id

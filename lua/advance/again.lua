@@ -33,8 +33,8 @@ local function give(i, object, tag)
   end
   local batch = call('LRANGE', C.base[i] .. K.worker_event, 0, -1)
   local entry = { C.number[i], object, tag, last_of(object) }
-  -- Writes the tag again. WAIT covers only writes of its own connection, and another connection may
-  -- have written the batch.
+  -- Writes the same tag again, so that WAIT on this connection also covers the batch. WAIT covers
+  -- only writes of its own connection, and another connection may have written the batch.
   call('SET', C.base[i] .. K.worker_event_id, tag)
   for k = #batch, 1, -1 do
     C.bytes_left = C.bytes_left - #batch[k]

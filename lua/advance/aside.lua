@@ -89,7 +89,8 @@ local function refused(i, object, owner, last, last_id)
     put(i, object, object .. K.last_event_id)
     return 'wrong'
   end
-  -- A claim of this object would pass over its held batch, so no slot may claim it.
+  -- OBJ:event.worker has a wrong type, but the object is held. A claim would pass over its held
+  -- batch, so no slot may claim it.
   if not owner and call('EXISTS', P .. object .. K.event_worker) == 1 and is_held(object) then
     put_held(i, object)
     return 'wrong'

@@ -100,7 +100,7 @@ local function go_on(n)
       C.entries[#C.entries + 1], C.busy[i], C.left[i] = entry, true, nil
       C.to_set[s + 1], C.to_set[s + 2] = C.base[i] .. K.worker_event_id, tag
       C.bytes_left, C.progress = C.bytes_left - #event, true
-      -- The first event of a batch takes as much time as four later ones.
+      -- The first event of a batch takes as much time as four later ones, so it counts as four.
       count(4)
       if not C.key[i] then
         M.state.guard(take_more, i, entry)

@@ -1,5 +1,5 @@
 -- finish: ends an event with handler progress in OBJ:event.handled.
--- The emits of its handlers are pushed. With the log on, their results are written into its row.
+-- The emits of its handlers are pushed. With the log on, the row of the event has their results.
 -- Uses: aside.is_wrong_type aside.put_batch emits.parse emits.push emits.results_of
 -- Uses: emits.wrong_key
 

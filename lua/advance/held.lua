@@ -9,9 +9,9 @@ local function next_due()
   repeat
     if due_at == #due and not due_end then
       due, due_at = call('ZRANGE', P .. K.objects_held, '-inf', M.time.now_ms(), 'BYSCORE', 'LIMIT', 0, C.claims_left), 0
-      -- An object that was put aside is still due only if a second slot also had it and let it go.
-      -- A page with only such objects would be read again and again. So this call reads no further
-      -- page; the next call does.
+      -- A second slot may also have had an object that this call has put aside. If that slot lets
+      -- the object go, the object is due again. A page with only such objects would be read again
+      -- and again. So this call reads no further page; the next call does.
       due_end = true
       for _, object in ipairs(due) do
         due_end = due_end and C.put_aside[object]
@@ -104,8 +104,8 @@ local function claim(i)
     end
     return claim_batch(i, object, last, held_id)
   end
-  -- A held object without numbers must have no batch: a claim would pass over the batch, and the
-  -- next hold would overwrite it.
+  -- A held object without numbers must have no batch. If it has a batch, the object waits for an
+  -- operator: a claim would pass over the batch, and the next hold would overwrite it.
   if call('EXISTS', P .. object .. K.events_held) == 1 then
     call('ZADD', P .. K.objects_held, 'inf', object)
     M.aside.note(object, M.aside.why_of(object .. K.events_held_id) .. ' and tells no ids')

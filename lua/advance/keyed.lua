@@ -4,8 +4,8 @@
 -- Uses: aside.is_wrong_type aside.put batch.count hold.object schedule.counts schedule.member
 -- Uses: schedule.referred tag.keyed time.now_ms
 
--- References that this call may still pass over, because their schedules were replaced or
--- cancelled.
+-- The number of references that this call may still pass over. A call passes over a reference whose
+-- schedule was replaced or cancelled.
 local passes_left = 256
 -- The time for which an object is held if its schedules cannot be read.
 local POSTPONE_MS = 60000
@@ -50,7 +50,8 @@ local function take(i, object, text)
       call('HDEL', P .. object .. K.events_scheduled_of, key)
       call('ZREM', P .. K.events_scheduled, member)
       C.key[i] = key
-      -- This event takes three times as long as the first event of any other batch.
+      -- This event takes three times as long as the first event of any other batch, which counts as
+      -- four. So it counts as eight more.
       M.batch.count(8)
       return event
     elseif not done or wrong then
@@ -58,8 +59,8 @@ local function take(i, object, text)
       if not done then
         error(event)
       elseif wrong == K.events_scheduled then
-        -- events.scheduled belongs to no single object, so this object is not put aside. `promote`
-        -- reports the wrong type.
+        -- events.scheduled belongs to no single object, so this object does not wait for an
+        -- operator. It is held for a minute. `promote` reports the wrong type.
         hold(i, object, POSTPONE_MS)
       else
         M.aside.put(i, object, wrong)

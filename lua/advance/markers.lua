@@ -3,10 +3,10 @@
 
 -- The markers are read in chunks from the tail, and trimmed when they are used. From a chunk the
 -- call needs each object without an owner, once. `free` has the names of these objects, `before`
--- the numbers of markers before them, and `last_ids` their last ids. `source` is the argument of
--- `own` (lua/advance.lua).
-local chunk_size, chunk_read = 0, 0
-local free, free_at, before, last_ids, source = {}, 0, {}, {}, 'markers'
+-- the numbers of markers before them, `owner_keys` the keys of their owners, and `last_ids` their
+-- last ids. `source` is the argument of `own` (lua/advance.lua).
+local byte, chunk_size, chunk_read = string.byte, 0, 0
+local free, free_at, before, owner_keys, last_ids, source = {}, 0, {}, {}, {}, 'markers'
 -- Names that the call has met. The empty name only wakes a worker.
 local seen = { [''] = true }
 -- Marks of the chunk, and the numbers of markers before them.
@@ -28,17 +28,18 @@ end
 
 -- Stores the objects without an owner in `free`. Returns whether every owner key that MGET returned
 -- as nil is really absent: MGET also returns nil for a key of a wrong type.
-local function keep_free(objects, places, owner_keys)
-  local owned = #objects > 0 and call('EXISTS', unpack(owner_keys)) or 0
+local function keep_free(objects, places, keys)
+  local owned = #objects > 0 and call('EXISTS', unpack(keys)) or 0
   if owned == 0 then
-    free, before = objects, places
+    free, before, owner_keys = objects, places, keys
     return true
   end
-  for n, owner in ipairs(call('MGET', unpack(owner_keys))) do
+  for n, owner in ipairs(call('MGET', unpack(keys))) do
     if owner then
       owned = owned - 1
     else
-      free[#free + 1], before[#before + 1] = objects[n], places[n]
+      local f = #free + 1
+      free[f], before[f], owner_keys[f] = objects[n], places[n], keys[n]
     end
   end
   return owned == 0
@@ -57,21 +58,24 @@ end
 -- Reads the last ids of these objects. Returns whether every last id that MGET returned as nil is
 -- really absent.
 local function ask_last_ids()
-  local keys, untold = {}, {}
-  for n, object in ipairs(free) do
-    keys[n] = P .. object .. K.last_event_id
+  local keys, untold, u = {}, {}, 0
+  for n = 1, #free do
+    keys[n] = P .. free[n] .. K.last_event_id
   end
-  last_ids = #keys > 0 and call('MGET', unpack(keys)) or {}
-  for n, last in ipairs(last_ids) do
-    untold[#untold + 1] = not last and keys[n] or nil
+  last_ids = keys[1] and call('MGET', unpack(keys)) or {}
+  for n = 1, #last_ids do
+    if not last_ids[n] then
+      u = u + 1
+      untold[u] = keys[n]
+    end
   end
-  return #untold == 0 or call('EXISTS', unpack(untold)) == 0
+  return u == 0 or call('EXISTS', unpack(untold)) == 0
 end
 
 -- Reads the next chunk. Returns whether there is one.
 local function read_chunk()
   trim()
-  chunk_read, free, free_at, before, marks, marks_before = 0, {}, 0, {}, {}, {}
+  chunk_read, free, free_at, before, owner_keys, marks, marks_before = 0, {}, 0, {}, {}, {}, {}
   -- While markers lead to no claim, each chunk is larger than the chunk before. So a long run of
   -- such markers is passed over in few steps.
   chunk_size = math.min(math.max(chunk_size * 2, C.claims_left), 512, C.markers_max, C.markers_left)
@@ -81,23 +85,23 @@ local function read_chunk()
   local chunk = call('LRANGE', P .. K.objects_with_events, -chunk_size, -1)
   chunk_read = #chunk
   C.markers_max = C.markers_max - chunk_read
-  local objects, places, owner_keys, n = {}, {}, {}, 0
+  local objects, places, keys, n = {}, {}, {}, 0
   for k = chunk_read, 1, -1 do
     local object = chunk[k]
     if not seen[object] then
       seen[object] = true
-      local first = string.byte(object)
+      local first = byte(object)
       if first == 123 and M.names.is_foreign(object) then
         M.aside.report_foreign(object)
       elseif first == 0 and M.marks.is_mark(object) then
         marks[#marks + 1], marks_before[#marks_before + 1] = object, chunk_read - k
       else
         n = n + 1
-        objects[n], places[n], owner_keys[n] = object, chunk_read - k, P .. object .. K.event_worker
+        objects[n], places[n], keys[n] = object, chunk_read - k, P .. object .. K.event_worker
       end
     end
   end
-  local none_untold = keep_free(objects, places, owner_keys)
+  local none_untold = keep_free(objects, places, keys)
   if chunk_size > C.claims_left and not any_events() then
     free = {}
   end
@@ -105,11 +109,23 @@ local function read_chunk()
   return true
 end
 
--- Returns the next object without owner, its last id and its source. If there is none, returns nil
--- and `dropped`, or nil alone if there was no marker to look at. The marker of the object does not
--- count as used yet.
-local function next_object()
+-- Counts all markers of the chunk as used, and reads the next chunk. Returns `free`, `before`,
+-- `last_ids`, `owner_keys` and `source` of the new chunk. If there is no new chunk, returns nil, and
+-- whether the old chunk still had unused markers.
+local function next_chunk()
   local looked = C.markers_used < chunk_read
+  C.markers_used = chunk_read
+  if read_chunk() then
+    return free, before, last_ids, owner_keys, source
+  end
+  return nil, looked
+end
+
+-- Returns the next object without owner, its last id, its source and the key of its owner. If there
+-- is none, returns nil and `dropped`, or nil alone if there was no marker to look at. The marker of
+-- the object does not count as used yet.
+local function next_object()
+  local looked = false
   repeat
     while free_at < #free do
       free_at = free_at + 1
@@ -117,14 +133,14 @@ local function next_object()
       -- This call may have put the object aside or claimed it since it read the chunk.
       if not C.put_aside[object] and not C.claimed[object] then
         C.markers_used = before[free_at]
-        return object, last_ids[free_at], source
+        return object, last_ids[free_at], source, owner_keys[free_at]
       end
     end
-    C.markers_used = chunk_read
-    local read = read_chunk()
+    looked = looked or C.markers_used < chunk_read
+    local read = next_chunk()
     looked = looked or read
   until not read
   return nil, looked and 'dropped' or nil
 end
 
-return { next = next_object, trim = trim }
+return { next = next_object, next_chunk = next_chunk, trim = trim }

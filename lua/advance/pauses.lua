@@ -35,8 +35,8 @@ local function count_pause()
 end
 
 -- Pauses an object if it has events and a rule applies to it. The object has no owner, or belongs
--- to this slot. Returns whether it was paused. `source`: as for `own`. Does not pause an object
--- that is in objects.held although its owner's key does not say so.
+-- to this slot. Returns whether it was paused. `source`: as for `own` (lua/advance.lua). Does not
+-- pause an object that is in objects.held although OBJ:event.worker is not `held`.
 local function pause(i, object, last, source)
   if not is_over_now(object) or call('EXISTS', P .. object .. K.events) == 0 or call('ZSCORE', P .. K.objects_held, object) then
     return false
@@ -47,7 +47,8 @@ local function pause(i, object, last, source)
     call('LREM', C.base[i] .. K.worker_object, '1', object)
   end
   if last and C.forgets then
-    -- SET removes the time to live: a paused object is not idle.
+    -- SET removes the time to live of the last id. A paused object is not idle, so its last id must
+    -- not expire.
     call('SET', P .. object .. K.last_event_id, last)
   end
   C.progress = true
@@ -55,7 +56,7 @@ local function pause(i, object, last, source)
   return true
 end
 
--- Pauses a due held object, with its batch, if a rule applies to it. Returns whether it did.
+-- Pauses a due held object, with its batch, if a rule applies to it. Returns whether it was paused.
 local function pause_held(object)
   if not is_over_now(object) then
     return false
@@ -103,8 +104,8 @@ local function wake_those(objects, in_force)
 end
 
 -- Wakes objects of rules that are lifted or past their end, and continues each rule where an
--- earlier call stopped. Deletes a rule that has no objects left. The rules can be woken in any
--- order, because the rules that apply to an object do not depend on the order.
+-- earlier call stopped. Deletes a rule that has no objects left. The rules can come in any order,
+-- because an object is woken only if no rule in force applies to it.
 local function wake()
   local all, left = call('HGETALL', P .. K.event_rules), WAKE_MAX
   local in_force, over = {}, {}

@@ -6,9 +6,9 @@ local function worker_of(i)
   return C.name .. '.' .. C.number[i]
 end
 
--- Looks at a name in the list of a free slot. Returns whether the slot is to claim the object, and
--- the values of its owner's key and of its last id. If the slot is not to claim it, removes the
--- name from the list.
+-- Looks at a name in the list of a free slot. If the slot is to claim the object, returns true, and
+-- the values of OBJ:event.worker and OBJ:last.event.id. Else removes the name from the list and
+-- returns false.
 local function look(i, object)
   local list = C.base[i] .. K.worker_object
   if M.names.is_foreign(object) then
@@ -22,7 +22,7 @@ local function look(i, object)
   end
   local found = call('MGET', P .. object .. K.event_worker, P .. object .. K.last_event_id)
   -- Two pops may have moved the same name, both into this list, or one of them into the list of
-  -- another slot. The second copy needs nothing more.
+  -- another slot. Then the second copy is only removed.
   if object == '' or C.claimed[object] or found[1] and found[1] ~= worker_of(i) then
     call('LREM', list, '1', object)
     return false
@@ -61,8 +61,8 @@ local function slots(n, lists, count)
 end
 
 -- Claims one object at most from the names in the list of a free slot. A name is there because a
--- pop has moved its marker, or because the reply to its claim was lost. All other names leave the
--- list.
+-- pop has moved its marker, or because the reply to the claim of its object was lost. All other
+-- names are removed from the list.
 local function claim(i, names)
   C.progress = true
   for k = #names, 1, -1 do

@@ -14,17 +14,18 @@ local FIELDS = {
   -- The first `count` events are delivered; the rest stays in hand.
   part = { 'object', 'tag', 'last', 'count', 'next' },
   -- The first `count` events are delivered; the rest is held for `delay_ms`, or until an operator
-  -- releases it (`inf`). If the attempts in `held_id` grew, the error is kept.
+  -- releases it (`inf`). If `held_id` has more attempts than the batch had, OBJ:event.errors gets
+  -- the error.
   hold = { 'object', 'tag', 'last', 'count', 'delay_ms', 'held_id' },
   -- The first `count` events are delivered; the next one, `id`, becomes a dead letter.
   reject = { 'object', 'tag', 'last', 'count', 'next', 'id', 'error', 'attempts' },
-  -- As `reject`, but the next event, `id`, is completed with errors: only the log keeps it.
+  -- As `reject`, but the next event, `id`, is completed with errors: only the event log gets it.
   complete = { 'object', 'tag', 'last', 'count', 'next', 'id', 'error', 'attempts' },
 }
 
 -- Reads the number of a slot and the word of its result, at position `at` of ARGV. `n`: the number
 -- of slots read so far. Returns the new number of slots, and the position of the next number.
-local function name(at, n, tag_keys, base)
+local function name(at, n, tag_keys, owner_base)
   local number, word = ARGV[at], ARGV[at + 1]
   if word == 'look' then
     C.looks[#C.looks + 1] = number
@@ -34,8 +35,7 @@ local function name(at, n, tag_keys, base)
     return n, at + 2
   end
   n = n + 1
-  C.arg[n], C.base[n] = at + 2, base .. number
-  tag_keys[n] = C.base[n] .. K.worker_event_id
+  C.arg[n], tag_keys[n] = at + 2, owner_base .. number .. K.worker_event_id
   return n, at + 2 + #FIELDS[word] + (C.logs and 1 or 0)
 end
 
@@ -82,9 +82,8 @@ local function let_go(i, object)
   C.held_changed = true
 end
 
--- Writes the event that follows the first `count` events of the batch to the dead letters. Writes
--- it only to the log if it is completed with errors. Returns the error if the write fails, else
--- nil.
+-- Writes the event that follows the first `count` events of the batch to the dead letters; if it is
+-- completed with errors, only to the event log. Returns the error if the write fails, else nil.
 local function bury(i, result, before)
   local object = result.object
   local event = call('LINDEX', C.base[i] .. K.worker_event, -1 - tonumber(result.count))
@@ -104,7 +103,7 @@ local function bury(i, result, before)
 end
 
 -- Holds the rest of the batch for `delay_ms`, or until an operator releases it ('inf'). `why`: the
--- error of its first event (nil: the one in held_id).
+-- error of the first event of the rest (nil: the error in held_id).
 local function hold_rest(i, result, count, delay_ms, held_id, why)
   local due = delay_ms == 'inf' and delay_ms or M.time.now_ms() + tonumber(delay_ms)
   M.hold.batch(C.base[i], result.object, due, held_id)
@@ -112,9 +111,9 @@ local function hold_rest(i, result, count, delay_ms, held_id, why)
   M.errors.keep(result.object, result.tag, count, held_id, why)
 end
 
--- Applies a result about parts of a batch: some events are delivered, one may be buried, and the
--- rest is kept or held. Returns whether the slot goes on with its object, because no event of the
--- batch remains.
+-- Applies a result about parts of a batch: some events are delivered, one may become a dead letter
+-- or be completed with errors, and the rest is kept or held. Returns whether the slot goes on with
+-- its object, because no event of the batch remains.
 local function settle_part(i, result)
   local word, object, last, tag = C.result[i], result.object, result.last, result.tag
   local count, batch = tonumber(result.count), C.base[i] .. K.worker_event

@@ -4,6 +4,7 @@
 -- `own`, the function that claims an object, and:
 --   busy, entries, taken, claimed: advance itself makes them only if slots may claim
 --   failed        the error that ends the call
+--   base          by slot: the beginning of its keys
 --   number        by slot: its number
 --   result        by slot: the word of its result
 --   object, prev  by slot with a result about parts of a batch: the object, and the `prev` of the
@@ -27,10 +28,12 @@ local function open(own)
   C.key = {}
   C.object, C.prev, C.handled, C.looks, C.quarantined, C.put_aside, C.to_expire = {}, {}, {}, {}, {}, {}, {}
   setmetatable(C, { __index = function(made, list)
-    -- Makes `number` or `result` when it is first used. By then the call has read all slots.
-    local new, offset = {}, list == 'number' and 2 or list == 'result' and 1 or error('no ' .. list)
+    -- Makes `base`, `number` or `result` when it is first used. By then the call has read all
+    -- slots.
+    local new, offset = {}, list == 'result' and 1 or (list == 'number' or list == 'base') and 2 or error('no ' .. list)
+    local before = list == 'base' and P .. K.WORKER .. ARGV[2] .. '.' or ''
     for i, at in ipairs(made.arg) do
-      new[i] = ARGV[at - offset]
+      new[i] = before .. ARGV[at - offset]
     end
     rawset(made, list, new)
     return new

@@ -1,5 +1,5 @@
 -- turns: the order in which slots claim held objects and markers.
--- Uses: held.claim held.owned markers.next
+-- Uses: held.claim held.owned markers.next markers.next_chunk
 
 -- Claims the next due held object for the slot. Returns 'claimed', 'dropped', or nil if none is
 -- due.
@@ -15,11 +15,11 @@ end
 -- Claims the object of the next marker that leads to one. Returns 'claimed', 'dropped', or nil if
 -- there is no marker to look at.
 local function claim_marker(i)
-  local object, last, source = M.markers.next()
+  local object, last, source, owner_key = M.markers.next()
   if not object then
     return last
   end
-  local got = C.own(i, object, false, last, source)
+  local got = C.own(i, object, false, last, source, owner_key)
   -- The marker counts as used only now. Until something else covers the object, its marker must
   -- stay.
   C.markers_used = C.markers_used + 1
@@ -64,31 +64,52 @@ local function claim_in_turn(i)
   end
 end
 
+-- Claims the objects of markers for all free slots, if no held object can be due. `f`: the place of
+-- the object in its chunk. `used`: the number of markers of the chunk that are used. `got`: the
+-- result for the last object.
+local function claim_markers(n)
+  local busy, own, put_aside, claimed, next_chunk = C.busy, C.own, C.put_aside, C.claimed, M.markers.next_chunk
+  local objects, before, last_ids, owner_keys, source = {}, nil, nil, nil, nil
+  local i, f, used, got = 1, 0, 0, nil
+  repeat
+    while busy[i] do
+      i = i + 1
+    end
+    if i > n or C.claims_left <= 0 or C.bytes_left <= 0 then
+      break
+    end
+    f = f + 1
+    local object = objects[f]
+    if not object then
+      C.markers_used = used
+      objects, before, last_ids, owner_keys, source = next_chunk()
+      f, used = 0, 0
+      if not objects and (before or C.markers_left > 0) then
+        -- The markers after the last claim led nowhere, or this call may look at no further marker.
+        got = 'dropped'
+      end
+    elseif not put_aside[object] and not claimed[object] then
+      -- The marker counts as used only after `own`. Until something else covers the object, its
+      -- marker must stay.
+      C.markers_used, used = before[f], before[f] + 1
+      local aside_before = #C.quarantined
+      got = own(i, object, false, last_ids[f], source, owner_keys[f])
+      if got ~= 'claimed' then
+        count_drop(#C.quarantined > aside_before, false)
+      end
+    end
+  until not objects
+  C.markers_used = objects and used or C.markers_used
+  C.from = not got and C.from or got == 'claimed' and 'held' or 'markers'
+end
+
 -- Claims for all free slots.
 local function claim(n)
-  if C.is_due or C.held_changed then
-    for i = 1, n do
-      claim_in_turn(i)
-    end
-    return
+  if not C.is_due and not C.held_changed then
+    return claim_markers(n)
   end
-  -- Only markers have objects to claim.
-  local busy, own, next_marker = C.busy, C.own, M.markers.next
   for i = 1, n do
-    while not busy[i] and C.claims_left > 0 and C.bytes_left > 0 do
-      local object, last, source = next_marker()
-      if not object then
-        C.from = (last or C.markers_left > 0) and 'markers' or C.from
-        return
-      end
-      local put_aside_before = #C.quarantined
-      local got = own(i, object, false, last, source)
-      C.markers_used = C.markers_used + 1
-      C.from = got == 'claimed' and 'held' or 'markers'
-      if got ~= 'claimed' then
-        count_drop(#C.quarantined > put_aside_before, false)
-      end
-    end
+    claim_in_turn(i)
   end
 end
 

@@ -4,11 +4,11 @@
 --
 -- Step back   The clock is more than a second behind the written time. Every time written before
 --             the step is then too far ahead by the difference. The times of rules, held objects
---             and departed names move back by this difference. The next sweeps follow at once, and
---             each moves a bounded number of times. A time that is due stays due, and no object
---             waits longer than its own time. A retry may come early in two cases: its time was
---             written in the second between the step and the sweep that noticed the step, or the
---             clock steps back again while times move.
+--             and departed names move back by this difference. Each sweep moves only a part of
+--             these times, and the next sweep follows at once. A time that is due stays due, and no
+--             object waits longer than its own time. A retry may come early in two cases: its time
+--             was written in the second between the step and the sweep that noticed the step, or
+--             the clock steps back again while times are being moved.
 -- Step ahead  The clock is further ahead of the written time than the sweeping process can explain:
 --             it has stepped ahead, or Redis could not be reached. Leases of live processes may
 --             have ended. For AHEAD_MS or longer (adopt.lua) no sweep takes over a name, so that
@@ -32,8 +32,9 @@ local function move_back(key, back_ms, cursor, now_ms)
   return #page == 2 * MOVES_MAX and page[#page] or nil, #moved / 2
 end
 
--- Moves back the ends and the times of setting of rules that were set in the future: at most 1,000.
--- The other rules were set before the clock went wrong, or after it was right again.
+-- A rule whose time of setting is ahead of the clock was set before the step back. Moves back the
+-- end and the time of setting of each such rule; there are at most 1,000 rules. All other rules
+-- were set before the clock went wrong, or after it was right again.
 local function move_rules(back_ms, now_ms)
   if call('TYPE', P .. K.event_rules).ok ~= 'hash' then
     return
@@ -53,9 +54,9 @@ local function move_rules(back_ms, now_ms)
   end
 end
 
--- Returns the lowest time that must move back by `back_ms`; 0: all times. If the clock had stepped
--- ahead before by at least as much, times below the time of that step were written before the step.
--- These times are right again, so they stay.
+-- Returns the lowest time that must move back by `back_ms`; 0: all times. Perhaps this step back
+-- undoes an earlier step ahead by at least as much. Then times below the time of the step ahead
+-- were written before that step. These times are right again, so they stay.
 local function first_to_move(back_ms)
   local found = call('HMGET', P .. K.meta, 'clock.ahead', 'clock.gained')
   local ahead_ms, gained_ms = tonumber(found[1] or ''), tonumber(found[2] or '')
@@ -63,7 +64,8 @@ local function first_to_move(back_ms)
   return ahead_ms and gained_ms and back_ms <= gained_ms + 5 * STEP_MS and ahead_ms - 5 * STEP_MS or 0
 end
 
--- Returns the value of the field `clock.step`: `BACK_MS NEXT CURSOR`.
+-- Returns the value of the field `clock.step`: `BACK_MS NEXT CURSOR`. NEXT is the kind of times
+-- that is moved next: rules, held or departed.
 local function step_text(back_ms, next_one, cursor)
   return string.format('%.0f %s %.0f', back_ms, next_one, tonumber(cursor) or 0)
 end

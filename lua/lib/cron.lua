@@ -1,8 +1,8 @@
 -- cron: the values of events.cron and events.cron.last.
 --
--- A job:  `ID PAUSED SINCE_MS OBJECT_BYTES PLAN_BYTES OBJECT PLAN EVENT`, without blanks between the
---         texts. ID changes with every change of the job. PLAN is JSON with the
---         schedule; only Rust reads it.
+-- A job:  `ID PAUSED SINCE_MS OBJECT_BYTES PLAN_BYTES OBJECT PLAN EVENT`, without blanks between
+--          the last three texts. ID changes with every change of the job. PLAN is JSON with the
+--          schedule; only Rust reads it.
 -- Last:   `HANDLED_MS FIRED_MS`: ticks up to HANDLED_MS have fired or were skipped; the job fired
 --         last at FIRED_MS (0: never)
 
@@ -38,7 +38,8 @@ local function last_text(handled, fired)
   return handled .. ' ' .. fired
 end
 
--- If the queue of the object has a wrong type, returns the key of the queue, and that type.
+-- If the queue of the object has a wrong type, returns the key of the queue without prefix, and
+-- that type.
 local function wrong_queue(object)
   local found = call('TYPE', P .. object .. K.events).ok
   if found ~= 'list' and found ~= 'none' then

@@ -144,7 +144,7 @@ local function schedule_all(later)
   end
 end
 
--- Most markers in one command, because of the limit of unpack.
+-- The most markers in one command: unpack cannot return much more values.
 local MARKERS_PER_PUSH = 1000
 
 -- Pushes the emitted events as a producer does, with one marker per object. Stores the schedules.

@@ -3,7 +3,7 @@
 
 -- Returns the reply for a caller whose token is not in `lease`:
 --   {'lapsed'}         the lease is gone, and no process has taken the name since
---   {'fenced', lease}  another process has the name; lease is '' if there is none
+--   {'fenced', lease}  another process has taken the name; `lease` is '' if its lease is gone, too
 local function refused(name, token, lease)
   if not lease then
     local _, last_token = M.registry.find(name)

@@ -1,7 +1,7 @@
 -- hold: takes an object from its slot. The only way to hold one: retry, takeover, yield, stop.
 
 -- Takes `object` from a slot whose keys begin with `at`, and holds it until `due` (ms, or 'inf').
--- `held_id`: the value of OBJ:events.held.id; nil for a yield, whose batch is empty.
+-- `held_id`: the value of OBJ:events.held.id; nil if the object has no batch.
 local function hold_object(at, object, due, held_id)
   call('ZADD', P .. K.objects_held, due, object)
   if held_id then
@@ -21,7 +21,7 @@ end
 
 -- Moves a name from the slot's list back to the markers, because the slot does not own the object.
 -- The name goes to the end from which markers are taken next, because it has waited already. LREM
--- removes by value, because the list may hold two names after a lost reply.
+-- removes by value, because after a lost reply the list may have two names.
 local function give_back(at, object)
   call('LREM', at .. K.worker_object, 1, object)
   if object ~= '' then

@@ -1,7 +1,7 @@
 -- lease: the value of event.worker:NAME:lease, and its time to live.
 --
--- The value is `TOKEN HOST PID START LEASEms`. The text after TOKEN is the holder; the program
--- writes it. LEASE is the length of the lease in ms.
+-- The value is `TOKEN HOST PID START LEASEms`. The text after TOKEN is the holder, as the process
+-- that has the lease writes it. LEASE is the length of the lease in ms.
 
 -- Returns the value of a lease.
 local function text(token, holder)

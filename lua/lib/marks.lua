@@ -1,12 +1,12 @@
 -- marks: markers with a time, which tell how long the oldest marker has waited.
 --
 -- A mark is a marker whose name is a NUL, `t`, and a time in ms. No object has such a name. Markers
--- are taken in order. So when a call meets a mark, every marker that is left is younger than it.
--- event.marks (zset) has the time of each mark that waits, as member and as score. The score of the
--- member MET is the time of the mark that was met last, or a time at which there was no marker. A
--- mark that is met also ends all older marks, because an older version drops marks without a note.
--- If the key has a wrong type, nothing is noted: no event depends on marks, and `check` reports the
--- key.
+-- are taken in order. So when a call meets a mark, every marker that is left is younger than this
+-- mark. event.marks (zset) has the time of each mark that waits, as member and as score. The score
+-- of the member MET is the time of the mark that was met last, or a time at which there was no
+-- marker. A call that meets a mark also removes all older marks from event.marks, because a worker
+-- of an older version takes marks, but leaves them in event.marks. If the key has a wrong type,
+-- nothing is noted: no event depends on marks, and `check` reports the key.
 -- Uses: time.now_ms
 local MET, EVERY_MS, PART, MARKS_MAX, MOST, TAIL = 'met', 1000, 4096, 50000, 1000, 500
 
@@ -14,7 +14,8 @@ local function is_mark(name)
   return string.find(name, '^%zt%d+$') ~= nil
 end
 
--- Removes up to MOST marks up to this score, and keeps MET with it. Returns whether more are left.
+-- Removes up to MOST marks with this score or a lower one, and gives MET this score. Returns
+-- whether more such marks are left.
 local function forget(score)
   local key = P .. K.event_marks
   local over = call('ZRANGE', key, '-inf', score, 'BYSCORE', 'LIMIT', '0', MOST)
@@ -30,8 +31,8 @@ local function forget(score)
   return #over >= MOST - 1
 end
 
--- Notes that a call has met this mark. Returns whether event.marks had the mark; a producer may have
--- pushed another one.
+-- Notes that a call has met this mark. Returns whether event.marks had the mark. A producer may
+-- have pushed a mark that is not there.
 local function met(name)
   local score = try('ZSCORE', P .. K.event_marks, string.sub(name, 3))
   if type(score) ~= 'string' then
@@ -45,9 +46,13 @@ local function met(name)
   return true
 end
 
--- Returns why event.marks is to be brought up to date: `ahead`, `none`, `tail` or `push`; nil if
--- nothing is to be done. While markers wait, marks are 1 s apart. After the oldest marker has waited
--- for an hour they are farther apart, so that their number stays bounded.
+-- Returns why event.marks is to be brought up to date; nil if nothing is to be done:
+--   ahead  its newest time is ahead of the clock
+--   none   no marker waits, so the time is to be noted
+--   tail   a mark is taken next, so no marker waits before it
+--   push   a mark is to be pushed
+-- While markers wait, marks are 1 s apart. After the oldest marker has waited for about an hour,
+-- they are farther apart, so that their number stays bounded.
 local function due(now_ms)
   local key, list = P .. K.event_marks, P .. K.objects_with_events
   local markers, newest = try('LLEN', list), try('ZRANGE', key, '-1', '-1', 'WITHSCORES')
@@ -76,13 +81,15 @@ local function push()
   if not why then
     return 'kept'
   end
-  -- A mark in event.marks that is not among the markers would never be met.
+  -- All rights are checked before the first write. A mark in event.marks that is not among the
+  -- markers would never be met.
   for _, command in ipairs({ { 'ZADD', key, '0', 'm' }, { 'ZREM', key, 'm' }, { 'LPUSH', list, 'v' }, { 'RPOP', list } }) do
     if not redis.acl_check_cmd(unpack(command)) then
       return 'denied', command[1]
     end
   end
-  -- Marks at the tail have no marker before them. All slots are busy, so no worker meets them.
+  -- No marker waits before the marks at the tail. They are still there because all slots are busy,
+  -- so that no worker takes markers. This call removes them.
   for _ = 1, why == 'tail' and TAIL or 0 do
     local oldest = call('LINDEX', list, '-1')
     if not oldest or not is_mark(oldest) then
@@ -96,7 +103,7 @@ local function push()
   end
   local now_text = string.format('%.0f', now_ms)
   if why == 'ahead' then
-    -- The clock has stepped back. The times ahead of it are those of this moment.
+    -- The clock has stepped back. Scores that are ahead of the clock are set to the present time.
     local ahead = call('ZRANGE', key, '(' .. now_text, '+inf', 'BYSCORE', 'LIMIT', '0', MOST)
     for _, mark in ipairs(ahead) do
       call('ZADD', key, now_text, mark)

@@ -2,7 +2,7 @@
 
 -- The bytes after which a page ends. The row that reaches this number is the last row of the page.
 local PAGE_BYTES_MAX = 1048576
--- Most rows in one read. The number is small, because the size of a row is known only after the
+-- The most rows in one read. The number is small, because the size of a row is known only after the
 -- read.
 local ROWS_PER_READ = 4
 

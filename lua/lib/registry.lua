@@ -2,9 +2,10 @@
 --
 -- event.workers           per name its registration `SLOTS TOKEN MS`: the most slots it ever ran,
 --                         its last token, its last sign of life
--- event.workers.watched names with a lease, or with something in their slots event.workers.departed
--- names without a lease and with nothing in their slots The scores of the sets are times of the
--- next looks, ms.
+-- event.workers.watched   names with a lease, or with something in their slots
+-- event.workers.departed  names without a lease and with nothing in their slots
+--
+-- The scores of the two sets are the times of the next looks, in ms.
 
 -- Returns slots, token and last sign of life (ms) of a registration; 0, nil and 0 if the value is
 -- invalid.

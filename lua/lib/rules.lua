@@ -11,7 +11,7 @@
 -- cost two lookups.
 local COLONS_MAX = 8
 
--- The two kinds, each with the blank that follows it. KIND_BYTES is their length.
+-- The two kinds, each with the blank that follows it. KIND_BYTES is the length of each.
 local KINDS, KIND_BYTES = { 'block ', 'pause ' }, 6
 
 -- Returns the end of a rule, whether it is lifted, and when it was set; nil if the value is

@@ -1,13 +1,14 @@
 -- schedule: the entries of events.scheduled, and references to their events in queues.
 --
 -- events.scheduled  a member is `OBJECT LF KEY`; a key has no line feed. The score is the due time
---                   in ms. Once the event of a key is queued, the score is -10^15 minus the time of
---                   queueing, in µs
+--                   in ms. Once the event of a key that a user has chosen is queued, the score is
+--                   -10^15 minus the time of queueing, in µs
 -- OBJ:events        a reference, `NUL queued US KEY`, stands for the event of this key while it is
---                   queued. A reference counts only while the score of its schedule has the same
---                   time of queueing, US
+--                   queued. US is the time of queueing. A reference counts only if the score of its
+--                   schedule has the same time of queueing
 
--- The bytes of events after which a scan stops: HSCAN returns not only keys, but also events.
+-- The bytes of events after which a scan stops. A scan reads events, too, because HSCAN returns
+-- each key with its event.
 local SCAN_BYTES, AT_ONCE = 1048576, '1'
 local QUEUED, QUEUED_MIN = -1000000000000000, -9007199254740991
 

@@ -4,8 +4,8 @@
 
 -- Calls `owned(at, slot, object, tag)` for every object that a slot of `name` owns; `at`: the
 -- beginning of the slot's keys; `tag`: false if the slot has no batch. Moves all other names in the
--- slots' lists back to the markers. Stops after the slot that completes `most` objects and names
--- (nil: no limit). Returns the number of names moved back.
+-- slots' lists back to the markers. If `most` objects and names have been met, stops after the
+-- present slot (nil: no limit). Returns the number of names moved back.
 local function each_slot(name, slots, owned, most)
   local strays, met = 0, 0
   for slot = 0, slots - 1 do
@@ -54,7 +54,8 @@ local function is_used_up(crashes, crashes_max)
   return crashes_max > 0 and crashes >= crashes_max
 end
 
--- Holds the object of a slot, due now. `tag`: false if the slot has no batch. `cause`:
+-- Holds the object of a slot, due now. If its event has reached the limit of crashes, holds the
+-- object for an operator. `tag`: false if the slot has no batch. `cause`:
 --   now_ms       the time
 --   why          the reason
 --   died         whether the worker died: a batch in flight has one crash more

@@ -1,7 +1,7 @@
 -- suspects: the number of batches that may kill their worker which a process takes.
 --
 -- The process states its room as `MS[ CRASHES ROOM]…`, with CRASHES ascending. A batch with at
--- least CRASHES crashes is taken while ROOM is above 0. A ROOM of `-` has no limit. A batch for
+-- least CRASHES crashes is taken only if ROOM is above 0. A ROOM of `-` has no limit. A batch for
 -- which there is no room waits for at least MS milliseconds.
 
 -- Returns three values:
@@ -28,8 +28,8 @@ local function suspects_of(text)
     return (room_for(crashes) or 1) > 0
   end
 
-  -- After a batch is taken, each class has less room than the class of that batch had. So a batch
-  -- with many crashes also leaves less room for batches with fewer crashes.
+  -- After a batch is taken, each class has less room than the class of that batch had before. So a
+  -- batch with many crashes also leaves less room for batches with fewer crashes.
   local function taken(crashes)
     local room = room_for(crashes)
     for _, class in ipairs(room and classes or {}) do

@@ -19,10 +19,12 @@ local function refused(...)
   end
 end
 
--- Most bytes of an event in an action. 1,000 actions with whole events could have a gigabyte.
+-- The most bytes of an event that the record of an action has. With whole events, 1,000 records
+-- could have a gigabyte.
 local EVENT_BYTES_MAX = 8192
 
--- Returns the fields of an event in an action: a short event, or the beginning and the length.
+-- Returns the fields that record an event: the whole event if it is short, else its beginning and
+-- its length.
 local function event_fields(event)
   if #event <= EVENT_BYTES_MAX then
     return 'event', event

@@ -2,9 +2,10 @@
 --
 -- Purpose   set: stores a new job, or another schedule, object or event for an existing job.
 --           Setting the same job again changes nothing, so that a program may set its jobs at each
---           start. A paused job stays paused. pause: the job has no ticks until `resume`, and
---           `resume` does not make up for them. run: queues the event once more, also of a paused
---           job. Repeating any call except `run` changes nothing.
+--           start. A paused job stays paused. pause: the job has no ticks until `resume`. resume:
+--           the job has ticks again; the ticks that it missed do not fire later. run: queues the
+--           job's event once more, even if the job is paused. Repeating any call except `run`
+--           changes nothing.
 -- Keys      KEYS[1] events.cron (hash, read and write)
 --           events.cron.next (zset), events.cron.last (hash): read and written
 --           OBJ:events, objects.with.events (lists), events.scheduled.wake (zset),
@@ -14,12 +15,12 @@
 --           reason for the action (at most 1,000 bytes, may be '')
 --           set | remove | pause | resume | run
 --           name of the job
---           of set: id, object, plan, event, next tick (ms, or `inf`), also run now 0|1
---           (unless nothing changes), most jobs
+--           of set: id, object, plan, event, next tick (ms, or `inf`), whether to run the job now
+--           as well (0|1; not if nothing changes), the most jobs there may be
 --           of resume: id of the paused job, a new id, next tick
 -- Replies   {'set', 'new' | 'replaced' | 'same'}; {'removed'}; {'paused'}; {'resumed'}; {'ran'}
 --           {'not_set'}
---           {'changed'}: of resume, the job has another id, or is not paused
+--           {'changed'}: only of resume: the job has another id, or is not paused
 --           {'invalid'}: the stored job is invalid; it can be set and removed
 --           {'too_many', number of jobs}
 --           {'denied', command}

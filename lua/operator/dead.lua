@@ -1,10 +1,10 @@
 -- dead: an operator retries or drops dead letters.
 --
--- Purpose   retry: pushes the event again as a new one, after all others of its object and with a
---           marker, as an emit does; deletes the dead letter. drop: deletes the dead letter.
---           Records the action, of a drop with the first 8 KiB of the event. A call ends after 1
---           MiB of events, and the caller names the other dead letters again. Repeating a call
---           changes nothing: an absent dead letter is skipped.
+-- Purpose   retry: pushes the event again as a new one with a marker, as an emit does, behind all
+--           other events of its object; deletes the dead letter. drop: deletes the dead letter.
+--           Records each action; the record of a drop has the first 8 KiB of the event. A call ends
+--           after 1 MiB of events, and the caller names the other dead letters in its next call.
+--           Repeating a call changes nothing: an absent dead letter is skipped.
 -- Keys      KEYS[1] events.dead (stream, read and write)
 --           operator.actions (stream), objects.with.events, OBJ:events (lists): written
 -- Arguments prefix
@@ -12,17 +12,17 @@
 --           reason for the action (at most 1,000 bytes, may be '')
 --           retry | drop
 --           ids of dead letters (1 to 32)
--- Replies   {'settled', word…}, a word for each of the first ids, or for all:
+-- Replies   {'settled', word…}: a word for each dead letter, in order, up to the end of the call
 --             retried
 --             dropped
 --             gone        there is no such dead letter
---             unreadable  it names no object or no event; or, without a namespace, an object whose
---                         name begins with a brace
+--             unreadable  the dead letter has no object or no event; or there is no namespace, and
+--                         the object's name begins with a brace
 --             wrong_type  the object's queue is no list; the dead letter stays
 --           {'denied', command}
 --           {'wrong_type', key, its type}
 -- Keeps     I1, I4, I7
--- Cost      about 5 commands per dead letter; 1 MiB of events and the last one
+-- Cost      about 5 commands per dead letter; reads 1 MiB of events and the rest of the last one
 -- Uses: actions.EVENT_BYTES_MAX actions.event_fields actions.note actions.refused names.is_foreign
 local step = ARGV[4]
 
@@ -31,7 +31,7 @@ if no then
   return no
 end
 
--- The bytes of events in a call. The event that reaches them is the last one.
+-- The bytes of events after which a call ends. The event that reaches this number is the last one.
 local BYTES_MAX, bytes_settled = 1048576, 0
 
 -- Retries or drops one dead letter. Returns its word of the reply.

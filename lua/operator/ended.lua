@@ -12,7 +12,7 @@
 --             ''       for an absent field, and for results of more than 64 KiB
 --             status   `dead` for a dead letter
 -- Keeps     writes nothing
--- Cost      1 command per 4 rows. The row with which a page has 1 MiB is its last (lib/page.lua).
+-- Cost      1 command per 4 rows. A page ends after the row with which it has 1 MiB (lib/page.lua).
 --           The events are not returned
 -- Uses: page.each_row
 local RESULTS_BYTES_MAX = 65536

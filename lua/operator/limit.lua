@@ -17,7 +17,7 @@
 --           {'too_many', number of limits}
 --           {'denied', command}
 --           {'wrong_type', key, its type}
--- Keeps     I1 to I9: touches nothing else
+-- Keeps     I1 to I9: writes only these two keys
 -- Cost      about 20 commands
 -- Uses: actions.note actions.refused actions.who actions.why ids.text text.beginning time.now_ms
 local TEXT_BYTES_MAX = 200
@@ -33,7 +33,7 @@ if step == 'set' then
   if not is_set and limits >= limits_max then
     return { 'too_many', limits }
   end
-  -- Emitters read all limits: the texts are short.
+  -- Both texts are cut, because emitters read all limits.
   local who, why = M.text.beginning(M.actions.who, TEXT_BYTES_MAX), M.text.beginning(M.actions.why, TEXT_BYTES_MAX)
   local numbers = string.format('%s %s %s %d ', queued_max, markers_max, M.ids.text(M.time.now_ms()), #who)
   call('HSET', KEYS[1], selector, numbers .. who .. why)

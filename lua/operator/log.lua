@@ -1,7 +1,7 @@
 -- log: reads a page of the event log, and the number of rows ever written.
 --
--- Purpose   The numbers show a reader whether rows that it has not read were trimmed. Writes
---           nothing.
+-- Purpose   Reads rows. With the number of rows ever written, a reader can tell whether rows were
+--           trimmed before it had read them. Writes nothing.
 -- Keys      KEYS[1] event.log (stream, read)
 -- Arguments XRANGE | XREVRANGE
 --           start
@@ -10,7 +10,7 @@
 -- Replies   {'log', rows ever written, present rows, last id, {entry…}, 1 if the bytes ended the
 --           page or 0}
 -- Keeps     writes nothing
--- Cost      about 2 commands, and 1 per 4 rows. The row with which a page has 1 MiB is its last
+-- Cost      about 2 commands, and 1 per 4 rows. A page ends after the row with which it has 1 MiB
 --           (lib/page.lua)
 -- Uses: page.each_row
 if call('EXISTS', KEYS[1]) == 0 then

@@ -9,8 +9,8 @@
 --           objects in the page (1 to 250)
 -- Replies   {'paused', ms since 1970, {field, value, …}, entry…}
 --             field, value  every rule that applies to one of the objects
---             entry         {object, owner or '', numbers and reason or '', events in the batch,
---                           field of a rule that applies to it, …}, blocks first
+--             entry         {object, owner or '', OBJ:events.held.id or '', events in the batch,
+--                            field of a rule that applies to the object, …}, blocks first
 -- Keeps     writes nothing
 -- Cost      about 4 commands per object
 -- Uses: ids.text rules.fields_of time.now_ms
@@ -19,7 +19,8 @@ local after, count = ARGV[2], ARGV[3]
 local has_rules = call('TYPE', P .. K.event_rules).ok == 'hash'
 local told, all_rules = {}, {}
 
--- Adds the fields of the rules that apply to the object. Each value is returned once.
+-- Adds the fields of the rules that apply to the object to its entry. The reply has the value of
+-- each rule once.
 local function add_rules(entry, object)
   local fields = M.rules.fields_of(object)
   for at, value in ipairs(call('HMGET', P .. K.event_rules, unpack(fields))) do

@@ -1,7 +1,8 @@
 -- release: an operator makes a held object due now.
 --
 -- Purpose   Ends the wait for a time or for an operator, and wakes a worker. The numbers of the
---           batch stay as they are. Repairs an object that is held and in no set, too.
+--           batch stay as they are. Also repairs an object whose owner is `held`, but which is
+--           missing in objects.held and in objects.paused.
 -- Keys      KEYS[1] objects.held (zset, read and write)
 --           objects.paused (zset), OBJ:event.worker, OBJ:events.held.id (strings): read
 --           operator.actions (stream), objects.with.events (list): written
@@ -11,7 +12,7 @@
 --           object
 -- Replies   {'released', reason for the hold}
 --           {'not_held', owner or ''}
---           {'paused'}: a rule applies to it
+--           {'paused'}: a rule applies to the object
 --           {'denied', command}
 --           {'wrong_type', key, its type}
 -- Keeps     I2
@@ -27,7 +28,7 @@ local found = call('MGET', P .. object .. K.event_worker, P .. object .. K.event
 if call('ZSCORE', P .. K.objects_paused, object) then
   return { 'paused' }
 end
--- The set may have been evicted or deleted. An object that still has the owner `held` would then
+-- objects.held may have been evicted or deleted. An object whose owner is still `held` would then
 -- wait for ever, so it is released, too.
 if not call('ZSCORE', KEYS[1], object) and found[1] ~= 'held' then
   return { 'not_held', found[1] or '' }

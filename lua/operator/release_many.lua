@@ -1,9 +1,9 @@
 -- release_many: an operator makes those held objects due now that meet conditions.
 --
 -- Purpose   As release, for many objects in one step: wakes a worker, leaves the numbers of each
---           batch as they are, and records each release. An object that is due, that is paused, or
---           that does not meet the conditions stays as it is. Repeating a call changes nothing: a
---           released object is due.
+--           batch as they are, and records each release. An object that is already due, that is
+--           paused, or that does not meet the conditions stays as it is. Repeating a call changes
+--           nothing, because a released object is already due.
 -- Keys      KEYS[1] objects.held (zset, read and write)
 --           objects.paused (zset), OBJ:events.held.id (string): read
 --           operator.actions (stream), objects.with.events (list): written
@@ -14,10 +14,13 @@
 --           text that the reason for the hold must contain ('': any reason)
 --           objects (1 to 100)
 -- Replies   {'released', word…}, a word for each object: released | due | other | paused | not_held
+--             due    the object is due already
+--             other  the object does not meet the conditions
 --           {'denied', command}
 --           {'wrong_type', key, its type}
 -- Keeps     I2
--- Cost      about 5 commands per object, and 1. With 100 objects and reasons of 2 KB about 2 ms
+-- Cost      about 5 commands per object, and 1 more. About 2 ms with 100 objects and reasons of 2
+--           KB
 -- Uses: actions.note actions.refused tag.held_numbers tag.held_why time.now_ms
 local which, text = ARGV[4], ARGV[5]
 

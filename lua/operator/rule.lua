@@ -1,10 +1,11 @@
 -- rule: an operator sets a pause or a block, or lifts one.
 --
 -- Purpose   set: workers claim no more objects of the selector, from the next call of any worker
---           on. A rule in force gets who, why and end of this call. A rule that is being lifted is
---           in force again, and its waking will start again. lift: the rule no longer holds any
---           object. Workers wake its objects, and then delete it. The call touches no object, so
---           their number does not matter. Repeating a call changes nothing but the time.
+--           on. If the rule is in force already, it gets the operator, the reason and the end of
+--           this call. If the rule is being lifted, it is in force again, and a later lift wakes
+--           its objects from the first one on. lift: the rule no longer holds any object. Workers
+--           wake its objects, and then delete the rule. The call touches no object, so it takes no
+--           longer with many objects. Repeating a call changes nothing but the time.
 -- Keys      KEYS[1] event.rules (hash, read and write)
 --           operator.actions (stream), objects.with.events (list): written
 -- Arguments prefix
@@ -15,9 +16,9 @@
 --           selector
 --           time after which the rule lifts itself (ms; 0: never)
 --           most rules there may be
--- Replies   {'set', 'new' | 'again' | 'revived'}
+-- Replies   {'set', 'new' | 'again' | 'revived'}: there was no rule; it was in force; it was lifted
 --           {'lifted'}
---           {'lifting'}: it is lifted already, and its objects are being woken
+--           {'lifting'}: the rule is lifted already, and its objects are being woken
 --           {'not_set'}
 --           {'too_many', number of rules}
 --           {'denied', command}
@@ -37,14 +38,14 @@ local now_ms = M.time.now_ms()
 local value = call('HGET', KEYS[1], field)
 local rule = value and M.rules.parse(value)
 
--- Writes the rule, and the time of the next waking.
+-- Writes the rule, and the time at which workers must next wake objects of a rule.
 local function write(changed)
   call('HSET', KEYS[1], field, M.rules.text(changed))
   M.rules.write_next(M.rules.next_of(call('HGETALL', KEYS[1])))
 end
 
 if step == 'set' then
-  -- The field `next` is no rule.
+  -- The field `next` is no rule, so it does not count.
   local others = call('HLEN', KEYS[1]) - 1
   if not value and others >= rules_max then
     return { 'too_many', others }

@@ -9,11 +9,11 @@
 --           member before the page ('': from the start); schedules in the page (1 to 100)
 --           of `object`: its name; the cursor of HSCAN; about the number of schedules in the page
 --           (1 to 100)
--- Replies   {'scheduled', ms since 1970, next cursor ('0': the end; '' of `all`),
---           {member, due time or '', bytes of the event (-1: none), event or '', 1: its event is
---           queued, 0: not yet}…}. `all` leaves out those that are queued. An event above 8 KiB is
---           not shown. A schedule whose due time changes between two pages may be missing,
---           or come twice
+-- Replies   {'scheduled', ms since 1970, next cursor ('0': the end; '' of `all`), {member, due time
+--           or '', bytes of the event (-1: none), event or '', 1: its event is queued, 0: not
+--           yet}…}. `all` leaves out schedules whose event is queued. An event above 8 KiB is not
+--           shown. A schedule whose due time changes between two pages may be missing, or come
+--           twice
 -- Keeps     writes nothing
 -- Cost      about 3 commands per schedule; of `all` also 2 of O(log n). Of `object` at most 1 MiB
 --           of events are read, and one bucket of the hash more. If the object has few schedules,

@@ -1,9 +1,9 @@
 -- skip: an operator sends the first event of a held object to the dead letters.
 --
 -- Purpose   The object goes on with the next event, due now. The rest of the batch keeps its ids,
---           and `prev` stays the last delivered event. With the event log on, a row says that the
---           event is dead, with the results of the handlers that had succeeded. Repeating a call
---           that names the event changes nothing.
+--           and the `prev` of its first event is the last delivered event, not the skipped one.
+--           With the event log on, a row says that the event is dead, and has the results of the
+--           handlers that had succeeded. Repeating a call that names the event changes nothing.
 -- Keys      KEYS[1] objects.held (zset, read and write)
 --           objects.paused (zset), seriatim.meta (hash), OBJ:event.worker, OBJ:last.event.id
 --           (strings): read
@@ -21,12 +21,12 @@
 --           id of the event ('': whichever is first)
 -- Replies   {'skipped', id, id of the dead letter, events left in the batch}
 --           {'not_held', owner or ''}
---           {'paused'}: a rule applies to it
---           {'no_batch', reason for the hold}: no event of it has failed or been in hand
+--           {'paused'}: a rule applies to the object
+--           {'no_batch', reason for the hold}: the object is held without a batch
 --           {'other', id}: another event is first
 --           {'denied', command}
 --           {'wrong_type', key, its type}
--- Keeps     I2, I4, I5. The rest keeps its hand-outs, so that no tag comes twice
+-- Keeps     I2, I4, I5. The rest of the batch keeps its hand-outs, so that no tag comes twice
 -- Cost      about 15 commands; 1 per event that handlers emitted, 2 per object of these, and up
 --           to 3 per event scheduled
 -- Uses: actions.make_due actions.note actions.refused emits.parse emits.push emits.results_of
@@ -57,8 +57,8 @@ elseif expected ~= '' and expected ~= first then
   return { 'other', first }
 end
 
--- Deletes handler progress together with its event, and pushes the emits. Progress of a later event
--- of the batch stays. It shows that the handlers of all events before that later event have
+-- Progress of handlers ends with its event: it is deleted, and the emits are pushed. If the
+-- progress is of a later event of the batch, it stays; the handlers of all earlier events have then
 -- finished.
 local handled = P .. object .. K.event_handled
 local kept = call('HGETALL', handled)

@@ -18,9 +18,10 @@
 --           for save: position; state
 -- Replies   {'ok', position or '', state or ''} for open
 --           {'ok'}
---           {'lost'}: another process has the name, or had it. For open: another process has it, at
---           most for the caller's lease
--- Keeps     touches nothing else
+--           {'lost'}: another process has the name, or had it. For `open`: another process has the
+--           name, and keeps it at most for the length of the caller's lease unless it extends its
+--           lease
+-- Keeps     writes only these three keys
 -- Cost      about 4 commands
 -- Uses: lease.cut
 local step, name, token, lease_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
